@@ -1,0 +1,113 @@
+"""Instruction classes and loop nests: the common language of kernels and the pipeline model.
+
+A kernel running on one core is a `CoreWork`: a tree of instructions and counted loops with concrete trip
+counts, plus the address streams its loads and stores walk. It is data; it computes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Op(IntEnum):
+    """Class of an instruction; the pipeline's timing is given per class."""
+
+    ALU = 0
+    """Integer arithmetic, logic, address computation (order code A)."""
+    MOVE = 1
+    """Register move or constant (V)."""
+    LOAD = 2
+    """Load, with or without post-increment (L)."""
+    STORE = 3
+    """Store, with or without post-increment (S)."""
+    FMA = 4
+    """Fused multiply-add, scalar or SIMD (F)."""
+    FMUL = 5
+    """Floating-point multiply (M)."""
+    FP = 6
+    """Other single-cycle floating-point instruction: add, compare, convert, pack (f)."""
+    MUL = 7
+    """32-bit integer multiply, low word (U)."""
+    MULH = 8
+    """32-bit integer multiply, high word."""
+    DIV = 9
+    """Integer division or remainder."""
+    FDIV = 10
+    """Floating-point division or square root (on the shared iterative unit)."""
+    BRANCH = 11
+    """Conditional branch (B)."""
+    JUMP = 12
+    """Unconditional jump, call or return (J)."""
+    HWLOOP = 13
+    """Set-up of a hardware loop (H)."""
+    CSR = 14
+    """Control and status register access (C)."""
+
+
+FPU_OPS = frozenset({Op.FMA, Op.FMUL, Op.FP})
+"""Classes that occupy an FPU for its initiation interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction.
+
+    `dst` is the register it writes and `srcs` those it reads (small integers, local to the nest; -1 and ()
+    where nothing is known or needed). A load or store names its address stream by index, or -1 for a
+    private stack slot that no other core touches. `taken_fraction` is, for a branch that does not close a
+    loop, the share of executions in which it is taken. `width_bytes` is the size of a memory access.
+    """
+
+    op: Op
+    dst: int = -1
+    srcs: tuple[int, ...] = ()
+    stream: int = -1
+    taken_fraction: float = 0.0
+    width_bytes: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """`trips` executions of `body`.
+
+    A hardware loop costs nothing per iteration (its set-up is an explicit HWLOOP instruction before it). For
+    a loop closed by a branch the closing BRANCH is the last instruction of the body: it is taken
+    `trips` - 1 times and falls through once. `trips` of 0 means the body is skipped.
+    """
+
+    trips: int
+    body: tuple[Instruction | Loop, ...]
+    hardware: bool = False
+
+
+Node = Instruction | Loop
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Addresses of one load or store: base + sum over enclosing loops of index x stride.
+
+    `base_bytes` is an L1 byte address, `strides_bytes` has one entry per enclosing loop, outermost first.
+    """
+
+    base_bytes: int
+    strides_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CoreWork:
+    """What one core executes between fork and join: loop nest, address streams and static code size."""
+
+    body: tuple[Node, ...]
+    streams: tuple[Stream, ...] = ()
+    code_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TeamWork:
+    """What a team executes: one `CoreWork` per core, core 0 first; `None` for a core that is not in the team."""
+
+    kernel: str
+    cores: tuple[CoreWork | None, ...]
+    macs: int = 0

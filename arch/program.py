@@ -1,0 +1,105 @@
+"""The action types of a Program: what the cluster's master core does, in order, with explicit dependencies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arch.isa import TeamWork
+from traces.events import NO_WORK, Work
+
+Array = NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A contiguous array in a modelled memory: level (l1, l2, l3), byte address, shape, dtype and a name."""
+
+    level: str
+    address: int
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    name: str = ""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes the array occupies."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The numbers behind a compute action: `function` maps the arrays read to the arrays written.
+
+    The arrays of `reads` are sampled when the action starts; the results are written to `writes`, in order,
+    when it ends. `function` must not keep or change its arguments.
+    """
+
+    reads: tuple[Place, ...]
+    writes: tuple[Place, ...]
+    function: Callable[[Sequence[Array]], Sequence[Array]]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One DMA command: `lines` lines of `line_bytes`, contiguous in L1, strided in the external memory.
+
+    `to_l1` gives the direction. `stride_bytes` is the distance between line starts in the external memory
+    (ignored when `lines` is 1, which is a 1D command).
+    """
+
+    to_l1: bool
+    l1_address: int
+    external_level: str
+    external_address: int
+    line_bytes: int
+    lines: int = 1
+    stride_bytes: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes moved."""
+        return self.line_bytes * self.lines
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Common part of all actions: `id` is its index in the program, `deps` the ids that must have ended."""
+
+    id: int
+    deps: tuple[int, ...] = ()
+    work: Work = NO_WORK
+
+
+@dataclass(frozen=True, slots=True)
+class DmaStart(Action):
+    """The master programs one transfer (one transfer ID) of one or more commands and goes on."""
+
+    commands: tuple[Command, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DmaWait(Action):
+    """The master waits until the transfer begun by action `transfer` has ended, and frees its ID."""
+
+    transfer: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Compute(Action):
+    """A kernel. With `fork` the master forks the team and joins it; without, the master runs it alone."""
+
+    team: TeamWork = field(default_factory=lambda: TeamWork("", ()))
+    fork: bool = True
+    effect: Effect | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One offload to the cluster: the actions of the master core in program order."""
+
+    name: str
+    actions: tuple[Action, ...]

@@ -1,0 +1,169 @@
+"""Timing and size parameters of every block, as frozen dataclasses filled from `configs/soc/*.yaml`.
+
+Field names are the keys of the YAML file; unit, description and source of every value live there. No
+defaults here: a parameter that is missing in the file is an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CoreTiming:
+    """Pipeline of one RI5CY-class core, in cycles."""
+
+    load_use_stall_cycles: int
+    mul_cycles: int
+    mul_dependent_stall_cycles: int
+    mulh_cycles: int
+    div_cycles: int
+    branch_taken_stall_cycles: int
+    jump_stall_cycles: int
+    hwloop_setup_cycles: int
+    misaligned_stall_cycles: int
+    csr_cycles: int
+
+
+@dataclass(frozen=True, slots=True)
+class FpuTiming:
+    """Floating-point units of the cluster and how cores reach them."""
+
+    count: int
+    """Number of FPUs; equal to the number of cores when `mapping` is private."""
+    mapping: str
+    """private, static (core id modulo count) or dynamic (allocated per cycle)."""
+    latency_cycles: int
+    interval_cycles: int
+    divsqrt_count: int
+    divsqrt_latency_cycles: int
+    divsqrt_interval_cycles: int
+
+
+@dataclass(frozen=True, slots=True)
+class IcacheTiming:
+    """Private L0 and shared L1.5 instruction caches."""
+
+    line_bytes: int
+    private_bytes: int
+    private_refill_stall_cycles: int
+    shared_bytes: int
+    shared_refill_stall_cycles: int
+
+
+@dataclass(frozen=True, slots=True)
+class L1Timing:
+    """TCDM: word-interleaved banks, one access per bank and cycle when `bank_conflicts` is on."""
+
+    size_bytes: int
+    banks: int
+    word_bytes: int
+    bank_conflicts: bool
+    master_stack_bytes: int
+    worker_stack_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class L2Timing:
+    """Shared L2 and the AXI link to it, in cluster cycles at equal clocks."""
+
+    size_bytes: int
+    core_access_cycles: int
+    dma_read_latency_cycles: int
+    dma_write_latency_cycles: int
+    link_bytes_per_cycle: int
+
+
+@dataclass(frozen=True, slots=True)
+class L3Timing:
+    """External HyperRAM behind the uDMA."""
+
+    size_bytes: int
+    bytes_per_peripheral_cycle: float
+    burst_setup_peripheral_cycles: int
+
+
+@dataclass(frozen=True, slots=True)
+class DmaTiming:
+    """Cluster DMA (mchan): queues, bursts, L1 ports, and what programming and waiting cost the core."""
+
+    core_queue_commands: int
+    global_queue_commands: int
+    transfer_ids: int
+    burst_bytes: int
+    outstanding_bursts: int
+    l1_bytes_per_cycle: int
+    command_latency_cycles: int
+    """From the last command word to the first external request."""
+    first_beat_cycles: int
+    """From an external response to the first L1 beat."""
+    max_command_bytes: int
+    program_1d_cycles: int
+    """Issuing core: allocate an ID and push a 1D command, mutex and address arithmetic included."""
+    program_2d_cycles: int
+    program_next_cycles: int
+    """Each further command under the same transfer ID."""
+    wait_done_cycles: int
+    """Issuing core: wait for a transfer that has already ended, and free the ID."""
+    wait_wake_cycles: int
+    """Issuing core: from the DMA event to the next instruction of the program, when it slept."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventUnitTiming:
+    """Barrier, dispatch FIFO and team fork, in cycles."""
+
+    barrier_wake_cycles: int
+    """All cores resume this long after the last arrival."""
+    dispatch_fifo_entries: int
+    fork_master_cycles: int
+    """Master: from the fork call to the first instruction of its own share."""
+    fork_worker_cycles: int
+    """Worker: from the master's dispatch push to the first instruction of its share."""
+    fork_push_cycles: int
+    """Master: from the fork call to the dispatch push the workers wait for."""
+    join_cycles: int
+    """Master: from the release of the join barrier to the first instruction after the fork call."""
+
+
+@dataclass(frozen=True, slots=True)
+class FcTiming:
+    """Fabric controller: cost of handing a task to the cluster and of hearing its end."""
+
+    offload_cycles: int
+    completion_cycles: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClockTiming:
+    """Frequencies of the clock domains."""
+
+    cluster_hz: int
+    soc_hz: int
+    peripheral_hz: int
+
+
+@dataclass(frozen=True, slots=True)
+class SocTiming:
+    """A whole SoC: everything the simulator knows about the hardware."""
+
+    name: str
+    profile: str
+    """rtl or gvsoc."""
+    cores: int
+    core: CoreTiming
+    fpu: FpuTiming
+    icache: IcacheTiming
+    l1: L1Timing
+    l2: L2Timing
+    l3: L3Timing
+    dma: DmaTiming
+    event_unit: EventUnitTiming
+    fc: FcTiming
+    clock: ClockTiming
+
+    @property
+    def l1_usable_bytes(self) -> int:
+        """L1 left for data once the stacks of master and workers are taken."""
+        stacks = self.l1.master_stack_bytes + (self.cores - 1) * self.l1.worker_stack_bytes
+        return self.l1.size_bytes - stacks

@@ -1,0 +1,95 @@
+"""What a simulation tells its observers: slices on tracks, counters, and the words for lost time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+STALLS = (
+    "load_use",
+    "multicycle",
+    "misaligned",
+    "fpu",
+    "branch",
+    "icache",
+    "bank_conflict",
+    "l2_access",
+    "dma_wait",
+    "dma_program",
+    "barrier",
+    "fork",
+    "offload",
+    "idle",
+)
+"""Every reason a core's cycle can be lost for. On every core track busy + stalls = makespan."""
+
+COMPUTE = "compute"
+"""Kind of a slice in which a core issues instructions; its inner stalls are in `Slice.stalls`."""
+
+TRANSFER = "transfer"
+"""Kind of a slice in which a DMA channel or memory port moves bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the schedule was doing: op name, step (FW, IG, WG, UPD, LOSS), tile index, kernel or buffer."""
+
+    op: str = ""
+    step: str = ""
+    tile: int = -1
+    what: str = ""
+
+
+NO_WORK = Work()
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One interval [start_cycles, end_cycles) on one track, in cluster clock cycles.
+
+    `track` is the hierarchical name of a module (``soc.cluster.core3``) or of one of its ports or channels.
+    `kind` is `COMPUTE`, `TRANSFER` or one word of `STALLS`. `stalls` holds (word, cycles) lost inside a
+    compute slice, so busy = duration - sum of them. `bytes` is what a transfer moved, `instructions` what a
+    core issued.
+    """
+
+    track: str
+    start_cycles: int
+    end_cycles: int
+    kind: str
+    work: Work = NO_WORK
+    stalls: tuple[tuple[str, int], ...] = ()
+    bytes: int = 0
+    instructions: int = 0
+
+    @property
+    def duration_cycles(self) -> int:
+        """Length of the interval."""
+        return self.end_cycles - self.start_cycles
+
+    @property
+    def busy_cycles(self) -> int:
+        """Cycles in which an instruction was issued (0 for a stall slice)."""
+        if self.kind != COMPUTE:
+            return 0
+        return self.duration_cycles - sum(cycles for _, cycles in self.stalls)
+
+
+class Tracer(Protocol):
+    """Observer called at the ports of the modules (SystemC: sc_trace)."""
+
+    def slice(self, event: Slice) -> None:
+        """Take one finished interval."""
+
+    def counter(self, track: str, name: str, time_cycles: int, value: int) -> None:
+        """Take a new value of a counter, e.g. commands in a DMA queue."""
+
+
+class NullTracer:
+    """A tracer that keeps nothing; used while searching."""
+
+    def slice(self, event: Slice) -> None:
+        """Drop the slice."""
+
+    def counter(self, track: str, name: str, time_cycles: int, value: int) -> None:
+        """Drop the value."""
