@@ -1,0 +1,1 @@
+"""Configuration files, the code that loads them, and the base of the error tree."""

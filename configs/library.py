@@ -1,0 +1,54 @@
+"""The files that ship with pulptrain, by kind and name, and the user's own files by path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+from configs.errors import ConfigError
+from configs.suggest import suggestion
+from configs.yaml_file import Node, load_yaml, parse_yaml
+
+KINDS: Mapping[str, str] = {"soc": "SoC", "models": "model"}
+"""Kinds of files (names of the folders under ``configs``) and what one of them is called in messages."""
+
+SUFFIXES = (".yaml", ".yml")
+
+
+def list_names(kind: str) -> tuple[str, ...]:
+    """Return the sorted names of the installed files of a kind; raises `ConfigError` if not in `KINDS`."""
+    if kind not in KINDS:
+        raise ConfigError(f"unknown kind of configuration '{kind}'", cure=suggestion(kind, KINDS))
+    folder = files("configs").joinpath(kind)
+    if not folder.is_dir():
+        return ()
+    names = (entry.name for entry in folder.iterdir())
+    return tuple(sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml")))
+
+
+def is_path(name_or_path: str | Path) -> bool:
+    """Whether the text is meant as a path: it has a folder separator or ends in .yaml or .yml."""
+    text = str(name_or_path)
+    return isinstance(name_or_path, Path) or "/" in text or "\\" in text or text.endswith(SUFFIXES)
+
+
+def open_config(kind: str, name_or_path: str | Path, *, folder: Path | None = None) -> Node:
+    """Read an installed file by name or a user's file by path, as a YAML tree.
+
+    A relative path is taken from `folder` (default: the current one). Installed files are labelled
+    ``configs/<kind>/<name>.yaml`` in messages. Raises `ConfigError` for an unknown name, listing the known
+    ones and the closest, for a file that cannot be read, and for broken YAML.
+    """
+    if is_path(name_or_path):
+        path = Path(name_or_path)
+        return load_yaml(folder / path if folder and not path.is_absolute() else path)
+    name = str(name_or_path)
+    names = list_names(kind)
+    if name not in names:
+        raise ConfigError(
+            f"unknown {KINDS[kind]} '{name}'",
+            cure=f"{suggestion(name, names)}, or the path of a .yaml file",
+        )
+    resource = files("configs").joinpath(kind, f"{name}.yaml")
+    return parse_yaml(resource.read_text(encoding="utf-8"), f"configs/{kind}/{name}.yaml")

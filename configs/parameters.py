@@ -1,0 +1,315 @@
+"""Parameters of a SoC: a tree of values, each with unit, description and source, per timing profile.
+
+A file holds ``name``, ``description`` and ``parameters``, a tree of groups whose leaves are mappings with
+the keys of `LEAF_KEYS`. ``value``, ``source`` and ``assumed`` may give one entry per timing profile
+(``value: {rtl: 1, gvsoc: 2}``). With ``base: NAME`` a file changes only ``value``, ``source`` and
+``assumed`` of parameters of another file; a new value always needs its own source.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import field_validator
+
+from configs.errors import ConfigError
+from configs.library import is_path, open_config
+from configs.schema import Schema, check_keys, validate
+from configs.suggest import suggestion
+from configs.units import parse_bytes, parse_hz
+from configs.yaml_file import Node
+
+Value = str | int | float | bool
+
+PROFILES = ("rtl", "gvsoc")
+"""Timing profiles: what the hardware does, and what the reference simulator does."""
+
+UNITS: Mapping[str, str] = {
+    "cycles": "integer",
+    "peripheral cycles": "integer",
+    "count": "integer",
+    "B": "bytes",
+    "Hz": "hertz",
+    "B/cycle": "number",
+    "B/peripheral cycle": "number",
+    "flag": "flag",
+    "choice": "text",
+}
+"""Units a parameter may have and the kind of value each goes with; ``cycles`` are those of the cluster."""
+
+LEAF_KEYS = ("value", "unit", "description", "source", "assumed")
+OVERRIDE_KEYS = ("value", "source", "assumed")
+PROFILED_KEYS = OVERRIDE_KEYS
+
+_FLAGS = {
+    "on": True,
+    "true": True,
+    "yes": True,
+    "1": True,
+    "off": False,
+    "false": False,
+    "no": False,
+    "0": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One value of one timing profile: what it is, where it comes from, and the place that set it.
+
+    `path` is dotted (``l1.size_bytes``), `value` is exact and in `unit` (one of `UNITS`), `assumed` tells
+    that no source gives the value, `where` is ``file:line`` or the option that set it.
+    """
+
+    path: str
+    value: Value
+    unit: str
+    description: str
+    source: str
+    assumed: bool
+    where: str
+
+    @property
+    def name(self) -> str:
+        """Last part of the path."""
+        return self.path.rpartition(".")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterTree(Mapping[str, Parameter]):
+    """All parameters of one SoC under one timing profile, by dotted path, in the order of the file."""
+
+    name: str
+    description: str
+    profile: str
+    file: str
+    parameters: Mapping[str, Parameter]
+
+    def __getitem__(self, path: str) -> Parameter:
+        return self.parameters[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.parameters)
+
+    def __len__(self) -> int:
+        return len(self.parameters)
+
+    @property
+    def assumed(self) -> tuple[Parameter, ...]:
+        """The parameters that no source gives."""
+        return tuple(parameter for parameter in self.values() if parameter.assumed)
+
+
+class _Header(Schema):
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    base: str | None = None
+
+
+class _Leaf(Schema):
+    value: Any
+    unit: str
+    description: str
+    source: str
+    assumed: bool = False
+
+    @field_validator("value")
+    @classmethod
+    def _scalar(cls, value: Any) -> Any:
+        if isinstance(value, str | int | float | bool):
+            return value
+        raise ValueError("it should be a number, a text, true or false")
+
+    @field_validator("description", "source")
+    @classmethod
+    def _not_blank(cls, text: str) -> str:
+        if not text.strip():
+            raise ValueError("it should say something")
+        return text
+
+
+def load_parameters(
+    name_or_path: str | Path, profile: str = "rtl", overrides: Mapping[str, str | int | float] | None = None
+) -> ParameterTree:
+    """Load a SoC file by installed name or by path, pick one timing profile, and apply overrides.
+
+    `overrides` maps dotted paths to new values (numbers, or texts as a user types them: ``"64 KiB"``,
+    ``"on"``). All profiles of the file are checked, whichever is asked for. Raises `ConfigError` with
+    ``file:line`` for a wrong file, and naming the override for a wrong path or value.
+    """
+    if profile not in PROFILES:
+        raise ConfigError(
+            f"unknown timing profile '{profile}'", where="--timing", cure=suggestion(profile, PROFILES)
+        )
+    tree = _read(name_or_path, None, ())[profile]
+    changed = dict(tree.parameters)
+    for path, text in (overrides or {}).items():
+        where = f"--set {path}={text}"
+        if path not in changed:
+            raise ConfigError(f"unknown parameter '{path}'", where=where, cure=_path_cure(path, changed))
+        old = changed[path]
+        value = _value(text, old.unit, path, where)
+        changed[path] = replace(old, value=value, source="set by the user", assumed=False, where=where)
+    return replace(tree, parameters=MappingProxyType(changed))
+
+
+def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]) -> dict[str, ParameterTree]:
+    """Read one file and its bases; `opened` holds the files that led here. One tree per timing profile."""
+    node = open_config("soc", name_or_path, folder=folder)
+    if node.file in opened:
+        chain = " -> ".join((*opened, node.file))
+        raise ConfigError(f"the bases form a circle: {chain}", where=node.where, cure="remove one 'base:'")
+    header = validate(_Header, node, "the SoC file")
+    top = node.mapping("the SoC file")
+    leaves = dict(_leaves(top["parameters"], ""))
+    base: dict[str, ParameterTree] = {}
+    if header.base is not None:
+        here = Path(node.file).parent if is_path(name_or_path) else None
+        try:
+            base = _read(header.base, here, (*opened, node.file))
+        except ConfigError as error:
+            if error.where is not None:
+                raise
+            raise ConfigError(error.message, where=top["base"].where, cure=error.cure) from None
+    trees: dict[str, ParameterTree] = {}
+    for profile in PROFILES:
+        found = dict(base[profile].parameters) if base else {}
+        for path, leaf in leaves.items():
+            if not base:
+                found[path] = _parameter(path, leaf, profile)
+                continue
+            if path not in found:
+                raise ConfigError(
+                    f"unknown parameter '{path}': '{header.base}' has none to change",
+                    where=leaf.where,
+                    cure=_path_cure(path, found),
+                )
+            found[path] = _override(found[path], leaf, profile)
+        trees[profile] = ParameterTree(
+            header.name, header.description, profile, node.file, MappingProxyType(found)
+        )
+    return trees
+
+
+def _leaves(node: Node, path: str) -> Iterator[tuple[str, Node]]:
+    """Walk the groups depth first; a mapping that holds a scalar or a ``value`` is a leaf."""
+    what = f"group '{path}'" if path else "'parameters'"
+    children = node.mapping(what)
+    if not children:
+        raise ConfigError(f"{what} is empty", where=node.where, cure="fill it or remove it")
+    if path and ("value" in children or any(not child.is_mapping for child in children.values())):
+        yield path, node
+        return
+    for key, child in children.items():
+        yield from _leaves(child, f"{path}.{key}" if path else key)
+
+
+def _parameter(path: str, leaf: Node, profile: str) -> Parameter:
+    what = f"parameter '{path}'"
+    check_keys(leaf, what, LEAF_KEYS[:-1], LEAF_KEYS[-1:])
+    checked = validate(_Leaf, _picked(leaf, what, profile), what)
+    children = leaf.mapping(what)
+    if checked.unit not in UNITS:
+        raise ConfigError(
+            f"unknown unit '{checked.unit}' of {what}",
+            where=children["unit"].where,
+            cure=suggestion(checked.unit, UNITS),
+        )
+    where = _pick(children["value"], what, profile).where
+    value = _value(checked.value, checked.unit, path, where)
+    return Parameter(path, value, checked.unit, checked.description, checked.source, checked.assumed, where)
+
+
+def _override(old: Parameter, leaf: Node, profile: str) -> Parameter:
+    what = f"override of '{old.path}'"
+    children = leaf.mapping(what)
+    for key, child in children.items():
+        if key in LEAF_KEYS and key not in OVERRIDE_KEYS:
+            raise ConfigError(
+                f"'{key}' of '{old.path}' comes from the base file and cannot be changed",
+                where=child.where,
+                cure=f"keep only {', '.join(OVERRIDE_KEYS)}",
+            )
+    check_keys(leaf, what, ("source",), ("value", "assumed"))
+    merged = {
+        "value": Node(old.value, leaf.file, leaf.line),
+        "unit": Node(old.unit, leaf.file, leaf.line),
+        "description": Node(old.description, leaf.file, leaf.line),
+        **children,
+    }
+    new = _parameter(old.path, Node(merged, leaf.file, leaf.line), profile)
+    return new if "value" in children else replace(new, where=old.where)
+
+
+def _picked(leaf: Node, what: str, profile: str) -> Node:
+    """Return the leaf with the entries of one profile in place of per-profile mappings."""
+    children = {
+        key: _pick(child, what, profile) if key in PROFILED_KEYS else child
+        for key, child in leaf.mapping(what).items()
+    }
+    return Node(children, leaf.file, leaf.line)
+
+
+def _pick(node: Node, what: str, profile: str) -> Node:
+    if not node.is_mapping:
+        return node
+    check_keys(node, f"the profiles of {what}", PROFILES)
+    return node.mapping(what)[profile]
+
+
+def _value(given: Any, unit: str, path: str, where: str) -> Value:
+    """Convert a value from a file or an option to the kind its unit asks for."""
+    kind = UNITS[unit]
+    if kind == "bytes":
+        return parse_bytes(given, where=where)
+    if kind == "hertz":
+        return parse_hz(given, where=where)
+    result: Value | None = None
+    if kind == "flag":
+        result = given if isinstance(given, bool) else _FLAGS.get(str(given).strip().casefold())
+        needed = "on or off"
+    elif kind == "text":
+        result = given.strip() if isinstance(given, str) and given.strip() else None
+        needed = "a word"
+    else:
+        result = _number(given, whole=kind == "integer")
+        needed = "a whole number" if kind == "integer" else "a finite number"
+    if result is None:
+        raise ConfigError(
+            f"'{path}' is '{given}' but must be {needed}", where=where, cure=f"give {needed} ({unit})"
+        )
+    return result
+
+
+def _number(given: Any, *, whole: bool) -> int | float | None:
+    """Return the number `given` means, as int where whole; None if it is none or not as asked."""
+    if isinstance(given, bool):
+        return None
+    if isinstance(given, int):
+        return given
+    try:
+        number = float(given)
+    except (ValueError, TypeError):
+        return None
+    if not math.isfinite(number) or abs(number) > 2**53:
+        return None
+    if number.is_integer():
+        return int(number)
+    return None if whole else number
+
+
+def _path_cure(path: str, known: Mapping[str, Parameter]) -> str:
+    """Closest path; when nothing is close, the groups that exist."""
+    same_name = [each for each in known if each.rpartition(".")[2] == path.rpartition(".")[2]]
+    candidates = same_name or list(known)
+    cure = suggestion(path, candidates)
+    if cure.startswith("'"):
+        return cure.split(" (")[0]
+    groups = dict.fromkeys(each.partition(".")[0] for each in known)
+    return f"a path in one of: {', '.join(groups)}"

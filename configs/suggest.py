@@ -1,0 +1,23 @@
+"""What the user may have meant: the closest of the known words, for error messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """Return the entry of `known` most like `word`, or None when nothing is alike."""
+    by_folded: dict[str, str] = {}
+    for entry in known:
+        by_folded.setdefault(entry.casefold(), entry)
+    matches = get_close_matches(word.casefold(), list(by_folded), n=1, cutoff=0.5)
+    return by_folded[matches[0]] if matches else None
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return the cure for an unknown `word`: the closest known entry, if any, and the list of all."""
+    entries = list(known)
+    listing = "known: " + ", ".join(entries) if entries else "none is known"
+    match = closest(word, entries)
+    return f"'{match}' ({listing})" if match else listing

@@ -1,0 +1,98 @@
+"""Quantities as users write them, turned into exact integers: "64 KiB" into bytes, "450 MHz" into hertz."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+
+from configs.errors import ConfigError
+from configs.suggest import suggestion
+
+BYTE_UNITS: Mapping[str, int] = {
+    "B": 1,
+    "kB": 1000,
+    "MB": 1000**2,
+    "GB": 1000**3,
+    "KiB": 1024,
+    "MiB": 1024**2,
+    "GiB": 1024**3,
+}
+"""Bytes per unit: decimal multiples after SI, binary multiples after IEC 80000-13."""
+
+HERTZ_UNITS: Mapping[str, int] = {"Hz": 1, "kHz": 1000, "MHz": 1000**2, "GHz": 1000**3}
+"""Hertz per unit."""
+
+AMBIGUOUS_BYTE_UNITS: Mapping[str, tuple[str, str]] = {
+    "k": ("KiB", "kB"),
+    "K": ("KiB", "kB"),
+    "KB": ("KiB", "kB"),
+    "kb": ("KiB", "kB"),
+    "m": ("MiB", "MB"),
+    "M": ("MiB", "MB"),
+    "mb": ("MiB", "MB"),
+    "g": ("GiB", "GB"),
+    "G": ("GiB", "GB"),
+    "gb": ("GiB", "GB"),
+}
+"""Spellings that people use for both 1000 and 1024; refused, because a silent guess changes the machine."""
+
+# The exponent is limited to two digits so that no input can make the exact arithmetic explode.
+_QUANTITY = re.compile(r"([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,2})?)\s*([A-Za-z]*)")
+
+
+def parse_bytes(text: str | int | float, *, where: str | None = None) -> int:
+    """Return the number of bytes that `text` means.
+
+    Accepts an integer (bytes) or a number with an optional unit of `BYTE_UNITS` ("64 KiB", "32KiB", "4096").
+    Raises `ConfigError` for a negative or broken number, a fraction of a byte, and for the spellings k, K
+    and KB, which mean 1000 to some and 1024 to others.
+    """
+    return _parse(text, "a size", "64 KiB", BYTE_UNITS, where)
+
+
+def parse_hz(text: str | int | float, *, where: str | None = None) -> int:
+    """Return the frequency in hertz that `text` means.
+
+    Accepts an integer (Hz) or a number with an optional unit of `HERTZ_UNITS` ("450 MHz"). Raises
+    `ConfigError` for a negative or broken number and for a fraction of a hertz.
+    """
+    return _parse(text, "a frequency", "450 MHz", HERTZ_UNITS, where)
+
+
+def _parse(
+    text: str | int | float, what: str, example: str, units: Mapping[str, int], where: str | None
+) -> int:
+    match = None if isinstance(text, bool) else _QUANTITY.fullmatch(str(text).strip())
+    if match is None:
+        raise ConfigError(f"'{text}' is not {what}", where=where, cure=f"write it like '{example}'")
+    number, unit = Fraction(match[1]), match[2]
+    base = next(iter(units))
+    amount = number * _unit_factor(unit or base, number, units, where)
+    if amount < 0:
+        raise ConfigError(f"{what} cannot be negative: '{text}'", where=where, cure=f"write '{example}'")
+    if amount.denominator != 1:
+        raise ConfigError(
+            f"'{text}' is not a whole number of {base}: it is {float(amount)} {base}",
+            where=where,
+            cure=f"'{int(amount)} {base}' or '{int(amount) + 1} {base}'",
+        )
+    return int(amount)
+
+
+def _unit_factor(unit: str, number: Fraction, units: Mapping[str, int], where: str | None) -> int:
+    if unit in units:
+        return units[unit]
+    if units is BYTE_UNITS and unit in AMBIGUOUS_BYTE_UNITS:
+        binary, decimal = AMBIGUOUS_BYTE_UNITS[unit]
+        shown = f"{float(number):g}"
+        raise ConfigError(
+            f"the unit '{unit}' is ambiguous: {binary} is {units[binary]} B, {decimal} is {units[decimal]} B",
+            where=where,
+            cure=f"'{shown} {binary}' or '{shown} {decimal}'",
+        )
+    # No unit in the tables differs from another by case alone, so "kib" and "mhz" are safe to accept.
+    for known, factor in units.items():
+        if known.casefold() == unit.casefold():
+            return factor
+    raise ConfigError(f"unknown unit '{unit}'", where=where, cure=suggestion(unit, units))

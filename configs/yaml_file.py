@@ -1,0 +1,184 @@
+"""Strict YAML 1.2: every node knows its line, every mistake is a `ConfigError` with ``file:line``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
+
+from configs.errors import ConfigError
+
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One value of a YAML file: a scalar, a mapping with text keys, or a sequence, and where it stands.
+
+    `file` is the label used in messages. `line` counts from 1; a value in a mapping has the line of
+    its key.
+    """
+
+    value: Scalar | Mapping[str, Node] | Sequence[Node]
+    file: str
+    line: int
+
+    @property
+    def where(self) -> str:
+        """Place of the node as ``file:line``."""
+        return f"{self.file}:{self.line}"
+
+    @property
+    def is_mapping(self) -> bool:
+        """Whether the node is a mapping."""
+        return isinstance(self.value, Mapping)
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether the node is a sequence."""
+        return isinstance(self.value, Sequence) and not isinstance(self.value, str)
+
+    def mapping(self, what: str) -> Mapping[str, Node]:
+        """Return the children by key; raises `ConfigError` saying that `what` must be a mapping."""
+        if isinstance(self.value, Mapping):
+            return self.value
+        raise ConfigError(
+            f"{what} must be a mapping, not {self.kind}", where=self.where, cure="write 'key: value' lines"
+        )
+
+    def sequence(self, what: str) -> Sequence[Node]:
+        """Return the children in order; raises `ConfigError` saying that `what` must be a list."""
+        if isinstance(self.value, Sequence) and not isinstance(self.value, str):
+            return self.value
+        raise ConfigError(
+            f"{what} must be a list, not {self.kind}", where=self.where, cure="write '- item' lines"
+        )
+
+    @property
+    def kind(self) -> str:
+        """What the node is, in words, for messages."""
+        if isinstance(self.value, Mapping):
+            return "a mapping"
+        if isinstance(self.value, str):
+            return f"the text '{self.value}'"
+        if self.value is None:
+            return "empty"
+        return "a list" if isinstance(self.value, Sequence) else f"the value {self.value}"
+
+    def plain(self) -> Any:
+        """Return the value as plain dicts, lists and scalars."""
+        if isinstance(self.value, Mapping):
+            return {key: child.plain() for key, child in self.value.items()}
+        if isinstance(self.value, Sequence) and not isinstance(self.value, str):
+            return [child.plain() for child in self.value]
+        return self.value
+
+
+def read_text(path: Path) -> str:
+    """Read a UTF-8 file; raises `ConfigError` when it is missing, unreadable or not text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError("no such file", where=str(path), cure="check the path") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"not UTF-8 text: {error.reason}", where=str(path), cure="save it as UTF-8"
+        ) from None
+    except (OSError, ValueError) as error:
+        # ValueError: a path with a null byte.
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"cannot be read: {reason}", where=str(path), cure="give a readable file") from None
+
+
+def load_yaml(path: Path) -> Node:
+    """Read and parse the YAML file at `path`; raises `ConfigError` with ``file:line``."""
+    return parse_yaml(read_text(path), str(path))
+
+
+def parse_yaml(text: str, file: str) -> Node:
+    """Parse one YAML 1.2 document; `file` is the label for messages.
+
+    Raises `ConfigError` with ``file:line`` for a syntax error, a duplicate or non-text key, a merge key, an
+    alias, an unknown tag, several documents or an empty file.
+    """
+    yaml = YAML(typ="safe", pure=True)
+    try:
+        root = yaml.compose(text)
+        if root is None:
+            raise ConfigError("the file is empty", where=f"{file}:1", cure="fill it in or name another file")
+        return _Converter(file, yaml.constructor).convert(root)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        problem = ": ".join(part for part in (error.context, error.problem) if part)
+        raise ConfigError(
+            f"YAML syntax error: {problem}",
+            where=f"{file}:{line}",
+            cure="correct the YAML at or above this line",
+        ) from None
+    except YAMLError as error:
+        first = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"YAML error: {first}", where=f"{file}:1", cure="save the file as plain text"
+        ) from None
+    except RecursionError:
+        raise ConfigError("nested too deeply", where=f"{file}:1", cure="flatten the file") from None
+
+
+class _Converter:
+    """Turns composed YAML nodes into `Node` trees.
+
+    Aliases are refused: a value that stands elsewhere would be reported at the wrong line, and nested ones
+    can expand without bound.
+    """
+
+    def __init__(self, file: str, constructor: Any) -> None:
+        self.file = file
+        self.constructor = constructor
+        self.seen: set[int] = set()
+
+    def convert(self, node: Any, line: int | None = None) -> Node:
+        if id(node) in self.seen:
+            raise self.error(node, "the value defined here is used again by an alias", "write the value out")
+        self.seen.add(id(node))
+        value: Scalar | Mapping[str, Node] | Sequence[Node]
+        if isinstance(node, MappingNode):
+            value = self.mapping(node)
+        elif isinstance(node, SequenceNode):
+            value = tuple(self.convert(child) for child in node.value)
+        else:
+            value = self.scalar(node)
+        return Node(value, self.file, line or node.start_mark.line + 1)
+
+    def mapping(self, node: MappingNode) -> Mapping[str, Node]:
+        lines: dict[str, int] = {}
+        children: dict[str, Node] = {}
+        for key_node, child in node.value:
+            key = key_node.value if isinstance(key_node, ScalarNode) else None
+            if key == "<<":
+                raise self.error(key_node, "merge keys are not supported", "write the values out")
+            if key is None or not isinstance(self.scalar(key_node), str):
+                raise self.error(key_node, "a key must be text", "quote it or give it a name")
+            if key in lines:
+                raise self.error(
+                    key_node,
+                    f"duplicate key '{key}', first given in line {lines[key]}",
+                    "remove one of the two",
+                )
+            lines[key] = key_node.start_mark.line + 1
+            children[key] = self.convert(child, lines[key])
+        return children
+
+    def scalar(self, node: Any) -> Scalar:
+        value = self.constructor.construct_object(node)
+        if value is None or isinstance(value, str | int | float | bool):
+            return value
+        raise self.error(node, f"a {type(value).__name__} is not allowed here", "quote it to make it a text")
+
+    def error(self, node: Any, message: str, cure: str) -> ConfigError:
+        return ConfigError(message, where=f"{self.file}:{node.start_mark.line + 1}", cure=cure)

@@ -1,0 +1,98 @@
+"""Strict YAML: every node knows its line and every mistake names its place."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs.errors import ConfigError
+from configs.suggest import closest, suggestion
+from configs.yaml_file import Node, load_yaml, parse_yaml
+
+
+def test_every_node_knows_its_line():
+    root = parse_yaml("a: 1\nb:\n  - x\n  - {c: 2.5}\nd: on\n", "f.yaml")
+    top = root.mapping("top")
+    assert [(key, node.where) for key, node in top.items()] == [
+        ("a", "f.yaml:1"),
+        ("b", "f.yaml:2"),
+        ("d", "f.yaml:5"),
+    ]
+    second = top["b"].sequence("b")[1]
+    assert (second.line, second.mapping("c")["c"].value) == (4, 2.5)
+    # YAML 1.2: "on" is a word, not a truth value.
+    assert root.plain() == {"a": 1, "b": ["x", {"c": 2.5}], "d": "on"}
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("a: 1\nb: 2\na: 3\n", 3, "duplicate key 'a', first given in line 1"),
+        ("a:\n  b: 1\n  b: 2\n", 3, "duplicate key 'b'"),
+        ("a: [1, 2\nb: 3\n", 2, "YAML syntax error"),
+        ("a: 1\n\tb: 2\n", 2, "YAML syntax error"),
+        ("a: 'open\n", 2, "YAML syntax error"),
+        ("a: 1\n---\nb: 2\n", 2, "YAML syntax error"),
+        ("a: *nowhere\n", 1, "YAML syntax error"),
+        ("a: &x {b: 1}\nc: *x\n", 1, "used again by an alias"),
+        ("a: &x [*x]\n", 1, "alias"),
+        ("<<: {a: 1}\n", 1, "merge keys"),
+        ("1: a\n", 1, "a key must be text"),
+        ("[1]: a\n", 1, "a key must be text"),
+        ("a: 2001-01-01\n", 1, "date is not allowed"),
+        ("a: !thing 1\n", 1, "YAML syntax error"),
+        ("", 1, "the file is empty"),
+        ("# nothing\n", 1, "the file is empty"),
+        ("a: \x01\n", 1, "YAML error"),
+        ("[" * 5000, 1, "nested too deeply"),
+    ],
+)
+def test_mistakes_name_file_and_line(text, line, message):
+    with pytest.raises(ConfigError) as caught:
+        parse_yaml(text, "f.yaml")
+    assert message in caught.value.message
+    assert caught.value.where == f"f.yaml:{line}"
+    assert caught.value.cure
+
+
+def test_wrong_kind_of_node():
+    root = parse_yaml("a: 5\nb: [1]\n", "f.yaml")
+    with pytest.raises(ConfigError, match=r"f\.yaml:1: 'a' must be a mapping, not the value 5"):
+        root.mapping("top")["a"].mapping("'a'")
+    with pytest.raises(ConfigError, match=r"f\.yaml:1: top must be a list, not a mapping"):
+        root.sequence("top")
+    with pytest.raises(ConfigError, match=r"f\.yaml:2: 'b' must be a mapping, not a list"):
+        root.mapping("top")["b"].mapping("'b'")
+
+
+def test_unreadable_files(tmp_path):
+    with pytest.raises(ConfigError, match="no such file"):
+        load_yaml(tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_yaml(tmp_path)
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"a: \xff\xfe")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load_yaml(binary)
+
+
+def test_suggestions():
+    assert closest("pulp_open", ["vega", "pulp-open"]) == "pulp-open"
+    assert closest("PULP-OPEN", ["vega", "pulp-open"]) == "pulp-open"
+    assert closest("xyz", ["vega", "pulp-open"]) is None
+    assert suggestion("vga", ["vega", "gap9"]) == "'vega' (known: vega, gap9)"
+    assert suggestion("qqqq", ["vega", "gap9"]) == "known: vega, gap9"
+    assert suggestion("qqqq", []) == "none is known"
+
+
+def parsed(text: str) -> Node | ConfigError:
+    try:
+        return parse_yaml(text, "f.yaml")
+    except ConfigError as error:
+        return error
+
+
+@given(st.text(alphabet="ab:-[]{}&*!|>'\"#%@`,? \n\t1.<", max_size=40))
+def test_any_text_parses_or_is_a_config_error(text):
+    outcome = parsed(text)
+    place = outcome.where if isinstance(outcome, Node) else str(outcome.where)
+    assert place.startswith("f.yaml:")
