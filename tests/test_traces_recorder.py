@@ -1,0 +1,93 @@
+import itertools
+
+import pytest
+
+from traces.errors import TraceError
+from traces.events import TRANSFER, Slice, Work
+from traces.recorder import CounterSample, Recorder, bytes_in_flight, transfer_direction
+from traces.tracks import op_label, track_name
+
+
+def test_order_depends_on_what_happened_not_on_the_order_of_the_calls() -> None:
+    events = [
+        Slice("soc.cluster.core10", 0, 5, "idle"),
+        Slice("soc.cluster.core2", 5, 9, "barrier"),
+        Slice("soc.cluster.core2", 0, 5, "idle"),
+        Slice("soc.cluster.dma.out", 3, 4, TRANSFER),
+        Slice("soc.cluster.dma.in", 6, 7, TRANSFER),
+        Slice("soc.l2", 0, 1, TRANSFER),
+    ]
+    orders = set()
+    for shuffled in itertools.islice(itertools.permutations(events), 0, 720, 37):
+        recorder = Recorder()
+        for event in shuffled:
+            recorder.slice(event)
+        orders.add(recorder.slices)
+    assert orders == {(events[4], events[3], events[2], events[1], events[0], events[5])}
+
+
+def test_a_wait_of_no_cycles_is_no_event_but_an_empty_transfer_is() -> None:
+    recorder = Recorder()
+    recorder.slice(Slice("core0", 4, 4, "dma_wait"))
+    recorder.slice(Slice("dma.in", 4, 4, TRANSFER))
+    assert [event.track for event in recorder] == ["dma.in"]
+
+
+def test_a_slice_that_ends_before_it_starts_is_refused() -> None:
+    with pytest.raises(TraceError, match="core0: slice idle runs from cycle 5 to 4") as error:
+        Recorder().slice(Slice("core0", 5, 4, "idle"))
+    assert error.value.exit_code == 1
+
+
+def test_the_last_value_of_a_counter_within_a_cycle_counts() -> None:
+    recorder = Recorder()
+    for time_cycles, value in ((7, 1), (3, 5), (7, 2)):
+        recorder.counter("soc.cluster.dma", "queue", time_cycles, value)
+    assert recorder.counters == (
+        CounterSample("soc.cluster.dma", "queue", 3, 5),
+        CounterSample("soc.cluster.dma", "queue", 7, 2),
+    )
+
+
+def test_bytes_in_flight_rise_at_starts_and_fall_at_ends() -> None:
+    transfers = (
+        Slice("soc.cluster.dma.in0", 0, 10, TRANSFER, bytes=64),
+        Slice("soc.cluster.dma.in1", 4, 10, TRANSFER, bytes=16),
+        Slice("soc.l1.port", 4, 10, TRANSFER, bytes=16),
+    )
+    name = "bytes in flight in"
+    assert bytes_in_flight(transfers) == (
+        CounterSample("soc.cluster.dma", name, 0, 64),
+        CounterSample("soc.cluster.dma", name, 4, 80),
+        CounterSample("soc.cluster.dma", name, 10, 0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "label", "direction"),
+    [
+        ("soc.cluster.core3", "core 3", ""),
+        ("soc.cluster.dma.in", "DMA in", "in"),
+        ("soc.cluster.dma.out2", "DMA out 2", "out"),
+        ("soc.cluster.dma.read", "DMA in", "in"),
+        ("soc.cluster.mchan.channel4", "DMA channel4", ""),
+        ("soc.cluster.l1.port", "cluster.l1.port", ""),
+        ("soc.fabric_controller", "fabric controller", ""),
+    ],
+)
+def test_tracks_are_named_in_words_of_the_user(path: str, label: str, direction: str) -> None:
+    assert (track_name(path).label, track_name(path).direction) == (label, direction)
+
+
+def test_without_a_direction_in_the_track_the_first_word_of_what_decides() -> None:
+    assert transfer_direction(Slice("dma.channel0", 0, 1, TRANSFER, Work(what="out y"))) == "out"
+    assert transfer_direction(Slice("dma.channel0", 0, 1, TRANSFER, Work(what="inner"))) == ""
+
+
+def test_an_op_is_named_once_with_its_step() -> None:
+    assert [op_label("fc", "FW"), op_label("fc.FW", "FW"), op_label("", "UPD")] == ["fc.FW", "fc.FW", "UPD"]
+
+
+def test_a_fresh_recorder_is_not_mistaken_for_no_tracer() -> None:
+    recorder = Recorder()
+    assert (recorder or None) is recorder

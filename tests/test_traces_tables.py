@@ -1,0 +1,82 @@
+import csv
+import importlib.util
+from pathlib import Path
+
+import pytest
+from test_traces_synthetic import training_run
+
+from configs.errors import InputError
+from traces.events import STALLS
+from traces.tables import COLUMNS, read_table, write_table
+
+SMALL = (("fc", "FW", 2, 300, 800, 160), ("fc", "UPD", 1, 200, 640, 640))
+
+
+@pytest.mark.parametrize("parquet", [True, False])
+def test_a_table_read_back_is_the_trace(tmp_path: Path, parquet: bool) -> None:
+    slices = training_run(cores=3, ops=SMALL).slices
+    path = write_table(reversed(slices), tmp_path, parquet=parquet)
+    assert path.name == ("trace.parquet" if parquet else "trace.csv")
+    assert read_table(path) == read_table(tmp_path) == slices
+
+
+@pytest.mark.parametrize("parquet", [True, False])
+def test_equal_traces_are_equal_bytes_and_replace_the_older_format(tmp_path: Path, parquet: bool) -> None:
+    first = write_table(training_run(2, SMALL), tmp_path / "a", parquet=parquet).read_bytes()
+    write_table(training_run(3, SMALL), tmp_path / "b", parquet=not parquet)
+    second = write_table(training_run(2, SMALL), tmp_path / "b", parquet=parquet)
+    assert second.read_bytes() == first
+    assert list((tmp_path / "b").iterdir()) == [second]
+
+
+def test_columns_carry_units_and_account_for_every_cycle_of_a_core(tmp_path: Path) -> None:
+    recorder = training_run(cores=2, ops=SMALL)
+    makespan = max(event.end_cycles for event in recorder)
+    with write_table(recorder, tmp_path, parquet=False).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == COLUMNS
+    for core in ("soc.cluster.core0", "soc.cluster.core1"):
+        mine = [row for row in rows if row["track"] == core]
+        words = ("busy", *STALLS)
+        assert sum(int(row[f"{word}_cycles"]) for row in mine for word in words) == makespan
+
+
+def test_without_pyarrow_the_table_is_csv_and_parquet_names_the_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parquet = write_table(training_run(1, SMALL), tmp_path / "old", parquet=True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert write_table(training_run(1, SMALL), tmp_path / "new").name == "trace.csv"
+    for ask in (lambda: read_table(parquet), lambda: write_table([], tmp_path, parquet=True)):
+        with pytest.raises(InputError, match=r"pip install 'pulptrain\[tables\]'"):
+            ask()
+
+
+def test_bad_tables_are_refused_with_their_place(tmp_path: Path) -> None:
+    path = write_table(training_run(1, SMALL), tmp_path, parquet=False)
+    good = path.read_text()
+    path.write_text(good.replace("start_cycles", "begin", 1))
+    with pytest.raises(InputError, match=r"trace\.csv:1: no column 'start_cycles'"):
+        read_table(path)
+    lines = good.splitlines()
+    lines[2] = lines[2].replace(",", ",soon,", 1)
+    path.write_text("\n".join(lines))
+    with pytest.raises(InputError, match=r"trace\.csv:3: wrong number of fields"):
+        read_table(path)
+    lines[2] = good.splitlines()[2].replace(",", ",soon", 1)
+    path.write_text("\n".join(lines))
+    with pytest.raises(InputError, match=r"trace\.csv:3: not a whole number.*soon"):
+        read_table(path)
+    fake = tmp_path / "x.parquet"
+    fake.write_bytes(b"no")
+    with pytest.raises(InputError, match="not a Parquet file"):
+        read_table(fake)
+    with pytest.raises(InputError, match="no trace table here"):
+        read_table(tmp_path / "nowhere")
+
+
+def test_a_folder_that_cannot_be_written_is_an_input_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot be written") as error:
+        write_table([], tmp_path / "file" / "out")
+    assert error.value.exit_code == 2

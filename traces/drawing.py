@@ -1,0 +1,96 @@
+"""What all pictures share: matplotlib settings, an empty figure, legends, and files that are repeatable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from configs.errors import InputError
+from traces.palette import style
+
+DPI = 160
+POINTS_PER_INCH = 72
+CHARACTER_POINTS = 0.62
+"""Mean width of a character of DejaVu Sans in units of the font size, a little generous."""
+
+RC: Any = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so the picture is the same on every machine
+    "font.size": 8.0,
+    "svg.hashsalt": "pulptrain",
+    "svg.fonttype": "path",
+    "hatch.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+}
+"""matplotlib settings of every picture (typed Any: matplotlib wants its 300 keys as literals)."""
+
+
+def text_points(text: str, font_points: float) -> float:
+    """Approximate width of a text."""
+    return len(text) * CHARACTER_POINTS * font_points
+
+
+def empty_figure(width_inches: float, height_inches: float) -> Any:
+    """A figure with an Agg canvas; no pyplot, hence no global state and no display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width_inches, height_inches), dpi=DPI)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def draw_legend(figure: Any, categories: Sequence[str], columns: int, bottom: float, title: str) -> None:
+    """A legend along the bottom of the figure, one patch per category; `bottom` in figure units."""
+    from matplotlib.patches import Patch
+
+    patches = [
+        Patch(
+            facecolor=look.colour,
+            hatch=look.hatch or None,
+            edgecolor="#8A8A8A",
+            linewidth=0.4,
+            label=look.name,
+        )
+        for look in map(style, categories)
+    ]
+    figure.legend(
+        handles=patches,
+        loc="lower center",
+        bbox_to_anchor=(0.5, bottom),
+        ncols=max(min(len(patches), columns), 1),
+        frameon=False,
+        fontsize=7,
+        title=title,
+        title_fontsize=7,
+        handlelength=1.5,
+        columnspacing=1.3,
+        borderpad=0.0,
+        borderaxespad=0.0,
+        labelspacing=0.3,
+    )
+
+
+def save_figure(figure: Any, path_png: Path | None, path_svg: Path | None) -> None:
+    """Write the figure without dates or versions, so that equal pictures are equal files.
+
+    Raises InputError if a file cannot be written.
+    """
+    for path, options in (
+        (path_png, {"format": "png", "metadata": {"Software": None}}),
+        (path_svg, {"format": "svg", "metadata": {"Date": None, "Creator": None}}),
+    ):
+        if path is None:
+            continue
+        try:
+            figure.savefig(path, dpi=DPI, **options)
+        except OSError as error:
+            raise InputError(
+                f"the picture cannot be written: {error.strerror or error}",
+                where=str(path),
+                cure="name a folder you may write to with --out",
+            ) from error

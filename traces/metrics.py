@@ -1,0 +1,370 @@
+"""Figures of a run, counted from its slices: per core, per op (layer and step), and in total.
+
+Attribution rule. The master is the core with the lowest number. Every cycle from its first to its last slice
+that names an op belongs to the op named by its slice at that cycle; a slice in between that names no op
+belongs to the op before it. What is left belongs to no op: the hand-over before the first op and after the
+last one, and `offload` slices. The cycle counts on all cores, so that an op has exactly cycles x cores
+core-cycles, and the cycles of all ops plus the hand-over are the makespan. Bytes, tiles and instructions go
+to the op their own slice names.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from traces.errors import TraceError
+from traces.events import COMPUTE, STALLS, TRANSFER, Slice
+from traces.recorder import sorted_slices, transfer_direction
+from traces.tracks import CORE, DMA, INWARD, OUTWARD, op_label, track_name
+
+_STALLS = frozenset(STALLS)
+BUSY = "busy"
+"""Name of the issuing cycles where they stand beside the stall words."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreMetrics:
+    """One core (or all of them): busy cycles, cycles lost per stall word, instructions."""
+
+    name: str
+    busy_cycles: int
+    stalls: tuple[tuple[str, int], ...]
+    instructions: int
+
+    @property
+    def stall_cycles(self) -> int:
+        """All cycles in which nothing was issued."""
+        return sum(cycles for _, cycles in self.stalls)
+
+
+@dataclass(frozen=True, slots=True)
+class OpMetrics:
+    """One op (layer and step): wall cycles, what the cores did in them, bytes moved to and from L1.
+
+    `name` is ``layer.step``, as `trainlib.graph.Op.name`, whether or not the slices' op carries its step.
+    `start_cycles` and `end_cycles` are the master's first and last activity for it. `stalls` holds
+    core-cycles: `busy_cycles` + all stalls = `core_cycles` = `cycles` x cores.
+    """
+
+    name: str
+    step: str
+    start_cycles: int
+    end_cycles: int
+    cycles: int
+    core_cycles: int
+    busy_cycles: int
+    stalls: tuple[tuple[str, int], ...]
+    bytes_in: int
+    bytes_out: int
+    tiles: int
+    instructions: int
+
+    @property
+    def layer(self) -> str:
+        """Name of the layer: `name` without its step."""
+        return self.name.removesuffix(f".{self.step}")
+
+    @property
+    def stall_shares(self) -> dict[str, float]:
+        """Share of the op's core-cycles per stall word (0..1)."""
+        return {word: cycles / self.core_cycles for word, cycles in self.stalls} if self.core_cycles else {}
+
+    def as_dict(self) -> dict[str, object]:
+        """The measured part of an entry of `ops` in ``run --json``; `stalls` in core-cycles."""
+        return {
+            "name": self.name,
+            "step": self.step,
+            "tiles": self.tiles,
+            "cycles": self.cycles,
+            "instructions": self.instructions,
+            "bytes_in": self.bytes_in,
+            "bytes_out": self.bytes_out,
+            "stalls": dict(self.stalls),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """All figures of a run.
+
+    `offload_cycles` belong to no op: the hand-over from and back to the fabric controller. `utilisation` is
+    busy / makespan per core, and the share of the makespan with a transfer under way for `dma`.
+    """
+
+    makespan_cycles: int
+    offload_cycles: int
+    cores: tuple[CoreMetrics, ...]
+    total: CoreMetrics
+    ops: tuple[OpMetrics, ...]
+    bytes_in: int
+    bytes_out: int
+    utilisation: Mapping[str, float]
+
+
+def measure(slices: Iterable[Slice], makespan_cycles: int | None = None) -> Metrics:
+    """Count everything; the makespan is the end of the last core slice when not given.
+
+    Raises TraceError for a slice whose inner stalls exceed its duration. `check_tracks` checks the rest.
+    """
+    ordered = sorted_slices(slices)
+    names = {event.track: track_name(event.track) for event in ordered}
+    core_slices: dict[int, list[Slice]] = {}
+    transfers = []
+    for event in ordered:
+        name = names[event.track]
+        if name.family == CORE:
+            core_slices.setdefault(name.index, []).append(event)
+        elif name.family == DMA and event.kind == TRANSFER:
+            transfers.append(event)
+    if makespan_cycles is None:
+        makespan_cycles = max((event.end_cycles for run in core_slices.values() for event in run), default=0)
+
+    cores = tuple(_core_metrics(f"core{index}", run) for index, run in sorted(core_slices.items()))
+    master = core_slices[min(core_slices)] if core_slices else []
+    owned = _owners(master)
+    ops = _op_metrics(owned, [core_slices[index] for index in sorted(core_slices)], transfers)
+    span_cycles = max(makespan_cycles, 1)
+    utilisation = {core.name: core.busy_cycles / span_cycles for core in cores}
+    utilisation["dma"] = _covered_cycles(transfers, makespan_cycles) / span_cycles
+    return Metrics(
+        makespan_cycles=makespan_cycles,
+        offload_cycles=makespan_cycles - sum(op.cycles for op in ops),
+        cores=cores,
+        total=CoreMetrics(
+            "total",
+            sum(core.busy_cycles for core in cores),
+            _in_order(_added(core.stalls for core in cores)),
+            sum(core.instructions for core in cores),
+        ),
+        ops=ops,
+        bytes_in=sum(event.bytes for event in transfers if transfer_direction(event) == INWARD),
+        bytes_out=sum(event.bytes for event in transfers if transfer_direction(event) == OUTWARD),
+        utilisation=utilisation,
+    )
+
+
+def check_tracks(slices: Iterable[Slice], makespan_cycles: int) -> None:
+    """Raise TraceError unless no track has overlapping slices and busy + stalls = makespan on every core."""
+    previous: Slice | None = None
+    accounted: dict[str, int] = {}
+    for event in sorted_slices(slices):
+        _check_overlap(previous, event)
+        previous = event
+        if track_name(event.track).family != CORE:
+            continue
+        _check_core_slice(event, makespan_cycles)
+        lost_cycles = sum(cycles for _, cycles in slice_parts(event) if cycles)
+        accounted[event.track] = accounted.get(event.track, 0) + lost_cycles
+    for track, cycles in accounted.items():
+        if cycles != makespan_cycles:
+            raise TraceError(
+                f"busy + stalls = {cycles} cycles, but the makespan is {makespan_cycles}", where=track
+            )
+
+
+def check_overlap(slices: Sequence[Slice]) -> None:
+    """Raise TraceError if two slices of one track overlap; `slices` in the order of `sorted_slices`."""
+    for previous, event in itertools.pairwise(slices):
+        _check_overlap(previous, event)
+
+
+def slice_parts(event: Slice) -> tuple[tuple[str, int], ...]:
+    """Cycles of a slice on a core by word: busy and inner stalls of a compute slice, or its stall word."""
+    if event.kind != COMPUTE:
+        return ((event.kind, event.duration_cycles),)
+    if event.busy_cycles < 0:
+        raise TraceError(
+            f"compute slice at cycle {event.start_cycles} lasts {event.duration_cycles} cycles, "
+            f"its stalls {event.duration_cycles - event.busy_cycles}",
+            where=event.track,
+        )
+    return ((BUSY, event.busy_cycles), *event.stalls)
+
+
+def _check_overlap(previous: Slice | None, event: Slice) -> None:
+    if event.end_cycles < event.start_cycles:
+        raise TraceError(f"slice at cycle {event.start_cycles} ends at {event.end_cycles}", where=event.track)
+    if previous and previous.track == event.track and event.start_cycles < previous.end_cycles:
+        raise TraceError(
+            f"{event.kind} starts at cycle {event.start_cycles} while {previous.kind} lasts until "
+            f"{previous.end_cycles}",
+            where=event.track,
+        )
+
+
+def _check_core_slice(event: Slice, makespan_cycles: int) -> None:
+    words = {word for word, _ in event.stalls} if event.kind == COMPUTE else {event.kind}
+    unknown = sorted(words - _STALLS)
+    if unknown:
+        raise TraceError(f"{unknown[0]!r} is not a word for lost time", where=event.track)
+    if event.end_cycles > makespan_cycles:
+        raise TraceError(
+            f"{event.kind} ends at cycle {event.end_cycles}, after the makespan {makespan_cycles}",
+            where=event.track,
+        )
+
+
+def _core_metrics(name: str, run: Iterable[Slice]) -> CoreMetrics:
+    cycles: dict[str, int] = {}
+    instructions = 0
+    for event in run:
+        instructions += event.instructions
+        for word, count in slice_parts(event):
+            cycles[word] = cycles.get(word, 0) + count
+    return CoreMetrics(name, cycles.pop(BUSY, 0), _in_order(cycles), instructions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Owned:
+    """Cycles [start, end) of the makespan that belong to `op`."""
+
+    start_cycles: int
+    end_cycles: int
+    op: str
+    step: str
+
+
+def _owners(master: Sequence[Slice]) -> list[_Owned]:
+    """Apply the attribution rule to the master's slices; in order of time, cycles of no op left out."""
+    named = [index for index, event in enumerate(master) if event.work.op]
+    if not named:
+        return []
+    owned: list[_Owned] = []
+    current = master[named[0]].work
+    time_cycles = master[named[0]].start_cycles
+
+    def own(until_cycles: int) -> None:
+        nonlocal time_cycles
+        if until_cycles > time_cycles:
+            label = op_label(current.op, current.step)
+            owned.append(_Owned(time_cycles, until_cycles, label, current.step))
+            time_cycles = until_cycles
+
+    for event in master[named[0] : named[-1] + 1]:
+        own(event.start_cycles)
+        if event.kind == "offload":
+            time_cycles = event.end_cycles
+            continue
+        current = event.work if event.work.op else current
+        own(event.end_cycles)
+    return owned
+
+
+@dataclass(slots=True)
+class _Account:
+    """Running sums of one op."""
+
+    step: str
+    start_cycles: int = -1
+    end_cycles: int = 0
+    cycles: int = 0
+    parts: dict[str, int] = field(default_factory=dict)
+    bytes_in: int = 0
+    bytes_out: int = 0
+    tiles: set[int] = field(default_factory=set)
+    instructions: int = 0
+
+
+def _op_metrics(
+    owned: Sequence[_Owned], cores: Sequence[Sequence[Slice]], transfers: Iterable[Slice]
+) -> tuple[OpMetrics, ...]:
+    accounts: dict[str, _Account] = {}
+    for span in owned:
+        account = accounts.setdefault(span.op, _Account(span.step, span.start_cycles))
+        account.cycles += span.end_cycles - span.start_cycles
+        account.end_cycles = span.end_cycles
+
+    def own_account(event: Slice) -> _Account | None:
+        label = op_label(event.work.op, event.work.step)
+        return accounts.setdefault(label, _Account(event.work.step)) if event.work.op else None
+
+    for run in cores:
+        for span, parts in _cut(run, owned):
+            sums = accounts[span.op].parts
+            for word, cycles in parts:
+                sums[word] = sums.get(word, 0) + cycles
+        for event in run:
+            account_of_event = own_account(event) if event.kind == COMPUTE else None
+            if account_of_event:
+                account_of_event.instructions += event.instructions
+                account_of_event.tiles.update({event.work.tile} - {-1})
+    for event in transfers:
+        account_of_event = own_account(event)
+        if account_of_event and transfer_direction(event) == INWARD:
+            account_of_event.bytes_in += event.bytes
+        elif account_of_event and transfer_direction(event) == OUTWARD:
+            account_of_event.bytes_out += event.bytes
+    return tuple(
+        OpMetrics(
+            name=name,
+            step=account.step,
+            start_cycles=max(account.start_cycles, 0),
+            end_cycles=account.end_cycles,
+            cycles=account.cycles,
+            core_cycles=account.cycles * len(cores),
+            busy_cycles=account.parts.pop(BUSY, 0),
+            stalls=_in_order(account.parts),
+            bytes_in=account.bytes_in,
+            bytes_out=account.bytes_out,
+            tiles=len(account.tiles),
+            instructions=account.instructions,
+        )
+        for name, account in accounts.items()
+    )
+
+
+def _cut(run: Sequence[Slice], owned: Sequence[_Owned]) -> Iterator[tuple[_Owned, Sequence[tuple[str, int]]]]:
+    """Cut a core's slices where the owner changes; inner stalls are shared out in whole cycles."""
+    first = 0
+    for event in run:
+        while first < len(owned) and owned[first].end_cycles <= event.start_cycles:
+            first += 1
+        left = slice_parts(event)
+        at = first
+        while at < len(owned) and owned[at].start_cycles < event.end_cycles:
+            span = owned[at]
+            cycles = min(span.end_cycles, event.end_cycles) - max(span.start_cycles, event.start_cycles)
+            if cycles == event.duration_cycles:
+                yield span, left
+            else:
+                taken = _share_out(cycles, [count for _, count in left])
+                yield span, [(word, part) for (word, _), part in zip(left, taken, strict=True)]
+                left = tuple((word, n - part) for (word, n), part in zip(left, taken, strict=True))
+            at += 1
+
+
+def _share_out(cycles: int, weights: Sequence[int]) -> list[int]:
+    """Split `cycles` in proportion to `weights` in integers (largest remainders first); sums are exact."""
+    whole = sum(weights)
+    if whole == 0:
+        return [0] * len(weights)
+    parts = [cycles * weight // whole for weight in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda i: (-(cycles * weights[i] % whole), i))
+    for index in by_remainder[: cycles - sum(parts)]:
+        parts[index] += 1
+    return parts
+
+
+def _covered_cycles(transfers: Iterable[Slice], makespan_cycles: int) -> int:
+    """Cycles of the makespan in which at least one transfer is under way (the last may outlive the run)."""
+    covered = end_cycles = 0
+    for start, end in sorted((event.start_cycles, event.end_cycles) for event in transfers):
+        covered += max(min(end, makespan_cycles) - max(start, end_cycles), 0)
+        end_cycles = max(end_cycles, end)
+    return covered
+
+
+def _added(groups: Iterable[Iterable[tuple[str, int]]]) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for group in groups:
+        for word, cycles in group:
+            sums[word] = sums.get(word, 0) + cycles
+    return sums
+
+
+def _in_order(cycles: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Stall words in the order of `STALLS`, zeros left out, unknown words last."""
+    known = [(word, cycles[word]) for word in STALLS if cycles.get(word)]
+    return (*known, *sorted((word, count) for word, count in cycles.items() if word not in _STALLS and count))

@@ -1,0 +1,116 @@
+"""A tracer that keeps what it is told, and hands it out in one fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from traces.errors import TraceError
+from traces.events import STALLS, TRANSFER, Slice
+from traces.tracks import INWARD, OUTWARD, track_name
+
+_STALLS = frozenset(STALLS)
+
+
+@dataclass(frozen=True, slots=True)
+class CounterSample:
+    """New value of a counter from `time_cycles` (cluster cycles) on."""
+
+    track: str
+    name: str
+    time_cycles: int
+    value: int
+
+
+class Recorder:
+    """Keeps slices and counters of one run (a `traces.events.Tracer`).
+
+    The order of what it returns depends only on what happened, not on the order of the calls: DMA before
+    cores before the rest, by index, then by time. Raises TraceError for a slice that ends before it starts.
+    """
+
+    def __init__(self) -> None:
+        self._slices: list[Slice] = []
+        self._samples: dict[tuple[str, str, int], int] = {}
+
+    def slice(self, event: Slice) -> None:
+        """Keep one finished interval; a wait of no cycles is no event and is dropped."""
+        if event.end_cycles < event.start_cycles or event.start_cycles < 0:
+            raise TraceError(
+                f"slice {event.kind} runs from cycle {event.start_cycles} to {event.end_cycles}",
+                where=event.track,
+            )
+        if event.kind in _STALLS and event.duration_cycles == 0:
+            return
+        self._slices.append(event)
+
+    def counter(self, track: str, name: str, time_cycles: int, value: int) -> None:
+        """Keep the value of a counter; within one cycle the last value counts."""
+        self._samples[track, name, time_cycles] = value
+
+    @property
+    def slices(self) -> tuple[Slice, ...]:
+        """All slices, in the fixed order."""
+        return tuple(sorted_slices(self._slices))
+
+    @property
+    def counters(self) -> tuple[CounterSample, ...]:
+        """All counter values, by track, counter and time."""
+        ordered = sorted(self._samples.items(), key=lambda item: (track_name(item[0][0]).order, *item[0][1:]))
+        return tuple(CounterSample(*key, value) for key, value in ordered)
+
+    def __iter__(self) -> Iterator[Slice]:
+        return iter(self.slices)
+
+    # No __len__: an empty recorder would be falsy, and `tracer or NullTracer()` would drop it.
+
+
+def sorted_slices(slices: Iterable[Slice]) -> list[Slice]:
+    """Slices by track (DMA, cores, rest), then start, end and content, so that equal runs are equal files."""
+    order: dict[str, tuple[int, int, int, str]] = {}
+
+    def key(event: Slice) -> tuple[object, ...]:
+        track = order.get(event.track)
+        if track is None:
+            track = order[event.track] = track_name(event.track).order
+        work = event.work
+        return (
+            track,
+            event.start_cycles,
+            event.end_cycles,
+            event.kind,
+            work.op,
+            work.step,
+            work.tile,
+            work.what,
+            event.bytes,
+        )
+
+    return sorted(slices, key=key)
+
+
+def transfer_direction(event: Slice) -> str:
+    """`INWARD`, `OUTWARD` or empty for a transfer: from its track, else the first word of `work.what`."""
+    direction = track_name(event.track).direction
+    if direction:
+        return direction
+    first = event.work.what.split(" ", 1)[0].rstrip(":")
+    return first if first in (INWARD, OUTWARD) else ""
+
+
+def bytes_in_flight(slices: Iterable[Slice]) -> tuple[CounterSample, ...]:
+    """Counter derived from the transfers: bytes of all transfers under way, one counter per DMA direction."""
+    change: dict[str, dict[int, int]] = {}
+    for event in slices:
+        if event.kind == TRANSFER and event.bytes and track_name(event.track).family == "dma":
+            name = f"bytes in flight {transfer_direction(event)}".rstrip()
+            steps = change.setdefault(name, {})
+            steps[event.start_cycles] = steps.get(event.start_cycles, 0) + event.bytes
+            steps[event.end_cycles] = steps.get(event.end_cycles, 0) - event.bytes
+    samples = []
+    for name in sorted(change):
+        level_bytes = 0
+        for time_cycles, delta_bytes in sorted(change[name].items()):
+            level_bytes += delta_bytes
+            samples.append(CounterSample("soc.cluster.dma", name, time_cycles, level_bytes))
+    return tuple(samples)

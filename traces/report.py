@@ -1,0 +1,168 @@
+"""The summary of a run for people: a table per layer and step, and the totals below it.
+
+Takes the plain dict that ``run --json`` prints (DESIGN.md §8), so that a stored ``summary.json`` prints the
+same. In it `stalls` of an op are core-cycles per word, and `utilisation` has one entry ``core<i>`` per core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from configs.errors import InputError
+from traces.palette import STALL_NAMES
+from traces.tracks import op_label
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+MIN_WIDTH = 100
+"""Columns a terminal should have."""
+TOP_STALLS = 2
+_KIB = 1024
+_SHORT = {
+    "multicycle": "multi-cycle",
+    "misaligned": "misaligned",
+    "fpu": "FPU",
+    "icache": "icache",
+    "bank_conflict": "banks",
+    "l2_access": "L2",
+    "dma_wait": "DMA wait",
+    "dma_program": "DMA prog",
+    "barrier": "barrier",
+    "fork": "fork",
+}
+"""Stall words shortened for the table; `STALL_NAMES` has the others."""
+
+
+def print_report(summary: Mapping[str, Any], console: Console) -> None:
+    """Print table and totals to a rich console.
+
+    Raises InputError naming the key if `summary` lacks one of the contract.
+    """
+    try:
+        table = ops_table(summary)
+        lines = total_lines(summary)
+    except KeyError as error:
+        raise InputError(
+            f"the summary has no {error.args[0]!r}", where="summary.json", cure="run the simulation again"
+        ) from error
+    console.print(table)
+    console.print()
+    for name, text in lines:
+        console.print(f"[bold]{name:<13}[/bold] {text}", highlight=False, soft_wrap=False)
+
+
+def ops_table(summary: Mapping[str, Any]) -> Table:
+    """One row per op, one for the offload, one for the whole; shares are of the run's cycles."""
+    from rich.table import Table  # slow to import
+
+    ops: Sequence[Mapping[str, Any]] = summary["ops"]
+    cores = core_count(summary)
+    total_cycles = summary["cycles"]
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    table.add_column("layer.step", overflow="fold", max_width=18)
+    for name in ("cycles", "share", "MACs", "MAC/cyc", "tiles", "KiB in", "KiB out", "busy"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("top stalls", overflow="ellipsis", no_wrap=True)
+    for op in ops:
+        table.add_row(
+            op_label(op["name"], op["step"]),
+            f"{op['cycles']:,}",
+            _percent(op["cycles"], total_cycles),
+            f"{op['macs']:,}" if op["macs"] else "-",
+            f"{op['macs'] / op['cycles']:.2f}" if op["macs"] and op["cycles"] else "-",
+            f"{op['tiles']:,}",
+            _kib(op["bytes_in"]),
+            _kib(op["bytes_out"]),
+            _busy(op["stalls"], op["cycles"] * cores),
+            top_stalls(op["stalls"], op["cycles"] * cores),
+        )
+    rest_cycles = total_cycles - sum(op["cycles"] for op in ops)
+    if rest_cycles:
+        row = ("offload", f"{rest_cycles:,}", _percent(rest_cycles, total_cycles))
+        table.add_row(*row, *["-"] * 6, "")
+    table.add_row(
+        "total",
+        f"{total_cycles:,}",
+        _percent(total_cycles, total_cycles),
+        f"{summary['macs']:,}",
+        f"{summary['mac_per_cycle']:.2f}",
+        f"{sum(op['tiles'] for op in ops):,}",
+        _kib(sum(op["bytes_in"] for op in ops)),
+        _kib(sum(op["bytes_out"] for op in ops)),
+        f"{_mean_utilisation(summary):.0%}",
+        "",
+        style="bold",
+    )
+    return table
+
+
+def total_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The totals as (name, text): time, throughput, memory, loss, and the check of the numbers."""
+    cycles, seconds = summary["cycles"], summary["seconds"]
+    clock = f" at {cycles / seconds / 1e6:.0f} MHz" if seconds else ""
+    peak = summary["peak_bytes"]
+    lines = [
+        ("time", f"{cycles:,} cycles = {seconds * 1e3:.3f} ms{clock}"),
+        ("throughput", f"{summary['mac_per_cycle']:.2f} MAC/cycle on {_plural(core_count(summary), 'core')}"),
+        (
+            "utilisation",
+            f"cores issue {_mean_utilisation(summary):.0%} of the cycles, the DMA moves bytes "
+            f"{summary['utilisation']['dma']:.0%} of the time",
+        ),
+        (
+            "peak memory",
+            ", ".join(f"{level.upper()} {_kib(size)} KiB" for level, size in peak.items() if size),
+        ),
+        ("machine", f"{summary['soc']}, timing {summary['timing']}"),
+    ]
+    if summary["loss"] is not None:
+        lines.append(("loss", f"{summary['loss']:.6f}"))
+    lines.append(("numbers", functional_line(summary["functional"])))
+    return lines
+
+
+def functional_line(functional: Mapping[str, Any] | None) -> str:
+    """What the computed numbers were compared with, and how far they are off."""
+    if not functional or not functional.get("checked_against"):
+        return "not checked"
+    return (
+        f"checked against {functional['checked_against']}: "
+        f"max error {functional['max_abs_error']:.1e} absolute, {functional['max_rel_error']:.1e} relative"
+    )
+
+
+def top_stalls(stalls: Mapping[str, int], core_cycles: int) -> str:
+    """The largest stalls as shares of the core-cycles, ties in the order given."""
+    largest = sorted((item for item in stalls.items() if item[1]), key=lambda item: -item[1])[:TOP_STALLS]
+    if not core_cycles:
+        return ""
+    return ", ".join(f"{_SHORT.get(w, STALL_NAMES.get(w, w))} {_percent(n, core_cycles)}" for w, n in largest)
+
+
+def core_count(summary: Mapping[str, Any]) -> int:
+    """Number of cores of the run: the entries ``core<i>`` of `utilisation`."""
+    return sum(name.startswith("core") for name in summary["utilisation"])
+
+
+def _mean_utilisation(summary: Mapping[str, Any]) -> float:
+    cores = [value for name, value in summary["utilisation"].items() if name.startswith("core")]
+    return sum(cores) / len(cores) if cores else 0.0
+
+
+def _busy(stalls: Mapping[str, int], core_cycles: int) -> str:
+    return _percent(core_cycles - sum(stalls.values()), core_cycles)
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if whole else "-"
+
+
+def _kib(size_bytes: int) -> str:
+    return f"{size_bytes / _KIB:,.1f}"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")

@@ -1,0 +1,185 @@
+"""The trace as a table, one row per slice: Parquet where pyarrow is installed, else CSV."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from configs.errors import InputError
+from traces.events import COMPUTE, STALLS, Slice, Work
+from traces.recorder import sorted_slices
+
+PARQUET_NAME = "trace.parquet"
+CSV_NAME = "trace.csv"
+
+_TEXT = frozenset({"track", "kind", "op", "step", "what"})
+COLUMNS = (
+    "track",
+    "start_cycles",
+    "end_cycles",
+    "duration_cycles",
+    "kind",
+    "op",
+    "step",
+    "tile",
+    "what",
+    "busy_cycles",
+    *(f"{word}_cycles" for word in STALLS),
+    "bytes",
+    "instructions",
+)
+"""Columns of the table. A stall slice has its duration in the column of its word, so that on every core track
+the sums of `busy_cycles` and of all stall columns are the makespan."""
+
+
+def write_table(slices: Iterable[Slice], folder: Path, *, parquet: bool | None = None) -> Path:
+    """Write ``trace.parquet`` or ``trace.csv`` into `folder` and return its path; equal slices, equal bytes.
+
+    `parquet` None means: Parquet if pyarrow is installed. The file of the other format is removed, so that
+    a folder never holds the traces of two runs. Raises InputError if the folder cannot be written to, or
+    if Parquet is asked for without pyarrow.
+    """
+    has_pyarrow = importlib.util.find_spec("pyarrow") is not None
+    if parquet and not has_pyarrow:
+        raise _needs_pyarrow(folder / PARQUET_NAME)
+    wanted = has_pyarrow if parquet is None else parquet
+    path, stale = folder / PARQUET_NAME, folder / CSV_NAME
+    if not wanted:
+        path, stale = stale, path
+    ordered = sorted_slices(slices)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if wanted:
+            _write_parquet(ordered, path)
+        else:
+            _write_csv(ordered, path)
+        stale.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"the trace table cannot be written: {error.strerror or error}",
+            where=str(path),
+            cure="name a folder you may write to with --out",
+        ) from error
+    return path
+
+
+def read_table(path: Path) -> tuple[Slice, ...]:
+    """Slices of a table written by `write_table`; `path` is the file or the folder that holds it.
+
+    Raises InputError for a missing file, a missing column (file:line for CSV) or a value that is no number.
+    """
+    file = path
+    if path.is_dir():
+        file = next((path / name for name in (PARQUET_NAME, CSV_NAME) if (path / name).is_file()), path)
+    if not file.is_file():
+        raise InputError(
+            "no trace table here",
+            where=str(path),
+            cure=f"name the --out folder of a run; it holds {PARQUET_NAME} or {CSV_NAME}",
+        )
+    rows = _read_parquet(file) if file.suffix == ".parquet" else _read_csv(file)
+    return tuple(_slice(row, where) for where, row in rows)
+
+
+def _row(event: Slice) -> dict[str, str | int]:
+    row: dict[str, str | int] = dict.fromkeys(COLUMNS, 0)
+    row.update(
+        track=event.track,
+        start_cycles=event.start_cycles,
+        end_cycles=event.end_cycles,
+        duration_cycles=event.duration_cycles,
+        kind=event.kind,
+        op=event.work.op,
+        step=event.work.step,
+        tile=event.work.tile,
+        what=event.work.what,
+        busy_cycles=event.busy_cycles,
+        bytes=event.bytes,
+        instructions=event.instructions,
+    )
+    for word, cycles in event.stalls if event.kind == COMPUTE else ((event.kind, event.duration_cycles),):
+        if f"{word}_cycles" in row:
+            row[f"{word}_cycles"] = cycles
+    return row
+
+
+def _slice(row: Mapping[str, Any], where: str) -> Slice:
+    try:
+        number = {name: int(row[name]) for name in COLUMNS if name not in _TEXT}
+    except (TypeError, ValueError) as error:
+        raise InputError(f"not a whole number: {error}", where=where) from error
+    if number["end_cycles"] < number["start_cycles"]:
+        raise InputError("end_cycles is before start_cycles", where=where)
+    stalls = tuple((word, number[f"{word}_cycles"]) for word in STALLS if number[f"{word}_cycles"])
+    return Slice(
+        track=str(row["track"]),
+        start_cycles=number["start_cycles"],
+        end_cycles=number["end_cycles"],
+        kind=str(row["kind"]),
+        work=Work(str(row["op"]), str(row["step"]), number["tile"], str(row["what"])),
+        stalls=stalls if row["kind"] == COMPUTE else (),
+        bytes=number["bytes"],
+        instructions=number["instructions"],
+    )
+
+
+def _write_csv(ordered: Iterable[Slice], path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(_row(event) for event in ordered)
+
+
+def _read_csv(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        _require_columns(reader.fieldnames or (), f"{path}:1")
+        for row in reader:
+            where = f"{path}:{reader.line_num}"
+            if None in row or None in row.values():
+                raise InputError("wrong number of fields", where=where)
+            yield where, row
+
+
+def _write_parquet(ordered: Iterable[Slice], path: Path) -> None:
+    import pyarrow as pa  # optional, and slow to import
+    import pyarrow.parquet as pq
+
+    rows = [_row(event) for event in ordered]
+    fields = [pa.field(name, pa.string() if name in _TEXT else pa.int64()) for name in COLUMNS]
+    columns = [pa.array([row[f.name] for row in rows], f.type) for f in fields]
+    pq.write_table(pa.Table.from_arrays(columns, schema=pa.schema(fields)), path, compression="zstd")
+
+
+def _read_parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if importlib.util.find_spec("pyarrow") is None:
+        raise _needs_pyarrow(path)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"not a Parquet file: {error}", where=str(path)) from error
+    _require_columns(table.column_names, str(path))
+    for index, row in enumerate(table.select(list(COLUMNS)).to_pylist()):
+        yield f"{path}: row {index}", row
+
+
+def _require_columns(found: Iterable[str], where: str) -> None:
+    missing = [name for name in COLUMNS if name not in set(found)]
+    if missing:
+        raise InputError(
+            f"no column {missing[0]!r} in the trace table", where=where, cure="run the simulation again"
+        )
+
+
+def _needs_pyarrow(path: Path) -> InputError:
+    return InputError(
+        "Parquet needs pyarrow, which is not installed",
+        where=str(path),
+        cure="pip install 'pulptrain[tables]', or use the CSV table",
+    )

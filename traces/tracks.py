@@ -1,0 +1,73 @@
+"""What the hierarchical name of a track means: core, DMA channel or another, and its name for people."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+
+CORE = "core"
+DMA = "dma"
+OTHER = "other"
+
+INWARD = "in"
+OUTWARD = "out"
+
+_CORE = re.compile(r"core(\d+)\Z")
+_DMA = re.compile(r"(?:dma|mchan)\d*\Z")
+_DIRECTION = re.compile(r"(in|read|rx|to_l1|out|write|tx|from_l1|to_ext)(?=\d|_|\Z)_?(\d*)\Z")
+_INWARD_WORDS = frozenset({"in", "read", "rx", "to_l1"})
+_CLASS_RANK = {DMA: 0, CORE: 1, OTHER: 2}
+_DIRECTION_RANK = {INWARD: 0, OUTWARD: 1, "": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class TrackName:
+    """A track read from its path.
+
+    `family` is `CORE`, `DMA` or `OTHER`; `index` the number of the core or channel (-1 without one);
+    `direction` is `INWARD` (to L1), `OUTWARD` or empty where the path does not say.
+    """
+
+    path: str
+    family: str
+    index: int
+    direction: str
+    label: str
+
+    @property
+    def order(self) -> tuple[int, int, int, str]:
+        """Sort key: DMA in, DMA out, core 0, core 1, ..., then everything else by path."""
+        return (_CLASS_RANK[self.family], _DIRECTION_RANK[self.direction], self.index, self.path)
+
+
+@functools.lru_cache(maxsize=1024)  # a run asks for the same few tracks once per slice
+def track_name(path: str) -> TrackName:
+    """Read the path of a track.
+
+    ``soc.cluster.core3`` is core 3; a component ``dma`` (or ``mchan``) makes a DMA track, and its last
+    component may give direction and channel: ``soc.cluster.dma.in``, ``soc.cluster.dma.out2``.
+    """
+    parts = path.split(".")
+    core = _CORE.fullmatch(parts[-1])
+    if core:
+        return TrackName(path, CORE, int(core[1]), "", f"core {int(core[1])}")
+    if not any(_DMA.fullmatch(part) for part in parts):
+        return TrackName(path, OTHER, -1, "", path.removeprefix("soc.").replace("_", " "))
+    found = _DIRECTION.fullmatch(parts[-1])
+    if found:
+        direction = INWARD if found[1] in _INWARD_WORDS else OUTWARD
+        index = int(found[2]) if found[2] else -1
+        label = f"DMA {direction}" + (f" {index}" if index >= 0 else "")
+        return TrackName(path, DMA, index, direction, label)
+    number = re.search(r"(\d+)\Z", parts[-1])
+    index = int(number[1]) if number else -1
+    tail = "" if _DMA.fullmatch(parts[-1]) else f" {parts[-1]}"
+    return TrackName(path, DMA, index, "", f"DMA{tail}")
+
+
+def op_label(op: str, step: str) -> str:
+    """Name of an op for people and tables: ``layer.step``; `op` may or may not carry its step already."""
+    if not step or op.endswith(f".{step}"):
+        return op
+    return f"{op}.{step}" if op else step
