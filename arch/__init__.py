@@ -1,0 +1,1 @@
+"""The machine: SimPy modules of a PULP SoC, their timing, and the price of kernels."""

@@ -98,6 +98,13 @@ class Compute(Action):
 
 
 @dataclass(frozen=True, slots=True)
+class Release(Action):
+    """The life of some buffers ends: costs no time, and their bytes become poison (NaN)."""
+
+    places: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """One offload to the cluster: the actions of the master core in program order."""
 

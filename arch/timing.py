@@ -72,6 +72,7 @@ class L2Timing:
     dma_read_latency_cycles: int
     dma_write_latency_cycles: int
     link_bytes_per_cycle: int
+    """Width of the link in each direction; 0 when the model puts no limit (GVSoC)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +98,20 @@ class DmaTiming:
     """From the last command word to the first external request."""
     first_beat_cycles: int
     """From an external response to the first L1 beat."""
+    write_burst_gap_cycles: int
+    """L1 to external: idle L1 cycles between two bursts, because one burst is gathered at a time."""
     max_command_bytes: int
     program_1d_cycles: int
     """Issuing core: allocate an ID and push a 1D command, mutex and address arithmetic included."""
     program_2d_cycles: int
     program_next_cycles: int
     """Each further command under the same transfer ID."""
+    wait_check_cycles: int
+    """Issuing core: from the wait call to the instant its status read decides whether it will sleep."""
     wait_done_cycles: int
-    """Issuing core: wait for a transfer that has already ended, and free the ID."""
+    """Issuing core: whole wait for a transfer that had ended at the status read, freeing the ID included."""
+    wait_sleep_min_cycles: int
+    """Issuing core: least duration of a wait that found the transfer under way, even if it ends at once."""
     wait_wake_cycles: int
     """Issuing core: from the DMA event to the next instruction of the program, when it slept."""
 

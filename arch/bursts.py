@@ -1,0 +1,151 @@
+"""When the bursts of one DMA command run: the closed-form part of the DMA model.
+
+A direction engine works through its commands strictly in order, so nothing that arrives later can change the
+timing of a command that has begun. Its end is therefore computed at once from the state its predecessors
+left, and SimPy sees one event per command instead of one per burst or word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from arch.program import Command
+from arch.timing import DmaTiming
+
+
+class Link(NamedTuple):
+    """What the external memory and the way to it cost, in cluster cycles."""
+
+    latency_cycles: int
+    """Read: request to first beat. Write: last beat to response."""
+    occupancy_cycles: tuple[int, ...]
+    """Cycles the link is busy with a burst of i bytes, i = 0 .. largest burst."""
+
+
+class EngineState(NamedTuple):
+    """What earlier commands of one direction left behind; times in cluster cycles from some origin."""
+
+    next_request: int = 0
+    """Earliest cycle of the next burst request (read) or gathering from L1 (write)."""
+    next_word: int = 0
+    """First free word slot of the L1 ports: cycle x words per cycle + words already moved in it."""
+    link_free: int = 0
+    """First cycle in which the external link is free."""
+    in_flight: tuple[int, ...] = ()
+    """Ends of the newest bursts, oldest first; at most as many as may be outstanding."""
+
+    def since(self, origin: int, words_per_cycle: int) -> EngineState:
+        """The same state with times counted from `origin` (negative values: before it)."""
+        return EngineState(
+            self.next_request - origin,
+            self.next_word - origin * words_per_cycle,
+            self.link_free - origin,
+            tuple(end - origin for end in self.in_flight),
+        )
+
+    def settled(self) -> EngineState:
+        """The same state with all times in the past set to 0, so that idle engines compare equal."""
+        in_flight = tuple(max(0, end) for end in self.in_flight)
+        return EngineState(
+            max(0, self.next_request),
+            max(0, self.next_word),
+            max(0, self.link_free),
+            in_flight if any(in_flight) else (),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BurstRules:
+    """Parameters of one direction engine."""
+
+    burst_bytes: int
+    outstanding: int
+    words_per_cycle: int
+    word_bytes: int
+    first_beat_cycles: int
+    write_gap_cycles: int
+
+    @staticmethod
+    def of(timing: DmaTiming, word_bytes: int) -> BurstRules:
+        """Rules from the DMA's timing and the width of an L1 word."""
+        return BurstRules(
+            timing.burst_bytes,
+            timing.outstanding_bursts,
+            max(1, timing.l1_bytes_per_cycle // word_bytes),
+            word_bytes,
+            timing.first_beat_cycles,
+            timing.write_burst_gap_cycles,
+        )
+
+
+def bursts_of(command: Command, rules: BurstRules) -> list[tuple[int, int]]:
+    """(bytes, aligned L1 words touched) of every burst; a line is cut every `burst_bytes` from its start."""
+    bursts = []
+    for line in range(command.lines):
+        start = command.l1_address + line * command.line_bytes
+        for done in range(0, command.line_bytes, rules.burst_bytes):
+            first = start + done
+            size_bytes = min(rules.burst_bytes, command.line_bytes - done)
+            words = -(-(first + size_bytes) // rules.word_bytes) - first // rules.word_bytes
+            bursts.append((size_bytes, words))
+    return bursts
+
+
+def run_command(
+    bursts: list[tuple[int, int]], state: EngineState, rules: BurstRules, link: Link, *, to_l1: bool
+) -> tuple[int, EngineState]:
+    """(cycle in which the last byte has arrived, state left behind) for a command that may start at cycle 0.
+
+    Read: one request per cycle while fewer than `outstanding` bursts are under way; data comes
+    `latency_cycles` later over the link and moves into L1 at `words_per_cycle`, words of neighbouring bursts
+    sharing a cycle. An isolated read of w words hence ends `first_beat_cycles` - 1 + ceil(w / words per
+    cycle) after its request. Write: bursts are gathered from L1 one at a time with `write_gap_cycles` between
+    them. Source: mchan_v7_impl.cpp:791-1080 of gvsoc-pulp (read), confirmed by cycles measured on it
+    (`tests/test_arch_dma.py` has the rows).
+    """
+    engine = _read if to_l1 else _write
+    return engine(bursts, state, rules, link)
+
+
+def _read(
+    bursts: list[tuple[int, int]], state: EngineState, rules: BurstRules, link: Link
+) -> tuple[int, EngineState]:
+    request, word, link_free, _ = state
+    width = rules.words_per_cycle
+    flight = list(state.in_flight)
+    end = 0
+    for size_bytes, words in bursts:
+        if len(flight) >= rules.outstanding:
+            request = max(request, flight[-rules.outstanding])
+        response = max(request + link.latency_cycles, link_free)
+        occupied = link.occupancy_cycles[size_bytes]
+        link_free = response + occupied
+        word = max(word, (response + rules.first_beat_cycles) * width) + words
+        # A link slower than the L1 ports delivers the last word of the burst in its last beat.
+        last = max((word - 1) // width, link_free - 1 + rules.first_beat_cycles)
+        word = max(word, last * width + 1)
+        flight.append(last)
+        request += 1
+        end = last
+    return end, EngineState(request, word, link_free, tuple(flight[-rules.outstanding :]))
+
+
+def _write(
+    bursts: list[tuple[int, int]], state: EngineState, rules: BurstRules, link: Link
+) -> tuple[int, EngineState]:
+    gather, _, link_free, _ = state
+    flight = list(state.in_flight)
+    end = 0
+    for size_bytes, words in bursts:
+        if len(flight) >= rules.outstanding:
+            gather = max(gather, flight[-rules.outstanding])
+        first = gather + rules.first_beat_cycles
+        last = first + -(-words // rules.words_per_cycle) - 1
+        occupied = link.occupancy_cycles[size_bytes]
+        # The link carries the burst while it is gathered, but not faster than one burst after the other.
+        link_free = max(max(link_free, first) + occupied, last + 1)
+        end = max(last, link_free - 1) + link.latency_cycles
+        flight.append(end)
+        gather = last + 1 + rules.write_gap_cycles - rules.first_beat_cycles
+    return end, EngineState(gather, 0, link_free, tuple(flight[-rules.outstanding :]))

@@ -1,0 +1,79 @@
+"""The cluster: cores, L1, event unit and DMA, the mailbox for tasks, and the DMA traffic the kernels feel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from arch.core import Core
+from arch.dma import Dma
+from arch.effects import Effects
+from arch.event_unit import EventUnit
+from arch.isa import TeamWork
+from arch.kernel_run import KernelRun
+from arch.l2 import ExternalMemory
+from arch.master import Master
+from arch.memory import Storage
+from arch.module import Body, Module, Notification, Thread
+from arch.pricing import Pricer, Traffic
+from arch.program import Program
+from arch.timing import SocTiming
+from arch.transaction import Transaction
+from configs.errors import InputError
+from traces.events import Tracer
+
+
+class Cluster(Module):
+    """Builds and binds the blocks of the cluster; `transport` is the mailbox the fabric controller writes."""
+
+    def __init__(
+        self,
+        parent: Module,
+        timing: SocTiming,
+        l1: Storage,
+        memories: Mapping[str, ExternalMemory],
+        pricer: Pricer,
+        effects: Effects,
+        tracer: Tracer,
+    ) -> None:
+        super().__init__(parent, "cluster")
+        self.effects = effects
+        self.events = EventUnit(self, "event_unit", timing.event_unit)
+        self.dma = Dma(self, "dma", timing.dma, l1, timing.l1.word_bytes, effects, tracer)
+        for channel in (self.dma.inward, self.dma.outward):
+            channel.traffic.bind(self._set_traffic)
+            for level, port in channel.memories.items():
+                port.bind(memories[level])
+        self.cores = tuple(Core(self, index, tracer) for index in range(timing.cores))
+        for core in self.cores:
+            core.events.bind(self.events)
+        self.master = Master(self, self.cores[0], timing.dma)
+        self._pricer = pricer
+
+    def reset(self) -> None:
+        """No task, no kernel, no traffic."""
+        self.task = Notification(self.env)
+        self._kernel: KernelRun | None = None
+        self._traffic = Traffic.NONE
+
+    def transport(self, txn: Transaction, thread: Thread) -> Body:
+        """Mailbox: `txn.extension` is a `Program` for the master core; takes no time of its own."""
+        if not isinstance(txn.extension, Program):
+            raise InputError("the mailbox takes programs only", where=self.path)
+        self.task.notify(value=txn.extension)
+        yield from ()
+
+    def begin_kernel(self, team: TeamWork, starts: Mapping[int, int]) -> KernelRun:
+        """A kernel starts on the cores of `starts` (core -> cycle of its first instruction, now or later)."""
+        self._kernel = KernelRun(self.env, self._pricer, team, starts, self._traffic)
+        return self._kernel
+
+    def end_kernel(self) -> None:
+        """The kernel is over and no longer feels the DMA."""
+        self._kernel = None
+
+    def _set_traffic(self, direction: Traffic, active: bool) -> None:
+        traffic = self._traffic | direction if active else self._traffic & ~direction
+        if traffic != self._traffic:
+            self._traffic = traffic
+            if self._kernel is not None:
+                self._kernel.retime(traffic)

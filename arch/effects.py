@@ -1,0 +1,165 @@
+"""The numbers of a run: what DMA commands and kernels do to the bytes, in order, and the record of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from arch.memory import Storage, command_views, poison_view
+from arch.program import Array, Command, Effect, Place
+from arch.races import Access, RaceDetector, Span, command_spans, place_span
+from configs.errors import InputError
+from traces.events import Work
+
+
+class Step(Enum):
+    """An instant at which bytes are read or written."""
+
+    DMA_SAMPLE = "sample"
+    """A command starts: its source is sampled, its destination poisoned."""
+    DMA_COMPLETE = "complete"
+    """A command ends: the sampled bytes appear at the destination."""
+    KERNEL_READ = "read"
+    """A kernel starts: the arrays it reads are sampled."""
+    KERNEL_COMMIT = "commit"
+    """A kernel ends: its results appear."""
+    RELEASE = "release"
+    """Buffers end their life and are poisoned."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One step of the log. `key` pairs the start of an access with its end."""
+
+    step: Step
+    key: int
+    subject: Command | Effect | tuple[Place, ...]
+
+
+@dataclass(slots=True)
+class EffectLog:
+    """Everything a run did to the memories, in order; `Soc.replay` does it again without simulating time."""
+
+    entries: list[LogEntry] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class OpenAccess:
+    """An access under way: what to finish, and what was sampled at its start."""
+
+    key: int
+    access: Access | None
+    samples: list[Array] = field(default_factory=list)
+
+
+class Effects:
+    """Moves and computes bytes at the instants the timing model names, logs them, and looks for races.
+
+    With `enabled` False no byte moves, but the log is kept and races are still found, because both follow
+    from addresses alone.
+    """
+
+    def __init__(
+        self, storages: Mapping[str, Storage], now: Callable[[], int], *, detect_races: bool
+    ) -> None:
+        self.storages = storages
+        self.log = EffectLog()
+        self._now = now
+        self._enabled = True
+        self._races = RaceDetector() if detect_races else None
+
+    def begin_run(self, *, enabled: bool) -> None:
+        """Start a new log; `enabled` says whether bytes move."""
+        self.log = EffectLog()
+        self._enabled = enabled
+        if self._races:
+            self._races.clear()
+
+    def storage(self, level: str) -> Storage:
+        """The memory called `level`. Raises `InputError` when there is none."""
+        if level not in self.storages:
+            raise InputError(f"no memory level {level!r}", cure=f"use one of {', '.join(self.storages)}")
+        return self.storages[level]
+
+    def dma_begin(self, command: Command, work: Work) -> OpenAccess:
+        """A DMA command starts. Raises `RaceError`."""
+        reads, writes = command_spans(command)
+        direction = "in" if command.to_l1 else "out"
+        under_way = self._open(Step.DMA_SAMPLE, command, f"DMA {direction}", work, (reads,), (writes,))
+        if self._enabled:
+            source, destination = self._views(command)
+            under_way.samples = [source.copy()]
+            poison_view(destination)
+        return under_way
+
+    def dma_end(self, command: Command, under_way: OpenAccess) -> None:
+        """A DMA command ends."""
+        self._close(Step.DMA_COMPLETE, command, under_way)
+        if self._enabled:
+            self._views(command)[1][...] = under_way.samples[0]
+
+    def kernel_begin(self, kernel: str, effect: Effect, work: Work) -> OpenAccess:
+        """A kernel starts. Raises `RaceError`."""
+        reads = tuple(place_span(place) for place in effect.reads)
+        writes = tuple(place_span(place) for place in effect.writes)
+        under_way = self._open(Step.KERNEL_READ, effect, f"kernel {kernel}", work, reads, writes)
+        if self._enabled:
+            under_way.samples = [self.storage(place.level).read(place) for place in effect.reads]
+        return under_way
+
+    def kernel_end(self, effect: Effect, under_way: OpenAccess) -> None:
+        """A kernel ends. Raises `ShapeError` or `InputError` when its results do not fill its places."""
+        self._close(Step.KERNEL_COMMIT, effect, under_way)
+        if self._enabled:
+            commit(effect, effect.function(under_way.samples), self.storages)
+
+    def release(self, places: tuple[Place, ...], work: Work) -> None:
+        """Buffers end their life. Raises `RaceError` when somebody still uses them."""
+        key = len(self.log.entries)
+        self.log.entries.append(LogEntry(Step.RELEASE, key, places))
+        if self._races:
+            spans = tuple(place_span(place) for place in places)
+            access = Access("the release of buffers", work, (), spans, self._now())
+            self._races.begin(access)
+            self._races.end(access)
+        if self._enabled:
+            for place in places:
+                self.storage(place.level).poison(place)
+
+    def _views(self, command: Command) -> tuple[Array, Array]:
+        return command_views(command, self.storages["l1"], self.storage(command.external_level))
+
+    def _open(
+        self,
+        step: Step,
+        subject: Command | Effect,
+        party: str,
+        work: Work,
+        reads: tuple[Span, ...],
+        writes: tuple[Span, ...],
+    ) -> OpenAccess:
+        key = len(self.log.entries)
+        self.log.entries.append(LogEntry(step, key, subject))
+        access = None
+        if self._races:
+            access = Access(party, work, reads, writes, self._now())
+            self._races.begin(access)
+        return OpenAccess(key, access)
+
+    def _close(self, step: Step, subject: Command | Effect, under_way: OpenAccess) -> None:
+        self.log.entries.append(LogEntry(step, under_way.key, subject))
+        if self._races and under_way.access:
+            self._races.end(under_way.access)
+
+
+def commit(effect: Effect, results: Sequence[Array], storages: Mapping[str, Storage]) -> None:
+    """Write the results of a kernel to its places, in order.
+
+    Raises `InputError` when their number differs and `ShapeError` when a shape does.
+    """
+    if len(results) != len(effect.writes):
+        names = ", ".join(place.name or "?" for place in effect.writes)
+        raise InputError(f"a kernel returned {len(results)} arrays for {len(effect.writes)} places ({names})")
+    for place, array in zip(effect.writes, results, strict=True):
+        storages[place.level].write(place, array)

@@ -1,0 +1,103 @@
+"""The event unit: barriers, and the dispatch FIFO through which the master forks a team."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import simpy
+
+from arch.kernel_run import KernelRun, Share
+from arch.module import Body, Call, Module, Notification, Thread
+from arch.timing import EventUnitTiming
+from configs.errors import PulptrainError
+from traces.events import Work
+
+
+class Barrier:
+    """A barrier of `size` cores: all resume `wake_cycles` after the last arrival."""
+
+    def __init__(self, env: simpy.Environment, size: int, wake_cycles: int) -> None:
+        self.released = Notification(env)
+        self._missing = size
+        self._wake_cycles = wake_cycles
+
+    def arrive(self, cores: int = 1) -> Notification:
+        """`cores` cores arrive now; returns the event of their release."""
+        self._missing -= cores
+        if self._missing == 0:
+            self.released.notify(self._wake_cycles)
+        return self.released
+
+
+@dataclass(slots=True)
+class TeamJob:
+    """What the master pushes into the dispatch FIFO: a kernel for a team, and the barrier that joins it.
+
+    `run` exists from the first instruction of the kernel on.
+    """
+
+    kernel: str
+    work: Work
+    pushed_cycles: int
+    barrier: Barrier
+    run: KernelRun | None = None
+
+    def share_of(self, core: int) -> Share:
+        """What `core` executed. Raises `PulptrainError` before the kernel has begun."""
+        if self.run is None:
+            raise PulptrainError("the kernel has not begun", where=self.kernel)
+        return self.run.shares[core]
+
+
+class EventUnit(Module):
+    """Barriers and the dispatch FIFO.
+
+    A FIFO entry is a job for a set of cores; it leaves when the last of them has taken it.
+    """
+
+    def __init__(self, parent: Module, name: str, timing: EventUnitTiming) -> None:
+        super().__init__(parent, name)
+        self.timing = timing
+
+    def reset(self) -> None:
+        """Empty FIFO, nobody waiting."""
+        self._entries: deque[tuple[TeamJob, set[int]]] = deque()
+        self._pushed: Notification | None = None
+        self._room: Notification | None = None
+
+    def barrier(self, size: int) -> Barrier:
+        """A fresh barrier of `size` cores."""
+        return Barrier(self.env, size, self.timing.barrier_wake_cycles)
+
+    def push(self, job: TeamJob, cores: Iterable[int], thread: Thread) -> Body:
+        """Offer `job` to `cores`; blocks while the FIFO is full."""
+        while len(self._entries) >= self.timing.dispatch_fifo_entries:
+            thread.waits_for = "room in the dispatch FIFO"
+            self._room = self._room or Notification(self.env)
+            yield self._room
+        self._entries.append((job, set(cores)))
+        if self._pushed is not None:
+            self._pushed.notify()
+            self._pushed = None
+
+    def pop(self, core: int, thread: Thread) -> Call[TeamJob]:
+        """Take the oldest job offered to `core`, waiting for one; returns the job."""
+        while True:
+            for entry in self._entries:
+                job, cores = entry
+                if core in cores:
+                    cores.discard(core)
+                    if not cores:
+                        self._entries.remove(entry)
+                        self._make_room()
+                    return job
+            thread.waits_for = "a task from the dispatch FIFO"
+            self._pushed = self._pushed or Notification(self.env)
+            yield self._pushed
+
+    def _make_room(self) -> None:
+        if self._room is not None:
+            self._room.notify()
+            self._room = None

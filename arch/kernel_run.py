@@ -1,0 +1,133 @@
+"""One kernel in progress on a team: progress at piecewise rates while DMA traffic comes and goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from math import ceil
+
+import simpy
+
+from arch.isa import TeamWork
+from arch.module import Notification
+from arch.pricing import CoreCost, Pricer, TeamCost, Traffic
+from configs.errors import PulptrainError
+
+
+class Share:
+    """The part of a kernel one core executes: when it starts and, as far as is known now, when it ends."""
+
+    __slots__ = ("_left", "_phases", "_since", "cost", "end_cycles", "start_cycles")
+
+    def __init__(self, start_cycles: int, cost: CoreCost) -> None:
+        self.start_cycles = start_cycles
+        self.cost = cost
+        self.end_cycles = start_cycles + cost.cycles
+        self._left = Fraction(1)
+        self._since = start_cycles
+        self._phases: list[tuple[CoreCost, Fraction]] = []
+
+    def change_rate(self, now: int, cost: CoreCost) -> None:
+        """From `now` on the share advances as if it cost `cost` as a whole."""
+        if now >= self.end_cycles or cost == self.cost:
+            return
+        begin = max(now, self.start_cycles)
+        if begin > self._since:
+            done = min(self._left, Fraction(begin - self._since, self.cost.cycles))
+            self._phases.append((self.cost, done))
+            self._left -= done
+        self._since = begin
+        self.cost = cost
+        self.end_cycles = begin + ceil(self._left * cost.cycles)
+
+    @property
+    def instructions(self) -> int:
+        """Instructions issued from start to end; the traffic does not change the code."""
+        return self.cost.instructions
+
+    def stalls(self) -> tuple[tuple[str, int], ...]:
+        """(word, cycles) lost from start to end: phases weighted by the work done in them.
+
+        Whole cycles that add up to duration - instructions; the largest fractions are rounded up.
+        """
+        if not self._phases:
+            return self.cost.stalls
+        exact: dict[str, Fraction] = {}
+        for cost, part in (*self._phases, (self.cost, self._left)):
+            for word, cycles in cost.stalls:
+                exact[word] = exact.get(word, Fraction(0)) + cycles * part
+        if not exact:
+            return ()
+        rounded = {word: int(cycles) for word, cycles in exact.items()}
+        missing = self.end_cycles - self.start_cycles - self.instructions - sum(rounded.values())
+        by_fraction = sorted(exact, key=lambda word: (rounded[word] - exact[word], word))
+        for position in range(missing):
+            rounded[by_fraction[position % len(by_fraction)]] += 1
+        return tuple((word, cycles) for word, cycles in rounded.items() if cycles)
+
+
+class KernelRun:
+    """A kernel from the first start to the last end over its team.
+
+    `over` is notified at the last end. `starts` gives the start cycle of each core of the team. When the DMA
+    traffic class changes, `retime` asks the pricer again; costs that do not differ change nothing.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        pricer: Pricer,
+        team: TeamWork,
+        starts: Mapping[int, int],
+        traffic: Traffic,
+    ) -> None:
+        self._env = env
+        self._pricer = pricer
+        self._team = team
+        self._cost = pricer.price(team, traffic)
+        costs = self._by_core(self._cost)
+        self.shares = {core: Share(start, costs[core]) for core, start in starts.items()}
+        self.over = Notification(env)
+        self._alarm_at = -1
+        self._set_alarm()
+
+    @property
+    def end_cycles(self) -> int:
+        """The last end, as far as is known now."""
+        return max(share.end_cycles for share in self.shares.values())
+
+    def retime(self, traffic: Traffic) -> None:
+        """The DMA traffic class becomes `traffic` now."""
+        cost = self._pricer.price(self._team, traffic)
+        if cost == self._cost:
+            return
+        self._cost = cost
+        costs = self._by_core(cost)
+        now = int(self._env.now)
+        for core, share in self.shares.items():
+            share.change_rate(now, costs[core])
+        self._set_alarm()
+
+    def _by_core(self, cost: TeamCost) -> dict[int, CoreCost]:
+        """Costs by core id; a price may list all cores or only those in the team."""
+        members = [core for core, work in enumerate(self._team.cores) if work is not None]
+        if len(cost.cores) == len(self._team.cores):
+            return {core: cost.cores[core] for core in members}
+        if len(cost.cores) == len(members):
+            return dict(zip(members, cost.cores, strict=True))
+        raise PulptrainError(
+            f"the pricer gave {len(cost.cores)} costs for a team of {len(members)} cores",
+            where=self._team.kernel,
+        )
+
+    def _set_alarm(self) -> None:
+        end = self.end_cycles
+        if end != self._alarm_at:
+            self._alarm_at = end
+            alarm = self._env.timeout(max(0, end - self._env.now))
+            alarm.callbacks.append(lambda _: self._ring(end))
+
+    def _ring(self, end: int) -> None:
+        # An alarm set before the rates changed is stale; the newest one decides.
+        if end == self._alarm_at and not self.over.triggered:
+            self.over.notify()

@@ -1,0 +1,86 @@
+"""The memories behind the cluster: shared L2 on the AXI link, and HyperRAM behind the uDMA."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil
+
+from arch.bursts import Link
+from arch.clock import Clock
+from arch.memory import Storage
+from arch.module import Body, Module, Thread
+from arch.timing import L2Timing, L3Timing
+from arch.transaction import Transaction
+
+
+class ExternalMemory(Module):
+    """A memory the DMA reaches over a link; bytes in `storage`, when the link is free in its state.
+
+    With `full_duplex` reads and writes have a channel each, else they share one.
+    """
+
+    def __init__(
+        self, parent: Module, name: str, storage: Storage, read: Link, write: Link, *, full_duplex: bool
+    ) -> None:
+        super().__init__(parent, name)
+        self.storage = storage
+        self._links = {True: read, False: write}
+        self._full_duplex = full_duplex
+        self._free = {True: 0, False: 0}
+
+    def reset(self) -> None:
+        """The links are free at cycle 0."""
+        self._free = {True: 0, False: 0}
+
+    def link(self, *, to_l1: bool) -> Link:
+        """Latency and occupancy of the link in one direction."""
+        return self._links[to_l1]
+
+    def link_free(self, *, to_l1: bool) -> int:
+        """First cycle in which the link takes a new burst."""
+        return self._free[to_l1]
+
+    def occupy(self, until_cycles: int, *, to_l1: bool) -> None:
+        """The link is taken until `until_cycles`."""
+        self._free[to_l1] = until_cycles
+        if not self._full_duplex:
+            self._free[not to_l1] = until_cycles
+
+    def transport(self, txn: Transaction, thread: Thread) -> Body:
+        """Serve a DMA command: it takes the time its initiator has worked out from the state of the link."""
+        thread.waits_for = f"{txn.size_bytes} B from {self.path}"
+        yield self.env.timeout(txn.delay_cycles)
+
+
+def shared_l2(
+    parent: Module, timing: L2Timing, soc: Clock, cluster: Clock, burst_bytes: int
+) -> ExternalMemory:
+    """L2 with a read and a write channel of `link_bytes_per_cycle` each, in cycles of the SoC clock.
+
+    A width of 0 puts no limit: then the L1 ports set the pace.
+    """
+
+    def link(latency_cycles: int) -> Link:
+        width = timing.link_bytes_per_cycle
+        beats = [-(-size // width) if width else 0 for size in range(burst_bytes + 1)]
+        return Link(
+            soc.cycles_in(latency_cycles, cluster), tuple(soc.cycles_in(count, cluster) for count in beats)
+        )
+
+    storage = Storage("l2", timing.size_bytes)
+    read, write = link(timing.dma_read_latency_cycles), link(timing.dma_write_latency_cycles)
+    return ExternalMemory(parent, "l2", storage, read, write, full_duplex=True)
+
+
+def hyper_ram(
+    parent: Module, timing: L3Timing, peripheral: Clock, cluster: Clock, burst_bytes: int
+) -> ExternalMemory:
+    """HyperRAM: every burst pays its set-up and moves at a fixed rate over one half-duplex link."""
+    rate = Fraction(timing.bytes_per_peripheral_cycle).limit_denominator(1 << 20)
+    setup = timing.burst_setup_peripheral_cycles
+    busy = tuple(
+        peripheral.cycles_in(setup + ceil(size / rate), cluster) if size else 0
+        for size in range(burst_bytes + 1)
+    )
+    link = Link(0, busy)
+    return ExternalMemory(parent, "l3", Storage("l3", timing.size_bytes), link, link, full_duplex=False)

@@ -1,0 +1,116 @@
+"""Race detection by byte intervals: compares every new access with those still under way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from arch.program import Command, Place
+from configs.errors import RaceError
+from traces.events import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes of one memory touched by one access: `lines` lines of `line_bytes`, `stride_bytes` apart."""
+
+    level: str
+    address: int
+    line_bytes: int
+    lines: int = 1
+    stride_bytes: int = 0
+
+    @property
+    def end(self) -> int:
+        """Address behind the last byte."""
+        return self.address + (self.lines - 1) * self.stride_bytes + self.line_bytes
+
+    def overlaps(self, other: Span) -> bool:
+        """Whether the two share a byte; lines are compared one by one where the hulls overlap."""
+        if self.level != other.level or self.end <= other.address or other.end <= self.address:
+            return False
+        if self.lines == 1 and other.lines == 1:
+            return True
+        # Of the lines of `other` that start before one of ours ends, the last one reaches furthest.
+        ours, theirs = self._starts(), other._starts()
+        last = np.searchsorted(theirs, ours + self.line_bytes, side="left") - 1
+        return bool(np.any((last >= 0) & (theirs[np.maximum(last, 0)] + other.line_bytes > ours)))
+
+    def _starts(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return self.address + self.stride_bytes * np.arange(self.lines, dtype=np.int64)
+
+
+def place_span(place: Place) -> Span:
+    """The bytes of a place."""
+    return Span(place.level, place.address, place.size_bytes)
+
+
+def command_spans(command: Command) -> tuple[Span, Span]:
+    """(bytes read, bytes written) of a DMA command."""
+    near = Span("l1", command.l1_address, command.size_bytes)
+    far = Span(
+        command.external_level,
+        command.external_address,
+        command.line_bytes,
+        command.lines,
+        command.stride_bytes if command.lines > 1 else 0,
+    )
+    return (far, near) if command.to_l1 else (near, far)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What one party reads and writes from its start to its end."""
+
+    party: str
+    work: Work
+    reads: tuple[Span, ...]
+    writes: tuple[Span, ...]
+    start_cycles: int
+
+
+class RaceDetector:
+    """Holds the accesses under way; only those are compared with a new one."""
+
+    def __init__(self) -> None:
+        self._live: list[Access] = []
+
+    def clear(self) -> None:
+        """Forget everything, at the start of a run."""
+        self._live.clear()
+
+    def begin(self, access: Access) -> None:
+        """An access starts. Raises `RaceError` when it shares bytes with a live one and one writes them."""
+        for other in self._live:
+            span = (
+                _shared(access.writes, other.reads)
+                or _shared(access.writes, other.writes)
+                or _shared(access.reads, other.writes)
+            )
+            if span is not None:
+                raise _race(access, other, span)
+        self._live.append(access)
+
+    def end(self, access: Access) -> None:
+        """The access is over."""
+        self._live.remove(access)
+
+
+def _shared(ours: tuple[Span, ...], theirs: tuple[Span, ...]) -> Span | None:
+    return next((span for span in ours for other in theirs if span.overlaps(other)), None)
+
+
+def _race(new: Access, old: Access, span: Span) -> RaceError:
+    return RaceError(
+        f"race at cycle {new.start_cycles}: {new.party} ({_label(new.work)}) touches {span.level} bytes "
+        f"{span.address} to {span.end} while {old.party} ({_label(old.work)}), under way since cycle "
+        f"{old.start_cycles}, uses them and one of the two writes",
+        where=_label(new.work),
+        cure="wait for the transfer before the kernel uses its buffer, or give them different buffers",
+    )
+
+
+def _label(work: Work) -> str:
+    tile = f" tile {work.tile}" if work.tile >= 0 else ""
+    return f"op {work.op or '?'} {work.step}".rstrip() + tile + (f", {work.what}" if work.what else "")

@@ -1,0 +1,156 @@
+"""Repeats the recorded effects of a run without simulating time, with every view resolved once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from arch.effects import EffectLog, LogEntry, Step
+from arch.memory import Storage, command_views, poison_view
+from arch.program import Array, Command, Effect, Place
+from arch.races import Span, command_spans, place_span
+from configs.errors import InputError, ShapeError
+
+Move = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Footprint:
+    """Bytes one entry of the log reads and writes at its instant (a sample poisons its destination)."""
+
+    reads: tuple[Span, ...]
+    writes: tuple[Span, ...]
+
+
+class ReplayPlan:
+    """A log compiled to a list of moves.
+
+    A copy sampled at the start of an access and stored at its end collapses into one direct copy at the end
+    when nothing wrote its source and nothing touched its destination in between; the same for the arrays a
+    kernel reads. Where something did (a race, or deliberate reuse), the sample and the poison are kept, so
+    that the memories end up as in the simulated run.
+    """
+
+    def __init__(self, log: EffectLog, storages: Mapping[str, Storage]) -> None:
+        self._storages = storages
+        self._entries = log.entries
+        self._footprints = [_footprint(entry) for entry in log.entries]
+        self._ended = {entry.key: index for index, entry in enumerate(log.entries) if _ends(entry.step)}
+        self.moves: list[Move] = []
+        self._pending: dict[int, list[Array]] = {}
+        for index, entry in enumerate(log.entries):
+            self.moves.extend(self._compile(index, entry))
+
+    def run(self) -> None:
+        """Apply all effects once, in order."""
+        for move in self.moves:
+            move()
+
+    def _compile(self, index: int, entry: LogEntry) -> list[Move]:
+        subject = entry.subject
+        if isinstance(subject, Command):
+            source, destination = command_views(
+                subject, self._storages["l1"], self._storages[subject.external_level]
+            )
+            if entry.step is Step.DMA_SAMPLE:
+                return self._sample_command(index, entry.key, source, destination)
+            held = self._pending.pop(entry.key)[0]
+            return [_copy(destination, held)]
+        if isinstance(subject, Effect):
+            if entry.step is Step.KERNEL_READ:
+                return self._sample_kernel(index, entry.key, subject)
+            writes = [self._storages[place.level].view(place) for place in subject.writes]
+            return [_kernel(subject, self._pending.pop(entry.key), writes)]
+        return [self._poison(place) for place in subject]
+
+    def _sample_command(self, index: int, key: int, source: Array, destination: Array) -> list[Move]:
+        read, written = self._footprints[index].reads, self._footprints[index].writes
+        end = self._ended.get(key, len(self._entries))
+        between = self._footprints[index + 1 : end]
+        moves: list[Move] = []
+        if any(_touch(read, other.writes) for other in between) or _touch(read, written):
+            held = np.empty_like(source)
+            moves.append(_copy(held, source))
+        else:
+            held = source
+        if key not in self._ended or any(
+            _touch(written, other.writes) or _touch(written, other.reads) for other in between
+        ):
+            moves.append(_poisoner(destination))
+        self._pending[key] = [held]
+        return moves
+
+    def _sample_kernel(self, index: int, key: int, effect: Effect) -> list[Move]:
+        end = self._ended.get(key, len(self._entries))
+        between = self._footprints[index + 1 : end]
+        moves: list[Move] = []
+        samples: list[Array] = []
+        for place in effect.reads:
+            view = self._storages[place.level].view(place)
+            span = (place_span(place),)
+            # Results may be views of the arguments, so an in-place kernel must not read what it overwrites.
+            if _touch(span, self._footprints[end].writes if end < len(self._entries) else ()) or any(
+                _touch(span, other.writes) for other in between
+            ):
+                held = np.empty_like(view)
+                moves.append(_copy(held, view))
+                view = held
+            samples.append(view)
+        self._pending[key] = samples
+        return moves
+
+    def _poison(self, place: Place) -> Move:
+        storage = self._storages[place.level]
+        storage.check(place.address, place.size_bytes, place.name)
+        return _poisoner(storage.bytes[place.address : place.address + place.size_bytes])
+
+
+def _ends(step: Step) -> bool:
+    return step in (Step.DMA_COMPLETE, Step.KERNEL_COMMIT)
+
+
+def _footprint(entry: LogEntry) -> _Footprint:
+    subject = entry.subject
+    if isinstance(subject, Command):
+        read, written = command_spans(subject)
+        return _Footprint((read,) if entry.step is Step.DMA_SAMPLE else (), (written,))
+    if isinstance(subject, Effect):
+        if entry.step is Step.KERNEL_READ:
+            return _Footprint(tuple(place_span(place) for place in subject.reads), ())
+        return _Footprint((), tuple(place_span(place) for place in subject.writes))
+    return _Footprint((), tuple(place_span(place) for place in subject))
+
+
+def _touch(ours: tuple[Span, ...], theirs: tuple[Span, ...]) -> bool:
+    return any(span.overlaps(other) for span in ours for other in theirs)
+
+
+def _copy(destination: Array, source: Array) -> Move:
+    def move() -> None:
+        np.copyto(destination, source)
+
+    return move
+
+
+def _poisoner(view: Array) -> Move:
+    def move() -> None:
+        poison_view(view)
+
+    return move
+
+
+def _kernel(effect: Effect, samples: list[Array], writes: Sequence[Array]) -> Move:
+    function = effect.function
+
+    def move() -> None:
+        results = function(samples)
+        if len(results) != len(writes):
+            raise InputError(f"a kernel returned {len(results)} arrays for {len(writes)} places")
+        for view, result in zip(writes, results, strict=True):
+            if view.shape != result.shape:
+                raise ShapeError(f"a kernel returned shape {result.shape} for a place of shape {view.shape}")
+            view[...] = result
+
+    return move

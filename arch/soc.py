@@ -1,0 +1,115 @@
+"""The whole SoC: elaboration of the module tree, runs of programs, and access to the modelled memories."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import simpy
+from simpy.core import EmptySchedule
+
+from arch.clock import Clock
+from arch.cluster import Cluster
+from arch.effects import EffectLog, Effects
+from arch.fabric_controller import FabricController
+from arch.l2 import hyper_ram, shared_l2
+from arch.memory import Storage
+from arch.module import Module
+from arch.pricing import Pricer
+from arch.program import Array, Place, Program
+from arch.replay import ReplayPlan
+from arch.timing import SocTiming
+from configs.errors import DeadlockError, PulptrainError
+from traces.events import NullTracer, Tracer
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What one run gave.
+
+    `cycles` counts cluster cycles from the start of the offload until the fabric controller knows of the end;
+    `events` are the SimPy events processed; `effect_log` can be given to `Soc.replay`.
+    """
+
+    cycles: int
+    events: int
+    effect_log: EffectLog
+
+
+class Soc(Module):
+    """Fabric controller, cluster, L2 and HyperRAM, built once and run any number of times.
+
+    Simulated time starts at 0 in every run; memory contents stay. With `detect_races` False overlapping
+    accesses are simulated instead of refused, and show as NaN.
+    """
+
+    def __init__(
+        self,
+        timing: SocTiming,
+        pricer: Pricer,
+        tracer: Tracer | None = None,
+        *,
+        detect_races: bool = True,
+    ) -> None:
+        super().__init__(None, "soc")
+        tracer = tracer or NullTracer()
+        self.timing = timing
+        clock = Clock("cluster", timing.clock.cluster_hz)
+        soc_clock = Clock("soc", timing.clock.soc_hz)
+        peripheral = Clock("peripheral", timing.clock.peripheral_hz)
+        l2 = shared_l2(self, timing.l2, soc_clock, clock, timing.dma.burst_bytes)
+        l3 = hyper_ram(self, timing.l3, peripheral, clock, timing.dma.burst_bytes)
+        l1 = Storage("l1", timing.l1.size_bytes)
+        storages = {"l1": l1, "l2": l2.storage, "l3": l3.storage}
+        self._effects = Effects(storages, lambda: int(self.env.now), detect_races=detect_races)
+        self.cluster = Cluster(self, timing, l1, {"l2": l2, "l3": l3}, pricer, self._effects, tracer)
+        self.fc = FabricController(self, "fc", timing.fc, soc_clock, clock, tracer)
+        self.fc.mailbox.bind(self.cluster)
+        self.cluster.master.completion.bind(self.fc)
+        self.elaborate()
+        self._plan: tuple[EffectLog, ReplayPlan] | None = None
+
+    def load(self, place: Place, array: Array) -> None:
+        """Copy an array into a memory. Raises `ShapeError` or `InputError`."""
+        self._effects.storage(place.level).write(place, array)
+
+    def fetch(self, place: Place) -> Array:
+        """A copy of an array in a memory. Raises `InputError` outside the memory."""
+        return self._effects.storage(place.level).read(place)
+
+    def release(self, place: Place) -> None:
+        """End the life of the bytes of `place`: reading them gives NaN."""
+        self._effects.storage(place.level).poison(place)
+
+    def run(self, program: Program, effects: bool = True) -> RunResult:
+        """Offload `program`, simulate until the fabric controller knows of its end and the DMA is idle.
+
+        With `effects` False no byte moves; time, races and log are the same. Raises `DeadlockError` when
+        nothing can happen any more, `RaceError`, and `InputError` for actions the hardware cannot carry out.
+        """
+        env = simpy.Environment()
+        self._effects.begin_run(enabled=effects)
+        self.start(env)
+        self.fc.offload(program)
+        notified = self.fc.notified
+        events = 0
+        cycles = -1
+        try:
+            while cycles < 0 or not self.cluster.dma.idle:
+                env.step()
+                events += 1
+                if cycles < 0 and notified.processed:
+                    cycles = int(env.now)
+        except EmptySchedule:
+            raise DeadlockError(int(env.now), self.waiting()) from None
+        except PulptrainError as error:
+            # SimPy re-creates an error that leaves a process from its text alone; the original is its cause.
+            raise error.__cause__ if isinstance(error.__cause__, PulptrainError) else error from None
+        for core in self.cluster.cores:
+            core.lose("idle", cycles)
+        return RunResult(cycles, events, self._effects.log)
+
+    def replay(self, effect_log: EffectLog) -> None:
+        """Apply the recorded effects of a run again, in order and without simulating time."""
+        if self._plan is None or self._plan[0] is not effect_log:
+            self._plan = (effect_log, ReplayPlan(effect_log, self._effects.storages))
+        self._plan[1].run()

@@ -1,0 +1,241 @@
+"""Word-level oracle: a small kernel, access by access, on SimPy. Slow, plain, and independent of the fast model.
+
+It shares only the instruction streams (`arch.isa`) and the timing parameters with `arch.pipeline` and
+`arch.contention`; scoreboard and arbitration are written a second time, as the hardware would do it: every
+unit looks at its waiting requests once a cycle, after all of them have arrived, and grants what it can serve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import simpy
+
+from arch.isa import FPU_OPS, CoreWork, Instruction, Loop, Node, Op, TeamWork
+from arch.pricing import CoreCost, TeamCost, Traffic
+from arch.scoreboard import MAX_FRACTION_DENOMINATOR, STALL_WORDS
+from arch.timing import SocTiming
+
+_AFTER_ALL_REQUESTS = 5
+"""SimPy priority of an arbiter's decision: later than everything else in the same cycle."""
+
+_DMA_MASTER = 1000
+"""Number of the first DMA port; higher numbers lose against lower ones of the same age."""
+
+_Process = Iterator[simpy.Event]
+
+
+@dataclass(slots=True)
+class _Request:
+    """A master waiting for a unit."""
+
+    time: int
+    master: int
+    granted: simpy.Event
+
+
+class _Arbiter:
+    """`units` equal units behind one queue: each cycle the oldest requests get the free units."""
+
+    def __init__(self, env: simpy.Environment, units: int, interval_cycles: int) -> None:
+        self._env = env
+        self._free_from = [0] * units
+        self._interval = interval_cycles
+        self._waiting: list[_Request] = []
+        self._decision: int = -1
+
+    def request(self, master: int) -> simpy.Event:
+        """An event that succeeds in the cycle in which `master` is served."""
+        granted = self._env.event()
+        self._waiting.append(_Request(int(self._env.now), master, granted))
+        self._decide_in(0)
+        return granted
+
+    def _decide_in(self, cycles: int) -> None:
+        when = int(self._env.now) + cycles
+        if self._decision == when:
+            return
+        self._decision = when
+        decision = self._env.event()
+        decision.callbacks.append(self._decide)
+        decision._ok, decision._value = True, None
+        self._env.schedule(decision, priority=_AFTER_ALL_REQUESTS, delay=cycles)
+
+    def _decide(self, _: simpy.Event) -> None:
+        now = int(self._env.now)
+        if self._decision == now:
+            self._decision = -1
+        self._waiting.sort(key=lambda request: (request.time, request.master))
+        for unit, free_from in enumerate(self._free_from):
+            if self._waiting and free_from <= now:
+                self._free_from[unit] = now + self._interval
+                self._waiting.pop(0).granted.succeed()
+        if self._waiting:
+            self._decide_in(1)
+
+
+@dataclass(slots=True)
+class _Core:
+    """State of one core's process and what it has counted."""
+
+    ready: dict[int, tuple[int, str]] = field(default_factory=dict)
+    executions: dict[tuple[int, ...], int] = field(default_factory=dict)
+    instructions: int = 0
+    stalls: dict[str, int] = field(default_factory=dict)
+    end: int = 0
+
+
+class WordOracle:
+    """Runs a whole team word by word; for kernels of a few thousand instructions."""
+
+    def __init__(self, timing: SocTiming) -> None:
+        self._timing = timing
+
+    def price(self, work: TeamWork, starts: tuple[int, ...], traffic: Traffic = Traffic.NONE) -> TeamCost:
+        """Cost of `work` with core i starting in cycle `starts[i]`; every instruction is executed."""
+        self._env = env = simpy.Environment()
+        timing = self._timing
+        self._banks = [_Arbiter(env, 1, 1) for _ in range(timing.l1.banks)]
+        fpu = timing.fpu
+        pools = {"dynamic": [fpu.count], "static": [1] * fpu.count}.get(fpu.mapping, [1] * len(work.cores))
+        self._fpus = [_Arbiter(env, units, fpu.interval_cycles) for units in pools]
+        self._divsqrt = _Arbiter(env, fpu.divsqrt_count, fpu.divsqrt_interval_cycles)
+        cores: dict[int, tuple[_Core, int]] = {}
+        processes = []
+        for number, (core_work, start) in enumerate(zip(work.cores, starts, strict=True)):
+            if core_work is None:
+                continue
+            core = _Core()
+            cores[number] = (core, start)
+            processes.append(env.process(self._run(number, core, core_work, start)))
+        if timing.l1.bank_conflicts:
+            for index, direction in enumerate((Traffic.IN, Traffic.OUT)):
+                if traffic & direction:
+                    env.process(self._dma(_DMA_MASTER + 10 * index))
+        env.run(until=env.all_of(processes))
+        absent = (_Core(), 0)
+        return TeamCost(
+            tuple(self._cost(*cores.get(number, absent)) for number in range(len(work.cores)))
+        )
+
+    def _cost(self, core: _Core, start: int) -> CoreCost:
+        stalls = tuple((word, core.stalls[word]) for word in STALL_WORDS if core.stalls.get(word))
+        return CoreCost(core.end - start, core.instructions, stalls)
+
+    def _dma(self, first_master: int) -> _Process:
+        """One direction of the DMA: two ports that share an endless linear word stream."""
+        word = 0
+        outstanding: list[simpy.Event | None] = [None, None]
+        while True:
+            for port, access in enumerate(outstanding):
+                if access is None or access.triggered:
+                    outstanding[port] = self._banks[word % len(self._banks)].request(first_master + port)
+                    word += 1
+            yield self._env.timeout(1)
+
+    def _run(self, number: int, core: _Core, work: CoreWork, start: int) -> _Process:
+        yield self._env.timeout(start)
+        yield from self._body(number, core, work, work.body, (), (), closed=False)
+        core.end = int(self._env.now)
+
+    def _body(
+        self,
+        number: int,
+        core: _Core,
+        work: CoreWork,
+        body: tuple[Node, ...],
+        indices: tuple[int, ...],
+        place: tuple[int, ...],
+        *,
+        closed: bool,
+    ) -> _Process:
+        """Execute `body` once; `indices` are the loop counters, `place` says where in the tree we are."""
+        for position, node in enumerate(body):
+            here = (*place, position)
+            if isinstance(node, Loop):
+                tail = node.body[-1] if node.body else None
+                closes = not node.hardware and isinstance(tail, Instruction) and tail.op is Op.BRANCH
+                for index in range(node.trips):
+                    yield from self._body(
+                        number, core, work, node.body, (*indices, index), here, closed=closes
+                    )
+                    if closes and index < node.trips - 1:
+                        yield from self._lose(core, "branch", self._timing.core.branch_taken_stall_cycles)
+                continue
+            yield from self._instruction(number, core, work, node, indices)
+            if node.op is Op.BRANCH and not (closed and position == len(body) - 1):
+                share = Fraction(node.taken_fraction).limit_denominator(MAX_FRACTION_DENOMINATOR)
+                before = core.executions.get(here, 0)
+                core.executions[here] = before + 1
+                if int((before + 1) * share) > int(before * share):
+                    yield from self._lose(core, "branch", self._timing.core.branch_taken_stall_cycles)
+
+    def _lose(self, core: _Core, word: str, cycles: int) -> _Process:
+        if cycles > 0:
+            core.stalls[word] = core.stalls.get(word, 0) + cycles
+            yield self._env.timeout(cycles)
+
+    def _wait(self, core: _Core, word: str, granted: simpy.Event) -> _Process:
+        asked = int(self._env.now)
+        yield granted
+        waited = int(self._env.now) - asked
+        if waited:
+            core.stalls[word] = core.stalls.get(word, 0) + waited
+
+    def _instruction(
+        self, number: int, core: _Core, work: CoreWork, node: Instruction, indices: tuple[int, ...]
+    ) -> _Process:
+        """Issue one instruction: operands, unit, issue cycle, cycles it blocks the pipeline for."""
+        rules, fpu = self._timing.core, self._timing.fpu
+        for register in dict.fromkeys(node.srcs):
+            if register in core.ready and core.ready[register][0] > self._env.now:
+                ready, word = core.ready[register]
+                yield from self._lose(core, word, ready - int(self._env.now))
+        busy, late, word = 0, 0, "multicycle"
+        if node.op in (Op.LOAD, Op.STORE):
+            yield from self._access(number, core, work, node, indices)
+            late, word = (rules.load_use_stall_cycles if node.op is Op.LOAD else 0), "load_use"
+        elif node.op in FPU_OPS:
+            index = 0 if fpu.mapping == "dynamic" else number % len(self._fpus)
+            yield from self._wait(core, "fpu", self._fpus[index].request(number))
+            late, word = fpu.latency_cycles - 1, "fpu"
+        elif node.op is Op.FDIV:
+            yield from self._wait(core, "fpu", self._divsqrt.request(number))
+            busy, word = fpu.divsqrt_latency_cycles - 1, "fpu"
+        elif node.op in (Op.MUL, Op.MULH):
+            busy = (rules.mul_cycles if node.op is Op.MUL else rules.mulh_cycles) - 1
+            late = rules.mul_dependent_stall_cycles
+        elif node.op is Op.DIV:
+            busy = rules.div_cycles - 1
+        elif node.op is Op.JUMP:
+            busy, word = rules.jump_stall_cycles, "branch"
+        elif node.op is Op.CSR:
+            busy = rules.csr_cycles - 1
+        elif node.op is Op.HWLOOP:
+            busy = max(0, rules.hwloop_setup_cycles - 1)
+        core.instructions += 1
+        yield self._env.timeout(1)
+        yield from self._lose(core, word, busy)
+        if node.dst >= 0:
+            core.ready[node.dst] = (int(self._env.now) + late, word)
+
+    def _access(
+        self, number: int, core: _Core, work: CoreWork, node: Instruction, indices: tuple[int, ...]
+    ) -> _Process:
+        """One word on the bus, or two where the access crosses a word border."""
+        if node.stream < 0:
+            return
+        stream = work.streams[node.stream]
+        address = stream.base_bytes + sum(
+            index * stride for index, stride in zip(indices, stream.strides_bytes, strict=True)
+        )
+        first = address // self._timing.l1.word_bytes
+        last = (address + node.width_bytes - 1) // self._timing.l1.word_bytes
+        for word in (first, last)[: 1 + (last > first)]:
+            if word > first:
+                yield from self._lose(core, "misaligned", self._timing.core.misaligned_stall_cycles)
+            if self._timing.l1.bank_conflicts:
+                granted = self._banks[word % len(self._banks)].request(number)
+                yield from self._wait(core, "bank_conflict", granted)
