@@ -1,0 +1,1 @@
+"""What is computed: the training graph, its primitives in NumPy, and kernels as loop nests."""

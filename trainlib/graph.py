@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import numpy as np
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 KINDS = ("input", "label", "weight", "activation", "gradient", "optimizer_state", "loss")
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor of the graph: C-contiguous, shape without batch for batch 1 (CHW for images, (C,) for vectors).
+    """A tensor of the graph: C-contiguous; no batch dimension for batch 1 (CHW for images, (C,) for vectors).
 
     `kind` is one of `KINDS`. `alias_of` names the tensor whose storage this one takes over (the updated
-    weight takes that of the weight).
+    weight takes that of the weight; what flatten makes is a view of its input: same bytes, other shape, no
+    op).
     """
 
     name: str
@@ -60,15 +63,33 @@ class TrainingGraph:
     gradients: Mapping[str, str]
     """Weight name -> name of its gradient tensor."""
 
+    def is_view(self, name: str) -> bool:
+        """Whether the tensor is only another one in another shape: it has an alias and no op writes it."""
+        if self.tensors[name].alias_of is None:
+            return False
+        return not any(name in op.outputs for op in self.ops)
+
+    def storage_of(self, name: str) -> str:
+        """Name of the tensor that owns the storage: the end of the chain of `alias_of`."""
+        tensor = self.tensors[name]
+        while tensor.alias_of is not None:
+            tensor = self.tensors[tensor.alias_of]
+        return tensor.name
+
     def digraph(self) -> nx.DiGraph:
-        """Ops as nodes, an edge where one op reads what another wrote (networkx, for analysis and pictures)."""
+        """Ops as nodes, an edge where one op reads what another wrote, views included (for analysis)."""
+        import networkx as nx
+
         graph = nx.DiGraph(name=self.name)
         writer: dict[str, str] = {}
         for op in self.ops:
             graph.add_node(op.name, op=op)
             for tensor in op.inputs:
-                if tensor in writer:
-                    graph.add_edge(writer[tensor], op.name, tensor=tensor)
+                source = tensor
+                while source not in writer and self.is_view(source):
+                    source = str(self.tensors[source].alias_of)
+                if source in writer:
+                    graph.add_edge(writer[source], op.name, tensor=tensor)
             for tensor in op.outputs:
                 writer[tensor] = op.name
         return graph

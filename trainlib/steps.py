@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
 from arch.isa import TeamWork
 from trainlib.graph import Op, Tensor
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 
 Extent = tuple[int, int]
 """Half-open interval [start, stop) of one dimension."""

@@ -1,0 +1,1 @@
+"""Kernels as loop nests: data from configs/kernels turned into instruction streams."""

@@ -1,0 +1,1 @@
+"""One file per primitive: its shapes, its steps, its reference and its tiles."""

@@ -1,0 +1,415 @@
+"""The nest language: instruction classes, loops and conditions of a kernel, as text, and its strict parser.
+
+    for i in start..stop branch {
+      V U A A V
+      for j in 0..M branch {
+        V*4 H  for k in 0..K hw { L+:A(i,k) L+:B(k,j) F' }  V A*3 S:C(i,j) A B
+      }
+      A A B
+    }
+
+Codes: A integer ALU, V move or constant, L load, S store, F fused multiply-add, M fp multiply, f other fp,
+U integer multiply, D fp division or square root, Q integer division, B branch, J jump, H hardware-loop
+set-up, C CSR. Behind a code: `+` post-increment (documentation), `.2` access width in bytes, `:array(index,...)`
+the element a load or store touches (without it: a stack slot or argument), `'` uses the load just before,
+`*n` repeats. A branch that closes no loop is not taken unless it says `B!` (taken), `B?(condition)` (taken if)
+or `B%0.5` (share of executions in which it is taken). `if (condition) { } else { }` is resolved before the
+kernel runs; a loop `for [variable in] start..stop [step n] branch|hw|jump` runs ceil((stop - start) / step)
+times. `branch` loops end with the B that closes them (taken in all but the last trip), `hw` loops close
+themselves, `jump` loops contain whatever instructions lead back (a J, usually). `#` starts a comment.
+
+The one rule for registers (see `_Registers`): every load and every multiply, division or fp result goes to a
+register of its own; F adds to an accumulator of its own (one per F in the text), carried around the loop; `'`
+reads the load just before; an A right after U reads the product; M, f, D, and
+F or S right after M, f or D, read that result. Everything else is independent.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from arch.isa import Instruction, Op
+from configs.errors import ConfigError
+from trainlib.kernels.expressions import (
+    Coefficient,
+    Evaluator,
+    Expression,
+    Linear,
+    add,
+    multiply,
+    parse_expression,
+    parse_linear,
+)
+
+CODES: dict[str, Op] = {
+    "A": Op.ALU,
+    "V": Op.MOVE,
+    "L": Op.LOAD,
+    "S": Op.STORE,
+    "F": Op.FMA,
+    "M": Op.FMUL,
+    "f": Op.FP,
+    "U": Op.MUL,
+    "D": Op.FDIV,
+    "Q": Op.DIV,
+    "B": Op.BRANCH,
+    "J": Op.JUMP,
+    "H": Op.HWLOOP,
+    "C": Op.CSR,
+}
+_FP_RESULT = frozenset({Op.FMUL, Op.FP, Op.FDIV})
+_READS_FP = frozenset({Op.FMUL, Op.FP, Op.FDIV, Op.FMA, Op.STORE})
+_WRITES = frozenset({Op.LOAD, Op.MUL, Op.DIV, Op.FMUL, Op.FP, Op.FDIV, Op.FMA})
+
+_CODE = re.compile(r"([A-Za-z])(\+?)(?:\.(\d))?(')?")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The element of an array that one load or store touches, as coefficients of the loop counters.
+
+    Per dimension of the array: value with all counters at 0, and the change per counter, outermost first.
+    """
+
+    array: str
+    base: tuple[Coefficient, ...]
+    strides: tuple[tuple[Coefficient, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One instruction; `taken_if` decides a branch whose direction depends on the sizes."""
+
+    instruction: Instruction
+    taken_if: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A loop; `trips` may come out negative, which means none."""
+
+    trips: Evaluator
+    hardware: bool
+    body: tuple[NestNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Two alternatives, decided by the sizes before the kernel runs."""
+
+    condition: Expression
+    then: tuple[NestNode, ...]
+    otherwise: tuple[NestNode, ...]
+
+
+NestNode = Code | Counted | Choice
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """A parsed kernel text: nodes in program order and the accesses that `Instruction.stream` counts."""
+
+    body: tuple[NestNode, ...]
+    accesses: tuple[Access, ...]
+    names: frozenset[str]
+    """Every size or condition name the text uses."""
+
+
+@dataclass(slots=True)
+class _Registers:
+    """Hands out registers under the rule in the module's docstring."""
+
+    count: int = 0
+    previous: Instruction | None = None
+
+    def fresh(self) -> int:
+        self.count += 1
+        return self.count - 1
+
+    def instruction(self, op: Op, uses_load: bool, width_bytes: int, stream: int) -> Instruction:
+        before = self.previous
+        srcs: list[int] = []
+        if uses_load and before is not None:
+            srcs.append(before.dst)
+        if before is not None and before.op == Op.MUL and op == Op.ALU:
+            srcs.append(before.dst)
+        if before is not None and before.op in _FP_RESULT and op in _READS_FP:
+            srcs.append(before.dst)
+        dst = self.fresh() if op in _WRITES else -1
+        if op == Op.FMA:
+            srcs.append(dst)
+        self.previous = Instruction(op, dst, tuple(dict.fromkeys(srcs)), stream, 0.0, width_bytes)
+        return self.previous
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenLoop:
+    variable: str
+    counters: tuple[tuple[int, Coefficient], ...]
+    """The variable as a sum: loop depth, coefficient of that loop's counter."""
+    start: Coefficient
+
+
+class _Parser:
+    def __init__(self, text: str, file: str, first_line: int) -> None:
+        self.text = text
+        self.file = file
+        self.first_line = first_line
+        self.position = 0
+        self.loops: list[_OpenLoop] = []
+        self.registers = _Registers()
+        self.accesses: list[Access] = []
+        self.names: set[str] = set()
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.first_line + self.text.count(chr(10), 0, self.position)}"
+
+    def fail(self, message: str, cure: str | None = None) -> ConfigError:
+        return ConfigError(message, where=self.where, cure=cure)
+
+    def skip(self) -> None:
+        match = re.compile(r"(?:\s+|#[^\n]*)*").match(self.text, self.position)
+        if match:
+            self.position = match.end()
+
+    def accept(self, token: str) -> bool:
+        if self.text.startswith(token, self.position):
+            self.position += len(token)
+            return True
+        return False
+
+    def expect(self, token: str) -> None:
+        self.skip()
+        if not self.accept(token):
+            found = self.text[self.position : self.position + 12].split("\n")[0] or "the end of the text"
+            raise self.fail(f"expected '{token}', found '{found}'")
+
+    def word(self) -> str:
+        self.skip()
+        match = _WORD.match(self.text, self.position)
+        return match.group() if match else ""
+
+    def nodes(self, closing: str) -> tuple[NestNode, ...]:
+        """Everything up to `closing` ("}" or "" for the end of the text)."""
+        result: list[NestNode] = []
+        while True:
+            self.skip()
+            if self.position >= len(self.text):
+                if closing:
+                    raise self.fail("a '{' is never closed")
+                return tuple(result)
+            if closing and self.accept(closing):
+                return tuple(result)
+            word = self.word()
+            if word == "for":
+                result.append(self.loop())
+            elif word == "if":
+                result.append(self.choice())
+            else:
+                result.extend(self.code())
+
+    def balanced(self, stops: str) -> str:
+        """Text up to the first of `stops` outside parentheses; the stop itself is not consumed."""
+        depth, start = 0, self.position
+        while self.position < len(self.text):
+            character = self.text[self.position]
+            if depth == 0 and (character in stops or ("." in stops and character == ".")):
+                break
+            depth += (character == "(") - (character == ")")
+            if depth < 0 or character in "{}":
+                break
+            self.position += 1
+        else:
+            raise self.fail(f"the text ends where one of '{stops}' was expected")
+        return self.text[start : self.position].strip()
+
+    def expression(self, text: str) -> Expression:
+        expression = parse_expression(text, self.where)
+        variables = {loop.variable for loop in self.loops}
+        self.names |= expression.names - variables
+        return expression
+
+    def linear(self, text: str) -> Linear:
+        variables = frozenset(loop.variable for loop in self.loops)
+        self.expression(text)
+        return parse_linear(text, variables, self.where)
+
+    def in_counters(self, form: Linear) -> tuple[Coefficient, dict[int, Coefficient]]:
+        """A sum of loop variables as a sum of loop counters: constant part and coefficient per depth."""
+        constant, counters = form.rest, dict[int, Coefficient]()
+        for variable, factor in form.coefficients:
+            loop = next(item for item in reversed(self.loops) if item.variable == variable)
+            constant = add(constant, multiply(factor, loop.start))
+            for depth, coefficient in loop.counters:
+                counters[depth] = add(counters.get(depth, 0), multiply(factor, coefficient))
+        return constant, counters
+
+    def loop(self) -> Counted:
+        self.position += len("for")
+        variable = self.word()
+        rest = self.text[self.position + len(variable) :].lstrip()
+        if re.match(r"in\b", rest):
+            self.position += len(variable)
+            self.expect("in")
+        else:
+            variable = ""
+        if variable and any(loop.variable == variable for loop in self.loops):
+            raise self.fail(f"the loop variable '{variable}' is already in use")
+        start_text = self.balanced(".")
+        self.expect("..")
+        stop_text = re.match(r"[^{]*?(?=\s+(?:step\b|branch\b|hw\b|jump\b))", self.text[self.position :])
+        if stop_text is None:
+            raise self.fail("a loop needs 'branch', 'hw' or 'jump' before its '{'")
+        stop = stop_text.group().strip()
+        self.position += stop_text.end()
+        step = 1
+        if self.word() == "step":
+            self.expect("step")
+            self.skip()
+            number = _NUMBER.match(self.text, self.position)
+            if number is None or not number.group().isdigit() or int(number.group()) == 0:
+                raise self.fail("'step' needs a positive integer")
+            self.position = number.end()
+            step = int(number.group())
+        kind = self.word()
+        if kind not in ("branch", "hw", "jump"):
+            raise self.fail(f"a loop is 'branch', 'hw' or 'jump', not '{kind}'")
+        self.expect(kind)
+        self.expect("{")
+        first, last = self.linear(start_text), self.linear(stop)
+        length = self.difference(first, last)
+        constant, counters = self.in_counters(first)
+        depth = len(self.loops)
+        counters[depth] = step
+        self.registers.previous = None
+        self.loops.append(_OpenLoop(variable, tuple(counters.items()), constant))
+        body = self.nodes("}")
+        self.loops.pop()
+        self.registers.previous = None
+        if kind == "branch" and not (body and isinstance(body[-1], Code) and _is_branch(body[-1])):
+            raise self.fail("a branch loop must end with its closing B", "end the body with B, or use 'hw'")
+        return Counted(_trips(length, step), kind != "branch", body)
+
+    def difference(self, first: Linear, last: Linear) -> Coefficient:
+        start, start_counters = self.in_counters(first)
+        stop, stop_counters = self.in_counters(last)
+        for depth in start_counters.keys() | stop_counters.keys():
+            if add(stop_counters.get(depth, 0), multiply(-1, start_counters.get(depth, 0))) != 0:
+                raise self.fail("the number of trips must not depend on another loop's variable")
+        return add(stop, multiply(-1, start))
+
+    def choice(self) -> Choice:
+        self.position += len("if")
+        self.expect("(")
+        condition = self.expression(self.balanced(")"))
+        self.expect(")")
+        self.expect("{")
+        self.registers.previous = None
+        then = self.nodes("}")
+        self.registers.previous = None
+        otherwise: tuple[NestNode, ...] = ()
+        if self.word() == "else":
+            self.expect("else")
+            if self.word() == "if":
+                otherwise = (self.choice(),)
+            else:
+                self.expect("{")
+                otherwise = self.nodes("}")
+        self.registers.previous = None
+        return Choice(condition, then, otherwise)
+
+    def code(self) -> list[Code]:
+        match = _CODE.match(self.text, self.position)
+        if match is None or match.group(1) not in CODES:
+            bad = self.text[self.position : self.position + 8].split()[0]
+            raise self.fail(f"unknown instruction code '{bad}'", f"codes are {' '.join(CODES)}")
+        letter, increment, width, uses_load = match.groups()
+        op = CODES[letter]
+        self.position = match.end()
+        memory = op in (Op.LOAD, Op.STORE)
+        if (increment or width) and not memory:
+            raise self.fail(f"'{match.group()}': only L and S have '+' and a width")
+        if width and int(width) not in (1, 2, 4):
+            raise self.fail(f"'{match.group()}': an access is 1, 2 or 4 bytes wide")
+        stream = self.access() if memory and self.accept(":") else -1
+        uses_load = uses_load or ("'" if self.accept("'") else None)
+        before = self.registers.previous
+        if uses_load and (before is None or before.op != Op.LOAD):
+            raise self.fail(f"'{letter}'' says it uses the load just before it, but there is none")
+        taken, taken_if = self.direction(op)
+        code = Code(self.registers.instruction(op, bool(uses_load), int(width or 4), stream), taken_if)
+        if taken:
+            code = replace(code, instruction=replace(code.instruction, taken_fraction=taken))
+        codes = [code]
+        if self.accept("*"):
+            number = _NUMBER.match(self.text, self.position)
+            if number is None or not number.group().isdigit() or int(number.group()) == 0:
+                raise self.fail("'*' needs a positive repeat count")
+            if stream >= 0:
+                raise self.fail("an access with an address cannot be repeated: each has its own")
+            self.position = number.end()
+            codes += [Code(self.registers.instruction(op, False, int(width or 4), -1)) for _ in
+                      range(int(number.group()) - 1)]
+        if self.position < len(self.text) and not re.match(r"[\s}#]", self.text[self.position]):
+            raise self.fail(f"unexpected '{self.text[self.position]}' after '{letter}'")
+        return codes
+
+    def direction(self, op: Op) -> tuple[float, Expression | None]:
+        if op != Op.BRANCH:
+            return 0.0, None
+        if self.accept("!"):
+            return 1.0, None
+        if self.accept("?"):
+            self.expect("(")
+            condition = self.expression(self.balanced(")"))
+            self.expect(")")
+            return 0.0, condition
+        if self.accept("%"):
+            number = _NUMBER.match(self.text, self.position)
+            if number is None or not 0 <= float(number.group()) <= 1:
+                raise self.fail("'B%' needs a share between 0 and 1")
+            self.position = number.end()
+            return float(number.group()), None
+        return 0.0, None
+
+    def access(self) -> int:
+        array = self.word()
+        if not array:
+            raise self.fail("':' needs the name of an array")
+        self.position += len(array)
+        self.expect("(")
+        base: list[Coefficient] = []
+        strides: list[tuple[Coefficient, ...]] = []
+        while True:
+            constant, counters = self.in_counters(self.linear(self.balanced(",)")))
+            base.append(constant)
+            strides.append(tuple(counters.get(depth, 0) for depth in range(len(self.loops))))
+            if not self.accept(","):
+                break
+        self.expect(")")
+        self.accesses.append(Access(array, tuple(base), tuple(strides)))
+        return len(self.accesses) - 1
+
+
+def _is_branch(code: Code) -> bool:
+    return code.instruction.op == Op.BRANCH and code.taken_if is None
+
+
+def _trips(length: Coefficient, step: int) -> Evaluator:
+    if isinstance(length, int):
+        known = -(-length // step)
+        return lambda names: known
+    if step == 1:
+        return length
+    return lambda names: -(-length(names) // step)
+
+
+def parse_nest(text: str, file: str = "<text>", first_line: int = 1) -> Nest:
+    """Parse a kernel text; errors are ConfigError with ``file:line``."""
+    parser = _Parser(text, file, first_line)
+    body = parser.nodes("")
+    return Nest(body, tuple(parser.accesses), frozenset(parser.names))
