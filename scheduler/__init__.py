@@ -1,0 +1,1 @@
+"""Where and when: tiles, addresses, buffering, the program, and its execution."""

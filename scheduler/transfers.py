@@ -1,0 +1,87 @@
+"""Boxes of tensors as DMA commands: 1D and 2D transfers to and from contiguous L1 buffers."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+from arch.program import Command
+from trainlib.steps import Region
+
+
+def commands_for(
+    shape: tuple[int, ...],
+    itemsize_bytes: int,
+    region: Region,
+    *,
+    external_level: str,
+    external_address: int,
+    l1_address: int,
+    to_l1: bool,
+    max_command_bytes: int,
+) -> tuple[Command, ...]:
+    """Commands that move the box `region` of a C-contiguous tensor to or from a C-contiguous L1 buffer.
+
+    Trailing dimensions that are whole make one contiguous line; the next dimension becomes the lines of a 2D
+    command; every combination of the remaining outer indices is one command. A command longer than
+    `max_command_bytes` is split. Lengths and addresses are in bytes.
+    """
+    line_dim = len(shape) - 1
+    while line_dim > 0 and region[line_dim] == (0, shape[line_dim]):
+        line_dim -= 1
+    if not shape:
+        return _split(
+            Command(to_l1, l1_address, external_level, external_address, itemsize_bytes), max_command_bytes
+        )
+    element_strides = [prod(shape[dim + 1 :]) * itemsize_bytes for dim in range(len(shape))]
+    first, last = region[line_dim]
+    line_bytes = (last - first) * element_strides[line_dim]
+    lines, stride_bytes = 1, 0
+    outer_dims = range(line_dim)
+    if line_dim > 0:
+        start, stop = region[line_dim - 1]
+        lines, stride_bytes = stop - start, element_strides[line_dim - 1]
+        outer_dims = range(line_dim - 1)
+    corner = external_address + sum(start * element_strides[dim] for dim, (start, _) in enumerate(region))
+    commands: list[Command] = []
+    for outer in product(*(range(region[dim][1] - region[dim][0]) for dim in outer_dims)):
+        address = corner + sum(
+            index * element_strides[dim] for dim, index in zip(outer_dims, outer, strict=True)
+        )
+        command = Command(
+            to_l1, l1_address, external_level, address, line_bytes, lines, stride_bytes if lines > 1 else 0
+        )
+        commands.extend(_split(command, max_command_bytes))
+        l1_address += command.size_bytes
+    return tuple(commands)
+
+
+def _split(command: Command, max_command_bytes: int) -> tuple[Command, ...]:
+    """The same bytes in commands the length field can hold: whole lines first, then pieces of a line."""
+    if command.size_bytes <= max_command_bytes:
+        return (command,)
+    if command.lines > 1:
+        lines_at_once = max(1, max_command_bytes // command.line_bytes)
+        pieces = [
+            Command(
+                command.to_l1,
+                command.l1_address + done * command.line_bytes,
+                command.external_level,
+                command.external_address + done * command.stride_bytes,
+                command.line_bytes,
+                min(lines_at_once, command.lines - done),
+                command.stride_bytes if min(lines_at_once, command.lines - done) > 1 else 0,
+            )
+            for done in range(0, command.lines, lines_at_once)
+        ]
+        return tuple(piece for part in pieces for piece in _split(part, max_command_bytes))
+    return tuple(
+        Command(
+            command.to_l1,
+            command.l1_address + done,
+            command.external_level,
+            command.external_address + done,
+            min(max_command_bytes, command.line_bytes - done),
+        )
+        for done in range(0, command.line_bytes, max_command_bytes)
+    )

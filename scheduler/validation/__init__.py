@@ -1,0 +1,1 @@
+"""Predicted against measured cycles: measured cases in, predictions and their errors out."""

@@ -1,0 +1,107 @@
+"""KIND dma: transfers between L2 and L1, from the first command to the end of the wait."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from arch.program import Action, Command, DmaStart, DmaWait
+from scheduler.validation.cases import CYCLES, MACHINE_COLUMNS, Case, Column
+from scheduler.validation.machines import machine_of, program_cycles
+from scheduler.validation.prediction import Prediction
+from scheduler.validation.tile_loop import bare_pushes, preparation
+
+STRIDE_BYTES = 1024
+"""Distance of two lines in L2 of the 2D rows."""
+
+TESTS = (
+    "1d",
+    "1d_misaligned",
+    "1d_poll",
+    "1d_queued",
+    "2d_stride1024",
+    "bidir_simultaneous",
+    "multi_core_1_each",
+    "sdk_pi_cl_dma_cmd",
+)
+
+COLUMNS = (
+    *MACHINE_COLUMNS,
+    Column("test", choices=TESTS),
+    Column("direction", choices=("l2_to_l1", "l1_to_l2")),
+    Column("bytes", 1),
+    Column("queued", 1),
+    Column("line_bytes", 0),
+    Column("cores", 1),
+    Column("l1_offset", 0),
+    Column("l2_offset", 0),
+    CYCLES,
+)
+
+
+def predict(case: Case) -> Prediction:
+    """The commands and waits of the row, issued by the master core.
+
+    A series of 1D commands costs the first one its full programming and each further one that of a series,
+    every transfer under its own ID and with its own wait. A polling wait is predicted as a sleeping one.
+    Cores that program one transfer each are predicted as one core that programs them under one ID: the
+    machine has one core that drives the DMA.
+    """
+    test = case.text("test")
+    commands = _commands(case, test)
+    l1_bytes = 1 + max(command.l1_address + command.size_bytes for command in commands)
+    l2_bytes = 1 + max(
+        command.external_address + command.lines * max(command.line_bytes, command.stride_bytes)
+        for command in commands
+    )
+    timing = machine_of(case, l1_bytes=l1_bytes, l2_bytes=l2_bytes)
+    if test == "multi_core_1_each":
+        return Prediction(program_cycles(timing, case.id, _together(commands)))
+    if case.number("line_bytes"):
+        # A 2D command of one line is still pushed as a 2D command.
+        dma = dataclasses.replace(timing.dma, program_1d_cycles=timing.dma.program_2d_cycles)
+        timing = dataclasses.replace(timing, dma=dma)
+    if len(commands) == 1:
+        return Prediction(program_cycles(timing, case.id, _series([], commands)))
+    actions = _series(preparation(timing), commands)
+    return Prediction(program_cycles(bare_pushes(timing), case.id, actions))
+
+
+def _commands(case: Case, test: str) -> list[Command]:
+    size_bytes, line_bytes = case.number("bytes"), case.number("line_bytes")
+    to_l1 = case.text("direction") == "l2_to_l1"
+    count = case.number("queued") * (case.number("cores") if test == "multi_core_1_each" else 1)
+    if line_bytes and size_bytes % line_bytes:
+        raise case.error(f"{size_bytes} B are not whole lines of {line_bytes} B")
+    lines = size_bytes // line_bytes if line_bytes else 1
+    apart = lines * max(STRIDE_BYTES, line_bytes) if line_bytes else size_bytes + 4
+    commands = []
+    for index in range(count):
+        commands.append(
+            Command(
+                to_l1 if test != "bidir_simultaneous" else to_l1 ^ bool(index % 2),
+                case.number("l1_offset") + index * -(-size_bytes // 4) * 4,
+                "l2",
+                case.number("l2_offset") + index * (-(-apart // 4) * 4),
+                line_bytes or size_bytes,
+                lines,
+                max(STRIDE_BYTES, line_bytes) if line_bytes else 0,
+            )
+        )
+    return commands
+
+
+def _series(before: list[Action], commands: list[Command]) -> list[Action]:
+    """Push every command as a transfer, then wait for them in order."""
+    actions = list(before)
+    starts = []
+    for command in commands:
+        starts.append(len(actions))
+        actions.append(DmaStart(len(actions), commands=(command,)))
+    for start in starts:
+        actions.append(DmaWait(len(actions), transfer=start))
+    return actions
+
+
+def _together(commands: list[Command]) -> list[Action]:
+    """All commands under one transfer ID, one wait."""
+    return [DmaStart(0, commands=tuple(commands)), DmaWait(1, transfer=0)]

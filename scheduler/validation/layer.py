@@ -1,0 +1,256 @@
+"""KIND layer: whole layer steps as the master core sees them, every pass with its own fork.
+
+A step is a list of passes after PULP-TrainLib's own code: which kernel, which extents, forked or on the
+master alone. The glue between them (argument structs, calls) is not modelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from arch.isa import CoreWork, TeamWork
+from scheduler.validation.cases import CYCLES, MACHINE_COLUMNS, Case, Column
+from scheduler.validation.mm import matmul_team
+from scheduler.validation.placement import placed
+from scheduler.validation.prediction import Prediction
+from scheduler.validation.team import alone, forked
+from trainlib.kernels.catalogue import blocktransp_work, elementwise_work, im2row_work, loss_work
+
+COLUMNS = (
+    *MACHINE_COLUMNS,
+    Column("codegen"),
+    Column("primitive"),
+    Column("step"),
+    Column("variant"),
+    Column("dtype"),
+    Column("layout"),
+    *(Column(name, 0) for name in ("ci", "hi", "wi", "co", "hk", "wk", "stride", "pad")),
+    Column("kernel"),
+    Column("cores", 1),
+    CYCLES,
+    Column("cycles_min", 0, optional=True),
+    Column("cycles_max", 0, optional=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass of a step: a kernel on the team, or on the master alone."""
+
+    team: TeamWork
+    fork: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Extents of a layer as the row gives them, and those that follow."""
+
+    ci: int
+    hi: int
+    wi: int
+    co: int
+    hk: int
+    wk: int
+    stride: int
+    pad: int
+
+    @property
+    def elements(self) -> int:
+        """Elements of the input."""
+        return self.ci * self.hi * self.wi
+
+    @property
+    def ho(self) -> int:
+        """Output rows."""
+        return (self.hi + 2 * self.pad - self.hk) // self.stride + 1
+
+    @property
+    def wo(self) -> int:
+        """Output columns."""
+        return (self.wi + 2 * self.pad - self.wk) // self.stride + 1
+
+
+Builder = Callable[[Case, Layer, str], list[Pass]]
+"""(row, extents, matmul kernel) -> passes."""
+
+
+def predict(case: Case) -> Prediction:
+    """Sum of the passes. A step ``WG+IG`` with kernel ``mm+mm_M`` is both steps one after the other."""
+    dtype = case.text("dtype")
+    if dtype != "fp32":
+        raise case.error(f"no layer in dtype '{dtype}'", "fp32 is modelled")
+    layer = Layer(*(case.number(name) for name in Layer.__slots__))
+    kernels = case.text("kernel").split("+")
+    steps = case.text("step").split("+")
+    if len(kernels) == 1:
+        kernels *= len(steps)
+    if len(kernels) != len(steps):
+        raise case.error(f"{len(steps)} steps, but {len(kernels)} kernels", "name one kernel per step")
+    cycles = 0
+    for step, kernel in zip(steps, kernels, strict=True):
+        for item in _builder(case, step)(case, layer, kernel):
+            cycles += (forked if item.fork else alone)(case, item.team)[0]
+    return Prediction(cycles)
+
+
+def _builder(case: Case, step: str) -> Builder:
+    primitive, variant, layout = case.text("primitive"), case.text("variant"), case.text("layout")
+    builder = STEPS.get((primitive, step))
+    if builder is None or layout not in ("CHW", "-") or variant not in VARIANTS.get(primitive, ("",)):
+        what = " ".join(filter(None, (primitive, step, variant, layout if layout == "HWC" else "")))
+        modelled = ", ".join(f"{name} {item}" for name, item in STEPS)
+        raise case.error(f"no model of the layer step '{what}'", f"modelled in CHW are {modelled}")
+    return builder
+
+
+def _check_window(case: Case, layer: Layer) -> None:
+    fits = layer.hk <= layer.hi + 2 * layer.pad and layer.wk <= layer.wi + 2 * layer.pad
+    if 0 in (layer.ci, layer.hi, layer.wi, layer.co, layer.hk, layer.wk, layer.stride) or not fits:
+        raise case.error("the sizes describe no convolution")
+
+
+def _im2row(case: Case, layer: Layer, mode: str) -> TeamWork:
+    _check_window(case, layer)
+    patch = layer.hk * layer.wk
+    if mode == "FW":
+        channels, source_elements = layer.ci, layer.ci * layer.hi * layer.wi
+        rows = layer.ho * layer.wo
+        pads = (layer.pad,) * 4
+    else:
+        channels, source_elements = layer.co, layer.co * layer.ho * layer.wo
+        rows = layer.hi * layer.wi
+        pads = (layer.hk - 1, layer.hk - 1, layer.wk - 1, layer.wk - 1)
+    source, target, _ = placed(4 * source_elements, 4 * rows * channels * patch)
+    return im2row_work(
+        case.text("codegen"),
+        mode=mode,
+        ci=channels,
+        hi=layer.hi,
+        wi=layer.wi,
+        hk=layer.hk,
+        wk=layer.wk,
+        ho=layer.ho,
+        wo=layer.wo,
+        stride=layer.stride,
+        pads=pads,
+        cores=case.number("cores"),
+        source_address=source,
+        target_address=target,
+    )
+
+
+def _block_transpose(case: Case, layer: Layer) -> TeamWork:
+    _check_window(case, layer)
+    size_bytes = 4 * layer.co * layer.ci * layer.hk * layer.wk
+    source, target, _ = placed(size_bytes, size_bytes)
+    return blocktransp_work(
+        case.text("codegen"),
+        co=layer.co,
+        ci=layer.ci,
+        hk=layer.hk,
+        wk=layer.wk,
+        cores=case.number("cores"),
+        source_address=source,
+        target_address=target,
+    )
+
+
+def _matmul(case: Case, n: int, k: int, m: int, kernel: str, *, trans_b: bool = False) -> Pass:
+    return Pass(matmul_team(case, n, k, m, trans_b=trans_b, kernel=kernel))
+
+
+def _linear_forward(case: Case, layer: Layer, kernel: str) -> list[Pass]:
+    return [_matmul(case, layer.co, layer.ci, 1, kernel)]
+
+
+def _linear_weight_gradient(case: Case, layer: Layer, kernel: str) -> list[Pass]:
+    return [_matmul(case, layer.co, 1, layer.ci, kernel)]
+
+
+def _linear_input_gradient(case: Case, layer: Layer, kernel: str) -> list[Pass]:
+    return [_matmul(case, 1, layer.co, layer.ci, kernel)]
+
+
+def _pointwise_forward(case: Case, layer: Layer, kernel: str) -> list[Pass]:
+    return [_matmul(case, layer.co, layer.ci, layer.hi * layer.wi, kernel)]
+
+
+def _pointwise_weight_gradient(case: Case, layer: Layer, kernel: str) -> list[Pass]:
+    return [_matmul(case, layer.co, layer.hi * layer.wi, layer.ci, kernel, trans_b=True)]
+
+
+def _conv_forward(case: Case, layer: Layer, kernel: str) -> list[Pass]:
+    k, m = layer.hk * layer.wk * layer.ci, layer.ho * layer.wo
+    return [
+        Pass(_im2row(case, layer, "FW")),
+        _matmul(case, layer.co, k, m, kernel, trans_b=True),
+    ]
+
+
+def _conv_weight_gradient(case: Case, layer: Layer, kernel: str) -> list[Pass]:
+    k, m = layer.ho * layer.wo, layer.hk * layer.wk * layer.ci
+    return [Pass(_im2row(case, layer, "FW")), _matmul(case, layer.co, k, m, kernel)]
+
+
+def _conv_input_gradient(case: Case, layer: Layer, kernel: str) -> list[Pass]:
+    k, m = layer.hk * layer.wk * layer.co, layer.hi * layer.wi
+    return [
+        Pass(_im2row(case, layer, "IG")),
+        Pass(_block_transpose(case, layer)),
+        _matmul(case, layer.ci, k, m, kernel, trans_b=True),
+    ]
+
+
+def _elementwise(name: str, arrays: int) -> Builder:
+    def build(case: Case, layer: Layer, kernel: str) -> list[Pass]:
+        addresses = placed(*[4 * layer.elements] * arrays)[:-1]
+        work = elementwise_work(case.text("codegen"), name, layer.elements, case.number("cores"), addresses)
+        return [Pass(work)]
+
+    return build
+
+
+def _loss(name: str, *, gradient: bool) -> Builder:
+    def build(case: Case, layer: Layer, kernel: str) -> list[Pass]:
+        size_bytes = 4 * layer.elements
+        addresses = placed(size_bytes, size_bytes, size_bytes if gradient else 4)[:-1]
+        return [Pass(loss_work(case.text("codegen"), name, layer.elements, addresses), fork=False)]
+
+    return build
+
+
+def _empty(case: Case, layer: Layer, kernel: str) -> list[Pass]:
+    return [Pass(TeamWork("empty", (CoreWork(()),) * case.number("cores")))]
+
+
+STEPS: dict[tuple[str, str], Builder] = {
+    ("conv2d", "FW"): _conv_forward,
+    ("conv2d", "WG"): _conv_weight_gradient,
+    ("conv2d", "IG"): _conv_input_gradient,
+    ("conv_pw", "FW"): _pointwise_forward,
+    ("conv_pw", "WG"): _pointwise_weight_gradient,
+    ("linear", "FW"): _linear_forward,
+    ("linear", "WG"): _linear_weight_gradient,
+    ("linear", "IG"): _linear_input_gradient,
+    ("im2row", "FW"): lambda case, layer, kernel: [Pass(_im2row(case, layer, "FW"))],
+    ("im2row", "IG"): lambda case, layer, kernel: [Pass(_im2row(case, layer, "IG"))],
+    ("blocktransp", "IG"): lambda case, layer, kernel: [Pass(_block_transpose(case, layer))],
+    ("relu", "FW"): _elementwise("relu_fw", 2),
+    ("relu", "BW"): _elementwise("relu_bw", 3),
+    ("sgd", "UPD"): _elementwise("sgd", 2),
+    ("loss_mse", "FW"): _loss("mse_fw", gradient=False),
+    ("loss_mse", "BW"): _loss("mse_bw", gradient=True),
+    ("loss_ce", "FW"): _loss("cross_entropy_fw", gradient=False),
+    ("loss_ce", "BW"): _loss("cross_entropy_bw", gradient=True),
+    ("empty_fork", "-"): _empty,
+}
+"""(primitive, step) -> its passes, in CHW."""
+
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "im2row": ("im2row_mode0", "im2row_mode1"),
+    "linear": ("", "linear_ig_mm_M"),
+    "loss_mse": ("one_core",),
+    "loss_ce": ("one_core",),
+}
+"""Variants that change nothing in the passes; every other primitive has no variant."""

@@ -1,0 +1,78 @@
+"""The machine a case was measured on, and the models of it, built once per process."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cache
+
+from arch.program import Action, Program
+from arch.soc import Soc
+from arch.soc_config import load_soc, with_options
+from arch.team_pricer import TeamPricer
+from arch.timing import SocTiming
+from configs.errors import PulptrainError
+from scheduler.validation.cases import Case
+
+_NOTHING = Program("nothing", ())
+
+
+def machine_of(case: Case, *, l1_bytes: int = 0, l2_bytes: int = 0) -> SocTiming:
+    """The SoC of a row, with at least `l1_bytes` for data in L1 and `l2_bytes` in L2, whatever its file says.
+
+    A team larger than the preset's cluster gets a cluster of its size. Raises InputError naming the row.
+    """
+    cores = case.number("cores") if "cores" in case.values else 1
+    try:
+        return _machine(
+            case.text("soc"),
+            case.text("timing"),
+            case.text("fpus"),
+            bool(case.number("bank_conflicts")),
+            cores,
+            _whole_memory(l1_bytes),
+            _whole_memory(l2_bytes),
+        )
+    except PulptrainError as error:
+        raise case.error(error.message, error.cure) from error
+
+
+@cache
+def _machine(
+    soc: str, profile: str, fpus: str, bank_conflicts: bool, cores: int, l1_bytes: int, l2_bytes: int
+) -> SocTiming:
+    timing = _preset(soc, profile)
+    timing = with_options(timing, cores=max(timing.cores, cores), bank_conflicts=bank_conflicts)
+    timing = with_options(timing, fpus=fpus)
+    l1, l2 = timing.l1, timing.l2
+    l1 = dataclasses.replace(l1, size_bytes=max(l1.size_bytes, l1_bytes))
+    l2 = dataclasses.replace(l2, size_bytes=max(l2.size_bytes, l2_bytes))
+    return dataclasses.replace(timing, l1=l1, l2=l2)
+
+
+@cache
+def _preset(soc: str, profile: str) -> SocTiming:
+    return load_soc(soc, profile)
+
+
+def _whole_memory(size_bytes: int) -> int:
+    """The next power of two, so that few different machines are built."""
+    return 1 << max(0, size_bytes - 1).bit_length()
+
+
+@cache
+def pricer_of(timing: SocTiming) -> TeamPricer:
+    """The pricer of a machine; it remembers its answers for the life of the process."""
+    return TeamPricer(timing)
+
+
+@cache
+def _soc(timing: SocTiming) -> tuple[Soc, int]:
+    soc = Soc(timing, pricer_of(timing))
+    return soc, soc.run(_NOTHING, effects=False).cycles
+
+
+def program_cycles(timing: SocTiming, name: str, actions: Sequence[Action]) -> int:
+    """Cycles the master core spends on the actions, offload and completion not counted."""
+    soc, overhead_cycles = _soc(timing)
+    return soc.run(Program(name, tuple(actions)), effects=False).cycles - overhead_cycles

@@ -1,0 +1,13 @@
+"""What a predictor answers for one measured row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Predicted cycles, and instructions summed over the cores where the KIND measures them."""
+
+    cycles: int
+    instructions: int | None = None

@@ -1,0 +1,123 @@
+"""Predicts all rows of a file of measured cases, on several processes, in row order."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from configs.errors import InputError, PulptrainError
+from configs.suggest import suggestion
+from scheduler.validation.cases import Case, Selection, read_cases
+from scheduler.validation.kinds import Kind, kind_named
+from scheduler.validation.prediction import Prediction
+from scheduler.validation.statistics import Result
+
+ROWS_PER_TASK = 32
+"""Rows a worker predicts before it reports."""
+
+MAX_WORKERS = 64
+
+Progress = Callable[[int, int], None]
+"""Called with (rows done, rows in all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Predictions of the rows of a file, in file order; fewer than `asked` if it was interrupted."""
+
+    kind: Kind
+    results: tuple[Result, ...]
+    asked: int
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended it early."""
+        return len(self.results) < self.asked
+
+
+def default_workers() -> int:
+    """One process per CPU this process may use."""
+    return min(MAX_WORKERS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+
+
+def validate(
+    kind: str,
+    path: str | Path,
+    *,
+    workers: int | None = None,
+    selections: Sequence[Selection] = (),
+    group_by: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Validation:
+    """Predict every selected row of a file.
+
+    `group_by` are columns the caller will group by: they must exist. The result does not depend on `workers`.
+    Raises InputError (ConfigError) naming ``file:line`` for anything
+    that cannot be read, and for the first row that cannot be predicted. Ctrl-C keeps the rows done so far.
+    """
+    found = kind_named(kind)
+    workers = default_workers() if workers is None else workers
+    if not 1 <= workers <= MAX_WORKERS:
+        raise InputError(f"{workers} workers", where="--workers", cure=f"1 to {MAX_WORKERS}")
+    cases = read_cases(path, found.columns, selections)
+    for column in group_by:
+        if column not in cases[0].cells:
+            cure = suggestion(column, tuple(cases[0].cells))
+            raise InputError(f"no column '{column}' in {path}", where="--group-by", cure=cure)
+    tasks = [cases[start : start + ROWS_PER_TASK] for start in range(0, len(cases), ROWS_PER_TASK)]
+    predictions: list[Prediction] = []
+    try:
+        if workers == 1 or len(tasks) == 1:
+            for task in tasks:
+                predictions += predict_rows(kind, task)
+                _report(progress, predictions, cases)
+        else:
+            for part in _in_parallel(kind, tasks, workers):
+                predictions += part
+                _report(progress, predictions, cases)
+    except KeyboardInterrupt:
+        # What is done is kept; `Validation.interrupted` tells.
+        pass
+    results = tuple(Result(case, value) for case, value in zip(cases, predictions, strict=False))
+    return Validation(found, results, len(cases))
+
+
+def predict_rows(kind: str, cases: Sequence[Case]) -> list[Prediction]:
+    """Predict some rows, one after another. Raises InputError naming the first row that cannot be."""
+    predict = kind_named(kind).predict
+    return [_predict(predict, case) for case in cases]
+
+
+def _predict(predict: Callable[[Case], Prediction], case: Case) -> Prediction:
+    try:
+        return predict(case)
+    except PulptrainError as error:
+        if error.where == case.where:
+            raise
+        # Whatever a model complains about, the place to look is the row.
+        place = f"{error.where}: " if error.where else ""
+        raise case.error(f"{place}{error.message}", error.cure) from None
+
+
+def _in_parallel(kind: str, tasks: Sequence[tuple[Case, ...]], workers: int) -> Iterator[list[Prediction]]:
+    """The predictions of all tasks, in their order."""
+    pool = ProcessPoolExecutor(min(workers, len(tasks)), initializer=_ignore_interrupt)
+    try:
+        for future in [pool.submit(predict_rows, kind, task) for task in tasks]:
+            yield future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _ignore_interrupt() -> None:
+    """Ctrl-C reaches every process of the group; only the parent shall act on it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _report(progress: Progress | None, predictions: Sequence[Prediction], cases: Sequence[Case]) -> None:
+    if progress is not None:
+        progress(len(predictions), len(cases))

@@ -1,0 +1,159 @@
+"""How far predictions are from measurements: the figures `pulptrain validate` prints."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.validation.cases import Case
+from scheduler.validation.prediction import Prediction
+
+CONFIGURATION = ("soc", "timing", "bank_conflicts", "fpus")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One predicted row."""
+
+    case: Case
+    prediction: Prediction
+
+    @property
+    def measured(self) -> int:
+        """Measured cycles."""
+        return self.case.number("cycles")
+
+    @property
+    def error_percent(self) -> float:
+        """(predicted - measured) / measured, on cycles."""
+        return 100.0 * (self.prediction.cycles - self.measured) / self.measured
+
+
+Noise = Callable[[Sequence[Result]], float | None]
+
+
+def figures(results: Sequence[Result], kind: str) -> dict[str, Any]:
+    """The figures of the contract over some rows; null where the rows do not say.
+
+    `median_percent`, `p95_percent` (linear interpolation) and `max_percent` are of the absolute error,
+    `bias_percent` is the mean of the signed one, `rank_correlation` Spearman's with ties averaged.
+    """
+    errors = np.array([result.error_percent for result in results])
+    absolute = np.abs(errors)
+    numbers: dict[str, Any] = {
+        "cases": len(results),
+        "mape_percent": _mean(absolute),
+        "median_percent": float(np.median(absolute)) if len(results) else None,
+        "p95_percent": float(np.percentile(absolute, 95)) if len(results) else None,
+        "max_percent": float(absolute.max()) if len(results) else None,
+        "bias_percent": _mean(errors),
+        "rank_correlation": rank_correlation(
+            [result.measured for result in results], [result.prediction.cycles for result in results]
+        ),
+        "noise_percent": noise_percent(results, kind),
+    }
+    if kind == "mm":
+        numbers["instructions_mape_percent"] = instructions_mape_percent(results)
+        numbers["top1_regret_percent"] = top1_regret_percent(results)
+    return numbers
+
+
+def grouped(results: Iterable[Result], columns: Sequence[str]) -> dict[tuple[str, ...], list[Result]]:
+    """Results by the texts of some columns, groups in order of first appearance."""
+    groups: dict[tuple[str, ...], list[Result]] = defaultdict(list)
+    for result in results:
+        groups[tuple(result.case.cells[column] for column in columns)].append(result)
+    return dict(groups)
+
+
+def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Spearman's rank correlation; None for fewer than two values or where one side is constant."""
+    if len(a) < 2:
+        return None
+    ranks_a, ranks_b = _ranks(a), _ranks(b)
+    spread = float(ranks_a.std() * ranks_b.std())
+    if spread == 0.0:
+        return None
+    return float(((ranks_a - ranks_a.mean()) * (ranks_b - ranks_b.mean())).mean() / spread)
+
+
+def noise_percent(results: Sequence[Result], kind: str) -> float | None:
+    """How far two measurements of the same case lie apart.
+
+    mm and loop: mean of |a - b - median(a - b)| / a, a `cycles`, b `cycles_kernel`, the median within
+    codegen, cores and configuration. layer: mean of (`cycles_max` - `cycles_min`) / `cycles`.
+    """
+    if kind in ("mm", "loop"):
+        return _second_sample_noise(results)
+    if kind == "layer":
+        spreads = []
+        for result in results:
+            low, high = result.case.optional("cycles_min"), result.case.optional("cycles_max")
+            if low is not None and high is not None:
+                spreads.append(100.0 * (high - low) / result.measured)
+        return _mean(spreads)
+    return None
+
+
+def instructions_mape_percent(results: Sequence[Result]) -> float | None:
+    """Mean absolute error of the instructions over the rows where they were counted."""
+    errors = []
+    for result in results:
+        counted, predicted = result.case.optional("instructions"), result.prediction.instructions
+        if counted and predicted is not None:
+            errors.append(100.0 * abs(predicted - counted) / counted)
+    return _mean(errors)
+
+
+def top1_regret_percent(results: Sequence[Result]) -> float | None:
+    """What picking the kernel with the fewest predicted cycles costs over the best, mean over the choices.
+
+    A choice is the kernels of one codegen for one shape, team and configuration. Measured is the mean of
+    `cycles` and `cycles_kernel` (of `cycles` alone where the other is not there). Equal predictions: the
+    kernel that comes first in the file.
+    """
+    columns = ("codegen", "dtype", "n", "k", "m", "trans_b", "cores", "bank_conflicts", "fpus")
+    regrets = []
+    for group in grouped(results, columns).values():
+        if len({result.case.text("kernel") for result in group}) < 2:
+            continue
+        chosen = min(group, key=lambda result: result.prediction.cycles)
+        best = min(_both_samples(result) for result in group)
+        regrets.append(100.0 * (_both_samples(chosen) / best - 1.0))
+    return _mean(regrets)
+
+
+def _both_samples(result: Result) -> float:
+    second = result.case.optional("cycles_kernel")
+    return float(result.measured) if second is None else (result.measured + second) / 2.0
+
+
+def _second_sample_noise(results: Sequence[Result]) -> float | None:
+    differences: dict[Hashable, list[tuple[int, int]]] = defaultdict(list)
+    for result in results:
+        second = result.case.optional("cycles_kernel")
+        if second is not None:
+            key = tuple(result.case.cells[column] for column in ("codegen", "cores", *CONFIGURATION))
+            differences[key].append((result.measured, result.measured - second))
+    noise = []
+    for pairs in differences.values():
+        median = float(np.median([difference for _, difference in pairs]))
+        noise += [100.0 * abs(difference - median) / measured for measured, difference in pairs]
+    return _mean(noise)
+
+
+def _mean(values: Sequence[float] | NDArray[np.float64]) -> float | None:
+    return float(np.mean(values)) if len(values) else None
+
+
+def _ranks(values: Sequence[float]) -> NDArray[np.float64]:
+    array = np.asarray(values, dtype=np.float64)
+    _, inverse, counts = np.unique(array, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    averages: NDArray[np.float64] = last - (counts - 1) / 2.0
+    return averages[inverse]

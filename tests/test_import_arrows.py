@@ -1,0 +1,67 @@
+"""The rooms import each other only along the arrows of the design; nothing goes back up."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+ALLOWED: dict[str, set[str]] = {
+    "configs": set(),
+    "traces": {"configs"},
+    "arch": {"configs", "traces"},
+    "trainlib": {"configs", "arch.isa"},
+    "scheduler": {"configs", "traces", "arch", "trainlib"},
+    "pulptrain": {"configs", "traces", "arch", "trainlib", "scheduler"},
+}
+
+
+def imported_modules(source: str) -> set[str]:
+    """Dotted names imported anywhere in a module, function bodies included."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
+
+
+def violations(room: str, source: str) -> set[str]:
+    """Imports of other rooms that are not under one of the allowed prefixes."""
+    allowed = ALLOWED[room] | {room}
+    return {
+        name
+        for name in imported_modules(source)
+        if name.split(".")[0] in ALLOWED
+        and not any(name == prefix or name.startswith(prefix + ".") for prefix in allowed)
+    }
+
+
+@pytest.mark.parametrize("room", ALLOWED)
+def test_room_imports_only_along_the_arrows(room: str) -> None:
+    found = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / room).rglob("*.py"))
+        for name in violations(room, path.read_text())
+    }
+    assert not found
+
+
+def test_the_check_sees_a_forbidden_import() -> None:
+    assert violations("arch", "def f():\n    from trainlib.graph import Op\n") == {"trainlib.graph.Op"}
+    assert violations("trainlib", "from arch.program import Program") == {"arch.program.Program"}
+    assert violations("trainlib", "from arch.isa import Op") == set()
+
+
+def test_no_file_grows_beyond_what_one_can_read() -> None:
+    too_long = {
+        str(path.relative_to(ROOT)): lines
+        for room in ALLOWED
+        for path in sorted((ROOT / room).rglob("*.py"))
+        if (lines := len(path.read_text().splitlines())) > 420
+    }
+    assert not too_long
