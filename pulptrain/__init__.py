@@ -1,0 +1,9 @@
+"""pulptrain: how many cycles one DNN training iteration takes on a PULP SoC, and where they go."""
+
+from __future__ import annotations
+
+from pulptrain.environment import check_own_packages
+
+__version__ = "0.1.0"
+
+check_own_packages()

@@ -1,0 +1,24 @@
+"""Entry point of the `pulptrain` command: runs the CLI and turns errors into messages and exit codes."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line: exit code 0 done, 1 defect, 2 input, 3 does not fit, 4 deadlock, 130 Ctrl-C."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code; messages of errors go to standard error."""
+    try:
+        from pulptrain.cli import dispatch
+    except ImportError as error:
+        print(f"pulptrain: {error}", file=sys.stderr)
+        return 1
+    return dispatch(arguments)
+
+
+if __name__ == "__main__":
+    main()

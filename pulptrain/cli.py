@@ -1,0 +1,53 @@
+"""The command line: the typer application, and what happens to errors."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+import pulptrain
+from configs.errors import PulptrainError
+from pulptrain.commands import kernel, listing, plot, run, validate
+
+app = typer.Typer(
+    name="pulptrain",
+    help="How many cycles one DNN training iteration takes on a multi-core RISC-V microcontroller, "
+    "where they go, and what it looks like.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.command)
+app.command("kernel")(kernel.command)
+app.command("validate")(validate.command)
+app.command("plot")(plot.command)
+app.command("list")(listing.command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"pulptrain {pulptrain.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    """Event-driven simulator of DNN training on PULP SoCs."""
+
+
+def dispatch(arguments: list[str]) -> int:
+    """Run one command line and return its exit code; an error raised on purpose prints its message only."""
+    try:
+        app(args=arguments, prog_name="pulptrain")
+    except PulptrainError as error:
+        print(f"pulptrain: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    return 0

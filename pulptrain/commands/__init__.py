@@ -1,0 +1,1 @@
+"""The subcommands of `pulptrain`, one file each."""

@@ -1,0 +1,78 @@
+"""`pulptrain plot OUT_DIR`: draw the pictures of a finished run again, or a part of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from configs.errors import InputError
+from pulptrain.commands import options
+from pulptrain.outputs import draw_pictures, prepare_folder
+from traces.tables import read_table
+
+_NEEDED = ("model", "soc", "cycles", "cluster_hz")
+
+
+def command(
+    folder: Annotated[
+        str, typer.Argument(metavar="OUT_DIR", help="Folder written by `pulptrain run --out`.")
+    ],
+    window: Annotated[
+        str | None,
+        typer.Option("--window", metavar="START:END", help="Draw only these cycles, e.g. 0:20000."),
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="DIR", help="Write the pictures here (default: OUT_DIR).")
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Draw the Gantt charts and the breakdown of the run in OUT_DIR."""
+    source = Path(folder)
+    summary = read_summary(source)
+    interval = parse_window(window, int(summary["cycles"])) if window is not None else None
+    slices = read_table(source)
+    target = prepare_folder(out if out is not None else folder)
+    paths = [str(path) for path in draw_pictures(slices, summary, target, window=interval)]
+    if as_json:
+        typer.echo(json.dumps({"pictures": paths}, indent=2))
+    elif not quiet:
+        typer.echo("\n".join(paths))
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """`summary.json` of a run. Raises `InputError` if it is missing, not JSON or lacks what pictures need."""
+    path = folder / "summary.json"
+    try:
+        summary = json.loads(path.read_text())
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}",
+            cure="a folder written by `pulptrain run MODEL --out DIR`",
+        ) from error
+    except ValueError as error:
+        raise InputError(f"not JSON: {error}", where=str(path), cure="run `pulptrain run` again") from error
+    missing = [key for key in _NEEDED if not isinstance(summary, dict) or key not in summary]
+    if missing:
+        raise InputError(f"no {', '.join(missing)} in it", where=str(path), cure="run `pulptrain run` again")
+    return dict(summary)
+
+
+def parse_window(text: str, makespan_cycles: int) -> tuple[int, int]:
+    """``START:END`` in cycles; either may be left out. Raises `InputError` for anything else."""
+    first, separator, last = text.partition(":")
+    try:
+        start, end = int(first or 0), int(last or makespan_cycles)
+    except ValueError:
+        separator = ""
+        start = end = 0
+    if not separator or not 0 <= start < end:
+        raise InputError(
+            f"cannot read {text!r}",
+            where="--window",
+            cure=f"START:END with 0 <= START < END <= {makespan_cycles}",
+        )
+    return start, min(end, makespan_cycles)

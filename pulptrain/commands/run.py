@@ -1,0 +1,107 @@
+"""`pulptrain run MODEL`: simulate a training iteration, train on, write files, print the table."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from traces.report import print_report
+
+from pulptrain.commands import options
+from pulptrain.outputs import prepare_folder, write_outputs
+from pulptrain.program_text import program_lines
+from pulptrain.session import RunOutcome, prepare, run_model
+from pulptrain.settings import Settings
+
+
+def command(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Model name (see `pulptrain list models`) or file.")
+    ],
+    iterations: Annotated[
+        int, typer.Option("--iterations", metavar="N", help="Training iterations; timing is simulated once.")
+    ] = 1,
+    soc: options.Soc = "pulp-open",
+    timing: options.Timing = "rtl",
+    codegen: options.Codegen = "clang-xpulp",
+    cores: options.Cores = None,
+    l1: options.L1 = None,
+    l2: options.L2 = None,
+    fpus: options.Fpus = None,
+    bank_conflicts: options.BankConflicts = None,
+    buffering: options.Buffering = "double",
+    overrides: options.Overrides = None,
+    kernels: options.Kernels = None,
+    tiles: options.Tiles = None,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", metavar="DIR", help="Write summary, trace, Perfetto file and pictures."),
+    ] = None,
+    seed: options.Seed = 0,
+    no_functional: Annotated[
+        bool, typer.Option("--no-functional", help="Timing only: no numbers are computed or checked.")
+    ] = False,
+    dump_program: Annotated[
+        bool, typer.Option("--dump-program", help="Print the actions of the program in order and stop.")
+    ] = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Simulate one training iteration of MODEL in time and compute N of them."""
+    settings = Settings(
+        soc=soc,
+        timing=timing,
+        codegen=codegen,
+        cores=cores,
+        l1=l1,
+        l2=l2,
+        fpus=fpus,
+        bank_conflicts=bank_conflicts,
+        buffering=buffering,
+        overrides=tuple(overrides or ()),
+        kernels=tuple(kernels or ()),
+        tiles=tuple(tiles or ()),
+        seed=seed,
+    )
+    if dump_program:
+        typer.echo("\n".join(program_lines(prepare(model, settings).schedule.program)))
+        return
+    folder = prepare_folder(out) if out is not None else None
+    outcome = _run(model, settings, iterations, not no_functional, show_progress=not (quiet or as_json))
+    written = write_outputs(outcome, folder) if folder is not None else []
+    if as_json:
+        typer.echo(json.dumps(outcome.summary, indent=2))
+    elif not quiet:
+        console = Console(width=None if sys.stdout.isatty() else 110)
+        print_report(outcome.summary, console)
+        for path in written:
+            console.print(f"  {path}", highlight=False, soft_wrap=True)
+    if outcome.interrupted:
+        print("pulptrain: interrupted; the figures count the iterations completed", file=sys.stderr)
+        raise typer.Exit(130)
+
+
+def _run(
+    model: str, settings: Settings, iterations: int, functional: bool, *, show_progress: bool
+) -> RunOutcome:
+    if not show_progress or iterations == 1:
+        return run_model(model, settings, iterations=iterations, functional=functional)
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]:.4f}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("training", total=iterations, loss=float("nan"))
+
+        def advance(done: int, total: int, loss: float) -> None:
+            if done % 20 == 0 or done == total:
+                bar.update(task, completed=done, loss=loss)
+
+        return run_model(model, settings, iterations=iterations, functional=functional, progress=advance)

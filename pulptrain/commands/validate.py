@@ -1,0 +1,163 @@
+"""`pulptrain validate KIND CASES.csv`: predicted against measured cycles."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+import pulptrain
+from pulptrain.commands import options
+from scheduler.validation.cases import Selection, parse_selection
+from scheduler.validation.runner import Validation
+from scheduler.validation.runner import validate as run_validation
+from scheduler.validation.statistics import Result, figures, grouped
+
+WORST_ROWS = 10
+"""Rows named under the table."""
+
+FIGURES = {
+    "cases": "rows",
+    "mape_percent": "mean |err| %",
+    "median_percent": "median %",
+    "p95_percent": "p95 %",
+    "max_percent": "max %",
+    "bias_percent": "bias %",
+    "rank_correlation": "rank corr.",
+    "noise_percent": "noise %",
+    "instructions_mape_percent": "instr. %",
+    "top1_regret_percent": "regret %",
+}
+"""Figures and their column heads, in order."""
+
+
+def command(
+    kind: Annotated[
+        str, typer.Argument(metavar="mm|loop|layer|tiled|tiled-layers|dma", help="What was measured.")
+    ],
+    cases: Annotated[str, typer.Argument(metavar="CASES.csv", help="Measured rows, .csv or .csv.gz.")],
+    group_by: Annotated[
+        str | None,
+        typer.Option("--group-by", metavar="COLUMN[,COLUMN]", help="The figures for each group of rows."),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--where", metavar="COLUMN=VALUE[,VALUE]", help="Predict only these rows."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", metavar="N", help="Processes; the result is the same.")
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Predict the cycles of measured cases and print how far off the predictions are."""
+    selections = [parse_selection(text) for text in where or ()]
+    columns = tuple(column.strip() for column in group_by.split(",")) if group_by else ()
+    done = _run(kind, cases, workers, selections, columns, show_progress=not (quiet or as_json))
+    if as_json:
+        typer.echo(json.dumps(report(done, columns), indent=2))
+    elif not quiet:
+        console = Console(width=None if sys.stdout.isatty() else 160)
+        _print_tables(console, done, columns or done.kind.groups)
+    if done.interrupted:
+        print(
+            f"pulptrain: interrupted; the figures count {len(done.results)} of {done.asked} rows",
+            file=sys.stderr,
+        )
+        raise typer.Exit(130)
+
+
+def report(done: Validation, group_by: Sequence[str] = ()) -> dict[str, Any]:
+    """The JSON object of the contract; `groups` where asked for; columns the KIND does not use go with rows."""
+    kind = done.kind.name
+    summary: dict[str, Any] = {"kind": kind, **figures(done.results, kind)}
+    if group_by:
+        summary["groups"] = [
+            {"group": dict(zip(group_by, key, strict=True)), **figures(results, kind)}
+            for key, results in grouped(done.results, group_by).items()
+        ]
+    known = {"id", *(column.name for column in done.kind.columns)}
+    summary["rows"] = [_row(result, known) for result in done.results]
+    summary["version"] = pulptrain.__version__
+    return summary
+
+
+def _row(result: Result, known: set[str]) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "id": result.case.id,
+        "measured": result.measured,
+        "predicted": result.prediction.cycles,
+        "error_percent": result.error_percent,
+    }
+    extra = {name: cell for name, cell in result.case.cells.items() if name not in known}
+    return {**extra, **row}
+
+
+def _run(
+    kind: str,
+    cases: str,
+    workers: int | None,
+    selections: Sequence[Selection],
+    columns: Sequence[str],
+    *,
+    show_progress: bool,
+) -> Validation:
+    if not show_progress:
+        return run_validation(kind, cases, workers=workers, selections=selections, group_by=columns)
+    bars = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*bars, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("rows", total=None)
+
+        def advance(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+
+        return run_validation(
+            kind, cases, workers=workers, selections=selections, group_by=columns, progress=advance
+        )
+
+
+def _print_tables(console: Console, done: Validation, columns: Sequence[str]) -> None:
+    kind = done.kind.name
+    groups = grouped(done.results, columns)
+    shown = [name for name in FIGURES if name in figures((), kind)]
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column)
+    for name in shown:
+        table.add_column(FIGURES[name], justify="right")
+    for key in sorted(groups, key=_natural):
+        numbers = figures(groups[key], kind)
+        table.add_row(*(text or "-" for text in key), *(_cell(numbers[name]) for name in shown))
+    total = figures(done.results, kind)
+    table.add_section()
+    table.add_row("all", *[""] * (len(columns) - 1), *(_cell(total[name]) for name in shown))
+    console.print(table)
+    console.print(f"\nfarthest off of {len(done.results)} rows:")
+    worst = Table(box=None, pad_edge=False)
+    for head in ("row", "measured", "predicted", "error %"):
+        worst.add_column(head, justify="left" if head == "row" else "right", overflow="fold")
+    for result in sorted(done.results, key=lambda item: -abs(item.error_percent))[:WORST_ROWS]:
+        worst.add_row(
+            result.case.id,
+            f"{result.measured:,}",
+            f"{result.prediction.cycles:,}",
+            f"{result.error_percent:+.2f}",
+        )
+    console.print(worst)
+
+
+def _natural(key: Sequence[str]) -> tuple[tuple[int, str], ...]:
+    """Numbers in numeric order, before texts."""
+    return tuple((int(text), "") if text.isdigit() else (-1, text) for text in key)
+
+
+def _cell(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3f}" if abs(value) <= 1 else f"{value:.2f}"

@@ -1,0 +1,103 @@
+"""The result of a run as one plain object: what `run --json` prints and `summary.json` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from arch.timing import SocTiming
+from configs.errors import PulptrainError
+from scheduler.schedule import OpSchedule, Schedule
+from traces.metrics import Metrics, OpMetrics
+
+
+def run_summary(
+    schedule: Schedule, timing: SocTiming, metrics: Metrics, version: str, *, codegen: str
+) -> dict[str, Any]:
+    """Figures of the simulated iteration, by the contract of ``pulptrain run --json``.
+
+    Cycles are cluster cycles, `seconds` at the cluster clock. Raises `PulptrainError` if an iteration took no
+    cycles at all, for which no rate has a meaning.
+    """
+    cycles = metrics.makespan_cycles
+    if cycles <= 0:
+        raise PulptrainError("the simulated iteration took no cycles", cure="report this as a defect")
+    macs = sum(op.macs for op in schedule.ops)
+    measured = {op.name: op for op in metrics.ops}
+    return {
+        "model": schedule.graph.name,
+        "cycles": cycles,
+        "seconds": cycles / timing.clock.cluster_hz,
+        "cluster_hz": timing.clock.cluster_hz,
+        "macs": macs,
+        "mac_per_cycle": macs / cycles,
+        "offload_cycles": metrics.offload_cycles,
+        "peak_bytes": schedule.peak_bytes,
+        "capacity_bytes": {
+            "l1": timing.l1_usable_bytes,
+            "l2": timing.l2.size_bytes,
+            "l3": timing.l3.size_bytes,
+        },
+        "ops": [_op_summary(op, measured.get(op.op.name)) for op in schedule.ops],
+        "stalls": dict(metrics.total.stalls),
+        "busy_cycles": metrics.total.busy_cycles,
+        "utilisation": dict(metrics.utilisation),
+        "bytes_in": metrics.bytes_in,
+        "bytes_out": metrics.bytes_out,
+        "buffering": schedule.options.buffer_depth,
+        "notes": list(schedule.notes),
+        "soc": timing.name,
+        "cores": timing.cores,
+        "fpus": timing.fpu.count,
+        "fpu_mapping": timing.fpu.mapping,
+        "bank_conflicts": timing.l1.bank_conflicts,
+        "timing": timing.profile,
+        "codegen": codegen,
+        "version": version,
+    }
+
+
+def _op_summary(op: OpSchedule, measured: OpMetrics | None) -> dict[str, Any]:
+    cycles = measured.cycles if measured else 0
+    return {
+        "name": op.op.name,
+        "primitive": op.op.primitive,
+        "step": op.op.step,
+        "kernel": op.kernel,
+        "tile": dict(op.tiling.sizes),
+        "tiles": len(op.tiling.tiles),
+        "cycles": cycles,
+        "macs": op.macs,
+        "mac_per_cycle": op.macs / cycles if cycles else None,
+        "instructions": measured.instructions if measured else 0,
+        "bytes_in": measured.bytes_in if measured else 0,
+        "bytes_out": measured.bytes_out if measured else 0,
+        "busy_cycles": measured.busy_cycles if measured else 0,
+        "core_cycles": measured.core_cycles if measured else 0,
+        "stalls": dict(measured.stalls) if measured else {},
+        "l1_bytes": op.tiling.l1_bytes,
+    }
+
+
+def simulator_summary(events: int, wall_seconds: float, cycles: int) -> dict[str, Any]:
+    """Speed of the simulator itself: the only place of the result where wall-clock time may appear."""
+    return {
+        "events": events,
+        "wall_seconds": wall_seconds,
+        "cycles_per_second": cycles / wall_seconds if wall_seconds > 0 else None,
+    }
+
+
+def functional_summary(truth: str, errors: Mapping[str, Any], tolerance: float) -> dict[str, Any]:
+    """How the numbers agree: against what, the worst errors over all compared tensors, and where they are."""
+    worst = max(errors, key=lambda name: errors[name].max_rel_error, default=None)
+    max_rel_error = errors[worst].max_rel_error if worst is not None else 0.0
+    return {
+        "checked_against": truth,
+        "tensors": len(errors),
+        "max_abs_error": max((error.max_abs_error for error in errors.values()), default=0.0),
+        "max_rel_error": max_rel_error,
+        "worst_tensor": worst,
+        "tolerance": tolerance,
+        "passed": bool(max_rel_error <= tolerance),
+    }
