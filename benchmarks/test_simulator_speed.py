@@ -62,8 +62,9 @@ def test_event_model(
     per_event = seconds / result.events
     name = f"{model} {'with numbers' if functional else 'timing only'}"
     report(
-        f"{name:34s} {result.events / seconds:12,.0f} events/s {result.cycles / seconds / 1e6:8.2f} M cycles/s "
-        f"{per_event / bare_seconds[0]:6.2f} x bare timeout per event ({result.events} events, {result.cycles:,} cycles)"
+        f"{name:34s} {result.events / seconds:12,.0f} events/s "
+        f"{result.cycles / seconds / 1e6:8.2f} M cycles/s {per_event / bare_seconds[0]:6.2f} x bare timeout "
+        f"per event ({result.events} events, {result.cycles:,} cycles)"
     )
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from arch.team_pricer import TeamPricer
 
 import pulptrain
+from arch.team_pricer import TeamPricer
 from arch.timing import SocTiming
 from configs.errors import InputError, PulptrainError
 from configs.model_file import ModelSpec, load_model

@@ -41,7 +41,9 @@ BAD_INPUT = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "code", "hint"), BAD_INPUT, ids=[" ".join(case[0]) for case in BAD_INPUT])
+@pytest.mark.parametrize(
+    ("arguments", "code", "hint"), BAD_INPUT, ids=[" ".join(case[0]) for case in BAD_INPUT]
+)
 def test_bad_input_is_refused_with_a_cure(
     arguments: list[str], code: int, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,7 +94,9 @@ def test_faults_in_a_model_file_name_file_and_line(
     assert hint in capsys.readouterr().err
 
 
-@pytest.mark.skipif(os.geteuid() != 0 and not Path("/proc").exists(), reason="needs a place nobody can write to")
+@pytest.mark.skipif(
+    os.geteuid() != 0 and not Path("/proc").exists(), reason="needs a place nobody can write to"
+)
 def test_an_output_folder_that_cannot_be_written_is_refused_before_any_work(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

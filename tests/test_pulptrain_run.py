@@ -1,4 +1,4 @@
-"""Whole training iterations through the front door: right numbers for any schedule, and figures that add up."""
+"""Whole training iterations through the front door: right numbers for any schedule, figures that add up."""
 
 from __future__ import annotations
 
@@ -98,7 +98,11 @@ def test_double_buffering_pays_where_transfers_are_as_long_as_the_kernel() -> No
     """The SGD step of the linear layer moves 12 bytes for 1 multiply-add: memory bound."""
 
     def sgd_cycles(result: RunOutcome) -> int:
-        (cycles,) = (op["cycles"] for op in result.summary["ops"] if op["name"].startswith("fc") and op["step"] == "UPD")
+        (cycles,) = (
+            op["cycles"]
+            for op in result.summary["ops"]
+            if op["name"].startswith("fc") and op["step"] == "UPD"
+        )
         return int(cycles)
 
     double = outcome("tutorial-cnn")
@@ -107,7 +111,9 @@ def test_double_buffering_pays_where_transfers_are_as_long_as_the_kernel() -> No
 
 
 def test_a_run_says_when_more_buffers_mean_smaller_tiles() -> None:
-    assert any("with single buffering it fits whole" in note for note in outcome("tutorial-cnn").summary["notes"])
+    assert any(
+        "with single buffering it fits whole" in note for note in outcome("tutorial-cnn").summary["notes"]
+    )
 
 
 def test_eight_cores_beat_one_by_six_with_private_fpus_and_mm_m() -> None:
@@ -139,8 +145,8 @@ def test_training_on_digits_reaches_90_percent_in_two_epochs() -> None:
 
 def test_replayed_iterations_give_what_numpy_gives(tmp_path: Path) -> None:
     """Three iterations on the simulated memories end with the weights of three untiled ones."""
-    from scheduler.executor import Executor
     from pulptrain.session import prepare
+    from scheduler.executor import Executor
     from trainlib.reference import compare, evaluate
     from trainlib.training import initial_weights
     from trainlib.training_data import sample_stream
@@ -164,3 +170,40 @@ def test_replayed_iterations_give_what_numpy_gives(tmp_path: Path) -> None:
         executor.replay()
     ours = {name: executor.fetch(name) for name in graph.weights}
     assert all(error.max_rel_error <= TOLERANCE for error in compare(ours, weights).values())
+
+
+def test_without_pytorch_the_check_is_untiled_numpy_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainlib.oracle_torch.torch_available", lambda: False)
+    check = outcome("digits-cnn").summary["functional"]
+    assert "NumPy" in check["checked_against"]
+    assert "not installed" in check["checked_against"]
+    assert check["passed"]
+
+
+def test_wrong_numbers_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check must be able to fail: a kernel that computes something else is found."""
+    import numpy as np
+
+    from configs.errors import PulptrainError
+    from trainlib import oracle_torch
+
+    truth = oracle_torch.evaluate_torch
+
+    def slightly_off(*args: object) -> dict[str, object]:
+        tensors = truth(*args)  # type: ignore[arg-type]
+        return {name: tensor * np.float32(1.001) for name, tensor in tensors.items()}
+
+    monkeypatch.setattr("trainlib.oracle_torch.evaluate_torch", slightly_off)
+    with pytest.raises(PulptrainError, match="differ from PyTorch"):
+        outcome("digits-cnn")
+
+
+def test_ctrl_c_during_training_keeps_the_iterations_done() -> None:
+    def stop_at_ten(done: int, total: int, loss: float) -> None:
+        if done == 10:
+            raise KeyboardInterrupt
+
+    result = run_model("digits-cnn", iterations=1000, progress=stop_at_ten)
+    assert result.interrupted
+    assert result.summary["training"]["iterations"] == 10
+    assert result.summary["training"]["iterations_asked"] == 1000

@@ -121,7 +121,23 @@ def total_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     if summary["loss"] is not None:
         lines.append(("loss", f"{summary['loss']:.6f}"))
     lines.append(("numbers", functional_line(summary["functional"])))
+    training = summary.get("training")
+    if training and training["iterations"] > 1:
+        lines.append(("training", training_line(training)))
+    lines.extend(("note", note) for note in summary.get("notes", ()))
     return lines
+
+
+def training_line(training: Mapping[str, Any]) -> str:
+    """What several iterations gave: simulated time, mean loss at both ends, test accuracy."""
+    text = (
+        f"{training['iterations']:,} iterations = {training['seconds']:.3g} s of simulated time; mean loss "
+        f"of {training['mean_window']} iterations: first {training['mean_loss_first']:.4f}, "
+        f"last {training['mean_loss_last']:.4f}"
+    )
+    if training["test_accuracy"] is not None:
+        text += f"; test accuracy {training['test_accuracy']:.1%} of {training['test_samples']} samples"
+    return text
 
 
 def functional_line(functional: Mapping[str, Any] | None) -> str:

@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from traces.report import print_report
 
 from pulptrain.commands import options
 from pulptrain.outputs import prepare_folder, write_outputs
 from pulptrain.program_text import program_lines
 from pulptrain.session import RunOutcome, prepare, run_model
 from pulptrain.settings import Settings
+from traces.report import print_report
 
 
 def command(
