@@ -2,17 +2,21 @@
 
 Rules of arbitration
 - A bank serves one word per cycle, an FPU starts one operation per `interval_cycles`.
-- A request that loses stays pending; its core waits. The oldest request is served first; among requests of the
-  same cycle the lower core number wins, and cores win over DMA ports. Nobody starves, as under round robin.
+- A request that loses stays pending; its core waits. The oldest request is served first; among requests of
+  the same cycle the lower core number wins, and cores win over DMA ports. Nobody starves, as under round
+  robin.
 - FPUs: `static` gives core c the unit c modulo count, `dynamic` the first free unit of the pool. The div/sqrt
   units are always a pool.
-- DMA traffic: each direction has two 4-byte ports; a free port takes the next word of an endless linear
-  transfer, so a direction moves two words per cycle unless a bank holds a port up.
+- DMA traffic: each direction has `dma.l1_bytes_per_cycle` of one-word ports; a free port takes the next word
+  of an endless linear transfer, so a direction moves at full rate unless a bank holds a port up. (Loads
+  measured beside DMA on GVSoC show that the DMA queues like a core and is not favoured; RTL with an
+  alternating flag would give the DMA up to half of a contended bank.)
 
 A loop nest is not executed whole. Innermost loops run a window of `LEAF_WARM_UP` iterations and then one
-full turn of the banks that is measured; outer loops run as many iterations as `BUDGET_REQUESTS` allows.
-What the cores waited in the measured iterations is multiplied to the rest, level by level. Everything that
-waiting cannot change (instructions, static stalls) is counted exactly, not extrapolated.
+full turn of the banks that is measured; outer loops run as many iterations as `BUDGET_REQUESTS` allows, half
+of them as warm-up. What the cores waited in the measured iterations is multiplied to the rest, level by
+level. Everything that waiting cannot change (instructions, static stalls) is counted exactly, not
+extrapolated. A nest smaller than the window is executed whole, and then the result is exact.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 
+from arch.code_fetch import icache_stall_cycles
 from arch.pipeline import core_cost
 from arch.pricing import CoreCost, Traffic
 from arch.scoreboard import (
@@ -34,12 +39,12 @@ from arch.scoreboard import (
     MEMORY,
     MISALIGNED,
     MULTICYCLE,
+    STALL_WORDS,
     WHOLE_WORDS,
     Block,
     LoopNode,
     Nest,
     Shape,
-    icache_stall_cycles,
 )
 from arch.timing import SocTiming
 from arch.window import TIME_SCALE, Compiled, Machine, compile_shape
@@ -48,11 +53,10 @@ LEAF_WARM_UP = 8
 """Iterations of an innermost loop before the measured ones."""
 
 BUDGET_REQUESTS = 8_000
-"""Instructions of one core a window may execute in an outer loop; at least two iterations always run."""
+"""Instructions of one core a window may execute in one run of an outer loop; at least two iterations run."""
 
-DMA_PORTS_PER_DIRECTION = 2
-
-_FIRST_DMA_REQUESTER = 28
+MAX_CORES = 16
+"""Cores of the largest team; higher requester numbers, up to `TIME_SCALE`, are DMA ports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +162,11 @@ class ClusterModel:
                 running[core] = run
                 heap.append(first)
         if machine.banks_shared:
-            for requester, port in enumerate(self._dma_ports(traffic, bank_free), _FIRST_DMA_REQUESTER):
+            for requester, port in enumerate(self._dma_ports(traffic, bank_free), MAX_CORES):
                 running[requester] = port
                 heap.append(next(port))
-        _advance(heap, running, len(members) - outcomes_done(outcomes))
+        # A core that never asks for a shared unit has left its outcome already.
+        _advance(heap, running, len(members) - sum(bool(outcome) for outcome in outcomes))
         return tuple(
             self._cost(member.nest, self._compile(member.nest.shape, machine), outcome)
             for member, outcome in zip(members, outcomes, strict=True)
@@ -201,8 +206,10 @@ class ClusterModel:
                 if all(isinstance(inner, Block) for inner in node.body):
                     warm, measured = window.leaf_warm_up, leaf_measured
                 else:
-                    warm = 1
-                    measured = max(1, window.budget_requests // max(1, body) - warm)
+                    # Cores start in step; half of the window is left for them to drift apart.
+                    executed = window.budget_requests // max(1, body)
+                    warm = max(1, executed // 2)
+                    measured = max(1, executed - warm)
                 if trips <= warm + measured:
                     plan[node.index] = ((trips,), trips, 0.0)
                     total += body * trips
@@ -216,7 +223,7 @@ class ClusterModel:
         return plan
 
     def _cost(self, nest: Nest, compiled: Compiled, outcome: list[float]) -> CoreCost:
-        stalls = [0] * 7
+        stalls = [0] * len(STALL_WORDS)
         instructions = 0
         branch = self._timing.core.branch_taken_stall_cycles
         for block in compiled.static:
@@ -245,20 +252,15 @@ class ClusterModel:
 
     def _dma_ports(self, traffic: Traffic, bank_free: list[int]) -> list[Iterator[int]]:
         ports: list[Iterator[int]] = []
-        requester = _FIRST_DMA_REQUESTER
+        requester = MAX_CORES
         for direction in (Traffic.IN, Traffic.OUT):
             if not traffic & direction:
                 continue
             next_word = [0]
-            for _ in range(DMA_PORTS_PER_DIRECTION):
+            for _ in range(self._timing.dma.l1_bytes_per_cycle // self._timing.l1.word_bytes):
                 ports.append(_dma_port(requester, next_word, bank_free))
                 requester += 1
         return ports
-
-
-def outcomes_done(outcomes: list[list[float]]) -> int:
-    """Cores that ended without ever asking for a shared unit."""
-    return sum(bool(outcome) for outcome in outcomes)
 
 
 def _executions(nest: Nest, path: tuple[int, ...]) -> int:

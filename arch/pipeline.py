@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from heapq import heapreplace
 
+from arch.code_fetch import icache_stall_cycles
 from arch.pricing import CoreCost
 from arch.scoreboard import (
+    BRANCH_STALL,
     DIVSQRT_UNIT,
+    FPU_STALL,
     FPU_UNIT,
     ICACHE,
     MEMORY,
@@ -20,10 +23,7 @@ from arch.scoreboard import (
     Block,
     LoopNode,
     Nest,
-    icache_stall_cycles,
 )
-from arch.scoreboard import BRANCH_STALL as BRANCH
-from arch.scoreboard import FPU_STALL as FPU
 from arch.timing import CoreTiming, FpuTiming, IcacheTiming
 
 _Units = tuple[int, ...]
@@ -31,7 +31,9 @@ _Key = tuple[tuple[tuple[int, int, int], ...], _Units, _Units, tuple[int, ...], 
 """State of a core: pending results, busy FPUs, busy div/sqrt units, branch counters, alignments."""
 
 
-def price_core(nest: Nest, core: CoreTiming, fpu: FpuTiming, icache: IcacheTiming, word_bytes: int) -> CoreCost:
+def price_core(
+    nest: Nest, core: CoreTiming, fpu: FpuTiming, icache: IcacheTiming, word_bytes: int
+) -> CoreCost:
     """Cost of `nest` on one core with every unit to itself: cycles = instructions + named stalls."""
     walker = _Walker(nest, core, fpu, word_bytes)
     walker.walk(nest.shape.body)
@@ -120,7 +122,7 @@ class _Walker:
             self.walk(loop.body)
             done += 1
             if loop.closing and done < trips:
-                self._stall(self._branch_stall, BRANCH)
+                self._stall(self._branch_stall, BRANCH_STALL)
             for slot, stride in moving:
                 self._address[slot] += stride
         for slot, stride in moving:
@@ -153,15 +155,15 @@ class _Walker:
                 phase = self._phases[step.branch] + numerator
                 if phase >= denominator:
                     phase -= denominator
-                    self._stall(self._branch_stall, BRANCH)
+                    self._stall(self._branch_stall, BRANCH_STALL)
                 self._phases[step.branch] = phase
             elif numerator:
-                self._stall(self._branch_stall, BRANCH)
+                self._stall(self._branch_stall, BRANCH_STALL)
 
     def _take(self, free: list[int], interval_cycles: int) -> None:
         """Start an operation on the unit of a pool that is free first."""
         if free[0] > self.time:
-            self._stall(free[0] - self.time, FPU)
+            self._stall(free[0] - self.time, FPU_STALL)
         heapreplace(free, self.time + interval_cycles)
 
     def _stall(self, cycles: int, cause: int) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TypeVar
 
-from arch.contention import ClusterModel, Member, Window
+from arch.contention import MAX_CORES, ClusterModel, Member, Window
 from arch.isa import TeamWork
 from arch.pipeline import price_core
 from arch.pricing import CoreCost, TeamCost, Traffic
 from arch.scoreboard import CROSSING, Nest, NestReader, Shape
 from arch.timing import SocTiming
 from arch.window import Machine
+from configs.errors import InputError
 
 MEMO_ENTRIES = 20_000
 """Answers kept by content; the oldest is dropped first."""
@@ -44,7 +45,8 @@ class TeamPricer:
     def price(self, work: TeamWork, traffic: Traffic = Traffic.NONE) -> TeamCost:
         """Price `work`, one `CoreCost` per entry of `work.cores` (zero for a core that takes no part).
 
-        Raises `InputError` if an address stream does not match the loops it is used in.
+        Raises `InputError` if an address stream does not match the loops it is used in, or if there are more
+        than `MAX_CORES` cores.
         """
         object_key = (id(work), traffic)
         known = self._by_object.get(object_key)
@@ -55,6 +57,12 @@ class TeamPricer:
         return cost
 
     def _price(self, work: TeamWork, traffic: Traffic) -> TeamCost:
+        if len(work.cores) > MAX_CORES:
+            raise InputError(
+                f"a team of {len(work.cores)} cores; the model goes up to {MAX_CORES}",
+                where=work.kernel,
+                cure="use fewer cores",
+            )
         nests: dict[int, Nest] = {}
         members = []
         for core, core_work in enumerate(work.cores):

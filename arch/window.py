@@ -8,8 +8,8 @@ it is free again.
 
 Time inside a window is `cycles * TIME_SCALE + core`: one integer that orders requests and names the core.
 
-Every loop runs a window of its trips: a warm-up segment and a measured one. At its end, the waiting counted in
-the measured segment is multiplied to the remaining trips. A window that covers all trips is exact.
+Every loop runs a window of its trips: a warm-up segment and a measured one. At its end, the waiting counted
+in the measured segment is multiplied to the remaining trips. A window that covers all trips is exact.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from heapq import heapreplace
 from typing import Any
 
 from arch.scoreboard import (
+    BRANCH_STALL,
     DIVSQRT_UNIT,
     FPU_STALL,
     FPU_UNIT,
@@ -27,6 +28,7 @@ from arch.scoreboard import (
     MEMORY,
     MULTICYCLE,
     NO_UNIT,
+    STALL_WORDS,
     WHOLE_WORDS,
     Block,
     LoopNode,
@@ -78,7 +80,7 @@ class StaticCost:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
-    """A shape ready to run: its generator function, source, static costs, requests per execution of a loop."""
+    """A shape ready to run: its generator function, the source of that, and its static costs."""
 
     function: Generator
     source: str
@@ -199,7 +201,9 @@ class _Writer:
         if self._counters:
             self._emit(f"if x{index}:")
         for name in self._counters:
-            self._lines.append("    " * (self._indent + 1) + f"{name} += ({name} - v{index}_{name}) * x{index}")
+            self._lines.append(
+                "    " * (self._indent + 1) + f"{name} += ({name} - v{index}_{name}) * x{index}"
+            )
         self._indent -= 1
 
     def _flush(self) -> None:
@@ -208,9 +212,9 @@ class _Writer:
             self._offset = 0
 
     def _block(self, block: Block) -> None:
-        stalls = [0] * 7
+        stalls = [0] * len(STALL_WORDS)
         fractions: list[tuple[int, int]] = []
-        self._dynamic = {entry: self._reach - 1 for entry in self._boundary}
+        self._dynamic = dict.fromkeys(self._boundary, self._reach - 1)
         self._pending = {}
         for position, step in enumerate(block.steps):
             self._sources(step, position, stalls)
@@ -235,7 +239,7 @@ class _Writer:
                 self._emit(f"    t += {branch_stall * TIME_SCALE}")
             elif numerator:
                 self._offset += branch_stall
-                stalls[4] += branch_stall
+                stalls[BRANCH_STALL] += branch_stall
         for register, (ready, cause) in self._pending.items():
             if (register, cause) in self._boundary:
                 if ready > self._offset:
@@ -249,11 +253,10 @@ class _Writer:
         """Wait for the operands of `step`."""
         for register in step.srcs:
             known = self._pending.get(register)
-            if known is not None:
-                if known[0] > self._offset:
-                    stalls[known[1]] += known[0] - self._offset
-                    self._offset = known[0]
-                    continue
+            if known is not None and known[0] > self._offset:
+                stalls[known[1]] += known[0] - self._offset
+                self._offset = known[0]
+                continue
             for (candidate, cause), last in list(self._dynamic.items()):
                 if candidate == register and position <= last:
                     self._anchor(position, 0)

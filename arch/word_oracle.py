@@ -1,4 +1,4 @@
-"""Word-level oracle: a small kernel, access by access, on SimPy. Slow, plain, and independent of the fast model.
+"""Word-level oracle: a small kernel, access by access, on SimPy. Slow, plain, independent of the fast model.
 
 It shares only the instruction streams (`arch.isa`) and the timing parameters with `arch.pipeline` and
 `arch.contention`; scoreboard and arbitration are written a second time, as the hardware would do it: every
@@ -7,24 +7,26 @@ unit looks at its waiting requests once a cycle, after all of them have arrived,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
 import simpy
+from simpy.events import EventPriority
 
 from arch.isa import FPU_OPS, CoreWork, Instruction, Loop, Node, Op, TeamWork
 from arch.pricing import CoreCost, TeamCost, Traffic
 from arch.scoreboard import MAX_FRACTION_DENOMINATOR, STALL_WORDS
 from arch.timing import SocTiming
 
-_AFTER_ALL_REQUESTS = 5
+_AFTER_ALL_REQUESTS = EventPriority(5)
 """SimPy priority of an arbiter's decision: later than everything else in the same cycle."""
 
 _DMA_MASTER = 1000
 """Number of the first DMA port; higher numbers lose against lower ones of the same age."""
 
-_Process = Iterator[simpy.Event]
+_Process = Generator[simpy.Event, Any, None]
 
 
 @dataclass(slots=True)
@@ -116,18 +118,17 @@ class WordOracle:
                     env.process(self._dma(_DMA_MASTER + 10 * index))
         env.run(until=env.all_of(processes))
         absent = (_Core(), 0)
-        return TeamCost(
-            tuple(self._cost(*cores.get(number, absent)) for number in range(len(work.cores)))
-        )
+        return TeamCost(tuple(self._cost(*cores.get(number, absent)) for number in range(len(work.cores))))
 
     def _cost(self, core: _Core, start: int) -> CoreCost:
         stalls = tuple((word, core.stalls[word]) for word in STALL_WORDS if core.stalls.get(word))
         return CoreCost(core.end - start, core.instructions, stalls)
 
     def _dma(self, first_master: int) -> _Process:
-        """One direction of the DMA: two ports that share an endless linear word stream."""
+        """One direction of the DMA: one-word ports that share an endless linear word stream."""
         word = 0
-        outstanding: list[simpy.Event | None] = [None, None]
+        ports = self._timing.dma.l1_bytes_per_cycle // self._timing.l1.word_bytes
+        outstanding: list[simpy.Event | None] = [None] * ports
         while True:
             for port, access in enumerate(outstanding):
                 if access is None or access.triggered:

@@ -61,7 +61,7 @@ def soc(
         l1=L1Timing(65536, 16, 4, conflicts, 2048, 1024),
         l2=irrelevant(L2Timing),
         l3=irrelevant(L3Timing),
-        dma=irrelevant(DmaTiming),
+        dma=dataclasses.replace(irrelevant(DmaTiming), l1_bytes_per_cycle=8),
         event_unit=dataclasses.replace(
             irrelevant(EventUnitTiming), fork_master_cycles=40, fork_worker_cycles=11, fork_push_cycles=20
         ),
@@ -71,7 +71,9 @@ def soc(
     return dataclasses.replace(timing, **changes)
 
 
-def ins(op: Op, dst: int = -1, *srcs: int, stream: int = -1, taken: float = 0.0, width: int = 4) -> Instruction:
+def ins(
+    op: Op, dst: int = -1, *srcs: int, stream: int = -1, taken: float = 0.0, width: int = 4
+) -> Instruction:
     """Short spelling of an instruction."""
     return Instruction(op, dst, srcs, stream, taken, width)
 

@@ -1,4 +1,4 @@
-"""The cluster micro-model: exact against the word-level oracle, windows, memoisation, and measured patterns."""
+"""The cluster micro-model: exact against the word-level oracle, windows, memoisation, measured patterns."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from arch.pricing import TeamCost, Traffic
 from arch.team_pricer import TeamPricer
 from arch.timing import SocTiming
 from arch.word_oracle import WordOracle
+from configs.errors import InputError
 
 TOGETHER = dataclasses.replace(
     soc().event_unit, fork_master_cycles=0, fork_push_cycles=0, fork_worker_cycles=0
@@ -83,7 +84,9 @@ def test_cores_on_one_static_fpu_share_it_and_others_do_not_notice():
 
 def test_dynamic_fpus_serve_four_of_eight_cores_each_cycle():
     fma = CoreWork((Loop(10, (ins(Op.FMA, 1, 2, 3),), hardware=True),))
-    assert TeamPricer(soc(fpu=DYNAMIC_FPU, event_unit=TOGETHER)).price(TeamWork("fma", (fma,) * 4)).cycles == 10
+    assert (
+        TeamPricer(soc(fpu=DYNAMIC_FPU, event_unit=TOGETHER)).price(TeamWork("fma", (fma,) * 4)).cycles == 10
+    )
     costs = TeamPricer(soc(fpu=DYNAMIC_FPU, event_unit=TOGETHER)).price(TeamWork("fma", (fma,) * 8)).cores
     assert [core.cycles for core in costs] == [19] * 4 + [20] * 4
 
@@ -137,7 +140,9 @@ MACHINES = st.sampled_from(
 )
 def test_random_teams_equal_the_oracle(cores, timing, traffic):
     big_cache = dataclasses.replace(timing.icache, private_bytes=1 << 20)
-    fast, oracle = both(dataclasses.replace(timing, icache=big_cache), TeamWork("random", tuple(cores)), traffic)
+    fast, oracle = both(
+        dataclasses.replace(timing, icache=big_cache), TeamWork("random", tuple(cores)), traffic
+    )
     assert fast == oracle
     for core in fast.cores:
         assert core.cycles == core.instructions + sum(cycles for _, cycles in core.stalls)
@@ -201,7 +206,7 @@ def perturbations() -> list[tuple[str, SocTiming, TeamWork, Traffic]]:
         ("conflicts", soc(fpu=STATIC_FPU), work, Traffic.NONE),
         ("fpu map", soc(conflicts=True, fpu=DYNAMIC_FPU), work, Traffic.NONE),
         ("fpu private", soc(conflicts=True), work, Traffic.NONE),
-        ("load-use", core_change(load_use_stall_cycles=0), work, Traffic.NONE),
+        ("load-use", core_change(load_use_stall_cycles=3), work, Traffic.NONE),
         ("branch", core_change(branch_taken_stall_cycles=3), work, Traffic.NONE),
     ]
 
@@ -290,7 +295,7 @@ def test_measured_sharing_of_fpus_and_division(name, body, count, cores, slowest
     assert min(core.cycles for core in costs) == pytest.approx(fastest, abs=tolerance)
 
 
-# dma-contention.csv, L2toL1, 16 KiB, conflicts on, same_word_1of2: loads per 1000 of ideal by number of cores.
+# dma-contention.csv, L2toL1, 16 KiB, conflicts on, same_word_1of2: loads per 1000 of ideal by core count.
 LOADS_BESIDE_DMA = {3: 571, 4: 441, 5: 347, 6: 291, 7: 256}
 """From 3 cores on the bank is saturated; below, the measured loop's own overhead (a tenth) shows."""
 
@@ -302,3 +307,8 @@ def test_measured_loads_beside_dma(cores):
     pricer = TeamPricer(soc(conflicts=True, event_unit=TOGETHER))
     share = 1001 / pricer.price(team, Traffic.IN).cycles
     assert share == pytest.approx(LOADS_BESIDE_DMA[cores] / 1000, rel=0.05)
+
+
+def test_more_cores_than_the_model_numbers_are_refused():
+    with pytest.raises(InputError, match="17 cores"):
+        TeamPricer(soc()).price(loads(4, 4, 17))

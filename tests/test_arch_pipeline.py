@@ -18,9 +18,10 @@ from arch_pricing_cases import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arch.code_fetch import miss_share
 from arch.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWork
 from arch.pricing import CoreCost
-from arch.scoreboard import NestReader, miss_share
+from arch.scoreboard import NestReader
 from arch.team_pricer import TeamPricer
 from arch.word_oracle import WordOracle
 from configs.errors import InputError
@@ -130,7 +131,7 @@ def test_shapes_are_shared_between_works_that_differ_in_numbers_only():
     assert len(shapes) == 1
 
 
-# Cycles per operation on core 0, measured on GVSoC, micro.csv group cluster_pe0 (all four configurations equal).
+# Cycles per operation on core 0, measured on GVSoC, micro.csv group cluster_pe0 (four configurations equal).
 MICRO = [
     ("nop", [ins(Op.ALU)], 64, 1.000),
     ("addi_dep", [ins(Op.ALU, 1, 1)], 64, 1.031),
