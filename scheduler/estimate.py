@@ -38,26 +38,29 @@ class TileCost:
 
 
 def estimate_cycles(tiling: Tiling, cost: TileCost, tiler: Tiler) -> int:
-    """Cycles of the tile loop: sum of loads, kernels and stores, overlapped when there are several buffers.
+    """Cycles of the tile loop from first load to last store; tiles of equal shape are priced once.
 
-    Tiles of equal shape are priced once. With depth >= 2 a tile costs the longer of its computation and its
-    transfers; with depth 1 their sum.
+    One buffer per operand: sum of loads, kernels and stores. More: first load, then per tile the longer of
+    its kernels and the transfers beside them, then the last store.
     """
     layout = lay_out(tiling, 0)
     priced: dict[object, int] = {}
     regions: dict[str, object] = {}
-    total_cycles = 0
+    compute_cycles: list[int] = []
+    load_cycles: list[int] = []
+    store_cycles: list[int] = []
     for task in tiling.tiles:
         shape = tuple(operand.shape for operand in (*task.inputs, *task.outputs))
         if shape not in priced:
             priced[shape] = cost.compute_cycles(task, layout)
-        moved_cycles = 0
-        for operand in (*task.inputs, *task.outputs):
-            if regions.get(operand.tensor) != operand.region:
-                regions[operand.tensor] = operand.region
-                moved_cycles += cost.transfer_cycles(tiler.operand_bytes(operand))
-        if tiler.buffer_depth > 1:
-            total_cycles += max(priced[shape], moved_cycles)
-        else:
-            total_cycles += priced[shape] + moved_cycles
-    return total_cycles
+        compute_cycles.append(priced[shape])
+        fresh = [operand for operand in task.inputs if regions.get(operand.tensor) != operand.region]
+        regions.update({operand.tensor: operand.region for operand in fresh})
+        load_cycles.append(sum(cost.transfer_cycles(tiler.operand_bytes(operand)) for operand in fresh))
+        store_cycles.append(sum(cost.transfer_cycles(tiler.operand_bytes(item)) for item in task.outputs))
+    if tiler.buffer_depth == 1:
+        return sum(compute_cycles) + sum(load_cycles) + sum(store_cycles)
+    # Loads and stores have an engine each: beside tile t run the load of t + 1 and the store of t - 1.
+    beside = [max(pair) for pair in zip([*load_cycles[1:], 0], [0, *store_cycles[:-1]], strict=True)]
+    overlapped = sum(max(pair) for pair in zip(compute_cycles, beside, strict=True))
+    return load_cycles[0] + overlapped + store_cycles[-1]

@@ -122,14 +122,13 @@ def _choose(
     tile_cost = TileCost(timing, pricer)
     candidates = tiler.fitting(available_bytes)
     best = min(candidates, key=lambda tiling: (estimate_cycles(tiling, tile_cost, tiler), len(tiling.tiles)))
-    if options.buffer_depth > 1 and len(best.tiles) > 1:
+    if options.buffer_depth > 1 and len(candidates[0].tiles) > 1:
         single = Tiler(tiler.op, tiler.tensors, tiler.lowering, tiler.choice, 1)
-        if single.build(tiler.extents, available_bytes) is not None:
+        fewest = len(single.fitting(available_bytes, keep=1)[0].tiles)
+        if fewest < len(candidates[0].tiles):
             notes.append(
-                f"{tiler.op.name}: {options.buffer_depth} buffers per operand cut it into {len(best.tiles)} "
-                "tiles of "
-                + ", ".join(f"{name}={size}" for name, size in best.sizes)
-                + "; with single buffering it fits whole"
+                f"{tiler.op.name}: tiles shrank to hold {options.buffer_depth} buffers per operand in L1: "
+                f"{len(best.tiles)} tiles, where {fewest} would fit with single buffering"
             )
     return best
 
