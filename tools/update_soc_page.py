@@ -1,0 +1,144 @@
+"""Write docs/socs.md, the page about the SoC presets, from the files in configs/soc.
+
+Run it after a change of a preset: ``python tools/update_soc_page.py``. A test compares the committed page
+with what this program would write.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from pathlib import Path
+
+from arch.soc_config import soc_from_parameters
+from configs.library import list_names
+from configs.parameters import PROFILES, Parameter, ParameterTree, Value, load_parameters
+from pulptrain.commands.listing import size_text
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "socs.md"
+BASE = "pulp-open"
+
+INTRODUCTION = """\
+# SoC presets
+
+<!-- Written by tools/update_soc_page.py from configs/soc; do not edit. -->
+
+`--soc NAME` takes one of these, or the path of a file of your own (`base: NAME` in it changes single values
+of a preset). `pulptrain list socs` prints the first table; `--set path=value` changes one value of a run.
+
+Every value has a unit, a meaning and a source, and may differ between the timing profiles: `rtl` is the
+hardware, `gvsoc` what the GVSoC simulator does. **assumed** marks a value that no source at hand gives: it
+was recalled, derived with a guess in between, or taken over from another chip, as its source says. The fewer
+assumed values a result leans on, the more it says about the chip. `pulptrain list socs --json` names them.
+A preset takes every value it does not mention from `pulp-open`, with the source given there.
+"""
+
+
+def soc_page() -> str:
+    """The whole page, in Markdown."""
+    names = sorted(list_names("soc"), key=lambda name: (name != BASE, name))
+    trees = {name: {profile: load_parameters(name, profile) for profile in PROFILES} for name in names}
+    parts = [INTRODUCTION, _overview(trees.values()), f"## {BASE}\n", _notes(BASE)]
+    parts += [_parameters_of_base(trees[BASE])]
+    for name, tree in trees.items():
+        if name != BASE:
+            parts += [f"## {name}\n", _notes(name), _changes(trees[BASE], tree)]
+    return "\n".join(parts)
+
+
+def _overview(presets: Iterable[dict[str, ParameterTree]]) -> str:
+    titles = (
+        *("preset", "cores", "FPUs", "div/sqrt", "L1", "banks", "L2", "L3"),
+        *("cluster / SoC / peripheral MHz", *(f"assumed ({profile})" for profile in PROFILES)),
+    )
+    rows = []
+    for trees in presets:
+        tree = trees["rtl"]
+        soc = soc_from_parameters(tree)
+        clocks = (soc.clock.cluster_hz, soc.clock.soc_hz, soc.clock.peripheral_hz)
+        rows.append(
+            (
+                f"[{tree.name}](#{tree.name})",
+                soc.cores,
+                f"{soc.fpu.count} {soc.fpu.mapping}",
+                soc.fpu.divsqrt_count,
+                size_text(soc.l1.size_bytes),
+                soc.l1.banks,
+                size_text(soc.l2.size_bytes),
+                size_text(soc.l3.size_bytes),
+                " / ".join(f"{hertz / 1e6:g}" for hertz in clocks),
+                *(f"{len(trees[profile].assumed)} of {len(tree)}" for profile in PROFILES),
+            )
+        )
+    return _table(titles, rows)
+
+
+def _notes(name: str) -> str:
+    """The comment at the head of a preset's file, as paragraph."""
+    text = (ROOT / "configs" / "soc" / f"{name}.yaml").read_text(encoding="utf-8")
+    comment = [line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), text.splitlines())]
+    return "\n".join(comment) + "\n"
+
+
+def _parameters_of_base(trees: dict[str, ParameterTree]) -> str:
+    rows = [
+        (f"`{path}`", *_values(trees, path), parameter.unit, parameter.description, _sources(trees, path))
+        for path, parameter in trees["rtl"].items()
+    ]
+    return _table(("parameter", *PROFILES, "unit", "meaning", "source"), rows)
+
+
+def _changes(base: dict[str, ParameterTree], trees: dict[str, ParameterTree]) -> str:
+    """What a preset says otherwise than the base: another value, or another source for the same value."""
+    rows = []
+    for path, parameter in trees["rtl"].items():
+        if any(_said(base[profile][path]) != _said(trees[profile][path]) for profile in PROFILES):
+            rows.append((f"`{path}`", *_values(trees, path), parameter.unit, _sources(trees, path)))
+    return _table(("parameter", *PROFILES, "unit", "source"), rows)
+
+
+def _said(parameter: Parameter) -> tuple[Value, str, bool]:
+    return parameter.value, parameter.source, parameter.assumed
+
+
+def _values(trees: dict[str, ParameterTree], path: str) -> list[str]:
+    """The value of each profile, with a mark where it is assumed."""
+    parameters = (trees[profile][path] for profile in PROFILES)
+    return [_value_text(each) + (" (assumed)" if each.assumed else "") for each in parameters]
+
+
+def _value_text(parameter: Parameter) -> str:
+    value = parameter.value
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if parameter.unit == "B" and value:
+        return size_text(int(value))
+    if parameter.unit == "Hz":
+        return f"{float(value) / 1e6:g} MHz"
+    return str(value)
+
+
+def _sources(trees: dict[str, ParameterTree], path: str) -> str:
+    """The source, or one per profile where they differ."""
+    sources = {profile: trees[profile][path].source for profile in PROFILES}
+    if len(set(sources.values())) == 1:
+        return sources[PROFILES[0]]
+    return "; ".join(f"*{profile}*: {source}" for profile, source in sources.items())
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
+    lines += ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Write the page."""
+    PAGE.write_text(soc_page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
