@@ -178,3 +178,34 @@ def test_list_names_what_there_is(kind: str, capsys: pytest.CaptureFixture[str])
     assert rows
     expected = {"socs": "pulp-open", "models": "digits-cnn", "kernels": "mm", "primitives": "conv2d"}
     assert expected[kind] in table
+
+
+SOC = """name: mine
+base: pulp-open
+description: pulp-open with a smaller L1
+parameters:
+  l1:
+    size_bytes: {value: 32 KiB, source: a test}
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "hint"),
+    [
+        (("", ""), ""),
+        (("size_bytes", "size_byts"), "mine.yaml:6"),
+        (("32 KiB", "32 KB"), "mine.yaml:6"),
+        (("  l1:", "  l1:\n    banks: {value: 8, source: a}\n  l1:"), "mine.yaml:7"),
+        (("base: pulp-open", "base: pulp-closed"), "mine.yaml:2"),
+    ],
+)
+def test_a_soc_file_of_the_user_runs_and_its_faults_name_file_and_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], hint: str
+) -> None:
+    soc = write(tmp_path / "mine.yaml", SOC.replace(*change) if change[0] else SOC)
+    code = run(["run", "digits-cnn", "--soc", soc, "--json"])
+    captured = capsys.readouterr()
+    assert code == (2 if hint else 0)
+    assert hint in captured.err
+    if not hint:
+        assert json.loads(captured.out)["capacity_bytes"]["l1"] == 32 * 1024 - 9 * 1024

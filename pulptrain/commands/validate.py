@@ -74,7 +74,7 @@ def command(
 
 
 def report(done: Validation, group_by: Sequence[str] = ()) -> dict[str, Any]:
-    """The JSON object of the contract; `groups` where asked for; columns the KIND does not use go with rows."""
+    """The JSON object of the contract, `groups` if asked for; rows keep the columns the KIND does not use."""
     kind = done.kind.name
     summary: dict[str, Any] = {"kind": kind, **figures(done.results, kind)}
     if group_by:

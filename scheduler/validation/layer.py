@@ -224,6 +224,42 @@ def _empty(case: Case, layer: Layer, kernel: str) -> list[Pass]:
     return [Pass(TeamWork("empty", (CoreWork(()),) * case.number("cores")))]
 
 
+TUTORIAL_OUTPUTS = 32
+"""Outputs of the linear layer of the PULP-TrainLib tutorial network; the row gives its convolution only."""
+
+
+def _tutorial_step(case: Case, layer: Layer, kernel: str) -> list[Pass]:
+    """One step of the tutorial network: conv2d, ReLU, linear, MSE, SGD; the first layer has no IG.
+
+    With the default kernel ``mm`` the library takes ``mm_M`` for the input gradient of the linear layer.
+    """
+    _check_window(case, layer)
+    activation = Layer(layer.co, layer.ho, layer.wo, layer.co, 1, 1, 1, 0)
+    linear = Layer(activation.elements, 1, 1, TUTORIAL_OUTPUTS, 1, 1, 1, 0)
+    output = Layer(TUTORIAL_OUTPUTS, 1, 1, TUTORIAL_OUTPUTS, 1, 1, 1, 0)
+    weights = [
+        Layer(layer.co * layer.ci * layer.hk * layer.wk, 1, 1, 1, 1, 1, 1, 0),
+        Layer(linear.ci * linear.co, 1, 1, 1, 1, 1, 1, 0),
+    ]
+    steps: list[tuple[str, str, Layer]] = [
+        ("conv2d", "FW", layer),
+        ("relu", "FW", activation),
+        ("linear", "FW", linear),
+        ("loss_mse", "FW", output),
+        ("loss_mse", "BW", output),
+        ("linear", "WG", linear),
+        ("linear", "IG", linear),
+        ("relu", "BW", activation),
+        ("conv2d", "WG", layer),
+        *(("sgd", "UPD", item) for item in weights),
+    ]
+    passes = []
+    for primitive, step, extents in steps:
+        chosen = "mm_M" if (primitive, step, kernel) == ("linear", "IG", "mm") else kernel
+        passes += STEPS[primitive, step](case, extents, chosen)
+    return passes
+
+
 STEPS: dict[tuple[str, str], Builder] = {
     ("conv2d", "FW"): _conv_forward,
     ("conv2d", "WG"): _conv_weight_gradient,
@@ -244,6 +280,7 @@ STEPS: dict[tuple[str, str], Builder] = {
     ("loss_ce", "FW"): _loss("cross_entropy_fw", gradient=False),
     ("loss_ce", "BW"): _loss("cross_entropy_bw", gradient=True),
     ("empty_fork", "-"): _empty,
+    ("tutorial_step", "TOTAL"): _tutorial_step,
 }
 """(primitive, step) -> its passes, in CHW."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,18 +25,26 @@ Progress = Callable[[int, int], None]
 """Called with (rows done, rows in all)."""
 
 
+Answer = Prediction | InputError
+"""What a worker says about a row."""
+
+
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Predictions of the rows of a file, in file order; fewer than `asked` if it was interrupted."""
+    """Predictions of the rows of a file, in file order; fewer than `asked` if it was interrupted.
+
+    `refused` are the errors of rows that cannot be predicted; empty unless they were asked to be kept.
+    """
 
     kind: Kind
     results: tuple[Result, ...]
+    refused: tuple[InputError, ...]
     asked: int
 
     @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended it early."""
-        return len(self.results) < self.asked
+        return len(self.results) + len(self.refused) < self.asked
 
 
 def default_workers() -> int:
@@ -51,13 +59,14 @@ def validate(
     workers: int | None = None,
     selections: Sequence[Selection] = (),
     group_by: Sequence[str] = (),
+    keep_going: bool = False,
     progress: Progress | None = None,
 ) -> Validation:
     """Predict every selected row of a file.
 
     `group_by` are columns the caller will group by: they must exist. The result does not depend on `workers`.
-    Raises InputError (ConfigError) naming ``file:line`` for anything
-    that cannot be read, and for the first row that cannot be predicted. Ctrl-C keeps the rows done so far.
+    Ctrl-C keeps the rows done so far. Raises InputError (ConfigError) naming ``file:line`` for anything that
+    cannot be read, and for the first row that cannot be predicted; with `keep_going` such rows are `refused`.
     """
     found = kind_named(kind)
     workers = default_workers() if workers is None else workers
@@ -69,42 +78,55 @@ def validate(
             cure = suggestion(column, tuple(cases[0].cells))
             raise InputError(f"no column '{column}' in {path}", where="--group-by", cure=cure)
     tasks = [cases[start : start + ROWS_PER_TASK] for start in range(0, len(cases), ROWS_PER_TASK)]
-    predictions: list[Prediction] = []
+    answers: list[Answer] = []
+    parts = (
+        (predict_rows(kind, task) for task in tasks)
+        if workers == 1 or len(tasks) == 1
+        else _in_parallel(kind, tasks, workers)
+    )
     try:
-        if workers == 1 or len(tasks) == 1:
-            for task in tasks:
-                predictions += predict_rows(kind, task)
-                _report(progress, predictions, cases)
-        else:
-            for part in _in_parallel(kind, tasks, workers):
-                predictions += part
-                _report(progress, predictions, cases)
+        for part in parts:
+            answers += part
+            for answer in part:
+                if isinstance(answer, InputError) and not keep_going:
+                    raise answer
+            if progress is not None:
+                progress(len(answers), len(cases))
     except KeyboardInterrupt:
         # What is done is kept; `Validation.interrupted` tells.
         pass
-    results = tuple(Result(case, value) for case, value in zip(cases, predictions, strict=False))
-    return Validation(found, results, len(cases))
+    finally:
+        parts.close()
+    results = tuple(
+        Result(case, answer)
+        for case, answer in zip(cases, answers, strict=False)
+        if isinstance(answer, Prediction)
+    )
+    refused = tuple(answer for answer in answers if isinstance(answer, InputError))
+    return Validation(found, results, refused, len(cases))
 
 
-def predict_rows(kind: str, cases: Sequence[Case]) -> list[Prediction]:
-    """Predict some rows, one after another. Raises InputError naming the first row that cannot be."""
+def predict_rows(kind: str, cases: Sequence[Case]) -> list[Answer]:
+    """Predict some rows, one after another; a row that cannot be predicted gives the error that names it."""
     predict = kind_named(kind).predict
     return [_predict(predict, case) for case in cases]
 
 
-def _predict(predict: Callable[[Case], Prediction], case: Case) -> Prediction:
+def _predict(predict: Callable[[Case], Prediction], case: Case) -> Answer:
     try:
         return predict(case)
     except PulptrainError as error:
-        if error.where == case.where:
-            raise
+        if error.where == case.where and isinstance(error, InputError):
+            return error
         # Whatever a model complains about, the place to look is the row.
         place = f"{error.where}: " if error.where else ""
-        raise case.error(f"{place}{error.message}", error.cure) from None
+        return case.error(f"{place}{error.message}", error.cure)
 
 
-def _in_parallel(kind: str, tasks: Sequence[tuple[Case, ...]], workers: int) -> Iterator[list[Prediction]]:
-    """The predictions of all tasks, in their order."""
+def _in_parallel(
+    kind: str, tasks: Sequence[tuple[Case, ...]], workers: int
+) -> Generator[list[Answer], None, None]:
+    """The answers to all tasks, in their order."""
     pool = ProcessPoolExecutor(min(workers, len(tasks)), initializer=_ignore_interrupt)
     try:
         for future in [pool.submit(predict_rows, kind, task) for task in tasks]:
@@ -116,8 +138,3 @@ def _in_parallel(kind: str, tasks: Sequence[tuple[Case, ...]], workers: int) -> 
 def _ignore_interrupt() -> None:
     """Ctrl-C reaches every process of the group; only the parent shall act on it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _report(progress: Progress | None, predictions: Sequence[Prediction], cases: Sequence[Case]) -> None:
-    if progress is not None:
-        progress(len(predictions), len(cases))

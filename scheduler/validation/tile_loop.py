@@ -15,12 +15,14 @@ from arch.timing import SocTiming
 class Tile:
     """One turn of the loop: commands that fetch what is not there yet, the kernel, the command that stores.
 
-    `team` is None in a run that only moves data. Every command is a transfer of its own.
+    `team` is None in a run that only moves data. Every command is a transfer of its own. `code_cycles` is
+    what the master spends on working out the addresses of the tile before it fetches.
     """
 
     fetch: tuple[Command, ...]
     team: TeamWork | None
     store: Command
+    code_cycles: int = 0
 
 
 class _Actions:
@@ -30,6 +32,10 @@ class _Actions:
     def push(self, command: Command) -> int:
         self.all.append(DmaStart(len(self.all), commands=(command,)))
         return len(self.all) - 1
+
+    def fetch(self, tile: Tile) -> list[int]:
+        self.all += master_code(len(self.all), tile.code_cycles)
+        return [self.push(command) for command in tile.fetch]
 
     def wait(self, transfers: Sequence[int]) -> None:
         for transfer in transfers:
@@ -50,16 +56,15 @@ def tile_loop(tiles: Sequence[Tile], *, double: bool) -> list[Action]:
     actions = _Actions()
     if not double:
         for tile in tiles:
-            actions.wait([actions.push(command) for command in tile.fetch])
+            actions.wait(actions.fetch(tile))
             actions.compute(tile.team)
             actions.wait([actions.push(tile.store)])
         return actions.all
-    fetched = [actions.push(command) for command in tiles[0].fetch]
+    fetched = actions.fetch(tiles[0])
     stored: list[int] = []
     for index, tile in enumerate(tiles):
         actions.wait(fetched)
-        following = tiles[index + 1].fetch if index + 1 < len(tiles) else ()
-        fetched = [actions.push(command) for command in following]
+        fetched = actions.fetch(tiles[index + 1]) if index + 1 < len(tiles) else []
         actions.compute(tile.team)
         actions.wait(stored)
         stored = [actions.push(tile.store)]
@@ -67,21 +72,42 @@ def tile_loop(tiles: Sequence[Tile], *, double: bool) -> list[Action]:
     return actions.all
 
 
-def bare_pushes(timing: SocTiming) -> SocTiming:
-    """The machine when the code around a push has its addresses and lock at hand.
+FURTHER_WAIT_CYCLES = 12
+"""A wait for a transfer that has ended, in a series of waits.
 
-    The micro-benchmarks push command after command with nothing between: each costs what the machine calls a
-    further command of a series, also the first under its transfer ID.
+Fitted: what each further small transfer of 1d_queued in dma.csv adds, less its push.
+"""
+
+
+def bare_calls(timing: SocTiming) -> SocTiming:
+    """The machine as the micro-benchmarks drive its DMA: call after call with nothing between.
+
+    A push costs what the machine calls a further command of a series, also the first under its ID, and waits
+    are shorter by the part of them that a lone wait pays once, see `lone_call`.
     """
-    cost_cycles = timing.dma.program_next_cycles
-    dma = dataclasses.replace(timing.dma, program_1d_cycles=cost_cycles)
+    once_cycles = timing.dma.wait_done_cycles - FURTHER_WAIT_CYCLES
+    dma = dataclasses.replace(
+        timing.dma,
+        program_1d_cycles=timing.dma.program_next_cycles,
+        wait_done_cycles=timing.dma.wait_done_cycles - once_cycles,
+        wait_sleep_min_cycles=max(0, timing.dma.wait_sleep_min_cycles - once_cycles),
+        wait_wake_cycles=max(0, timing.dma.wait_wake_cycles - once_cycles),
+    )
     return dataclasses.replace(timing, dma=dma)
 
 
-def preparation(timing: SocTiming) -> list[Action]:
-    """What the first push of a series costs more than the others, as instructions of the master."""
-    extra_cycles = timing.dma.program_1d_cycles - timing.dma.program_next_cycles
-    if extra_cycles <= 0:
+def lone_call(timing: SocTiming) -> tuple[int, int]:
+    """Cycles a lone push and a lone wait cost more than one in a series of them."""
+    dma = timing.dma
+    return (
+        max(0, dma.program_1d_cycles - dma.program_next_cycles),
+        max(0, dma.wait_done_cycles - FURTHER_WAIT_CYCLES),
+    )
+
+
+def master_code(number: int, cycles: int) -> list[Action]:
+    """Action `number`: the master executes straight-line code for some cycles."""
+    if cycles <= 0:
         return []
-    code = CoreWork((Instruction(Op.ALU),) * extra_cycles)
-    return [Compute(0, team=TeamWork("DMA series prologue", (code,)), fork=False)]
+    code = CoreWork((Instruction(Op.ALU),) * cycles)
+    return [Compute(number, team=TeamWork("code around the DMA", (code,)), fork=False)]

@@ -7,7 +7,7 @@ from scheduler.validation.cases import CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.machines import machine_of, program_cycles
 from scheduler.validation.placement import placed
 from scheduler.validation.prediction import Prediction
-from scheduler.validation.tile_loop import Tile, bare_pushes, tile_loop
+from scheduler.validation.tile_loop import Tile, bare_calls, tile_loop
 from trainlib.kernels.catalogue import elementwise_work, matmul_work
 
 COLUMNS = (
@@ -33,7 +33,7 @@ def predict(case: Case) -> Prediction:
         command.l1_address + command.size_bytes for tile in tiles for command in (*tile.fetch, tile.store)
     )
     l2_bytes = 1 + max(tile.store.external_address + tile.store.size_bytes for tile in tiles)
-    timing = bare_pushes(machine_of(case, l1_bytes=l1_bytes, l2_bytes=l2_bytes))
+    timing = bare_calls(machine_of(case, l1_bytes=l1_bytes, l2_bytes=l2_bytes))
     return Prediction(program_cycles(timing, case.id, tile_loop(tiles, double=double)))
 
 

@@ -1,0 +1,130 @@
+"""`pulptrain validate` as a user meets it: tables, JSON, groups, errors with file:line, Ctrl-C, the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pulptrain.__main__ import run
+from pulptrain.commands import validate as command
+from scheduler.validation import page, runner
+
+MEASURED = Path(__file__).parent.parent / "measured"
+DMA = str(MEASURED / "dma.csv.gz")
+SHORT = ["validate", "dma", DMA, "--where", "test=1d", "--workers", "1"]
+
+
+def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert run([*SHORT, *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_json_holds_the_figures_and_every_row(capsys: pytest.CaptureFixture[str]) -> None:
+    report = json.loads(output(capsys, "--json", "--group-by", "direction,bank_conflicts"))
+    assert report["cases"] == len(report["rows"]) == 56
+    assert {
+        "mape_percent",
+        "median_percent",
+        "p95_percent",
+        "max_percent",
+        "bias_percent",
+        "rank_correlation",
+        "noise_percent",
+    } <= set(report)
+    row = report["rows"][0]
+    assert row["id"] == "1d-8-1-0-1-L2toL1-0-0-A"
+    assert row["measured"] == 34
+    assert row["error_percent"] == pytest.approx(100 * (row["predicted"] - 34) / 34)
+    assert row["cycles_program"] == "16", "a column the KIND does not use is carried through"
+    assert [group["group"] for group in report["groups"]] == [
+        {"direction": direction, "bank_conflicts": conflicts}
+        for conflicts in "01"
+        for direction in ("l2_to_l1", "l1_to_l2")
+    ]
+    assert sum(group["cases"] for group in report["groups"]) == 56
+
+
+def test_json_is_the_same_from_run_to_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert output(capsys, "--json") == output(capsys, "--json")
+
+
+def test_the_table_names_groups_and_the_rows_farthest_off(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys)
+    assert "l2_to_l1" in text
+    assert "mean |err| %" in text
+    assert "farthest off of 56 rows" in text
+    worst = text[text.index("farthest off") :].splitlines()
+    assert len(worst) == 2 + command.WORST_ROWS
+    assert all(line.startswith("1d-") for line in worst[2:])
+    assert output(capsys, "--quiet") == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["validate", "dmaa", DMA], "dma"),
+        (["validate", "dma", "absent.csv"], "absent.csv"),
+        (["validate", "mm", DMA], "dma.csv.gz:1: column 'codegen' is missing"),
+        ([*SHORT, "--group-by", "directoin"], "direction"),
+        ([*SHORT, "--where", "cores=99"], "no row"),
+        ([*SHORT, "--where", "cores"], "write it as"),
+        ([*SHORT[:-1], "0"], "1 to"),
+    ],
+)
+def test_bad_input_exits_2_and_says_where(
+    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    assert hint in captured.err
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
+
+
+def test_ctrl_c_prints_what_is_done_and_exits_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    true_rows, calls = runner.predict_rows, []
+
+    def once(kind: str, cases: object) -> object:
+        if calls:
+            raise KeyboardInterrupt
+        calls.append(kind)
+        return true_rows(kind, cases)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(runner, "predict_rows", once)
+    assert run([*SHORT, "--json"]) == 130
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["cases"] == runner.ROWS_PER_TASK
+    assert f"{runner.ROWS_PER_TASK} of 56 rows" in captured.err
+
+
+def test_the_page_states_targets_sets_and_gaps(tmp_path: Path) -> None:
+    """On a few rows per file; the real page takes all of them."""
+    done = {}
+    for name, file in {**page.FILES, page.ANCHORS: page.ANCHORS}.items():
+        kind = "layer" if name == page.ANCHORS else name
+        cases = runner.read_cases(MEASURED / file, runner.kind_named(kind).columns)
+        few = tmp_path / file.removesuffix(".gz")
+        columns = list(cases[0].cells)
+        lines = [",".join(columns)] + [
+            ",".join(f'"{cell}"' for cell in case.cells.values()) for case in cases[:: len(cases) // 12]
+        ]
+        few.write_text("\n".join(lines))
+        done[name] = runner.validate(kind, few, workers=1, keep_going=True)
+    text = page.page(done)
+    assert text.count("\n### ") == len(done)
+    assert "| dma |" in text
+    assert "## What is not modelled" in text
+    refused = sum(len(item.refused) for item in done.values())
+    assert ("Rows without a model" in text) == (refused > 0)
+    page.draw(done, tmp_path / "a.png")
+    page.draw(done, tmp_path / "b.png")
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+def test_the_report_is_built_without_groups_unless_asked() -> None:
+    done = runner.validate("dma", DMA, workers=1, selections=[runner.Selection("test", ("1d",))])
+    assert "groups" not in command.report(done)

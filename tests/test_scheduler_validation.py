@@ -1,0 +1,479 @@
+"""Predicted against measured: strict reading, closed-form forks, tile loops, DMA series, workers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from arch.isa import CoreWork, Instruction, Loop, Op, TeamWork
+from arch.program import Command, Compute, DmaStart, DmaWait
+from configs.errors import ConfigError, InputError
+from scheduler.validation import dma, layer, loop, machines, mm, team, tile_loop, tiled, tiled_layers
+from scheduler.validation.cases import Case, Column, parse_selection, read_cases
+from scheduler.validation.kinds import KINDS
+from scheduler.validation.runner import predict_rows, validate
+
+MEASURED = Path(__file__).parent.parent / "measured"
+
+MM_HEADER = (
+    "id,soc,timing,bank_conflicts,fpus,codegen,kernel,dtype,n,k,m,trans_b,cores,cycles,cycles_kernel,"
+    "instructions,remark"
+)
+MM_ROW = "r1,pulp-open,gvsoc,0,private,clang-xpulp,mm,fp32,8,8,8,0,2,2000,1980,3000,hand-made"
+
+
+def mm_file(folder: Path, *rows: str, header: str = MM_HEADER) -> Path:
+    path = folder / "mm.csv"
+    path.write_text("\n".join((header, *rows)) + "\n")
+    return path
+
+
+def case(columns: tuple[Column, ...], **cells: str | int) -> Case:
+    """A row as `read_cases` would give it, on the machine of the measurements."""
+    machine = {"soc": "pulp-open", "timing": "gvsoc", "bank_conflicts": 0, "fpus": "private", "cycles": 1}
+    texts = {column.name: "" for column in columns} | machine | cells
+    values = {
+        column.name: texts[column.name]
+        if column.least is None
+        else (int(texts[column.name]) if texts[column.name] != "" else None)
+        for column in columns
+    }
+    return Case("row", "file:2", values, {name: str(cell) for name, cell in texts.items()})
+
+
+# Reading
+
+
+def test_a_compressed_file_reads_like_the_plain_one(tmp_path: Path) -> None:
+    plain = mm_file(tmp_path, MM_ROW)
+    packed = tmp_path / "mm.csv.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes(), mtime=0))
+    (a,), (b,) = read_cases(plain, mm.COLUMNS), read_cases(packed, mm.COLUMNS)
+    assert a.values == b.values
+    assert a.number("n") == 8
+    assert a.cells["remark"] == "hand-made"
+    assert (a.where, b.where) == (f"{plain}:2", f"{packed}:2")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (",8,8,8,", ",8,eight,8,", "column 'k': 'eight' is not a whole number"),
+        (",8,8,8,", ",8,8.5,8,", "'8.5' is not a whole number"),
+        (",8,8,8,", ",0,8,8,", "0 is not between 1"),
+        (",8,8,8,", ",8,,8,", "'' is not a whole number"),
+        (",8,8,8,", ",99999999999999999999999,8,8,", "is not between"),
+        ("fp32", "fp64", "'fp64' is not known"),
+        (",gvsoc,0,", ",gvsoc,2,", "'2' is not known"),
+        (",2000,", ",0,", "column 'cycles': 0 is not between 1"),
+        (",hand-made", "", "16 cells, but the header has 17"),
+    ],
+)
+def test_a_bad_cell_names_its_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+    path = mm_file(tmp_path, MM_ROW, MM_ROW.replace(old, new, 1))
+    with pytest.raises(ConfigError, match=r"row|cells") as caught:
+        read_cases(path, mm.COLUMNS)
+    assert caught.value.where == f"{path}:3"
+    assert message in caught.value.message
+
+
+@pytest.mark.parametrize("name", ["id", "soc", "kernel", "k", "cycles", "cycles_kernel", "instructions"])
+def test_a_missing_column_is_named(tmp_path: Path, name: str) -> None:
+    path = mm_file(tmp_path, MM_ROW, header=MM_HEADER.replace(f"{name},", f"no_{name},", 1))
+    with pytest.raises(ConfigError, match=f"column '{name}' is missing") as caught:
+        read_cases(path, mm.COLUMNS)
+    assert caught.value.where == f"{path}:1"
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read_cases(tmp_path / "absent.csv", mm.COLUMNS)
+    with pytest.raises(InputError, match="no row"):
+        read_cases(mm_file(tmp_path), mm.COLUMNS)
+    with pytest.raises(ConfigError, match="appears twice"):
+        read_cases(mm_file(tmp_path, MM_ROW, header=MM_HEADER.replace("remark", "id")), mm.COLUMNS)
+    for content in (b"not gzip", gzip.compress(MM_ROW.encode() * 50)[:-20], gzip.compress(b"\xff\xfe\xff")):
+        path = tmp_path / "bad.csv.gz"
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="cannot be read"):
+            read_cases(path, mm.COLUMNS)
+
+
+def test_rows_are_chosen_by_column_but_all_are_checked(tmp_path: Path) -> None:
+    other = MM_ROW.replace("r1,", "r2,").replace(",mm,", ",mm_u2,")
+    path = mm_file(tmp_path, MM_ROW, other)
+    assert [row.id for row in read_cases(path, mm.COLUMNS, [parse_selection("kernel=mm_u2,mm_4x4")])] == [
+        "r2"
+    ]
+    with pytest.raises(InputError, match="no column 'kernal'"):
+        read_cases(path, mm.COLUMNS, [parse_selection("kernal=mm")])
+    bad = mm_file(tmp_path, MM_ROW.replace(",8,8,8,", ",8,x,8,"), other)
+    with pytest.raises(ConfigError):
+        read_cases(bad, mm.COLUMNS, [parse_selection("kernel=mm_u2")])
+    with pytest.raises(InputError, match="cannot read"):
+        parse_selection("kernel")
+
+
+@pytest.mark.parametrize(
+    ("kind", "file"),
+    [
+        ("mm", "mm"),
+        ("loop", "loops"),
+        ("layer", "layer"),
+        ("layer", "tutorial-anchors"),
+        ("tiled", "tiled"),
+        ("tiled-layers", "tiled-layers"),
+        ("dma", "dma"),
+    ],
+)
+def test_every_measured_file_reads(kind: str, file: str) -> None:
+    assert len(read_cases(MEASURED / f"{file}.csv.gz", KINDS[kind].columns)) > 20
+
+
+# Rows that cannot be predicted
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "hint"),
+    [
+        ("pulp-open", "pulp-opn", "pulp-open"),
+        ("gvsoc", "gvsok", "gvsoc"),
+        ("clang-xpulp", "clang", "clang-xpulp"),
+        (",mm,", ",mm_3x3,", "mm_3x3"),
+        ("private", "3-way", "3-way"),
+    ],
+)
+def test_a_row_without_a_model_is_an_error_that_names_it(
+    tmp_path: Path, old: str, new: str, hint: str
+) -> None:
+    path = mm_file(tmp_path, MM_ROW, MM_ROW.replace("r1", "r2").replace(old, new, 1))
+    with pytest.raises(InputError, match="row 'r2'") as caught:
+        validate("mm", path, workers=1)
+    assert caught.value.where == f"{path}:3"
+    assert hint in str(caught.value)
+    kept = validate("mm", path, workers=1, keep_going=True)
+    assert [result.case.id for result in kept.results] == ["r1"]
+    assert [error.where for error in kept.refused] == [f"{path}:3"]
+    assert not kept.interrupted
+
+
+def test_an_unknown_kind_and_a_wrong_number_of_workers_are_refused(tmp_path: Path) -> None:
+    path = mm_file(tmp_path, MM_ROW)
+    with pytest.raises(InputError, match="unknown kind"):
+        validate("mmm", path)
+    with pytest.raises(InputError, match="0 workers"):
+        validate("mm", path, workers=0)
+    with pytest.raises(InputError, match="no column 'coers'"):
+        validate("mm", path, group_by=("coers",))
+
+
+# Machine
+
+
+def test_the_machine_follows_the_columns_of_the_row() -> None:
+    row = case(mm.COLUMNS, fpus="4-static", bank_conflicts=1, cores=2)
+    timing = machines.machine_of(row, l1_bytes=200_000, l2_bytes=3_000_000)
+    assert (timing.fpu.mapping, timing.fpu.count) == ("static", 4)
+    assert timing.l1.bank_conflicts
+    assert timing.profile == "gvsoc"
+    assert timing.cores == 8, "a small team works in the cluster of the preset"
+    assert timing.l1.size_bytes >= 200_000
+    assert timing.l2.size_bytes >= 3_000_000
+    assert machines.machine_of(case(mm.COLUMNS, cores=12)).fpu.count == 12
+
+
+# Fork and join
+
+
+def uneven_team(cores: int, *, master: bool = True) -> TeamWork:
+    """Core i executes 10 + 7 i instructions."""
+    works = [CoreWork((Instruction(Op.ALU),) * (10 + 7 * core)) for core in range(cores)]
+    return TeamWork("uneven", tuple(works) if master else (None, *works[1:]))
+
+
+@pytest.mark.parametrize("timing_profile", ["rtl", "gvsoc"])
+@pytest.mark.parametrize("cores", [1, 2, 3, 8])
+def test_the_closed_form_of_a_fork_is_what_the_event_model_gives(timing_profile: str, cores: int) -> None:
+    timing = machines.machine_of(case(mm.COLUMNS, timing=timing_profile, cores=cores))
+    for work in (
+        uneven_team(cores),
+        TeamWork("empty", (CoreWork(()),) * cores),
+        TeamWork("master", (CoreWork((Loop(99, (Instruction(Op.ALU),), hardware=True),)),)),
+        *([uneven_team(cores, master=False)] if cores > 1 else []),
+    ):
+        cost = machines.pricer_of(timing).price(work)
+        expected = machines.program_cycles(timing, "fork", [Compute(0, team=work)])
+        assert team.fork_to_join_cycles(work, cost, timing.event_unit) == expected
+
+
+def test_an_empty_fork_costs_what_was_measured() -> None:
+    for cores, measured_cycles in ((1, 31), (2, 40), (4, 40), (8, 40)):
+        row = case(layer.COLUMNS, primitive="empty_fork", step="-", layout="CHW", dtype="fp32", cores=cores)
+        values = {**row.values} | dict.fromkeys(("ci", "hi", "wi", "co", "hk", "wk", "stride", "pad"), 0)
+        assert layer.predict(Case("row", "f:2", values, row.cells)).cycles == measured_cycles
+
+
+# Tile loops
+
+
+def two_tiles(double: bool) -> list[str]:
+    def tile(index: int) -> tile_loop.Tile:
+        fetch = tuple(Command(True, 64 * part, "l2", 64 * (3 * index + part), 64) for part in range(2))
+        store = Command(False, 128, "l2", 64 * (3 * index + 2), 64)
+        return tile_loop.Tile(fetch, uneven_team(1), store)
+
+    actions = tile_loop.tile_loop([tile(0), tile(1)], double=double)
+    assert [action.id for action in actions] == list(range(len(actions)))
+    texts = []
+    for action in actions:
+        if isinstance(action, DmaStart):
+            (command,) = action.commands
+            texts.append(f"{'in' if command.to_l1 else 'out'}{command.external_address // 64}")
+        elif isinstance(action, DmaWait):
+            start = actions[action.transfer]
+            assert isinstance(start, DmaStart)
+            texts.append(f"wait{start.commands[0].external_address // 64}")
+        else:
+            texts.append("fork")
+    return texts
+
+
+def test_single_buffering_waits_for_everything_in_turn() -> None:
+    assert two_tiles(double=False) == (
+        [
+            "in0",
+            "in1",
+            "wait0",
+            "wait1",
+            "fork",
+            "out2",
+            "wait2",
+            "in3",
+            "in4",
+            "wait3",
+            "wait4",
+            "fork",
+            "out5",
+            "wait5",
+        ]
+    )
+
+
+def test_double_buffering_pushes_inputs_before_the_fork_and_waits_for_outputs_after_it() -> None:
+    assert two_tiles(double=True) == (
+        [
+            "in0",
+            "in1",
+            "wait0",
+            "wait1",
+            "in3",
+            "in4",
+            "fork",
+            "out2",
+            "wait3",
+            "wait4",
+            "fork",
+            "wait2",
+            "out5",
+            "wait5",
+        ]
+    )
+
+
+def tiled_row(**cells: str | int) -> Case:
+    return case(
+        tiled.COLUMNS,
+        **{"codegen": "clang-xpulp", "dtype": "fp32", "tiles": 4, "cores": 8, "k": 16, "m": 16} | cells,
+    )
+
+
+def test_double_buffering_pays_where_data_moves() -> None:
+    single, double = (
+        tiled.predict(tiled_row(kernel="mm_unroll_2x4", n=16, buffering=buffering)).cycles
+        for buffering in ("single", "double")
+    )
+    assert double < single
+    in_place = [
+        tiled.predict(tiled_row(kernel="sgd", n=256, k=0, m=0, buffering=buffering)).cycles
+        for buffering in ("single", "double")
+    ]
+    assert in_place[1] < in_place[0]
+
+
+def test_a_tile_far_larger_than_l1_is_still_predicted() -> None:
+    row = tiled_row(kernel="mm", n=120, k=120, m=120, tiles=2, buffering="double")
+    assert tiled.predict(row).cycles > 120**3 / 8
+
+
+def tiled_layers_row(**cells: str | int) -> Case:
+    sizes: dict[str, str | int] = {"codegen": "clang-xpulp", "cores": 8, "kernel": "mm_unroll_2x4"}
+    return case(tiled_layers.COLUMNS, **sizes | cells)
+
+
+def test_bytes_moved_are_those_of_the_measured_file() -> None:
+    """A is fetched once per row of tiles, B for every tile; the last tiles may be smaller."""
+    for row in read_cases(MEASURED / "tiled-layers.csv.gz", tiled_layers.COLUMNS):
+        if row.text("buffering") == tiled_layers.ALL_IN_L1 or row.number("cores") != 8:
+            continue
+        double = row.text("buffering").startswith("double")
+        make = (
+            tiled_layers._matmul_tiles
+            if row.text("workload") == "matmul"
+            else tiled_layers._elementwise_tiles
+        )
+        tiles = list(make(row, double, False))
+        assert len(tiles) == int(row.cells["tiles"])
+        fetched = sum(command.size_bytes for tile in tiles for command in tile.fetch)
+        assert (fetched, sum(tile.store.size_bytes for tile in tiles)) == (
+            int(row.cells["bytes_in"]),
+            int(row.cells["bytes_out"]),
+        )
+        commands = [command for tile in tiles for command in (*tile.fetch, tile.store)]
+        assert max(command.l1_address + command.size_bytes for command in commands) == int(
+            row.cells["l1_bytes"]
+        )
+
+
+def test_the_rows_of_a_tiled_layer_that_are_empty_are_asked_for_by_name() -> None:
+    with pytest.raises(InputError, match="column 'elements' is empty"):
+        tiled_layers.predict(tiled_layers_row(workload="relu_fw", buffering="single"))
+
+
+# DMA
+
+
+def dma_row(test: str = "1d", **cells: str | int) -> Case:
+    shape: dict[str, str | int] = {
+        "test": test,
+        "direction": "l2_to_l1",
+        "queued": 1,
+        "line_bytes": 0,
+        "cores": 1,
+    }
+    return case(dma.COLUMNS, **shape | {"l1_offset": 0, "l2_offset": 0} | cells)
+
+
+@pytest.mark.parametrize(("size_bytes", "measured_cycles"), [(8, 34), (128, 48), (1000, 157), (16384, 2080)])
+def test_a_single_read_costs_what_was_measured(size_bytes: int, measured_cycles: int) -> None:
+    assert dma.predict(dma_row(bytes=size_bytes)).cycles == measured_cycles
+
+
+def test_a_series_pays_its_preparation_once() -> None:
+    """Past the first, each long transfer of a series adds only the cycles its bytes take."""
+    one, two, eight = (
+        dma.predict(dma_row("1d_queued" if queued > 1 else "1d", bytes=4096, queued=queued)).cycles
+        for queued in (1, 2, 8)
+    )
+    assert two - one == 512
+    assert eight - one == 7 * 512
+
+
+def test_a_2d_row_is_pushed_as_2d_even_with_one_line() -> None:
+    one_line = dma.predict(dma_row("2d_stride1024", bytes=1024, line_bytes=1024)).cycles
+    two_lines = dma.predict(dma_row("2d_stride1024", bytes=1024, line_bytes=512)).cycles
+    assert one_line == two_lines
+    with pytest.raises(InputError, match="not whole lines"):
+        dma.predict(dma_row("2d_stride1024", bytes=1000, line_bytes=64))
+
+
+# Loops and layers
+
+
+def test_unmodelled_loops_and_layers_say_so() -> None:
+    row = {"codegen": "clang-xpulp", "elements": 10, "cores": 1}
+    with pytest.raises(InputError, match="no model of the loop 'im2col'"):
+        loop.predict(case(loop.COLUMNS, kernel="im2col", parameters="1x8x3x1x0x0", **row))
+    for parameters in ("1x8x3", "1x2x3x1x0x0", "1x8x3x0x0x0", "1x8x3x1x0x1"):
+        with pytest.raises(InputError):
+            loop.predict(case(loop.COLUMNS, kernel="im2row", parameters=parameters, **row))
+    sizes = dict.fromkeys(("ci", "hi", "wi", "co", "hk", "wk", "stride"), 1) | {
+        "pad": 0,
+        "codegen": "clang-xpulp",
+    }
+    for cells, message in (
+        ({"primitive": "gelu", "step": "FW"}, "no model of the layer step 'gelu FW'"),
+        ({"primitive": "conv_pw", "step": "FW", "layout": "HWC"}, "conv_pw FW HWC"),
+        ({"primitive": "relu", "step": "FW", "dtype": "bf16"}, "bf16"),
+        ({"primitive": "linear", "step": "WG+IG+FW", "kernel": "mm+mm_M"}, "3 steps, but 2 kernels"),
+        ({"primitive": "conv2d", "step": "FW", "hk": 5}, "no convolution"),
+    ):
+        defaults = {"layout": "CHW", "dtype": "fp32", "kernel": "mm", "cores": 1}
+        with pytest.raises(InputError, match=message.replace("+", r"\+")):
+            layer.predict(case(layer.COLUMNS, **sizes | defaults | cells))
+
+
+def test_steps_named_together_are_the_sum_of_the_steps() -> None:
+    shape = {"ci": 32, "hi": 1, "wi": 1, "co": 8, "hk": 1, "wk": 1, "stride": 1, "pad": 0, "cores": 4}
+    names = {"primitive": "linear", "layout": "-", "dtype": "fp32", "codegen": "clang-xpulp"}
+
+    def cycles(step: str, kernel: str) -> int:
+        return layer.predict(case(layer.COLUMNS, step=step, kernel=kernel, **shape, **names)).cycles
+
+    assert cycles("WG+IG", "mm+mm_M") == cycles("WG", "mm") + cycles("IG", "mm_M")
+
+
+# Accuracy and workers
+
+
+def test_some_measured_rows_of_every_kind_are_met() -> None:
+    """A floor under the accuracy, on rows where nothing is chaotic: one core, or cores that cannot meet."""
+    for kind, file, choices, limit_percent in (
+        (
+            "mm",
+            "mm",
+            ["codegen=clang-xpulp", "kernel=mm,mm_unroll_2x4", "fpus=private", "bank_conflicts=0"],
+            2.5,
+        ),
+        ("mm", "mm", ["codegen=clang-xpulp", "kernel=mm,mm_M,mm_unroll_2x4", "cores=1"], 1.5),
+        ("layer", "layer", ["primitive=linear", "kernel=mm", "step=FW,WG", "cores=1"], 2),
+        ("tiled-layers", "tiled-layers", ["workload=relu_fw", "buffering=single"], 6),
+        ("dma", "dma", ["test=1d,1d_misaligned"], 1),
+    ):
+        done = validate(
+            kind,
+            MEASURED / f"{file}.csv.gz",
+            workers=1,
+            selections=[parse_selection(text) for text in choices],
+        )
+        errors = [abs(result.error_percent) for result in done.results]
+        assert len(errors) > 3
+        assert sum(errors) / len(errors) < limit_percent, (kind, choices)
+
+
+def test_the_answer_does_not_depend_on_the_number_of_workers() -> None:
+    choice = [parse_selection("test=1d,1d_queued")]
+    one = validate("dma", MEASURED / "dma.csv.gz", workers=1, selections=choice)
+    three = validate("dma", MEASURED / "dma.csv.gz", workers=3, selections=choice)
+    assert len(one.results) == 200
+    assert json.dumps([result.prediction.cycles for result in one.results]) == json.dumps(
+        [result.prediction.cycles for result in three.results]
+    )
+    assert [result.case.id for result in one.results] == [result.case.id for result in three.results]
+
+
+def test_an_error_in_a_worker_reaches_the_caller_whole() -> None:
+    with pytest.raises(InputError, match="row ") as caught:
+        validate("loop", MEASURED / "loops.csv.gz", workers=2, selections=[parse_selection("kernel=im2col")])
+    assert caught.value.where is not None
+    assert "loops.csv.gz:" in caught.value.where
+
+
+def test_ctrl_c_keeps_the_rows_that_are_done() -> None:
+    def stop(done: int, total: int) -> None:
+        assert done < total
+        raise KeyboardInterrupt
+
+    done = validate("dma", MEASURED / "dma.csv.gz", workers=1, progress=stop)
+    assert done.interrupted
+    assert 0 < len(done.results) < done.asked == 472
+
+
+def test_rows_are_predicted_one_by_one_in_order(tmp_path: Path) -> None:
+    cases = read_cases(mm_file(tmp_path, MM_ROW, MM_ROW.replace(",8,8,8,", ",8,16,8,")), mm.COLUMNS)
+    first, second = predict_rows("mm", cases)
+    assert not isinstance(first, InputError)
+    assert not isinstance(second, InputError)
+    assert first.cycles < second.cycles
