@@ -2,7 +2,7 @@
 
     python tools/derive_clang_kernels.py ORDER.csv COUNTS.csv [OUT_DIR]
 
-ORDER.csv holds the order of instruction classes in every loop, COUNTS.csv trip formulas, nesting and code size.
+ORDER.csv holds the order of instruction classes in every loop, COUNTS.csv trip formulas, nesting and size.
 What the tables cannot say is in tools/clang_paths.py: which blocks of straight-line code run in which case.
 """
 
@@ -63,6 +63,61 @@ def compact(text: str) -> str:
     return " ".join(f"{token}" if count == 1 else f"{token}*{count}" for token, count in result)
 
 
+def layout(text: str, indent: int) -> list[str]:
+    """Nest text with loops, conditions around loops and runs of instructions on lines of their own."""
+    tokens = re.findall(
+        r"for [^{]*\{|\} else \{|if \([^{]*\) \{|\{|\}|[^\s{}(]+(?:\([^()]*\)[^\s{}]*)?", text
+    )
+    pad = "  " * indent
+    lines: list[str] = []
+    run: list[str] = []
+
+    def flush() -> None:
+        while run:
+            line: list[str] = []
+            while run and len(pad) + len(" ".join([*line, run[0]])) < 106:
+                line.append(run.pop(0))
+            lines.append(pad + " ".join(line))
+
+    position = 0
+    while position < len(tokens):
+        token = tokens[position]
+        if not token.endswith("{"):
+            run.append(token)
+            position += 1
+            continue
+        depth, end = 1, position + 1
+        while depth:
+            depth += tokens[end].endswith("{") - tokens[end].startswith("}")
+            depth += tokens[end] == "} else {" and depth == 0
+            end += 1
+        block = tokens[position:end]
+        flat = " ".join(block)
+        if "for " not in flat[4:] and len(flat) < 92 and (not flat.startswith("for") or " if" not in flat):
+            if flat.startswith("for"):
+                flush()
+                lines.append(pad + flat)
+            else:
+                run.append(flat)
+        else:
+            flush()
+            lines.append(pad + token)
+            inner: list[str] = []
+            level = 1
+            for part in block[1:]:
+                level += part.endswith("{") and not part.startswith("}")
+                level -= part == "}"
+                if level == 0 or (level == 1 and part == "} else {"):
+                    lines += layout(" ".join(inner), indent + 1)
+                    inner = []
+                    lines.append(pad + part)
+                else:
+                    inner.append(part)
+        position = end
+    flush()
+    return lines
+
+
 class Writer:
     """Assembles the text of one kernel for one transposition."""
 
@@ -85,9 +140,8 @@ class Writer:
     def loop(self, name: str, indent: int, enclosing: dict[str, tuple[str, int]]) -> str:
         """One loop as text. `enclosing` maps row and col to the index expression and the tile width."""
         row = self.loops[name]
-        u, v = self.paths.tiles.get(name, self.tile)
         bounds = BOUNDS[row["trip_count_formula"]].format(U=self.tile[0], V=self.tile[1])
-        variable = row["source_var"]
+        variable, bounds = self.paths.loops.get(name, (row["source_var"], bounds))
         source = "k" if variable == "kk" else variable
         step = re.search(r"step (\d)", bounds)
         axis = {"i": "row", "j": "col"}.get(source[0])
@@ -98,8 +152,13 @@ class Writer:
         body = self.paths.bodies.get(name)
         if body is None:
             body = self.simple_body(name)
-        else:
+        elif (
+            row["loop_kind"] != "hardware" and row["basic_blocks"] != "1" and "J" in "".join(self.order[name])
+        ):
             kind = "jump"
+        body = re.sub(r"(?<![\w'])([A-Z]\+?)\*(\d+)", lambda m: " ".join([m[1]] * int(m[2])), body)
+        # mul, shift, add to a pointer: the shift uses the product (seen in the cycles of all such rows).
+        body = re.sub(r"U('?) A( A V| A S| A L| L)", r"U\1 A'\2", body)
         if name in self.paths.accesses:
             listed = self.paths.accesses[name]
             for letter, wanted in (("L", lambda item: item[0] != "C"), ("S", lambda item: item[0] == "C")):
@@ -109,8 +168,10 @@ class Writer:
             body = self.inner_accesses(name, body, enclosing, int(step[1]) if step else 1)
         if name not in self.paths.bodies and "C(" not in body and axis and self.is_tile(name):
             body = self.stores(name, body, enclosing)
-        if f"{self.kernel}.{name}" in ALIGNMENT_NOPS:
-            body = re.sub(r"(?<![\w'])H", "A H", body, count=1)  # c.nop that aligns the hardware loop
+        builds = ALIGNMENT_NOPS.get(f"{self.kernel}.{name}")
+        if builds is not None:
+            nop = f"if ({builds}) {{ A }}" if builds else "A"
+            body = re.sub(r"(?<![\w'])H'?", f"{nop} H", body, count=1)
         body = self.expand(compact(body), indent + 1, enclosing)
         pad = "  " * indent
         lines = [line.rstrip() for line in f"{pad}  {body}".split("\n") if line.strip()]
@@ -124,7 +185,7 @@ class Writer:
         return all("inner_k" in level or "zero" in level for level in levels)
 
     def simple_body(self, name: str) -> str:
-        """A body of one path: an inner hardware loop follows its H, an inner branch loop ends the preheader."""
+        """A body of one path: an inner hardware loop follows its H, a branch loop the preheader."""
         text = self.order[name]
         children = [child for child, row in self.loops.items() if row["parent_id"].split(".")[-1] == name]
         children = [child for child in children if "zero" not in self.loops[child]["level"]]
@@ -139,9 +200,7 @@ class Writer:
         latch = pairs[-1] if pairs else max(at for at, token in enumerate(tokens) if token == "V") + 1
         return " ".join([*tokens[:latch], f"{{{child}}}", *tokens[latch:]])
 
-    def inner_accesses(
-        self, name: str, text: str, enclosing: dict[str, tuple[str, int]], k_step: int
-    ) -> str:
+    def inner_accesses(self, name: str, text: str, enclosing: dict[str, tuple[str, int]], k_step: int) -> str:
         """Name the elements an inner loop over k loads: row 0 of A, all columns of B, then further rows."""
         if name in self.paths.accesses:
             return text
@@ -183,7 +242,8 @@ class Writer:
                 tokens.append(token)
                 continue
             mark = token.endswith("'")
-            tokens.append(f"{token.rstrip(chr(39))}:{pending.pop(0).replace(' ', '')}" + ("'" if mark else ""))
+            element = pending.pop(0).replace(" ", "")
+            tokens.append(token.rstrip("'") + ":" + element + ("'" if mark else ""))
         return " ".join(tokens)
 
 
@@ -212,15 +272,10 @@ def kernel_yaml(kernel: str, order: dict[str, str], counts: list[dict[str, str]]
         for when, use, cost in paths.fallbacks:
             lines.append(f"  - when: {when}\n    use: {use}\n    cost: {cost}")
     lines.append("nest: |")
-    text = writer.expand(paths.entry, 1, {})
-    lines += ["  " + line.strip() for line in text.split("\n") if line.strip()]
-    for condition, section in (("if (trans_b) {", paths.transposed), ("} else {", paths.straight)):
-        lines.append(f"  {condition}")
-        body = writer.expand(section, 2, {})
-        lines += [f"    {line}" if not line.startswith("  ") else line for line in
-                  (part.rstrip() for part in body.split("\n")) if line.strip()]
-    lines += ["  }", f"  {paths.exit}", ""]
-    return "\n".join(lines)
+    sections = (paths.entry, "if (trans_b) {", paths.transposed, "} else {", paths.straight, "}", paths.exit)
+    text = " ".join(writer.expand(section, 1, {}) for section in sections)
+    lines += layout(" ".join(text.split()), 1)
+    return "\n".join([*lines, ""])
 
 
 def main(order_csv: str, counts_csv: str, out_dir: str) -> None:

@@ -2,8 +2,8 @@
 
 All matrices and tensors are C-contiguous. Addresses are L1 byte addresses. Sizes are numbers of elements.
 The loop nests come from `configs/kernels/<codegen>/*.yaml`; cores run the published split (chunks of
-ceil(X / cores), fallback kernels, tile rows rounded up), see /docs of the kernel language in
-`trainlib.kernels.nest`.
+ceil(X / cores), fallback kernels, tile rows rounded up). The language of the nests
+is described in `trainlib.kernels.nest`.
 """
 
 from __future__ import annotations
@@ -52,15 +52,20 @@ def matmul_work(
     c_address: int,
     *,
     library: KernelLibrary = _LIBRARY,
-    element_bytes: int = ELEMENT_BYTES,
+    element_bytes: int | None = None,
 ) -> TeamWork:
     """C[N,M] = A[N,K] . B[K,M], or A . B^T with B[M,K] when `trans_b`, on `cores` cores.
 
-    Raises InputError for an unknown kernel or codegen and for sizes below 1.
+    `element_bytes` is that of the kernel file unless given. Raises InputError for an unknown kernel or
+    codegen, sizes below 1 and a transposition the kernel does not do.
     """
     _positive("matmul", n=n, k=k, m=m, cores=cores)
     found = _matmul(library, codegen, kernel)
-    size = element_bytes
+    if found.trans_b not in (None, trans_b):
+        raise InputError(
+            f"'{kernel}' only multiplies with B {'' if found.trans_b else 'not '}transposed", where="kernel"
+        )
+    size = element_bytes or found.element_bytes
     arrays = {
         "A": Array(a_address, (size * k, size)),
         "B": Array(b_address, (size, size * k) if trans_b else (size * m, size)),
@@ -87,7 +92,7 @@ def elementwise_work(
 def loss_work(codegen: str, name: str, elements: int, addresses: tuple[int, ...]) -> TeamWork:
     """A loss over `elements` fp32 outputs, on the master core alone.
 
-    `addresses`: prediction, target, result (the scalar loss of a _fw, the gradient of a _bw). Raises InputError.
+    `addresses`: prediction, target, result (scalar loss of a _fw, gradient of a _bw). Raises InputError.
     """
     _known(name, _LOSSES)
     _positive(name, elements=elements)
@@ -126,9 +131,7 @@ def im2row_work(
     rows_wide, source = (wo, (hi, wi)) if mode == "FW" else (wi, (ho, wo))
     arrays = {
         "X": Array(source_address, (size * source[0] * source[1], size * source[1], size)),
-        "R": Array(
-            target_address, (size * patch * rows_wide, size * patch, size * hk * wk, size * wk, size)
-        ),
+        "R": Array(target_address, (size * patch * rows_wide, size * patch, size * hk * wk, size * wk, size)),
     }
     sizes = {
         "ci": ci,
@@ -142,12 +145,11 @@ def im2row_work(
         "cores": cores,
         "padded": int(any(pads)),
     }
+    # In IG every element of the output gradient is read once per kernel position that reaches the input.
+    rows_in, cols_in = _inside(ho, hk, hi, stride, pads[0]), _inside(wo, wk, wi, stride, pads[2])
     if mode == "FW":
-        rows_in, cols_in = _inside(ho, hk, hi, stride, pads[0]), _inside(wo, wk, wi, stride, pads[2])
         rows, cols = ho * hk, wo * wk
     else:
-        # Every element of the output gradient is read once per kernel position that reaches the input.
-        rows_in, cols_in = _inside(ho, hk, hi, stride, pads[0]), _inside(wo, wk, wi, stride, pads[2])
         rows, cols = hi * hk, wi * wk
     sizes |= {"rows_in": rows_in, "rows_out": max(rows - rows_in, 0)}
     sizes |= {"cols_in": cols_in, "cols_out": max(cols - cols_in, 0)}
@@ -236,9 +238,7 @@ def _matmul(library: KernelLibrary, codegen: str, name: str) -> Kernel:
 def _vectors(name: str, arrays: tuple[str, ...], addresses: tuple[int, ...]) -> dict[str, Array]:
     if len(addresses) != len(arrays):
         raise InputError(f"{name} needs {len(arrays)} addresses, not {len(addresses)}", where=name)
-    return {
-        array: Array(address, (ELEMENT_BYTES,)) for array, address in zip(arrays, addresses, strict=True)
-    }
+    return {array: Array(address, (ELEMENT_BYTES,)) for array, address in zip(arrays, addresses, strict=True)}
 
 
 def _known(name: str, names: Mapping[str, object]) -> None:

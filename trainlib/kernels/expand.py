@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 from arch.isa import CoreWork, Instruction, Loop, Node, Stream
 from configs.errors import ConfigError
 from trainlib.kernels.expressions import Names, value_of
-from trainlib.kernels.nest import Access, Choice, Code, Nest, NestNode
+from trainlib.kernels.nodes import Choice, Code, Nest, NestNode
 
 BODY_CACHE_ENTRIES = 4096
 """Expanded bodies kept per nest; bodies are shared by cores and calls with equal trip counts."""
+
+STRIDE_CACHE_ENTRIES = 4096
+"""Strides kept per nest, by access and matrix extents; all cores of a team share them."""
 
 _UNUSED = Stream(0, ())
 
@@ -30,6 +33,7 @@ class Expander:
     def __init__(self, nest: Nest, where: str) -> None:
         self.nest = nest
         self.where = where
+        self._strides: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
         self._bodies: dict[tuple[int, ...], tuple[tuple[Node, ...], tuple[int, ...]]] = {}
 
     def core_work(self, names: Names, arrays: Mapping[str, Array], code_bytes: int) -> CoreWork:
@@ -53,10 +57,11 @@ class Expander:
         body, used_streams = cached
         streams = [_UNUSED] * len(self.nest.accesses)
         for index in used_streams:
-            streams[index] = self._stream(self.nest.accesses[index], names, arrays)
+            streams[index] = self._stream(index, names, arrays)
         return CoreWork(body, tuple(streams), code_bytes)
 
-    def _stream(self, access: Access, names: Names, arrays: Mapping[str, Array]) -> Stream:
+    def _stream(self, index: int, names: Names, arrays: Mapping[str, Array]) -> Stream:
+        access = self.nest.accesses[index]
         array = arrays.get(access.array)
         if array is None or len(array.strides_bytes) != len(access.base):
             known = ", ".join(f"{name}({len(item.strides_bytes)})" for name, item in arrays.items())
@@ -66,13 +71,23 @@ class Expander:
                 cure=f"the arrays of this kernel (number of indices) are {known}",
             )
         base_bytes = array.address
-        strides_bytes = [0] * len(access.strides[0])
-        for unit, base, strides in zip(array.strides_bytes, access.base, access.strides, strict=True):
+        for unit, base in zip(array.strides_bytes, access.base, strict=True):
             base_bytes += unit * (base if isinstance(base, int) else base(names))
-            for depth, stride in enumerate(strides):
-                if stride != 0:
-                    strides_bytes[depth] += unit * value_of(stride, names)
-        return Stream(base_bytes, tuple(strides_bytes))
+        key = (index, array.strides_bytes)
+        strides_bytes = self._strides.get(key)
+        if strides_bytes is None:
+            strides_bytes = tuple(
+                sum(
+                    unit * value_of(stride, names)
+                    for unit, stride in zip(array.strides_bytes, along, strict=True)
+                )
+                for along in zip(*access.strides, strict=True)
+            )
+            if all(isinstance(stride, int) for along in access.strides for stride in along):
+                if len(self._strides) >= STRIDE_CACHE_ENTRIES:
+                    self._strides.clear()
+                self._strides[key] = strides_bytes
+        return Stream(base_bytes, strides_bytes)
 
 
 def _decide(nodes: tuple[NestNode, ...], names: Names, decisions: list[int]) -> None:

@@ -2,7 +2,7 @@
 
 A kernel file has the keys
 
-- kernel: its name;
+- kernel: its name, which is also the name of the file;
 - about: one line of text (optional);
 - code_bytes: size of its machine code;
 - arrays: number of indices of every array the text may touch, e.g. {A: 2, B: 2, C: 2};
@@ -10,16 +10,19 @@ A kernel file has the keys
   call, `core` (0, 1, ...), `cores` and names defined before;
 - fallback: list of {when, use, cost}: if `when` is true on a core, it executes the nest `cost` and then the
   kernel `use` (optional);
-- nest: the text, see `trainlib.kernels.nest`.
+- nest: the text, see `trainlib.kernels.nest`; or instead
+- listing: an annotated assembly listing, see `trainlib.kernels.assembly`;
+- element_bytes: bytes of an element (optional, 4);
+- trans_b: the only transposition of B a matmul kernel can do, true or false (optional: both).
 
-A folder may instead hold `codegen.yaml` with `base` (a codegen whose kernels are taken over) and
-`transform` (see `trainlib.kernels.transform`).
+A folder may also hold `codegen.yaml` with `base` (a codegen whose kernels are taken over) and `transform`
+(see `trainlib.kernels.transform`); its own kernel files then replace those of the base, untransformed.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -29,13 +32,14 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from configs.errors import ConfigError, InputError
+from trainlib.kernels.assembly import listing_to_nest
 from trainlib.kernels.expand import Expander
 from trainlib.kernels.expressions import Expression, parse_expression
-from trainlib.kernels.nest import Nest, parse_nest
-from trainlib.kernels.transform import TRANSFORMS
+from trainlib.kernels.nest import parse_nest
+from trainlib.kernels.transform import TRANSFORMS, Transform
 
-_REQUIRED = ("kernel", "code_bytes", "arrays", "nest")
-_OPTIONAL = ("about", "names", "fallback")
+_REQUIRED = ("kernel", "code_bytes", "arrays")
+_OPTIONAL = ("about", "names", "fallback", "nest", "listing", "element_bytes", "trans_b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class Kernel:
     names: tuple[tuple[str, Expression], ...]
     fallbacks: tuple[Fallback, ...]
     expander: Expander
+    element_bytes: int = 4
+    trans_b: bool | None = None
 
 
 def suggestion(wanted: str, known: Iterable[str]) -> str:
@@ -68,12 +74,19 @@ def suggestion(wanted: str, known: Iterable[str]) -> str:
     return f"did you mean '{near[0]}'?" if near else f"known are {', '.join(choices)}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    file: Traversable
+    transform: Transform
+
+
 class KernelLibrary:
-    """Kernels by codegen and name, read on first use from `root` (default: the shipped configs)."""
+    """Kernels by codegen and name; a file of `root` (default: the shipped configs) is read on first use."""
 
     def __init__(self, root: Traversable | None = None) -> None:
         self._root = root if root is not None else files("configs").joinpath("kernels")
-        self._codegens: dict[str, dict[str, Kernel]] = {}
+        self._sources: dict[str, dict[str, _Source]] = {}
+        self._kernels: dict[tuple[str, str], Kernel] = {}
         self._names: tuple[str, ...] | None = None
 
     def codegen_names(self) -> tuple[str, ...]:
@@ -84,21 +97,34 @@ class KernelLibrary:
 
     def kernel_names(self, codegen: str) -> tuple[str, ...]:
         """Names of all kernels of a codegen, sorted. Raises InputError for an unknown codegen."""
-        return tuple(sorted(self._load(codegen)))
+        return tuple(sorted(self._find(codegen)))
 
     def kernel(self, codegen: str, name: str) -> Kernel:
         """A kernel by name. Raises InputError with a suggestion when codegen or name is unknown."""
-        kernels = self._codegens.get(codegen) or self._load(codegen)
-        found = kernels.get(name)
+        found = self._kernels.get((codegen, name))
         if found is None:
-            raise InputError(
-                f"codegen '{codegen}' has no kernel '{name}'", where="kernel", cure=suggestion(name, kernels)
-            )
+            sources = self._find(codegen)
+            source = sources.get(name)
+            if source is None:
+                raise InputError(
+                    f"codegen '{codegen}' has no kernel '{name}'",
+                    where="kernel",
+                    cure=suggestion(name, sources),
+                )
+            found = read_kernel(source.file, codegen, source.transform)
+            for fallback in found.fallbacks:
+                if fallback.use not in sources:
+                    raise ConfigError(
+                        f"fallback to unknown kernel '{fallback.use}'",
+                        where=found.where,
+                        cure=suggestion(fallback.use, sources),
+                    )
+            self._kernels[codegen, name] = found
         return found
 
-    def _load(self, codegen: str) -> dict[str, Kernel]:
-        if codegen in self._codegens:
-            return self._codegens[codegen]
+    def _find(self, codegen: str) -> dict[str, _Source]:
+        if codegen in self._sources:
+            return self._sources[codegen]
         if codegen not in self.codegen_names():
             raise InputError(
                 f"unknown codegen '{codegen}'",
@@ -106,7 +132,7 @@ class KernelLibrary:
                 cure=suggestion(codegen, self.codegen_names()),
             )
         folder = self._root.joinpath(codegen)
-        transform: Callable[[Nest], Nest] = TRANSFORMS["none"]
+        sources = _kernel_files(folder, TRANSFORMS["none"])
         profile = folder.joinpath("codegen.yaml")
         if profile.is_file():
             base, transform = _read_profile(profile)
@@ -116,24 +142,17 @@ class KernelLibrary:
                     where=str(profile),
                     cure=suggestion(base, self.codegen_names()),
                 )
-            folder = self._root.joinpath(base)
-        kernels: dict[str, Kernel] = {}
-        for file in sorted(folder.iterdir(), key=lambda item: item.name):
-            if file.name.endswith(".yaml") and file.name != "codegen.yaml":
-                kernel = read_kernel(file, codegen, transform)
-                if kernel.name in kernels:
-                    raise ConfigError(f"kernel '{kernel.name}' is defined twice", where=kernel.where)
-                kernels[kernel.name] = kernel
-        for kernel in kernels.values():
-            for fallback in kernel.fallbacks:
-                if fallback.use not in kernels:
-                    raise ConfigError(
-                        f"fallback to unknown kernel '{fallback.use}'",
-                        where=kernel.where,
-                        cure=suggestion(fallback.use, kernels),
-                    )
-        self._codegens[codegen] = kernels
-        return kernels
+            sources = _kernel_files(self._root.joinpath(base), transform) | sources
+        self._sources[codegen] = sources
+        return sources
+
+
+def _kernel_files(folder: Traversable, transform: Transform) -> dict[str, _Source]:
+    return {
+        file.name.removesuffix(".yaml"): _Source(file, transform)
+        for file in folder.iterdir()
+        if file.name.endswith(".yaml") and file.name != "codegen.yaml"
+    }
 
 
 def _is_codegen(item: Traversable) -> bool:
@@ -150,7 +169,7 @@ def _read_yaml(file: Traversable) -> Any:
         raise ConfigError(f"not valid YAML: {problem}", where=f"{file}:{line}") from error
 
 
-def _read_profile(file: Traversable) -> tuple[str, Callable[[Nest], Nest]]:
+def _read_profile(file: Traversable) -> tuple[str, Transform]:
     data = _mapping(_read_yaml(file), str(file))
     _check_keys(data, ("base", "transform"), ("about",), str(file))
     name = str(data["transform"])
@@ -163,19 +182,31 @@ def _read_profile(file: Traversable) -> tuple[str, Callable[[Nest], Nest]]:
     return str(data["base"]), TRANSFORMS[name]
 
 
-def read_kernel(file: Traversable, codegen: str, transform: Callable[[Nest], Nest]) -> Kernel:
+def read_kernel(file: Traversable, codegen: str, transform: Transform) -> Kernel:
     """Read one kernel file. Raises ConfigError with ``file:line`` for anything it does not understand."""
     path = str(file)
     data = _mapping(_read_yaml(file), path)
     _check_keys(data, _REQUIRED, _OPTIONAL, path)
     name = data["kernel"]
     code_bytes = data["code_bytes"]
-    if not isinstance(name, str) or not name:
-        raise ConfigError("'kernel' must be a name", where=f"{path}:{_line(data, 'kernel')}")
+    if name != file.name.removesuffix(".yaml"):
+        raise ConfigError(
+            f"'kernel' is '{name}' but the file is {file.name}",
+            where=f"{path}:{_line(data, 'kernel')}",
+            cure="give both the same name",
+        )
     if type(code_bytes) is not int or code_bytes < 0:
         raise ConfigError(
             "'code_bytes' must be a number of bytes", where=f"{path}:{_line(data, 'code_bytes')}"
         )
+    element_bytes = data.get("element_bytes", 4)
+    if element_bytes not in (1, 2, 4):
+        raise ConfigError("'element_bytes' must be 1, 2 or 4", where=f"{path}:{_line(data, 'element_bytes')}")
+    trans_b = data.get("trans_b")
+    if trans_b is not None and type(trans_b) is not bool:
+        raise ConfigError("'trans_b' must be true or false", where=f"{path}:{_line(data, 'trans_b')}")
+    if ("nest" in data) == ("listing" in data):
+        raise ConfigError("exactly one of the keys 'nest' and 'listing' is needed", where=path)
     arrays = _mapping(data["arrays"], f"{path}:{_line(data, 'arrays')}")
     for array, indices in arrays.items():
         if type(indices) is not int or indices < 1:
@@ -193,11 +224,13 @@ def read_kernel(file: Traversable, codegen: str, transform: Callable[[Nest], Nes
         {str(array): int(indices) for array, indices in arrays.items()},
         tuple(names),
         tuple(_fallbacks(data, path, transform)),
-        _nest(data, "nest", path, transform),
+        _nest(data, "listing" if "listing" in data else "nest", path, transform),
+        element_bytes,
+        trans_b,
     )
 
 
-def _fallbacks(data: Any, path: str, transform: Callable[[Nest], Nest]) -> list[Fallback]:
+def _fallbacks(data: Any, path: str, transform: Transform) -> list[Fallback]:
     result: list[Fallback] = []
     for entry in data.get("fallback") or ():
         item = _mapping(entry, path)
@@ -207,11 +240,13 @@ def _fallbacks(data: Any, path: str, transform: Callable[[Nest], Nest]) -> list[
     return result
 
 
-def _nest(data: Any, key: str, path: str, transform: Callable[[Nest], Nest]) -> Expander:
+def _nest(data: Any, key: str, path: str, transform: Transform) -> Expander:
     # A literal block ("|") starts on the line after its key; a plain scalar on the same line.
-    text = data[key]
-    first_line = _line(data, key) + ("\n" in str(text))
-    return Expander(transform(parse_nest(str(text), path, first_line)), f"{path}:{first_line}")
+    text = str(data[key])
+    first_line = _line(data, key) + ("\n" in text)
+    if key == "listing":
+        text = listing_to_nest(text, path, first_line)
+    return Expander(transform(parse_nest(text, path, first_line)), f"{path}:{first_line}")
 
 
 def _mapping(data: Any, where: str) -> Any:

@@ -10,18 +10,21 @@
 
 Codes: A integer ALU, V move or constant, L load, S store, F fused multiply-add, M fp multiply, f other fp,
 U integer multiply, D fp division or square root, Q integer division, B branch, J jump, H hardware-loop
-set-up, C CSR. Behind a code: `+` post-increment (documentation), `.2` access width in bytes, `:array(index,...)`
-the element a load or store touches (without it: a stack slot or argument), `'` uses the load just before,
-`*n` repeats. A branch that closes no loop is not taken unless it says `B!` (taken), `B?(condition)` (taken if)
-or `B%0.5` (share of executions in which it is taken). `if (condition) { } else { }` is resolved before the
-kernel runs; a loop `for [variable in] start..stop [step n] branch|hw|jump` runs ceil((stop - start) / step)
-times. `branch` loops end with the B that closes them (taken in all but the last trip), `hw` loops close
-themselves, `jump` loops contain whatever instructions lead back (a J, usually). `#` starts a comment.
+set-up, C CSR. Behind a code: `+` post-increment (documentation), `.2` access width in bytes,
+`:array(index,...)` the element a load or store touches (without it: a stack slot or an argument), `'` uses
+the result of the load or multiply just before, `[t0<t1,t2]` names the registers (written < read) instead of
+the rule below, `*n` repeats.
 
-The one rule for registers (see `_Registers`): every load and every multiply, division or fp result goes to a
+A branch that closes no loop is not taken unless it says `B!` (taken), `B?(condition)` (taken if) or `B%0.5`
+(share of executions in which it is taken). `if (condition) { } else { }` is resolved before the kernel runs.
+A loop `for [variable in] start..stop [step n] branch|hw|jump` runs ceil((stop - start) / step) times:
+`branch` loops end with the B that closes them (taken in all but the last trip), `hw` loops close
+themselves, `jump` loops contain whatever instructions lead back (usually a J). `#` starts a comment.
+
+The one rule for registers (see `Registers`): every load and every multiply, division or fp result goes to a
 register of its own; F adds to an accumulator of its own (one per F in the text), carried around the loop; `'`
-reads the load just before; an A right after U reads the product; M, f, D, and
-F or S right after M, f or D, read that result. Everything else is independent.
+reads the result of the L or U just before; M, f, D, and F or S right after M, f or D, read that result.
+Everything else is independent.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from arch.isa import Instruction, Op
+from arch.isa import Op
 from configs.errors import ConfigError
 from trainlib.kernels.expressions import (
     Coefficient,
@@ -41,108 +44,12 @@ from trainlib.kernels.expressions import (
     parse_expression,
     parse_linear,
 )
-
-CODES: dict[str, Op] = {
-    "A": Op.ALU,
-    "V": Op.MOVE,
-    "L": Op.LOAD,
-    "S": Op.STORE,
-    "F": Op.FMA,
-    "M": Op.FMUL,
-    "f": Op.FP,
-    "U": Op.MUL,
-    "D": Op.FDIV,
-    "Q": Op.DIV,
-    "B": Op.BRANCH,
-    "J": Op.JUMP,
-    "H": Op.HWLOOP,
-    "C": Op.CSR,
-}
-_FP_RESULT = frozenset({Op.FMUL, Op.FP, Op.FDIV})
-_READS_FP = frozenset({Op.FMUL, Op.FP, Op.FDIV, Op.FMA, Op.STORE})
-_WRITES = frozenset({Op.LOAD, Op.MUL, Op.DIV, Op.FMUL, Op.FP, Op.FDIV, Op.FMA})
+from trainlib.kernels.nodes import CODES, Access, Choice, Code, Counted, Nest, NestNode, Registers
 
 _CODE = re.compile(r"([A-Za-z])(\+?)(?:\.(\d))?(')?")
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_NAMED = re.compile(r"\[(\w*)<((?:\w+(?:,\w+)*)?)\]")
 _NUMBER = re.compile(r"\d+(\.\d+)?")
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """The element of an array that one load or store touches, as coefficients of the loop counters.
-
-    Per dimension of the array: value with all counters at 0, and the change per counter, outermost first.
-    """
-
-    array: str
-    base: tuple[Coefficient, ...]
-    strides: tuple[tuple[Coefficient, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """One instruction; `taken_if` decides a branch whose direction depends on the sizes."""
-
-    instruction: Instruction
-    taken_if: Expression | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """A loop; `trips` may come out negative, which means none."""
-
-    trips: Evaluator
-    hardware: bool
-    body: tuple[NestNode, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Two alternatives, decided by the sizes before the kernel runs."""
-
-    condition: Expression
-    then: tuple[NestNode, ...]
-    otherwise: tuple[NestNode, ...]
-
-
-NestNode = Code | Counted | Choice
-
-
-@dataclass(frozen=True, slots=True)
-class Nest:
-    """A parsed kernel text: nodes in program order and the accesses that `Instruction.stream` counts."""
-
-    body: tuple[NestNode, ...]
-    accesses: tuple[Access, ...]
-    names: frozenset[str]
-    """Every size or condition name the text uses."""
-
-
-@dataclass(slots=True)
-class _Registers:
-    """Hands out registers under the rule in the module's docstring."""
-
-    count: int = 0
-    previous: Instruction | None = None
-
-    def fresh(self) -> int:
-        self.count += 1
-        return self.count - 1
-
-    def instruction(self, op: Op, uses_load: bool, width_bytes: int, stream: int) -> Instruction:
-        before = self.previous
-        srcs: list[int] = []
-        if uses_load and before is not None:
-            srcs.append(before.dst)
-        if before is not None and before.op == Op.MUL and op == Op.ALU:
-            srcs.append(before.dst)
-        if before is not None and before.op in _FP_RESULT and op in _READS_FP:
-            srcs.append(before.dst)
-        dst = self.fresh() if op in _WRITES else -1
-        if op == Op.FMA:
-            srcs.append(dst)
-        self.previous = Instruction(op, dst, tuple(dict.fromkeys(srcs)), stream, 0.0, width_bytes)
-        return self.previous
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +67,7 @@ class _Parser:
         self.first_line = first_line
         self.position = 0
         self.loops: list[_OpenLoop] = []
-        self.registers = _Registers()
+        self.registers = Registers()
         self.accesses: list[Access] = []
         self.names: set[str] = set()
 
@@ -225,7 +132,7 @@ class _Parser:
             self.position += 1
         else:
             raise self.fail(f"the text ends where one of '{stops}' was expected")
-        return self.text[start : self.position].strip()
+        return " ".join(self.text[start : self.position].split())
 
     def expression(self, text: str) -> Expression:
         expression = parse_expression(text, self.where)
@@ -338,10 +245,12 @@ class _Parser:
         stream = self.access() if memory and self.accept(":") else -1
         uses_load = uses_load or ("'" if self.accept("'") else None)
         before = self.registers.previous
-        if uses_load and (before is None or before.op != Op.LOAD):
-            raise self.fail(f"'{letter}'' says it uses the load just before it, but there is none")
+        if uses_load and (before is None or before.op not in (Op.LOAD, Op.MUL)):
+            raise self.fail(f"'{letter}'' has no load or multiply just before it to use")
         taken, taken_if = self.direction(op)
-        code = Code(self.registers.instruction(op, bool(uses_load), int(width or 4), stream), taken_if)
+        named = self.named_registers()
+        instruction = self.registers.instruction(op, bool(uses_load), int(width or 4), stream, named)
+        code = Code(instruction, taken_if)
         if taken:
             code = replace(code, instruction=replace(code.instruction, taken_fraction=taken))
         codes = [code]
@@ -352,11 +261,21 @@ class _Parser:
             if stream >= 0:
                 raise self.fail("an access with an address cannot be repeated: each has its own")
             self.position = number.end()
-            codes += [Code(self.registers.instruction(op, False, int(width or 4), -1)) for _ in
-                      range(int(number.group()) - 1)]
+            codes += [
+                Code(self.registers.instruction(op, False, int(width or 4), -1))
+                for _ in range(int(number.group()) - 1)
+            ]
         if self.position < len(self.text) and not re.match(r"[\s}#]", self.text[self.position]):
             raise self.fail(f"unexpected '{self.text[self.position]}' after '{letter}'")
         return codes
+
+    def named_registers(self) -> tuple[str, tuple[str, ...]] | None:
+        """`[written<read,read]` behind an instruction, if it is there."""
+        match = _NAMED.match(self.text, self.position)
+        if match is None:
+            return None
+        self.position = match.end()
+        return match[1], tuple(name for name in match[2].split(",") if name)
 
     def direction(self, op: Op) -> tuple[float, Expression | None]:
         if op != Op.BRANCH:

@@ -1,0 +1,126 @@
+"""What a parsed kernel text consists of, and how its instructions get their registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from arch.isa import Instruction, Op
+from trainlib.kernels.expressions import Coefficient, Evaluator, Expression
+
+CODES: dict[str, Op] = {
+    "A": Op.ALU,
+    "V": Op.MOVE,
+    "L": Op.LOAD,
+    "S": Op.STORE,
+    "F": Op.FMA,
+    "M": Op.FMUL,
+    "f": Op.FP,
+    "U": Op.MUL,
+    "D": Op.FDIV,
+    "Q": Op.DIV,
+    "B": Op.BRANCH,
+    "J": Op.JUMP,
+    "H": Op.HWLOOP,
+    "C": Op.CSR,
+}
+_FP_RESULT = frozenset({Op.FMUL, Op.FP, Op.FDIV})
+_READS_FP = frozenset({Op.FMUL, Op.FP, Op.FDIV, Op.FMA, Op.STORE})
+_WRITES = frozenset({Op.LOAD, Op.MUL, Op.DIV, Op.FMUL, Op.FP, Op.FDIV, Op.FMA})
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The element of an array that one load or store touches, as coefficients of the loop counters.
+
+    Per dimension of the array: value with all counters at 0, and the change per counter, outermost first.
+    """
+
+    array: str
+    base: tuple[Coefficient, ...]
+    strides: tuple[tuple[Coefficient, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One instruction; `taken_if` decides a branch whose direction depends on the sizes."""
+
+    instruction: Instruction
+    taken_if: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A loop; `trips` may come out negative, which means none."""
+
+    trips: Evaluator
+    hardware: bool
+    body: tuple[NestNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Two alternatives, decided by the sizes before the kernel runs."""
+
+    condition: Expression
+    then: tuple[NestNode, ...]
+    otherwise: tuple[NestNode, ...]
+
+
+NestNode = Code | Counted | Choice
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """A parsed kernel text: nodes in program order and the accesses that `Instruction.stream` counts."""
+
+    body: tuple[NestNode, ...]
+    accesses: tuple[Access, ...]
+    names: frozenset[str]
+    """Every size or condition name the text uses."""
+
+
+@dataclass(slots=True)
+class Registers:
+    """Hands out registers under the rule in the docstring of `trainlib.kernels.nest`."""
+
+    count: int = 0
+    previous: Instruction | None = None
+    names: dict[str, int] = field(default_factory=dict)
+
+    def fresh(self) -> int:
+        """A register no other instruction writes."""
+        self.count += 1
+        return self.count - 1
+
+    def named(self, name: str) -> int:
+        """The register of a name in the text."""
+        if name not in self.names:
+            self.names[name] = self.fresh()
+        return self.names[name]
+
+    def instruction(
+        self,
+        op: Op,
+        uses_load: bool,
+        width_bytes: int,
+        stream: int,
+        registers: tuple[str, tuple[str, ...]] | None = None,
+    ) -> Instruction:
+        """The next instruction; `uses_load` is its `'` mark, `registers` the names it writes and reads."""
+        if registers is not None:
+            written, read = registers
+            srcs = tuple(self.named(name) for name in read)
+            dst = self.named(written) if written else -1
+            self.previous = Instruction(op, dst, srcs, stream, 0.0, width_bytes)
+            return self.previous
+        before = self.previous
+        uses: list[int] = []
+        if uses_load and before is not None:
+            uses.append(before.dst)
+        if before is not None and before.op in _FP_RESULT and op in _READS_FP:
+            uses.append(before.dst)
+        dst = self.fresh() if op in _WRITES else -1
+        if op == Op.FMA:
+            uses.append(dst)
+        self.previous = Instruction(op, dst, tuple(dict.fromkeys(uses)), stream, 0.0, width_bytes)
+        return self.previous
