@@ -14,7 +14,7 @@ BAD_INPUT = [
     (["run", "digit-cnn"], 2, "digits-cnn"),
     (["run", "digits-cnn", "--soc", "pulp-opn"], 2, "pulp-open"),
     (["run", "digits-cnn", "--timing", "rlt"], 2, "rtl"),
-    (["run", "digits-cnn", "--codegen", "gcc"], 2, "clang-xpulp"),
+    (["run", "digits-cnn", "--codegen", "xpulp"], 2, "clang-xpulp"),
     (["run", "digits-cnn", "--cores", "0"], 2, "between 1 and 16"),
     (["run", "digits-cnn", "--cores", "17"], 2, "between 1 and 16"),
     (["run", "digits-cnn", "--l1", "-4KiB"], 2, "negative"),
