@@ -1,18 +1,16 @@
 """KIND layer: whole layer steps as the master core sees them, every pass with its own fork.
 
 A step is a list of passes after PULP-TrainLib's own code: which kernel, which extents, forked or on the
-master alone. The glue between them (argument structs, calls) is not modelled.
+master alone. Steps beyond the plain convolution and linear ones are in `layer_steps`. Of the glue between the
+passes only the call around a matmul is modelled (`layer_parts.call_team`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from arch.isa import CoreWork, TeamWork
+from scheduler.validation import layer_steps
 from scheduler.validation.cases import CYCLES, MACHINE_COLUMNS, Case, Column
-from scheduler.validation.mm import matmul_team
-from scheduler.validation.placement import placed
+from scheduler.validation.layer_parts import Builder, Layer, Pass, apart, call_team, check_window, matmul_pass
 from scheduler.validation.prediction import Prediction
 from scheduler.validation.team import alone, forked
 from trainlib.kernels.catalogue import blocktransp_work, elementwise_work, im2row_work, loss_work
@@ -34,47 +32,6 @@ COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """One pass of a step: a kernel on the team, or on the master alone."""
-
-    team: TeamWork
-    fork: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """Extents of a layer as the row gives them, and those that follow."""
-
-    ci: int
-    hi: int
-    wi: int
-    co: int
-    hk: int
-    wk: int
-    stride: int
-    pad: int
-
-    @property
-    def elements(self) -> int:
-        """Elements of the input."""
-        return self.ci * self.hi * self.wi
-
-    @property
-    def ho(self) -> int:
-        """Output rows."""
-        return (self.hi + 2 * self.pad - self.hk) // self.stride + 1
-
-    @property
-    def wo(self) -> int:
-        """Output columns."""
-        return (self.wi + 2 * self.pad - self.wk) // self.stride + 1
-
-
-Builder = Callable[[Case, Layer, str], list[Pass]]
-"""(row, extents, matmul kernel) -> passes."""
-
-
 def predict(case: Case) -> Prediction:
     """Sum of the passes. A step ``WG+IG`` with kernel ``mm+mm_M`` is both steps one after the other."""
     dtype = case.text("dtype")
@@ -90,38 +47,36 @@ def predict(case: Case) -> Prediction:
     cycles = 0
     for step, kernel in zip(steps, kernels, strict=True):
         for item in _builder(case, step)(case, layer, kernel):
-            cycles += (forked if item.fork else alone)(case, item.team)[0]
+            cycles += (forked if item.fork else alone)(case, item.team)[0] + item.extra_cycles
+            if item.called:
+                cycles += alone(case, call_team(case))[0]
     return Prediction(cycles)
 
 
 def _builder(case: Case, step: str) -> Builder:
     primitive, variant, layout = case.text("primitive"), case.text("variant"), case.text("layout")
+    found = layer_steps.find(primitive, step, variant, layout)
+    if found is not None:
+        return found
     builder = STEPS.get((primitive, step))
     if builder is None or layout not in ("CHW", "-") or variant not in VARIANTS.get(primitive, ("",)):
         what = " ".join(filter(None, (primitive, step, variant, layout if layout == "HWC" else "")))
-        modelled = ", ".join(f"{name} {item}" for name, item in STEPS)
-        raise case.error(f"no model of the layer step '{what}'", f"modelled in CHW are {modelled}")
+        plain = (f"{name} {item} CHW" for name, item in STEPS)
+        modelled = ", ".join(sorted({*plain, *layer_steps.known()}))
+        raise case.error(f"no model of the layer step '{what}'", f"modelled are {modelled}")
     return builder
 
 
-def _check_window(case: Case, layer: Layer) -> None:
-    fits = layer.hk <= layer.hi + 2 * layer.pad and layer.wk <= layer.wi + 2 * layer.pad
-    if 0 in (layer.ci, layer.hi, layer.wi, layer.co, layer.hk, layer.wk, layer.stride) or not fits:
-        raise case.error("the sizes describe no convolution")
-
-
 def _im2row(case: Case, layer: Layer, mode: str) -> TeamWork:
-    _check_window(case, layer)
+    check_window(case, layer)
     patch = layer.hk * layer.wk
     if mode == "FW":
         channels, source_elements = layer.ci, layer.ci * layer.hi * layer.wi
         rows = layer.ho * layer.wo
-        pads = (layer.pad,) * 4
     else:
         channels, source_elements = layer.co, layer.co * layer.ho * layer.wo
         rows = layer.hi * layer.wi
-        pads = (layer.hk - 1, layer.hk - 1, layer.wk - 1, layer.wk - 1)
-    source, target, _ = placed(4 * source_elements, 4 * rows * channels * patch)
+    source, target = apart(case, 4 * source_elements, 4 * rows * channels * patch)
     return im2row_work(
         case.text("codegen"),
         mode=mode,
@@ -133,7 +88,7 @@ def _im2row(case: Case, layer: Layer, mode: str) -> TeamWork:
         ho=layer.ho,
         wo=layer.wo,
         stride=layer.stride,
-        pads=pads,
+        pads=(layer.pad,) * 4,
         cores=case.number("cores"),
         source_address=source,
         target_address=target,
@@ -141,9 +96,9 @@ def _im2row(case: Case, layer: Layer, mode: str) -> TeamWork:
 
 
 def _block_transpose(case: Case, layer: Layer) -> TeamWork:
-    _check_window(case, layer)
+    check_window(case, layer)
     size_bytes = 4 * layer.co * layer.ci * layer.hk * layer.wk
-    source, target, _ = placed(size_bytes, size_bytes)
+    source, target = apart(case, size_bytes, size_bytes)
     return blocktransp_work(
         case.text("codegen"),
         co=layer.co,
@@ -156,41 +111,37 @@ def _block_transpose(case: Case, layer: Layer) -> TeamWork:
     )
 
 
-def _matmul(case: Case, n: int, k: int, m: int, kernel: str, *, trans_b: bool = False) -> Pass:
-    return Pass(matmul_team(case, n, k, m, trans_b=trans_b, kernel=kernel))
-
-
 def _linear_forward(case: Case, layer: Layer, kernel: str) -> list[Pass]:
-    return [_matmul(case, layer.co, layer.ci, 1, kernel)]
+    return [matmul_pass(case, layer.co, layer.ci, 1, kernel)]
 
 
 def _linear_weight_gradient(case: Case, layer: Layer, kernel: str) -> list[Pass]:
-    return [_matmul(case, layer.co, 1, layer.ci, kernel)]
+    return [matmul_pass(case, layer.co, 1, layer.ci, kernel)]
 
 
 def _linear_input_gradient(case: Case, layer: Layer, kernel: str) -> list[Pass]:
-    return [_matmul(case, 1, layer.co, layer.ci, kernel)]
+    return [matmul_pass(case, 1, layer.co, layer.ci, kernel)]
 
 
 def _pointwise_forward(case: Case, layer: Layer, kernel: str) -> list[Pass]:
-    return [_matmul(case, layer.co, layer.ci, layer.hi * layer.wi, kernel)]
+    return [matmul_pass(case, layer.co, layer.ci, layer.hi * layer.wi, kernel)]
 
 
 def _pointwise_weight_gradient(case: Case, layer: Layer, kernel: str) -> list[Pass]:
-    return [_matmul(case, layer.co, layer.hi * layer.wi, layer.ci, kernel, trans_b=True)]
+    return [matmul_pass(case, layer.co, layer.hi * layer.wi, layer.ci, kernel, trans_b=True)]
 
 
 def _conv_forward(case: Case, layer: Layer, kernel: str) -> list[Pass]:
     k, m = layer.hk * layer.wk * layer.ci, layer.ho * layer.wo
     return [
         Pass(_im2row(case, layer, "FW")),
-        _matmul(case, layer.co, k, m, kernel, trans_b=True),
+        matmul_pass(case, layer.co, k, m, kernel, trans_b=True),
     ]
 
 
 def _conv_weight_gradient(case: Case, layer: Layer, kernel: str) -> list[Pass]:
     k, m = layer.ho * layer.wo, layer.hk * layer.wk * layer.ci
-    return [Pass(_im2row(case, layer, "FW")), _matmul(case, layer.co, k, m, kernel)]
+    return [Pass(_im2row(case, layer, "FW")), matmul_pass(case, layer.co, k, m, kernel)]
 
 
 def _conv_input_gradient(case: Case, layer: Layer, kernel: str) -> list[Pass]:
@@ -198,13 +149,13 @@ def _conv_input_gradient(case: Case, layer: Layer, kernel: str) -> list[Pass]:
     return [
         Pass(_im2row(case, layer, "IG")),
         Pass(_block_transpose(case, layer)),
-        _matmul(case, layer.ci, k, m, kernel, trans_b=True),
+        matmul_pass(case, layer.ci, k, m, kernel, trans_b=True),
     ]
 
 
 def _elementwise(name: str, arrays: int) -> Builder:
     def build(case: Case, layer: Layer, kernel: str) -> list[Pass]:
-        addresses = placed(*[4 * layer.elements] * arrays)[:-1]
+        addresses = apart(case, *[4 * layer.elements] * arrays)
         work = elementwise_work(case.text("codegen"), name, layer.elements, case.number("cores"), addresses)
         return [Pass(work)]
 
@@ -214,7 +165,7 @@ def _elementwise(name: str, arrays: int) -> Builder:
 def _loss(name: str, *, gradient: bool) -> Builder:
     def build(case: Case, layer: Layer, kernel: str) -> list[Pass]:
         size_bytes = 4 * layer.elements
-        addresses = placed(size_bytes, size_bytes, size_bytes if gradient else 4)[:-1]
+        addresses = apart(case, size_bytes, size_bytes, size_bytes if gradient else 4)
         return [Pass(loss_work(case.text("codegen"), name, layer.elements, addresses), fork=False)]
 
     return build
@@ -233,7 +184,7 @@ def _tutorial_step(case: Case, layer: Layer, kernel: str) -> list[Pass]:
 
     With the default kernel ``mm`` the library takes ``mm_M`` for the input gradient of the linear layer.
     """
-    _check_window(case, layer)
+    check_window(case, layer)
     activation = Layer(layer.co, layer.ho, layer.wo, layer.co, 1, 1, 1, 0)
     linear = Layer(activation.elements, 1, 1, TUTORIAL_OUTPUTS, 1, 1, 1, 0)
     output = Layer(TUTORIAL_OUTPUTS, 1, 1, TUTORIAL_OUTPUTS, 1, 1, 1, 0)

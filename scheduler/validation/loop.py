@@ -7,10 +7,11 @@ import re
 from arch.isa import TeamWork
 from configs.suggest import suggestion
 from scheduler.validation.cases import CYCLES, MACHINE_COLUMNS, Case, Column
-from scheduler.validation.placement import placed
+from scheduler.validation.layer_parts import FORK_WRAPPER_CYCLES, apart
 from scheduler.validation.prediction import Prediction
 from scheduler.validation.team import forked
-from trainlib.kernels.catalogue import elementwise_work, im2row_work
+from trainlib.kernels.catalogue import im2row_work
+from trainlib.kernels.layer_catalogue import VECTOR_LOOPS, Window, unroll_work, vector_work
 
 COLUMNS = (
     *MACHINE_COLUMNS,
@@ -23,41 +24,50 @@ COLUMNS = (
     Column("cycles_kernel", 0, optional=True),
 )
 
-ELEMENTWISE = {"relu_fw": ("relu_fw", 2), "relu_bw": ("relu_bw", 3), "sgd_update": ("sgd", 2)}
-"""Measured loop -> (name in the catalogue, number of arrays)."""
+ELEMENTWISE = {"relu_fw": "relu_fw", "relu_bw": "relu_bw", "sgd_update": "sgd", "sgd_update_wd": "sgd_wd"}
+"""Measured loop -> name in the catalogue."""
 
-MODELLED = (*ELEMENTWISE, "im2row")
+MODELLED = (*ELEMENTWISE, "im2row", "im2col")
 
 
 def predict(case: Case) -> Prediction:
-    """Price the loop; arrays lie one after another in L1."""
+    """Price the loop; arrays lie one after another in L1, a little apart."""
     name = case.text("kernel")
     if name in ELEMENTWISE:
-        return Prediction(*forked(case, _elementwise(case, name)))
-    if name == "im2row":
-        return Prediction(*forked(case, _im2row(case)))
+        return _unwrapped(case, _elementwise(case, name))
+    if name in ("im2row", "im2col"):
+        return _unwrapped(case, _unrolled(case, name))
     raise case.error(f"no model of the loop '{name}'", suggestion(name, MODELLED))
 
 
+def _unwrapped(case: Case, team: TeamWork) -> Prediction:
+    cycles, instructions = forked(case, team)
+    return Prediction(cycles - FORK_WRAPPER_CYCLES, instructions)
+
+
 def _elementwise(case: Case, name: str) -> TeamWork:
-    loop, arrays = ELEMENTWISE[name]
+    loop = ELEMENTWISE[name]
     elements = case.number("elements")
-    addresses = placed(*[4 * elements] * arrays)[:-1]
-    return elementwise_work(case.text("codegen"), loop, elements, case.number("cores"), addresses)
+    addresses = apart(case, *[4 * elements] * len(VECTOR_LOOPS[loop]))
+    return vector_work(case.text("codegen"), loop, elements, case.number("cores"), addresses)
 
 
-def _im2row(case: Case) -> TeamWork:
+def _unrolled(case: Case, name: str) -> TeamWork:
     """`parameters` are ci x hi (= wi) x hk (= wk) x stride x pad x HWC."""
     text = case.text("parameters")
     if re.fullmatch(r"\d{1,6}(x\d{1,6}){5}", text) is None:
         raise case.error(f"cannot read parameters '{text}'", "write them as 8x8x3x1x0x0")
     ci, hi, hk, stride, pad, hwc = (int(part) for part in text.split("x"))
-    if hwc:
-        raise case.error("no model of the HWC form of 'im2row'", "only CHW is modelled")
     if stride < 1 or not 1 <= hk <= hi + 2 * pad or ci < 1:
         raise case.error(f"parameters '{text}' describe no image")
     ho = (hi + 2 * pad - hk) // stride + 1
-    source, target, _ = placed(4 * ci * hi * hi, 4 * ci * hk * hk * ho * ho)
+    source, target = apart(case, 4 * ci * hi * hi, 4 * ci * hk * hk * ho * ho)
+    if hwc or name == "im2col":
+        if pad:
+            raise case.error(f"no model of padding in this form of '{name}'", "only im2row in CHW has it")
+        window = Window(ci, hi, hi, hk, hk, stride)
+        form = f"{name}_hwc" if hwc else name
+        return unroll_work(case.text("codegen"), form, window, case.number("cores"), (source, target))
     return im2row_work(
         case.text("codegen"),
         mode="FW",
