@@ -160,9 +160,12 @@ class Writer:
         # mul, shift, add to a pointer: the shift uses the product (seen in the cycles of all such rows).
         body = re.sub(r"U('?) A( A V| A S| A L| L)", r"U\1 A'\2", body)
         if name in self.paths.accesses:
+            # An element of C listed twice is loaded and then stored, by a leftover pass that adds to it.
             listed = self.paths.accesses[name]
-            for letter, wanted in (("L", lambda item: item[0] != "C"), ("S", lambda item: item[0] == "C")):
-                chosen = [item for item in listed if wanted(item)]
+            again = [item[0] == "C" and item in listed[at + 1 :] for at, item in enumerate(listed)]
+            loads = [item for item, more in zip(listed, again, strict=True) if item[0] != "C" or more]
+            stores = [item for item, more in zip(listed, again, strict=True) if item[0] == "C" and not more]
+            for letter, chosen in (("L", loads), ("S", stores)):
                 body = self.with_accesses(body, letter, chosen) if chosen else body
         if source[0] == "k":
             body = self.inner_accesses(name, body, enclosing, int(step[1]) if step else 1)

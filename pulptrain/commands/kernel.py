@@ -3,28 +3,50 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from arch.team_pricer import TeamPricer
 from rich.console import Console
 from rich.table import Table
 
 import pulptrain
+from arch.team_pricer import TeamPricer
 from configs.errors import InputError
 from pulptrain.commands import options
 from pulptrain.settings import Settings, soc_timing
 from scheduler.memory_plan import align
-from trainlib.kernels.catalogue import matmul_work
+from trainlib.kernels.catalogue import (
+    LIBRARY,
+    depthwise_work,
+    element_bytes_of,
+    kernel_names,
+    matmul_work,
+)
+from trainlib.kernels.library import KernelLibrary
+
+FILES = (".yaml", ".yml", ".S", ".s")
+"""Endings of kernel files."""
 
 
 def command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Kernel name (see `pulptrain list kernels`).")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE", help="Kernel (see `pulptrain list kernels`), or your own .yaml or .S file."
+        ),
+    ],
     n: Annotated[int, typer.Option("--n", help="Rows of A and C.")] = 16,
     k: Annotated[int, typer.Option("--k", help="Columns of A, rows of B.")] = 16,
     m: Annotated[int, typer.Option("--m", help="Columns of B and C.")] = 16,
     trans_b: Annotated[bool, typer.Option("--trans-b", help="B is stored [M, K].")] = False,
-    dtype: Annotated[str, typer.Option("--dtype", metavar="fp32", help="Element type.")] = "fp32",
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            "--dtype", metavar="fp32|fp16|bf16", help="Element type; that of the kernel if not given."
+        ),
+    ] = None,
+    accumulate: Annotated[bool, typer.Option("--accumulate", help="Add the product to C.")] = False,
     soc: options.Soc = "pulp-open",
     timing: options.Timing = "rtl",
     codegen: options.Codegen = "clang-xpulp",
@@ -45,7 +67,9 @@ def command(
         bank_conflicts=bank_conflicts,
         overrides=tuple(overrides or ()),
     )
-    result = kernel_cost(name, n, k, m, trans_b=trans_b, dtype=dtype, settings=settings)
+    result = kernel_cost(
+        name, n, k, m, trans_b=trans_b, dtype=dtype, accumulate=accumulate, settings=settings
+    )
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     elif not quiet:
@@ -59,35 +83,55 @@ def kernel_cost(
     m: int,
     *,
     trans_b: bool = False,
-    dtype: str = "fp32",
+    dtype: str | None = None,
+    accumulate: bool = False,
     settings: Settings | None = None,
 ) -> dict[str, Any]:
-    """Cost of one matmul kernel with A, B and C one after another in L1 from address 0.
+    """Cost of one matmul or depthwise kernel with A, B and C one after another in L1 from address 0.
 
-    N, K, M are counted in elements. Returns cycles (slowest core), instructions and stalls (sums over the
-    cores), macs, mac_per_cycle and per_core. Fork and join are not included. Raises `InputError` for sizes
-    below 1 and unknown names.
+    `name` is a kernel of the codegen, or the path of a kernel file (.yaml, .yml) or annotated listing (.S,
+    .s), which is added to the codegen. N, K, M are counted in elements; for depthwise kernels they are
+    channels, taps and positions. Returns cycles (slowest core), instructions and stalls (sums over cores),
+    macs, mac_per_cycle and per_core. Fork and join are not included. Raises `InputError` for sizes below 1,
+    unknown names, and a dtype the kernel is not for; `ConfigError` with ``file:line`` for a wrong file.
     """
     settings = settings or Settings()
     for option, size in (("--n", n), ("--k", k), ("--m", m)):
         if size < 1:
             raise InputError(f"{size} is not a size", where=option, cure="1 or more")
-    if dtype != "fp32":
-        raise InputError(f"no kernels in {dtype!r}", where="--dtype", cure="fp32")
     timing = soc_timing(settings)
-    a_bytes, b_bytes = align(4 * n * k), align(4 * k * m)
-    work = matmul_work(
-        name,
-        settings.codegen,
-        n=n,
-        k=k,
-        m=m,
-        trans_b=trans_b,
-        cores=timing.cores,
-        a_address=0,
-        b_address=a_bytes,
-        c_address=a_bytes + b_bytes,
-    )
+    library, name = _library(name, settings.codegen)
+    header = library.header(settings.codegen, name)
+    if dtype is None:
+        dtype = "fp32" if header.element_bytes == element_bytes_of("fp32") else "fp16"
+    elif element_bytes_of(dtype) != header.element_bytes:
+        raise InputError(
+            f"'{name}' is for elements of {header.element_bytes} bytes, not for {dtype}",
+            where="--dtype",
+            cure=f"kernels for {dtype}: {', '.join(kernel_names(settings.codegen, dtype)) or 'none'}",
+        )
+    b_elements = k * m * (n if header.is_depthwise else 1)
+    a_bytes, b_bytes = align(header.element_bytes * n * k), align(header.element_bytes * b_elements)
+    addresses = (0, a_bytes, a_bytes + b_bytes)
+    if header.is_depthwise:
+        if trans_b:
+            raise InputError(f"'{name}' has no transposed form", where="--trans-b", cure="leave it out")
+        work = depthwise_work(
+            name, settings.codegen, n, k, m, timing.cores, *addresses, library=library, accumulate=accumulate
+        )
+    else:
+        work = matmul_work(
+            name,
+            settings.codegen,
+            n,
+            k,
+            m,
+            trans_b,
+            timing.cores,
+            *addresses,
+            library=library,
+            accumulate=accumulate,
+        )
     cost = TeamPricer(timing).price(work)
     stalls: dict[str, int] = {}
     for core in cost.cores:
@@ -101,6 +145,8 @@ def kernel_cost(
         "m": m,
         "trans_b": trans_b,
         "dtype": dtype,
+        "accumulate": accumulate,
+        "validated": header.validated and not accumulate,
         "cycles": cost.cycles,
         "instructions": sum(core.instructions for core in cost.cores),
         "macs": macs,
@@ -118,13 +164,29 @@ def kernel_cost(
     }
 
 
+def _library(name: str, codegen: str) -> tuple[KernelLibrary, str]:
+    """The library to ask and the name in it: the shipped one, or one with the user's file."""
+    if not name.endswith(FILES) and "/" not in name:
+        return LIBRARY, name
+    file = Path(name)
+    if not name.endswith(FILES):
+        raise InputError(
+            f"'{name}' is not a kernel file", where="kernel", cure=f"files end in {' '.join(FILES)}"
+        )
+    if not file.is_file():
+        raise InputError("no such file", where=name, cure="check the path")
+    return LIBRARY.with_file(codegen, file)
+
+
 def _table(result: dict[str, Any]) -> Table:
     shape = f"N={result['n']} K={result['k']} M={result['m']}" + (
         ", B transposed" if result["trans_b"] else ""
     )
+    shape += ", added to C" if result["accumulate"] else ""
+    note = "" if result["validated"] else " (never compared with a measurement)"
     rate = f"{result['mac_per_cycle']:.3f} MAC/cycle" if result["mac_per_cycle"] else ""
     table = Table(
-        title=f"{result['kernel']} {shape}: {result['cycles']:,} cycles, {rate}",
+        title=f"{result['kernel']} {shape}: {result['cycles']:,} cycles, {rate}{note}",
         title_justify="left",
         box=None,
     )

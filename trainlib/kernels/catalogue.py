@@ -18,7 +18,12 @@ from trainlib.kernels.library import Kernel, KernelLibrary, suggestion
 ELEMENT_BYTES = 4
 """Bytes of an fp32 element."""
 
-_LIBRARY = KernelLibrary()
+DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+"""Bytes of an element; both 16-bit types cost the same."""
+
+LIBRARY = KernelLibrary()
+"""The shipped kernels."""
+
 _ELEMENTWISE = {"relu_fw": ("X", "Y"), "relu_bw": ("X", "G", "Y"), "sgd": ("W", "G")}
 _LOSSES = {
     "mse_fw": ("X", "T", "Y"),
@@ -30,13 +35,31 @@ _LOSSES = {
 
 def codegen_names() -> tuple[str, ...]:
     """Names of all codegen profiles."""
-    return _LIBRARY.codegen_names()
+    return LIBRARY.codegen_names()
 
 
-def kernel_names(codegen: str) -> tuple[str, ...]:
-    """Names of the matmul kernels of a codegen profile. Raises InputError for an unknown codegen."""
-    names = _LIBRARY.kernel_names(codegen)
-    return tuple(name for name in names if set(_LIBRARY.kernel(codegen, name).arrays) == {"A", "B", "C"})
+def kernel_names(codegen: str, dtype: str | None = "fp32") -> tuple[str, ...]:
+    """Names of the matmul kernels of a codegen profile for a dtype (None: all).
+
+    Raises InputError for an unknown codegen or dtype.
+    """
+    names = LIBRARY.kernel_names(codegen)
+    wanted = None if dtype is None else element_bytes_of(dtype)
+    headers = ((name, LIBRARY.header(codegen, name)) for name in names)
+    return tuple(name for name, head in headers if head.is_matmul and wanted in (None, head.element_bytes))
+
+
+def depthwise_names(codegen: str) -> tuple[str, ...]:
+    """Names of the depthwise matmul kernels of a codegen profile. Raises InputError."""
+    names = LIBRARY.kernel_names(codegen)
+    return tuple(name for name in names if LIBRARY.header(codegen, name).is_depthwise)
+
+
+def element_bytes_of(dtype: str) -> int:
+    """Bytes of an element. Raises InputError for an unknown dtype."""
+    if dtype not in DTYPE_BYTES:
+        raise InputError(f"unknown dtype '{dtype}'", where="dtype", cure=suggestion(dtype, DTYPE_BYTES))
+    return DTYPE_BYTES[dtype]
 
 
 def matmul_work(
@@ -51,27 +74,70 @@ def matmul_work(
     b_address: int,
     c_address: int,
     *,
-    library: KernelLibrary = _LIBRARY,
+    library: KernelLibrary = LIBRARY,
     element_bytes: int | None = None,
+    accumulate: bool = False,
 ) -> TeamWork:
     """C[N,M] = A[N,K] . B[K,M], or A . B^T with B[M,K] when `trans_b`, on `cores` cores.
 
-    `element_bytes` is that of the kernel file unless given. Raises InputError for an unknown kernel or
-    codegen, sizes below 1 and a transposition the kernel does not do.
+    With `accumulate` the product is added to C (see `trainlib.kernels.accumulate`). `element_bytes`, if
+    given, must be that of the kernel file. Raises InputError for an unknown kernel or codegen, sizes below 1,
+    another element size and a transposition the kernel does not do.
     """
     _positive("matmul", n=n, k=k, m=m, cores=cores)
-    found = _matmul(library, codegen, kernel)
+    found = _matmul(library, codegen, kernel, accumulate)
     if found.trans_b not in (None, trans_b):
         raise InputError(
             f"'{kernel}' only multiplies with B {'' if found.trans_b else 'not '}transposed", where="kernel"
         )
-    size = element_bytes or found.element_bytes
+    size = found.element_bytes
+    if element_bytes not in (None, size):
+        raise InputError(
+            f"'{kernel}' is for elements of {size} bytes, not {element_bytes}",
+            where="kernel",
+            cure="choose a kernel of this dtype (`pulptrain list kernels`)",
+        )
     arrays = {
         "A": Array(a_address, (size * k, size)),
         "B": Array(b_address, (size, size * k) if trans_b else (size * m, size)),
         "C": Array(c_address, (size * m, size)),
     }
     sizes = {"N": n, "K": k, "M": m, "trans_b": int(trans_b), "cores": cores}
+    return _team(library, found, sizes, arrays, cores, macs=n * k * m)
+
+
+def depthwise_work(
+    kernel: str,
+    codegen: str,
+    n: int,
+    k: int,
+    m: int,
+    cores: int,
+    a_address: int,
+    b_address: int,
+    c_address: int,
+    *,
+    library: KernelLibrary = LIBRARY,
+    accumulate: bool = False,
+) -> TeamWork:
+    """Depthwise matmul C[n,m] = sum over k of A[n,k] B[m,n,k]: n channels, k taps, m positions, fp32.
+
+    `kernel` is one of `depthwise_names`. Raises InputError for unknown kernel or codegen and sizes below 1.
+    """
+    _positive("depthwise", n=n, k=k, m=m, cores=cores)
+    found = library.kernel(codegen, kernel, accumulate=accumulate)
+    if not found.header.is_depthwise:
+        names = depthwise_names(codegen)
+        raise InputError(
+            f"'{kernel}' is not a depthwise kernel", where="kernel", cure=suggestion(kernel, names)
+        )
+    size = found.element_bytes
+    arrays = {
+        "A": Array(a_address, (size * k, size)),
+        "B": Array(b_address, (size, size * k, size * n * k)),
+        "C": Array(c_address, (size * m, size)),
+    }
+    sizes = {"N": n, "K": k, "M": m, "cores": cores}
     return _team(library, found, sizes, arrays, cores, macs=n * k * m)
 
 
@@ -85,8 +151,8 @@ def elementwise_work(
     _known(name, _ELEMENTWISE)
     _positive(name, elements=elements, cores=cores)
     arrays = _vectors(name, _ELEMENTWISE[name], addresses)
-    kernel = _LIBRARY.kernel(codegen, name)
-    return _team(_LIBRARY, kernel, {"elements": elements, "cores": cores}, arrays, cores)
+    kernel = LIBRARY.kernel(codegen, name)
+    return _team(LIBRARY, kernel, {"elements": elements, "cores": cores}, arrays, cores)
 
 
 def loss_work(codegen: str, name: str, elements: int, addresses: tuple[int, ...]) -> TeamWork:
@@ -97,8 +163,8 @@ def loss_work(codegen: str, name: str, elements: int, addresses: tuple[int, ...]
     _known(name, _LOSSES)
     _positive(name, elements=elements)
     arrays = _vectors(name, _LOSSES[name], addresses)
-    kernel = _LIBRARY.kernel(codegen, name)
-    return _team(_LIBRARY, kernel, {"elements": elements, "cores": 1}, arrays, 1)
+    kernel = LIBRARY.kernel(codegen, name)
+    return _team(LIBRARY, kernel, {"elements": elements, "cores": 1}, arrays, 1)
 
 
 def im2row_work(
@@ -153,8 +219,8 @@ def im2row_work(
         rows, cols = hi * hk, wi * wk
     sizes |= {"rows_in": rows_in, "rows_out": max(rows - rows_in, 0)}
     sizes |= {"cols_in": cols_in, "cols_out": max(cols - cols_in, 0)}
-    kernel = _LIBRARY.kernel(codegen, "im2row_fw" if mode == "FW" else "im2row_ig")
-    return _team(_LIBRARY, kernel, sizes, arrays, cores)
+    kernel = LIBRARY.kernel(codegen, "im2row_fw" if mode == "FW" else "im2row_ig")
+    return _team(LIBRARY, kernel, sizes, arrays, cores)
 
 
 def blocktransp_work(
@@ -177,7 +243,7 @@ def blocktransp_work(
         "Y": Array(target_address, (co * window, window, size)),
     }
     sizes = {"co": co, "ci": ci, "hk": hk, "wk": wk, "cores": cores}
-    return _team(_LIBRARY, _LIBRARY.kernel(codegen, "blocktransp"), sizes, arrays, cores)
+    return _team(LIBRARY, LIBRARY.kernel(codegen, "blocktransp"), sizes, arrays, cores)
 
 
 def _inside(outputs: int, taps: int, inputs: int, stride: int, pad: int) -> int:
@@ -198,21 +264,33 @@ def _team(
     cores: int,
     macs: int = 0,
 ) -> TeamWork:
-    works = tuple(_core_work(library, kernel, {**sizes, "core": core}, arrays) for core in range(cores))
+    shared: dict[Kernel, dict[str, int]] = {}
+    works = tuple(_core_work(library, kernel, sizes, core, arrays, shared) for core in range(cores))
     return TeamWork(kernel.name, works, macs)
 
 
 def _core_work(
-    library: KernelLibrary, kernel: Kernel, sizes: dict[str, int], arrays: Mapping[str, Array]
+    library: KernelLibrary,
+    kernel: Kernel,
+    sizes: Mapping[str, int],
+    core: int,
+    arrays: Mapping[str, Array],
+    shared: dict[Kernel, dict[str, int]],
 ) -> CoreWork:
-    names = dict(sizes)
-    for name, expression in kernel.names:
+    """The work of one core; `shared` keeps the names that are the same on all cores of the team."""
+    common = shared.get(kernel)
+    if common is None:
+        common = shared[kernel] = dict(sizes)
+        for name, expression in kernel.team_names:
+            common[name] = expression.evaluate(common)
+    names = {**common, "core": core}
+    for name, expression in kernel.core_names:
         names[name] = expression.evaluate(names)
     for fallback in kernel.fallbacks:
         if fallback.when.evaluate(names):
             before = fallback.cost.core_work(names, arrays, kernel.code_bytes)
-            then = _core_work(library, library.kernel(kernel.codegen, fallback.use), sizes, arrays)
-            return _chain(before, then)
+            used = library.kernel(kernel.codegen, fallback.use, accumulate=kernel.accumulates)
+            return _chain(before, _core_work(library, used, sizes, core, arrays, shared))
     return kernel.expander.core_work(names, arrays, kernel.code_bytes)
 
 
@@ -223,14 +301,10 @@ def _chain(first: CoreWork, second: CoreWork) -> CoreWork:
     return CoreWork(body, streams, second.code_bytes)
 
 
-def _matmul(library: KernelLibrary, codegen: str, name: str) -> Kernel:
-    found = library.kernel(codegen, name)
-    if set(found.arrays) != {"A", "B", "C"}:
-        matmuls = [
-            item
-            for item in library.kernel_names(codegen)
-            if set(library.kernel(codegen, item).arrays) == {"A", "B", "C"}
-        ]
+def _matmul(library: KernelLibrary, codegen: str, name: str, accumulate: bool) -> Kernel:
+    found = library.kernel(codegen, name, accumulate=accumulate)
+    if not found.header.is_matmul:
+        matmuls = [item for item in library.kernel_names(codegen) if library.header(codegen, item).is_matmul]
         raise InputError(f"'{name}' is not a matmul kernel", where="kernel", cure=suggestion(name, matmuls))
     return found
 

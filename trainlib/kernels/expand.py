@@ -1,20 +1,28 @@
-"""From a parsed nest and concrete sizes to the `CoreWork` of one core."""
+"""From a parsed nest and concrete sizes to the `CoreWork` of one core.
+
+A nest is compiled once into blocks that hold only what the sizes decide (trip counts, conditions, branch
+directions) between ready runs of instructions. One call then evaluates the decisions of one core, takes the
+body with these decisions from a cache or puts it together, and computes the address streams it uses.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from arch.isa import CoreWork, Instruction, Loop, Node, Stream
 from configs.errors import ConfigError
-from trainlib.kernels.expressions import Names, value_of
-from trainlib.kernels.nodes import Choice, Code, Nest, NestNode
+from trainlib.kernels.expressions import Evaluator, Names, Sum, evaluator
+from trainlib.kernels.nodes import Access, Choice, Code, Nest, NestNode
 
 BODY_CACHE_ENTRIES = 4096
 """Expanded bodies kept per nest; bodies are shared by cores and calls with equal trip counts."""
 
-STRIDE_CACHE_ENTRIES = 4096
-"""Strides kept per nest, by access and matrix extents; all cores of a team share them."""
+LAYOUT_CACHE_ENTRIES = 1024
+"""Array layouts (byte distances of neighbours) kept per nest; all cores of a team share one."""
+
+PLAN_CACHE_ENTRIES = 64
+"""Bodies per layout whose streams are kept ready."""
 
 _UNUSED = Stream(0, ())
 
@@ -27,41 +35,194 @@ class Array:
     strides_bytes: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Instructions nothing is to be decided about, and the streams they use."""
+
+    instructions: tuple[Instruction, ...]
+    used: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A branch whose direction the sizes decide: not taken, taken."""
+
+    decide: Evaluator
+    instructions: tuple[Instruction, Instruction]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fork:
+    decide: Evaluator
+    blocks: tuple[_Block, _Block]
+    """If the condition is 0, if it is 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeat:
+    decide: Evaluator
+    hardware: bool
+    block: _Block
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    steps: tuple[_Run | _Turn | _Fork | _Repeat, ...]
+    open: tuple[_Turn | _Fork | _Repeat, ...]
+    """The steps that need a decision, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchor:
+    """The part of the base addresses of some accesses that differs from core to core and call to call."""
+
+    array: str
+    varying: tuple[tuple[int, Evaluator], ...]
+    """The indices that are more than a constant, by dimension, and their values without the constant."""
+
+    def address(self, names: Names, arrays: Mapping[str, Array]) -> int:
+        """Byte address of the element where all loop counters and constants are 0."""
+        array = arrays[self.array]
+        total = array.address
+        for dimension, value in self.varying:
+            total += array.strides_bytes[dimension] * value(names)
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """An access; those with equal anchor, constants or coefficients have equal numbers for them."""
+
+    access: int
+    anchor: int
+    offset: int
+    strides: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """Instructions and loops under one set of decisions, the accesses they use, the anchors of these."""
+
+    nodes: tuple[Node, ...]
+    uses: tuple[_Use, ...]
+    anchors: tuple[int, ...]
+    number: int
+
+
+_Plan = list[tuple[int, int, int, tuple[int, ...]]]
+"""Per used access: its number, its anchor, bytes behind the anchor, strides."""
+
+
+@dataclass(slots=True)
+class _Layout:
+    """What one layout of the arrays makes of the accesses, filled in as streams are asked for."""
+
+    offsets_bytes: dict[int, int] = field(default_factory=dict)
+    """Bytes between an access and its anchor, by `_Use.offset`."""
+    strides_bytes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """By `_Use.strides`; only those that depend on nothing but the layout."""
+    plans: dict[int, _Plan] = field(default_factory=dict)
+    """By `_Body.number`."""
+
+
 class Expander:
     """Turns one nest into `CoreWork`s; equal trip counts and conditions give the same body object."""
 
     def __init__(self, nest: Nest, where: str) -> None:
         self.nest = nest
         self.where = where
-        self._strides: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
-        self._bodies: dict[tuple[int, ...], tuple[tuple[Node, ...], tuple[int, ...]]] = {}
+        self._block = _compiled(nest.body)
+        self._arrays = tuple(sorted({access.array for access in nest.accesses}))
+        numbers: dict[object, int] = {}
+
+        def number(*key: object) -> int:
+            return numbers.setdefault(key, len(numbers))
+
+        self._anchors: dict[int, _Anchor] = {}
+        self._uses: list[_Use] = []
+        for index, access in enumerate(nest.accesses):
+            use = _Use(
+                index,
+                number("anchor", access.array, *(base.form for base in access.base)),
+                number("offset", access.array, *(base.constant for base in access.base)),
+                number("strides", access.array, *((item.form, item.constant) for item in _flat(access))),
+            )
+            self._uses.append(use)
+            if use.anchor not in self._anchors:
+                self._anchors[use.anchor] = _anchor(access)
+        self._layouts: dict[tuple[tuple[int, ...], ...], _Layout] = {}
+        self._bodies: dict[tuple[int, ...], _Body] = {}
+        self._built = 0
+        self._ranks: set[tuple[int, ...]] = set()
 
     def core_work(self, names: Names, arrays: Mapping[str, Array], code_bytes: int) -> CoreWork:
         """The work of the core described by `names` (sizes, start, stop) on `arrays` (by name in the text).
 
         Raises ConfigError when the text names an array or a size the call does not have.
         """
-        decisions: list[int] = []
         try:
-            _decide(self.nest.body, names, decisions)
+            body = self._body(names)
+            layout = self._layout(arrays)
+            plan = layout.plans.get(body.number) or self._plan(body, layout, arrays, names)
+            anchors_bytes = {index: self._anchors[index].address(names, arrays) for index in body.anchors}
         except KeyError as error:
             raise ConfigError(f"the kernel text uses the unknown name {error}", where=self.where) from error
+        streams = [_UNUSED] * len(self._uses)
+        for access, anchor, offset_bytes, strides_bytes in plan:
+            streams[access] = Stream(anchors_bytes[anchor] + offset_bytes, strides_bytes)
+        return CoreWork(body.nodes, tuple(streams), code_bytes)
+
+    def _plan(self, body: _Body, layout: _Layout, arrays: Mapping[str, Array], names: Names) -> _Plan:
+        plan: _Plan = []
+        fixed = True
+        for use in body.uses:
+            offset_bytes = layout.offsets_bytes.get(use.offset)
+            if offset_bytes is None:
+                offset_bytes = self._offset(use, layout, arrays)
+            strides_bytes = layout.strides_bytes.get(use.strides)
+            if strides_bytes is None:
+                strides_bytes = self._strides(use, layout, arrays, names)
+                fixed = fixed and use.strides in layout.strides_bytes
+            plan.append((use.access, use.anchor, offset_bytes, strides_bytes))
+        if fixed:
+            if len(layout.plans) >= PLAN_CACHE_ENTRIES:
+                layout.plans.clear()
+            layout.plans[body.number] = plan
+        return plan
+
+    def _body(self, names: Names) -> _Body:
+        decisions: list[int] = []
+        _decide(self._block, names, decisions)
         key = tuple(decisions)
         cached = self._bodies.get(key)
         if cached is None:
             used: list[int] = []
-            cached = (_build(self.nest.body, iter(key), used), tuple(used))
+            body = _build(self._block, iter(key), used)
+            uses = tuple(self._uses[index] for index in used)
+            anchors = tuple(dict.fromkeys(use.anchor for use in uses))
             if len(self._bodies) >= BODY_CACHE_ENTRIES:
                 self._bodies.clear()
+            self._built += 1
+            cached = _Body(body, uses, anchors, self._built)
             self._bodies[key] = cached
-        body, used_streams = cached
-        streams = [_UNUSED] * len(self.nest.accesses)
-        for index in used_streams:
-            streams[index] = self._stream(index, names, arrays)
-        return CoreWork(body, tuple(streams), code_bytes)
+        return cached
 
-    def _stream(self, index: int, names: Names, arrays: Mapping[str, Array]) -> Stream:
-        access = self.nest.accesses[index]
+    def _layout(self, arrays: Mapping[str, Array]) -> _Layout:
+        key = tuple([arrays[name].strides_bytes if name in arrays else () for name in self._arrays])
+        layout = self._layouts.get(key)
+        if layout is None:
+            ranks = tuple([len(strides_bytes) for strides_bytes in key])
+            if ranks not in self._ranks:
+                for access in self.nest.accesses:
+                    self._check(access, arrays)
+                self._ranks.add(ranks)
+            layout = _Layout()
+            if len(self._layouts) >= LAYOUT_CACHE_ENTRIES:
+                self._layouts.clear()
+            self._layouts[key] = layout
+        return layout
+
+    def _check(self, access: Access, arrays: Mapping[str, Array]) -> None:
         array = arrays.get(access.array)
         if array is None or len(array.strides_bytes) != len(access.base):
             known = ", ".join(f"{name}({len(item.strides_bytes)})" for name, item in arrays.items())
@@ -70,61 +231,104 @@ class Expander:
                 where=self.where,
                 cure=f"the arrays of this kernel (number of indices) are {known}",
             )
-        base_bytes = array.address
-        for unit, base in zip(array.strides_bytes, access.base, strict=True):
-            base_bytes += unit * (base if isinstance(base, int) else base(names))
-        key = (index, array.strides_bytes)
-        strides_bytes = self._strides.get(key)
-        if strides_bytes is None:
-            strides_bytes = tuple(
-                sum(
-                    unit * value_of(stride, names)
-                    for unit, stride in zip(array.strides_bytes, along, strict=True)
-                )
-                for along in zip(*access.strides, strict=True)
-            )
-            if all(isinstance(stride, int) for along in access.strides for stride in along):
-                if len(self._strides) >= STRIDE_CACHE_ENTRIES:
-                    self._strides.clear()
-                self._strides[key] = strides_bytes
-        return Stream(base_bytes, strides_bytes)
+
+    def _offset(self, use: _Use, layout: _Layout, arrays: Mapping[str, Array]) -> int:
+        access = self.nest.accesses[use.access]
+        offset_bytes = 0
+        for unit, base in zip(arrays[access.array].strides_bytes, access.base, strict=True):
+            offset_bytes += unit * base.constant
+        layout.offsets_bytes[use.offset] = offset_bytes
+        return offset_bytes
+
+    def _strides(
+        self, use: _Use, layout: _Layout, arrays: Mapping[str, Array], names: Names
+    ) -> tuple[int, ...]:
+        access = self.nest.accesses[use.access]
+        strides_bytes = [0] * len(access.strides[0])
+        fixed = True
+        for unit, along in zip(arrays[access.array].strides_bytes, access.strides, strict=True):
+            for depth, stride in enumerate(along):
+                if stride.terms:
+                    fixed = False
+                    strides_bytes[depth] += unit * stride.evaluate(names)
+                elif stride.constant:
+                    strides_bytes[depth] += unit * stride.constant
+        if fixed:
+            layout.strides_bytes[use.strides] = tuple(strides_bytes)
+        return tuple(strides_bytes)
 
 
-def _decide(nodes: tuple[NestNode, ...], names: Names, decisions: list[int]) -> None:
+def _flat(access: Access) -> tuple[Sum, ...]:
+    return tuple(stride for along in access.strides for stride in along)
+
+
+def _anchor(access: Access) -> _Anchor:
+    varying = tuple(
+        (dimension, evaluator(replace(base, constant=0)))
+        for dimension, base in enumerate(access.base)
+        if base.terms
+    )
+    return _Anchor(access.array, varying)
+
+
+def _compiled(nodes: tuple[NestNode, ...]) -> _Block:
+    steps: list[_Run | _Turn | _Fork | _Repeat] = []
+    run: list[Instruction] = []
+
+    def close() -> None:
+        if run:
+            used = tuple(item.stream for item in run if item.stream >= 0)
+            steps.append(_Run(tuple(run), used))
+            run.clear()
+
     for node in nodes:
+        if isinstance(node, Code) and node.taken_if is None:
+            run.append(node.instruction)
+            continue
+        close()
         if isinstance(node, Code):
             if node.taken_if is not None:
-                decisions.append(1 if node.taken_if.evaluate(names) else 0)
+                taken = replace(node.instruction, taken_fraction=1.0)
+                steps.append(_Turn(node.taken_if.evaluate, (node.instruction, taken)))
         elif isinstance(node, Choice):
-            chosen = 1 if node.condition.evaluate(names) else 0
-            decisions.append(chosen)
-            _decide(node.then if chosen else node.otherwise, names, decisions)
+            steps.append(_Fork(node.condition.evaluate, (_compiled(node.otherwise), _compiled(node.then))))
         else:
-            trips = node.trips(names)
-            decisions.append(max(trips, 0))
-            if trips > 0:
-                _decide(node.body, names, decisions)
+            steps.append(_Repeat(node.trips, node.hardware, _compiled(node.body)))
+    close()
+    return _Block(tuple(steps), tuple(step for step in steps if not isinstance(step, _Run)))
 
 
-def _build(nodes: tuple[NestNode, ...], decisions: Iterator[int], used: list[int]) -> tuple[Node, ...]:
+def _decide(block: _Block, names: Names, decisions: list[int]) -> None:
+    for step in block.open:
+        value = step.decide(names)
+        if isinstance(step, _Repeat):
+            decisions.append(value if value > 0 else 0)
+            if value > 0 and step.block.open:
+                _decide(step.block, names, decisions)
+        else:
+            chosen = 1 if value else 0
+            decisions.append(chosen)
+            if isinstance(step, _Fork):
+                _decide(step.blocks[chosen], names, decisions)
+
+
+def _build(block: _Block, decisions: Iterator[int], used: list[int]) -> tuple[Node, ...]:
+    if not block.open and block.steps:
+        (only,) = block.steps
+        if isinstance(only, _Run):
+            used.extend(only.used)
+            return only.instructions
     result: list[Node] = []
-    for node in nodes:
-        if isinstance(node, Code):
-            instruction = node.instruction
-            if node.taken_if is not None:
-                instruction = replace(instruction, taken_fraction=float(next(decisions)))
-            _use(instruction, used)
-            result.append(instruction)
-        elif isinstance(node, Choice):
-            chosen = next(decisions)
-            result.extend(_build(node.then if chosen else node.otherwise, decisions, used))
+    for step in block.steps:
+        if isinstance(step, _Run):
+            result.extend(step.instructions)
+            used.extend(step.used)
+        elif isinstance(step, _Turn):
+            result.append(step.instructions[next(decisions)])
+        elif isinstance(step, _Fork):
+            result.extend(_build(step.blocks[next(decisions)], decisions, used))
         else:
             trips = next(decisions)
             if trips > 0:
-                result.append(Loop(trips, _build(node.body, decisions, used), node.hardware))
+                result.append(Loop(trips, _build(step.block, decisions, used), step.hardware))
     return tuple(result)
-
-
-def _use(instruction: Instruction, used: list[int]) -> None:
-    if instruction.stream >= 0:
-        used.append(instruction.stream)

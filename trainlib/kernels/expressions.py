@@ -6,6 +6,7 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from configs.errors import ConfigError
 
@@ -48,54 +49,79 @@ class Expression:
     evaluate: Evaluator
 
 
-Coefficient = int | Evaluator
-"""A factor known while parsing, or one that depends on the named sizes."""
+Term = tuple[str, int, Evaluator]
+"""Text of a sub-expression without loop variables, its factor, and a function to its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """constant + sum of factor x sub-expression; `terms` are sorted by text and have no factor 0."""
+
+    constant: int
+    terms: tuple[Term, ...] = ()
+
+    def evaluate(self, names: Names) -> int:
+        """The value with the named sizes."""
+        total = self.constant
+        for _, factor, value in self.terms:
+            total += factor * value(names)
+        return total
+
+    @property
+    def form(self) -> tuple[tuple[str, int], ...]:
+        """What the sum depends on: texts and factors. Sums with the same form differ by a constant."""
+        return tuple((text, factor) for text, factor, _ in self.terms)
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
     """rest + sum of coefficient x loop variable; neither part depends on a loop variable."""
 
-    coefficients: tuple[tuple[str, Coefficient], ...]
-    rest: Coefficient
+    coefficients: tuple[tuple[str, Sum], ...]
+    rest: Sum
 
 
-def value_of(coefficient: Coefficient, names: Names) -> int:
-    """The integer behind a coefficient."""
-    return coefficient if isinstance(coefficient, int) else coefficient(names)
+def add(first: Sum, second: Sum, factor: int = 1) -> Sum:
+    """first + factor x second."""
+    constant = first.constant + factor * second.constant
+    if not second.terms or not factor:
+        return Sum(constant, first.terms)
+    terms = {text: (text, count, value) for text, count, value in first.terms}
+    for text, count, value in second.terms:
+        before = terms[text][1] if text in terms else 0
+        terms[text] = (text, before + factor * count, value)
+    return Sum(constant, tuple(terms[text] for text in sorted(terms) if terms[text][1]))
 
 
-def add(first: Coefficient, second: Coefficient) -> Coefficient:
-    """Sum of two coefficients, folded when both are known."""
-    if isinstance(first, int) and isinstance(second, int):
-        return first + second
-    if first == 0:
-        return second
-    if second == 0:
-        return first
-    return lambda names: value_of(first, names) + value_of(second, names)
+def evaluator(total: Sum) -> Evaluator:
+    """The fastest function to the value of a sum."""
+    constant = total.constant
+    if not total.terms:
+        return lambda names: constant
+    (_, factor, value), *more = total.terms
+    if not more and factor == 1:
+        return value if not constant else lambda names: value(names) + constant
+    return total.evaluate
 
 
-def multiply(first: Coefficient, second: Coefficient) -> Coefficient:
-    """Product of two coefficients, folded when it is known."""
-    if isinstance(first, int) and isinstance(second, int):
-        return first * second
-    if 0 in (first, second):
-        return 0
-    if first == 1:
-        return second
-    if second == 1:
-        return first
-    return lambda names: value_of(first, names) * value_of(second, names)
+def multiply(first: Sum, second: Sum) -> Sum:
+    """Product of two sums, multiplied out."""
+    total = add(Sum(first.constant * second.constant), Sum(0, second.terms), first.constant)
+    total = add(total, Sum(0, first.terms), second.constant)
+    for one, one_factor, one_value in first.terms:
+        for two, two_factor, two_value in second.terms:
+            text = " * ".join(sorted((f"({one})", f"({two})")))
+            product = (text, one_factor * two_factor, _binary(operator.mul, one_value, two_value))
+            total = add(total, Sum(0, (product,)))
+    return total
 
 
 def parse_expression(text: str, where: str) -> Expression:
     """Parse `text`; `where` is ``file:line``. Raises ConfigError on anything but plain integer arithmetic."""
-    tree = _tree(text, where)
-    names = frozenset(
-        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id not in _FUNCTIONS
-    )
-    return Expression(text, names, _compile(tree, text, where))
+    try:
+        return _expression(text)
+    except ConfigError as error:
+        raise ConfigError(error.message, where=where, cure=error.cure) from None
 
 
 def parse_linear(text: str, variables: frozenset[str], where: str) -> Linear:
@@ -103,85 +129,101 @@ def parse_linear(text: str, variables: frozenset[str], where: str) -> Linear:
 
     Raises ConfigError when it is not such a sum, because an address stream needs a constant stride.
     """
+    try:
+        return _linear(text, variables & _expression(text).names)
+    except ConfigError as error:
+        raise ConfigError(error.message, where=where, cure=error.cure) from None
 
-    def uses(node: ast.expr) -> set[str]:
-        return {name.id for name in ast.walk(node) if isinstance(name, ast.Name)} & variables
 
-    coefficients: dict[str, Coefficient] = {}
-    rest: Coefficient = 0
+# The same few texts (k, i + 1, M - M % 4) fill every kernel file, so each is parsed once.
+@lru_cache(maxsize=4096)
+def _expression(text: str) -> Expression:
+    tree = _tree(text)
+    return Expression(text, _names(tree) - _FUNCTIONS.keys(), _compile(tree, text))
 
-    def walk(node: ast.expr, factor: Coefficient) -> None:
-        nonlocal rest
+
+@lru_cache(maxsize=4096)
+def _linear(text: str, variables: frozenset[str]) -> Linear:
+    coefficients: dict[str, Sum] = {}
+
+    def walk(node: ast.expr, factor: Sum) -> Sum:  # noqa: PLR0911 - one return per node kind
         match node:
+            case ast.Constant(value=value) if type(value) is int:
+                return multiply(factor, Sum(value))
             case ast.BinOp(left=left, op=ast.Add(), right=right):
-                walk(left, factor)
-                walk(right, factor)
+                return add(walk(left, factor), walk(right, factor))
             case ast.BinOp(left=left, op=ast.Sub(), right=right):
-                walk(left, factor)
-                walk(right, multiply(factor, -1))
-            case ast.BinOp(left=left, op=ast.Mult(), right=right) if not (uses(left) and uses(right)):
-                scale, scaled = (right, left) if uses(left) else (left, right)
-                walk(scaled, multiply(factor, _coefficient(scale, text, where)))
+                return add(walk(left, factor), walk(right, multiply(factor, Sum(-1))))
+            case ast.BinOp(left=left, op=ast.Mult(), right=right) if not _names(left) & variables:
+                return walk(right, multiply(factor, walk(left, Sum(1))))
+            case ast.BinOp(left=left, op=ast.Mult(), right=right) if not _names(right) & variables:
+                return walk(left, multiply(factor, walk(right, Sum(1))))
             case ast.Name(id=name) if name in variables:
-                coefficients[name] = add(coefficients.get(name, 0), factor)
+                coefficients[name] = add(coefficients.get(name, Sum(0)), factor)
+                return Sum(0)
             case _:
-                if uses(node):
+                if varying := _names(node) & variables:
                     raise ConfigError(
-                        f"'{text}' is not linear in the loop variable '{min(uses(node))}'",
-                        where=where,
+                        f"'{text}' is not linear in the loop variable '{min(varying)}'",
                         cure="write it as a sum of constant multiples of loop variables",
                     )
-                rest = add(rest, multiply(factor, _coefficient(node, text, where)))
+                return multiply(factor, Sum(0, ((ast.unparse(node), 1, _compile(node, text)),)))
 
-    walk(_tree(text, where), 1)
+    rest = walk(_tree(text), Sum(1))
     return Linear(tuple(sorted(coefficients.items(), key=lambda item: item[0])), rest)
 
 
-def _coefficient(node: ast.expr, text: str, where: str) -> Coefficient:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    return _compile(node, text, where)
+def _names(node: ast.expr) -> frozenset[str]:
+    return frozenset(name.id for name in ast.walk(node) if isinstance(name, ast.Name))
 
 
-def _tree(text: str, where: str) -> ast.expr:
+def _tree(text: str) -> ast.expr:
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
-        raise ConfigError(f"cannot read the expression '{text}'", where=where, cure=_ALLOWED) from error
+        raise ConfigError(f"cannot read the expression '{text}'", cure=_ALLOWED) from error
 
 
-def _compile(node: ast.expr, text: str, where: str) -> Evaluator:  # noqa: PLR0911 - one return per node kind
+def _binary(function: Callable[[int, int], int], first: Evaluator, second: Evaluator) -> Evaluator:
+    return lambda names: function(first(names), second(names))
+
+
+def _with_constant(function: Callable[[int, int], int], first: Evaluator, second: int) -> Evaluator:
+    return lambda names: function(first(names), second)
+
+
+def _compile(node: ast.expr, text: str) -> Evaluator:  # noqa: PLR0911, PLR0912 - one case per node kind
     match node:
         case ast.Constant(value=value) if type(value) is int:
             return lambda names: value
         case ast.Name(id=name) if name not in _FUNCTIONS:
             return operator.itemgetter(name)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            binary = _BINARY[type(op)]
-            first, second = _compile(left, text, where), _compile(right, text, where)
-            return lambda names: binary(first(names), second(names))
+            if isinstance(right, ast.Constant) and type(right.value) is int:
+                return _with_constant(_BINARY[type(op)], _compile(left, text), right.value)
+            return _binary(_BINARY[type(op)], _compile(left, text), _compile(right, text))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            inner = _compile(operand, text, where)
+            inner = _compile(operand, text)
             return lambda names: -inner(names)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            inner = _compile(operand, text, where)
+            inner = _compile(operand, text)
             return lambda names: int(not inner(names))
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
-            compare = _COMPARE[type(op)]
-            first, second = _compile(left, text, where), _compile(right, text, where)
-            return lambda names: int(compare(first(names), second(names)))
+            return _binary(_COMPARE[type(op)], _compile(left, text), _compile(right, text))
         case ast.BoolOp(op=op, values=values):
-            parts = [_compile(value, text, where) for value in values]
+            parts = [_compile(value, text) for value in values]
             if isinstance(op, ast.And):
                 return lambda names: int(all(part(names) for part in parts))
             return lambda names: int(any(part(names) for part in parts))
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS and args:
             function = _FUNCTIONS[name]
             if name == "ceildiv" and len(args) != 2:
-                raise ConfigError(f"ceildiv takes two arguments in '{text}'", where=where)
-            parts = [_compile(arg, text, where) for arg in args]
-            if name != "ceildiv" and len(parts) == 1:
+                raise ConfigError(f"ceildiv takes two arguments in '{text}'")
+            parts = [_compile(arg, text) for arg in args]
+            if len(parts) == 1:
                 return parts[0]
+            if len(parts) == 2:
+                return _binary(function, *parts)
             return lambda names: function(*[part(names) for part in parts])
         case _:
-            raise ConfigError(f"'{text}' uses something not allowed", where=where, cure=_ALLOWED)
+            raise ConfigError(f"'{text}' uses something not allowed", cure=_ALLOWED)

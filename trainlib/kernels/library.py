@@ -13,7 +13,10 @@ A kernel file has the keys
 - nest: the text, see `trainlib.kernels.nest`; or instead
 - listing: an annotated assembly listing, see `trainlib.kernels.assembly`;
 - element_bytes: bytes of an element (optional, 4);
+- validated: false where the counts were never compared with a measurement (optional, true);
 - trans_b: the only transposition of B a matmul kernel can do, true or false (optional: both).
+
+A user's own file can be an annotated listing by itself, see `trainlib.kernels.kernel_file`.
 
 A folder may also hold `codegen.yaml` with `base` (a codegen whose kernels are taken over) and `transform`
 (see `trainlib.kernels.transform`); its own kernel files then replace those of the base, untransformed.
@@ -21,25 +24,28 @@ A folder may also hold `codegen.yaml` with `base` (a codegen whose kernels are t
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any
-
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
+from pathlib import Path
 
 from configs.errors import ConfigError, InputError
+from trainlib.kernels.accumulate import accumulating
 from trainlib.kernels.assembly import listing_to_nest
 from trainlib.kernels.expand import Expander
 from trainlib.kernels.expressions import Expression, parse_expression
+from trainlib.kernels.kernel_file import Section, read_section, suggestion
 from trainlib.kernels.nest import parse_nest
 from trainlib.kernels.transform import TRANSFORMS, Transform
 
+__all__ = ["Fallback", "Header", "Kernel", "KernelLibrary", "suggestion"]
+
 _REQUIRED = ("kernel", "code_bytes", "arrays")
-_OPTIONAL = ("about", "names", "fallback", "nest", "listing", "element_bytes", "trans_b")
+_OPTIONAL = ("about", "names", "fallback", "nest", "listing", "element_bytes", "trans_b", "validated")
+_MATMUL = {"A": 2, "B": 2, "C": 2}
+_DEPTHWISE = {"A": 2, "B": 3, "C": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +58,89 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
-    """One kernel of one codegen: what the file says, parsed."""
+class Header:
+    """What a kernel file says about the kernel beside its text."""
 
     name: str
     codegen: str
-    where: str
+    section: Section
     code_bytes: int
     arrays: Mapping[str, int]
+    about: str
+    element_bytes: int
+    trans_b: bool | None
+    validated: bool
+
+    @property
+    def is_matmul(self) -> bool:
+        """Whether it multiplies A[N,K] and B[K,M] to C[N,M]."""
+        return self.arrays == _MATMUL
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether it multiplies A[N,K] and the rows B[M,N,K] channel by channel to C[N,M]."""
+        return self.arrays == _DEPTHWISE
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """One kernel of one codegen: what the file says, parsed."""
+
+    header: Header
     names: tuple[tuple[str, Expression], ...]
     fallbacks: tuple[Fallback, ...]
     expander: Expander
-    element_bytes: int = 4
-    trans_b: bool | None = None
+    accumulates: bool = False
 
+    @property
+    def name(self) -> str:
+        """Name of the kernel."""
+        return self.header.name
 
-def suggestion(wanted: str, known: Iterable[str]) -> str:
-    """A cure line for an unknown name: the nearest known one, or all of them."""
-    choices = sorted(known)
-    near = difflib.get_close_matches(wanted, choices, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"known are {', '.join(choices)}"
+    @property
+    def codegen(self) -> str:
+        """Name of the codegen profile."""
+        return self.header.codegen
+
+    @property
+    def where(self) -> str:
+        """Its file."""
+        return self.header.section.file
+
+    @property
+    def code_bytes(self) -> int:
+        """Size of its machine code."""
+        return self.header.code_bytes
+
+    @property
+    def arrays(self) -> Mapping[str, int]:
+        """Number of indices of every array."""
+        return self.header.arrays
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element."""
+        return self.header.element_bytes
+
+    @property
+    def trans_b(self) -> bool | None:
+        """The only transposition of B it can do, or None."""
+        return self.header.trans_b
+
+    @cached_property
+    def core_names(self) -> tuple[tuple[str, Expression], ...]:
+        """The names that differ from core to core, in order."""
+        varying = {"core"}
+        for name, expression in self.names:
+            if expression.names & varying:
+                varying.add(name)
+        return tuple(item for item in self.names if item[0] in varying)
+
+    @cached_property
+    def team_names(self) -> tuple[tuple[str, Expression], ...]:
+        """The names that are the same on all cores, in order."""
+        varying = {name for name, _ in self.core_names}
+        return tuple(item for item in self.names if item[0] not in varying)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +155,8 @@ class KernelLibrary:
     def __init__(self, root: Traversable | None = None) -> None:
         self._root = root if root is not None else files("configs").joinpath("kernels")
         self._sources: dict[str, dict[str, _Source]] = {}
-        self._kernels: dict[tuple[str, str], Kernel] = {}
+        self._headers: dict[tuple[str, str], Header] = {}
+        self._kernels: dict[tuple[str, str, bool], Kernel] = {}
         self._names: tuple[str, ...] | None = None
 
     def codegen_names(self) -> tuple[str, ...]:
@@ -99,28 +169,56 @@ class KernelLibrary:
         """Names of all kernels of a codegen, sorted. Raises InputError for an unknown codegen."""
         return tuple(sorted(self._find(codegen)))
 
-    def kernel(self, codegen: str, name: str) -> Kernel:
-        """A kernel by name. Raises InputError with a suggestion when codegen or name is unknown."""
-        found = self._kernels.get((codegen, name))
+    def with_file(self, codegen: str, file: Path) -> tuple[KernelLibrary, str]:
+        """This library with a user's kernel file added to (or replacing one of) a codegen, and its name.
+
+        Raises ConfigError with ``file:line`` for anything in the file that is wrong.
+        """
+        library = KernelLibrary(self._root)
+        sources = library._find(codegen)
+        name = file.stem
+        library._sources[codegen] = {**sources, name: _Source(file, TRANSFORMS["none"])}
+        library.kernel(codegen, name)
+        return library, name
+
+    def header(self, codegen: str, name: str) -> Header:
+        """What the file of a kernel says without its text. Raises like `kernel`."""
+        found = self._headers.get((codegen, name))
         if found is None:
-            sources = self._find(codegen)
-            source = sources.get(name)
-            if source is None:
-                raise InputError(
-                    f"codegen '{codegen}' has no kernel '{name}'",
-                    where="kernel",
-                    cure=suggestion(name, sources),
-                )
-            found = read_kernel(source.file, codegen, source.transform)
+            found = self._headers[codegen, name] = _header(self._source(codegen, name).file, codegen)
+        return found
+
+    def kernel(self, codegen: str, name: str, accumulate: bool = False) -> Kernel:
+        """A kernel by name, or the form of it that adds to C.
+
+        Raises InputError with a suggestion when codegen or name is unknown, ConfigError with ``file:line``.
+        """
+        key = (codegen, name, accumulate)
+        found = self._kernels.get(key)
+        if found is None:
+            source = self._source(codegen, name)
+            found = _kernel(self.header(codegen, name), source.transform, accumulate)
+            known = self._find(codegen)
             for fallback in found.fallbacks:
-                if fallback.use not in sources:
+                if fallback.use not in known:
                     raise ConfigError(
                         f"fallback to unknown kernel '{fallback.use}'",
                         where=found.where,
-                        cure=suggestion(fallback.use, sources),
+                        cure=suggestion(fallback.use, known),
                     )
-            self._kernels[codegen, name] = found
+            self._kernels[key] = found
         return found
+
+    def _source(self, codegen: str, name: str) -> _Source:
+        sources = self._find(codegen)
+        source = sources.get(name)
+        if source is None:
+            raise InputError(
+                f"codegen '{codegen}' has no kernel '{name}'",
+                where="kernel",
+                cure=suggestion(name, sources),
+            )
+        return source
 
     def _find(self, codegen: str) -> dict[str, _Source]:
         if codegen in self._sources:
@@ -159,114 +257,86 @@ def _is_codegen(item: Traversable) -> bool:
     return item.is_dir() and any(file.name.endswith(".yaml") for file in item.iterdir())
 
 
-def _read_yaml(file: Traversable) -> Any:
-    try:
-        return YAML(typ="rt").load(file.read_text(encoding="utf-8"))
-    except YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark is not None else 1
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ConfigError(f"not valid YAML: {problem}", where=f"{file}:{line}") from error
-
-
 def _read_profile(file: Traversable) -> tuple[str, Transform]:
-    data = _mapping(_read_yaml(file), str(file))
-    _check_keys(data, ("base", "transform"), ("about",), str(file))
-    name = str(data["transform"])
+    section = read_section(file)
+    section.check(("base", "transform"), ("about",))
+    name = str(section.values["transform"])
     if name not in TRANSFORMS:
         raise ConfigError(
             f"unknown transform '{name}'",
-            where=f"{file}:{_line(data, 'transform')}",
+            where=section.where("transform"),
             cure=suggestion(name, TRANSFORMS),
         )
-    return str(data["base"]), TRANSFORMS[name]
+    return str(section.values["base"]), TRANSFORMS[name]
 
 
-def read_kernel(file: Traversable, codegen: str, transform: Transform) -> Kernel:
-    """Read one kernel file. Raises ConfigError with ``file:line`` for anything it does not understand."""
-    path = str(file)
-    data = _mapping(_read_yaml(file), path)
-    _check_keys(data, _REQUIRED, _OPTIONAL, path)
-    name = data["kernel"]
-    code_bytes = data["code_bytes"]
-    if name != file.name.removesuffix(".yaml"):
+def _header(file: Traversable, codegen: str) -> Header:
+    section = read_section(file)
+    section.check(_REQUIRED, _OPTIONAL)
+    values = section.values
+    if values["kernel"] != file.name.rpartition(".")[0]:
         raise ConfigError(
-            f"'kernel' is '{name}' but the file is {file.name}",
-            where=f"{path}:{_line(data, 'kernel')}",
+            f"'kernel' is '{values['kernel']}' but the file is {file.name}",
+            where=section.where("kernel"),
             cure="give both the same name",
         )
-    if type(code_bytes) is not int or code_bytes < 0:
-        raise ConfigError(
-            "'code_bytes' must be a number of bytes", where=f"{path}:{_line(data, 'code_bytes')}"
-        )
-    element_bytes = data.get("element_bytes", 4)
-    if element_bytes not in (1, 2, 4):
-        raise ConfigError("'element_bytes' must be 1, 2 or 4", where=f"{path}:{_line(data, 'element_bytes')}")
-    trans_b = data.get("trans_b")
-    if trans_b is not None and type(trans_b) is not bool:
-        raise ConfigError("'trans_b' must be true or false", where=f"{path}:{_line(data, 'trans_b')}")
-    if ("nest" in data) == ("listing" in data):
-        raise ConfigError("exactly one of the keys 'nest' and 'listing' is needed", where=path)
-    arrays = _mapping(data["arrays"], f"{path}:{_line(data, 'arrays')}")
-    for array, indices in arrays.items():
+    if type(values["code_bytes"]) is not int or values["code_bytes"] < 0:
+        raise ConfigError("'code_bytes' must be a number of bytes", where=section.where("code_bytes"))
+    element_bytes = values.get("element_bytes", 4)
+    if type(element_bytes) is not int or element_bytes not in (1, 2, 4):
+        raise ConfigError("'element_bytes' must be 1, 2 or 4", where=section.where("element_bytes"))
+    for key in ("trans_b", "validated"):
+        if key in values and type(values[key]) is not bool:
+            raise ConfigError(f"'{key}' must be true or false", where=section.where(key))
+    if ("nest" in values) == ("listing" in values):
+        raise ConfigError("exactly one of the keys 'nest' and 'listing' is needed", where=section.file)
+    arrays = _part(section, "arrays")
+    for array, indices in arrays.values.items():
         if type(indices) is not int or indices < 1:
-            raise ConfigError(
-                f"array '{array}' needs its number of indices", where=f"{path}:{_line(arrays, array)}"
-            )
-    names: list[tuple[str, Expression]] = []
-    for key, text in _mapping(data.get("names", {}), path).items():
-        names.append((str(key), parse_expression(str(text), f"{path}:{_line(data['names'], key)}")))
-    return Kernel(
-        name,
+            raise ConfigError(f"array '{array}' needs its number of indices", where=arrays.where(array))
+    return Header(
+        values["kernel"],
         codegen,
-        path,
-        code_bytes,
-        {str(array): int(indices) for array, indices in arrays.items()},
-        tuple(names),
-        tuple(_fallbacks(data, path, transform)),
-        _nest(data, "listing" if "listing" in data else "nest", path, transform),
+        section,
+        values["code_bytes"],
+        dict(arrays.values),
+        str(values.get("about", "")),
         element_bytes,
-        trans_b,
+        values.get("trans_b"),
+        values.get("validated", True),
     )
 
 
-def _fallbacks(data: Any, path: str, transform: Transform) -> list[Fallback]:
-    result: list[Fallback] = []
-    for entry in data.get("fallback") or ():
-        item = _mapping(entry, path)
-        _check_keys(item, ("when", "use", "cost"), (), path)
-        when = parse_expression(str(item["when"]), f"{path}:{_line(item, 'when')}")
-        result.append(Fallback(when, str(item["use"]), _nest(item, "cost", path, transform)))
-    return result
+def _kernel(header: Header, transform: Transform, accumulate: bool) -> Kernel:
+    section = header.section
+    names: list[tuple[str, Expression]] = []
+    if "names" in section.values:
+        part = _part(section, "names")
+        names = [(key, parse_expression(str(text), part.where(key))) for key, text in part.values.items()]
+    entries = section.values.get("fallback") or ()
+    if isinstance(entries, str | int | Section):
+        raise ConfigError("'fallback' must be a list", where=section.where("fallback"))
+    fallbacks: list[Fallback] = []
+    for entry in entries:
+        entry.check(("when", "use", "cost"), ())
+        when = parse_expression(str(entry.values["when"]), entry.where("when"))
+        fallbacks.append(Fallback(when, str(entry.values["use"]), _expander(entry, "cost", transform)))
+    text = "listing" if "listing" in section.values else "nest"
+    expander = _expander(section, text, transform, accumulate)
+    return Kernel(header, tuple(names), tuple(fallbacks), expander, accumulate)
 
 
-def _nest(data: Any, key: str, path: str, transform: Transform) -> Expander:
-    # A literal block ("|") starts on the line after its key; a plain scalar on the same line.
-    text = str(data[key])
-    first_line = _line(data, key) + ("\n" in text)
+def _expander(section: Section, key: str, transform: Transform, accumulate: bool = False) -> Expander:
+    text, first_line = str(section.values[key]), section.text_line(key)
     if key == "listing":
-        text = listing_to_nest(text, path, first_line)
-    return Expander(transform(parse_nest(text, path, first_line)), f"{path}:{first_line}")
+        text = listing_to_nest(text, section.file, first_line)
+    nest = transform(parse_nest(text, section.file, first_line))
+    where = f"{section.file}:{first_line}"
+    return Expander(accumulating(nest, where) if accumulate else nest, where)
 
 
-def _mapping(data: Any, where: str) -> Any:
-    if not isinstance(data, Mapping):
-        raise ConfigError("expected 'key: value' lines", where=where)
-    return data
-
-
-def _line(data: Any, key: object) -> int:
-    return int(data.lc.key(key)[0]) + 1
-
-
-def _check_keys(data: Any, required: tuple[str, ...], optional: tuple[str, ...], path: str) -> None:
-    for key in data:
-        if key not in required + optional:
-            raise ConfigError(
-                f"unknown key '{key}'",
-                where=f"{path}:{_line(data, key)}",
-                cure=suggestion(str(key), required + optional),
-            )
-    for key in required:
-        if key not in data:
-            raise ConfigError(f"the key '{key}' is missing", where=path)
+def _part(section: Section, key: str) -> Section:
+    part = section.values[key]
+    if not isinstance(part, Section):
+        raise ConfigError("expected 'key: value' lines", where=section.where(key))
+    return part

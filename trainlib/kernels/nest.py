@@ -19,7 +19,8 @@ A branch that closes no loop is not taken unless it says `B!` (taken), `B?(condi
 (share of executions in which it is taken). `if (condition) { } else { }` is resolved before the kernel runs.
 A loop `for [variable in] start..stop [step n] branch|hw|jump` runs ceil((stop - start) / step) times:
 `branch` loops end with the B that closes them (taken in all but the last trip), `hw` loops close
-themselves, `jump` loops contain whatever instructions lead back (usually a J). `#` starts a comment.
+themselves, `jump` loops contain whatever instructions lead back (usually a J); the branch that leaves
+them counts as not taken, one taken branch too few per execution of the loop. `#` starts a comment.
 
 The one rule for registers (see `Registers`): every load and every multiply, division or fp result goes to a
 register of its own; F adds to an accumulator of its own (one per F in the text), carried around the loop; `'`
@@ -35,11 +36,12 @@ from dataclasses import dataclass, replace
 from arch.isa import Op
 from configs.errors import ConfigError
 from trainlib.kernels.expressions import (
-    Coefficient,
     Evaluator,
     Expression,
     Linear,
+    Sum,
     add,
+    evaluator,
     multiply,
     parse_expression,
     parse_linear,
@@ -47,17 +49,20 @@ from trainlib.kernels.expressions import (
 from trainlib.kernels.nodes import CODES, Access, Choice, Code, Counted, Nest, NestNode, Registers
 
 _CODE = re.compile(r"([A-Za-z])(\+?)(?:\.(\d))?(')?")
+_PLAIN = re.compile(r"([AVLSFMfUDQBJHC])(?:\*([1-9]\d*))?(?=[\s}])")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _NAMED = re.compile(r"\[(\w*)<((?:\w+(?:,\w+)*)?)\]")
+_SPACE = re.compile(r"(?:\s+|#[^\n]*)*")
+_ZERO = Sum(0)
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class _OpenLoop:
     variable: str
-    counters: tuple[tuple[int, Coefficient], ...]
+    counters: tuple[tuple[int, Sum], ...]
     """The variable as a sum: loop depth, coefficient of that loop's counter."""
-    start: Coefficient
+    start: Sum
 
 
 class _Parser:
@@ -70,6 +75,7 @@ class _Parser:
         self.registers = Registers()
         self.accesses: list[Access] = []
         self.names: set[str] = set()
+        self.indices: dict[str, tuple[Sum, tuple[Sum, ...]]] = {}
 
     @property
     def where(self) -> str:
@@ -79,7 +85,7 @@ class _Parser:
         return ConfigError(message, where=self.where, cure=cure)
 
     def skip(self) -> None:
-        match = re.compile(r"(?:\s+|#[^\n]*)*").match(self.text, self.position)
+        match = _SPACE.match(self.text, self.position)
         if match:
             self.position = match.end()
 
@@ -111,6 +117,12 @@ class _Parser:
                 return tuple(result)
             if closing and self.accept(closing):
                 return tuple(result)
+            # Most of a text is plain codes without marks; they are taken here, everything else step by step.
+            plain = _PLAIN.match(self.text, self.position)
+            if plain is not None:
+                self.position = plain.end()
+                result.extend(self.registers.plain(CODES[plain[1]], int(plain[2] or 1)))
+                continue
             word = self.word()
             if word == "for":
                 result.append(self.loop())
@@ -141,18 +153,17 @@ class _Parser:
         return expression
 
     def linear(self, text: str) -> Linear:
-        variables = frozenset(loop.variable for loop in self.loops)
         self.expression(text)
-        return parse_linear(text, variables, self.where)
+        return parse_linear(text, frozenset(loop.variable for loop in self.loops), self.where)
 
-    def in_counters(self, form: Linear) -> tuple[Coefficient, dict[int, Coefficient]]:
+    def in_counters(self, form: Linear) -> tuple[Sum, dict[int, Sum]]:
         """A sum of loop variables as a sum of loop counters: constant part and coefficient per depth."""
-        constant, counters = form.rest, dict[int, Coefficient]()
+        constant, counters = form.rest, dict[int, Sum]()
         for variable, factor in form.coefficients:
             loop = next(item for item in reversed(self.loops) if item.variable == variable)
             constant = add(constant, multiply(factor, loop.start))
             for depth, coefficient in loop.counters:
-                counters[depth] = add(counters.get(depth, 0), multiply(factor, coefficient))
+                counters[depth] = add(counters.get(depth, _ZERO), multiply(factor, coefficient))
         return constant, counters
 
     def loop(self) -> Counted:
@@ -191,23 +202,25 @@ class _Parser:
         length = self.difference(first, last)
         constant, counters = self.in_counters(first)
         depth = len(self.loops)
-        counters[depth] = step
+        counters[depth] = Sum(step)
         self.registers.previous = None
         self.loops.append(_OpenLoop(variable, tuple(counters.items()), constant))
+        outside, self.indices = self.indices, {}
         body = self.nodes("}")
+        self.indices = outside
         self.loops.pop()
         self.registers.previous = None
         if kind == "branch" and not (body and isinstance(body[-1], Code) and _is_branch(body[-1])):
             raise self.fail("a branch loop must end with its closing B", "end the body with B, or use 'hw'")
         return Counted(_trips(length, step), kind != "branch", body)
 
-    def difference(self, first: Linear, last: Linear) -> Coefficient:
+    def difference(self, first: Linear, last: Linear) -> Sum:
         start, start_counters = self.in_counters(first)
         stop, stop_counters = self.in_counters(last)
         for depth in start_counters.keys() | stop_counters.keys():
-            if add(stop_counters.get(depth, 0), multiply(-1, start_counters.get(depth, 0))) != 0:
+            if add(stop_counters.get(depth, _ZERO), start_counters.get(depth, _ZERO), -1) != _ZERO:
                 raise self.fail("the number of trips must not depend on another loop's variable")
-        return add(stop, multiply(-1, start))
+        return add(stop, start, -1)
 
     def choice(self) -> Choice:
         self.position += len("if")
@@ -301,30 +314,35 @@ class _Parser:
             raise self.fail("':' needs the name of an array")
         self.position += len(array)
         self.expect("(")
-        base: list[Coefficient] = []
-        strides: list[tuple[Coefficient, ...]] = []
+        base: list[Sum] = []
+        strides: list[tuple[Sum, ...]] = []
         while True:
-            constant, counters = self.in_counters(self.linear(self.balanced(",)")))
+            constant, along = self.index(self.balanced(",)"))
             base.append(constant)
-            strides.append(tuple(counters.get(depth, 0) for depth in range(len(self.loops))))
+            strides.append(along)
             if not self.accept(","):
                 break
         self.expect(")")
         self.accesses.append(Access(array, tuple(base), tuple(strides)))
         return len(self.accesses) - 1
 
+    def index(self, text: str) -> tuple[Sum, tuple[Sum, ...]]:
+        """One index of an access: its value with all counters at 0, and its change per counter."""
+        known = self.indices.get(text)
+        if known is None:
+            constant, counters = self.in_counters(self.linear(text))
+            along = tuple(counters.get(depth, _ZERO) for depth in range(len(self.loops)))
+            known = self.indices[text] = (constant, along)
+        return known
+
 
 def _is_branch(code: Code) -> bool:
     return code.instruction.op == Op.BRANCH and code.taken_if is None
 
 
-def _trips(length: Coefficient, step: int) -> Evaluator:
-    if isinstance(length, int):
-        known = -(-length // step)
-        return lambda names: known
-    if step == 1:
-        return length
-    return lambda names: -(-length(names) // step)
+def _trips(length: Sum, step: int) -> Evaluator:
+    value = evaluator(length)
+    return value if step == 1 else lambda names: -(-value(names) // step)
 
 
 def parse_nest(text: str, file: str = "<text>", first_line: int = 1) -> Nest:

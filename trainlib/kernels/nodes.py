@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from arch.isa import Instruction, Op
-from trainlib.kernels.expressions import Coefficient, Evaluator, Expression
+from trainlib.kernels.expressions import Evaluator, Expression, Sum
 
 CODES: dict[str, Op] = {
     "A": Op.ALU,
@@ -36,8 +36,8 @@ class Access:
     """
 
     array: str
-    base: tuple[Coefficient, ...]
-    strides: tuple[tuple[Coefficient, ...], ...]
+    base: tuple[Sum, ...]
+    strides: tuple[tuple[Sum, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,10 @@ class Nest:
     """Every size or condition name the text uses."""
 
 
+_SIMPLE = {op: Code(Instruction(op)) for op in CODES.values() if op not in _WRITES | _READS_FP}
+"""Codes that neither write nor read a register under the rule: one object for all of them."""
+
+
 @dataclass(slots=True)
 class Registers:
     """Hands out registers under the rule in the docstring of `trainlib.kernels.nest`."""
@@ -97,6 +101,13 @@ class Registers:
         if name not in self.names:
             self.names[name] = self.fresh()
         return self.names[name]
+
+    def plain(self, op: Op, repeats: int) -> list[Code]:
+        """`repeats` instructions without marks, one after another."""
+        if op in _SIMPLE:
+            self.previous = _SIMPLE[op].instruction
+            return [_SIMPLE[op]] * repeats
+        return [Code(self.instruction(op, False, 4, -1)) for _ in range(repeats)]
 
     def instruction(
         self,
