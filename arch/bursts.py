@@ -41,18 +41,20 @@ class EngineState(NamedTuple):
             self.next_request - origin,
             self.next_word - origin * words_per_cycle,
             self.link_free - origin,
-            tuple(end - origin for end in self.in_flight),
+            tuple([end - origin for end in self.in_flight]),
         )
 
     def settled(self) -> EngineState:
         """The same state with all times in the past set to 0, so that idle engines compare equal."""
-        in_flight = tuple(max(0, end) for end in self.in_flight)
-        return EngineState(
-            max(0, self.next_request),
-            max(0, self.next_word),
-            max(0, self.link_free),
-            in_flight if any(in_flight) else (),
-        )
+        request, word, link_free, in_flight = self
+        if request <= 0 and word <= 0 and link_free <= 0 and (not in_flight or max(in_flight) <= 0):
+            return IDLE
+        flight = tuple([end if end > 0 else 0 for end in in_flight])
+        return EngineState(max(0, request), max(0, word), max(0, link_free), flight if any(flight) else ())
+
+
+IDLE = EngineState()
+"""An engine nothing is left to do for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class BurstRules:
     word_bytes: int
     first_beat_cycles: int
     write_gap_cycles: int
+    aligned: bool
+    """Whether bursts end at multiples of `burst_bytes` of the external address."""
 
     @staticmethod
     def of(timing: DmaTiming, word_bytes: int) -> BurstRules:
@@ -76,24 +80,43 @@ class BurstRules:
             word_bytes,
             timing.first_beat_cycles,
             timing.write_burst_gap_cycles,
+            timing.bursts_aligned,
         )
 
 
+Pace = tuple[int, int]
+"""Words and cycles: how fast L1 takes or gives the words of one direction."""
+
+
 def bursts_of(command: Command, rules: BurstRules) -> list[tuple[int, int]]:
-    """(bytes, aligned L1 words touched) of every burst; a line is cut every `burst_bytes` from its start."""
+    """(bytes, aligned L1 words touched) of every burst.
+
+    A line is cut every `burst_bytes`, counted from its start or, where bursts are aligned, from the last
+    multiple of it in the external memory; a burst never covers two lines.
+    """
     bursts = []
+    word = rules.word_bytes
     for line in range(command.lines):
-        start = command.l1_address + line * command.line_bytes
-        for done in range(0, command.line_bytes, rules.burst_bytes):
-            first = start + done
-            size_bytes = min(rules.burst_bytes, command.line_bytes - done)
-            words = -(-(first + size_bytes) // rules.word_bytes) - first // rules.word_bytes
-            bursts.append((size_bytes, words))
+        first = command.l1_address + line * command.line_bytes
+        end = first + command.line_bytes
+        external = command.external_address + line * command.stride_bytes
+        room = rules.burst_bytes - (external % rules.burst_bytes if rules.aligned else 0)
+        while first < end:
+            size_bytes = min(room, end - first)
+            bursts.append((size_bytes, -(-(first + size_bytes) // word) - first // word))
+            first += size_bytes
+            room = rules.burst_bytes
     return bursts
 
 
 def run_command(
-    bursts: list[tuple[int, int]], state: EngineState, rules: BurstRules, link: Link, *, to_l1: bool
+    bursts: list[tuple[int, int]],
+    state: EngineState,
+    rules: BurstRules,
+    link: Link,
+    *,
+    to_l1: bool,
+    pace: Pace | None = None,
 ) -> tuple[int, EngineState]:
     """(cycle in which the last byte has arrived, state left behind) for a command that may start at cycle 0.
 
@@ -101,18 +124,22 @@ def run_command(
     `latency_cycles` later over the link and moves into L1 at `words_per_cycle`, words of neighbouring bursts
     sharing a cycle. An isolated read of w words hence ends `first_beat_cycles` - 1 + ceil(w / words per
     cycle) after its request. Write: bursts are gathered from L1 one at a time with `write_gap_cycles` between
-    them. Source: mchan_v7_impl.cpp:791-1080 of gvsoc-pulp (read), confirmed by cycles measured on it
-    (`tests/test_arch_dma.py` has the rows).
+    them. With `pace` L1 is slower than its ports, because cores are in the way.
+
+    Source: mchan_v7_impl.cpp:791-1080 of gvsoc-pulp (read), confirmed by cycles measured on it
+    (`tests/test_arch_dma.py` has the rows); `pace` by those of `tests/test_arch_overlap.py`.
     """
     engine = _read if to_l1 else _write
-    return engine(bursts, state, rules, link)
+    return engine(bursts, state, rules, link, pace or (rules.words_per_cycle, 1))
 
 
 def _read(
-    bursts: list[tuple[int, int]], state: EngineState, rules: BurstRules, link: Link
+    bursts: list[tuple[int, int]], state: EngineState, rules: BurstRules, link: Link, pace: Pace
 ) -> tuple[int, EngineState]:
-    request, word, link_free, _ = state
-    width = rules.words_per_cycle
+    request, next_word, link_free, _ = state
+    # Positions of words are counted in steps, `steps` to a cycle; a word takes `slot` of them.
+    steps, slot = pace
+    word = -(-next_word * steps // rules.words_per_cycle)
     flight = list(state.in_flight)
     end = 0
     for size_bytes, words in bursts:
@@ -121,19 +148,21 @@ def _read(
         response = max(request + link.latency_cycles, link_free)
         occupied = link.occupancy_cycles[size_bytes]
         link_free = response + occupied
-        word = max(word, (response + rules.first_beat_cycles) * width) + words
+        word = max(word, (response + rules.first_beat_cycles) * steps) + words * slot
         # A link slower than the L1 ports delivers the last word of the burst in its last beat.
-        last = max((word - 1) // width, link_free - 1 + rules.first_beat_cycles)
-        word = max(word, last * width + 1)
+        last = max((word - 1) // steps, link_free - 1 + rules.first_beat_cycles)
+        word = max(word, last * steps + 1)
         flight.append(last)
         request += 1
         end = last
+    word = -(-word * rules.words_per_cycle // steps)
     return end, EngineState(request, word, link_free, tuple(flight[-rules.outstanding :]))
 
 
 def _write(
-    bursts: list[tuple[int, int]], state: EngineState, rules: BurstRules, link: Link
+    bursts: list[tuple[int, int]], state: EngineState, rules: BurstRules, link: Link, pace: Pace
 ) -> tuple[int, EngineState]:
+    steps, slot = pace
     gather, _, link_free, _ = state
     flight = list(state.in_flight)
     end = 0
@@ -141,7 +170,7 @@ def _write(
         if len(flight) >= rules.outstanding:
             gather = max(gather, flight[-rules.outstanding])
         first = gather + rules.first_beat_cycles
-        last = first + -(-words // rules.words_per_cycle) - 1
+        last = first + -(-words * slot // steps) - 1
         occupied = link.occupancy_cycles[size_bytes]
         # The link carries the burst while it is gathered, but not faster than one burst after the other.
         link_free = max(max(link_free, first) + occupied, last + 1)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from arch.core import Core
 from arch.dma import Dma
+from arch.dma_driver import DmaDriver
 from arch.effects import Effects
 from arch.event_unit import EventUnit
 from arch.isa import TeamWork
@@ -33,7 +34,7 @@ class Cluster(Module):
         memories: Mapping[str, ExternalMemory],
         pricer: Pricer,
         effects: Effects,
-        tracer: Tracer,
+        tracer: Tracer | None,
     ) -> None:
         super().__init__(parent, "cluster")
         self.effects = effects
@@ -43,10 +44,12 @@ class Cluster(Module):
             channel.traffic.bind(self._set_traffic)
             for level, port in channel.memories.items():
                 port.bind(memories[level])
+        driver = DmaDriver(self.dma, timing.dma)
         self.cores = tuple(Core(self, index, tracer) for index in range(timing.cores))
         for core in self.cores:
             core.events.bind(self.events)
-        self.master = Master(self, self.cores[0], timing.dma)
+            core.dma.bind(driver)
+        self.master = Master(self, self.cores[0], driver, timing)
         self._pricer = pricer
 
     def reset(self) -> None:
@@ -65,11 +68,15 @@ class Cluster(Module):
     def begin_kernel(self, team: TeamWork, starts: Mapping[int, int]) -> KernelRun:
         """A kernel starts on the cores of `starts` (core -> cycle of its first instruction, now or later)."""
         self._kernel = KernelRun(self.env, self._pricer, team, starts, self._traffic)
+        if self._traffic:
+            self._pace_dma()
         return self._kernel
 
     def end_kernel(self) -> None:
-        """The kernel is over and no longer feels the DMA."""
+        """The kernel is over: it no longer feels the DMA, nor the DMA it."""
         self._kernel = None
+        if self._traffic:
+            self._pace_dma()
 
     def _set_traffic(self, direction: Traffic, active: bool) -> None:
         traffic = self._traffic | direction if active else self._traffic & ~direction
@@ -77,3 +84,10 @@ class Cluster(Module):
             self._traffic = traffic
             if self._kernel is not None:
                 self._kernel.retime(traffic)
+                self._pace_dma()
+
+    def _pace_dma(self) -> None:
+        """Tell both engines how much of L1 the kernel leaves them."""
+        dma = self._kernel.dma if self._kernel is not None else None
+        self.dma.inward.set_pace(dma.inward if dma is not None else None)
+        self.dma.outward.set_pace(dma.outward if dma is not None else None)

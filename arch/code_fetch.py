@@ -1,8 +1,16 @@
-"""Instruction-cache stalls of a warm kernel: a capacity rule on the loops of a nest."""
+"""Instruction-cache stalls: a capacity rule on the loops of a nest, and what the first call costs more.
+
+Both caches are set-associative with pseudo-random replacement that does not prefer an empty way. Of `k` lines
+walked cyclically through a set of `w` ways, a line survives the misses of the others between two uses of it
+with probability (1 - 1/w)^((k - 1) m), so the share m that misses in a pass follows from the share of the
+pass before: m' = 1 - (1 - 1/w)^((k - 1) m), from 1 in the first pass to a fixed point, which is 0 if the
+lines fit their ways. `arch.fetch_oracle` walks the caches line by line.
+"""
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from arch.scoreboard import Block, LoopNode, Nest
 from arch.timing import IcacheTiming
@@ -10,16 +18,16 @@ from arch.timing import IcacheTiming
 BYTES_PER_INSTRUCTION = 4
 """Size of an uncompressed RISC-V instruction, used where a `CoreWork` does not give its code size."""
 
+_STEADY_PASSES = 200
+
 
 def icache_stall_cycles(nest: Nest, icache: IcacheTiming) -> int:
     """Instruction-cache stalls of one core in a warm kernel, in cycles.
 
-    A loop whose code fits the private cache costs nothing. One that does not, refetches lines in every
-    iteration; lines of a nested loop that is itself too large are counted there. With random replacement
-    and `n` lines walked cyclically through a cache of `c`, a line survives the `n m` misses between two uses
-    of it with probability (1 - 1/c)^(n m), so the miss share m solves m = 1 - (1 - 1/c)^(n m). A refill
-    from the shared cache costs `private_refill_stall_cycles`; the same rule, applied to the shared cache,
-    gives the share that costs `shared_refill_stall_cycles` instead. Cold misses are not charged.
+    A loop whose lines fit the private cache costs nothing. One that does not, refetches lines in every
+    iteration; lines of a nested loop that is itself too large are counted there. A refill from the shared
+    cache costs `private_refill_stall_cycles`; the same rule, applied to the shared cache, gives the share
+    that costs `shared_refill_stall_cycles` instead. Cold misses are not charged, see `cold_stall_cycles`.
     """
     size = _instruction_bytes(nest)
     total = 0.0
@@ -36,13 +44,10 @@ def icache_stall_cycles(nest: Nest, icache: IcacheTiming) -> int:
             if repeats <= 0:
                 continue
             lines = walk(node.body, repeats)
-            body_bytes = _executed(nest, node.body) * size
-            if body_bytes > icache.private_bytes:
-                private_share = miss_share(body_bytes, icache.private_bytes, icache.line_bytes)
-                shared_share = miss_share(body_bytes, icache.shared_bytes, icache.line_bytes)
-                refill = icache.private_refill_stall_cycles * (1 - shared_share)
-                refill += icache.shared_refill_stall_cycles * shared_share
-                total += repeats * lines * private_share * refill
+            body_lines = math.ceil(_executed(nest, node.body) * size / icache.line_bytes)
+            share = private_miss_share(body_lines, icache)
+            if share:
+                total += repeats * lines * share * refill_stall_cycles(body_lines, icache)
             else:
                 own += lines
         return own
@@ -51,15 +56,45 @@ def icache_stall_cycles(nest: Nest, icache: IcacheTiming) -> int:
     return round(total)
 
 
-def miss_share(code_bytes: float, cache_bytes: int, line_bytes: int) -> float:
-    """Share of cyclically walked lines that miss in a randomly replaced cache (0 if they fit)."""
-    if code_bytes <= cache_bytes:
-        return 0.0
-    lines = code_bytes / line_bytes
-    survive = math.log1p(-line_bytes / cache_bytes) if cache_bytes > line_bytes else -math.inf
+def cold_stall_cycles(nest: Nest, icache: IcacheTiming) -> int:
+    """What the first call of a kernel costs one core more than a warm one, in cycles.
+
+    Every line that is executed comes from L2 once. All cores of a team wait for it alike, because they want
+    the same line at about the same time and the shared cache fetches it once.
+    """
+    lines = math.ceil(_executed(nest, nest.shape.body) * _instruction_bytes(nest) / icache.line_bytes)
+    return lines * icache.shared_refill_stall_cycles
+
+
+def private_miss_share(lines: int, icache: IcacheTiming) -> float:
+    """Share of `lines` that a loop over them misses in the private cache once it has settled."""
+    sets = icache.private_bytes // (icache.line_bytes * icache.private_ways)
+    return _settled(lines, max(1, sets), icache.private_ways)
+
+
+def refill_stall_cycles(lines: int, icache: IcacheTiming) -> float:
+    """Mean stall of a private miss while a loop over `lines` has settled, in cycles."""
+    sets = icache.shared_bytes // (icache.line_bytes * icache.shared_ways)
+    share = _settled(lines, max(1, sets), icache.shared_ways)
+    return icache.private_refill_stall_cycles * (1 - share) + icache.shared_refill_stall_cycles * share
+
+
+@lru_cache(maxsize=4096)
+def _settled(lines: int, sets: int, ways: int) -> float:
+    """Fixed point of the miss share; lines lie in consecutive sets, some of which hold one more."""
+    low, more = divmod(lines, sets)
+    missing = 0.0
+    for in_set, count in ((low, sets - more), (low + 1, more)):
+        if in_set > ways and count:
+            missing += in_set * count * _fixed_point(in_set, ways)
+    return missing / lines if lines else 0.0
+
+
+def _fixed_point(in_set: int, ways: int) -> float:
+    survive = math.log1p(-1 / ways) if ways > 1 else -math.inf
     share = 1.0
-    for _ in range(200):
-        share = 1.0 - math.exp(survive * lines * share)
+    for _ in range(_STEADY_PASSES):
+        share = 1.0 - math.exp(survive * (in_set - 1) * share)
     return share
 
 

@@ -2,9 +2,9 @@
 
 Rules of arbitration
 - A bank serves one word per cycle, an FPU starts one operation per `interval_cycles`.
-- A request that loses stays pending; its core waits. The oldest request is served first; among requests of
-  the same cycle the lower core number wins, and cores win over DMA ports. Nobody starves, as under round
-  robin.
+- A request that loses stays pending; its core waits. The oldest request is served first. Among requests of
+  the same cycle `in_order` prefers the lower core number, `rotating` the first core from (cycle modulo cores)
+  on; cores win over DMA ports. Nobody starves, as under the round robin of the hardware.
 - FPUs: `static` gives core c the unit c modulo count, `dynamic` the first free unit of the pool. The div/sqrt
   units are always a pool.
 - DMA traffic: each direction has `dma.l1_bytes_per_cycle` of one-word ports; a free port takes the next word
@@ -12,11 +12,10 @@ Rules of arbitration
   measured beside DMA on GVSoC show that the DMA queues like a core and is not favoured; RTL with an
   alternating flag would give the DMA up to half of a contended bank.)
 
-A loop nest is not executed whole. Innermost loops run a window of `LEAF_WARM_UP` iterations and then one
-full turn of the banks that is measured; outer loops run as many iterations as `BUDGET_REQUESTS` allows, half
-of them as warm-up. What the cores waited in the measured iterations is multiplied to the rest, level by
-level. Everything that waiting cannot change (instructions, static stalls) is counted exactly, not
-extrapolated. A nest smaller than the window is executed whole, and then the result is exact.
+A team that executes no more than `BUDGET_INSTRUCTIONS` is executed whole, and then the result is
+exact. Of a longer one a window is executed: see `Window`. What the cores waited in the measured iterations is
+multiplied to the rest, level by level. Everything that waiting cannot change (instructions, static stalls) is
+counted exactly, not extrapolated.
 """
 
 from __future__ import annotations
@@ -25,52 +24,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 
-from arch.code_fetch import icache_stall_cycles
 from arch.pipeline import core_cost
-from arch.pricing import CoreCost, Traffic
+from arch.pricing import CoreCost, DmaService, Traffic
 from arch.scoreboard import (
     BANK_CONFLICT,
-    BRANCH_STALL,
     DIVSQRT_UNIT,
     FPU_STALL,
     FPU_UNIT,
-    ICACHE,
     LOAD_USE,
     MEMORY,
     MISALIGNED,
     MULTICYCLE,
-    STALL_WORDS,
     WHOLE_WORDS,
-    Block,
-    LoopNode,
     Nest,
     Shape,
 )
 from arch.timing import SocTiming
-from arch.window import TIME_SCALE, Compiled, Machine, compile_shape
-
-LEAF_WARM_UP = 8
-"""Iterations of an innermost loop before the measured ones."""
-
-BUDGET_REQUESTS = 8_000
-"""Instructions of one core a window may execute in one run of an outer loop; at least two iterations run."""
+from arch.window import REQUESTERS, TIME_SCALE, Generator, generator_of
+from arch.window_plan import Plan, Window, fixed_cost, plan_of, segments
+from arch.window_program import Machine, Program, window_program
 
 MAX_CORES = 16
-"""Cores of the largest team; higher requester numbers, up to `TIME_SCALE`, are DMA ports."""
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """How much of a nest is executed: innermost warm-up, measured innermost iterations, budget outside."""
-
-    leaf_warm_up: int = LEAF_WARM_UP
-    leaf_measured: int = 0
-    """0 means one turn of the banks."""
-    budget_requests: int = BUDGET_REQUESTS
-
-
-WHOLE_KERNEL = Window(leaf_warm_up=0, leaf_measured=1 << 60, budget_requests=1 << 60)
-"""A window that executes everything: exact, for tests and as a yardstick."""
+"""Cores of the largest team; higher requester numbers, up to `REQUESTERS`, are DMA ports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +57,14 @@ class Member:
     start_cycles: int = 0
 
 
-_Loops = list[tuple[tuple[int, ...], int, float]]
+_Moved = tuple[int, int]
+"""Words the DMA moved in one direction, and the cycles that took."""
+
+_Fixed = tuple[int, tuple[int, ...]]
+"""Instructions of a core and its stalls that no waiting can change."""
+
+_Outcome = tuple[float, ...]
+"""End of a core in cycles, and its counters (`arch.window_program.COUNTERS`) in steps of the engine."""
 
 
 class ClusterModel:
@@ -91,7 +73,8 @@ class ClusterModel:
     def __init__(self, timing: SocTiming, window: Window | None = None) -> None:
         self._timing = timing
         self._window = window if window is not None else Window()
-        self._compiled: dict[tuple[Shape, Machine], Compiled] = {}
+        self._programs: dict[tuple[Shape, Machine], Program] = {}
+        self._generators: dict[Program, Generator] = {}
         self._units: dict[Shape, tuple[bool, bool, bool]] = {}
 
     def machine(self, members: tuple[Member, ...], traffic: Traffic) -> Machine:
@@ -113,8 +96,10 @@ class ClusterModel:
             banks=timing.l1.banks,
             word_bytes=timing.l1.word_bytes,
             banks_shared=timing.l1.bank_conflicts and memory and (crowd or traffic != Traffic.NONE),
+            banks_rotate=timing.cores if timing.l1.arbitration == "rotating" else 0,
             fpu_mapping=timing.fpu.mapping,
             fpu_shared=fpu_shared,
+            fpus_rotate=timing.cores if timing.fpu.arbitration == "rotating" else 0,
             fpu_interval_cycles=timing.fpu.interval_cycles,
             divsqrt_shared=divsqrt_shared,
             divsqrt_interval_cycles=timing.fpu.divsqrt_interval_cycles,
@@ -130,30 +115,67 @@ class ClusterModel:
             self._units[shape] = known
         return known
 
-    def price(self, members: tuple[Member, ...], machine: Machine, traffic: Traffic) -> tuple[CoreCost, ...]:
-        """Cost of every member, in order, from its own start to its own end."""
+    def price(
+        self, members: tuple[Member, ...], machine: Machine, traffic: Traffic
+    ) -> tuple[tuple[CoreCost, ...], DmaService | None]:
+        """Cost of every member, in order, from its own start to its own end, and what the DMA got."""
+        programs = [self._program(member.nest.shape, machine) for member in members]
+        plans: list[Plan] = []
+        fixed: list[_Fixed] = []
+        # Most cores of a team have the same trip counts; what depends on nothing else is worked out once.
+        known: dict[tuple[object, ...], tuple[Plan, _Fixed]] = {}
+        for member, program in zip(members, programs, strict=True):
+            nest = member.nest
+            key = (nest.shape, nest.trips, nest.code_bytes)
+            if key not in known:
+                plan = plan_of(nest, self._window, machine.banks, len(members))
+                known[key] = (plan, fixed_cost(nest, program, self._timing))
+            plans.append(known[key][0])
+            fixed.append(known[key][1])
+        outcomes, inward, outward = self._run(members, programs, plans, machine, traffic)
+        costs = tuple(_cost(core, outcome) for core, outcome in zip(fixed, outcomes, strict=True))
+        if not (machine.banks_shared and traffic):
+            return costs, None
+        return costs, DmaService(inward if inward[0] else None, outward if outward[0] else None)
+
+    def _units_of(self, machine: Machine) -> tuple[int, int]:
+        """Entries of the FPU list and whether it is a pool."""
+        timing = self._timing
+        pooled = machine.fpu_mapping == "dynamic"
+        return (timing.fpu.count if pooled else max(timing.fpu.count, timing.cores, MAX_CORES)), pooled
+
+    def _unit_of(self, core: int) -> int:
+        fpu = self._timing.fpu
+        return core % fpu.count if fpu.mapping == "static" else core
+
+    def _run(
+        self,
+        members: tuple[Member, ...],
+        programs: list[Program],
+        plans: list[Plan],
+        machine: Machine,
+        traffic: Traffic,
+    ) -> tuple[list[_Outcome], _Moved, _Moved]:
         timing = self._timing
         bank_free = [0] * timing.l1.banks
-        pooled = timing.fpu.mapping == "dynamic"
-        fpu_free = [0] * (timing.fpu.count if pooled else max(timing.fpu.count, timing.cores, 1))
+        fpu_free = [0] * self._units_of(machine)[0]
         div_free = [0] * timing.fpu.divsqrt_count
-        running: list[Iterator[int] | None] = [None] * TIME_SCALE
+        running: list[Iterator[int] | None] = [None] * REQUESTERS
         outcomes: list[list[float]] = []
         heap: list[int] = []
-        for member in members:
+        for member, program, plan in zip(members, programs, plans, strict=True):
             core = member.core
             outcome: list[float] = []
             outcomes.append(outcome)
-            unit = core % timing.fpu.count if timing.fpu.mapping == "static" else core
-            run = self._compile(member.nest.shape, machine).function(
+            run = self._generator(program, member.nest.shape, machine)(
                 core,
                 TIME_SCALE - core,
-                unit,
+                self._unit_of(core),
                 member.start_cycles * TIME_SCALE + core,
                 bank_free,
                 fpu_free,
                 div_free,
-                self._loops(member.nest),
+                [segments(*counts) for counts in plan],
                 self._addresses(member.nest),
                 outcome,
             )
@@ -161,26 +183,34 @@ class ClusterModel:
             if first >= 0:
                 running[core] = run
                 heap.append(first)
+        moved = {direction: [0, 0] for direction in (Traffic.IN, Traffic.OUT) if traffic & direction}
         if machine.banks_shared:
-            for requester, port in enumerate(self._dma_ports(traffic, bank_free), MAX_CORES):
+            for requester, port in enumerate(self._dma_ports(moved, bank_free), MAX_CORES):
                 running[requester] = port
                 heap.append(next(port))
         # A core that never asks for a shared unit has left its outcome already.
         _advance(heap, running, len(members) - sum(bool(outcome) for outcome in outcomes))
-        return tuple(
-            self._cost(member.nest, self._compile(member.nest.shape, machine), outcome)
-            for member, outcome in zip(members, outcomes, strict=True)
+        (words_in, until_in), (words_out, until_out) = (
+            moved.get(direction, [0, 0]) for direction in (Traffic.IN, Traffic.OUT)
         )
+        inward, outward = (words_in, until_in // TIME_SCALE), (words_out, until_out // TIME_SCALE)
+        return [tuple(outcome) for outcome in outcomes], inward, outward
 
-    def _compile(self, shape: Shape, machine: Machine) -> Compiled:
+    def _program(self, shape: Shape, machine: Machine) -> Program:
         key = (shape, machine)
-        compiled = self._compiled.get(key)
-        if compiled is None:
-            compiled = self._compiled[key] = compile_shape(shape, machine)
-        return compiled
+        program = self._programs.get(key)
+        if program is None:
+            program = self._programs[key] = window_program(shape, machine)
+        return program
+
+    def _generator(self, program: Program, shape: Shape, machine: Machine) -> Generator:
+        generator = self._generators.get(program)
+        if generator is None:
+            generator = self._generators[program] = generator_of(program, shape, machine)
+        return generator
 
     def _addresses(self, nest: Nest) -> list[tuple[int, tuple[int, ...]]]:
-        """Slots as the compiled code wants them: in words where every address is one."""
+        """Slots as a window wants them: in words where every address is one."""
         word = self._timing.l1.word_bytes
         return [
             (base // word, tuple([stride // word for stride in strides]))
@@ -189,100 +219,46 @@ class ClusterModel:
             for info, (base, strides) in zip(nest.shape.slots, nest.addresses, strict=True)
         ]
 
-    def _loops(self, nest: Nest) -> _Loops:
-        """Per loop: segments to execute, their sum, and how often the measured one is to be added."""
-        plan: _Loops = [((0,), 0, 0.0)] * len(nest.trips)
-        window = self._window
-        leaf_measured = window.leaf_measured or self._timing.l1.banks
-
-        def size(nodes: tuple[Block | LoopNode, ...]) -> int:
-            total = 0
-            for node in nodes:
-                if isinstance(node, Block):
-                    total += len(node.steps)
-                    continue
-                trips = nest.trips[node.index]
-                body = size(node.body)
-                if all(isinstance(inner, Block) for inner in node.body):
-                    warm, measured = window.leaf_warm_up, leaf_measured
-                else:
-                    # Cores start in step; half of the window is left for them to drift apart.
-                    executed = window.budget_requests // max(1, body)
-                    warm = max(1, executed // 2)
-                    measured = max(1, executed - warm)
-                if trips <= warm + measured:
-                    plan[node.index] = ((trips,), trips, 0.0)
-                    total += body * trips
-                else:
-                    executed = warm + measured
-                    plan[node.index] = ((warm, measured), executed, (trips - executed) / measured)
-                    total += body * executed
-            return total
-
-        size(nest.shape.body)
-        return plan
-
-    def _cost(self, nest: Nest, compiled: Compiled, outcome: list[float]) -> CoreCost:
-        stalls = [0] * len(STALL_WORDS)
-        instructions = 0
-        branch = self._timing.core.branch_taken_stall_cycles
-        for block in compiled.static:
-            executions = _executions(nest, block.path)
-            instructions += block.instructions * executions
-            for cause, cycles in enumerate(block.stalls):
-                if cycles:
-                    stalls[cause] += cycles * executions
-            for numerator, denominator in block.fractions:
-                stalls[BRANCH_STALL] += executions * numerator // denominator * branch
-        for loop in nest.shape.loops:
-            trips = nest.trips[loop.index]
-            if loop.closing and trips > 0:
-                stalls[BRANCH_STALL] += _executions(nest, loop.path) * (trips - 1) * branch
-        _, banks, fpus, misaligned, load_use, multicycle, fpu_latency = outcome
-        for cause, waited in (
-            (BANK_CONFLICT, banks),
-            (FPU_STALL, fpus + fpu_latency),
-            (MISALIGNED, misaligned),
-            (LOAD_USE, load_use),
-            (MULTICYCLE, multicycle),
-        ):
-            stalls[cause] += round(waited / TIME_SCALE)
-        stalls[ICACHE] = icache_stall_cycles(nest, self._timing.icache)
-        return core_cost(instructions, stalls)
-
-    def _dma_ports(self, traffic: Traffic, bank_free: list[int]) -> list[Iterator[int]]:
+    def _dma_ports(self, moved: dict[Traffic, list[int]], bank_free: list[int]) -> list[Iterator[int]]:
+        """Ports of the directions of `moved`, which count their words there."""
         ports: list[Iterator[int]] = []
         requester = MAX_CORES
-        for direction in (Traffic.IN, Traffic.OUT):
-            if not traffic & direction:
-                continue
-            next_word = [0]
+        for service in moved.values():
             for _ in range(self._timing.dma.l1_bytes_per_cycle // self._timing.l1.word_bytes):
-                ports.append(_dma_port(requester, next_word, bank_free))
+                ports.append(_dma_port(requester, service, bank_free))
                 requester += 1
         return ports
 
 
-def _executions(nest: Nest, path: tuple[int, ...]) -> int:
-    executions = 1
-    for loop in path:
-        executions *= max(0, nest.trips[loop])
-    return executions
+def _cost(fixed: _Fixed, outcome: _Outcome) -> CoreCost:
+    """A core's cost from what cannot change and what it waited."""
+    stalls = list(fixed[1])
+    _, banks, fpus, misaligned, load_use, multicycle, fpu_latency = outcome
+    for cause, waited in (
+        (BANK_CONFLICT, banks),
+        (FPU_STALL, fpus + fpu_latency),
+        (MISALIGNED, misaligned),
+        (LOAD_USE, load_use),
+        (MULTICYCLE, multicycle),
+    ):
+        stalls[cause] += round(waited / TIME_SCALE)
+    return core_cost(fixed[0], stalls)
 
 
-def _dma_port(requester: int, next_word: list[int], bank_free: list[int]) -> Iterator[int]:
-    """One L1 port of the DMA: takes the next word of its direction as soon as the last one is through."""
+def _dma_port(requester: int, service: list[int], bank_free: list[int]) -> Iterator[int]:
+    """One L1 port of the DMA: takes the next word of its direction as soon as the last one is through.
+
+    `service` counts the words of the direction and holds the time at which the last one was through.
+    """
     banks = len(bank_free)
-    time = requester
+    time = 0
     while True:
-        yield time
-        bank = next_word[0] % banks
-        next_word[0] += 1
-        free = bank_free[bank]
-        if free > time:
-            time = free + requester
-        time += TIME_SCALE
-        bank_free[bank] = time - requester
+        yield time + requester * (REQUESTERS + 1)
+        bank = service[0] % banks
+        service[0] += 1
+        time = max(time, bank_free[bank]) + TIME_SCALE
+        bank_free[bank] = time
+        service[1] = max(service[1], time)
 
 
 def _advance(heap: list[int], running: list[Iterator[int] | None], cores: int) -> None:
@@ -291,7 +267,7 @@ def _advance(heap: list[int], running: list[Iterator[int] | None], cores: int) -
         return
     heapify(heap)
     resume = [run.__next__ if run is not None else None for run in running]
-    mask = TIME_SCALE - 1
+    mask = REQUESTERS - 1
     while True:
         advance = resume[heap[0] & mask]
         assert advance is not None

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from arch.bursts import BurstRules, EngineState, bursts_of, run_command
+from arch.bursts import IDLE, BurstRules, EngineState, Pace, bursts_of, run_command
 from arch.effects import Effects
 from arch.l2 import ExternalMemory
 from arch.memory import Storage, check_command
 from arch.module import Body, Call, Module, Notification, Port, Thread
 from arch.pricing import Traffic
 from arch.program import Command
+from arch.progress import Progress
 from arch.timing import DmaTiming
 from arch.transaction import Transaction, TxnCommand
 from configs.errors import InputError
@@ -24,13 +26,16 @@ _MAX_MEMOISED = 4096
 class Transfer:
     """All commands under one transfer ID; ends when the last of them has."""
 
-    __slots__ = ("ended", "ends_at_cycles", "id", "remaining", "work")
+    __slots__ = ("earliest_end_cycles", "ended", "ends_at_cycles", "id", "remaining", "work")
 
     def __init__(self, identifier: int, commands: int, work: Work, ended: Notification) -> None:
         self.id = identifier
         self.remaining = commands
         self.work = work
         self.ends_at_cycles: int | None = None
+        """When it ends as far as is known; None before its last command has begun."""
+        self.earliest_end_cycles = 0
+        """It will not end before; cores that are in the way in L1 can only make it later."""
         self.ended = ended
 
     @property
@@ -39,8 +44,7 @@ class Transfer:
         return self.remaining == 0
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(NamedTuple):
     """What a core writes into its command queue: a command under a transfer ID."""
 
     command: Command
@@ -55,6 +59,28 @@ class _Queued:
     """Earliest cycle of the first burst request."""
 
 
+class _Served:
+    """The command an engine works on, and the state of the engine when it began."""
+
+    __slots__ = ("alarm_at", "before", "entry", "memory", "over", "progress")
+
+    progress: Progress
+
+    def __init__(
+        self, entry: _Queued, memory: ExternalMemory, before: EngineState, over: Notification
+    ) -> None:
+        self.entry = entry
+        self.memory = memory
+        self.before = before
+        self.over = over
+        self.alarm_at = -1
+
+    def ring(self, end_cycles: int) -> None:
+        """An alarm set for `end_cycles` goes off."""
+        if end_cycles == self.alarm_at and not self.over.processed:
+            self.over.fire()
+
+
 class DmaChannel(Module):
     """The engine of one direction: runs the commands of its global queue strictly in order."""
 
@@ -67,7 +93,7 @@ class DmaChannel(Module):
         rules: BurstRules,
         timing: DmaTiming,
         effects: Effects,
-        tracer: Tracer,
+        tracer: Tracer | None,
     ) -> None:
         super().__init__(parent, name)
         self.to_l1 = to_l1
@@ -87,7 +113,10 @@ class DmaChannel(Module):
         """Empty queue, idle engine."""
         self.queue.clear()
         self.busy = False
-        self._state = EngineState()
+        self._state = IDLE
+        self._origin = 0
+        self._pace: Pace | None = None
+        self._under_way: _Served | None = None
         self._arrived: Notification | None = None
         thread = Thread(self.path)
         self.spawn(thread, self._run(thread))
@@ -101,9 +130,10 @@ class DmaChannel(Module):
         """A command moves from a core's queue into the global queue."""
         now = self.env.now
         self.queue.append(_Queued(order, int(now) + self._latency_cycles))
-        self._tracer.counter(self.path, "queued commands", int(now), len(self.queue))
+        if self._tracer is not None:
+            self._tracer.counter(self.path, "queued commands", int(now), len(self.queue))
         if self._arrived is not None:
-            self._arrived.notify()
+            self._arrived.notify(self._latency_cycles)
             self._arrived = None
 
     def _run(self, thread: Thread) -> Body:
@@ -118,7 +148,8 @@ class DmaChannel(Module):
             entry = self.queue.popleft()
             self.busy = True
             start = int(env.now)
-            self._tracer.counter(self.path, "queued commands", start, len(self.queue))
+            if self._tracer is not None:
+                self._tracer.counter(self.path, "queued commands", start, len(self.queue))
             self._dma.refill()
             yield from self._serve(entry, start, thread)
             self.busy = False
@@ -126,56 +157,103 @@ class DmaChannel(Module):
                 self.traffic.target(self._direction, False)
 
     def _serve(self, entry: _Queued, start: int, thread: Thread) -> Body:
-        order = entry.order
-        command, transfer = order.command, order.transfer
+        command, transfer = entry.order.command, entry.order.transfer
         memory = self.memories[command.external_level].target
-        end = max(start + 1, self._end_cycles(command, entry.ready_cycles, memory))
-        if order.last:
-            transfer.ends_at_cycles = end
+        over = Notification(self.env)
+        served = self._under_way = _Served(entry, memory, self._state_before(entry, memory), over)
+        end, self._state = self._run_command(served, None)
+        self._origin = entry.ready_cycles
+        end = max(start + 1, end + self._origin)
+        memory.occupy(self._state.link_free + self._origin, to_l1=self.to_l1)
+        served.progress = Progress(start, end - start)
+        if entry.order.last:
+            transfer.ends_at_cycles = transfer.earliest_end_cycles = end
+        if self._pace is not None:
+            self._set_speed(served)
         self.traffic.target(self._direction, True)
-        under_way = self._effects.dma_begin(command, transfer.work)
+        open_access = self._effects.dma_begin(command, transfer.work)
         txn = Transaction(
             TxnCommand.READ if self.to_l1 else TxnCommand.WRITE,
             command.external_address,
             command.size_bytes,
             self.path,
-            delay_cycles=end - start,
+            response=served.over,
             extension=command,
         )
+        self._set_alarm(served)
         yield from memory.transport(txn, thread)
-        self._effects.dma_end(command, under_way)
-        self._tracer.slice(Slice(self.path, start, end, TRANSFER, transfer.work, bytes=command.size_bytes))
+        self._under_way = None
+        ended = int(self.env.now)
+        if ended > end:
+            self._origin += ended - end
+            memory.occupy(self._state.link_free + self._origin, to_l1=self.to_l1)
+        self._effects.dma_end(command, open_access)
+        if self._tracer is not None:
+            size_bytes = command.size_bytes
+            self._tracer.slice(Slice(self.path, start, ended, TRANSFER, transfer.work, bytes=size_bytes))
         transfer.remaining -= 1
         if transfer.over:
-            transfer.ended.notify()
+            transfer.ended.notify_listeners()
 
-    def _end_cycles(self, command: Command, ready: int, memory: ExternalMemory) -> int:
-        """Work out the end of a command, and remember the state it leaves."""
-        width = self._rules.words_per_cycle
-        shared = max(self._state.link_free, memory.link_free(to_l1=self.to_l1))
-        state = self._state._replace(link_free=shared).since(ready, width).settled()
+    def set_pace(self, pace: Pace | None) -> None:
+        """From now on L1 moves `pace` (words, cycles) of this direction; None: what the ports can."""
+        if pace == self._pace:
+            return
+        self._pace = pace
+        if self._under_way is not None:
+            self._set_speed(self._under_way)
+            self._set_alarm(self._under_way)
+
+    def _set_alarm(self, served: _Served) -> None:
+        """End the command at the end known now; an alarm set before the speed changed is stale."""
+        end = served.progress.end_cycles
+        if end != served.alarm_at:
+            served.alarm_at = end
+            alarm = self.env.timeout(end - self.env.now)
+            alarm.callbacks.append(lambda _: served.ring(end))
+
+    def _set_speed(self, served: _Served) -> None:
+        """The command under way advances at the pace of now."""
+        progress, order = served.progress, served.entry.order
+        end = self._run_command(served, self._pace)[0] + served.entry.ready_cycles
+        progress.change(int(self.env.now), max(1, end - progress.start_cycles))
+        if order.last:
+            order.transfer.ends_at_cycles = progress.end_cycles
+
+    def _state_before(self, entry: _Queued, memory: ExternalMemory) -> EngineState:
+        """What earlier commands left, seen from the cycle in which this one may begin."""
+        state = self._state
+        shared = memory.link_free(to_l1=self.to_l1) - self._origin
+        if shared > state.link_free:
+            state = state._replace(link_free=shared)
+        return state.since(entry.ready_cycles - self._origin, self._rules.words_per_cycle).settled()
+
+    def _run_command(self, served: _Served, pace: Pace | None) -> tuple[int, EngineState]:
+        """(end of a command, state it leaves) if L1 keeps `pace`; times count from its ready cycle."""
+        command, rules = served.entry.order.command, self._rules
         key = (
             command.line_bytes,
             command.lines,
-            command.l1_address % self._rules.word_bytes,
+            command.l1_address % rules.word_bytes,
+            command.external_address % rules.burst_bytes if rules.aligned else 0,
+            command.stride_bytes if rules.aligned else 0,
             command.external_level,
-            state,
+            served.before,
+            pace,
         )
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= _MAX_MEMOISED:
                 self._known.clear()
-            link = memory.link(to_l1=self.to_l1)
-            known = run_command(bursts_of(command, self._rules), state, self._rules, link, to_l1=self.to_l1)
+            link = served.memory.link(to_l1=self.to_l1)
+            bursts = bursts_of(command, rules)
+            known = run_command(bursts, served.before, rules, link, to_l1=self.to_l1, pace=pace)
             self._known[key] = known
-        end, after = known
-        self._state = after.since(-ready, width)
-        memory.occupy(self._state.link_free, to_l1=self.to_l1)
-        return end + ready
+        return known
 
 
 class Dma(Module):
-    """Command queue of the programming core, global queues and engines, transfer IDs."""
+    """Command queues of the cores, global queues and engines, transfer IDs."""
 
     def __init__(
         self,
@@ -185,7 +263,7 @@ class Dma(Module):
         l1: Storage,
         word_bytes: int,
         effects: Effects,
-        tracer: Tracer,
+        tracer: Tracer | None,
     ) -> None:
         super().__init__(parent, name)
         self._timing = timing
@@ -196,11 +274,10 @@ class Dma(Module):
             DmaChannel(self, label, to_l1=to_l1, rules=rules, timing=timing, effects=effects, tracer=tracer)
             for label, to_l1 in (("in", True), ("out", False))
         )
-        self._core_queue: deque[Order] = deque()
 
     def reset(self) -> None:
         """No command, no transfer ID taken."""
-        self._core_queue.clear()
+        self._queues: dict[str, deque[Order]] = {}
         self._taken: set[int] = set()
         self._id_freed: Notification | None = None
         self._slot_freed: Notification | None = None
@@ -208,21 +285,22 @@ class Dma(Module):
     @property
     def idle(self) -> bool:
         """Whether no command is queued or under way."""
-        channels = (self.inward, self.outward)
-        return not self._core_queue and not any(channel.queue or channel.busy for channel in channels)
+        if any(self._queues.values()):
+            return False
+        return not any(channel.queue or channel.busy for channel in (self.inward, self.outward))
 
     def allocate(self, commands: int, work: Work, thread: Thread) -> Call[Transfer]:
         """Take a free transfer ID for `commands` commands, waiting for one; returns the `Transfer`."""
         while len(self._taken) >= self._timing.transfer_ids:
             thread.waits_for = f"a free DMA transfer ID (all {self._timing.transfer_ids} are taken)"
-            self._id_freed = Notification(self.env)
+            self._id_freed = self._id_freed or Notification(self.env)
             yield self._id_freed
         identifier = next(n for n in range(self._timing.transfer_ids) if n not in self._taken)
         self._taken.add(identifier)
         transfer = Transfer(identifier, commands, work, Notification(self.env))
         if commands == 0:
             transfer.ends_at_cycles = int(self.env.now)
-            transfer.ended.notify()
+            transfer.ended.notify_listeners()
         return transfer
 
     def free(self, transfer: Transfer) -> None:
@@ -241,23 +319,30 @@ class Dma(Module):
         if not isinstance(order, Order):
             raise InputError("the DMA control port takes orders only", where=self.path)
         self._check(order.command)
-        while len(self._core_queue) >= self._timing.core_queue_commands:
+        queue = self._queues.setdefault(txn.master, deque())
+        while len(queue) >= self._timing.core_queue_commands:
             thread.waits_for = "room in its DMA command queue"
-            self._slot_freed = Notification(self.env)
+            self._slot_freed = self._slot_freed or Notification(self.env)
             yield self._slot_freed
-        self._core_queue.append(order)
+        queue.append(order)
         self.refill()
 
     def refill(self) -> None:
-        """Move commands on while the head of the core's queue finds room in its global queue."""
-        queue = self._core_queue
+        """Move commands on while the heads of the cores' queues find room in their global queues.
+
+        The cores take turns; a full global queue holds up the core whose next command wants into it.
+        """
         moved = False
-        while queue:
+        rest = deque(self._queues.values())
+        while rest:
+            queue = rest.popleft()
+            if not queue:
+                continue
             channel = self.inward if queue[0].command.to_l1 else self.outward
-            if not channel.has_room:
-                break
-            channel.accept(queue.popleft())
-            moved = True
+            if channel.has_room:
+                channel.accept(queue.popleft())
+                moved = True
+                rest.append(queue)
         if moved and self._slot_freed is not None:
             self._slot_freed.notify()
             self._slot_freed = None

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
-from arch.memory import Storage, command_views, poison_view
-from arch.program import Array, Command, Effect, Place
-from arch.races import Access, RaceDetector, Span, command_spans, place_span
+from arch.memory import Storage, move_views, poison_view
+from arch.program import Array, Command, Effect, Move, Place
+from arch.races import Access, RaceDetector, Span, move_spans, place_span
 from configs.errors import InputError
 from traces.events import Work
+
+MAX_REMEMBERED = 100_000
+"""Commands and effects whose byte spans are remembered."""
+
+Spans = tuple[Span, ...]
 
 
 class Step(Enum):
@@ -28,13 +34,12 @@ class Step(Enum):
     """Buffers end their life and are poisoned."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
+class LogEntry(NamedTuple):
     """One step of the log. `key` pairs the start of an access with its end."""
 
     step: Step
     key: int
-    subject: Command | Effect | tuple[Place, ...]
+    subject: Move | Effect | tuple[Place, ...]
 
 
 @dataclass(slots=True)
@@ -68,6 +73,7 @@ class Effects:
         self._now = now
         self._enabled = True
         self._races = RaceDetector() if detect_races else None
+        self._spans: dict[int, tuple[Move | Effect, Spans, Spans]] = {}
 
     def begin_run(self, *, enabled: bool) -> None:
         """Start a new log; `enabled` says whether bytes move."""
@@ -82,28 +88,28 @@ class Effects:
             raise InputError(f"no memory level {level!r}", cure=f"use one of {', '.join(self.storages)}")
         return self.storages[level]
 
-    def dma_begin(self, command: Command, work: Work) -> OpenAccess:
-        """A DMA command starts. Raises `RaceError`."""
-        reads, writes = command_spans(command)
-        direction = "in" if command.to_l1 else "out"
-        under_way = self._open(Step.DMA_SAMPLE, command, f"DMA {direction}", work, (reads,), (writes,))
+    def dma_begin(self, command: Move, work: Work) -> OpenAccess:
+        """A command of the DMA or of the uDMA starts. Raises `RaceError`."""
+        if isinstance(command, Command):
+            party = "DMA in" if command.to_l1 else "DMA out"
+        else:
+            party = "uDMA in" if command.to_l2 else "uDMA out"
+        under_way = self._open(Step.DMA_SAMPLE, command, party, work)
         if self._enabled:
-            source, destination = self._views(command)
+            source, destination = move_views(command, self.storages)
             under_way.samples = [source.copy()]
             poison_view(destination)
         return under_way
 
-    def dma_end(self, command: Command, under_way: OpenAccess) -> None:
-        """A DMA command ends."""
+    def dma_end(self, command: Move, under_way: OpenAccess) -> None:
+        """A command of the DMA or of the uDMA ends."""
         self._close(Step.DMA_COMPLETE, command, under_way)
         if self._enabled:
-            self._views(command)[1][...] = under_way.samples[0]
+            move_views(command, self.storages)[1][...] = under_way.samples[0]
 
     def kernel_begin(self, kernel: str, effect: Effect, work: Work) -> OpenAccess:
         """A kernel starts. Raises `RaceError`."""
-        reads = tuple(place_span(place) for place in effect.reads)
-        writes = tuple(place_span(place) for place in effect.writes)
-        under_way = self._open(Step.KERNEL_READ, effect, f"kernel {kernel}", work, reads, writes)
+        under_way = self._open(Step.KERNEL_READ, effect, f"kernel {kernel}", work)
         if self._enabled:
             under_way.samples = [self.storage(place.level).read(place) for place in effect.reads]
         return under_way
@@ -127,27 +133,38 @@ class Effects:
             for place in places:
                 self.storage(place.level).poison(place)
 
-    def _views(self, command: Command) -> tuple[Array, Array]:
-        return command_views(command, self.storages["l1"], self.storage(command.external_level))
-
     def _open(
         self,
         step: Step,
-        subject: Command | Effect,
+        subject: Move | Effect,
         party: str,
         work: Work,
-        reads: tuple[Span, ...],
-        writes: tuple[Span, ...],
     ) -> OpenAccess:
         key = len(self.log.entries)
         self.log.entries.append(LogEntry(step, key, subject))
         access = None
         if self._races:
+            reads, writes = self._spans_of(subject)
             access = Access(party, work, reads, writes, self._now())
             self._races.begin(access)
         return OpenAccess(key, access)
 
-    def _close(self, step: Step, subject: Command | Effect, under_way: OpenAccess) -> None:
+    def _spans_of(self, subject: Move | Effect) -> tuple[Spans, Spans]:
+        """(bytes read, bytes written); remembered, because programs are run again and again."""
+        known = self._spans.get(id(subject))
+        if known is None or known[0] is not subject:
+            if isinstance(subject, Effect):
+                reads = tuple(place_span(place) for place in subject.reads)
+                known = (subject, reads, tuple(place_span(place) for place in subject.writes))
+            else:
+                source, destination = move_spans(subject)
+                known = (subject, (source,), (destination,))
+            if len(self._spans) >= MAX_REMEMBERED:
+                self._spans.clear()
+            self._spans[id(subject)] = known
+        return known[1], known[2]
+
+    def _close(self, step: Step, subject: Move | Effect, under_way: OpenAccess) -> None:
         self.log.entries.append(LogEntry(step, under_way.key, subject))
         if self._races and under_way.access:
             self._races.end(under_way.access)

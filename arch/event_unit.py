@@ -1,4 +1,4 @@
-"""The event unit: barriers, and the dispatch FIFO through which the master forks a team."""
+"""The event unit: barriers, mutexes, software events, and the dispatch FIFO that forks a team."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import simpy
 
 from arch.kernel_run import KernelRun, Share
 from arch.module import Body, Call, Module, Notification, Thread
+from arch.program import Command
 from arch.timing import EventUnitTiming
 from configs.errors import PulptrainError
 from traces.events import Work
@@ -43,6 +44,8 @@ class TeamJob:
     pushed_cycles: int
     barrier: Barrier
     run: KernelRun | None = None
+    commands: tuple[tuple[Command, ...], ...] | None = None
+    """Instead of a kernel: the DMA commands each core programs."""
 
     def share_of(self, core: int) -> Share:
         """What `core` executed. Raises `PulptrainError` before the kernel has begun."""
@@ -51,10 +54,44 @@ class TeamJob:
         return self.run.shares[core]
 
 
-class EventUnit(Module):
-    """Barriers and the dispatch FIFO.
+class Mutex:
+    """A hardware mutex: of the cores that wait, the one with the lowest number gets it next.
 
-    A FIFO entry is a job for a set of cores; it leaves when the last of them has taken it.
+    `name` is what a core says it waits for.
+    """
+
+    def __init__(self, env: simpy.Environment, name: str, timing: EventUnitTiming) -> None:
+        self._env = env
+        self._name = name
+        self._timing = timing
+        self._owner: int | None = None
+        self._waiting: dict[int, Notification] = {}
+
+    def lock(self, core: int, thread: Thread) -> Body:
+        """One event load: returns when `core` holds the mutex, after sleeping while another does."""
+        if self._owner is None:
+            self._owner = core
+            yield self._env.timeout(self._timing.event_load_cycles)
+            return
+        thread.waits_for = f"{self._name}, which core {self._owner} holds"
+        self._waiting[core] = Notification(self._env)
+        yield self._waiting[core]
+
+    def unlock(self, core: int) -> Body:
+        """One store. Raises `PulptrainError` when `core` does not hold the mutex."""
+        if self._owner != core:
+            raise PulptrainError(f"core {core} frees {self._name}, which it does not hold")
+        yield self._env.timeout(self._timing.event_store_cycles)
+        self._owner = min(self._waiting, default=None)
+        if self._owner is not None:
+            self._waiting.pop(self._owner).notify(self._timing.event_wake_cycles)
+
+
+class EventUnit(Module):
+    """Barriers, mutexes, software events and the dispatch FIFO.
+
+    A FIFO entry is a job for a set of cores; it leaves when the last of them has taken it. A software event
+    stays pending at a core until the core has waited for it; raising it twice leaves one.
     """
 
     def __init__(self, parent: Module, name: str, timing: EventUnitTiming) -> None:
@@ -62,10 +99,34 @@ class EventUnit(Module):
         self.timing = timing
 
     def reset(self) -> None:
-        """Empty FIFO, nobody waiting."""
+        """Empty FIFO, mutexes free, no event pending, nobody waiting."""
         self._entries: deque[tuple[TeamJob, set[int]]] = deque()
         self._pushed: Notification | None = None
         self._room: Notification | None = None
+        mutexes = range(self.timing.mutexes)
+        self.mutexes = tuple(Mutex(self.env, f"mutex {number}", self.timing) for number in mutexes)
+        self._pending: set[tuple[int, int]] = set()
+        self._asleep: dict[tuple[int, int], Notification] = {}
+
+    def trigger(self, line: int, cores: Iterable[int]) -> Body:
+        """One store: software event `line` becomes pending at `cores`, and wakes those that wait for it."""
+        yield self.env.timeout(self.timing.event_store_cycles)
+        for core in cores:
+            sleeper = self._asleep.pop((core, line), None)
+            if sleeper is not None:
+                sleeper.notify(self.timing.event_wake_cycles)
+            else:
+                self._pending.add((core, line))
+
+    def wait_event(self, core: int, line: int, thread: Thread) -> Body:
+        """One event load: returns when event `line` is pending at `core`, and clears it."""
+        if (core, line) in self._pending:
+            self._pending.discard((core, line))
+            yield self.env.timeout(self.timing.event_load_cycles)
+            return
+        thread.waits_for = f"software event {line}"
+        self._asleep[core, line] = Notification(self.env)
+        yield self._asleep[core, line]
 
     def barrier(self, size: int) -> Barrier:
         """A fresh barrier of `size` cores."""

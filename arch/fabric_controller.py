@@ -17,7 +17,7 @@ class FabricController(Module):
     """
 
     def __init__(
-        self, parent: Module, name: str, timing: FcTiming, soc: Clock, cluster: Clock, tracer: Tracer
+        self, parent: Module, name: str, timing: FcTiming, soc: Clock, cluster: Clock, tracer: Tracer | None
     ) -> None:
         super().__init__(parent, name)
         self.mailbox: Port[Target] = Port(self, "mailbox")
@@ -29,6 +29,8 @@ class FabricController(Module):
         """Nothing offloaded, nothing heard."""
         self.notified = Notification(self.env)
         self._completed = Notification(self.env)
+        self.ended_cycles = 0
+        """When the cluster reported the end of the program."""
 
     def offload(self, program: Program) -> None:
         """Hand `program` to the cluster; `notified` fires when its end is known here."""
@@ -49,12 +51,12 @@ class FabricController(Module):
         self._trace(0, handed_over, "offload")
         thread.waits_for = f"the end of program {program.name}"
         yield self._completed
-        ended = int(env.now)
+        ended = self.ended_cycles = int(env.now)
         self._trace(handed_over, ended, "idle")
         yield env.timeout(self._completion_cycles)
         self._trace(ended, int(env.now), "offload")
         self.notified.notify()
 
     def _trace(self, start: int, end: int, word: str) -> None:
-        if end > start:
+        if end > start and self._tracer is not None:
             self._tracer.slice(Slice(self.path, start, end, word))

@@ -49,14 +49,22 @@ FPU_OPS = frozenset({Op.FMA, Op.FMUL, Op.FP})
 """Classes that occupy an FPU for its initiation interval."""
 
 
+STACK_WORDS = 16
+"""Words of its stack frame that the accesses of a nest without a stream go through, in the order of the text.
+
+Which word of the stack such an access meets is not known. All stacks lie whole turns of the banks apart, so
+the same access of two cores meets the same bank.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Instruction:
     """One instruction.
 
     `dst` is the register it writes and `srcs` those it reads (small integers, local to the nest; -1 and ()
     where nothing is known or needed). A load or store names its address stream by index, or -1 for a
-    private stack slot that no other core touches. `taken_fraction` is, for a branch that does not close a
-    loop, the share of executions in which it is taken. `width_bytes` is the size of a memory access.
+    word of its own stack. `taken_fraction` is, for a branch that does not close a loop, the share of
+    executions in which it is taken. `width_bytes` is the size of a memory access.
     """
 
     op: Op
@@ -106,7 +114,7 @@ class CoreWork:
 
 @dataclass(frozen=True, slots=True)
 class TeamWork:
-    """What a team executes: one `CoreWork` per core, core 0 first; `None` for a core that is not in the team."""
+    """What a team executes: one `CoreWork` per core, core 0 first, `None` if it is not in the team."""
 
     kernel: str
     cores: tuple[CoreWork | None, ...]

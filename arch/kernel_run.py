@@ -3,42 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fractions import Fraction
-from math import ceil
+from math import lcm
 
 import simpy
 
 from arch.isa import TeamWork
 from arch.module import Notification
-from arch.pricing import CoreCost, Pricer, TeamCost, Traffic
+from arch.pricing import CoreCost, DmaService, Pricer, TeamCost, Traffic
+from arch.progress import Progress
 from configs.errors import PulptrainError
 
 
-class Share:
+class Share(Progress):
     """The part of a kernel one core executes: when it starts and, as far as is known now, when it ends."""
 
-    __slots__ = ("_left", "_phases", "_since", "cost", "end_cycles", "start_cycles")
+    __slots__ = ("_phases", "cost")
 
     def __init__(self, start_cycles: int, cost: CoreCost) -> None:
-        self.start_cycles = start_cycles
+        super().__init__(start_cycles, cost.cycles)
         self.cost = cost
-        self.end_cycles = start_cycles + cost.cycles
-        self._left = Fraction(1)
-        self._since = start_cycles
-        self._phases: list[tuple[CoreCost, Fraction]] = []
+        self._phases: list[tuple[CoreCost, tuple[int, int]]] = []
 
     def change_rate(self, now: int, cost: CoreCost) -> None:
         """From `now` on the share advances as if it cost `cost` as a whole."""
-        if now >= self.end_cycles or cost == self.cost:
+        if now >= self.end_cycles or cost is self.cost or cost == self.cost:
             return
-        begin = max(now, self.start_cycles)
-        if begin > self._since:
-            done = min(self._left, Fraction(begin - self._since, self.cost.cycles))
+        done = self.change(now, cost.cycles)
+        if done[0]:
             self._phases.append((self.cost, done))
-            self._left -= done
-        self._since = begin
         self.cost = cost
-        self.end_cycles = begin + ceil(self._left * cost.cycles)
 
     @property
     def instructions(self) -> int:
@@ -52,15 +45,18 @@ class Share:
         """
         if not self._phases:
             return self.cost.stalls
-        exact: dict[str, Fraction] = {}
-        for cost, part in (*self._phases, (self.cost, self._left)):
+        phases = (*self._phases, (self.cost, self.left))
+        unit = lcm(*(part[1] for _, part in phases))
+        exact: dict[str, int] = {}
+        for cost, (done, whole) in phases:
+            weight = done * (unit // whole)
             for word, cycles in cost.stalls:
-                exact[word] = exact.get(word, Fraction(0)) + cycles * part
+                exact[word] = exact.get(word, 0) + cycles * weight
         if not exact:
             return ()
-        rounded = {word: int(cycles) for word, cycles in exact.items()}
+        rounded = {word: parts // unit for word, parts in exact.items()}
         missing = self.end_cycles - self.start_cycles - self.instructions - sum(rounded.values())
-        by_fraction = sorted(exact, key=lambda word: (rounded[word] - exact[word], word))
+        by_fraction = sorted(exact, key=lambda word: (-(exact[word] % unit), word))
         for position in range(missing):
             rounded[by_fraction[position % len(by_fraction)]] += 1
         return tuple((word, cycles) for word, cycles in rounded.items() if cycles)
@@ -94,14 +90,21 @@ class KernelRun:
     @property
     def end_cycles(self) -> int:
         """The last end, as far as is known now."""
-        return max(share.end_cycles for share in self.shares.values())
+        return max([share.end_cycles for share in self.shares.values()])
+
+    @property
+    def dma(self) -> DmaService | None:
+        """What the kernel leaves of L1 to the DMA, under the traffic of now."""
+        return self._cost.dma
 
     def retime(self, traffic: Traffic) -> None:
         """The DMA traffic class becomes `traffic` now."""
         cost = self._pricer.price(self._team, traffic)
-        if cost == self._cost:
+        if cost is self._cost:
             return
-        self._cost = cost
+        same, self._cost = cost == self._cost, cost
+        if same:
+            return
         costs = self._by_core(cost)
         now = int(self._env.now)
         for core, share in self.shares.items():
@@ -130,4 +133,4 @@ class KernelRun:
     def _ring(self, end: int) -> None:
         # An alarm set before the rates changed is stale; the newest one decides.
         if end == self._alarm_at and not self.over.triggered:
-            self.over.notify()
+            self.over.fire()

@@ -49,7 +49,7 @@ class ExternalMemory(Module):
     def transport(self, txn: Transaction, thread: Thread) -> Body:
         """Serve a DMA command: it takes the time its initiator has worked out from the state of the link."""
         thread.waits_for = f"{txn.size_bytes} B from {self.path}"
-        yield self.env.timeout(txn.delay_cycles)
+        yield txn.response or self.env.timeout(txn.delay_cycles)
 
 
 def shared_l2(
@@ -72,11 +72,25 @@ def shared_l2(
     return ExternalMemory(parent, "l2", storage, read, write, full_duplex=True)
 
 
+def hyper_bus_cycles(size_bytes: int, timing: L3Timing, peripheral: Clock, cluster: Clock) -> int:
+    """Cluster cycles the HyperBus is busy with a transfer of `size_bytes` in bursts of `burst_bytes`."""
+    rate = _bus_rate(timing)
+    whole, rest = divmod(size_bytes, timing.burst_bytes)
+    cycles = whole * (timing.burst_setup_peripheral_cycles + ceil(timing.burst_bytes / rate))
+    if rest:
+        cycles += timing.burst_setup_peripheral_cycles + ceil(rest / rate)
+    return peripheral.cycles_in(cycles, cluster)
+
+
+def _bus_rate(timing: L3Timing) -> Fraction:
+    return Fraction(timing.bytes_per_peripheral_cycle).limit_denominator(1 << 20)
+
+
 def hyper_ram(
     parent: Module, timing: L3Timing, peripheral: Clock, cluster: Clock, burst_bytes: int
 ) -> ExternalMemory:
     """HyperRAM: every burst pays its set-up and moves at a fixed rate over one half-duplex link."""
-    rate = Fraction(timing.bytes_per_peripheral_cycle).limit_denominator(1 << 20)
+    rate = _bus_rate(timing)
     setup = timing.burst_setup_peripheral_cycles
     busy = tuple(
         peripheral.cycles_in(setup + ceil(size / rate), cluster) if size else 0

@@ -5,31 +5,49 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from arch.core import Core
-from arch.dma import Order, Transfer
+from arch.dma import Transfer
+from arch.dma_driver import DmaDriver, programming_cycles
 from arch.event_unit import TeamJob
 from arch.kernel_run import KernelRun
-from arch.module import Body, Call, Module, Port, Thread
-from arch.program import Action, Command, Compute, DmaStart, DmaWait, Program, Release
-from arch.timing import DmaTiming
+from arch.module import Body, Call, Module, Notification, Port, Thread
+from arch.program import (
+    Action,
+    Command,
+    Compute,
+    DmaStart,
+    DmaWait,
+    Program,
+    Release,
+    TeamTransfer,
+    UdmaStart,
+    UdmaWait,
+)
+from arch.timing import SocTiming
 from arch.transaction import Target, Transaction, TxnCommand
+from arch.udma import UdmaOrder
 from configs.errors import InputError
+from traces.events import Work
 
 if TYPE_CHECKING:
     from arch.cluster import Cluster
+
+__all__ = ["Master", "programming_cycles"]
 
 
 class Master(Module):
     """SC_THREAD of core 0: takes a program from the mailbox, executes it, tells the fabric controller.
 
-    An action has ended when the master goes on to the next one, except that a `DmaStart` has ended when its
-    transfer has; the `DmaWait` of that transfer does not count its own start among its dependencies.
+    An action has ended when the master goes on to the next one, except that a `DmaStart` or `UdmaStart`
+    has ended when its transfer has; the wait for it does not count its own start among its dependencies.
     """
 
-    def __init__(self, cluster: Cluster, core: Core, timing: DmaTiming) -> None:
+    def __init__(self, cluster: Cluster, core: Core, driver: DmaDriver, timing: SocTiming) -> None:
         super().__init__(cluster, "master")
         self._cluster = cluster
         self._core = core
+        self._driver = driver
         self._timing = timing
+        self.udma: Port[Target] = Port(self, "udma")
         self.completion: Port[Target] = Port(self, "completion")
 
     def reset(self) -> None:
@@ -55,8 +73,12 @@ class Master(Module):
             match action:
                 case DmaStart():
                     yield from self._start_transfer(action, thread)
-                case DmaWait():
+                case DmaWait() | UdmaWait():
                     yield from self._wait_transfer(action, thread)
+                case TeamTransfer():
+                    yield from self._team_transfer(action, thread)
+                case UdmaStart():
+                    yield from self._start_udma(action, thread)
                 case Compute():
                     yield from self._compute(action, thread)
                 case Release():
@@ -69,7 +91,7 @@ class Master(Module):
 
     def _wait_for_deps(self, action: Action, thread: Thread) -> Body:
         for dep in action.deps:
-            if isinstance(action, DmaWait) and dep == action.transfer:
+            if isinstance(action, DmaWait | UdmaWait) and dep == action.transfer:
                 continue
             transfer = self._transfers.get(dep)
             if transfer is not None and not transfer.over:
@@ -81,43 +103,46 @@ class Master(Module):
                 yield self.env.event()
 
     def _start_transfer(self, action: DmaStart, thread: Thread) -> Body:
-        env, dma, timing = self.env, self._cluster.dma, self._timing
-        transfer: Transfer = yield from dma.allocate(len(action.commands), action.work, thread)
+        if action.code_cycles:
+            yield self.env.timeout(action.code_cycles)
+        transfer = yield from self._driver.start(self._core, action.commands, action.work, thread)
         self._transfers[action.id] = transfer
-        last = len(action.commands) - 1
-        for position, command in enumerate(action.commands):
-            yield env.timeout(programming_cycles(command, position, timing))
-            txn = Transaction(
-                TxnCommand.WRITE,
-                command.l1_address,
-                command.size_bytes,
-                self._core.path,
-                extension=Order(command, transfer, position == last),
-            )
-            yield from dma.transport(txn, thread)
-        self._core.lose("dma_program", int(env.now), action.work)
 
-    def _wait_transfer(self, action: DmaWait, thread: Thread) -> Body:
-        env, timing = self.env, self._timing
-        begun = int(env.now)
+    def _wait_transfer(self, action: DmaWait | UdmaWait, thread: Thread) -> Body:
         transfer = self._transfers.get(action.transfer)
         if transfer is None:
             thread.waits_for = f"the transfer of action {action.transfer}, which has not been started"
-            yield env.event()
-            return
+            yield self.env.event()
+        elif isinstance(action, DmaWait):
+            what = f"action {action.transfer}"
+            yield from self._driver.wait(self._core, transfer, what, action.work, thread)
+        else:
+            yield from self._wait_udma(transfer, action, thread)
+
+    def _start_udma(self, action: UdmaStart, thread: Thread) -> Body:
+        env = self.env
+        transfer = self._transfers[action.id] = Transfer(
+            -1, len(action.commands), action.work, Notification(env)
+        )
+        for command in action.commands:
+            yield env.timeout(self._timing.l3.program_cycles)
+            order = UdmaOrder(command, transfer)
+            txn = Transaction(
+                TxnCommand.WRITE, command.l3_address, command.size_bytes, self._core.path, extension=order
+            )
+            yield from self.udma.target.transport(txn, thread)
+        if not action.commands:
+            transfer.ended.notify_listeners()
+        self._core.lose("dma_program", int(env.now), action.work)
+
+    def _wait_udma(self, transfer: Transfer, action: UdmaWait, thread: Thread) -> Body:
+        cycles = self._timing.event_unit.event_load_cycles
         if not transfer.over:
-            yield env.timeout(timing.wait_check_cycles)
-        found_over = transfer.ends_at_cycles is not None and transfer.ends_at_cycles <= env.now
-        if not transfer.over:
-            thread.waits_for = f"the DMA event of transfer {transfer.id} (action {action.transfer})"
+            thread.waits_for = f"the uDMA event of action {action.transfer}"
             yield transfer.ended
-        resume = begun + timing.wait_done_cycles
-        if not found_over:
-            resume = max(begun + timing.wait_sleep_min_cycles, int(env.now) + timing.wait_wake_cycles)
-        if resume > env.now:
-            yield env.timeout(resume - env.now)
-        self._cluster.dma.free(transfer)
-        self._core.lose("dma_wait", int(env.now), action.work)
+            cycles = self._timing.l3.wake_cycles
+        yield self.env.timeout(cycles)
+        self._core.lose("dma_wait", int(self.env.now), action.work)
 
     def _compute(self, action: Compute, thread: Thread) -> Body:
         members = self._members(action)
@@ -128,17 +153,12 @@ class Master(Module):
             self._core.compute(run.shares[0], action.work)
 
     def _fork_and_join(self, action: Compute, members: list[int], thread: Thread) -> Body:
-        env, cluster, core = self.env, self._cluster, self._core
-        events, timing = cluster.events, cluster.events.timing
+        env, core = self.env, self._core
+        timing = self._timing.event_unit
         called = int(env.now)
-        if timing.fork_push_cycles:
-            yield env.timeout(timing.fork_push_cycles)
         workers = [member for member in members if member != 0]
-        barrier = events.barrier(1 + len(workers))
-        job = TeamJob(action.team.kernel, action.work, int(env.now), barrier)
-        if workers:
-            yield from events.push(job, workers, thread)
-        pushed = job.pushed_cycles = int(env.now)
+        job = yield from self._fork(action.team.kernel, action.work, workers, None, thread)
+        pushed = job.pushed_cycles
         own_start = max(pushed, called + timing.fork_master_cycles)
         starts = dict.fromkeys(workers, pushed + timing.fork_worker_cycles)
         if 0 in members:
@@ -149,15 +169,59 @@ class Master(Module):
         run = job.run = yield from self._execute(action, starts, thread)
         # The barrier opens for the last arrival only, so the earlier ones need no event of their own.
         thread.waits_for = f"the join barrier of kernel {action.team.kernel}"
-        yield barrier.arrive(1 + len(workers))
+        yield job.barrier.arrive(1 + len(workers))
         released = int(env.now)
         core.lose("fork", own_start, action.work)
         if 0 in run.shares:
             core.compute(run.shares[0], action.work)
-        core.lose("barrier", released, action.work)
-        if timing.join_cycles:
-            yield env.timeout(timing.join_cycles)
-            core.lose("fork", int(env.now), action.work)
+        yield from self._joined(released, action.work)
+
+    def _team_transfer(self, action: TeamTransfer, thread: Thread) -> Body:
+        env, core, commands = self.env, self._core, action.commands
+        if len(commands) > len(self._cluster.cores):
+            raise InputError(
+                f"{len(commands)} cores are to move data, the cluster has {len(self._cluster.cores)}",
+                where=f"action {action.id}",
+                cure="make the team smaller or give the SoC more cores",
+            )
+        called = int(env.now)
+        workers = [member for member, own in enumerate(commands) if own and member != 0]
+        job = yield from self._fork("a transfer by the team", action.work, workers, commands, thread)
+        own_start = max(int(env.now), called + self._timing.event_unit.fork_master_cycles)
+        if own_start > env.now:
+            yield env.timeout(own_start - env.now)
+        core.lose("fork", own_start, action.work)
+        yield from core.move(commands[0] if commands else (), action.work, thread)
+        thread.waits_for = "the join barrier of a transfer by the team"
+        yield job.barrier.arrive()
+        yield from self._joined(int(env.now), action.work)
+
+    def _fork(
+        self,
+        kernel: str,
+        work: Work,
+        workers: list[int],
+        commands: tuple[tuple[Command, ...], ...] | None,
+        thread: Thread,
+    ) -> Call[TeamJob]:
+        """Set the team up and push its job; returns when the workers may take it."""
+        env, events = self.env, self._cluster.events
+        if events.timing.fork_push_cycles:
+            yield env.timeout(events.timing.fork_push_cycles)
+        barrier = events.barrier(1 + len(workers))
+        job = TeamJob(kernel, work, int(env.now), barrier, commands=commands)
+        if workers:
+            yield from events.push(job, workers, thread)
+        job.pushed_cycles = int(env.now)
+        return job
+
+    def _joined(self, released_cycles: int, work: Work) -> Body:
+        """The join barrier has opened: back to the caller of the fork."""
+        self._core.lose("barrier", released_cycles, work)
+        cycles = self._timing.event_unit.join_cycles
+        if cycles:
+            yield self.env.timeout(cycles)
+            self._core.lose("fork", int(self.env.now), work)
 
     def _execute(self, action: Compute, starts: dict[int, int], thread: Thread) -> Call[KernelRun]:
         """The kernel from its first start (now) to its last end, numbers included."""
@@ -190,10 +254,3 @@ class Master(Module):
                 cure="a forked kernel needs a core, a kernel without fork runs on core 0 only",
             )
         return members
-
-
-def programming_cycles(command: Command, position: int, timing: DmaTiming) -> int:
-    """Cycles the issuing core spends on the command at `position` of its transfer."""
-    if position > 0:
-        return timing.program_next_cycles
-    return timing.program_1d_cycles if command.lines == 1 else timing.program_2d_cycles

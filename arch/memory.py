@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import gcd, prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from arch.program import Array, Command, Place
+from arch.program import Array, Command, Move, Place, UdmaCommand
 from configs.errors import InputError, ShapeError
 
 POISON_BYTE = 0xFF
@@ -96,6 +97,19 @@ def command_views(command: Command, l1: Storage, external: Storage) -> tuple[Arr
         strides=(stride_bytes, unit_bytes),
     )
     return (far, near) if command.to_l1 else (near, far)
+
+
+def move_views(move: Move, storages: Mapping[str, Storage]) -> tuple[Array, Array]:
+    """(source, destination) of a command of the DMA or of the uDMA as views of equal shape and dtype."""
+    if not isinstance(move, UdmaCommand):
+        return command_views(move, storages["l1"], storages[move.external_level])
+    unit_bytes = gcd(8, move.l2_address, move.l3_address, move.size_bytes)
+    shape = (move.size_bytes // unit_bytes,)
+    near, far = (
+        np.ndarray(shape, _UNITS[unit_bytes], buffer=storages[level].bytes, offset=address)
+        for level, address in (("l2", move.l2_address), ("l3", move.l3_address))
+    )
+    return (far, near) if move.to_l2 else (near, far)
 
 
 def poison_view(view: Array) -> None:

@@ -26,12 +26,17 @@ class Thread:
     time only can never be part of a deadlock.
     """
 
-    __slots__ = ("alive", "name", "waits_for")
+    __slots__ = ("name", "process", "waits_for")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.waits_for = "its first event"
-        self.alive = True
+        self.process: simpy.Process | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether its body has more to do."""
+        return self.process is None or self.process.is_alive
 
 
 class Notification(simpy.Event):
@@ -42,6 +47,26 @@ class Notification(simpy.Event):
         self._ok = True
         self._value = value
         self.env.schedule(self, delay=delay_cycles)
+
+    def fire(self) -> None:
+        """Wake everything that waits on this event as part of the event under way, without an entry.
+
+        For callbacks of other events only: a thread must not wake another in the middle of its own step.
+        """
+        callbacks, self.callbacks = self.callbacks, None  # type: ignore[assignment]
+        self._ok = True
+        self._value = None
+        for callback in callbacks:
+            callback(self)
+
+    def notify_listeners(self) -> None:
+        """Wake what waits on this event now; without a listener it has simply happened, without an entry."""
+        if self.callbacks:
+            self.notify()
+        else:
+            self._ok = True
+            self._value = None
+            self.callbacks = None  # type: ignore[assignment]  # what SimPy leaves of a processed event
 
 
 class Port(Generic[T]):
@@ -130,12 +155,7 @@ class Module:
     def spawn(self, thread: Thread, body: Body) -> None:
         """Register an SC_THREAD and let it run from the current time on."""
         self.threads.append(thread)
-        self.env.process(self._supervise(thread, body))
-
-    @staticmethod
-    def _supervise(thread: Thread, body: Body) -> Body:
-        yield from body
-        thread.alive = False
+        thread.process = self.env.process(body)
 
     def waiting(self) -> tuple[tuple[str, str], ...]:
         """(name of the thread, what it waits for) of every live thread of the tree."""

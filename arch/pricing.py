@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntFlag
 from typing import Protocol
 
@@ -20,7 +20,7 @@ class Traffic(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class CoreCost:
-    """Time of one core in one kernel: cycles = instructions + sum of stalls (words of traces.events.STALLS)."""
+    """Time of one core in one kernel: cycles = instructions + sum of stalls, by word of `STALLS`."""
 
     cycles: int
     instructions: int
@@ -28,10 +28,25 @@ class CoreCost:
 
 
 @dataclass(frozen=True, slots=True)
+class DmaService:
+    """What L1 leaves to the DMA beside a kernel: (words, cycles its ports took to move them) per direction.
+
+    None for a direction without traffic.
+    """
+
+    inward: tuple[int, int] | None
+    outward: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
 class TeamCost:
-    """Cost of one kernel, one entry per core of the team; the slowest core ends it."""
+    """Cost of one kernel, one entry per core of the team; the slowest core ends it.
+
+    `dma` is None when the kernel does not hold the DMA up.
+    """
 
     cores: tuple[CoreCost, ...]
+    dma: DmaService | None = field(default=None, compare=False)
 
     @property
     def cycles(self) -> int:

@@ -1,9 +1,10 @@
-"""The action types of a Program: what the cluster's master core does, in order, with explicit dependencies."""
+"""The action types of a Program: what the cluster's master core does, in order, with dependencies."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ class Place:
     @property
     def size_bytes(self) -> int:
         """Bytes the array occupies."""
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+        return prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,23 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
+class UdmaCommand:
+    """One transfer of the uDMA between L2 and the external L3; both sides are contiguous.
+
+    `to_l2` gives the direction.
+    """
+
+    to_l2: bool
+    l2_address: int
+    l3_address: int
+    size_bytes: int
+
+
+Move = Command | UdmaCommand
+"""Whatever copies bytes from one memory to another."""
+
+
+@dataclass(frozen=True, slots=True)
 class Action:
     """Common part of all actions: `id` is its index in the program, `deps` the ids that must have ended."""
 
@@ -76,14 +94,40 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class DmaStart(Action):
-    """The master programs one transfer (one transfer ID) of one or more commands and goes on."""
+    """The master programs one transfer (one transfer ID) of one or more commands and goes on.
+
+    `code_cycles` is what its program spends before on working out the addresses.
+    """
 
     commands: tuple[Command, ...] = ()
+    code_cycles: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class DmaWait(Action):
     """The master waits until the transfer begun by action `transfer` has ended, and frees its ID."""
+
+    transfer: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TeamTransfer(Action):
+    """Every core of a team moves data by itself: entry i of `commands` is what core i programs and waits for,
+    one command after the other. The master forks the team and joins it."""
+
+    commands: tuple[tuple[Command, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UdmaStart(Action):
+    """The master starts a series of transfers between L2 and L3 and goes on."""
+
+    commands: tuple[UdmaCommand, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UdmaWait(Action):
+    """The master waits until the transfers begun by action `transfer` have ended."""
 
     transfer: int = -1
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
-from arch.program import Command, Place
+from arch.program import Move, Place, UdmaCommand
 from configs.errors import RaceError
 from traces.events import Work
 
@@ -20,11 +21,12 @@ class Span:
     line_bytes: int
     lines: int = 1
     stride_bytes: int = 0
+    end: int = field(init=False, compare=False)
+    """Address behind the last byte."""
 
-    @property
-    def end(self) -> int:
-        """Address behind the last byte."""
-        return self.address + (self.lines - 1) * self.stride_bytes + self.line_bytes
+    def __post_init__(self) -> None:
+        end = self.address + (self.lines - 1) * self.stride_bytes + self.line_bytes
+        object.__setattr__(self, "end", end)
 
     def overlaps(self, other: Span) -> bool:
         """Whether the two share a byte; lines are compared one by one where the hulls overlap."""
@@ -46,8 +48,12 @@ def place_span(place: Place) -> Span:
     return Span(place.level, place.address, place.size_bytes)
 
 
-def command_spans(command: Command) -> tuple[Span, Span]:
-    """(bytes read, bytes written) of a DMA command."""
+def move_spans(command: Move) -> tuple[Span, Span]:
+    """(bytes read, bytes written) of a command of the DMA or of the uDMA."""
+    if isinstance(command, UdmaCommand):
+        l2 = Span("l2", command.l2_address, command.size_bytes)
+        l3 = Span("l3", command.l3_address, command.size_bytes)
+        return (l3, l2) if command.to_l2 else (l2, l3)
     near = Span("l1", command.l1_address, command.size_bytes)
     far = Span(
         command.external_level,
@@ -59,8 +65,7 @@ def command_spans(command: Command) -> tuple[Span, Span]:
     return (far, near) if command.to_l1 else (near, far)
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(NamedTuple):
     """What one party reads and writes from its start to its end."""
 
     party: str

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from arch.effects import EffectLog, LogEntry, Step
-from arch.memory import Storage, command_views, poison_view
-from arch.program import Array, Command, Effect, Place
-from arch.races import Span, command_spans, place_span
+from arch.memory import Storage, move_views, poison_view
+from arch.program import Array, Command, Effect, Place, UdmaCommand
+from arch.races import Span, move_spans, place_span
 from configs.errors import InputError, ShapeError
 
-Move = Callable[[], None]
+Act = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class ReplayPlan:
         self._entries = log.entries
         self._footprints = [_footprint(entry) for entry in log.entries]
         self._ended = {entry.key: index for index, entry in enumerate(log.entries) if _ends(entry.step)}
-        self.moves: list[Move] = []
+        self.moves: list[Act] = []
         self._pending: dict[int, list[Array]] = {}
         for index, entry in enumerate(log.entries):
             self.moves.extend(self._compile(index, entry))
@@ -48,12 +48,10 @@ class ReplayPlan:
         for move in self.moves:
             move()
 
-    def _compile(self, index: int, entry: LogEntry) -> list[Move]:
+    def _compile(self, index: int, entry: LogEntry) -> list[Act]:
         subject = entry.subject
-        if isinstance(subject, Command):
-            source, destination = command_views(
-                subject, self._storages["l1"], self._storages[subject.external_level]
-            )
+        if isinstance(subject, (Command, UdmaCommand)):
+            source, destination = move_views(subject, self._storages)
             if entry.step is Step.DMA_SAMPLE:
                 return self._sample_command(index, entry.key, source, destination)
             held = self._pending.pop(entry.key)[0]
@@ -65,11 +63,11 @@ class ReplayPlan:
             return [_kernel(subject, self._pending.pop(entry.key), writes)]
         return [self._poison(place) for place in subject]
 
-    def _sample_command(self, index: int, key: int, source: Array, destination: Array) -> list[Move]:
+    def _sample_command(self, index: int, key: int, source: Array, destination: Array) -> list[Act]:
         read, written = self._footprints[index].reads, self._footprints[index].writes
         end = self._ended.get(key, len(self._entries))
         between = self._footprints[index + 1 : end]
-        moves: list[Move] = []
+        moves: list[Act] = []
         if any(_touch(read, other.writes) for other in between) or _touch(read, written):
             held = np.empty_like(source)
             moves.append(_copy(held, source))
@@ -82,10 +80,10 @@ class ReplayPlan:
         self._pending[key] = [held]
         return moves
 
-    def _sample_kernel(self, index: int, key: int, effect: Effect) -> list[Move]:
+    def _sample_kernel(self, index: int, key: int, effect: Effect) -> list[Act]:
         end = self._ended.get(key, len(self._entries))
         between = self._footprints[index + 1 : end]
-        moves: list[Move] = []
+        moves: list[Act] = []
         samples: list[Array] = []
         for place in effect.reads:
             view = self._storages[place.level].view(place)
@@ -101,7 +99,7 @@ class ReplayPlan:
         self._pending[key] = samples
         return moves
 
-    def _poison(self, place: Place) -> Move:
+    def _poison(self, place: Place) -> Act:
         storage = self._storages[place.level]
         storage.check(place.address, place.size_bytes, place.name)
         return _poisoner(storage.bytes[place.address : place.address + place.size_bytes])
@@ -113,8 +111,8 @@ def _ends(step: Step) -> bool:
 
 def _footprint(entry: LogEntry) -> _Footprint:
     subject = entry.subject
-    if isinstance(subject, Command):
-        read, written = command_spans(subject)
+    if isinstance(subject, (Command, UdmaCommand)):
+        read, written = move_spans(subject)
         return _Footprint((read,) if entry.step is Step.DMA_SAMPLE else (), (written,))
     if isinstance(subject, Effect):
         if entry.step is Step.KERNEL_READ:
@@ -127,21 +125,21 @@ def _touch(ours: tuple[Span, ...], theirs: tuple[Span, ...]) -> bool:
     return any(span.overlaps(other) for span in ours for other in theirs)
 
 
-def _copy(destination: Array, source: Array) -> Move:
+def _copy(destination: Array, source: Array) -> Act:
     def move() -> None:
         np.copyto(destination, source)
 
     return move
 
 
-def _poisoner(view: Array) -> Move:
+def _poisoner(view: Array) -> Act:
     def move() -> None:
         poison_view(view)
 
     return move
 
 
-def _kernel(effect: Effect, samples: list[Array], writes: Sequence[Array]) -> Move:
+def _kernel(effect: Effect, samples: list[Array], writes: Sequence[Array]) -> Act:
     function = effect.function
 
     def move() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from arch.isa import FPU_OPS, CoreWork, Instruction, Loop, Op, Stream
+from arch.isa import FPU_OPS, STACK_WORDS, CoreWork, Instruction, Loop, Op, Stream
 from arch.timing import CoreTiming, FpuTiming
 from configs.errors import InputError
 
@@ -45,14 +45,21 @@ class Rule:
     unit: int = NO_UNIT
 
 
+def overlapped_load(core: CoreTiming) -> Rule:
+    """The rule of a load that a load or store follows in the same straight line of code."""
+    return Rule(1, LOAD_USE, 1 + core.load_use_stall_cycles, LOAD_USE, MEMORY)
+
+
 def issue_rules(core: CoreTiming, fpu: FpuTiming) -> dict[Op, Rule]:
     """One `Rule` per `Op`; every number comes from `core` and `fpu`."""
     simple = Rule(1, MULTICYCLE, 1, MULTICYCLE)
     rules = dict.fromkeys(Op, simple)
-    rules[Op.LOAD] = Rule(1, LOAD_USE, 1 + core.load_use_stall_cycles, LOAD_USE, MEMORY)
+    usable = max(core.load_cycles, 1 + core.load_use_stall_cycles)
+    rules[Op.LOAD] = Rule(core.load_cycles, LOAD_USE, usable, LOAD_USE, MEMORY)
     rules[Op.STORE] = Rule(1, LOAD_USE, 1, LOAD_USE, MEMORY)
     for op in FPU_OPS:
-        rules[op] = Rule(1, FPU_STALL, fpu.latency_cycles, FPU_STALL, FPU_UNIT)
+        blocks = fpu.fma_cycles if op is Op.FMA else 1
+        rules[op] = Rule(blocks, FPU_STALL, max(blocks, fpu.latency_cycles), FPU_STALL, FPU_UNIT)
     for op, cycles in ((Op.MUL, core.mul_cycles), (Op.MULH, core.mulh_cycles)):
         rules[op] = Rule(cycles, MULTICYCLE, cycles + core.mul_dependent_stall_cycles, MULTICYCLE)
     rules[Op.DIV] = Rule(core.div_cycles, MULTICYCLE, core.div_cycles, MULTICYCLE)
@@ -103,6 +110,8 @@ class LoopNode:
 @dataclass(frozen=True, slots=True)
 class Slot:
     """An address used at one place of the nest: stream index, loops around it, width of the access.
+
+    A negative stream -1 - i is word i of the core's stack frame.
 
     `alignment` is `WHOLE_WORDS` if base and strides are multiples of a word, `INSIDE_WORDS` if no access
     crosses a word border, else `CROSSING`.
@@ -158,46 +167,77 @@ class Nest:
     code_bytes: int
 
 
+BODY_ENTRIES = 1_000
+"""Bodies a reader recognises by identity."""
+
+_Spelled = tuple[
+    tuple[Instruction | Loop, ...], tuple[int, ...], tuple[int, ...], tuple[tuple[int, int, int], ...]
+]
+"""A body, its text as numbers, the trip counts of its loops, its accesses."""
+
+
 class NestReader:
     """Turns `CoreWork` into `Nest`, sharing the shape between works that differ in numbers only."""
 
     def __init__(self, core: CoreTiming, fpu: FpuTiming, word_bytes: int) -> None:
         self._rules = issue_rules(core, fpu)
+        self._overlapped = overlapped_load(core)
         self._word_bytes = word_bytes
         self._numbers: dict[Instruction, int] = {}
         self._seen: dict[int, tuple[Instruction, int]] = {}
+        self._bodies: dict[int, _Spelled] = {}
         self._accesses: dict[tuple[int, ...], tuple[tuple[int, int, int], ...]] = {}
         self._shapes: dict[tuple[tuple[int, ...], tuple[int, ...]], Shape] = {}
 
     def read(self, work: CoreWork) -> Nest:
         """Resolve `work`; `InputError` for a stream whose strides do not match the loops around its use."""
-        text: list[int] = []
-        trips: list[int] = []
-        self._spell(work.body, text, trips)
-        key = tuple(text)
-        accesses = self._accesses.get(key)
-        if accesses is None:
-            accesses = self._accesses[key] = _accesses(work.body)
+        # Cores of a team mostly share their body, so identity is tried first.
+        spelled = self._bodies.get(id(work.body))
+        if spelled is None or spelled[0] is not work.body:
+            spelled = self._spelled(work.body)
+        _, key, trips, accesses = spelled
         addresses = []
         alignments = []
         for stream_index, depth, width in accesses:
-            stream = _stream(work.streams, stream_index, depth)
+            stream = (
+                _stream(work.streams, stream_index, depth) if stream_index >= 0 else self._frame(stream_index)
+            )
             addresses.append((stream.base_bytes, stream.strides_bytes))
             alignments.append(self._alignment(width, stream))
         shape_key = (key, tuple(alignments))
         shape = self._shapes.get(shape_key)
         if shape is None:
-            shape = self._shapes[shape_key] = _Resolver(self._rules, shape_key[1]).resolve(work)
-        return Nest(shape, tuple(trips), tuple(addresses), work.code_bytes)
+            shape = self._shapes[shape_key] = _Resolver(self._rules, self._overlapped, shape_key[1]).resolve(
+                work
+            )
+        return Nest(shape, trips, tuple(addresses), work.code_bytes)
+
+    def _spelled(self, body: tuple[Instruction | Loop, ...]) -> _Spelled:
+        text: list[int] = []
+        trips: list[int] = []
+        self._spell(body, text, trips)
+        key = tuple(text)
+        accesses = self._accesses.get(key)
+        if accesses is None:
+            accesses = self._accesses[key] = _accesses(body)
+        if len(self._bodies) >= BODY_ENTRIES:
+            self._bodies.clear()
+        spelled = self._bodies[id(body)] = (body, key, tuple(trips), accesses)
+        return spelled
+
+    def _frame(self, stack_slot: int) -> Stream:
+        """A word of the stack frame; stacks lie whole turns of the banks apart, so only the word counts."""
+        return Stream((-1 - stack_slot) * self._word_bytes, ())
 
     def _alignment(self, width: int, stream: Stream) -> int:
-        numbers = (stream.base_bytes, *stream.strides_bytes)
         word = self._word_bytes
+        numbers = stream.base_bytes
+        for stride in stream.strides_bytes:
+            numbers |= stride
         if width == word:
-            return WHOLE_WORDS if not any(number % word for number in numbers) else CROSSING
-        if width > word or any(number % width for number in numbers):
-            return CROSSING
-        return INSIDE_WORDS
+            return CROSSING if numbers & (word - 1) else WHOLE_WORDS
+        # Widths are powers of two, as words are.
+        return CROSSING if width > word or numbers & (width - 1) else INSIDE_WORDS
 
     def _spell(self, body: tuple[Instruction | Loop, ...], text: list[int], trips: list[int]) -> None:
         seen = self._seen
@@ -238,12 +278,15 @@ def _stream(streams: tuple[Stream, ...], index: int, depth: int) -> Stream:
 
 
 def _accesses(body: tuple[Instruction | Loop, ...]) -> tuple[tuple[int, int, int], ...]:
-    """(stream, depth, width) of every distinct address use, in the order `_Resolver` numbers the slots."""
+    """(stream, depth, width) of every distinct address use, in the order `_Resolver` numbers the slots.
+
+    The i-th access without a stream goes to word i of the frame (modulo `STACK_WORDS`) and has stream -1 - i.
+    """
     found: dict[tuple[int, tuple[int, ...], int], None] = {}
-    loops = 0
+    loops = stack = 0
 
     def walk(nodes: tuple[Instruction | Loop, ...], path: tuple[int, ...]) -> None:
-        nonlocal loops
+        nonlocal loops, stack
         for node in nodes:
             if isinstance(node, Loop):
                 index = loops
@@ -251,6 +294,9 @@ def _accesses(body: tuple[Instruction | Loop, ...]) -> tuple[tuple[int, int, int
                 walk(node.body, (*path, index))
             elif node.stream >= 0:
                 found.setdefault((node.stream, path, node.width_bytes))
+            elif node.op in (Op.LOAD, Op.STORE):
+                found.setdefault((-1 - stack, (), node.width_bytes))
+                stack = (stack + 1) % STACK_WORDS
 
     walk(body, ())
     return tuple((stream, len(path), width) for stream, path, width in found)
@@ -259,12 +305,14 @@ def _accesses(body: tuple[Instruction | Loop, ...]) -> tuple[tuple[int, int, int
 class _Resolver:
     """Builds a `Shape` from a tree."""
 
-    def __init__(self, rules: dict[Op, Rule], alignments: tuple[int, ...]) -> None:
+    def __init__(self, rules: dict[Op, Rule], overlapped: Rule, alignments: tuple[int, ...]) -> None:
         self._rules = rules
+        self._overlapped = overlapped
         self._alignments = alignments
         self._slots: dict[tuple[int, tuple[int, ...], int], int] = {}
         self._loops: list[LoopNode | None] = []
         self._branches = 0
+        self._stack = 0
         self._instructions = 0
 
     def resolve(self, work: CoreWork) -> Shape:
@@ -287,7 +335,10 @@ class _Resolver:
         steps: list[Step] = []
         for position, node in enumerate(body):
             if isinstance(node, Instruction):
-                steps.append(self._step(node, path, closes=closed and position == len(body) - 1))
+                following = body[position + 1] if position + 1 < len(body) else None
+                overlaps = isinstance(following, Instruction) and following.op in (Op.LOAD, Op.STORE)
+                closes = closed and position == len(body) - 1
+                steps.append(self._step(node, path, closes=closes, overlaps=overlaps))
                 continue
             if steps:
                 nodes.append(Block(tuple(steps), path))
@@ -304,11 +355,14 @@ class _Resolver:
             nodes.append(Block(tuple(steps), path))
         return tuple(nodes)
 
-    def _step(self, node: Instruction, path: tuple[int, ...], *, closes: bool) -> Step:
+    def _step(self, node: Instruction, path: tuple[int, ...], *, closes: bool, overlaps: bool) -> Step:
         self._instructions += 1
         slot = -1
         if node.stream >= 0:
             slot = self._slots.setdefault((node.stream, path, node.width_bytes), len(self._slots))
+        elif node.op in (Op.LOAD, Op.STORE):
+            slot = self._slots.setdefault((-1 - self._stack, (), node.width_bytes), len(self._slots))
+            self._stack = (self._stack + 1) % STACK_WORDS
         taken = (0, 1)
         branch = -1
         if node.op is Op.BRANCH and not closes:
@@ -324,4 +378,5 @@ class _Resolver:
                 branch = self._branches
                 self._branches += 1
         srcs = tuple(dict.fromkeys(register for register in node.srcs if register >= 0))
-        return Step(self._rules[node.op], node.dst, srcs, slot, node.width_bytes, taken, branch)
+        rule = self._overlapped if overlaps and node.op is Op.LOAD else self._rules[node.op]
+        return Step(rule, node.dst, srcs, slot, node.width_bytes, taken, branch)

@@ -18,6 +18,7 @@ from arch.pricing import Pricer
 from arch.program import Array, Place, Program
 from arch.replay import ReplayPlan
 from arch.timing import SocTiming
+from arch.udma import Udma
 from configs.errors import DeadlockError, PulptrainError
 from traces.events import NullTracer, Tracer
 
@@ -36,7 +37,7 @@ class RunResult:
 
 
 class Soc(Module):
-    """Fabric controller, cluster, L2 and HyperRAM, built once and run any number of times.
+    """Fabric controller, cluster, L2, and HyperRAM behind the uDMA, built once and run any number of times.
 
     Simulated time starts at 0 in every run; memory contents stay. With `detect_races` False overlapping
     accesses are simulated instead of refused, and show as NaN.
@@ -51,7 +52,8 @@ class Soc(Module):
         detect_races: bool = True,
     ) -> None:
         super().__init__(None, "soc")
-        tracer = tracer or NullTracer()
+        if isinstance(tracer, NullTracer):
+            tracer = None  # nobody listens, so the modules need not work out what to tell
         self.timing = timing
         clock = Clock("cluster", timing.clock.cluster_hz)
         soc_clock = Clock("soc", timing.clock.soc_hz)
@@ -65,6 +67,9 @@ class Soc(Module):
         self.fc = FabricController(self, "fc", timing.fc, soc_clock, clock, tracer)
         self.fc.mailbox.bind(self.cluster)
         self.cluster.master.completion.bind(self.fc)
+        self.udma = Udma(self, "udma", timing.l3, peripheral, clock, self._effects, tracer)
+        self.udma.memory.bind(l3)
+        self.cluster.master.udma.bind(self.udma)
         self.elaborate()
         self._plan: tuple[EffectLog, ReplayPlan] | None = None
 
@@ -81,7 +86,7 @@ class Soc(Module):
         self._effects.storage(place.level).poison(place)
 
     def run(self, program: Program, effects: bool = True) -> RunResult:
-        """Offload `program`, simulate until the fabric controller knows of its end and the DMA is idle.
+        """Offload `program`, simulate until the fabric controller knows of its end and no DMA moves.
 
         With `effects` False no byte moves; time, races and log are the same. Raises `DeadlockError` when
         nothing can happen any more, `RaceError`, and `InputError` for actions the hardware cannot carry out.
@@ -92,20 +97,24 @@ class Soc(Module):
         self.fc.offload(program)
         notified = self.fc.notified
         events = 0
-        cycles = -1
+        step = env.step
+        dma, udma = self.cluster.dma, self.udma
         try:
-            while cycles < 0 or not self.cluster.dma.idle:
-                env.step()
+            while notified.callbacks is not None:  # None once SimPy has processed the event
+                step()
                 events += 1
-                if cycles < 0 and notified.processed:
-                    cycles = int(env.now)
+            cycles = int(env.now)
+            while not (dma.idle and udma.idle):
+                step()
+                events += 1
         except EmptySchedule:
             raise DeadlockError(int(env.now), self.waiting()) from None
         except PulptrainError as error:
             # SimPy re-creates an error that leaves a process from its text alone; the original is its cause.
             raise error.__cause__ if isinstance(error.__cause__, PulptrainError) else error from None
         for core in self.cluster.cores:
-            core.lose("idle", cycles)
+            core.lose("idle", self.fc.ended_cycles)
+            core.lose("offload", cycles)
         return RunResult(cycles, events, self._effects.log)
 
     def replay(self, effect_log: EffectLog) -> None:

@@ -17,6 +17,16 @@ from configs.units import parse_bytes
 FPU_MAPPINGS = ("private", "static", "dynamic")
 """How cores reach FPUs: one each, by core id modulo count, or allocated each cycle."""
 
+ARBITRATIONS = ("in_order", "rotating")
+"""Who of several requesters of one cycle is served first."""
+
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "fpu.mapping": FPU_MAPPINGS,
+    "fpu.arbitration": ARBITRATIONS,
+    "l1.arbitration": ARBITRATIONS,
+}
+"""Legal values of the parameters that are words."""
+
 HEADER_FIELDS = ("name", "profile")
 """Fields of `SocTiming` that name the tree and are not parameters."""
 
@@ -38,11 +48,13 @@ MINIMUM_BY_UNIT: Mapping[str, int] = {
 
 MINIMUM_BY_PATH: Mapping[str, int] = {
     # Cycles that an instruction or operation takes in all, its issue included.
+    "core.load_cycles": 1,
     "core.mul_cycles": 1,
     "core.mulh_cycles": 1,
     "core.div_cycles": 1,
     "core.hwloop_setup_cycles": 1,
     "core.csr_cycles": 1,
+    "fpu.fma_cycles": 1,
     "fpu.latency_cycles": 1,
     "fpu.interval_cycles": 1,
     "fpu.divsqrt_latency_cycles": 1,
@@ -214,9 +226,9 @@ def _check_value(path: str, value: Any, unit: str, where: str | None) -> None:
     """Raise `ConfigError` unless `value` is legal for the parameter at `path`."""
     problem, cure = None, ""
     smallest = MINIMUM_BY_PATH.get(path, MINIMUM_BY_UNIT.get(unit))
-    if path == "fpu.mapping":
-        if value not in FPU_MAPPINGS:
-            problem, cure = "is not a known arrangement", suggestion(str(value), FPU_MAPPINGS)
+    if path in CHOICES:
+        if value not in CHOICES[path]:
+            problem, cure = "is not a known arrangement", suggestion(str(value), CHOICES[path])
     elif path in ("cores", "fpu.count") and not 1 <= value <= MAX_CORES:
         problem, cure = f"must be between 1 and {MAX_CORES}", f"a number from 1 to {MAX_CORES}"
     elif unit == "B/peripheral cycle" and not value > 0:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import TypeVar
 
-from arch.contention import MAX_CORES, ClusterModel, Member, Window
+from arch.contention import MAX_CORES, ClusterModel, Member
 from arch.isa import TeamWork
 from arch.pipeline import price_core
-from arch.pricing import CoreCost, TeamCost, Traffic
+from arch.pricing import CoreCost, DmaService, TeamCost, Traffic
 from arch.scoreboard import CROSSING, Nest, NestReader, Shape
 from arch.timing import SocTiming
-from arch.window import Machine
+from arch.window_plan import Window
+from arch.window_program import Machine
 from configs.errors import InputError
 
 MEMO_ENTRIES = 20_000
@@ -37,7 +39,8 @@ class TeamPricer:
     def __init__(self, timing: SocTiming, window: Window | None = None) -> None:
         self._timing = timing
         self._reader = NestReader(timing.core, timing.fpu, timing.l1.word_bytes)
-        self._cluster = ClusterModel(timing, window)
+        self._window = window if window is not None else Window()
+        self._cluster = ClusterModel(timing, self._window)
         self._alone: OrderedDict[_NestKey, CoreCost] = OrderedDict()
         self._together: OrderedDict[tuple[object, ...], TeamCost] = OrderedDict()
         self._by_object: OrderedDict[tuple[int, Traffic], tuple[TeamWork, TeamCost]] = OrderedDict()
@@ -123,8 +126,11 @@ class TeamPricer:
                     member.nest.trips,
                     member.nest.code_bytes,
                     tuple(
-                        (base % turn, tuple([stride % turn for stride in strides]))
-                        for base, strides in member.nest.addresses
+                        [
+                            number % turn
+                            for base, strides in member.nest.addresses
+                            for number in (base, *strides)
+                        ]
                     ),
                 )
                 for member in members
@@ -132,16 +138,39 @@ class TeamPricer:
         )
         cost = self._together.get(key)
         if cost is None:
-            costs = self._cluster.price(members, machine, traffic)
+            priced = [
+                self._cluster.price(_later(members, offsets), machine, traffic)
+                for offsets in self._window.starts
+            ]
+            costs = [mean_cost(cores) for cores in zip(*(cores for cores, _ in priced), strict=True)]
             by_core = {member.core: core for member, core in zip(members, costs, strict=True)}
-            cost = _team_cost(work, by_core)
+            cost = _team_cost(work, by_core, priced[0][1])
             _remember(self._together, key, cost)
         return cost
 
 
-def _team_cost(work: TeamWork, costs: dict[int, CoreCost]) -> TeamCost:
+def _later(members: tuple[Member, ...], offsets_cycles: tuple[int, ...]) -> tuple[Member, ...]:
+    """The same team, each core starting later by its offset."""
+    return tuple(
+        Member(member.core, member.nest, member.start_cycles + offsets_cycles[member.core])
+        for member in members
+    )
+
+
+def mean_cost(costs: Sequence[CoreCost]) -> CoreCost:
+    """Mean of the costs of one core from several starts: whole cycles that still add up."""
+    if len(costs) == 1:
+        return costs[0]
+    words = dict.fromkeys(word for cost in costs for word, _ in cost.stalls)
+    totals = [dict(cost.stalls) for cost in costs]
+    stalls = {word: round(sum(total.get(word, 0) for total in totals) / len(costs)) for word in words}
+    instructions = costs[0].instructions
+    return CoreCost(instructions + sum(stalls.values()), instructions, tuple(stalls.items()))
+
+
+def _team_cost(work: TeamWork, costs: dict[int, CoreCost], dma: DmaService | None = None) -> TeamCost:
     nothing = CoreCost(0, 0)
-    return TeamCost(tuple(costs.get(core, nothing) for core in range(len(work.cores))))
+    return TeamCost(tuple(costs.get(core, nothing) for core in range(len(work.cores))), dma)
 
 
 def _remember(memo: OrderedDict[_K, _V], key: _K, value: _V, entries: int = MEMO_ENTRIES) -> None:

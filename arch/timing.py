@@ -13,6 +13,8 @@ from dataclasses import dataclass
 class CoreTiming:
     """Pipeline of one RI5CY-class core, in cycles."""
 
+    load_cycles: int
+    """Load, issue included, unless a load or store follows it: then the two overlap and it takes one."""
     load_use_stall_cycles: int
     mul_cycles: int
     mul_dependent_stall_cycles: int
@@ -33,6 +35,10 @@ class FpuTiming:
     """Number of FPUs; equal to the number of cores when `mapping` is private."""
     mapping: str
     """private, static (core id modulo count) or dynamic (allocated per cycle)."""
+    arbitration: str
+    """Who of several requesters of one cycle is served first, see `L1Timing.arbitration`."""
+    fma_cycles: int
+    """Fused multiply-add, issue included: cycles in which the core issues nothing else."""
     latency_cycles: int
     interval_cycles: int
     divsqrt_count: int
@@ -46,8 +52,10 @@ class IcacheTiming:
 
     line_bytes: int
     private_bytes: int
+    private_ways: int
     private_refill_stall_cycles: int
     shared_bytes: int
+    shared_ways: int
     shared_refill_stall_cycles: int
 
 
@@ -59,6 +67,8 @@ class L1Timing:
     banks: int
     word_bytes: int
     bank_conflicts: bool
+    arbitration: str
+    """Oldest request first; of one cycle, in_order (lowest core) or rotating (the first moves on)."""
     master_stack_bytes: int
     worker_stack_bytes: int
 
@@ -82,6 +92,14 @@ class L3Timing:
     size_bytes: int
     bytes_per_peripheral_cycle: float
     burst_setup_peripheral_cycles: int
+    burst_bytes: int
+    """Largest burst of the uDMA; the memory must be deselected from time to time."""
+    queued_transfers: int
+    """Transfers that wait in each direction of the uDMA."""
+    program_cycles: int
+    """Issuing core: start one transfer between L2 and L3."""
+    wake_cycles: int
+    """Issuing core: from the end of a transfer to its next instruction, when it slept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +110,8 @@ class DmaTiming:
     global_queue_commands: int
     transfer_ids: int
     burst_bytes: int
+    bursts_aligned: bool
+    """Whether bursts end at multiples of `burst_bytes` of the external address, or are cut from its start."""
     outstanding_bursts: int
     l1_bytes_per_cycle: int
     command_latency_cycles: int
@@ -106,6 +126,10 @@ class DmaTiming:
     program_2d_cycles: int
     program_next_cycles: int
     """Each further command under the same transfer ID."""
+    transfer_code_1d_cycles: int
+    """Issuing core: code of a tile loop around one transfer of a range, on top of programming it."""
+    transfer_code_2d_cycles: int
+    """The same for a transfer of a box of a matrix."""
     wait_check_cycles: int
     """Issuing core: from the wait call to the instant its status read decides whether it will sleep."""
     wait_done_cycles: int
@@ -118,10 +142,17 @@ class DmaTiming:
 
 @dataclass(frozen=True, slots=True)
 class EventUnitTiming:
-    """Barrier, dispatch FIFO and team fork, in cycles."""
+    """Barrier, mutex, software events, dispatch FIFO and team fork, in cycles."""
 
     barrier_wake_cycles: int
     """All cores resume this long after the last arrival."""
+    mutexes: int
+    event_load_cycles: int
+    """Load from the event unit that need not sleep, such as taking a free mutex."""
+    event_store_cycles: int
+    """Store to the event unit, such as freeing a mutex or raising a software event."""
+    event_wake_cycles: int
+    """From such a store to the next instruction of the core it wakes."""
     dispatch_fifo_entries: int
     fork_master_cycles: int
     """Master: from the fork call to the first instruction of its own share."""

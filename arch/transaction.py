@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from arch.module import Body, Thread
+from arch.module import Body, Notification, Thread
 
 
 class TxnCommand(Enum):
@@ -16,12 +15,12 @@ class TxnCommand(Enum):
     WRITE = "write"
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(NamedTuple):
     """One access: `size_bytes` at byte `address` of the target, issued by the module with path `master`.
 
     `delay_cycles` is the time annotated by the initiator (TLM's loosely timed style): how long the whole
-    access takes from the moment it is transported, bursts and latencies included. `extension` carries what a
+    access takes from the moment it is transported, bursts and latencies included; `response` stands in its
+    place where the initiator learns only on the way when the access ends. `extension` carries what a
     memory-mapped access would encode in its words, e.g. a DMA command. Bytes of tensors do not travel here:
     the simulation moves tokens, and `arch.effects` moves the numbers at the same instants.
     """
@@ -31,6 +30,7 @@ class Transaction:
     size_bytes: int
     master: str
     delay_cycles: int = 0
+    response: Notification | None = None
     extension: object = None
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import simpy
 from simpy.events import EventPriority
 
-from arch.isa import FPU_OPS, CoreWork, Instruction, Loop, Node, Op, TeamWork
+from arch.isa import FPU_OPS, STACK_WORDS, CoreWork, Instruction, Loop, Node, Op, TeamWork
 from arch.pricing import CoreCost, TeamCost, Traffic
 from arch.scoreboard import MAX_FRACTION_DENOMINATOR, STALL_WORDS
 from arch.timing import SocTiming
@@ -31,27 +31,36 @@ _Process = Generator[simpy.Event, Any, None]
 
 @dataclass(slots=True)
 class _Request:
-    """A master waiting for a unit."""
+    """A master waiting for a unit since `time`; `rank` orders the requests of one cycle."""
 
     time: int
-    master: int
+    rank: int
     granted: simpy.Event
 
 
 class _Arbiter:
-    """`units` equal units behind one queue: each cycle the oldest requests get the free units."""
+    """`units` equal units behind one queue: each cycle the oldest requests get the free units.
 
-    def __init__(self, env: simpy.Environment, units: int, interval_cycles: int) -> None:
+    `rotate` is the number of cores among which the priority moves on every cycle, 0 for lowest number first.
+    """
+
+    def __init__(self, env: simpy.Environment, units: int, interval_cycles: int, rotate: int) -> None:
         self._env = env
         self._free_from = [0] * units
         self._interval = interval_cycles
+        self._rotate = rotate
         self._waiting: list[_Request] = []
         self._decision: int = -1
 
     def request(self, master: int) -> simpy.Event:
         """An event that succeeds in the cycle in which `master` is served."""
         granted = self._env.event()
-        self._waiting.append(_Request(int(self._env.now), master, granted))
+        now = int(self._env.now)
+        rank = master
+        if self._rotate and master < _DMA_MASTER:
+            first = now % self._rotate
+            rank = master - first if master >= first else master - first + self._rotate
+        self._waiting.append(_Request(now, rank, granted))
         self._decide_in(0)
         return granted
 
@@ -69,7 +78,7 @@ class _Arbiter:
         now = int(self._env.now)
         if self._decision == now:
             self._decision = -1
-        self._waiting.sort(key=lambda request: (request.time, request.master))
+        self._waiting.sort(key=lambda request: (request.time, request.rank))
         for unit, free_from in enumerate(self._free_from):
             if self._waiting and free_from <= now:
                 self._free_from[unit] = now + self._interval
@@ -84,9 +93,26 @@ class _Core:
 
     ready: dict[int, tuple[int, str]] = field(default_factory=dict)
     executions: dict[tuple[int, ...], int] = field(default_factory=dict)
+    frame: dict[tuple[int, ...], int] = field(default_factory=dict)
+    """Word of the stack frame that the access at a place of the tree uses."""
     instructions: int = 0
     stalls: dict[str, int] = field(default_factory=dict)
     end: int = 0
+
+
+def _frame_words(body: tuple[Node, ...]) -> dict[tuple[int, ...], int]:
+    """Words of the stack frame by place: the i-th access without a stream uses the i-th word of so many."""
+    words: dict[tuple[int, ...], int] = {}
+
+    def walk(nodes: tuple[Node, ...], place: tuple[int, ...]) -> None:
+        for position, node in enumerate(nodes):
+            if isinstance(node, Loop):
+                walk(node.body, (*place, position))
+            elif node.op in (Op.LOAD, Op.STORE) and node.stream < 0:
+                words[(*place, position)] = len(words) % STACK_WORDS
+
+    walk(body, ())
+    return words
 
 
 class WordOracle:
@@ -99,17 +125,19 @@ class WordOracle:
         """Cost of `work` with core i starting in cycle `starts[i]`; every instruction is executed."""
         self._env = env = simpy.Environment()
         timing = self._timing
-        self._banks = [_Arbiter(env, 1, 1) for _ in range(timing.l1.banks)]
         fpu = timing.fpu
+        turn = {"in_order": 0, "rotating": timing.cores}
+        banks_turn, fpus_turn = turn[timing.l1.arbitration], turn[fpu.arbitration]
+        self._banks = [_Arbiter(env, 1, 1, banks_turn) for _ in range(timing.l1.banks)]
         pools = {"dynamic": [fpu.count], "static": [1] * fpu.count}.get(fpu.mapping, [1] * len(work.cores))
-        self._fpus = [_Arbiter(env, units, fpu.interval_cycles) for units in pools]
-        self._divsqrt = _Arbiter(env, fpu.divsqrt_count, fpu.divsqrt_interval_cycles)
+        self._fpus = [_Arbiter(env, units, fpu.interval_cycles, fpus_turn) for units in pools]
+        self._divsqrt = _Arbiter(env, fpu.divsqrt_count, fpu.divsqrt_interval_cycles, fpus_turn)
         cores: dict[int, tuple[_Core, int]] = {}
         processes = []
         for number, (core_work, start) in enumerate(zip(work.cores, starts, strict=True)):
             if core_work is None:
                 continue
-            core = _Core()
+            core = _Core(frame=_frame_words(core_work.body))
             cores[number] = (core, start)
             processes.append(env.process(self._run(number, core, core_work, start)))
         if timing.l1.bank_conflicts:
@@ -165,7 +193,9 @@ class WordOracle:
                     if closes and index < node.trips - 1:
                         yield from self._lose(core, "branch", self._timing.core.branch_taken_stall_cycles)
                 continue
-            yield from self._instruction(number, core, work, node, indices)
+            following = body[position + 1] if position + 1 < len(body) else None
+            before_access = isinstance(following, Instruction) and following.op in (Op.LOAD, Op.STORE)
+            yield from self._instruction(number, core, work, node, indices, here, before_access=before_access)
             if node.op is Op.BRANCH and not (closed and position == len(body) - 1):
                 share = Fraction(node.taken_fraction).limit_denominator(MAX_FRACTION_DENOMINATOR)
                 before = core.executions.get(here, 0)
@@ -186,7 +216,15 @@ class WordOracle:
             core.stalls[word] = core.stalls.get(word, 0) + waited
 
     def _instruction(
-        self, number: int, core: _Core, work: CoreWork, node: Instruction, indices: tuple[int, ...]
+        self,
+        number: int,
+        core: _Core,
+        work: CoreWork,
+        node: Instruction,
+        indices: tuple[int, ...],
+        place: tuple[int, ...],
+        *,
+        before_access: bool,
     ) -> _Process:
         """Issue one instruction: operands, unit, issue cycle, cycles it blocks the pipeline for."""
         rules, fpu = self._timing.core, self._timing.fpu
@@ -196,12 +234,16 @@ class WordOracle:
                 yield from self._lose(core, word, ready - int(self._env.now))
         busy, late, word = 0, 0, "multicycle"
         if node.op in (Op.LOAD, Op.STORE):
-            yield from self._access(number, core, work, node, indices)
-            late, word = (rules.load_use_stall_cycles if node.op is Op.LOAD else 0), "load_use"
+            yield from self._access(number, core, work, node, indices, place)
+            word = "load_use"
+            if node.op is Op.LOAD:
+                busy = 0 if before_access else rules.load_cycles - 1
+                late = max(0, rules.load_use_stall_cycles - busy)
         elif node.op in FPU_OPS:
             index = 0 if fpu.mapping == "dynamic" else number % len(self._fpus)
             yield from self._wait(core, "fpu", self._fpus[index].request(number))
-            late, word = fpu.latency_cycles - 1, "fpu"
+            busy, word = (fpu.fma_cycles - 1 if node.op is Op.FMA else 0), "fpu"
+            late = max(0, fpu.latency_cycles - 1 - busy)
         elif node.op is Op.FDIV:
             yield from self._wait(core, "fpu", self._divsqrt.request(number))
             busy, word = fpu.divsqrt_latency_cycles - 1, "fpu"
@@ -223,15 +265,23 @@ class WordOracle:
             core.ready[node.dst] = (int(self._env.now) + late, word)
 
     def _access(
-        self, number: int, core: _Core, work: CoreWork, node: Instruction, indices: tuple[int, ...]
+        self,
+        number: int,
+        core: _Core,
+        work: CoreWork,
+        node: Instruction,
+        indices: tuple[int, ...],
+        place: tuple[int, ...],
     ) -> _Process:
         """One word on the bus, or two where the access crosses a word border."""
         if node.stream < 0:
-            return
-        stream = work.streams[node.stream]
-        address = stream.base_bytes + sum(
-            index * stride for index, stride in zip(indices, stream.strides_bytes, strict=True)
-        )
+            # All stacks lie whole turns of the banks apart; the order in the text decides the word.
+            address = core.frame[place] * self._timing.l1.word_bytes
+        else:
+            stream = work.streams[node.stream]
+            address = stream.base_bytes + sum(
+                index * stride for index, stride in zip(indices, stream.strides_bytes, strict=True)
+            )
         first = address // self._timing.l1.word_bytes
         last = (address + node.width_bytes - 1) // self._timing.l1.word_bytes
         for word in (first, last)[: 1 + (last > first)]:

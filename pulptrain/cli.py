@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 import typer
 
 import pulptrain
 from configs.errors import PulptrainError
-from pulptrain.commands import kernel, listing, plot, run, validate
 
-app = typer.Typer(
-    name="pulptrain",
-    help="How many cycles one DNN training iteration takes on a multi-core RISC-V microcontroller, "
-    "where they go, and what it looks like.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("run")(run.command)
-app.command("kernel")(kernel.command)
-app.command("validate")(validate.command)
-app.command("plot")(plot.command)
-app.command("list")(listing.command)
+COMMANDS = {"run": "run", "kernel": "kernel", "validate": "validate", "plot": "plot", "list": "listing"}
+"""Commands and their modules in `pulptrain.commands`, in the order of the help text."""
+
+
+def application(arguments: list[str]) -> typer.Typer:
+    """The typer application for one command line; other commands than the one it names are not imported."""
+    app = typer.Typer(
+        name="pulptrain",
+        help="How many cycles one DNN training iteration takes on a multi-core RISC-V microcontroller, "
+        "where they go, and what it looks like.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    named = [argument for argument in arguments[:1] if argument in COMMANDS]
+    for name in named or COMMANDS:
+        app.command(name)(import_module(f"pulptrain.commands.{COMMANDS[name]}").command)
+    return app
 
 
 def _version(wanted: bool) -> None:
@@ -32,7 +38,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Print the version."
@@ -44,7 +49,7 @@ def _root(
 def dispatch(arguments: list[str]) -> int:
     """Run one command line and return its exit code; an error raised on purpose prints its message only."""
     try:
-        app(args=arguments, prog_name="pulptrain")
+        application(arguments)(args=arguments, prog_name="pulptrain")
     except PulptrainError as error:
         print(f"pulptrain: error: {error}", file=sys.stderr)
         return error.exit_code

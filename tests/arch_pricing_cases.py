@@ -25,6 +25,7 @@ from arch.timing import (
 _Part = TypeVar("_Part")
 
 GVSOC_CORE = CoreTiming(
+    load_cycles=1,
     load_use_stall_cycles=1,
     mul_cycles=2,
     mul_dependent_stall_cycles=1,
@@ -36,10 +37,10 @@ GVSOC_CORE = CoreTiming(
     misaligned_stall_cycles=1,
     csr_cycles=1,
 )
-PRIVATE_FPU = FpuTiming(8, "private", 1, 1, 1, 14, 14)
+PRIVATE_FPU = FpuTiming(8, "private", "in_order", 1, 1, 1, 1, 14, 14)
 STATIC_FPU = dataclasses.replace(PRIVATE_FPU, count=4, mapping="static")
 DYNAMIC_FPU = dataclasses.replace(PRIVATE_FPU, count=4, mapping="dynamic")
-ICACHE = IcacheTiming(16, 512, 2, 4096, 18)
+ICACHE = IcacheTiming(16, 512, 4, 2, 4096, 4, 18)
 
 
 def irrelevant(part: type[_Part]) -> _Part:
@@ -58,7 +59,7 @@ def soc(
         core=core,
         fpu=fpu,
         icache=ICACHE,
-        l1=L1Timing(65536, 16, 4, conflicts, 2048, 1024),
+        l1=L1Timing(65536, 16, 4, conflicts, "in_order", 2048, 1024),
         l2=irrelevant(L2Timing),
         l3=irrelevant(L3Timing),
         dma=dataclasses.replace(irrelevant(DmaTiming), l1_bytes_per_cycle=8),

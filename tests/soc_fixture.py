@@ -10,7 +10,7 @@ import numpy as np
 
 from arch.isa import CoreWork, TeamWork
 from arch.pricing import CoreCost, TeamCost, Traffic
-from arch.program import Action, Command, Compute, DmaStart, DmaWait, Effect, Place, Program
+from arch.program import Action, Command, Compute, DmaStart, DmaWait, Effect, Place, Program, TeamTransfer
 from arch.soc import Soc
 from arch.timing import (
     ClockTiming,
@@ -32,6 +32,7 @@ PROGRAM, PROGRAM_2D, PROGRAM_NEXT = 16, 18, 8
 CHECK, DONE, SLEEP_MIN, WAKE = 9, 18, 29, 14
 PUSH, MASTER, WORKER, JOIN, BARRIER = 7, 11, 13, 14, 6
 COMMAND, BEAT = 2, 1
+SETUP, L3_BURST, UDMA_PROGRAM, UDMA_WAKE = 19, 512, 60, 7
 """Constants of `soc_timing`, named as the terms of closed forms in the tests."""
 
 DMA = DmaTiming(
@@ -39,6 +40,7 @@ DMA = DmaTiming(
     global_queue_commands=8,
     transfer_ids=16,
     burst_bytes=256,
+    bursts_aligned=False,
     outstanding_bursts=8,
     l1_bytes_per_cycle=8,
     command_latency_cycles=COMMAND,
@@ -48,10 +50,25 @@ DMA = DmaTiming(
     program_1d_cycles=PROGRAM,
     program_2d_cycles=PROGRAM_2D,
     program_next_cycles=PROGRAM_NEXT,
+    transfer_code_1d_cycles=20,
+    transfer_code_2d_cycles=80,
     wait_check_cycles=CHECK,
     wait_done_cycles=DONE,
     wait_sleep_min_cycles=SLEEP_MIN,
     wait_wake_cycles=WAKE,
+)
+
+EVENT_UNIT = EventUnitTiming(
+    barrier_wake_cycles=BARRIER,
+    mutexes=1,
+    event_load_cycles=3,
+    event_store_cycles=1,
+    event_wake_cycles=4,
+    dispatch_fifo_entries=8,
+    fork_master_cycles=MASTER,
+    fork_worker_cycles=WORKER,
+    fork_push_cycles=PUSH,
+    join_cycles=JOIN,
 )
 
 
@@ -61,14 +78,14 @@ def soc_timing(cores: int = 8, dma: DmaTiming = DMA, **blocks: Any) -> SocTiming
         name="fixture",
         profile="gvsoc",
         cores=cores,
-        core=CoreTiming(1, 2, 1, 5, 35, 2, 1, 1, 1, 4),
-        fpu=FpuTiming(4, "static", 1, 1, 1, 14, 14),
-        icache=IcacheTiming(16, 512, 2, 4096, 18),
-        l1=L1Timing(64 * 1024, 16, 4, False, 2048, 1024),
+        core=CoreTiming(1, 1, 2, 1, 5, 35, 2, 1, 1, 1, 4),
+        fpu=FpuTiming(4, "static", "in_order", 1, 1, 1, 1, 14, 14),
+        icache=IcacheTiming(16, 512, 4, 2, 4096, 4, 18),
+        l1=L1Timing(64 * 1024, 16, 4, False, "in_order", 2048, 1024),
         l2=L2Timing(512 * 1024, 15, 0, 0, 0),
-        l3=L3Timing(64 * 1024, 1.0, 19),
+        l3=L3Timing(64 * 1024, 1.0, SETUP, L3_BURST, 2, UDMA_PROGRAM, UDMA_WAKE),
         dma=dma,
-        event_unit=EventUnitTiming(BARRIER, 8, MASTER, WORKER, PUSH, JOIN),
+        event_unit=EVENT_UNIT,
         fc=FcTiming(OFFLOAD, COMPLETION),
         clock=ClockTiming(50_000_000, 50_000_000, 50_000_000),
     )
@@ -153,6 +170,9 @@ class Script:
     ) -> int:
         label = Work("op", "FW", tile, work.kernel)
         return self._add(Compute(len(self.actions), deps, label, work, fork, effect))
+
+    def team_transfer(self, *commands: tuple[Command, ...]) -> int:
+        return self._add(TeamTransfer(len(self.actions), (), Work("op", "FW"), commands))
 
     def program(self) -> Program:
         return Program("test", tuple(self.actions))

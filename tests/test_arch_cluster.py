@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from soc_fixture import (
     BARRIER,
@@ -10,6 +12,7 @@ from soc_fixture import (
     COMMAND,
     COMPLETION,
     DONE,
+    EVENT_UNIT,
     JOIN,
     MASTER,
     OFFLOAD,
@@ -31,9 +34,9 @@ from arch.clock import Clock
 from arch.event_unit import Barrier, EventUnit, TeamJob
 from arch.isa import CoreWork, TeamWork
 from arch.module import Module, Thread
-from arch.program import Place, Release
+from arch.program import DmaStart, DmaWait, Place, Program, Release
 from arch.soc import Soc
-from arch.timing import ClockTiming, EventUnitTiming
+from arch.timing import ClockTiming
 from configs.errors import ConfigError, DeadlockError, InputError, PulptrainError
 from traces.events import COMPUTE, TRANSFER, Work
 
@@ -66,7 +69,7 @@ def test_one_tile_single_buffered() -> None:
         (joined, joined + JOIN, "fork"),
         (joined + JOIN, stored, "dma_program"),
         (stored, ended, "dma_wait"),
-        (ended, ended + COMPLETION, "idle"),
+        (ended, ended + COMPLETION, "offload"),
     ]
     assert tracer.track("soc.cluster.core1") == [
         (0, OFFLOAD, "offload"),
@@ -74,7 +77,8 @@ def test_one_tile_single_buffered() -> None:
         (forked + PUSH, forked + PUSH + WORKER, "fork"),
         (forked + PUSH + WORKER, joined - BARRIER, COMPUTE),
         (joined - BARRIER, joined, "barrier"),
-        (joined, ended + COMPLETION, "idle"),
+        (joined, ended, "idle"),
+        (ended, ended + COMPLETION, "offload"),
     ]
     assert tracer.track("soc.cluster.dma.in") == [(pushed + COMMAND, there, TRANSFER)]
     assert tracer.track("soc.cluster.dma.out") == [(stored + COMMAND, written, TRANSFER)]
@@ -84,6 +88,12 @@ def test_one_tile_single_buffered() -> None:
         (ended, ended + COMPLETION, "offload"),
     ]
     assert cycles == ended + COMPLETION
+
+
+def test_address_code_before_a_transfer_is_time_to_program_it() -> None:
+    start = DmaStart(0, (), Work("op"), (read(0, 0, 64),), code_cycles=25)
+    _, tracer, _ = run(Program("test", (start, DmaWait(1, transfer=0))))
+    assert (OFFLOAD, OFFLOAD + 25 + PROGRAM, "dma_program") in tracer.track("soc.cluster.core0")
 
 
 def tile_loop(tiles: int, size_bytes: int, depth: int) -> Script:
@@ -169,7 +179,11 @@ def test_fork_of_one_core_needs_no_worker() -> None:
     script.compute(team("mm", 1))
     cycles, tracer, _ = run(script.program(), FixedPricer({"mm": 400}))
     assert cycles == OFFLOAD + FORK_ALONE + 400 + COMPLETION
-    assert tracer.track("soc.cluster.core1") == [(0, OFFLOAD, "offload"), (OFFLOAD, cycles, "idle")]
+    assert tracer.track("soc.cluster.core1") == [
+        (0, OFFLOAD, "offload"),
+        (OFFLOAD, cycles - COMPLETION, "idle"),
+        (cycles - COMPLETION, cycles, "offload"),
+    ]
 
 
 def test_without_fork_the_master_pays_the_kernel_only() -> None:
@@ -191,7 +205,10 @@ def test_a_team_can_leave_cores_out_even_the_master() -> None:
 def test_offload_of_an_empty_program() -> None:
     cycles, tracer, _ = run(Script().program())
     assert cycles == OFFLOAD + COMPLETION
-    assert tracer.track("soc.cluster.core3") == [(0, OFFLOAD, "offload"), (OFFLOAD, cycles, "idle")]
+    assert tracer.track("soc.cluster.core3") == [
+        (0, OFFLOAD, "offload"),
+        (OFFLOAD, cycles, "offload"),
+    ]
 
 
 def test_the_slower_soc_clock_stretches_its_own_cycles_only() -> None:
@@ -296,7 +313,7 @@ def test_a_barrier_releases_a_fixed_time_after_the_last_arrival() -> None:
 
 
 def test_a_full_dispatch_fifo_blocks_the_push_until_the_last_core_has_taken_an_entry() -> None:
-    one_entry = EventUnitTiming(BARRIER, 1, MASTER, WORKER, PUSH, JOIN)
+    one_entry = replace(EVENT_UNIT, dispatch_fifo_entries=1)
     soc = Soc(soc_timing(event_unit=one_entry), FixedPricer({}))
     soc.run(Script().program())
     env = soc.env

@@ -19,11 +19,11 @@ from arch_pricing_cases import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arch.contention import WHOLE_KERNEL, Window
 from arch.isa import CoreWork, Loop, Node, Op, Stream, TeamWork
 from arch.pricing import TeamCost, Traffic
 from arch.team_pricer import TeamPricer
 from arch.timing import SocTiming
+from arch.window_plan import START_OFFSETS_CYCLES, WHOLE_KERNEL, Window
 from arch.word_oracle import WordOracle
 from configs.errors import InputError
 
@@ -65,19 +65,19 @@ def test_one_bank_serves_one_word_a_cycle_oldest_request_first():
     """Two cores, same word, same cycle: core 0 first, then they alternate."""
     timing = soc(conflicts=True, event_unit=TOGETHER)
     work = loads(0, 0, 2, count=4)
-    first, second = TeamPricer(timing).price(work).cores
+    first, second = TeamPricer(timing, WHOLE_KERNEL).price(work).cores
     assert (first.cycles, dict(first.stalls)) == (7, {"bank_conflict": 3})
     assert (second.cycles, dict(second.stalls)) == (8, {"bank_conflict": 4})
 
 
 def test_without_conflicts_the_same_word_costs_nothing():
-    assert TeamPricer(soc(event_unit=TOGETHER)).price(loads(0, 0, 8)).cycles == 64
+    assert TeamPricer(soc(event_unit=TOGETHER), WHOLE_KERNEL).price(loads(0, 0, 8)).cycles == 64
 
 
 def test_cores_on_one_static_fpu_share_it_and_others_do_not_notice():
     fma = CoreWork((Loop(10, (ins(Op.FMA, 1, 2, 3),), hardware=True),))
     work = TeamWork("fma", (fma, fma, None, None, fma))
-    costs = TeamPricer(soc(fpu=STATIC_FPU, event_unit=TOGETHER)).price(work).cores
+    costs = TeamPricer(soc(fpu=STATIC_FPU, event_unit=TOGETHER), WHOLE_KERNEL).price(work).cores
     assert [core.cycles for core in costs] == [19, 10, 0, 0, 20]
     assert dict(costs[4].stalls) == {"fpu": 10}
 
@@ -85,15 +85,22 @@ def test_cores_on_one_static_fpu_share_it_and_others_do_not_notice():
 def test_dynamic_fpus_serve_four_of_eight_cores_each_cycle():
     fma = CoreWork((Loop(10, (ins(Op.FMA, 1, 2, 3),), hardware=True),))
     assert (
-        TeamPricer(soc(fpu=DYNAMIC_FPU, event_unit=TOGETHER)).price(TeamWork("fma", (fma,) * 4)).cycles == 10
+        TeamPricer(soc(fpu=DYNAMIC_FPU, event_unit=TOGETHER), WHOLE_KERNEL)
+        .price(TeamWork("fma", (fma,) * 4))
+        .cycles
+        == 10
     )
-    costs = TeamPricer(soc(fpu=DYNAMIC_FPU, event_unit=TOGETHER)).price(TeamWork("fma", (fma,) * 8)).cores
+    costs = (
+        TeamPricer(soc(fpu=DYNAMIC_FPU, event_unit=TOGETHER), WHOLE_KERNEL)
+        .price(TeamWork("fma", (fma,) * 8))
+        .cores
+    )
     assert [core.cycles for core in costs] == [19] * 4 + [20] * 4
 
 
 def test_one_division_unit_for_the_cluster():
     div = CoreWork((ins(Op.FDIV, 1),))
-    costs = TeamPricer(soc(event_unit=TOGETHER)).price(TeamWork("div", (div,) * 3)).cores
+    costs = TeamPricer(soc(event_unit=TOGETHER), WHOLE_KERNEL).price(TeamWork("div", (div,) * 3)).cores
     assert [core.cycles for core in costs] == [14, 28, 42]
 
 
@@ -117,22 +124,52 @@ def test_small_matmuls_equal_the_oracle(fpu, size, traffic):
     assert fast == oracle
 
 
+def rotating(timing: SocTiming, turns: bool = True) -> SocTiming:
+    """The machine with priorities that move on every cycle."""
+    if not turns:
+        return timing
+    return dataclasses.replace(
+        timing,
+        l1=dataclasses.replace(timing.l1, arbitration="rotating"),
+        fpu=dataclasses.replace(timing.fpu, arbitration="rotating"),
+    )
+
+
+def test_with_rotating_priority_no_core_pays_for_its_number():
+    """Eight cores on four FPUs: in order the upper half loses every tie, rotating the loss goes round."""
+    fma = CoreWork((Loop(64, (ins(Op.FMA, 1, 2, 3), ins(Op.ALU), ins(Op.ALU)), hardware=True),))
+    base = soc(fpu=dataclasses.replace(DYNAMIC_FPU, count=2), event_unit=TOGETHER)
+    waits = {
+        name: [dict(core.stalls).get("fpu", 0) for core in TeamPricer(timing, WHOLE_KERNEL).price(work).cores]
+        for name, timing, work in (
+            ("in order", base, TeamWork("fma", (fma,) * 8)),
+            ("rotating", rotating(base), TeamWork("fma", (fma,) * 8)),
+        )
+    }
+    assert max(waits["rotating"]) - min(waits["rotating"]) <= max(waits["in order"]) - min(waits["in order"])
+    assert max(waits["rotating"]) < 1.1 * min(waits["rotating"])
+
+
 MACHINES = st.sampled_from(
     [
-        soc(conflicts=conflicts, fpu=fpu, core=core)
-        for conflicts in (True, False)
-        for core in (GVSOC_CORE, dataclasses.replace(GVSOC_CORE, load_use_stall_cycles=3))
+        rotating(soc(conflicts=conflicts, fpu=fpu, core=core), turns)
+        for conflicts, turns in ((True, False), (True, True), (False, False))
+        for core in (
+            GVSOC_CORE,
+            dataclasses.replace(GVSOC_CORE, load_use_stall_cycles=3),
+            dataclasses.replace(GVSOC_CORE, load_cycles=2),
+        )
         for fpu in (
             PRIVATE_FPU,
             STATIC_FPU,
-            dataclasses.replace(STATIC_FPU, latency_cycles=3, interval_cycles=2),
+            dataclasses.replace(STATIC_FPU, latency_cycles=3, interval_cycles=2, fma_cycles=3),
             dataclasses.replace(DYNAMIC_FPU, count=2, latency_cycles=2, interval_cycles=3, divsqrt_count=2),
         )
     ]
 )
 
 
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(max_examples=150, derandomize=True, deadline=None)
 @given(
     st.lists(st.one_of(st.none(), nests(depth=2, max_trips=4)), min_size=2, max_size=8).filter(any),
     MACHINES,
@@ -148,6 +185,10 @@ def test_random_teams_equal_the_oracle(cores, timing, traffic):
         assert core.cycles == core.instructions + sum(cycles for _, cycles in core.stalls)
 
 
+LONG_WINDOW = Window(100_000, starts=START_OFFSETS_CYCLES[:1])
+"""Long enough for two per cent. The shorter default trades some of it for speed (next test) and averages
+starts, because kernels measured twice differ by more."""
+
 WINDOW_CASES = [
     (rows, k, columns, skew)
     for rows, k, columns in [(2, 40, 40), (8, 33, 18), (6, 27, 30), (3, 100, 50), (4, 128, 20), (5, 64, 26)]
@@ -160,17 +201,43 @@ WINDOW_CASES = [
 def test_an_extrapolated_window_is_within_two_per_cent_of_the_whole(fpu, rows, k, columns, skew):
     timing = soc(conflicts=True, fpu=fpu)
     work = matmul_team(rows, k, columns, b=8 * rows * k * 4 + skew, c=32768)
-    window = TeamPricer(timing).price(work)
+    window = TeamPricer(timing, LONG_WINDOW).price(work)
     whole = TeamPricer(timing, WHOLE_KERNEL).price(work)
     assert window.cycles == pytest.approx(whole.cycles, rel=0.02)
     assert [core.instructions for core in window.cores] == [core.instructions for core in whole.cores]
+
+
+def test_the_default_window_against_the_whole(record_property):
+    """Error of the makespan from one start.
+
+    Half of these shapes are lock-step ones (rows of whole turns of the banks) and miss the two per cent of
+    longer windows; the bound keeps them from getting worse.
+    """
+    default = Window(starts=START_OFFSETS_CYCLES[:1])
+    errors = []
+    for fpu in (PRIVATE_FPU, STATIC_FPU, DYNAMIC_FPU):
+        for rows, k, columns in [
+            (4, 32, 32),
+            (4, 64, 16),
+            (8, 16, 32),
+            (3, 50, 30),
+            (5, 41, 27),
+            (7, 30, 22),
+        ]:
+            timing = soc(conflicts=True, fpu=fpu)
+            work = matmul_team(rows, k, columns, b=8 * rows * k * 4, c=32768)
+            window, whole = (TeamPricer(timing, how).price(work).cycles for how in (default, WHOLE_KERNEL))
+            errors.append(abs(window / whole - 1))
+    record_property("mean_percent", f"{100 * sum(errors) / len(errors):.2f}")
+    record_property("max_percent", f"{100 * max(errors):.1f}")
+    assert sum(errors) / len(errors) <= 0.05
 
 
 def test_what_waiting_cannot_change_is_exact_in_any_window():
     """A tiny window guesses bank conflicts, but not instructions, branches, load-use or multiplications."""
     timing = soc(conflicts=True, fpu=STATIC_FPU)
     work = matmul_team(5, 50, 26)
-    tiny = TeamPricer(timing, Window(2, 16, 10)).price(work)
+    tiny = TeamPricer(timing, Window(1600, 2)).price(work)
     whole = TeamPricer(timing, WHOLE_KERNEL).price(work)
     for word in ("load_use", "branch", "multicycle"):
         assert [dict(core.stalls).get(word) for core in tiny.cores] == [
@@ -267,7 +334,7 @@ def test_measured_bank_patterns(stride, offset, cores, slowest, fastest):
             for core in range(cores)
         ),
     )
-    costs = TeamPricer(soc(conflicts=True, event_unit=TOGETHER)).price(team).cores
+    costs = TeamPricer(soc(conflicts=True, event_unit=TOGETHER), WHOLE_KERNEL).price(team).cores
     tolerance = max(0.05 * slowest, 10)
     assert max(core.cycles for core in costs) == pytest.approx(slowest, abs=tolerance)
     assert min(core.cycles for core in costs) == pytest.approx(fastest, abs=tolerance)
@@ -289,7 +356,7 @@ FPU_SHARING = [
 @pytest.mark.parametrize(("name", "body", "count", "cores", "slowest", "fastest"), FPU_SHARING)
 def test_measured_sharing_of_fpus_and_division(name, body, count, cores, slowest, fastest):
     team = TeamWork(name, (CoreWork(body * count),) * cores)
-    costs = TeamPricer(soc(fpu=STATIC_FPU, event_unit=TOGETHER)).price(team).cores
+    costs = TeamPricer(soc(fpu=STATIC_FPU, event_unit=TOGETHER), WHOLE_KERNEL).price(team).cores
     tolerance = max(0.05 * slowest, 10)
     assert max(core.cycles for core in costs) == pytest.approx(slowest, abs=tolerance)
     assert min(core.cycles for core in costs) == pytest.approx(fastest, abs=tolerance)

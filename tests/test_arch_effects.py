@@ -261,6 +261,18 @@ def test_overlap_of_strided_spans_is_that_of_their_byte_sets(one: Span, two: Spa
     assert one.overlaps(two) == two.overlaps(one) == bool(touched(one) & touched(two))
 
 
+ANY_COMMANDS = st.lists(
+    st.builds(
+        lambda to_l1, l1, l2, size: Command(to_l1, l1, "l2", l2, size),
+        st.booleans(),
+        st.integers(0, 500),
+        st.integers(0, 500),
+        st.integers(1, 300),
+    ),
+    max_size=2,
+).map(tuple)
+"""What one core of a team moves."""
+
 WORDS = st.integers(0, 255).map(lambda word: 4 * word)
 
 
@@ -270,7 +282,7 @@ def any_program(draw: st.DrawFn) -> Program:
     script = Script()
     open_transfers: list[int] = []
     for _ in range(draw(st.integers(1, 14))):
-        kind = draw(st.sampled_from(["in", "out", "wait", "kernel"]))
+        kind = draw(st.sampled_from(["in", "out", "wait", "kernel", "team"]))
         if kind in ("in", "out") and len(open_transfers) < 12:
             line = draw(st.integers(1, 60))
             lines = draw(st.integers(1, 5))
@@ -283,6 +295,8 @@ def any_program(draw: st.DrawFn) -> Program:
             source, target = (Place("l1", draw(WORDS), (16,), "uint32") for _ in range(2))
             effect = elementwise(source, target, lambda x: x * np.uint32(3) + np.uint32(1))
             script.compute(team("mm", draw(st.integers(1, 8))), effect=effect, fork=True)
+        elif kind == "team" and len(open_transfers) < 8:
+            script.team_transfer(*[draw(ANY_COMMANDS) for _ in range(draw(st.integers(0, 8)))])
     for transfer in open_transfers:
         script.wait(transfer)
     return script.program()
@@ -326,7 +340,12 @@ def test_tracks_account_for_every_cycle_and_every_byte(program: Program) -> None
         track = sorted(tracer.track(f"soc.cluster.dma.{name}"))
         assert all(one[1] <= two[0] for one, two in pairwise(track))
         moved[to_l1] = sum(s.bytes for s in tracer.slices if s.track == f"soc.cluster.dma.{name}")
-    commands = [command for action in program.actions for command in getattr(action, "commands", ())]
+    commands = [
+        command
+        for action in program.actions
+        for entry in getattr(action, "commands", ())
+        for command in (entry if isinstance(entry, tuple) else (entry,))
+    ]
     for to_l1, total in moved.items():
         assert total == sum(command.size_bytes for command in commands if command.to_l1 == to_l1)
     computed = sum(isinstance(action, Compute) for action in program.actions)

@@ -18,7 +18,7 @@ from arch_pricing_cases import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arch.code_fetch import miss_share
+from arch.code_fetch import private_miss_share, refill_stall_cycles
 from arch.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWork
 from arch.pricing import CoreCost
 from arch.scoreboard import NestReader
@@ -185,21 +185,20 @@ STRAIGHT_CODE = [(64, 0.00), (256, 0.00), (1024, 1.62), (2048, 1.96), (8192, 15.
 
 @pytest.mark.parametrize(("code_bytes", "measured"), STRAIGHT_CODE)
 def test_measured_instruction_cache_capacity(code_bytes, measured):
-    """Stalls per line of a warm loop, within 15 % (0.1 cycle): the model has no sets, only capacity."""
+    """Stalls per line of a warm loop, within 10 % (0.1 cycle): sets and ways, not which way is next."""
     iterations = 100
     body = (*[ins(Op.ALU)] * (code_bytes // 4 - 1), ins(Op.BRANCH))
     result = cost(Loop(iterations, body))
     per_line = dict(result.stalls).get("icache", 0) / iterations / (code_bytes / 16)
-    assert per_line == pytest.approx(measured, rel=0.15, abs=0.1)
+    assert per_line == pytest.approx(measured, rel=0.10, abs=0.1)
 
 
 def test_a_nested_loop_that_fits_is_refetched_once_per_outer_iteration_only():
     inner = Loop(1000, (ins(Op.ALU),) * 100, hardware=True)
     outer = Loop(10, (*[ins(Op.ALU)] * 2000, inner, ins(Op.BRANCH)))
-    lines = 2101 * 4 / 16
-    share = miss_share(2101 * 4, 512, 16)
-    shared = miss_share(2101 * 4, 4096, 16)
-    assert dict(cost(outer).stalls)["icache"] == round(10 * lines * share * (2 * (1 - shared) + 18 * shared))
+    icache = soc().icache
+    expected = 10 * 2101 / 4 * private_miss_share(526, icache) * refill_stall_cycles(526, icache)
+    assert dict(cost(outer).stalls)["icache"] == round(expected)
 
 
 def test_code_that_is_never_executed_takes_no_cache():
@@ -226,3 +225,18 @@ def test_a_nest_deeper_than_the_models_accept_is_refused():
         node = Loop(2, (node,))
     with pytest.raises(InputError, match="deeper"):
         cost(node)
+
+
+def test_a_core_that_waits_for_its_multiply_add_and_overlaps_loads():
+    """The Cortex-M4F class: VFMA holds the core 3 cycles, a load takes 2 unless another access follows."""
+    m4 = soc(
+        core=dataclasses.replace(GVSOC_CORE, load_cycles=2),
+        fpu=dataclasses.replace(PRIVATE_FPU, fma_cycles=3),
+    )
+    price = TeamPricer(m4).price
+    load, add = ins(Op.LOAD, 1), ins(Op.ALU, 2)
+    multiply_add = ins(Op.FMA, 3, 1, 2, 3)
+    assert price(alone(load, load, load, add)).cycles == 5
+    assert price(alone(load, add, load, add)).cycles == 6
+    assert price(alone(*[multiply_add] * 4)).cycles == 12
+    assert price(alone(load, load, multiply_add)).cores[0] == CoreCost(6, 3, (("load_use", 1), ("fpu", 2)))

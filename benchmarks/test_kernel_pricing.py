@@ -1,0 +1,80 @@
+"""Speed of pricing a kernel: how many the AutoTuner can ask for in a second, from its shape to its cycles.
+
+Shapes are those of tiles that fit L1 twice (double buffering): N, K, M from 4 to 48, all kernels, both
+layouts of B, operands one after another. Imports are done, the window programs of the kernels are there, and
+no answer is: every query is another shape.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from arch.pricing import Traffic
+from arch.soc_config import load_soc, with_options
+from arch.team_pricer import TeamPricer
+from arch.timing import SocTiming
+from scheduler.kernel_cost import KernelCosts
+from trainlib.kernels.catalogue import kernel_names
+
+pytestmark = pytest.mark.bench
+
+CODEGEN = "clang-xpulp"
+Query = tuple[str, int, int, int, bool]
+
+MACHINES = {
+    "rtl, 4-dynamic, conflicts": ("rtl", "4-dynamic", True),
+    "rtl, private, conflicts": ("rtl", "private", True),
+    "gvsoc, 4-static, conflicts": ("gvsoc", "4-static", True),
+    "gvsoc, 4-static": ("gvsoc", "4-static", False),
+    "gvsoc, private": ("gvsoc", "private", False),
+}
+
+
+def queries(count: int, seed: int) -> list[Query]:
+    """Distinct random shapes over all kernels."""
+    choose = random.Random(seed)
+    names = kernel_names(CODEGEN)
+    found: dict[Query, None] = {}
+    while len(found) < count:
+        n, k, m = (choose.randint(4, 48) for _ in range(3))
+        found[choose.choice(names), n, k, m, choose.random() < 0.5] = None
+    return list(found)
+
+
+def ask(costs: KernelCosts, asked: list[Query], cores: int) -> None:
+    for name, n, k, m, trans_b in asked:
+        addresses = (0, 4 * n * k, 4 * (n * k + k * m))
+        costs.matmul(name, n, k, m, trans_b=trans_b, cores=cores, addresses=addresses)
+
+
+def machine(profile: str, fpus: str, conflicts: bool) -> SocTiming:
+    timing = with_options(load_soc("pulp-open", profile), bank_conflicts=conflicts)
+    return with_options(timing, fpus=fpus)
+
+
+@pytest.mark.parametrize("name", list(MACHINES))
+def test_new_shapes(benchmark: Any, report: Callable[[str], None], name: str) -> None:
+    timing = machine(*MACHINES[name])
+    costs = KernelCosts(timing, TeamPricer(timing), CODEGEN)
+    ask(costs, queries(400, seed=1), timing.cores)
+    rounds, each = 5, 40
+    batches = iter([queries(each * rounds, seed=2)[i::rounds] for i in range(rounds)])
+    benchmark.pedantic(
+        lambda batch: ask(costs, batch, timing.cores), setup=lambda: ((next(batches),), {}), rounds=rounds
+    )
+    rate = each / benchmark.stats.stats.median
+    report(f"new shapes, 8 cores, {name:28s} {rate:12,.0f} kernels/s")
+
+
+def test_repeated_shapes(benchmark: Any, report: Callable[[str], None]) -> None:
+    timing = machine("rtl", "4-dynamic", True)
+    costs = KernelCosts(timing, TeamPricer(timing), CODEGEN)
+    asked = queries(50, seed=3)
+    ask(costs, asked, timing.cores)
+    benchmark.pedantic(lambda: ask(costs, asked, timing.cores), rounds=20, warmup_rounds=1)
+    report(f"repeated shapes, 8 cores {'':34s} {50 / benchmark.stats.stats.median:12,.0f} kernels/s")
+    assert costs.matmul("mm", 8, 8, 8, cores=8, traffic=Traffic.NONE).cycles > 0
