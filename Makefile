@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test bench clean
+.PHONY: demo test bench validation clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pulptrain run digits-cnn --iterations 3000 --seed 0 --out out/digits-cnn
@@ -18,6 +18,11 @@ test: $(VENV)/.test
 
 bench: $(VENV)/.test
 	$(BIN)/python -m pytest benchmarks -m bench -o addopts="-q" --benchmark-columns=median,iqr,rounds --benchmark-sort=name
+
+# docs/validation.md, its pictures, and the figures the tests compare with.
+validation: $(VENV)/.demo
+	$(BIN)/python -m scheduler.validation.page
+	$(BIN)/python tools/update_validation_figures.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

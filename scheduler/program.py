@@ -50,7 +50,8 @@ class ProgramBuilder:
     With buffer depth d the inputs of the d - 1 next tiles are pushed before a tile is computed, and the
     output of a tile is waited for after the computation d - 1 tiles later (at once for depth 1). This is the
     order of PULP tile loops: push next inputs, fork, wait for the previous output, push this output. An
-    input box that the tile before already used stays in L1 and is not loaded again.
+    input box that the tile before already used stays in L1 and is not loaded again. Every transfer costs the
+    master the address arithmetic around it: that of a range if all its commands are 1D, else that of a box.
     """
 
     def __init__(
@@ -62,6 +63,8 @@ class ProgramBuilder:
         cores: int,
         buffer_depth: int,
         max_command_bytes: int,
+        transfer_code_1d_cycles: int = 0,
+        transfer_code_2d_cycles: int = 0,
     ) -> None:
         self.graph = graph
         self.home = home
@@ -69,6 +72,8 @@ class ProgramBuilder:
         self.cores = cores
         self.buffer_depth = buffer_depth
         self.max_command_bytes = max_command_bytes
+        self.transfer_code_1d_cycles = transfer_code_1d_cycles
+        self.transfer_code_2d_cycles = transfer_code_2d_cycles
         self.actions: list[Action] = []
 
     def program(self) -> Program:
@@ -204,6 +209,8 @@ class ProgramBuilder:
             to_l1=to_l1,
             max_command_bytes=self.max_command_bytes,
         )
-        action = DmaStart(len(self.actions), deps, loop.work(tile, name), commands)
+        box = any(command.lines > 1 for command in commands)
+        code_cycles = self.transfer_code_2d_cycles if box else self.transfer_code_1d_cycles
+        action = DmaStart(len(self.actions), deps, loop.work(tile, name), commands, code_cycles)
         self.actions.append(action)
         return action.id

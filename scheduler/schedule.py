@@ -72,6 +72,8 @@ def build_schedule(
         cores=timing.cores,
         buffer_depth=options.buffer_depth,
         max_command_bytes=timing.dma.max_command_bytes,
+        transfer_code_1d_cycles=timing.dma.transfer_code_1d_cycles,
+        transfer_code_2d_cycles=timing.dma.transfer_code_2d_cycles,
     )
     ops: list[OpSchedule] = []
     notes: list[str] = []

@@ -9,7 +9,7 @@ import pytest
 
 from pulptrain.__main__ import run
 from pulptrain.commands import validate as command
-from scheduler.validation import page, runner
+from scheduler.validation import runner
 
 MEASURED = Path(__file__).parent.parent / "measured"
 DMA = str(MEASURED / "dma.csv.gz")
@@ -53,7 +53,8 @@ def test_json_is_the_same_from_run_to_run(capsys: pytest.CaptureFixture[str]) ->
 def test_the_table_names_groups_and_the_rows_farthest_off(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys)
     assert "l2_to_l1" in text
-    assert "mean |err| %" in text
+    assert "mean" in text.splitlines()[0]
+    assert "median error" in text
     assert "farthest off of 56 rows" in text
     worst = text[text.index("farthest off") :].splitlines()
     assert len(worst) == 2 + command.WORST_ROWS
@@ -101,28 +102,18 @@ def test_ctrl_c_prints_what_is_done_and_exits_130(
     assert f"{runner.ROWS_PER_TASK} of 56 rows" in captured.err
 
 
-def test_the_page_states_targets_sets_and_gaps(tmp_path: Path) -> None:
-    """On a few rows per file; the real page takes all of them."""
-    done = {}
-    for name, file in {**page.FILES, page.ANCHORS: page.ANCHORS}.items():
-        kind = "layer" if name == page.ANCHORS else name
-        cases = runner.read_cases(MEASURED / file, runner.kind_named(kind).columns)
-        few = tmp_path / file.removesuffix(".gz")
-        columns = list(cases[0].cells)
-        lines = [",".join(columns)] + [
-            ",".join(f'"{cell}"' for cell in case.cells.values()) for case in cases[:: len(cases) // 12]
-        ]
-        few.write_text("\n".join(lines))
-        done[name] = runner.validate(kind, few, workers=1, keep_going=True)
-    text = page.page(done)
-    assert text.count("\n### ") == len(done)
-    assert "| dma |" in text
-    assert "## What is not modelled" in text
-    refused = sum(len(item.refused) for item in done.values())
-    assert ("Rows without a model" in text) == (refused > 0)
-    page.draw(done, tmp_path / "a.png")
-    page.draw(done, tmp_path / "b.png")
-    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+def test_the_widest_table_fits_100_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    """Four group columns and all figures: that of mm."""
+    arguments = ["validate", "mm", str(MEASURED / "mm.csv.gz"), "--where", "n=16", "--where", "k=16"]
+    assert run([*arguments, "--where", "codegen=clang-xpulp-sched", "--workers", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "regret" in lines[0]
+    assert max(len(line.rstrip()) for line in lines) <= 100
+
+
+def test_only_the_kinds_of_the_contract_are_asked_for_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["validate", "dma-contention", str(MEASURED / "dma-contention.csv.gz")]) == 2
+    assert "unknown kind" in capsys.readouterr().err
 
 
 def test_the_report_is_built_without_groups_unless_asked() -> None:

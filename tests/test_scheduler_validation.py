@@ -219,17 +219,18 @@ def test_an_empty_fork_costs_what_was_measured() -> None:
 # Tile loops
 
 
-def two_tiles(double: bool) -> list[str]:
+def two_tiles(*, double: bool, in_place: bool = False) -> list[str]:
     def tile(index: int) -> tile_loop.Tile:
         fetch = tuple(Command(True, 64 * part, "l2", 64 * (3 * index + part), 64) for part in range(2))
         store = Command(False, 128, "l2", 64 * (3 * index + 2), 64)
         return tile_loop.Tile(fetch, uneven_team(1), store)
 
-    actions = tile_loop.tile_loop([tile(0), tile(1)], double=double)
+    actions = tile_loop.tile_loop([tile(0), tile(1)], double=double, in_place=in_place, code_cycles=7)
     assert [action.id for action in actions] == list(range(len(actions)))
     texts = []
     for action in actions:
         if isinstance(action, DmaStart):
+            assert action.code_cycles == 7
             (command,) = action.commands
             texts.append(f"{'in' if command.to_l1 else 'out'}{command.external_address // 64}")
         elif isinstance(action, DmaWait):
@@ -262,7 +263,7 @@ def test_single_buffering_waits_for_everything_in_turn() -> None:
     )
 
 
-def test_double_buffering_pushes_inputs_before_the_fork_and_waits_for_outputs_after_it() -> None:
+def test_double_buffering_pushes_inputs_before_the_fork_and_waits_for_outputs_a_tile_later() -> None:
     assert two_tiles(double=True) == (
         [
             "in0",
@@ -276,11 +277,19 @@ def test_double_buffering_pushes_inputs_before_the_fork_and_waits_for_outputs_af
             "wait3",
             "wait4",
             "fork",
-            "wait2",
             "out5",
+            "wait2",
             "wait5",
         ]
     )
+
+
+def test_in_place_an_output_is_waited_for_before_its_buffer_is_fetched_into() -> None:
+    order = two_tiles(double=True, in_place=True)
+    assert order == [
+        *("in0", "in1", "wait0", "wait1", "in3", "in4", "fork", "out2", "wait2"),
+        *("wait3", "wait4", "fork", "out5", "wait5"),
+    ]
 
 
 def tiled_row(**cells: str | int) -> Case:
@@ -371,6 +380,22 @@ def test_a_series_pays_its_preparation_once() -> None:
     assert eight - one == 7 * 512
 
 
+@pytest.mark.parametrize(("size_bytes", "measured_cycles"), [(256, 56), (16384, 2072)])
+def test_of_two_directions_at_once_the_inward_wait_is_timed(size_bytes: int, measured_cycles: int) -> None:
+    """16 KiB outwards alone take 2143 cycles, more than both together, so that end was not waited for."""
+    assert dma.predict(dma_row("bidir_simultaneous", bytes=size_bytes, queued=2)).cycles == measured_cycles
+    assert dma.predict(dma_row(bytes=16384, direction="l1_to_l2")).cycles == 2143
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "cores", "measured_cycles"), [(128, 2, 64), (256, 8, 288), (512, 8, 544)]
+)
+def test_every_core_pushes_and_waits_for_a_transfer_of_its_own(
+    size_bytes: int, cores: int, measured_cycles: int
+) -> None:
+    assert dma.predict(dma_row("multi_core_1_each", bytes=size_bytes, cores=cores)).cycles == measured_cycles
+
+
 def test_a_2d_row_is_pushed_as_2d_even_with_one_line() -> None:
     one_line = dma.predict(dma_row("2d_stride1024", bytes=1024, line_bytes=1024)).cycles
     two_lines = dma.predict(dma_row("2d_stride1024", bytes=1024, line_bytes=512)).cycles
@@ -397,6 +422,7 @@ def test_unmodelled_loops_and_layers_say_so() -> None:
         ({"primitive": "gelu", "step": "FW"}, "no model of the layer step 'gelu FW'"),
         ({"primitive": "conv2d", "step": "FW", "layout": "HWC"}, "conv2d FW HWC"),
         ({"primitive": "relu", "step": "FW", "dtype": "bf16"}, "bf16"),
+        ({"primitive": "linear", "step": "FW", "variant": "vector_matrix", "dtype": "bf16"}, "vector_matrix"),
         ({"primitive": "linear", "step": "WG+IG+FW", "kernel": "mm+mm_M"}, "3 steps, but 2 kernels"),
         ({"primitive": "conv2d", "step": "FW", "hk": 5}, "no convolution"),
     ):
@@ -413,6 +439,26 @@ def test_steps_named_together_are_the_sum_of_the_steps() -> None:
         return layer.predict(case(layer.COLUMNS, step=step, kernel=kernel, **shape, **names)).cycles
 
     assert cycles("WG+IG", "mm+mm_M") == cycles("WG", "mm") + cycles("IG", "mm_M")
+
+
+def test_a_16_bit_vector_times_matrix_is_one_product_of_its_kernel() -> None:
+    """Transposed SIMD does two products in four cycles, packing in five, scalar code one in four."""
+    shape = {"ci": 128, "hi": 1, "wi": 1, "co": 128, "hk": 1, "wk": 1, "stride": 1, "pad": 0, "cores": 1}
+    names = {
+        "primitive": "linear",
+        "step": "IG",
+        "variant": "vector_matrix",
+        "dtype": "bf16",
+        "layout": "CHW",
+    }
+
+    def cycles(kernel: str) -> int:
+        row = case(layer.COLUMNS, kernel=kernel, codegen="pulp-gcc7", **shape, **names)
+        return layer.predict(row).cycles
+
+    products = 128 * 128
+    for kernel, cycles_per_product in (("vm_naive", 4), ("vm_SIMD_pack", 2.5), ("vm_SIMD_transposed", 2)):
+        assert cycles_per_product < cycles(kernel) / products < 1.1 * cycles_per_product
 
 
 # Accuracy and workers

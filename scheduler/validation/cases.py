@@ -92,9 +92,14 @@ def parse_selection(text: str) -> Selection:
 
 
 def read_cases(
-    path: str | Path, columns: Sequence[Column], selections: Sequence[Selection] = ()
+    path: str | Path,
+    columns: Sequence[Column],
+    selections: Sequence[Selection] = (),
+    named_by: Sequence[str] = ("id",),
 ) -> tuple[Case, ...]:
     """All rows of a ``.csv`` or ``.csv.gz`` file that pass every selection, in file order.
+
+    The id of a row is what its `named_by` columns hold.
 
     Raises InputError for a file that cannot be read or holds no row, ConfigError with ``file:line`` for a
     missing or repeated column, a row of another length, and a cell that is not what its column wants. Every
@@ -103,7 +108,9 @@ def read_cases(
     path = Path(path)
     rows = _rows(path)
     header_line, header = next(rows, (1, []))
-    _check_header(header, columns, selections, f"{path}:{header_line}")
+    _check_header(
+        header, (*named_by, *(column.name for column in columns)), selections, f"{path}:{header_line}"
+    )
     cases = []
     for line, cells in rows:
         where = f"{path}:{line}"
@@ -114,9 +121,10 @@ def read_cases(
                 cure="give every row one cell per column",
             )
         named = dict(zip(header, cells, strict=True))
-        values = {column.name: _value(named, column, where) for column in columns}
+        row = "-".join(named[name] for name in named_by)
+        values = {column.name: _value(named, column, where, row) for column in columns}
         if all(named[item.column] in item.values for item in selections):
-            cases.append(Case(named["id"], where, values, named))
+            cases.append(Case(row, where, values, named))
     if not cases:
         cure = "check --where" if selections else "add a row per measurement"
         raise InputError("there is no row to predict", where=str(path), cure=cure)
@@ -144,12 +152,12 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _check_header(
-    header: Sequence[str], columns: Sequence[Column], selections: Sequence[Selection], where: str
+    header: Sequence[str], needed: Sequence[str], selections: Sequence[Selection], where: str
 ) -> None:
     for name in header:
         if header.count(name) > 1:
             raise ConfigError(f"column '{name}' appears twice", where=where)
-    for name in ("id", *(column.name for column in columns)):
+    for name in needed:
         if name not in header:
             raise ConfigError(
                 f"column '{name}' is missing", where=where, cure=f"the file has {', '.join(header) or 'none'}"
@@ -163,9 +171,9 @@ def _check_header(
             )
 
 
-def _value(cells: Mapping[str, str], column: Column, where: str) -> str | int | None:
+def _value(cells: Mapping[str, str], column: Column, where: str, name: str) -> str | int | None:
     text = cells[column.name].strip()
-    row = f"row '{cells['id']}', column '{column.name}'"
+    row = f"row '{name}', column '{column.name}'"
     if not text and column.optional:
         return None
     value: str | int = text

@@ -7,19 +7,24 @@ from dataclasses import dataclass
 
 from configs.errors import InputError
 from configs.suggest import suggestion
-from scheduler.validation import dma, layer, loop, mm, tiled, tiled_layers
+from scheduler.validation import contention, dma, icache, layer, loop, mm, overlap, tiled, tiled_layers
 from scheduler.validation.cases import Case, Column
 from scheduler.validation.prediction import Prediction
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One KIND; `groups` are the columns its table is grouped by unless the user says otherwise."""
+    """One KIND; `groups` are the columns its table is grouped by unless the user says otherwise.
+
+    `measured` is the column predictions are compared with, `named_by` the columns that name a row.
+    """
 
     name: str
     columns: tuple[Column, ...]
     predict: Callable[[Case], Prediction]
     groups: tuple[str, ...]
+    measured: str = "cycles"
+    named_by: tuple[str, ...] = ("id",)
 
 
 _MACHINE = ("fpus", "bank_conflicts")
@@ -35,13 +40,51 @@ KINDS = {
         Kind("dma", dma.COLUMNS, dma.predict, ("test", "direction", "bank_conflicts")),
     )
 }
+"""The KINDs of `pulptrain validate`."""
+
+TESTED = {
+    kind.name: kind
+    for kind in (
+        Kind(
+            "overlap, kernel",
+            overlap.COLUMNS,
+            overlap.predict_kernel,
+            ("kernel", "direction", "cores", "bank_conflicts"),
+        ),
+        Kind(
+            "overlap, transfers",
+            overlap.COLUMNS,
+            overlap.predict_transfers,
+            ("kernel", "direction", "cores", "bank_conflicts"),
+            "cycles_dma_with_compute",
+        ),
+        Kind(
+            "dma-contention",
+            contention.COLUMNS,
+            contention.predict,
+            ("dir", "traffic", "bank_conflicts"),
+            "dma_total_cycles",
+            ("dir", "bytes", "traffic", "n_traffic_cores", "bank_conflicts"),
+        ),
+        Kind(
+            "icache, cold", icache.COLUMNS, icache.predict_cold, ("cores",), "cold_iter0_max", icache.NAMED_BY
+        ),
+        Kind("icache, warm", icache.COLUMNS, icache.predict_warm, ("cores",), "iter3_max", icache.NAMED_BY),
+    )
+}
+"""Measured sets that are on the page and in the tests, but no KIND of the command line."""
 
 
 def kind_named(name: str) -> Kind:
-    """The KIND of that name. Raises InputError."""
-    kind = KINDS.get(name)
+    """The KIND of that name, also one of `TESTED`. Raises InputError."""
+    kind = KINDS.get(name) or TESTED.get(name)
     if kind is None:
-        raise InputError(
-            f"unknown kind of cases '{name}'", where="validate", cure=suggestion(name, tuple(KINDS))
-        )
+        raise unknown_kind(name)
     return kind
+
+
+def unknown_kind(name: str) -> InputError:
+    """The error of a KIND the command line does not have."""
+    return InputError(
+        f"unknown kind of cases '{name}'", where="validate", cure=suggestion(name, tuple(KINDS))
+    )

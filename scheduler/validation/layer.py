@@ -11,6 +11,7 @@ from arch.isa import CoreWork, TeamWork
 from scheduler.validation import layer_steps
 from scheduler.validation.cases import CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.layer_parts import Builder, Layer, Pass, apart, call_team, check_window, matmul_pass
+from scheduler.validation.mm import ELEMENT_BYTES, matmul_team
 from scheduler.validation.prediction import Prediction
 from scheduler.validation.team import alone, forked
 from trainlib.kernels.catalogue import blocktransp_work, elementwise_work, im2row_work, loss_work
@@ -35,9 +36,13 @@ COLUMNS = (
 def predict(case: Case) -> Prediction:
     """Sum of the passes. A step ``WG+IG`` with kernel ``mm+mm_M`` is both steps one after the other."""
     dtype = case.text("dtype")
-    if dtype != "fp32":
-        raise case.error(f"no layer in dtype '{dtype}'", "fp32 is modelled")
     layer = Layer(*(case.number(name) for name in Layer.__slots__))
+    if case.text("variant") == "vector_matrix":
+        return Prediction(_vector_matrix(case, layer))
+    if dtype != "fp32":
+        raise case.error(
+            f"no layer in dtype '{dtype}'", "fp32 is modelled, and the product vector_matrix in 16 bit"
+        )
     kernels = case.text("kernel").split("+")
     steps = case.text("step").split("+")
     if len(kernels) == 1:
@@ -51,6 +56,16 @@ def predict(case: Case) -> Prediction:
             if item.called:
                 cycles += alone(case, call_team(case))[0]
     return Prediction(cycles)
+
+
+def _vector_matrix(case: Case, layer: Layer) -> int:
+    """A 16-bit input gradient of a linear layer as a bare product of a vector and a matrix."""
+    dtype, kernel = case.text("dtype"), case.text("kernel")
+    if (case.text("primitive"), case.text("step")) != ("linear", "IG") or ELEMENT_BYTES.get(dtype) != 2:
+        raise case.error("no model of this vector_matrix", "linear IG in fp16 or bf16 is modelled")
+    trans_b = kernel.endswith("transposed")
+    team = matmul_team(case, 1, layer.co, layer.ci, trans_b=trans_b, kernel=kernel, element_bytes=2)
+    return forked(case, team)[0]
 
 
 def _builder(case: Case, step: str) -> Builder:

@@ -83,7 +83,7 @@ def check_window(case: Case, layer: Layer) -> None:
 
 
 def apart(case: Case, *sizes_bytes: int) -> tuple[int, ...]:
-    """Addresses of the tensors of a layer from L1 address 0, `GAP_BYTES` or `PUBLISHED_GAP_BYTES` between them."""
+    """Addresses of the tensors of a layer from L1 address 0, with the gap of the codegen between them."""
     gap_bytes = PUBLISHED_GAP_BYTES if case.text("codegen") == PUBLISHED_CODEGEN else GAP_BYTES
     return placed(*(size_bytes + gap_bytes for size_bytes in sizes_bytes))[:-1]
 

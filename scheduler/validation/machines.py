@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 from arch.program import Action, Program
 from arch.soc import Soc
@@ -13,6 +14,8 @@ from arch.team_pricer import TeamPricer
 from arch.timing import SocTiming
 from configs.errors import PulptrainError
 from scheduler.validation.cases import Case
+from traces.events import TRANSFER
+from traces.recorder import Recorder
 
 _NOTHING = Program("nothing", ())
 
@@ -50,6 +53,11 @@ def _machine(
     return dataclasses.replace(timing, l1=l1, l2=l2)
 
 
+def with_dma(timing: SocTiming, **changes: Any) -> SocTiming:
+    """The machine with some parameters of its DMA changed."""
+    return dataclasses.replace(timing, dma=dataclasses.replace(timing.dma, **changes))
+
+
 @cache
 def _preset(soc: str, profile: str) -> SocTiming:
     return load_soc(soc, profile)
@@ -76,3 +84,14 @@ def program_cycles(timing: SocTiming, name: str, actions: Sequence[Action]) -> i
     """Cycles the master core spends on the actions, offload and completion not counted."""
     soc, overhead_cycles = _soc(timing)
     return soc.run(Program(name, tuple(actions)), effects=False).cycles - overhead_cycles
+
+
+def transfer_cycles(timing: SocTiming, name: str, actions: Sequence[Action], number: int) -> int:
+    """Cycles from start to end of transfer `number` (from 0, in order of their starts) of a program."""
+    recorder = Recorder()
+    Soc(timing, pricer_of(timing), recorder, detect_races=False).run(
+        Program(name, tuple(actions)), effects=False
+    )
+    slices = sorted((item.start_cycles, item.end_cycles) for item in recorder.slices if item.kind == TRANSFER)
+    start, end = slices[number]
+    return end - start

@@ -72,7 +72,7 @@ def validate(
     workers = default_workers() if workers is None else workers
     if not 1 <= workers <= MAX_WORKERS:
         raise InputError(f"{workers} workers", where="--workers", cure=f"1 to {MAX_WORKERS}")
-    cases = read_cases(path, found.columns, selections)
+    cases = read_cases(path, found.columns, selections, found.named_by)
     for column in group_by:
         if column not in cases[0].cells:
             cure = suggestion(column, tuple(cases[0].cells))
@@ -98,7 +98,7 @@ def validate(
     finally:
         parts.close()
     results = tuple(
-        Result(case, answer)
+        Result(case, answer, found.measured)
         for case, answer in zip(cases, answers, strict=False)
         if isinstance(answer, Prediction)
     )

@@ -18,15 +18,16 @@ CONFIGURATION = ("soc", "timing", "bank_conflicts", "fpus")
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One predicted row."""
+    """One predicted row; `column` is the one with the measured cycles."""
 
     case: Case
     prediction: Prediction
+    column: str = "cycles"
 
     @property
     def measured(self) -> int:
         """Measured cycles."""
-        return self.case.number("cycles")
+        return self.case.number(self.column)
 
     @property
     def error_percent(self) -> float:
@@ -102,12 +103,17 @@ def noise_percent(results: Sequence[Result], kind: str) -> float | None:
 
 def instructions_mape_percent(results: Sequence[Result]) -> float | None:
     """Mean absolute error of the instructions over the rows where they were counted."""
+    return _mean(instruction_errors_percent(results))
+
+
+def instruction_errors_percent(results: Sequence[Result]) -> list[float]:
+    """Absolute errors of the instructions of the rows where they were counted."""
     errors = []
     for result in results:
         counted, predicted = result.case.optional("instructions"), result.prediction.instructions
         if counted and predicted is not None:
             errors.append(100.0 * abs(predicted - counted) / counted)
-    return _mean(errors)
+    return errors
 
 
 def top1_regret_percent(results: Sequence[Result]) -> float | None:
@@ -123,12 +129,13 @@ def top1_regret_percent(results: Sequence[Result]) -> float | None:
         if len({result.case.text("kernel") for result in group}) < 2:
             continue
         chosen = min(group, key=lambda result: result.prediction.cycles)
-        best = min(_both_samples(result) for result in group)
-        regrets.append(100.0 * (_both_samples(chosen) / best - 1.0))
+        best = min(both_samples(result) for result in group)
+        regrets.append(100.0 * (both_samples(chosen) / best - 1.0))
     return _mean(regrets)
 
 
-def _both_samples(result: Result) -> float:
+def both_samples(result: Result) -> float:
+    """Mean of the two samples of a measured matmul, the one where there is no second."""
     second = result.case.optional("cycles_kernel")
     return float(result.measured) if second is None else (result.measured + second) / 2.0
 

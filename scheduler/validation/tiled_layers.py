@@ -8,7 +8,7 @@ from itertools import cycle
 from arch.isa import TeamWork
 from arch.program import Command
 from scheduler.validation.cases import CYCLES, MACHINE_COLUMNS, Case, Column
-from scheduler.validation.machines import machine_of, program_cycles
+from scheduler.validation.machines import machine_of, program_cycles, with_dma
 from scheduler.validation.mm import matmul_team
 from scheduler.validation.placement import placed
 from scheduler.validation.prediction import Prediction
@@ -17,15 +17,6 @@ from scheduler.validation.tile_loop import Tile, tile_loop
 from trainlib.kernels.catalogue import elementwise_work, matmul_work
 
 ALL_IN_L1 = "none_all_in_L1"
-
-MATMUL_TILE_CYCLES = 150
-ELEMENTWISE_TILE_CYCLES = 22
-"""Code of the measured tile loops around one tile: bounds and addresses of its boxes, on the master.
-
-Not part of the machine. Fitted: the mean of (measured - predicted) / tiles, without this code, over the
-`single_no_compute` rows of tiled-layers.csv (matmul 152, from 129 to 167; ReLU 24, SGD 20). Those rows are
-therefore no test of it; the rows that compute are.
-"""
 
 COLUMNS = (
     *MACHINE_COLUMNS,
@@ -58,7 +49,13 @@ def predict(case: Case) -> Prediction:
         for command in commands
     )
     timing = machine_of(case, l1_bytes=l1_bytes, l2_bytes=l2_bytes)
-    return Prediction(program_cycles(timing, case.id, tile_loop(tiles, double=double)))
+    code_cycles = timing.dma.transfer_code_1d_cycles
+    if matmul:
+        # Every operand of the matmul is moved as a box, also one whose rows touch.
+        code_cycles = timing.dma.transfer_code_2d_cycles
+        timing = with_dma(timing, program_1d_cycles=timing.dma.program_2d_cycles)
+    actions = tile_loop(tiles, double=double, code_cycles=code_cycles)
+    return Prediction(program_cycles(timing, case.id, actions))
 
 
 def _whole(case: Case, matmul: bool) -> TeamWork:
@@ -111,7 +108,7 @@ def _matmul_tiles(case: Case, double: bool, compute: bool) -> Iterator[Tile]:
                     b_address=b,
                     c_address=c,
                 )
-            yield Tile((*fetch_a, fetch_b), team, store, MATMUL_TILE_CYCLES)
+            yield Tile((*fetch_a, fetch_b), team, store)
             fetch_a = ()
 
 
@@ -145,7 +142,7 @@ def _elementwise_tiles(case: Case, double: bool, compute: bool) -> Iterator[Tile
         team = None
         if compute:
             team = elementwise_work(case.text("codegen"), loop, size, case.number("cores"), (x, other))
-        yield Tile(tuple(fetch), team, store, ELEMENTWISE_TILE_CYCLES)
+        yield Tile(tuple(fetch), team, store)
 
 
 def _chosen(addresses: Sequence[int], indices: tuple[int, ...]) -> list[int]:

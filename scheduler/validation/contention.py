@@ -1,0 +1,71 @@
+"""Measured set dma-contention: one transfer while other cores load from L1 without end."""
+
+from __future__ import annotations
+
+from arch.isa import CoreWork, Instruction, Loop, Op, Stream, TeamWork
+from arch.program import Action, Command, Compute, DmaStart, DmaWait
+from arch.timing import SocTiming
+from scheduler.validation.cases import MACHINE_COLUMNS, Case, Column
+from scheduler.validation.machines import machine_of, program_cycles, transfer_cycles, with_dma
+from scheduler.validation.prediction import Prediction
+
+TRAFFIC = {"seq_1of2": (4, 256), "same_word_1of2": (0, 0), "stride64B_1of2": (64, 0)}
+"""Stride of the loads of one core, and distance of the first loads of two cores, in bytes.
+
+The strides are those of the names. The distances are not documented: assumed.
+"""
+
+COVER_BYTES = 1024
+"""A transfer in front, so that the loads are under way when the one that counts begins."""
+
+COLUMNS = (
+    *MACHINE_COLUMNS,
+    Column("test", choices=("dma_vs_core_loads",)),
+    Column("dir", choices=("L2toL1", "L1toL2")),
+    Column("bytes", 4),
+    Column("traffic", choices=tuple(TRAFFIC)),
+    Column("n_traffic_cores", 0),
+    Column("dma_total_cycles", 1),
+)
+
+
+def predict(case: Case) -> Prediction:
+    """A bare push and a wait around the transfer, and what the loads add to the transfer.
+
+    The machine runs no kernel beside its master, so the transfer is timed behind another one, while the
+    master has forked the loads; without loads the same program gives what to subtract.
+    """
+    to_l1, size_bytes = case.text("dir") == "L2toL1", case.number("bytes")
+    timing = machine_of(case)
+    alone: list[Action] = [
+        DmaStart(0, commands=(Command(to_l1, 0, "l2", 0, size_bytes),)),
+        DmaWait(1, transfer=0),
+    ]
+    bare = with_dma(timing, program_1d_cycles=timing.dma.program_next_cycles)
+    total_cycles = program_cycles(bare, case.id, alone)
+    cores = case.number("n_traffic_cores")
+    if cores:
+        loads = _loads(cores, case.text("traffic"), size_bytes // 4)
+        total_cycles += _behind_another(timing, case.id, to_l1, size_bytes, loads)
+        total_cycles -= _behind_another(timing, case.id, to_l1, size_bytes, None)
+    return Prediction(total_cycles)
+
+
+def _loads(cores: int, traffic: str, trips: int) -> TeamWork:
+    """Cores 1 to `cores` load a word every other instruction."""
+    stride, apart = TRAFFIC[traffic]
+    body = (Instruction(Op.LOAD, dst=1, stream=0), Instruction(Op.ALU))
+    loop = (Instruction(Op.HWLOOP), Loop(trips, body, hardware=True))
+    works = [CoreWork(loop, (Stream(apart * core, (stride,)),)) for core in range(1, cores + 1)]
+    return TeamWork(traffic, (None, *works))
+
+
+def _behind_another(timing: SocTiming, name: str, to_l1: bool, size_bytes: int, team: TeamWork | None) -> int:
+    actions: list[Action] = [
+        DmaStart(0, commands=(Command(to_l1, 0, "l2", 0, COVER_BYTES),)),
+        DmaStart(1, commands=(Command(to_l1, COVER_BYTES, "l2", COVER_BYTES, size_bytes),)),
+    ]
+    if team is not None:
+        actions.append(Compute(2, team=team))
+    actions += [DmaWait(len(actions), transfer=0), DmaWait(len(actions) + 1, transfer=1)]
+    return transfer_cycles(timing, name, actions, 1)

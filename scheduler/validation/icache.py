@@ -1,0 +1,56 @@
+"""Measured set icache: straight-line code of growing size, in its first and in its fourth pass."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from arch.code_fetch import cold_stall_cycles
+from arch.fetch_oracle import pass_stall_cycles
+from arch.isa import CoreWork, Instruction, Op
+from arch.scoreboard import NestReader
+from arch.soc_config import load_soc
+from arch.timing import SocTiming
+from scheduler.validation.cases import Case, Column
+from scheduler.validation.prediction import Prediction
+
+COLUMNS = (
+    Column("cores", 1),
+    Column("n_nops", 1),
+    Column("code_bytes", 1),
+    Column("cold_iter0_max", 1),
+    Column("iter3_max", 1),
+)
+NAMED_BY = ("cores", "n_nops")
+
+CALLER_LINES = 4
+"""Lines of the loop that calls and times the code; they compete for the caches and are not timed. Assumed."""
+
+SEEDS = range(0, 256, 16)
+"""What the replacement register may hold at the start is not known: the mean over these."""
+
+
+@cache
+def _machine() -> SocTiming:
+    """The file names no machine; it was taken with the others."""
+    return load_soc("pulp-open", "gvsoc")
+
+
+def predict_cold(case: Case) -> Prediction:
+    """The first call: every line comes from L2."""
+    timing, instructions = _machine(), case.number("n_nops")
+    reader = NestReader(timing.core, timing.fpu, timing.l1.word_bytes)
+    nest = reader.read(CoreWork((Instruction(Op.ALU),) * instructions))
+    return Prediction(instructions + cold_stall_cycles(nest, timing.icache))
+
+
+def predict_warm(case: Case) -> Prediction:
+    """The fourth pass, line by line through both caches, their replacement register in any state."""
+    lines = case.number("code_bytes") // _machine().icache.line_bytes
+    return Prediction(case.number("n_nops") + _fourth_pass_stall_cycles(lines))
+
+
+@cache
+def _fourth_pass_stall_cycles(lines: int) -> int:
+    walk = range(lines + CALLER_LINES)
+    runs = [pass_stall_cycles([walk] * 4, _machine().icache, seed)[3] for seed in SEEDS]
+    return round(sum(runs) / len(runs) * lines / len(walk))

@@ -1,0 +1,256 @@
+"""The measured sets of the page and of the tests: which file each is in, and how far off it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scheduler.validation.statistics import Result
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSet:
+    """Rows of one file predicted by one KIND; `groups` are the columns its residuals are shown by."""
+
+    name: str
+    kind: str
+    file: str
+    groups: tuple[str, ...]
+
+    @property
+    def picture(self) -> str:
+        """File name of its picture."""
+        return f"validation-{self.name.replace(', ', '-')}.png"
+
+
+SETS = {
+    item.name: item
+    for item in (
+        MeasuredSet("mm", "mm", "mm.csv.gz", ("codegen", "cores", "fpus", "bank_conflicts")),
+        MeasuredSet("loop", "loop", "loops.csv.gz", ("kernel", "cores", "bank_conflicts")),
+        MeasuredSet("layer", "layer", "layer.csv.gz", ("primitive", "step", "cores")),
+        MeasuredSet("tutorial-anchors", "layer", "tutorial-anchors.csv.gz", ("primitive", "step", "cores")),
+        MeasuredSet("tiled", "tiled", "tiled.csv.gz", ("kernel", "buffering", "fpus", "bank_conflicts")),
+        MeasuredSet("tiled-layers", "tiled-layers", "tiled-layers.csv.gz", ("workload", "buffering")),
+        MeasuredSet("dma", "dma", "dma.csv.gz", ("test", "direction", "bank_conflicts")),
+        MeasuredSet(
+            "overlap, kernel", "overlap, kernel", "overlap.csv.gz", ("cores", "fpus", "bank_conflicts")
+        ),
+        MeasuredSet(
+            "overlap, transfers", "overlap, transfers", "overlap.csv.gz", ("cores", "fpus", "bank_conflicts")
+        ),
+        MeasuredSet(
+            "dma-contention", "dma-contention", "dma-contention.csv.gz", ("dir", "traffic", "bank_conflicts")
+        ),
+        MeasuredSet("icache, cold", "icache, cold", "icache.csv.gz", ("cores",)),
+        MeasuredSet("icache, warm", "icache, warm", "icache.csv.gz", ("cores",)),
+    )
+}
+"""Every set by its name, in the order of the page. micro.csv has no kernels and is in `micro`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Rows of a set and how far off they may be, in percent; None where nothing is asked."""
+
+    title: str
+    set: str
+    holds: Callable[[Result], bool]
+    mape_percent: float | None
+    p95_percent: float | None = None
+    bias_percent: float | None = None
+    top1_regret_percent: float | None = None
+
+
+def cores_of(result: Result) -> int:
+    """Size of the team."""
+    return result.case.number("cores")
+
+
+def undisturbed(result: Result) -> bool:
+    """Private FPUs and no bank conflicts: cores cannot be in each other's way."""
+    return result.case.text("fpus") == "private" and not result.case.number("bank_conflicts")
+
+
+def _all(result: Result) -> bool:
+    return True
+
+
+def _one_core(result: Result) -> bool:
+    return cores_of(result) == 1
+
+
+def _disturbed(result: Result) -> bool:
+    return cores_of(result) > 1 and not undisturbed(result)
+
+
+def _computes(result: Result) -> bool:
+    return not result.case.text("buffering").endswith("no_compute")
+
+
+TARGETS = (
+    Target("mm cycles, 1 core", "mm", _one_core, 1.5, 4),
+    Target(
+        "mm cycles, 8 cores, private FPUs, no conflicts",
+        "mm",
+        lambda row: cores_of(row) == 8 and undisturbed(row),
+        2.5,
+        6,
+    ),
+    Target("mm cycles, 2 to 8 cores, shared FPUs or conflicts", "mm", _disturbed, 5, 14, 2),
+    Target(
+        "mm choice of kernel, 1 core, and private FPUs without conflicts",
+        "mm",
+        lambda row: _one_core(row) or undisturbed(row),
+        None,
+        top1_regret_percent=0.5,
+    ),
+    Target("mm choice of kernel, elsewhere", "mm", _disturbed, None, top1_regret_percent=2),
+    Target("dma", "dma", _all, 3, 8),
+    Target("loops", "loop", _all, 5, 12),
+    Target("layer steps", "layer", _all, 6, 15),
+    Target("tiled, single and double buffered", "tiled", _all, 5, 10),
+    Target("icache, first pass", "icache, cold", _all, 8),
+    Target("icache, fourth pass", "icache, warm", _all, 8),
+    Target("dma-contention", "dma-contention", _all, 8),
+    Target("overlap, the kernel", "overlap, kernel", _all, 8),
+    Target("overlap, the transfers", "overlap, transfers", _all, 8),
+    Target("tiled-layers", "tiled-layers", _all, 6, 15),
+    Target("tiled-layers, only rows that compute", "tiled-layers", _computes, 6, 15),
+    Target(
+        "tutorial-anchors, 1-core layers (fitted, no test)",
+        "tutorial-anchors",
+        lambda row: _one_core(row) and row.case.text("primitive") != "tutorial_step",
+        8,
+    ),
+    Target(
+        "tutorial-anchors, 8 cores and whole step",
+        "tutorial-anchors",
+        lambda row: not _one_core(row) or row.case.text("primitive") == "tutorial_step",
+        8,
+    ),
+)
+"""What is asked of each set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Something the model leaves out, and the rows in which it shows."""
+
+    title: str
+    set: str
+    holds: Callable[[Result], bool]
+    text: str
+
+
+GAPS = (
+    Gap(
+        "Phase of the cores",
+        "mm",
+        lambda row: cores_of(row) == 8 and not undisturbed(row),
+        "With shared FPUs or bank conflicts the time of a kernel depends on the cycle in which each core "
+        "happens to start, and on what was fetched before. The model gives one answer for all of them.",
+    ),
+    Gap(
+        "First touch of the instruction caches",
+        "mm",
+        lambda row: cores_of(row) > 1 and row.measured < 1000,
+        "A warm kernel finds its code in the caches in the model; measured, code of fork and kernel push "
+        "each other out of the private cache. It shows in kernels shorter than 1,000 cycles.",
+    ),
+    Gap(
+        "Code of the master between kernels",
+        "tiled-layers",
+        lambda row: row.case.text("buffering") == "double" and row.case.text("workload") != "matmul",
+        "The code around transfers costs a constant per transfer; measured it is longer in double buffered "
+        "loops (ReLU: 39 cycles a transfer instead of 20, 17 more for every wait, 25 more for every fork), "
+        "probably because it no longer fits the private instruction cache beside the kernel. Short "
+        "elementwise tiles show it most.",
+    ),
+    Gap(
+        "Stacks in L1",
+        "dma",
+        lambda row: row.case.text("test") == "multi_core_1_each" and bool(row.case.number("bank_conflicts")),
+        "Cores that program the DMA at once meet in the banks of their stacks; only operands of kernels "
+        "contend for banks in the model.",
+    ),
+    Gap(
+        "Short 2D transfers",
+        "dma",
+        lambda row: row.case.text("test") == "2d_stride1024" and row.case.number("bytes") < 1000,
+        "The rows come from a push and a wait with addresses at hand, shorter than the calls of the runtime "
+        "that the model has.",
+    ),
+    Gap(
+        "Glue of a layer",
+        "layer",
+        lambda row: row.measured < 2000,
+        "Of the code around the passes of a layer step only the call of a matmul is modelled; it shows in "
+        "steps shorter than 2,000 cycles.",
+    ),
+)
+"""What is not modelled, and where its cost can be read."""
+
+FITTED = (
+    (
+        "Pipeline, FPU, cache and event-unit timing of the gvsoc profile",
+        "micro.csv (groups cluster_pe0, sync, offload), icache.csv (cold)",
+        "configs/soc/pulp-open.yaml, each value names its micro-benchmark; most were known from GVSoC's code",
+        "all other files",
+    ),
+    (
+        "Push and wait of a transfer",
+        "dma.csv: 1d, 1d_queued, 1d_misaligned, 2d_stride1024, short rows",
+        "configs/soc/pulp-open.yaml, dma",
+        "long rows of dma.csv, multi_core_1_each, tiled.csv, tiled-layers.csv, overlap.csv",
+    ),
+    (
+        "Series of waits, polling loop (12, 14 and 6 cycles)",
+        "dma.csv: 1d_queued, 1d_poll",
+        "scheduler/validation/dma.py and tile_loop.py; properties of the measured programs",
+        "tiled.csv",
+    ),
+    (
+        "Which wait of bidir_simultaneous is timed",
+        "dma.csv: bidir_simultaneous (4 rows)",
+        "scheduler/validation/dma.py",
+        "none",
+    ),
+    (
+        "Address code around a transfer (20 cycles 1D, 87 a box)",
+        "tiled-layers.csv: column cycles_program, mean of buffered rows",
+        "configs/soc/pulp-open.yaml, dma",
+        "column cycles of the same file: fetching, computing and their overlap",
+    ),
+    (
+        "Order of push and wait in double buffered loops",
+        "tiled-layers.csv: double_no_compute; tiled.csv: sgd, double",
+        "scheduler/validation/tile_loop.py, tiled.py",
+        "the other rows of both files",
+    ),
+    (
+        "Call of the fork wrapper (14 cycles)",
+        "layer.csv: empty fork",
+        "scheduler/validation/layer_parts.py",
+        "loops.csv, the other rows of layer.csv",
+    ),
+    (
+        "Distance of tensors in L1 (16 B), caller's lines in the caches (4)",
+        "chosen, not fitted: layer.csv is the same for 3 to 12 words; icache.csv",
+        "scheduler/validation/layer_parts.py, icache.py",
+        "",
+    ),
+    (
+        "Counts of clang-rv32 per loop level",
+        "mm.csv: instruction, load, store and branch columns of the 1-core rows of clang-rv32",
+        "configs/kernels/clang-rv32, docs/codegen.md",
+        "8-core rows of clang-rv32",
+    ),
+    (
+        "pulp-gcc7: moves, rows of blocks, first call, ReLU, im2row, 16-bit outputs",
+        "tutorial-anchors.csv: 1-core layers",
+        "configs/kernels/pulp-gcc7, each marked fitted; docs/codegen.md",
+        "8-core rows and the whole step",
+    ),
+)
+"""(what, read off which rows, where it is, what tests it)."""
