@@ -11,7 +11,7 @@ demo: $(VENV)/.demo
 	$(BIN)/pulptrain run tutorial-cnn --out out/tutorial-cnn
 
 test: $(VENV)/.test
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from arch.soc import RunResult, Soc
-
 from arch.pricing import Pricer
 from arch.program import Array, Place
+from arch.soc import RunResult, Soc
 from arch.timing import SocTiming
 from configs.errors import InputError
 from scheduler.schedule import HOME_LEVEL, Schedule
