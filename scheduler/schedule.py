@@ -79,7 +79,7 @@ def build_schedule(
         lowering = lowering_of(op)
         kernel = _kernel(op, options, lowering.default_kernel(op))
         tiler = Tiler(
-            op, graph.tensors, lowering, KernelChoice(kernel, options.codegen), options.buffer_depth
+            op, graph.tensors, lowering, KernelChoice(kernel, options.codegen, options.accumulation), options.buffer_depth
         )
         tiling = _choose(tiler, timing, pricer, options, notes)
         layout = lay_out(tiling, number)
@@ -119,7 +119,7 @@ def _choose(
     wanted = options.tile_sizes.get(tiler.op.name)
     if wanted is not None:
         return tiler.fixed(wanted, available_bytes)
-    tile_cost = TileCost(timing, pricer)
+    tile_cost = TileCost(timing, pricer, tiler.tensors)
     candidates = tiler.fitting(available_bytes)
     best = min(candidates, key=lambda tiling: (estimate_cycles(tiling, tile_cost, tiler), len(tiling.tiles)))
     if options.buffer_depth > 1 and len(candidates[0].tiles) > 1:

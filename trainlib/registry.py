@@ -9,8 +9,21 @@ from typing import TypeVar
 from configs.errors import UnsupportedLayerError
 from configs.suggest import suggestion
 from trainlib.graph import Op
-from trainlib.primitives import conv2d, flatten, linear, mse, relu, sgd, softmax_cross_entropy
+from trainlib.primitives import (
+    accumulate,
+    add,
+    cast,
+    conv2d,
+    flatten,
+    layout,
+    linear,
+    mse,
+    relu,
+    sgd,
+    softmax_cross_entropy,
+)
 from trainlib.primitives.definition import (
+    InternalPrimitive,
     LayerPrimitive,
     LossPrimitive,
     OptimizerPrimitive,
@@ -19,21 +32,23 @@ from trainlib.primitives.definition import (
 )
 from trainlib.steps import StepLowering
 
-PRIMITIVES: Mapping[str, Primitive] = MappingProxyType(
-    {
-        primitive.name: primitive
-        for primitive in (
-            conv2d.PRIMITIVE,
-            linear.PRIMITIVE,
-            relu.PRIMITIVE,
-            flatten.PRIMITIVE,
-            softmax_cross_entropy.PRIMITIVE,
-            mse.PRIMITIVE,
-            sgd.PRIMITIVE,
-        )
-    }
+_ALL: tuple[Primitive, ...] = (
+    conv2d.PRIMITIVE,
+    linear.PRIMITIVE,
+    relu.PRIMITIVE,
+    flatten.PRIMITIVE,
+    add.PRIMITIVE,
+    softmax_cross_entropy.PRIMITIVE,
+    mse.PRIMITIVE,
+    sgd.PRIMITIVE,
+    # Put into the graph by its builder.
+    cast.PRIMITIVE,
+    layout.PRIMITIVE,
+    accumulate.PRIMITIVE,
 )
-"""Every primitive by name. A new one is a file in trainlib/primitives and a line here."""
+
+PRIMITIVES: Mapping[str, Primitive] = MappingProxyType({primitive.name: primitive for primitive in _ALL})
+"""Every primitive by name. A new one is a file in trainlib/primitives and a line above."""
 
 _Kind = TypeVar("_Kind", LayerPrimitive, LossPrimitive, OptimizerPrimitive)
 
@@ -42,7 +57,11 @@ def _find(kind: type[_Kind], word: str, name: str, where: str | None) -> _Kind:
     found = PRIMITIVES.get(name)
     if isinstance(found, kind):
         return found
-    known = sorted(key for key, primitive in PRIMITIVES.items() if isinstance(primitive, kind))
+    known = sorted(
+        key
+        for key, primitive in PRIMITIVES.items()
+        if isinstance(primitive, kind) and not getattr(primitive, "internal", False)
+    )
     raise UnsupportedLayerError(
         f"there is no {word} called '{name}'", where=where, cure=suggestion(name, known)
     )
@@ -63,17 +82,24 @@ def optimizer_primitive(name: str, where: str | None = None) -> OptimizerPrimiti
     return _find(OptimizerPrimitive, "optimizer", name, where)
 
 
+def is_internal(primitive: Primitive) -> bool:
+    """Whether only the graph builder uses it."""
+    return isinstance(primitive, InternalPrimitive) or (
+        isinstance(primitive, LayerPrimitive) and primitive.internal
+    )
+
+
 def step_of(op: Op) -> Step:
     """The step definition of an op: its reference and its lowering; UnsupportedLayerError if unknown."""
     primitive = PRIMITIVES.get(op.primitive)
-    step = primitive.steps.get(op.step) if primitive is not None else None
-    if step is None:
-        raise UnsupportedLayerError(
-            f"primitive '{op.primitive}' has no step {op.step}",
-            where=op.name,
-            cure="primitives: " + ", ".join(sorted(PRIMITIVES)),
-        )
-    return step
+    for step in primitive.steps if primitive is not None else ():
+        if step.name == op.step:
+            return step
+    raise UnsupportedLayerError(
+        f"primitive '{op.primitive}' has no step {op.step}",
+        where=op.name,
+        cure="primitives: " + ", ".join(sorted(PRIMITIVES)),
+    )
 
 
 def lowering_of(op: Op) -> StepLowering:

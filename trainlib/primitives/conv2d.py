@@ -3,7 +3,8 @@
 Matmul extents per step as in PULP-TrainLib: FW (N=co, K=ci·hk·wk, M=ho·wo, B transposed), WG (N=co, K=ho·wo,
 M=ci·hk·wk), IG (N=ci, K=co·hk·wk, M=hi·wi, B transposed) over the im2row of the output gradient and the
 weights block-transposed and rotated. The library's own WG ignores padding and its IG padding and stride
-(found by running it); here all three are what the mathematics says.
+(found by running it); here all three are what the mathematics says. Kernels work on one sample at a time: a
+tile calls them once per sample, and WG adds up the samples of the batch.
 """
 
 from __future__ import annotations
@@ -13,10 +14,18 @@ from typing import Any
 
 from arch.isa import TeamWork
 from configs.errors import ShapeError
+from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
 from trainlib.kernels import catalogue
 from trainlib.primitives import conv2d_reference as reference
-from trainlib.primitives.calls import matmul_call
+from trainlib.primitives import nests
+from trainlib.primitives.calls import (
+    accumulated_matmul_calls,
+    batch_extent,
+    batch_range,
+    box,
+    matmul_call,
+)
 from trainlib.primitives.conv_geometry import (
     ConvGeometry,
     Pads,
@@ -27,8 +36,18 @@ from trainlib.primitives.conv_geometry import (
     im2row,
     im2row_of_gradient,
 )
-from trainlib.primitives.definition import LayerPrimitive, LayerShapes, Shape, Step
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask
+from trainlib.primitives.definition import (
+    Example,
+    LayerPlan,
+    LayerPrimitive,
+    NotNegative,
+    Parameter,
+    Positive,
+    Refused,
+    Step,
+    he_uniform,
+)
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Scratch, TileTask, part
 
 ROWS = "im2row"
 """Name of the scratch buffer of the im2row matrix."""
@@ -37,26 +56,28 @@ TRANSPOSED = "weights_transposed"
 """Name of the scratch buffer of the block-transposed weights."""
 
 
-def _shapes(attributes: Mapping[str, Any], input_shape: Shape, where: str) -> LayerShapes:
-    if len(input_shape) != 3:
+PARTIAL = "dw_of_sample"
+"""Name of the scratch buffer of the weight gradient of one further sample of a batch."""
+
+
+class _Schema(LayerSchema):
+    out_channels: Positive
+    kernel: Positive
+    padding: NotNegative = 0
+    stride: Positive = 1
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    shape = inputs[0].shape
+    if len(shape) != 4:
         raise ShapeError(
-            f"conv2d needs an image (channels, height, width), its input has shape {input_shape}",
+            f"conv2d needs an image (channels, height, width), its input has shape {shape[1:]}",
             where=where,
             cure="put it before flatten and linear",
         )
-    ci, hi, wi = input_shape
-    co, stride, padding = (
-        attributes["out_channels"],
-        attributes.get("stride", 1),
-        attributes.get("padding", 0),
-    )
+    batch, ci, hi, wi = shape
+    co, stride, padding = attributes["out_channels"], attributes["stride"], attributes["padding"]
     hk = wk = attributes["kernel"]
-    if co < 1 or hk < 1 or stride < 1 or padding < 0:
-        raise ShapeError(
-            f"out_channels {co}, kernel {hk}, stride {stride} must be at least 1, padding {padding} "
-            "at least 0",
-            where=where,
-        )
     if padding >= hk:
         raise ShapeError(
             f"padding {padding} is not smaller than the kernel {hk}x{wk}: some outputs would see only zeros",
@@ -71,10 +92,11 @@ def _shapes(attributes: Mapping[str, Any], input_shape: Shape, where: str) -> La
         )
     ho, wo = (hi + 2 * padding - hk) // stride + 1, (wi + 2 * padding - wk) // stride + 1
     resolved = {"ci": ci, "hi": hi, "wi": wi, "co": co, "ho": ho, "wo": wo, "hk": hk, "wk": wk}
-    return LayerShapes(
-        output=(co, ho, wo),
-        weight=(co, ci, hk, wk),
-        attributes={**resolved, "stride": stride, "pads": (padding,) * 4},
+    weight = (co, ci, hk, wk)
+    return LayerPlan(
+        (batch, co, ho, wo),
+        {"w": Parameter(weight, he_uniform(weight))},
+        attributes={**resolved, "batch": batch, "stride": stride, "pads": (padding,) * 4},
     )
 
 
@@ -85,29 +107,32 @@ def _forward_rows(geometry: ConvGeometry, outputs: Extent) -> Span:
 
 
 def _im2row_call(
-    geometry: ConvGeometry, choice: KernelChoice, source: str, channels: int, span: Span, rows: int
+    geometry: ConvGeometry, choice: KernelChoice, source: str, channels: int, span: Span, rows: int, dtype: str
 ) -> KernelCall:
     """The im2row of `channels` x `span` rows of the input for `rows` output rows."""
     left, right = geometry.pads[2:]
     pads: Pads = (span.before, span.after, left, right)
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        return catalogue.im2row_work(
-            choice.codegen,
-            mode="FW",
-            ci=channels,
-            hi=span.count,
-            wi=geometry.wi,
-            hk=geometry.hk,
-            wk=geometry.wk,
-            ho=rows,
-            wo=geometry.wo,
-            stride=geometry.stride,
-            pads=pads,
-            cores=cores,
-            source_address=addresses[source],
-            target_address=addresses[ROWS],
-        )
+        def build(places: Sequence[int]) -> TeamWork:
+            return catalogue.im2row_work(
+                choice.codegen,
+                mode="FW",
+                ci=channels,
+                hi=span.count,
+                wi=geometry.wi,
+                hk=geometry.hk,
+                wk=geometry.wk,
+                ho=rows,
+                wo=geometry.wo,
+                stride=geometry.stride,
+                pads=pads,
+                cores=cores,
+                source_address=places[0],
+                target_address=places[1],
+            )
+
+        return nests.for_dtype(build, (addresses[source], addresses[ROWS]), dtype)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         matrix = im2row(
@@ -134,44 +159,61 @@ class _Conv2d:
 
 
 class _Forward(_Conv2d):
-    """FW: C = y [co x ho·wo] = W · im2row(x)ᵀ; channels and image rows of y may be cut."""
+    """FW: C = y [co x ho·wo] = W · im2row(x)ᵀ; samples, channels and image rows of y may be cut."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Output channels, then output rows."""
-        return {"co": op.attributes["co"], "ho": op.attributes["ho"]}
+        """Samples, output channels, output rows."""
+        attributes = op.attributes
+        return {**batch_extent(attributes["batch"]), "co": attributes["co"], "ho": attributes["ho"]}
 
     def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
         """One patch per output element."""
         geometry = ConvGeometry.of(op.attributes)
-        return geometry.co * geometry.ho * geometry.wo * geometry.forward_k
+        return int(op.attributes["batch"]) * geometry.co * geometry.ho * geometry.wo * geometry.forward_k
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """Input rows with their halo, some filters; im2row, matmul."""
+        """Input rows with their halo, some filters; per sample im2row, matmul."""
         geometry = ConvGeometry.of(op.attributes)
-        x, w = op.inputs
-        (y,) = op.outputs
+        samples = batch_range(ranges, op.attributes["batch"])
         channels, outputs = ranges["co"], ranges["ho"]
         n, rows = channels[1] - channels[0], outputs[1] - outputs[0]
         span = _forward_rows(geometry, outputs)
         k, m = geometry.forward_k, rows * geometry.wo
-        product = matmul_call(
-            choice, a=w, b=ROWS, c=y, n=n, k=k, m=m, trans_b=True, c_shape=(n, rows, geometry.wo)
-        )
+        dtype = tensors[op["y"]].dtype
+        calls: list[KernelCall] = []
+        for sample in range(samples[1] - samples[0]):
+            calls.append(
+                _im2row_call(geometry, choice, part("x", sample), geometry.ci, span, rows, dtype)
+            )
+            calls.append(
+                matmul_call(
+                    choice,
+                    a="w",
+                    b=ROWS,
+                    c=part("y", sample),
+                    n=n,
+                    k=k,
+                    m=m,
+                    trans_b=True,
+                    c_shape=(n, rows, geometry.wo),
+                    dtype=dtype,
+                )
+            )
         return TileTask(
             inputs=(
-                Operand(x, ((0, geometry.ci), span.rows, (0, geometry.wi))),
-                Operand(w, (channels, (0, geometry.ci), (0, geometry.hk), (0, geometry.wk))),
+                box(op, "x", samples, (0, geometry.ci), span.rows, (0, geometry.wi)),
+                box(op, "w", channels, (0, geometry.ci), (0, geometry.hk), (0, geometry.wk)),
             ),
-            outputs=(Operand(y, (channels, outputs, (0, geometry.wo))),),
-            scratch=(Scratch(ROWS, (m, k)),),
-            calls=(_im2row_call(geometry, choice, x, geometry.ci, span, rows), product),
+            outputs=(box(op, "y", samples, channels, outputs, (0, geometry.wo)),),
+            scratch=(Scratch(ROWS, (m, k), dtype),),
+            calls=tuple(calls),
         )
 
 
 class _WeightGradient(_Conv2d):
-    """WG: C = dW [co x ci·hk·wk] = dy · im2row(x); output and input channels may be cut."""
+    """WG: C = dW [co x ci·hk·wk] = sum over the batch of dy · im2row(x); both kinds of channels may be cut."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """Output channels, then input channels."""
@@ -180,86 +222,115 @@ class _WeightGradient(_Conv2d):
     def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
         """The same number as FW."""
         geometry = ConvGeometry.of(op.attributes)
-        return geometry.co * geometry.ho * geometry.wo * geometry.forward_k
+        return int(op.attributes["batch"]) * geometry.co * geometry.ho * geometry.wo * geometry.forward_k
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """Some input channels and some channels of dy, all rows of both; im2row, matmul."""
+        """Some input channels and some channels of dy of all samples, all rows; im2row, matmul, add."""
         geometry = ConvGeometry.of(op.attributes)
-        x, dy = op.inputs
-        (dw,) = op.outputs
+        batch = op.attributes["batch"]
         targets, sources = ranges["co"], ranges["ci"]
         n, channels = targets[1] - targets[0], sources[1] - sources[0]
         span = _forward_rows(geometry, (0, geometry.ho))
         k, m = geometry.ho * geometry.wo, channels * geometry.hk * geometry.wk
-        product = matmul_call(
-            choice,
-            a=dy,
-            b=ROWS,
-            c=dw,
-            n=n,
-            k=k,
-            m=m,
-            trans_b=False,
-            c_shape=(n, channels, geometry.hk, geometry.wk),
-        )
+        shape = (n, channels, geometry.hk, geometry.wk)
+        dtype = tensors[op["dw"]].dtype
+        terms = [
+            (
+                (
+                    _im2row_call(
+                        geometry, choice, part("x", sample), channels, span, geometry.ho, dtype
+                    ),
+                ),
+                part("dy", sample),
+                ROWS,
+            )
+            for sample in range(batch)
+        ]
+        scratch = (Scratch(ROWS, (k, m), dtype),)
+        if batch > 1:
+            scratch = (*scratch, Scratch(PARTIAL, shape, dtype))
         return TileTask(
             inputs=(
-                Operand(x, (sources, span.rows, (0, geometry.wi))),
-                Operand(dy, (targets, (0, geometry.ho), (0, geometry.wo))),
+                box(op, "x", (0, batch), sources, span.rows, (0, geometry.wi)),
+                box(op, "dy", (0, batch), targets, (0, geometry.ho), (0, geometry.wo)),
             ),
-            outputs=(Operand(dw, (targets, sources, (0, geometry.hk), (0, geometry.wk))),),
-            scratch=(Scratch(ROWS, (k, m)),),
-            calls=(_im2row_call(geometry, choice, x, channels, span, geometry.ho), product),
+            outputs=(box(op, "dw", targets, sources, (0, geometry.hk), (0, geometry.wk)),),
+            scratch=scratch,
+            calls=accumulated_matmul_calls(
+                choice,
+                terms,
+                c="dw",
+                scratch=PARTIAL,
+                n=n,
+                k=k,
+                m=m,
+                trans_b=False,
+                c_shape=shape,
+                dtype=dtype,
+            ),
         )
 
 
 class _InputGradient(_Conv2d):
-    """IG: C = dx [ci x hi·wi] = Wbt · im2row(dy)ᵀ; input channels and image rows of dx may be cut."""
+    """IG: C = dx [ci x hi·wi] = Wbt · im2row(dy)ᵀ; samples, input channels and image rows of dx may be cut."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Input channels, then input rows."""
-        return {"ci": op.attributes["ci"], "hi": op.attributes["hi"]}
+        """Samples, input channels, input rows."""
+        attributes = op.attributes
+        return {**batch_extent(attributes["batch"]), "ci": attributes["ci"], "hi": attributes["hi"]}
 
     def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
         """One patch of dy per input element, zeros of the virtual padding and dilation included."""
         geometry = ConvGeometry.of(op.attributes)
-        return geometry.ci * geometry.hi * geometry.wi * geometry.gradient_k
+        return int(op.attributes["batch"]) * geometry.ci * geometry.hi * geometry.wi * geometry.gradient_k
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """Rows of dy that reach these rows, some channels of W; im2row, block transpose, matmul."""
+        """Rows of dy that reach these rows, some channels of W; im2row, block transpose (once), matmul."""
         geometry = ConvGeometry.of(op.attributes)
-        dy, w = op.inputs
-        (dx,) = op.outputs
+        samples = batch_range(ranges, op.attributes["batch"])
         sources, inputs = ranges["ci"], ranges["hi"]
         n, rows = sources[1] - sources[0], inputs[1] - inputs[0]
         span = gradient_span(
             inputs, stride=geometry.stride, before=geometry.pads[0], kernel=geometry.hk, size=geometry.ho
         )
         k, m = geometry.gradient_k, rows * geometry.wi
-        product = matmul_call(
-            choice, a=TRANSPOSED, b=ROWS, c=dx, n=n, k=k, m=m, trans_b=True, c_shape=(n, rows, geometry.wi)
-        )
+        dtype = tensors[op["dx"]].dtype
+        calls: list[KernelCall] = []
+        for sample in range(samples[1] - samples[0]):
+            calls.append(_gradient_im2row_call(geometry, choice, part("dy", sample), span, rows, dtype))
+            if sample == 0:
+                calls.append(_transpose_call(geometry, choice, n, dtype))
+            calls.append(
+                matmul_call(
+                    choice,
+                    a=TRANSPOSED,
+                    b=ROWS,
+                    c=part("dx", sample),
+                    n=n,
+                    k=k,
+                    m=m,
+                    trans_b=True,
+                    c_shape=(n, rows, geometry.wi),
+                    dtype=dtype,
+                )
+            )
         return TileTask(
             inputs=(
-                Operand(dy, ((0, geometry.co), span.rows, (0, geometry.wo))),
-                Operand(w, ((0, geometry.co), sources, (0, geometry.hk), (0, geometry.wk))),
+                box(op, "dy", samples, (0, geometry.co), span.rows, (0, geometry.wo)),
+                box(op, "w", (0, geometry.co), sources, (0, geometry.hk), (0, geometry.wk)),
             ),
-            outputs=(Operand(dx, (sources, inputs, (0, geometry.wi))),),
-            scratch=(Scratch(ROWS, (m, k)), Scratch(TRANSPOSED, (n, k))),
-            calls=(
-                _gradient_im2row_call(geometry, choice, dy, span, rows),
-                _transpose_call(geometry, choice, w, n),
-                product,
-            ),
+            outputs=(box(op, "dx", samples, sources, inputs, (0, geometry.wi)),),
+            scratch=(Scratch(ROWS, (m, k), dtype), Scratch(TRANSPOSED, (n, k), dtype)),
+            calls=tuple(calls),
         )
 
 
 def _gradient_im2row_call(
-    geometry: ConvGeometry, choice: KernelChoice, source: str, span: Span, rows: int
+    geometry: ConvGeometry, choice: KernelChoice, source: str, span: Span, rows: int, dtype: str
 ) -> KernelCall:
     """The im2row of `span` rows of the output gradient for `rows` input rows (mode 1 of the library)."""
     left = geometry.wk - 1 - geometry.pads[2]
@@ -267,22 +338,25 @@ def _gradient_im2row_call(
     up, down = geometry.hk - 1 - span.before, geometry.hk - 1 - span.after
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        return catalogue.im2row_work(
-            choice.codegen,
-            mode="IG",
-            ci=geometry.co,
-            hi=rows,
-            wi=geometry.wi,
-            hk=geometry.hk,
-            wk=geometry.wk,
-            ho=span.count,
-            wo=geometry.wo,
-            stride=geometry.stride,
-            pads=(up, down, *geometry.pads[2:]),
-            cores=cores,
-            source_address=addresses[source],
-            target_address=addresses[ROWS],
-        )
+        def build(places: Sequence[int]) -> TeamWork:
+            return catalogue.im2row_work(
+                choice.codegen,
+                mode="IG",
+                ci=geometry.co,
+                hi=rows,
+                wi=geometry.wi,
+                hk=geometry.hk,
+                wk=geometry.wk,
+                ho=span.count,
+                wo=geometry.wo,
+                stride=geometry.stride,
+                pads=(up, down, *geometry.pads[2:]),
+                cores=cores,
+                source_address=places[0],
+                target_address=places[1],
+            )
+
+        return nests.for_dtype(build, (addresses[source], addresses[ROWS]), dtype)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         matrix = im2row_of_gradient(
@@ -300,37 +374,57 @@ def _gradient_im2row_call(
     return KernelCall("im2row", (source,), (ROWS,), work, function)
 
 
-def _transpose_call(geometry: ConvGeometry, choice: KernelChoice, source: str, channels: int) -> KernelCall:
+def _transpose_call(geometry: ConvGeometry, choice: KernelChoice, channels: int, dtype: str) -> KernelCall:
     """Weights [co, channels, hk, wk] to [channels, co·hk·wk], rotated."""
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        return catalogue.blocktransp_work(
-            choice.codegen,
-            co=geometry.co,
-            ci=channels,
-            hk=geometry.hk,
-            wk=geometry.wk,
-            cores=cores,
-            source_address=addresses[source],
-            target_address=addresses[TRANSPOSED],
-        )
+        def build(places: Sequence[int]) -> TeamWork:
+            return catalogue.blocktransp_work(
+                choice.codegen,
+                co=geometry.co,
+                ci=channels,
+                hk=geometry.hk,
+                wk=geometry.wk,
+                cores=cores,
+                source_address=places[0],
+                target_address=places[1],
+            )
+
+        return nests.for_dtype(build, (addresses["w"], addresses[TRANSPOSED]), dtype)
 
     return KernelCall(
-        "blocktransp", (source,), (TRANSPOSED,), work, lambda arrays: (block_transpose(arrays[0]),)
+        "blocktransp", ("w",), (TRANSPOSED,), work, lambda arrays: (block_transpose(arrays[0]),)
     )
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], x: Any, w: Any) -> Any:
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
     padding = (attributes["pads"][0], attributes["pads"][2])
-    return torch.nn.functional.conv2d(x, w, stride=attributes["stride"], padding=padding)
+    return torch.nn.functional.conv2d(
+        tensors["x"], tensors["w"], stride=attributes["stride"], padding=padding
+    )
 
 
 PRIMITIVE = LayerPrimitive(
     name="conv2d",
-    shapes=_shapes,
-    batched=reference.batched,
+    schema=_Schema,
+    plan=_plan,
+    steps=(
+        Step("FW", ("x", "w"), ("y",), reference.forward, _Forward()),
+        Step("WG", ("x", "dy"), ("dw",), reference.weight_gradient, _WeightGradient()),
+        Step("IG", ("dy", "w"), ("dx",), reference.input_gradient, _InputGradient()),
+    ),
     torch_forward=_torch_forward,
-    forward=Step(("x", "w"), ("y",), reference.forward, _Forward()),
-    weight_gradient=Step(("x", "dy"), ("dw",), reference.weight_gradient, _WeightGradient()),
-    input_gradient=Step(("dy", "w"), ("dx",), reference.input_gradient, _InputGradient()),
+    examples=(
+        Example({"out_channels": 3, "kernel": 3}, ((2, 6, 5),)),
+        Example({"out_channels": 2, "kernel": 3, "padding": 1, "stride": 2}, ((3, 7, 6),)),
+        Example({"out_channels": 2, "kernel": 5, "padding": 2}, ((1, 6, 7),)),
+        Example({"out_channels": 2, "kernel": 1, "stride": 3}, ((2, 6, 6),)),
+    ),
+    refused=(
+        Refused({"out_channels": 2, "kernel": 9}, ((1, 8, 8),), "kernel 9x9 is larger than the padded input"),
+        Refused({"out_channels": 2, "kernel": 3, "padding": 3}, ((1, 8, 8),), "padding 3 is not smaller"),
+        Refused({"out_channels": 0, "kernel": 3}, ((1, 8, 8),), "out_channels"),
+        Refused({"out_channels": 2, "kernel": 3, "stride": 0}, ((1, 8, 8),), "stride"),
+        Refused({"out_channels": 2, "kernel": 3}, ((8,),), "needs an image"),
+    ),
 )

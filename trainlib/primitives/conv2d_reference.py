@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from trainlib.graph import Op
 from trainlib.primitives.conv_geometry import ConvGeometry
+from trainlib.primitives.definition import Values
 from trainlib.steps import Array
 
 
@@ -21,40 +19,30 @@ def _windows(images: Array, geometry: ConvGeometry) -> Array:
     return windows[..., :: geometry.stride, :: geometry.stride, :, :]
 
 
-def batched(attributes: Mapping[str, Any], arrays: Sequence[Array]) -> Array:
-    """Forward of images [batch, ci, hi, wi] with weight [co, ci, hk, wk] -> [batch, co, ho, wo]."""
-    images, weight = arrays
-    windows = _windows(images, ConvGeometry.of(attributes))
-    result: Array = np.einsum("bcyxhw,ochw->boyx", windows, weight, optimize=True)
-    return result
+def forward(op: Op, values: Values) -> Values:
+    """Images x [n, ci, hi, wi], w [co, ci, hk, wk] -> y [n, co, ho, wo]."""
+    windows = _windows(values["x"], ConvGeometry.of(op.attributes))
+    return {"y": np.einsum("bcyxhw,ochw->boyx", windows, values["w"], optimize=True)}
 
 
-def forward(op: Op, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    """(x, w) -> y."""
-    x, weight = arrays
-    return (batched(op.attributes, (x[np.newaxis], weight))[0],)
+def weight_gradient(op: Op, values: Values) -> Values:
+    """(x, dy) -> dw, summed over the batch."""
+    windows = _windows(values["x"], ConvGeometry.of(op.attributes))
+    return {"dw": np.einsum("boyx,bcyxhw->ochw", values["dy"], windows, optimize=True)}
 
 
-def weight_gradient(op: Op, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    """(x, dy) -> dw."""
-    x, gradient = arrays
-    windows = _windows(x, ConvGeometry.of(op.attributes))
-    return (np.einsum("oyx,cyxhw->ochw", gradient, windows, optimize=True),)
-
-
-def input_gradient(op: Op, arrays: Sequence[Array]) -> tuple[Array, ...]:
+def input_gradient(op: Op, values: Values) -> Values:
     """(dy, w) -> dx: each output pixel scatters its gradient through the kernel."""
-    gradient, weight = arrays
+    gradient, weight = values["dy"], values["w"]
     geometry = ConvGeometry.of(op.attributes)
     up, down, left, right = geometry.pads
     stride = geometry.stride
-    padded = np.zeros(
-        (geometry.ci, geometry.hi + up + down, geometry.wi + left + right), dtype=gradient.dtype
-    )
-    taps = np.einsum("oyx,ochw->hwcyx", gradient, weight, optimize=True)
+    shape = (len(gradient), geometry.ci, geometry.hi + up + down, geometry.wi + left + right)
+    padded = np.zeros(shape, dtype=gradient.dtype)
+    taps = np.einsum("boyx,ochw->hwbcyx", gradient, weight, optimize=True)
     for h in range(geometry.hk):
         for w in range(geometry.wk):
             rows = slice(h, h + (geometry.ho - 1) * stride + 1, stride)
             columns = slice(w, w + (geometry.wo - 1) * stride + 1, stride)
-            padded[:, rows, columns] += taps[h, w]
-    return (np.ascontiguousarray(padded[:, up : up + geometry.hi, left : left + geometry.wi]),)
+            padded[:, :, rows, columns] += taps[h, w]
+    return {"dx": np.ascontiguousarray(padded[:, :, up : up + geometry.hi, left : left + geometry.wi])}

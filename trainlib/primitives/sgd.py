@@ -1,32 +1,37 @@
-"""SGD without momentum or decay: w_updated = w - learning_rate · dw, fp32."""
+"""SGD without momentum or decay: w_updated = w - learning_rate · dw."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
 
+from configs.model_file import OptimizerSchema
 from trainlib.graph import Op
-from trainlib.primitives.calls import ElementwiseLowering
-from trainlib.primitives.definition import OptimizerPrimitive, Step
-from trainlib.steps import Array
+from trainlib.primitives.calls import ElementwiseLowering, Function
+from trainlib.primitives.definition import Example, OptimizerPrimitive, Step, Values
 
 
-def _tile(op: Op) -> Callable[[Sequence[Array]], Sequence[Array]]:
+def _tile(op: Op) -> Function:
     rate = np.float32(op.attributes["learning_rate"])
     return lambda arrays: (arrays[0] - rate * arrays[1],)
 
 
-def _reference(op: Op, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    weight, gradient = arrays
-    step = np.multiply(gradient, -op.attributes["learning_rate"], dtype=np.float64)
-    return (np.add(weight, step).astype(np.float32),)
+def _reference(op: Op, values: Values) -> Values:
+    step = np.multiply(values["dw"], -op.attributes["learning_rate"], dtype=np.float64)
+    return {"w_updated": np.add(values["w"], step).astype(np.float32)}
 
 
 PRIMITIVE = OptimizerPrimitive(
     name="sgd",
-    step=Step(("w", "dw"), ("w_updated",), _reference, ElementwiseLowering("sgd", _tile, in_place=True)),
+    schema=OptimizerSchema,
+    step=Step(
+        "UPD",
+        ("w", "dw"),
+        ("w_updated",),
+        _reference,
+        ElementwiseLowering("sgd", _tile, in_place=True, batched=False),
+    ),
     torch_optimizer=lambda torch, parameters, attributes: torch.optim.SGD(
         parameters, lr=attributes["learning_rate"]
     ),
+    examples=(Example({"learning_rate": 0.1}, ((4, 3),)), Example({"learning_rate": 0.01}, ((5,),))),
 )
