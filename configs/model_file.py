@@ -98,10 +98,10 @@ class OptimizerSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model file: `input_shape` is that of one sample, (C, H, W), (L, C) or (C,); `batch` samples make an input.
+    """A model file: `input_shape` is that of one sample, (C, H, W), (L, C) or (C,), of `batch` samples.
 
-    `dataset` is one of `DATASETS`; `source` cites where the network comes from. `dtype` (fp32, fp16, bf16) and
-    `layout` (CHW, HWC) hold for layers that do not say otherwise. `where` is ``file:line`` of the file.
+    `dataset` is one of `DATASETS`; `source` cites where the network comes from. `dtype` (fp32, fp16, bf16)
+    and `layout` (CHW, HWC) hold for layers that do not say otherwise. `where` is ``file:line`` of the file.
     `input_classes` > 0 means an integer input (word numbers) below it.
     """
 
@@ -146,8 +146,8 @@ class _Model(Schema):
 def load_model(name_or_path: str | Path) -> ModelSpec:
     """Load a model by installed name or by the path of a YAML file.
 
-    Raises `ConfigError` with ``file:line`` for unknown, missing or duplicate keys, unknown data sets and values
-    out of range. What layers, loss and optimizer say is checked by `trainlib.training.build_training_graph`.
+    Raises `ConfigError` with ``file:line`` for unknown, missing or duplicate keys, unknown data sets and
+    values out of range. What layers, loss and optimizer say is checked when the training graph is built.
     """
     node = open_config("models", name_or_path)
     header = validate(_Model, node, "the model")

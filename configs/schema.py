@@ -50,9 +50,7 @@ def validate(schema: type[SchemaT], node: Node, what: str) -> SchemaT:
         raise _config_error(error, node, what) from None
 
 
-def validate_values(
-    schema: type[SchemaT], values: Mapping[str, Any], what: str, where: str
-) -> SchemaT:
+def validate_values(schema: type[SchemaT], values: Mapping[str, Any], what: str, where: str) -> SchemaT:
     """As `validate`, for values that come from an option or from Python and not from a file."""
     known = tuple(schema.model_fields)
     for key in values:

@@ -80,9 +80,9 @@ def tensor_lifetimes(graph: TrainingGraph) -> dict[str, Request]:
     """Lifetime of each stored tensor in op numbers.
 
     Op numbers run from 0; the number of ops stands for "after the iteration". Given tensors (inputs, labels,
-    random numbers, weights, buffers, optimizer states) live from 0 until after it, the loss, the network's output and the weight gradients from their first use
-    until after it, so that they can be read; the rest from first write to last read. An alias has no storage
-    of its own: its uses lengthen the life of its target.
+    random numbers, weights, buffers, optimizer states) live from 0 until after it, the graph's results (loss,
+    output, weight gradients) from their first use until after it, so that they can be read; the rest from
+    first write to last read. An alias has no storage of its own: its uses lengthen the life of its target.
     """
     after = len(graph.ops)
     uses: dict[str, list[int]] = {}

@@ -97,10 +97,7 @@ class ProgramBuilder:
             if ahead and len(stores) == ahead:
                 self._wait_for_stores(loop, stores.popleft())
             stores.append(
-                [
-                    self._store(loop, tile, operand, outputs[operand.name].address)
-                    for operand in task.outputs
-                ]
+                [self._store(loop, tile, operand, outputs[operand.name].address) for operand in task.outputs]
             )
             if ahead == 0:
                 self._wait_for_stores(loop, stores.popleft())

@@ -79,7 +79,11 @@ def build_schedule(
         lowering = lowering_of(op)
         kernel = _kernel(op, options, lowering.default_kernel(op))
         tiler = Tiler(
-            op, graph.tensors, lowering, KernelChoice(kernel, options.codegen, options.accumulation), options.buffer_depth
+            op,
+            graph.tensors,
+            lowering,
+            KernelChoice(kernel, options.codegen, options.accumulation),
+            options.buffer_depth,
         )
         tiling = _choose(tiler, timing, pricer, options, notes)
         layout = lay_out(tiling, number)

@@ -185,7 +185,8 @@ class Tiler:
             where=f"{self.op.name}, tile {sizes or 'whole'}, buffer depth {self.buffer_depth}",
             contributors=tuple(
                 Contributor(
-                    f"{self.op.roles.get(buffer.name, buffer.name)} ({buffer.role}, {buffer.slots} x {buffer.slot_bytes} B)",
+                    f"{self.op.roles.get(buffer.name, buffer.name)} "
+                    f"({buffer.role}, {buffer.slots} x {buffer.slot_bytes} B)",
                     buffer.size_bytes,
                 )
                 for buffer in buffers

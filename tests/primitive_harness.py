@@ -17,20 +17,13 @@ import numpy as np
 from arch.isa import TeamWork
 from trainlib.graph import Op, TrainingGraph
 from trainlib.kernels import catalogue
-from trainlib.numerics import dtype_named, is_float, rounded, tolerance
+from trainlib.numerics import dtype_named, is_float, tolerance
 from trainlib.oracle_torch import evaluate_torch, torch_available
-from trainlib.primitives.definition import (
-    Example,
-    InputCase,
-    LayerPrimitive,
-    LossPrimitive,
-    OptimizerPrimitive,
-)
+from trainlib.primitives.definition import Example, LossPrimitive, OptimizerPrimitive
 from trainlib.reference import evaluate
 from trainlib.registry import PRIMITIVES, lowering_of, step_of
+from trainlib.single import single
 from trainlib.steps import KernelChoice, find_part
-from trainlib.training import build_layer_graph, build_loss_graph, build_update_graph, initial_value
-from trainlib.training_data import random_tensors
 
 CODEGEN = catalogue.codegen_names()[0]
 
@@ -69,61 +62,13 @@ def all_cases() -> list[Case]:
     return [case for primitive in PRIMITIVES.values() for case in cases_of(primitive)]
 
 
-def draw(case: InputCase, shape, generator, dtype) -> np.ndarray:
-    """Values of an input, in its dtype."""
-    if not is_float(dtype):
-        return generator.integers(int(case.low), int(case.high), size=shape).astype(dtype)
-    if case.distinct:
-        count = prod(shape)
-        values = np.linspace(case.low, case.high, count)[generator.permutation(count)].reshape(shape)
-    else:
-        values = generator.uniform(case.low, case.high, shape)
-    for point in case.away_from:
-        near = np.abs(values - point) < 0.05
-        values = np.where(near, point + np.where(values >= point, 0.05, -0.05), values)
-    return rounded(values.astype(np.float32), dtype)
-
-
 def build(case: Case) -> tuple[TrainingGraph, dict[str, np.ndarray]]:
     """The graph of the primitive alone and values of all its given tensors."""
-    primitive = PRIMITIVES[case.primitive]
-    generator = np.random.default_rng(case.seed)
-    inputs = case.example.cases
-    attributes = case.example.attributes
-    classes = 0
-    if isinstance(primitive, LayerPrimitive):
-        layout = (primitive.layouts or ("CHW",))[0]
-        layout = str(attributes.get("layout", layout))
-        options = {key: value for key, value in attributes.items() if key != "layout"}
-        graph = build_layer_graph(
-            case.primitive, options, inputs, batch=case.batch, dtype=case.dtype, layout=layout
-        )
-        drawn = {f"x{number or ''}": given for number, given in enumerate(inputs)}
-    elif isinstance(primitive, LossPrimitive):
-        graph, classes = build_loss_graph(case.primitive, attributes, inputs[0].shape, batch=case.batch)
-        drawn = {"y": inputs[0]}
-    else:
-        graph = build_update_graph(case.primitive, attributes, inputs[0].shape, dtype=case.dtype)
-        drawn = {}
-    values = random_tensors(graph, case.seed, 0)
-    for name in graph.given:
-        tensor = graph.tensors[name]
-        if name in values:
-            continue
-        if tensor.kind in ("buffer", "optimizer_state"):
-            values[name] = initial_value(tensor, case.seed)
-        elif tensor.kind == "label" and classes:
-            values[name] = labels(generator, tensor, classes)
-        else:
-            values[name] = draw(drawn.get(name, InputCase(())), tensor.shape, generator, tensor.dtype)
-    return graph, values
-
-
-def labels(generator, tensor, classes):
-    """Class numbers, or distributions that do not quite sum to one, as soft labels may."""
-    if not is_float(tensor.dtype):
-        return generator.integers(classes, size=tensor.shape).astype(tensor.dtype)
-    return generator.uniform(0, 2 / classes, tensor.shape).astype(np.float32)
+    example = case.example
+    made = single(
+        case.primitive, example.attributes, example.cases, batch=case.batch, dtype=case.dtype, seed=case.seed
+    )
+    return made.graph, dict(made.values)
 
 
 def box(operand):
@@ -309,5 +254,3 @@ def check_work(case: Case, codegen: str = CODEGEN) -> None:
             named = {addresses[name] & ~0xF_FFFF for name in (*call.reads, *call.writes)}
             assert bases & named, f"{op.name}: {call.kernel} touches none of its buffers"
             assert bases - {0} <= named, f"{op.name}: {call.kernel} touches a buffer it does not name"
-
-

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from primitive_harness import Case, all_cases, check_reference, check_tiles, check_work
 
 from configs.errors import InputError
-from trainlib.primitives.definition import InputCase, LayerPrimitive, LossPrimitive
+from trainlib.primitives.definition import InputCase, LayerPrimitive
 from trainlib.registry import PRIMITIVES, is_internal
-from trainlib.training import build_layer_graph, build_loss_graph
+from trainlib.single import single
 
 CASES = all_cases()
 STRATEGIES = [name for name, primitive in PRIMITIVES.items() if getattr(primitive, "cases", None)]
@@ -47,12 +47,9 @@ REFUSED = [
 
 @pytest.mark.parametrize(("name", "refused"), REFUSED)
 def test_bad_input_is_refused_with_a_reason(name: str, refused) -> None:  # type: ignore[no-untyped-def]
+    inputs = [InputCase(shape) for shape in refused.inputs]
     with pytest.raises(InputError) as caught:
-        if isinstance(PRIMITIVES[name], LossPrimitive):
-            build_loss_graph(name, refused.attributes, refused.inputs[0], where="net.yaml:7")
-        else:
-            inputs = [InputCase(shape) for shape in refused.inputs]
-            build_layer_graph(name, refused.attributes, inputs, where="net.yaml:7")
+        single(name, refused.attributes, inputs, where="net.yaml:7")
     assert re.search(refused.message, str(caught.value))
     assert str(caught.value.where).startswith("net.yaml:7")
 

@@ -122,9 +122,7 @@ class GraphBuilder:
         dtype = dtype_named(spec.dtype or self.dtype, place)
         if not primitive.internal:
             layout = self._wanted_layout(spec, primitive, place)
-            inputs = [
-                self._in_layout(spec, self._in_dtype(spec, name, dtype), layout) for name in inputs
-            ]
+            inputs = [self._in_layout(spec, self._in_dtype(spec, name, dtype), layout) for name in inputs]
         plan = primitive.plan(options, [self.tensors[name] for name in inputs], place)
         roles = {f"x{number or ''}": name for number, name in enumerate(inputs)}
         layer = BuiltLayer(spec, primitive, plan, dtype, roles, tuple(roles), (), ())
@@ -204,9 +202,7 @@ class GraphBuilder:
         for role, parameter in plan.parameters.items():
             name = f"{spec.name}.{PARAMETER_NAMES.get(role, role)}"
             dtype = parameter.dtype or layer.dtype
-            roles[role] = self.add(
-                Tensor(name, parameter.shape, "weight", dtype, initial=parameter.initial)
-            )
+            roles[role] = self.add(Tensor(name, parameter.shape, "weight", dtype, initial=parameter.initial))
         layer.trained = tuple(
             role for role, parameter in plan.parameters.items() if parameter.trainable and spec.trainable
         )
@@ -334,9 +330,7 @@ class GraphBuilder:
                     f"{layer.spec.type} has no gradient of {role[1:]}", where=place_of(layer.spec)
                 )
             self.add(
-                Tensor(
-                    name, source.shape, "gradient", self.tensors[gradient].dtype, gradient, source.layout
-                )
+                Tensor(name, source.shape, "gradient", self.tensors[gradient].dtype, gradient, source.layout)
             )
 
     def _collect(self, tensor: str, parts: list[str], expected: int) -> None:
@@ -380,9 +374,7 @@ class GraphBuilder:
                 name = f"{weight}.{role}"
                 stored = Tensor(name, state.shape, "optimizer_state", state.dtype, initial=state.initial)
                 roles[role] = self.add(stored)
-                roles[f"{role}_updated"] = self.add(
-                    replace(stored, name=f"{name}_updated", alias_of=name)
-                )
+                roles[f"{role}_updated"] = self.add(replace(stored, name=f"{name}_updated", alias_of=name))
             layer = weight.removesuffix(".weight")
             self.emit(layer, optimizer.name, optimizer.step, roles, attributes)
 

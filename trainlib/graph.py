@@ -54,7 +54,7 @@ class Tensor:
 
     `kind` is one of `KINDS`, `dtype` a NumPy dtype name. `alias_of` names the tensor whose storage this one
     takes over (the updated weight takes that of the weight; what flatten makes is a view of its input: same
-    bytes, other shape, no op). `layout` is that of an image [N, ...]. `initial` is the start of a kept tensor.
+    bytes, other shape, no op). `layout` is that of an image [N, ...], `initial` the start of a kept tensor.
     """
 
     name: str
@@ -95,8 +95,8 @@ class Op:
     def roles(self) -> dict[str, str]:
         """Role -> tensor name of everything the op reads or writes."""
         return {
-            **dict(zip(self.reads, self.inputs, strict=True)),
-            **dict(zip(self.writes, self.outputs, strict=True)),
+            **dict(zip(self.reads, self.inputs, strict=False)),
+            **dict(zip(self.writes, self.outputs, strict=False)),
         }
 
     def __getitem__(self, role: str) -> str:
@@ -155,10 +155,8 @@ class TrainingGraph:
 
     @property
     def results(self) -> tuple[str, ...]:
-        """Tensors that are read after the iteration and so live to its end: loss, output, weight gradients."""
-        return tuple(
-            name for name in (self.loss, self.output, *self.gradients.values(), *self.kept) if name
-        )
+        """Tensors that live to the end of the iteration, to be read: loss, output, weight gradients."""
+        return tuple(name for name in (self.loss, self.output, *self.gradients.values(), *self.kept) if name)
 
     def is_view(self, name: str) -> bool:
         """Whether the tensor is only another one in another shape: it has an alias and no op writes it."""

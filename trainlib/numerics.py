@@ -7,7 +7,7 @@ from math import sqrt
 from types import MappingProxyType
 from typing import Any
 
-import ml_dtypes
+import ml_dtypes as _ml_dtypes  # noqa: F401  makes np.dtype("bfloat16") known
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,13 +20,13 @@ FORMATS: Mapping[str, str] = MappingProxyType({"fp32": "float32", "fp16": "float
 """Word of model files and options -> NumPy dtype name. fp16 is IEEE half (1-5-10), bf16 is 1-8-7."""
 
 ACCUMULATIONS = ("reference", "kernel")
-"""reference: fp32, rounded once when stored. kernel: rounded after every multiply-add, in the kernel's order."""
+"""reference: fp32, rounded once when stored. kernel: rounded after each multiply-add, in its order."""
 
 FP32_TOLERANCE = 1e-5
 """Largest max|a - b| / max|b| of an fp32 tensor (the contract of the design)."""
 
 ROUNDING_SPREAD = 6.0
-"""Standard deviations allowed to a sum of rounding errors (Higham and Mary 2019: error grows with sqrt(n))."""
+"""Standard deviations allowed to a sum of rounding errors (Higham and Mary 2019: it grows with sqrt(n))."""
 
 
 def dtype_named(word: str, where: str | None = None) -> str:
@@ -75,7 +75,8 @@ def matmul(a: Array, b: Array, *, dtype: str, accumulation: str = "reference", l
     goes to the sum. Products and sums are formed in float64, where a product of two `dtype` numbers is exact.
     """
     if accumulation == "reference":
-        return np.matmul(widened(a), widened(b))
+        product: Array = np.matmul(widened(a), widened(b))
+        return product
     kind = np.dtype(dtype)
     left, right = a.astype(np.float64), b.astype(np.float64)
     k = left.shape[1]
@@ -97,9 +98,13 @@ def _multiply_add(total: Array, left: Array, right: Array, kind: np.dtype[Any]) 
     return result
 
 
+_UNIT_ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""Half of 2^-p for p bits behind the point: 23, 10 and 7."""
+
+
 def unit_roundoff(dtype: str) -> float:
     """Largest relative error of rounding to `dtype` once: half the distance of 1 to the next number."""
-    return float(ml_dtypes.finfo(np.dtype(dtype)).eps) / 2
+    return float(_UNIT_ROUNDOFF[dtype])
 
 
 def tolerance(dtype: str, *, roundings: int = 1, length: int = 0) -> float:

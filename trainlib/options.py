@@ -13,12 +13,16 @@ from trainlib.primitives.definition import LayerPrimitive, LossPrimitive, Optimi
 def layer_options(spec: LayerSpec, primitive: LayerPrimitive) -> dict[str, Any]:
     """Options of a layer with defaults filled in. Raises ConfigError with the line of the mistake."""
     what = f"layer '{spec.name}' ({spec.type})"
-    if spec.node is not None:
+    if spec.node is not None and _options_of(spec.node) == dict(spec.attributes):
         checked = validate(primitive.schema, spec.node, what)
-    else:
-        values = {"name": spec.name, "type": spec.type, **spec.attributes}
+    else:  # built, or changed, in Python; layers the builder inserts have a dot in their name
+        values = {"name": spec.name.partition(".")[0], "type": spec.type, **spec.attributes}
         checked = validate_values(primitive.schema, values, what, spec.where)
     return checked.model_dump(exclude=set(LAYER_KEYS))
+
+
+def _options_of(node: Node) -> dict[str, Any]:
+    return {key: child.plain() for key, child in node.mapping("").items() if key not in LAYER_KEYS}
 
 
 def loss_options(spec: LossSpec, primitive: LossPrimitive) -> dict[str, Any]:
@@ -34,7 +38,7 @@ def optimizer_options(spec: OptimizerSpec, primitive: OptimizerPrimitive) -> dic
 def _named(
     schema: type[SchemaT], name: str, spec: LossSpec | OptimizerSpec, node: Node | None, what: str
 ) -> dict[str, Any]:
-    if node is not None:
+    if node is not None and node.plain() == {"name": name, **spec.options}:
         checked = validate(schema, node, what)
     else:
         checked = validate_values(schema, {"name": name, **spec.options}, what, spec.where)

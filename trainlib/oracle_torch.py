@@ -65,7 +65,9 @@ class _Run:
         for name in graph.given:
             if is_float(graph.tensors[name].dtype):
                 given = self.torch.tensor(values[name].astype(dtype), dtype=self.precision)
-                trained = name in wanted or (graph.tensors[name].kind == "input" and name not in self._seeds())
+                trained = name in wanted or (
+                    graph.tensors[name].kind == "input" and name not in self._seeds()
+                )
                 self.tensors[name] = given.requires_grad_() if trained else given
                 self.known[name] = values[name].astype(dtype)
             else:
@@ -121,7 +123,9 @@ class _Run:
             self.tensors[self.graph.loss].sum().backward()
             return
         seeds = self._seeds()
-        pairs = [(self.of(name), self.tensors[grad]) for name, grad in self.graph.backward.items() if grad in seeds]
+        pairs = [
+            (self.of(name), self.tensors[grad]) for name, grad in self.graph.backward.items() if grad in seeds
+        ]
         pairs = [(output, grad) for output, grad in pairs if output.requires_grad]
         if pairs:
             self.torch.autograd.backward([output for output, _ in pairs], [grad for _, grad in pairs])

@@ -16,7 +16,7 @@ from trainlib.steps import Array
 
 
 def check_values(graph: TrainingGraph, values: Mapping[str, Array]) -> None:
-    """Every given tensor has a value of its shape, without NaN; InputError naming tensor and its first user."""
+    """Every given tensor has a value of its shape, without NaN; InputError names tensor and first user."""
     for name in graph.given:
         if name not in values:
             raise InputError(f"no value for tensor '{name}'", where=graph.name)
@@ -139,8 +139,6 @@ def graph_tolerance(graph: TrainingGraph, accumulation: str = "reference") -> fl
             results = sum(int(np.prod(graph.tensors[name].shape)) for name in op.outputs)
             length = max(length, -(-lowering_of(op).macs(op, graph.tensors) // results))
     for dtype in {tensor.dtype for tensor in graph.tensors.values() if is_narrow(tensor.dtype)}:
-        rounded_ops = sum(
-            any(graph.tensors[name].dtype == dtype for name in op.outputs) for op in graph.ops
-        )
+        rounded_ops = sum(any(graph.tensors[name].dtype == dtype for name in op.outputs) for op in graph.ops)
         worst = max(worst, tolerance(dtype, roundings=rounded_ops, length=length))
     return worst

@@ -1,4 +1,4 @@
-"""From a model to its training graph: forward, loss, backward by our own rules, optimizer; and start values."""
+"""From a model to its training graph: forward, loss, backward by our own rules, optimizer; start values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from configs.errors import ShapeError
-from configs.model_file import LayerSpec, ModelSpec
+from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from configs.suggest import suggestion
 from trainlib.builder import GraphBuilder, gradient_name, place_of
 from trainlib.graph import KEPT_KINDS, Initial, Op, Tensor, TrainingGraph
@@ -112,7 +112,9 @@ def _named(word: str, outputs: Mapping[str, Sequence[str]], layer: LayerSpec) ->
     name, _, number = word.partition(".")
     if name not in outputs:
         raise ShapeError(
-            f"input '{word}' is no layer before this one", where=place_of(layer), cure=suggestion(name, outputs)
+            f"input '{word}' is no layer before this one",
+            where=place_of(layer),
+            cure=suggestion(name, outputs),
         )
     tensors = outputs[name]
     if number and not (number.isascii() and number.isdigit() and int(number) < len(tensors)):
@@ -153,9 +155,7 @@ def build_layer_graph(
     for name in outputs:
         if name in builder.differentiable:
             output = builder.tensors[name]
-            seeds[name] = builder.add(
-                replace(output, name=gradient_name(name), kind="input", alias_of=None)
-            )
+            seeds[name] = builder.add(replace(output, name=gradient_name(name), kind="input", alias_of=None))
     gradients = builder.propagate(seeds)
     return _graph(kind, builder, outputs[0], gradients, first=names[0])
 
@@ -164,8 +164,6 @@ def build_loss_graph(
     kind: str, attributes: Mapping[str, Any], shape: tuple[int, ...], *, batch: int = 1, where: str = "loss"
 ) -> tuple[TrainingGraph, int]:
     """One loss alone on an output ``y`` of this shape per sample; also the number of classes of its labels."""
-    from configs.model_file import LossSpec
-
     loss = loss_primitive(kind, where)
     options = loss_options(LossSpec(kind, attributes, where), loss)
     builder = GraphBuilder()
@@ -190,8 +188,6 @@ def build_update_graph(
     where: str = "optimizer",
 ) -> TrainingGraph:
     """One optimizer step alone on a weight ``w`` of this shape with the gradient ``w.grad`` given."""
-    from configs.model_file import OptimizerSpec
-
     optimizer = optimizer_primitive(kind, where)
     options = optimizer_options(OptimizerSpec(kind, attributes, where), optimizer)
     builder = GraphBuilder(dtype)

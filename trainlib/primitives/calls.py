@@ -134,9 +134,7 @@ def accumulated_matmul_calls(
             )
         )
         if number:
-            calls.append(
-                vector_add_call(choice, total=c, term=scratch, elements=prod(c_shape), dtype=dtype)
-            )
+            calls.append(vector_add_call(choice, total=c, term=scratch, elements=prod(c_shape), dtype=dtype))
     return tuple(calls)
 
 

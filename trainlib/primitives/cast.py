@@ -61,7 +61,9 @@ PRIMITIVE = LayerPrimitive(
     plan=_plan,
     steps=(
         Step("FW", ("x",), ("y",), lambda op, values: {"y": values["x"]}, _CastLowering("relu_fw", _same)),
-        Step("IG", ("dy",), ("dx",), lambda op, values: {"dx": values["dy"]}, _CastLowering("relu_fw", _same)),
+        Step(
+            "IG", ("dy",), ("dx",), lambda op, values: {"dx": values["dy"]}, _CastLowering("relu_fw", _same)
+        ),
     ),
     torch_forward=lambda torch, attributes, tensors: tensors["x"],
     examples=tuple(

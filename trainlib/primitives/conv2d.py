@@ -12,13 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from arch.isa import TeamWork
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
-from trainlib.kernels import catalogue
 from trainlib.primitives import conv2d_reference as reference
-from trainlib.primitives import nests
 from trainlib.primitives.calls import (
     accumulated_matmul_calls,
     batch_extent,
@@ -26,16 +23,14 @@ from trainlib.primitives.calls import (
     box,
     matmul_call,
 )
-from trainlib.primitives.conv_geometry import (
-    ConvGeometry,
-    Pads,
-    Span,
-    block_transpose,
-    forward_span,
-    gradient_span,
-    im2row,
-    im2row_of_gradient,
+from trainlib.primitives.conv_calls import (
+    ROWS,
+    TRANSPOSED,
+    block_transpose_call,
+    gradient_im2row_call,
+    im2row_call,
 )
+from trainlib.primitives.conv_geometry import ConvGeometry, Span, forward_span, gradient_span
 from trainlib.primitives.definition import (
     Example,
     LayerPlan,
@@ -47,14 +42,7 @@ from trainlib.primitives.definition import (
     Step,
     he_uniform,
 )
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Scratch, TileTask, part
-
-ROWS = "im2row"
-"""Name of the scratch buffer of the im2row matrix."""
-
-TRANSPOSED = "weights_transposed"
-"""Name of the scratch buffer of the block-transposed weights."""
-
+from trainlib.steps import Extent, KernelCall, KernelChoice, Scratch, TileTask, part
 
 PARTIAL = "dw_of_sample"
 """Name of the scratch buffer of the weight gradient of one further sample of a batch."""
@@ -106,50 +94,6 @@ def _forward_rows(geometry: ConvGeometry, outputs: Extent) -> Span:
     )
 
 
-def _im2row_call(
-    geometry: ConvGeometry, choice: KernelChoice, source: str, channels: int, span: Span, rows: int, dtype: str
-) -> KernelCall:
-    """The im2row of `channels` x `span` rows of the input for `rows` output rows."""
-    left, right = geometry.pads[2:]
-    pads: Pads = (span.before, span.after, left, right)
-
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        def build(places: Sequence[int]) -> TeamWork:
-            return catalogue.im2row_work(
-                choice.codegen,
-                mode="FW",
-                ci=channels,
-                hi=span.count,
-                wi=geometry.wi,
-                hk=geometry.hk,
-                wk=geometry.wk,
-                ho=rows,
-                wo=geometry.wo,
-                stride=geometry.stride,
-                pads=pads,
-                cores=cores,
-                source_address=places[0],
-                target_address=places[1],
-            )
-
-        return nests.for_dtype(build, (addresses[source], addresses[ROWS]), dtype)
-
-    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        matrix = im2row(
-            arrays[0],
-            hk=geometry.hk,
-            wk=geometry.wk,
-            rows=rows,
-            columns=geometry.wo,
-            stride=geometry.stride,
-            top=span.before,
-            left=left,
-        )
-        return (matrix,)
-
-    return KernelCall("im2row", (source,), (ROWS,), work, function)
-
-
 class _Conv2d:
     """What the three steps share."""
 
@@ -184,9 +128,7 @@ class _Forward(_Conv2d):
         dtype = tensors[op["y"]].dtype
         calls: list[KernelCall] = []
         for sample in range(samples[1] - samples[0]):
-            calls.append(
-                _im2row_call(geometry, choice, part("x", sample), geometry.ci, span, rows, dtype)
-            )
+            calls.append(im2row_call(geometry, choice, part("x", sample), geometry.ci, span, rows, dtype))
             calls.append(
                 matmul_call(
                     choice,
@@ -213,7 +155,7 @@ class _Forward(_Conv2d):
 
 
 class _WeightGradient(_Conv2d):
-    """WG: C = dW [co x ci·hk·wk] = sum over the batch of dy · im2row(x); both kinds of channels may be cut."""
+    """WG: C = dW [co x ci·hk·wk] = sum over the batch of dy · im2row(x); both channels may be cut."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """Output channels, then input channels."""
@@ -238,17 +180,13 @@ class _WeightGradient(_Conv2d):
         dtype = tensors[op["dw"]].dtype
         terms = [
             (
-                (
-                    _im2row_call(
-                        geometry, choice, part("x", sample), channels, span, geometry.ho, dtype
-                    ),
-                ),
+                (im2row_call(geometry, choice, part("x", sample), channels, span, geometry.ho, dtype),),
                 part("dy", sample),
                 ROWS,
             )
             for sample in range(batch)
         ]
-        scratch = (Scratch(ROWS, (k, m), dtype),)
+        scratch: tuple[Scratch, ...] = (Scratch(ROWS, (k, m), dtype),)
         if batch > 1:
             scratch = (*scratch, Scratch(PARTIAL, shape, dtype))
         return TileTask(
@@ -274,7 +212,7 @@ class _WeightGradient(_Conv2d):
 
 
 class _InputGradient(_Conv2d):
-    """IG: C = dx [ci x hi·wi] = Wbt · im2row(dy)ᵀ; samples, input channels and image rows of dx may be cut."""
+    """IG: C = dx [ci x hi·wi] = Wbt · im2row(dy)ᵀ; samples, channels and image rows of dx may be cut."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """Samples, input channels, input rows."""
@@ -301,9 +239,9 @@ class _InputGradient(_Conv2d):
         dtype = tensors[op["dx"]].dtype
         calls: list[KernelCall] = []
         for sample in range(samples[1] - samples[0]):
-            calls.append(_gradient_im2row_call(geometry, choice, part("dy", sample), span, rows, dtype))
+            calls.append(gradient_im2row_call(geometry, choice, part("dy", sample), span, rows, dtype))
             if sample == 0:
-                calls.append(_transpose_call(geometry, choice, n, dtype))
+                calls.append(block_transpose_call(geometry, choice, n, dtype))
             calls.append(
                 matmul_call(
                     choice,
@@ -327,74 +265,6 @@ class _InputGradient(_Conv2d):
             scratch=(Scratch(ROWS, (m, k), dtype), Scratch(TRANSPOSED, (n, k), dtype)),
             calls=tuple(calls),
         )
-
-
-def _gradient_im2row_call(
-    geometry: ConvGeometry, choice: KernelChoice, source: str, span: Span, rows: int, dtype: str
-) -> KernelCall:
-    """The im2row of `span` rows of the output gradient for `rows` input rows (mode 1 of the library)."""
-    left = geometry.wk - 1 - geometry.pads[2]
-    # The loop nest wants the padding of the forward convolution from these rows of dx to these rows of dy.
-    up, down = geometry.hk - 1 - span.before, geometry.hk - 1 - span.after
-
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        def build(places: Sequence[int]) -> TeamWork:
-            return catalogue.im2row_work(
-                choice.codegen,
-                mode="IG",
-                ci=geometry.co,
-                hi=rows,
-                wi=geometry.wi,
-                hk=geometry.hk,
-                wk=geometry.wk,
-                ho=span.count,
-                wo=geometry.wo,
-                stride=geometry.stride,
-                pads=(up, down, *geometry.pads[2:]),
-                cores=cores,
-                source_address=places[0],
-                target_address=places[1],
-            )
-
-        return nests.for_dtype(build, (addresses[source], addresses[ROWS]), dtype)
-
-    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        matrix = im2row_of_gradient(
-            arrays[0],
-            hk=geometry.hk,
-            wk=geometry.wk,
-            rows=rows,
-            columns=geometry.wi,
-            stride=geometry.stride,
-            top=span.before,
-            left=left,
-        )
-        return (matrix,)
-
-    return KernelCall("im2row", (source,), (ROWS,), work, function)
-
-
-def _transpose_call(geometry: ConvGeometry, choice: KernelChoice, channels: int, dtype: str) -> KernelCall:
-    """Weights [co, channels, hk, wk] to [channels, co·hk·wk], rotated."""
-
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        def build(places: Sequence[int]) -> TeamWork:
-            return catalogue.blocktransp_work(
-                choice.codegen,
-                co=geometry.co,
-                ci=channels,
-                hk=geometry.hk,
-                wk=geometry.wk,
-                cores=cores,
-                source_address=places[0],
-                target_address=places[1],
-            )
-
-        return nests.for_dtype(build, (addresses["w"], addresses[TRANSPOSED]), dtype)
-
-    return KernelCall(
-        "blocktransp", ("w",), (TRANSPOSED,), work, lambda arrays: (block_transpose(arrays[0]),)
-    )
 
 
 def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:

@@ -20,7 +20,8 @@ How to write one (see docs/adding-a-primitive.md for one worked through):
    every step, dtype, batch and random tile sizes. `refused`: cases that must raise, with the message.
 7. One line in trainlib/registry.py.
 
-A gradient ``dx`` that no step writes is a view of ``dy`` (flatten, residual add). A layer without FW is a view.
+A gradient ``dx`` that no step writes is a view of ``dy`` (flatten, residual add). A layer without FW is a
+view.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A tensor that training changes: shape and start; `trainable` False for a constant the layer owns."""
+    """A tensor that training changes: shape and start; `trainable` False for a constant of the layer."""
 
     shape: Shape
     initial: Initial
@@ -85,7 +86,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A tensor one step writes and a later one of the same iteration reads: mask, statistics, hidden state."""
+    """What one step writes and a later one of the same iteration reads: mask, statistics, hidden state."""
 
     shape: Shape
     dtype: str | None = None
@@ -145,7 +146,7 @@ class LayerPlan:
 
 @dataclass(frozen=True, slots=True)
 class InputCase:
-    """An input of an example, without the batch: values uniform in [low, high), integers for an integer dtype.
+    """An input of an example, without the batch: uniform in [low, high), integers for an integer dtype.
 
     `dtype` None means the dtype under test. `distinct` makes all values differ (no ties for max-pooling).
     `away_from` keeps values at least 0.05 away from these points (kinks, where finite precision decides).

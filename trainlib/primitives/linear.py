@@ -1,7 +1,7 @@
 """Fully connected layer: y[n, co] = x[n, ci] · W[co, ci]ᵀ (+ b[co]).
 
-Matmul extents for a batch of 1 as in PULP-TrainLib: FW (N=co, K=ci, M=1), WG (N=co, K=1, M=ci), IG (N=1, K=co,
-M=ci). With N = 1 a kernel that splits N over the cores leaves all but one idle, so IG defaults to `mm_M`.
+Matmul extents for a batch of 1 as in PULP-TrainLib: FW (N=co, K=ci, M=1), WG (N=co, K=1, M=ci), IG (N=1,
+K=co, M=ci). With N = 1 a kernel that splits N over the cores leaves all but one idle, so IG defaults to `mm_M`.
 For a batch B the matmuls are over the batch: FW (N=B, K=ci, M=co, B transposed), IG (N=B, K=co, M=ci), and WG
 (N=co, K=B, M=ci) on the transposed output gradient. The bias is a vector add per row behind the matmul of
 FW; its gradient is the sum of dy over the batch, computed in the first column of tiles of WG.
@@ -116,9 +116,7 @@ class _Forward(_Linear):
         calls = [product]
         if "b" in op:
             inputs.append(box(op, "b", rows))
-            calls.append(
-                vector_add_call(choice, total="y", term="b", elements=count * features, dtype=dtype)
-            )
+            calls.append(vector_add_call(choice, total="y", term="b", elements=count * features, dtype=dtype))
         return TileTask(tuple(inputs), (box(op, "y", samples, rows),), (), tuple(calls))
 
 
@@ -142,9 +140,7 @@ class _WeightGradient(_Linear):
         left = "dy"
         if batch > 1:
             left, scratch = TRANSPOSED, (Scratch(TRANSPOSED, (n, batch), dtype),)
-            calls.append(
-                transpose_call(choice, source="dy", target=left, rows=batch, columns=n, dtype=dtype)
-            )
+            calls.append(transpose_call(choice, source="dy", target=left, rows=batch, columns=n, dtype=dtype))
         calls.append(
             matmul_call(
                 choice, a=left, b="x", c="dw", n=n, k=batch, m=m, trans_b=False, c_shape=(n, m), dtype=dtype

@@ -1,4 +1,4 @@
-"""Mean squared error: loss = mean (y - t)², gradient 2 (y - t) / n; y and t of one shape, n elements in all."""
+"""Mean squared error: loss = mean (y - t)², gradient 2 (y - t) / n; y and t of one shape, n elements."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Softmax cross-entropy of logits z [N, classes] against distributions t (soft) or class numbers (hard).
 
-Loss = mean over the batch of lse(z)·Σt - t·z with the stable log-sum-exp lse; gradient (softmax(z)·Σt - t) / N.
-As PULP-TrainLib (reference: its losses since December 2025), which takes logits and applies the softmax itself.
+Loss = mean over the batch of lse(z)·Σt - t·z with the stable log-sum-exp lse; gradient
+(softmax(z)·Σt - t) / N. As PULP-TrainLib (reference: its losses since December 2025), which takes logits and
+applies the softmax itself.
 Computed in float64 and rounded once: for a confident network softmax - target cancels almost entirely.
 """
 
@@ -38,7 +39,7 @@ def _plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPla
 
 
 def _distribution(logits: Array, label: Array) -> Array:
-    """The label as a distribution; InputError-free: class numbers are checked where values are loaded."""
+    """The label as a distribution."""
     if label.ndim == logits.ndim:
         return label.astype(np.float64)
     return np.eye(logits.shape[1])[label]
