@@ -8,7 +8,7 @@ import typer
 
 import pulptrain
 from configs.errors import PulptrainError
-from pulptrain.commands import kernel, listing, plot, run, validate
+from pulptrain.commands import kernel, listing, plot, primitive, run, validate
 
 app = typer.Typer(
     name="pulptrain",
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 app.command("run")(run.command)
 app.command("kernel")(kernel.command)
+app.command("primitive")(primitive.command)
 app.command("validate")(validate.command)
 app.command("plot")(plot.command)
 app.command("list")(listing.command)

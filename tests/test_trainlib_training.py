@@ -155,6 +155,16 @@ def test_missing_and_misshapen_values_are_refused():
         evaluate(graph, {**values, graph.label: np.zeros(3, np.float32)})
 
 
+def test_nan_is_reported_with_the_op_that_would_read_it():
+    spec = load_model("tutorial-cnn")
+    graph = build_training_graph(spec)
+    values = initial_values(graph, spec, seed=0)
+    values["fc.weight"][3, 5] = np.nan
+    with pytest.raises(InputError, match=r"'fc\.weight', which op fc\.FW reads, holds NaN") as caught:
+        evaluate(graph, values)
+    assert caught.value.where == "fc.FW"
+
+
 def test_difference_is_relative_to_the_largest_true_value():
     truth = {"a": np.array([4.0, -8.0]), "zero": np.zeros(2)}
     ours = {"a": np.array([4.0, -8.4]), "zero": np.zeros(2)}

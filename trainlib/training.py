@@ -163,7 +163,7 @@ def build_layer_graph(
 def build_loss_graph(
     kind: str, attributes: Mapping[str, Any], shape: tuple[int, ...], *, batch: int = 1, where: str = "loss"
 ) -> tuple[TrainingGraph, int]:
-    """One loss alone on an output ``y`` of this shape per sample; also the number of classes of its labels."""
+    """One loss alone on an output ``y`` of this shape per sample; also the number of its classes."""
     loss = loss_primitive(kind, where)
     options = loss_options(LossSpec(kind, attributes, where), loss)
     builder = GraphBuilder()

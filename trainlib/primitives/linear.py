@@ -1,7 +1,7 @@
 """Fully connected layer: y[n, co] = x[n, ci] · W[co, ci]ᵀ (+ b[co]).
 
 Matmul extents for a batch of 1 as in PULP-TrainLib: FW (N=co, K=ci, M=1), WG (N=co, K=1, M=ci), IG (N=1,
-K=co, M=ci). With N = 1 a kernel that splits N over the cores leaves all but one idle, so IG defaults to `mm_M`.
+K=co, M=ci). With N = 1 a kernel that splits N leaves all cores but one idle, so IG defaults to `mm_M`.
 For a batch B the matmuls are over the batch: FW (N=B, K=ci, M=co, B transposed), IG (N=B, K=co, M=ci), and WG
 (N=co, K=B, M=ci) on the transposed output gradient. The bias is a vector add per row behind the matmul of
 FW; its gradient is the sum of dy over the batch, computed in the first column of tiles of WG.
