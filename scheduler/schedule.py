@@ -16,8 +16,8 @@ from scheduler.options import ScheduleOptions
 from scheduler.program import ProgramBuilder
 from scheduler.tiling import Tiler, Tiling
 from trainlib.graph import Op, TrainingGraph
+from trainlib.primitives.calls import TeamChoice
 from trainlib.registry import lowering_of
-from trainlib.steps import KernelChoice
 
 HOME_LEVEL = "l2"
 """Memory level all tensors live in between ops."""
@@ -82,7 +82,7 @@ def build_schedule(
             op,
             graph.tensors,
             lowering,
-            KernelChoice(kernel, options.codegen, options.accumulation),
+            TeamChoice(kernel, options.codegen, options.accumulation, timing.cores),
             options.buffer_depth,
         )
         tiling = _choose(tiler, timing, pricer, options, notes)

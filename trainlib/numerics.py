@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import sqrt
 from types import MappingProxyType
 from typing import Any
@@ -58,44 +59,109 @@ def rounded(array: Array, dtype: str) -> Array:
     return array if str(array.dtype) == dtype else array.astype(np.dtype(dtype))
 
 
-def lanes_of(kernel: str, trans_b: bool) -> int:
-    """Accumulators per output of a matmul kernel: 2 for SIMD kernels on a transposed B, else 1.
+@dataclass(frozen=True, slots=True)
+class SumOrder:
+    """Which elements of C a 16-bit kernel sums in two lanes, and where a last odd k goes.
 
-    With B transposed a vector holds two neighbours in K, and the two lane sums are added at the end. With B
-    as it is a vector holds two columns of C, each with a sum of its own in the order of K.
+    The elements of the first `paired_rows` rows and `paired_columns` columns have one sum of the even k and one
+    of the odd k, added at the end; all others one sum in the order of k. `tail` says what happens to a last k
+    without partner: ``lane`` adds it to the even sum, ``product`` rounds it alone and adds it at the very end.
     """
-    return 2 if trans_b and ("SIMD" in kernel or "16" in kernel) else 1
+
+    paired_rows: int = 0
+    paired_columns: int = 0
+    tail: str = "lane"
 
 
-def matmul(a: Array, b: Array, *, dtype: str, accumulation: str = "reference", lanes: int = 1) -> Array:
+IN_ORDER = SumOrder()
+"""One sum per element, in the order of k: scalar kernels, and SIMD kernels on a B that is not transposed."""
+
+
+def sum_order(kernel: str, *, n: int, k: int, m: int, trans_b: bool, cores: int = 1) -> SumOrder:
+    """How a matmul kernel sums C[n,m] over k, fallbacks of the published kernels included.
+
+    With B transposed a vector holds two neighbours in k, with B as it is two columns of C. Leftover rows and
+    columns of a block are scalar. Source: PULP-TrainLib's 16-bit matmuls (reference: trainlib.md 2.1); hand
+    scheduled kernels (asm16_T_*) have no leftovers, a last odd k counts as even there.
+    """
+    if not trans_b or k < 2:
+        return IN_ORDER
+    if kernel.startswith("asm16_T"):
+        return SumOrder(n, m)
+    if kernel == "mm_fp16_SIMD_4x8" and m >= 4 and n // 2 * 2 // cores >= 2:
+        return SumOrder(n, m // 4 * 4)
+    if kernel == "mm_M_fp16_SIMD_4x8" and n >= 2 and m // 4 * 4 // cores >= 4:
+        return SumOrder(n // 2 * 2, m // 4 * 4)
+    if "_fp16_SIMD_" in kernel and m >= 2:
+        return SumOrder(n, m // 2 * 2, "product")
+    return IN_ORDER
+
+
+def matmul(
+    a: Array, b: Array, *, dtype: str, accumulation: str = "reference", order: SumOrder = IN_ORDER
+) -> Array:
     """C[N,M] = A[N,K] · B[K,M], result float32, to be rounded to `dtype` where it is stored.
 
-    `reference` sums in float32 (BLAS). `kernel` has accumulators of `dtype`, rounded after each multiply-add
-    in the order of K; with 2 `lanes` even and odd k have one each, added and rounded at the end; a last odd k
-    goes to the sum. Products and sums are formed in float64, where a product of two `dtype` numbers is exact.
+    `reference` sums in float32 (BLAS). `kernel` has accumulators of `dtype`, rounded to nearest even once after
+    each multiply-add, as a fused one does, in the order a kernel has (`sum_order`).
     """
     if accumulation == "reference":
         product: Array = np.matmul(widened(a), widened(b))
         return product
-    kind = np.dtype(dtype)
     left, right = a.astype(np.float64), b.astype(np.float64)
-    k = left.shape[1]
-    paired = k - k % lanes
-    sums = [np.zeros((left.shape[0], right.shape[1]), kind) for _ in range(lanes)]
-    for index in range(paired):
-        lane = index % lanes
-        sums[lane] = _multiply_add(sums[lane], left[:, index, None], right[index], kind)
-    total = sums[0]
-    for other in sums[1:]:
-        total = (total.astype(np.float64) + other.astype(np.float64)).astype(kind)
-    for index in range(paired, k):
-        total = _multiply_add(total, left[:, index, None], right[index], kind)
-    return total.astype(np.float32)
-
-
-def _multiply_add(total: Array, left: Array, right: Array, kind: np.dtype[Any]) -> Array:
-    result: Array = (total.astype(np.float64) + left * right).astype(kind)
+    rows, columns = order.paired_rows, order.paired_columns
+    result = np.empty((left.shape[0], right.shape[1]), np.float32)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        result[:rows, :columns] = _paired_sums(left[:rows], right[:, :columns], dtype, order.tail)
+        result[:rows, columns:] = _sums(left[:rows], right[:, columns:], dtype)
+        result[rows:] = _sums(left[rows:], right, dtype)
     return result
+
+
+def _sums(left: Array, right: Array, dtype: str) -> Array:
+    """Sums over all k in their order, float64 arrays of `dtype` numbers in and out."""
+    total = np.zeros((left.shape[0], right.shape[1]))
+    if total.size:
+        for index in range(left.shape[1]):
+            total = _added(total, left[:, index, None] * right[index], dtype)
+    return total
+
+
+def _paired_sums(left: Array, right: Array, dtype: str, tail: str) -> Array:
+    paired = left.shape[1] // 2 * 2
+    even = _sums(left[:, :paired:2], right[:paired:2], dtype)
+    odd = _sums(left[:, 1:paired:2], right[1:paired:2], dtype)
+    if paired == left.shape[1]:
+        return _added(even, odd, dtype)
+    last = left[:, -1, None] * right[-1]
+    if tail == "lane":
+        return _added(_added(even, last, dtype), odd, dtype)
+    return _added(_added(np.zeros_like(even), last, dtype), _added(even, odd, dtype), dtype)
+
+
+def _added(total: Array, term: Array, dtype: str) -> Array:
+    """total + term rounded once to `dtype`, as float64. A product of two `dtype` numbers is an exact term.
+
+    A float64 sum may itself be rounded, and ml_dtypes goes to bfloat16 by way of float32. Both steps are made
+    harmless by rounding to odd: an inexact result whose last bit is 0 moves to its neighbour on the side of
+    the truth, so it is never a tie of the coarser format (Boldo and Melquiond 2008).
+    """
+    close = total + term
+    back = close - total
+    exact = _to_odd(close, (total - (close - back)) + (term - back), np.int64)
+    if dtype == "bfloat16":
+        single = exact.astype(np.float32)
+        return _to_odd(single, exact - single, np.int32).astype(np.dtype(dtype)).astype(np.float64)
+    return exact.astype(np.dtype(dtype)).astype(np.float64)
+
+
+def _to_odd(value: Array, lost: Array, bits: type[np.int32] | type[np.int64]) -> Array:
+    """`value` rounded to odd, where `lost` is the truth minus `value`."""
+    wrong = ((lost > 0) | (lost < 0)) & (value.view(bits) & 1 == 0)
+    if wrong.any():
+        towards = np.where(lost[wrong] > 0, np.inf, -np.inf).astype(value.dtype)
+        value[wrong] = np.nextafter(value[wrong], towards)
+    return value
 
 
 _UNIT_ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}

@@ -14,7 +14,7 @@ import numpy as np
 from arch.isa import TeamWork
 from trainlib.graph import Op, Tensor
 from trainlib.kernels import catalogue
-from trainlib.numerics import lanes_of, matmul, rounded, widened
+from trainlib.numerics import matmul, rounded, sum_order, widened
 from trainlib.primitives import nests
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Region, TileTask, part
 
@@ -23,6 +23,13 @@ Function = Callable[[Sequence[Array]], Sequence[Array]]
 
 BATCH = "n"
 """Name of the dimension that cuts the batch, in extents and tile sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TeamChoice(KernelChoice):
+    """A choice that knows its team: some 16-bit matmuls fall back, and then sum otherwise, by its size."""
+
+    cores: int = 1
 
 
 def whole(op: Op, tensors: Mapping[str, Tensor], role: str) -> Operand:
@@ -69,6 +76,9 @@ def matmul_call(
     `choice.accumulation` (see `trainlib.numerics.matmul`).
     """
 
+    cores = choice.cores if isinstance(choice, TeamChoice) else 1
+    order = sum_order(choice.kernel, n=n, k=k, m=m, trans_b=trans_b, cores=cores)
+
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
         places = (addresses[a], addresses[b], addresses[c])
         sizes = {"n": n, "k": k, "m": m}
@@ -82,7 +92,7 @@ def matmul_call(
             right,
             dtype=dtype,
             accumulation=choice.accumulation,
-            lanes=lanes_of(choice.kernel, trans_b),
+            order=order,
         )
         return (product.reshape(c_shape),)
 

@@ -9,11 +9,12 @@ Computed in float64 and rounded once: for a confident network softmax - target c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
-from configs.errors import ShapeError
+from configs.errors import InputError, ShapeError
 from configs.model_file import LossSchema
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.calls import LossLowering
@@ -38,24 +39,43 @@ def _plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPla
     return LabelPlan(output.shape, classes=classes)
 
 
-def _distribution(logits: Array, label: Array) -> Array:
+def _checked(op: Op, logits: Array, label: Array) -> Array:
+    """The label. InputError for a class number that is none, and for a negative share of a class."""
+    if label.ndim < logits.ndim:
+        classes = logits.shape[1]
+        wrong = label[(label < 0) | (label >= classes)]
+        if wrong.size:
+            raise InputError(
+                f"label {int(wrong[0])} is no class: there are {classes}, 0 to {classes - 1}",
+                where=op.name,
+                cure="as many outputs of the last layer as there are classes; classes counted from 0",
+            )
+    elif (label < 0).any():
+        raise InputError(
+            f"a soft label holds {float(label.min()):.3g}: shares of classes are not negative", where=op.name
+        )
+    return label
+
+
+def _distribution(op: Op, logits: Array, label: Array) -> Array:
     """The label as a distribution."""
+    _checked(op, logits, label)
     if label.ndim == logits.ndim:
         return label.astype(np.float64)
     return np.eye(logits.shape[1])[label]
 
 
-def _value(arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _value(op: Op, arrays: Sequence[Array]) -> tuple[Array, ...]:
     logits = arrays[0].astype(np.float64)
-    target = _distribution(logits, arrays[1])
+    target = _distribution(op, logits, arrays[1])
     shifted = logits - logits.max(axis=1, keepdims=True)
     losses = np.log(np.exp(shifted).sum(axis=1)) * target.sum(axis=1) - (target * shifted).sum(axis=1)
     return (np.array([losses.mean()], dtype=np.float32),)
 
 
-def _gradient(arrays: Sequence[Array]) -> tuple[Array, ...]:
+def _gradient(op: Op, arrays: Sequence[Array]) -> tuple[Array, ...]:
     logits = arrays[0].astype(np.float64)
-    target = _distribution(logits, arrays[1])
+    target = _distribution(op, logits, arrays[1])
     exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
     softmax = exponentials / exponentials.sum(axis=1, keepdims=True)
     gradient = softmax * target.sum(axis=1, keepdims=True) - target
@@ -64,6 +84,7 @@ def _gradient(arrays: Sequence[Array]) -> tuple[Array, ...]:
 
 def _reference(op: Op, values: Values) -> Values:
     logits = values["y"].astype(np.float64)
+    _checked(op, logits, values["label"])
     log_probabilities = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
     rows = np.arange(len(logits))
     if op.attributes["labels"] == "hard":
@@ -92,7 +113,12 @@ PRIMITIVE = LossPrimitive(
         ("y", "label"),
         ("loss", "dy"),
         _reference,
-        LossLowering("cross_entropy_fw", "cross_entropy_bw", lambda op: _value, lambda op: _gradient),
+        LossLowering(
+            "cross_entropy_fw",
+            "cross_entropy_bw",
+            lambda op: partial(_value, op),
+            lambda op: partial(_gradient, op),
+        ),
     ),
     plan=_plan,
     torch_loss=_torch_loss,
