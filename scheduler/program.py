@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from arch.program import Action, Compute, DmaStart, DmaWait, Effect, Place, Program, Release
+from arch.program import Action, Array, Compute, DmaStart, DmaWait, Effect, Place, Program, Release
 from scheduler.l1_layout import L1Layout
 from scheduler.memory_plan import Allocation
 from scheduler.tiling import Tiling
 from scheduler.transfers import commands_for
 from traces.events import Work
 from trainlib.graph import Op, TrainingGraph
+from trainlib.primitives.calls import refuse_nan
 from trainlib.steps import KernelCall, Operand, Region, TileTask, find_part
 
 
@@ -167,7 +168,7 @@ class ProgramBuilder:
         effect = Effect(
             tuple(used[name] for name in call.reads),
             tuple(used[name] for name in call.writes),
-            call.compute,
+            _watched(loop.op, call),
         )
         team = call.work(self.cores if call.fork else 1, addresses)
         action = Compute(len(self.actions), deps, loop.work(tile, call.kernel), team, call.fork, effect)
@@ -206,6 +207,17 @@ class ProgramBuilder:
         action = DmaStart(len(self.actions), deps, loop.work(tile, name), commands)
         self.actions.append(action)
         return action.id
+
+
+def _watched(op: Op, call: KernelCall) -> Callable[[Sequence[Array]], Sequence[Array]]:
+    """What the call computes; InputError that names the op if it makes a NaN of its own."""
+
+    def function(arrays: Sequence[Array]) -> Sequence[Array]:
+        results = call.compute(arrays)
+        refuse_nan(op, arrays, results)
+        return results
+
+    return function
 
 
 def _part_of(places: Mapping[str, Place], name: str) -> Place:

@@ -35,12 +35,18 @@ def test_defect_the_width_of_a_max_pooling_follows_its_own_stride() -> None:
     assert known[graph.output][0, 0].tolist() == [[7, 8, 9, 10, 11], [19, 20, 21, 22, 23]]
     results, _ = by_tiles(graph, known, "FW", {"ho": 1})
     np.testing.assert_array_equal(results[graph.output], known[graph.output])
+    graph, known = evaluated("max_pool2d", {"kernel": 2, "stride": [1, 2]}, image)
+    assert known[graph.output][0, 0].tolist() == [[7, 9, 11], [13, 15, 17], [19, 21, 23]]
+    results, _ = by_tiles(graph, known, "FW", {"ho": 2})
+    np.testing.assert_array_equal(results[graph.output], known[graph.output])
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_the_first_of_equal_maxima_takes_the_gradient(rows: int) -> None:
     graph, known = evaluated("max_pool2d", {"kernel": 3}, np.full((1, 3, 3), -2.0))
     assert known["max_pool2d.argmax"].ravel().tolist() == [0]
+    results, _ = by_tiles(graph, known, "FW", {})
+    assert results["max_pool2d.argmax"].ravel().tolist() == [0]
     results, _ = by_tiles(graph, known, "IG", {"hi": rows})
     expected = np.zeros((1, 1, 3, 3))
     expected[0, 0, 0, 0] = 1

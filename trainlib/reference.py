@@ -10,23 +10,29 @@ import numpy as np
 from configs.errors import InputError
 from trainlib.graph import Tensor, TrainingGraph
 from trainlib.numerics import is_float, is_narrow, tolerance, widened
-from trainlib.primitives.calls import run_reference
+from trainlib.primitives.calls import has_nan, refuse_nan, run_reference
 from trainlib.registry import step_of
 from trainlib.steps import Array
 
 
 def check_values(graph: TrainingGraph, values: Mapping[str, Array]) -> None:
-    """Every given tensor has a value of its shape, without NaN; InputError names tensor and first user."""
+    """Every given tensor has a value that `check_given` accepts; InputError otherwise."""
     for name in graph.given:
         if name not in values:
             raise InputError(f"no value for tensor '{name}'", where=graph.name)
+    check_given(graph, {name: values[name] for name in graph.given})
+
+
+def check_given(graph: TrainingGraph, values: Mapping[str, Array]) -> None:
+    """Values of some tensors: right shape, no NaN. InputError names the tensor and the first op that reads it."""
+    for name, array in values.items():
         tensor = graph.tensors[name]
-        if values[name].shape != tensor.shape:
+        if array.shape != tensor.shape:
             raise InputError(
-                f"value of shape {values[name].shape} for a tensor of shape {tensor.shape}",
+                f"value of shape {array.shape} for a tensor of shape {tensor.shape}",
                 where=f"{graph.name}: {name}",
             )
-        if is_float(tensor.dtype) and np.isnan(values[name].astype(np.float32)).any():
+        if has_nan(array):
             user = next((op.name for op in graph.ops if name in op.inputs), graph.name)
             raise InputError(
                 f"tensor '{name}', which op {user} reads, holds NaN",
@@ -39,14 +45,16 @@ def evaluate(graph: TrainingGraph, values: Mapping[str, Array]) -> dict[str, Arr
     """One training iteration: every tensor of the graph, from the given ones in `values`.
 
     Each op runs whole, by its primitive's own reference, which shares no code with the tiles. Raises
-    InputError if a value is missing, has another shape than its tensor or holds NaN.
+    InputError if a value is missing or wrong (`check_given`), and if an op makes a NaN.
     """
     check_values(graph, values)
     known = {name: values[name] for name in graph.given}
     views = [tensor for name, tensor in graph.tensors.items() if graph.is_view(name)]
     _complete(views, known)
     for op in graph.ops:
-        known.update(run_reference(op, graph.tensors, known))
+        results = run_reference(op, graph.tensors, known)
+        refuse_nan(op, [known[name] for name in op.inputs], list(results.values()))
+        known.update(results)
         _complete(views, known)
     return known
 
