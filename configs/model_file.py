@@ -1,11 +1,15 @@
-"""Model files: a network, its input, loss and optimizer, as frozen dataclasses that remember their lines."""
+"""Model files: a network, its input, loss and optimizer, as frozen dataclasses that remember their lines.
+
+What a layer, a loss or an optimizer may say beyond the keys all of them share is the business of its
+primitive, which checks the remembered YAML node against a schema of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -15,36 +19,90 @@ from configs.schema import Schema, validate
 from configs.suggest import suggestion
 from configs.yaml_file import Node
 
-Attribute = int | float | bool | str
+_Text = Annotated[str, Field(min_length=1)]
+_Positive = Annotated[int, Field(ge=1)]
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class LayerSchema(Schema):
+    """Keys every layer may have; a primitive's schema adds its options.
+
+    `inputs` names the layers it reads (default: the one before; ``input`` is the network's input, ``split.1``
+    the second output of a layer with several). `dtype` and `layout` default to those of the model,
+    `trainable: false` freezes the layer's parameters.
+    """
+
+    name: _Name
+    type: str
+    inputs: list[str] | None = None
+    dtype: str | None = None
+    layout: str | None = None
+    trainable: bool = True
+
+
+LAYER_KEYS = tuple(LayerSchema.model_fields)
+"""Keys of a layer that are not options of its primitive."""
+
+
+class LossSchema(Schema):
+    """Keys every loss has; a primitive's schema adds its options."""
+
+    name: str
+
+
+class OptimizerSchema(Schema):
+    """Keys every optimizer has; a primitive's schema adds its options."""
+
+    name: str
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """One layer as written: name, type (a key of `LAYER_TYPES`), attributes with defaults filled in.
+    """One layer as written: name, type and options, not yet checked against its primitive.
 
-    `where` is ``file:line`` of the layer, for errors that show only when shapes are known.
+    `inputs` are names of layers, None for the layer before. `where` is ``file:line`` of the layer, for errors
+    that show only when shapes are known; `node` is its YAML, if it comes from a file.
     """
 
     name: str
     type: str
-    attributes: Mapping[str, Attribute]
+    attributes: Mapping[str, Any]
     where: str
+    inputs: tuple[str, ...] | None = None
+    dtype: str | None = None
+    layout: str | None = None
+    trainable: bool = True
+    node: Node | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LossSpec:
+    """A loss as written: name and options."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    where: str = ""
+    node: Node | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerSpec:
-    """Optimizer as written: name (sgd) and learning rate."""
+    """Optimizer as written: name (sgd) and options, its learning rate among them."""
 
     name: str
-    learning_rate: float
+    options: Mapping[str, Any]
     where: str
+    node: Node | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model file: `input_shape` is (C, H, W) or (C,) without batch; `where` is ``file:line`` of the file.
+    """A model file: `input_shape` is that of one sample, (C, H, W), (L, C) or (C,), of `batch` samples.
 
-    `dataset` is one of `DATASETS`, `loss` one of `LOSSES`; `source` cites where the network comes from.
+    `dataset` is one of `DATASETS`; `source` cites where the network comes from. `dtype` (fp32, fp16, bf16)
+    and `layout` (CHW, HWC) hold for layers that do not say otherwise. `where` is ``file:line`` of the file.
+    `input_classes` > 0 means an integer input (word numbers) below it.
     """
 
     name: str
@@ -52,59 +110,23 @@ class ModelSpec:
     source: str
     input_shape: tuple[int, ...]
     dataset: str
-    loss: str
+    loss: LossSpec
     optimizer: OptimizerSpec
     batch: int
     layers: tuple[LayerSpec, ...]
     where: str
+    dtype: str = "fp32"
+    layout: str = "CHW"
+    input_classes: int = 0
 
 
 DATASETS: Mapping[str, tuple[int, ...] | None] = {"digits": (1, 8, 8), "random": None}
 """Data sets a model may ask for, and the input shape each one brings (None: any)."""
 
-LOSSES = ("cross_entropy", "mse")
-OPTIMIZERS = ("sgd",)
-
-_Text = Annotated[str, Field(min_length=1)]
-_Positive = Annotated[int, Field(ge=1)]
-
-
-class _Layer(Schema):
-    name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-    type: str
-
-
-class _Conv2d(_Layer):
-    out_channels: _Positive
-    kernel: _Positive
-    padding: Annotated[int, Field(ge=0)] = 0
-    stride: _Positive = 1
-
-
-class _Linear(_Layer):
-    out_features: _Positive
-
-
-class _Plain(_Layer):
-    pass
-
-
-LAYER_TYPES: Mapping[str, type[_Layer]] = {
-    "conv2d": _Conv2d,
-    "relu": _Plain,
-    "linear": _Linear,
-    "flatten": _Plain,
-}
-"""Schema of each layer type; attributes are the keys besides name and type."""
-
 
 class _Input(Schema):
-    shape: list[_Positive]
-
-
-class _Optimizer(Schema):
-    name: str
-    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    shape: Annotated[list[_Positive], Field(min_length=1, max_length=4)]
+    classes: Annotated[int, Field(ge=0)] = 0
 
 
 class _Model(Schema):
@@ -113,34 +135,39 @@ class _Model(Schema):
     source: _Text
     input: object
     dataset: str
-    loss: str
+    loss: object
     optimizer: object
-    batch: Literal[1] = 1
+    batch: _Positive = 1
+    dtype: str = "fp32"
+    layout: str = "CHW"
     layers: Annotated[list[object], Field(min_length=1)]
 
 
 def load_model(name_or_path: str | Path) -> ModelSpec:
     """Load a model by installed name or by the path of a YAML file.
 
-    Raises `ConfigError` with ``file:line`` for unknown, missing or duplicate keys, unknown layer types,
-    attributes, data sets, losses and optimizers (with a suggestion), and values out of range.
+    Raises `ConfigError` with ``file:line`` for unknown, missing or duplicate keys, unknown data sets and
+    values out of range. What layers, loss and optimizer say is checked when the training graph is built.
     """
     node = open_config("models", name_or_path)
     header = validate(_Model, node, "the model")
     top = node.mapping("the model")
-    for key, known in (("dataset", tuple(DATASETS)), ("loss", LOSSES)):
-        _check_word(top[key], key, known)
+    _check_word(top["dataset"], "dataset", tuple(DATASETS))
+    shape, classes = _input(top["input"], header.dataset)
     return ModelSpec(
         name=header.name,
         description=header.description,
         source=header.source,
-        input_shape=_input_shape(top["input"], header.dataset),
+        input_shape=shape,
         dataset=header.dataset,
-        loss=header.loss,
+        loss=_loss(top["loss"]),
         optimizer=_optimizer(top["optimizer"]),
         batch=header.batch,
         layers=_layers(top["layers"]),
         where=node.where,
+        dtype=header.dtype,
+        layout=header.layout,
+        input_classes=classes,
     )
 
 
@@ -151,15 +178,10 @@ def _check_word(node: Node, what: str, known: tuple[str, ...]) -> None:
         )
 
 
-def _input_shape(node: Node, dataset: str) -> tuple[int, ...]:
-    shape = tuple(validate(_Input, node, "'input'").shape)
+def _input(node: Node, dataset: str) -> tuple[tuple[int, ...], int]:
+    checked = validate(_Input, node, "'input'")
+    shape = tuple(checked.shape)
     where = node.mapping("'input'")["shape"].where
-    if len(shape) not in (1, 3):
-        raise ConfigError(
-            f"the input shape has {len(shape)} dimensions",
-            where=where,
-            cure="[C, H, W] for images, [C] for vectors",
-        )
     needed = DATASETS[dataset]
     if needed is not None and shape != needed:
         raise ConfigError(
@@ -167,13 +189,35 @@ def _input_shape(node: Node, dataset: str) -> tuple[int, ...]:
             where=where,
             cure=f"shape: {list(needed)}, or dataset: random",
         )
-    return shape
+    return shape, checked.classes
+
+
+def _loss(node: Node) -> LossSpec:
+    """``loss: mse``, or a mapping with its name and options."""
+    if isinstance(node.value, str):
+        return LossSpec(node.value, {}, node.where)
+    name, options = _name_and_options(node, "'loss'")
+    return LossSpec(name, options, node.where, node)
 
 
 def _optimizer(node: Node) -> OptimizerSpec:
-    checked = validate(_Optimizer, node, "'optimizer'")
-    _check_word(node.mapping("'optimizer'")["name"], "optimizer", OPTIMIZERS)
-    return OptimizerSpec(checked.name, float(checked.learning_rate), node.where)
+    name, options = _name_and_options(node, "'optimizer'")
+    return OptimizerSpec(name, options, node.where, node)
+
+
+def _name_and_options(node: Node, what: str) -> tuple[str, dict[str, Any]]:
+    children = node.mapping(what)
+    name = _text(children, "name", what, node)
+    return name, {key: child.plain() for key, child in children.items() if key != "name"}
+
+
+def _text(children: Mapping[str, Node], key: str, what: str, parent: Node) -> str:
+    if key not in children:
+        raise ConfigError(f"{what} has no '{key}'", where=parent.where, cure=f"add '{key}: ...'")
+    child = children[key]
+    if not isinstance(child.value, str):
+        raise ConfigError(f"'{key}' of {what} must be a word, not {child.kind}", where=child.where)
+    return child.value
 
 
 def _layers(node: Node) -> tuple[LayerSpec, ...]:
@@ -194,11 +238,20 @@ def _layers(node: Node) -> tuple[LayerSpec, ...]:
 
 def _layer(item: Node, number: int) -> LayerSpec:
     children = item.mapping(f"layer {number}")
-    for key in ("name", "type"):
-        if key not in children:
-            raise ConfigError(f"layer {number} has no '{key}'", where=item.where, cure=f"add '{key}: ...'")
-    name, kind = children["name"].value, children["type"]
-    _check_word(kind, f"type of layer '{name}'", tuple(LAYER_TYPES))
-    checked = validate(LAYER_TYPES[str(kind.value)], item, f"layer '{name}' ({kind.value})")
-    attributes = checked.model_dump(exclude={"name", "type"})
-    return LayerSpec(checked.name, checked.type, attributes, item.where)
+    name = _text(children, "name", f"layer {number}", item)
+    kind = _text(children, "type", f"layer {number}", item)
+    options = {key: child.plain() for key, child in children.items() if key not in LAYER_KEYS}
+    what = f"layer '{name}' ({kind})"
+    shared = {key: child for key, child in children.items() if key in LAYER_KEYS}
+    common = validate(LayerSchema, Node(shared, item.file, item.line), what)
+    return LayerSpec(
+        name=name,
+        type=kind,
+        attributes=options,
+        where=item.where,
+        inputs=tuple(common.inputs) if common.inputs is not None else None,
+        dtype=common.dtype,
+        layout=common.layout,
+        trainable=common.trainable,
+        node=item,
+    )

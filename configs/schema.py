@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -47,6 +48,27 @@ def validate(schema: type[SchemaT], node: Node, what: str) -> SchemaT:
         return schema.model_validate(node.plain())
     except ValidationError as error:
         raise _config_error(error, node, what) from None
+
+
+def validate_values(schema: type[SchemaT], values: Mapping[str, Any], what: str, where: str) -> SchemaT:
+    """As `validate`, for values that come from an option or from Python and not from a file."""
+    known = tuple(schema.model_fields)
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"unknown key '{key}' in {what}", where=where, cure=suggestion(key, known))
+    for name, field in schema.model_fields.items():
+        if field.is_required() and name not in values:
+            raise ConfigError(f"{what} has no '{name}'", where=where, cure=f"add '{name}'")
+    try:
+        return schema.model_validate(dict(values))
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        key = ".".join(str(step) for step in detail["loc"])
+        given = f" is {detail['input']!r}" if detail["loc"] else ""
+        message = detail["msg"].removeprefix("Value error, ")
+        raise ConfigError(
+            f"'{key}' of {what}{given}: {message[:1].lower()}{message[1:]}", where=where
+        ) from None
 
 
 def _config_error(error: ValidationError, node: Node, what: str) -> ConfigError:

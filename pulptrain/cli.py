@@ -10,7 +10,14 @@ import typer
 import pulptrain
 from configs.errors import PulptrainError
 
-COMMANDS = {"run": "run", "kernel": "kernel", "validate": "validate", "plot": "plot", "list": "listing"}
+COMMANDS = {
+    "run": "run",
+    "kernel": "kernel",
+    "primitive": "primitive",
+    "validate": "validate",
+    "plot": "plot",
+    "list": "listing",
+}
 """Commands and their modules in `pulptrain.commands`, in the order of the help text."""
 
 

@@ -22,12 +22,14 @@ from traces.events import Slice
 from traces.metrics import check_tracks, measure
 from traces.recorder import CounterSample, Recorder
 from trainlib import oracle_torch, reference
-from trainlib.graph import TrainingGraph
+from trainlib.graph import KEPT_KINDS, TrainingGraph
+from trainlib.numerics import FP32_TOLERANCE
+from trainlib.reference import graph_tolerance
 from trainlib.steps import Array
 from trainlib.training import build_training_graph, initial_weights
 from trainlib.training_data import digits_split, sample_stream
 
-TOLERANCE = 1e-5
+TOLERANCE = FP32_TOLERANCE
 """Largest max|a - b| / max|b| of a tensor, fp32, between the simulated SoC and the check."""
 
 Progress = Callable[[int, int, float], None]
@@ -89,7 +91,7 @@ def run_model(
     spec, timing, schedule, pricer = prepared.spec, prepared.timing, prepared.schedule, prepared.pricer
     graph = schedule.graph
     samples = sample_stream(graph, spec, settings.seed)
-    values = {**initial_weights(graph, settings.seed), **_named(graph, next(samples))}
+    values = {**initial_weights(graph, settings.seed), **next(samples)}
     recorder = Recorder()
     executor = Executor(schedule, timing, pricer, recorder, functional=functional)
     if functional:
@@ -114,24 +116,21 @@ def run_model(
     return RunOutcome(summary, slices, recorder.counters, schedule, timing, interrupted)
 
 
-def _named(graph: TrainingGraph, sample: tuple[Array, Array]) -> dict[str, Array]:
-    return {graph.input: sample[0], graph.label: sample[1]}
-
-
 def check_numbers(graph: TrainingGraph, values: dict[str, Array], executor: Executor) -> dict[str, Any]:
     """Compare output, loss, all weight gradients and updated weights of the iteration just simulated."""
     if oracle_torch.torch_available():
         truth_name, truth = "PyTorch", oracle_torch.evaluate_torch(graph, values)
     else:
         truth_name, truth = "untiled NumPy (PyTorch is not installed)", reference.evaluate(graph, values)
-    updated = [name for name, tensor in graph.tensors.items() if tensor.alias_of in graph.weights]
+    updated = [name for name in graph.updates.values() if name in truth]
     compared = [graph.output, graph.loss, *graph.gradients.values(), *updated]
     errors = reference.compare({name: executor.fetch(name) for name in compared}, truth, compared)
-    result = functional_summary(truth_name, errors, TOLERANCE)
+    tolerance = graph_tolerance(graph, executor.schedule.options.accumulation)
+    result = functional_summary(truth_name, errors, tolerance)
     if not result["passed"]:
         raise PulptrainError(
             f"the simulated numbers differ from {truth_name}: {result['max_rel_error']:.2e} relative in "
-            f"{result['worst_tensor']}, {TOLERANCE:.0e} allowed",
+            f"{result['worst_tensor']}, {tolerance:.1e} allowed",
             where=graph.name,
             cure="report this as a defect with the command you ran",
         )
@@ -141,7 +140,7 @@ def check_numbers(graph: TrainingGraph, values: dict[str, Array], executor: Exec
 def _train(
     executor: Executor,
     spec: ModelSpec,
-    samples: Iterator[tuple[Array, Array]],
+    samples: Iterator[dict[str, Array]],
     iterations: int,
     summary: dict[str, Any],
     progress: Progress | None,
@@ -152,14 +151,14 @@ def _train(
     interrupted = False
     try:
         for done in range(2, iterations + 1):
-            executor.load(_named(graph, next(samples)))
+            executor.load(next(samples))
             executor.replay()
             losses.append(float(executor.fetch(graph.loss).reshape(-1)[0]))
             if progress is not None:
                 progress(done, iterations, losses[-1])
     except KeyboardInterrupt:
         interrupted = True
-    weights = {name: executor.fetch(name) for name in graph.weights}
+    weights = {name: executor.fetch(name) for name in graph.of_kind(*KEPT_KINDS)}
     window = min(len(losses), 100)
     summary["training"] = {
         "iterations": len(losses),

@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
+
 from arch.pricing import Pricer
 from arch.timing import SocTiming
 from scheduler.l1_layout import L1Layout, lay_out
 from scheduler.tiling import Tiler, Tiling
-from trainlib.steps import KernelCall, TileTask
+from trainlib.graph import Tensor
+from trainlib.steps import KernelCall, Operand, TileTask, find_part
 
 
 class TileCost:
     """Compute and transfer cycles of one tile, without contention between them."""
 
-    def __init__(self, timing: SocTiming, pricer: Pricer) -> None:
+    def __init__(self, timing: SocTiming, pricer: Pricer, tensors: Mapping[str, Tensor]) -> None:
+        self.tensors = tensors
         self.timing = timing
         self.pricer = pricer
 
     def compute_cycles(self, task: TileTask, layout: L1Layout) -> int:
         """Kernels of the tile one after another, each with its fork and join."""
-        addresses = {operand.tensor: layout.address("in", operand.tensor, 0) for operand in task.inputs}
-        addresses |= {operand.tensor: layout.address("out", operand.tensor, 0) for operand in task.outputs}
+        addresses = {operand.name: layout.address("in", operand.name, 0) for operand in task.inputs}
+        addresses |= {operand.name: layout.address("out", operand.name, 0) for operand in task.outputs}
         addresses |= {scratch.name: layout.address("scratch", scratch.name, 0) for scratch in task.scratch}
+        shapes = {operand.name: operand.shape for operand in (*task.inputs, *task.outputs)}
+        shapes |= {scratch.name: scratch.shape for scratch in task.scratch}
+        itemsize = {operand.name: self._itemsize_bytes(operand) for operand in (*task.inputs, *task.outputs)}
+        itemsize |= {scratch.name: np.dtype(scratch.dtype).itemsize for scratch in task.scratch}
+        for call in task.calls:
+            for name in (*call.reads, *call.writes):
+                if name not in addresses:
+                    buffer, first, _ = find_part(name, shapes.__getitem__)
+                    addresses[name] = addresses[buffer] + first * itemsize[buffer]
         return sum(self._call_cycles(call, addresses) for call in task.calls)
+
+    def _itemsize_bytes(self, operand: Operand) -> int:
+        return np.dtype(self.tensors[operand.tensor].dtype).itemsize
 
     def _call_cycles(self, call: KernelCall, addresses: dict[str, int]) -> int:
         team = call.work(self.timing.cores if call.fork else 1, addresses)
@@ -54,8 +72,8 @@ def estimate_cycles(tiling: Tiling, cost: TileCost, tiler: Tiler) -> int:
         if shape not in priced:
             priced[shape] = cost.compute_cycles(task, layout)
         compute_cycles.append(priced[shape])
-        fresh = [operand for operand in task.inputs if regions.get(operand.tensor) != operand.region]
-        regions.update({operand.tensor: operand.region for operand in fresh})
+        fresh = [operand for operand in task.inputs if regions.get(operand.name) != operand.region]
+        regions.update({operand.name: operand.region for operand in fresh})
         load_cycles.append(sum(cost.transfer_cycles(tiler.operand_bytes(operand)) for operand in fresh))
         store_cycles.append(sum(cost.transfer_cycles(tiler.operand_bytes(item)) for item in task.outputs))
     if tiler.buffer_depth == 1:

@@ -11,6 +11,7 @@ from arch.timing import SocTiming
 from configs.errors import InputError
 from scheduler.schedule import HOME_LEVEL, Schedule
 from traces.events import NullTracer, Tracer
+from trainlib.reference import check_given
 
 
 class Executor:
@@ -43,14 +44,15 @@ class Executor:
         return Place(HOME_LEVEL, storage.address, tensor.shape, tensor.dtype, name)
 
     def load(self, values: Mapping[str, Array]) -> None:
-        """Put tensors into the home memory. Raises `InputError` where shape or name is unknown."""
-        for name, array in values.items():
+        """Put tensors into the home memory. Raises `InputError` for an unknown name and for values that
+        `trainlib.reference.check_given` refuses: another shape, or NaN.
+        """
+        for name in values:
             if name not in self.schedule.graph.tensors:
                 raise InputError(f"no tensor {name!r} in {self.schedule.graph.name}")
-            place = self.place(name)
-            if tuple(array.shape) != place.shape:
-                raise InputError(f"tensor {name!r} has shape {array.shape}, the graph wants {place.shape}")
-            self.soc.load(place, array)
+        check_given(self.schedule.graph, values)
+        for name, array in values.items():
+            self.soc.load(self.place(name), array)
 
     def fetch(self, name: str) -> Array:
         """A copy of a tensor as it lies in its home memory now."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from configs.errors import Contributor, DoesNotFitError
-from trainlib.graph import TrainingGraph
+from trainlib.graph import GIVEN_KINDS, TrainingGraph
 
 ALIGNMENT_BYTES = 4
 """Every allocation starts on a word: the DMA moves aligned words and an L1 bank is one word wide."""
@@ -79,23 +79,23 @@ def check_no_overlap(allocations: Iterable[Allocation]) -> None:
 def tensor_lifetimes(graph: TrainingGraph) -> dict[str, Request]:
     """Lifetime of each stored tensor in op numbers.
 
-    Op numbers run from 0; the number of ops stands for "after the iteration". Inputs, labels and weights
-    live from 0 until after it, the loss, the network's output and the weight gradients from their first use
-    until after it, so that they can be read; the rest from first write to last read. An alias has no storage
-    of its own: its uses lengthen the life of its target.
+    Op numbers run from 0; the number of ops stands for "after the iteration". Given tensors (inputs, labels,
+    random numbers, weights, buffers, optimizer states) live from 0 until after it, the graph's results (loss,
+    output, weight gradients) from their first use until after it, so that they can be read; the rest from
+    first write to last read. An alias has no storage of its own: its uses lengthen the life of its target.
     """
     after = len(graph.ops)
     uses: dict[str, list[int]] = {}
     for number, op in enumerate(graph.ops):
         for name in (*op.inputs, *op.outputs):
             uses.setdefault(graph.storage_of(name), []).append(number)
-    kept_after = {graph.storage_of(name) for name in (graph.loss, graph.output, *graph.gradients.values())}
+    kept_after = {graph.storage_of(name) for name in graph.results}
     lifetimes: dict[str, Request] = {}
     for name, tensor in graph.tensors.items():
         if tensor.alias_of is not None:
             continue
         numbers = uses.get(name, [])
-        permanent = tensor.kind in {"input", "label", "weight", "optimizer_state"}
+        permanent = tensor.kind in GIVEN_KINDS
         if not numbers and not permanent:
             continue
         first = 0 if permanent else min(numbers)

@@ -32,10 +32,12 @@ class ScheduleOptions:
     `buffer_depth` is the number of L1 buffers per moved operand (1 single, 2 double). `codegen` names the
     compiler profile of all kernels, `kernels` the matmul kernel per op name (``conv2.WG``) or step (``WG``);
     an op not named there takes its primitive's default. `tile_sizes` fixes the tile of an op by dimension
-    (``{"conv2.FW": {"co": 8, "ho": 3}}``); dimensions not named stay whole.
+    (``{"conv2.FW": {"co": 8, "ho": 3}}``); dimensions not named stay whole. `accumulation` is how matmuls
+    round (`trainlib.numerics.ACCUMULATIONS`).
     """
 
     buffer_depth: int = 2
     codegen: str = "clang-xpulp"
+    accumulation: str = "reference"
     kernels: Mapping[str, str] = field(default_factory=dict)
     tile_sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)

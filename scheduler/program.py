@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from arch.program import Action, Compute, DmaStart, DmaWait, Effect, Place, Program, Release
+from arch.program import Action, Array, Compute, DmaStart, DmaWait, Effect, Place, Program, Release
 from scheduler.l1_layout import L1Layout
 from scheduler.memory_plan import Allocation
 from scheduler.tiling import Tiling
 from scheduler.transfers import commands_for
 from traces.events import Work
 from trainlib.graph import Op, TrainingGraph
-from trainlib.steps import KernelCall, Operand, Region, TileTask
+from trainlib.primitives.calls import refuse_nan
+from trainlib.steps import KernelCall, Operand, Region, TileTask, find_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,9 @@ class _Loop:
     layout: L1Layout
     inputs: list[dict[str, _Input]]
     started: dict[tuple[str, int], int] = field(default_factory=dict)
-    """(tensor, tile) -> DmaStart that loads it."""
+    """(buffer, tile) -> DmaStart that loads it."""
     awaited: dict[tuple[str, int], int] = field(default_factory=dict)
-    """(tensor, tile that loaded it) -> DmaWait after which it is there."""
+    """(buffer, tile that loaded it) -> DmaWait after which it is there."""
     last_compute: int | None = None
 
     def work(self, tile: int, what: str) -> Work:
@@ -95,17 +96,14 @@ class ProgramBuilder:
             if 0 < ahead < len(tiles) - tile:
                 self._load(loop, tile + ahead)
             outputs = {
-                operand.tensor: self._place(operand, layout.address("out", operand.tensor, tile))
+                operand.name: self._place(operand, layout.address("out", operand.name, tile))
                 for operand in task.outputs
             }
             self._compute(loop, tile, task, outputs)
             if ahead and len(stores) == ahead:
                 self._wait_for_stores(loop, stores.popleft())
             stores.append(
-                [
-                    self._store(loop, tile, operand, outputs[operand.tensor].address)
-                    for operand in task.outputs
-                ]
+                [self._store(loop, tile, operand, outputs[operand.name].address) for operand in task.outputs]
             )
             if ahead == 0:
                 self._wait_for_stores(loop, stores.popleft())
@@ -123,27 +121,28 @@ class ProgramBuilder:
         slots: list[dict[str, _Input]] = []
         for tile, task in enumerate(tiles):
             for operand in task.inputs:
-                known = current.get(operand.tensor)
+                known = current.get(operand.name)
                 if known is None or known.operand.region != operand.region:
-                    use = loads.get(operand.tensor, 0)
-                    loads[operand.tensor] = use + 1
-                    address = layout.address("in", operand.tensor, use)
-                    current[operand.tensor] = _Input(operand, address, tile)
-            slots.append({operand.tensor: current[operand.tensor] for operand in task.inputs})
+                    use = loads.get(operand.name, 0)
+                    loads[operand.name] = use + 1
+                    address = layout.address("in", operand.name, use)
+                    current[operand.name] = _Input(operand, address, tile)
+            slots.append({operand.name: current[operand.name] for operand in task.inputs})
         return slots
 
     def _load(self, loop: _Loop, tile: int) -> None:
         deps = () if loop.last_compute is None else (loop.last_compute,)
-        for tensor, slot in loop.inputs[tile].items():
+        for name, slot in loop.inputs[tile].items():
             if slot.loaded_by == tile:
-                loop.started[tensor, tile] = self._transfer(
-                    loop, tile, tensor, slot.operand.region, slot.address, to_l1=True, deps=deps
+                operand = slot.operand
+                loop.started[name, tile] = self._transfer(
+                    loop, tile, operand.tensor, operand.region, slot.address, to_l1=True, deps=deps
                 )
 
     def _wait_for_inputs(self, loop: _Loop, tile: int) -> None:
-        for tensor, slot in loop.inputs[tile].items():
+        for name, slot in loop.inputs[tile].items():
             if slot.loaded_by == tile:
-                loop.awaited[tensor, tile] = self._wait(loop, loop.started[tensor, tile])
+                loop.awaited[name, tile] = self._wait(loop, loop.started[name, tile])
 
     def _wait(self, loop: _Loop, start: int) -> int:
         begun = self.actions[start].work
@@ -157,23 +156,24 @@ class ProgramBuilder:
 
     def _compute(self, loop: _Loop, tile: int, task: TileTask, outputs: Mapping[str, Place]) -> None:
         inputs = loop.inputs[tile]
-        places = {tensor: self._place(slot.operand, slot.address) for tensor, slot in inputs.items()}
+        places = {name: self._place(slot.operand, slot.address) for name, slot in inputs.items()}
         for scratch in task.scratch:
             address = loop.layout.address("scratch", scratch.name, 0)
             places[scratch.name] = Place("l1", address, scratch.shape, scratch.dtype, scratch.name)
-        loaded = [loop.awaited[tensor, slot.loaded_by] for tensor, slot in inputs.items()]
+        loaded = [loop.awaited[name, slot.loaded_by] for name, slot in inputs.items()]
         for call in task.calls:
             deps = {*loaded} if loop.last_compute is None else {*loaded, loop.last_compute}
             loop.last_compute = self._call(loop, tile, call, {**places, **outputs}, tuple(sorted(deps)))
 
     def _call(
-        self, loop: _Loop, tile: int, call: KernelCall, places: Mapping[str, Place], deps: tuple[int, ...]
+        self, loop: _Loop, tile: int, call: KernelCall, places: dict[str, Place], deps: tuple[int, ...]
     ) -> int:
-        addresses = {name: place.address for name, place in places.items()}
+        used = {name: _part_of(places, name) for name in (*call.reads, *call.writes)}
+        addresses = {name: place.address for name, place in (places | used).items()}
         effect = Effect(
-            tuple(places[name] for name in call.reads),
-            tuple(places[name] for name in call.writes),
-            call.function,
+            tuple(used[name] for name in call.reads),
+            tuple(used[name] for name in call.writes),
+            _watched(loop.op, call),
         )
         team = call.work(self.cores if call.fork else 1, addresses)
         action = Compute(len(self.actions), deps, loop.work(tile, call.kernel), team, call.fork, effect)
@@ -214,3 +214,24 @@ class ProgramBuilder:
         action = DmaStart(len(self.actions), deps, loop.work(tile, name), commands, code_cycles)
         self.actions.append(action)
         return action.id
+
+
+def _watched(op: Op, call: KernelCall) -> Callable[[Sequence[Array]], Sequence[Array]]:
+    """What the call computes; InputError that names the op if it makes a NaN of its own."""
+
+    def function(arrays: Sequence[Array]) -> Sequence[Array]:
+        results = call.compute(arrays)
+        refuse_nan(op, arrays, results)
+        return results
+
+    return function
+
+
+def _part_of(places: Mapping[str, Place], name: str) -> Place:
+    """The place of a buffer, or of a part of one (`trainlib.steps.part`), which is contiguous."""
+    buffer, first, shape = find_part(name, lambda known: places[known].shape)
+    whole = places[buffer]
+    if buffer == name:
+        return whole
+    itemsize = np.dtype(whole.dtype).itemsize
+    return Place(whole.level, whole.address + first * itemsize, shape, whole.dtype, name)

@@ -16,8 +16,8 @@ from scheduler.options import ScheduleOptions
 from scheduler.program import ProgramBuilder
 from scheduler.tiling import Tiler, Tiling
 from trainlib.graph import Op, TrainingGraph
+from trainlib.primitives.calls import TeamChoice
 from trainlib.registry import lowering_of
-from trainlib.steps import KernelChoice
 
 HOME_LEVEL = "l2"
 """Memory level all tensors live in between ops."""
@@ -81,7 +81,11 @@ def build_schedule(
         lowering = lowering_of(op)
         kernel = _kernel(op, options, lowering.default_kernel(op))
         tiler = Tiler(
-            op, graph.tensors, lowering, KernelChoice(kernel, options.codegen), options.buffer_depth
+            op,
+            graph.tensors,
+            lowering,
+            TeamChoice(kernel, options.codegen, options.accumulation, timing.cores),
+            options.buffer_depth,
         )
         tiling = _choose(tiler, timing, pricer, options, notes)
         layout = lay_out(tiling, number)
@@ -121,7 +125,7 @@ def _choose(
     wanted = options.tile_sizes.get(tiler.op.name)
     if wanted is not None:
         return tiler.fixed(wanted, available_bytes)
-    tile_cost = TileCost(timing, pricer)
+    tile_cost = TileCost(timing, pricer, tiler.tensors)
     candidates = tiler.fitting(available_bytes)
     best = min(candidates, key=lambda tiling: (estimate_cycles(tiling, tile_cost, tiler), len(tiling.tiles)))
     if options.buffer_depth > 1 and len(candidates[0].tiles) > 1:

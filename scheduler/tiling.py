@@ -104,12 +104,12 @@ class Tiler:
             task = self.lowering.tile(self.op, self.tensors, ranges, self.choice)
             tiles.append(task)
             for operand in task.inputs:
-                if last_region.get(operand.tensor) != operand.region:
-                    last_region[operand.tensor] = operand.region
-                    loads[operand.tensor] = loads.get(operand.tensor, 0) + 1
-                _grow(slot_bytes, ("in", operand.tensor), self.operand_bytes(operand))
+                if last_region.get(operand.name) != operand.region:
+                    last_region[operand.name] = operand.region
+                    loads[operand.name] = loads.get(operand.name, 0) + 1
+                _grow(slot_bytes, ("in", operand.name), self.operand_bytes(operand))
             for operand in task.outputs:
-                _grow(slot_bytes, ("out", operand.tensor), self.operand_bytes(operand))
+                _grow(slot_bytes, ("out", operand.name), self.operand_bytes(operand))
             for scratch in task.scratch:
                 itemsize = np.dtype(scratch.dtype).itemsize
                 _grow(slot_bytes, ("scratch", scratch.name), prod(scratch.shape) * itemsize)
@@ -185,7 +185,8 @@ class Tiler:
             where=f"{self.op.name}, tile {sizes or 'whole'}, buffer depth {self.buffer_depth}",
             contributors=tuple(
                 Contributor(
-                    f"{buffer.name} ({buffer.role}, {buffer.slots} x {buffer.slot_bytes} B)",
+                    f"{self.op.roles.get(buffer.name, buffer.name)} "
+                    f"({buffer.role}, {buffer.slots} x {buffer.slot_bytes} B)",
                     buffer.size_bytes,
                 )
                 for buffer in buffers

@@ -3,14 +3,15 @@
 import pytest
 
 from configs.datasets import DIGITS_CLASSES, DIGITS_PIXEL_MAX, load_digits_arrays
-from configs.errors import ConfigError
+from configs.errors import ConfigError, InputError
 from configs.library import list_names
 from configs.model_file import LayerSpec, load_model
+from trainlib.training import build_training_graph
 
 
 def test_digits_cnn():
     model = load_model("digits-cnn")
-    assert (model.input_shape, model.dataset, model.loss, model.batch) == (
+    assert (model.input_shape, model.dataset, model.loss.name, model.batch) == (
         (1, 8, 8),
         "digits",
         "cross_entropy",
@@ -18,9 +19,9 @@ def test_digits_cnn():
     )
     assert model.optimizer.name == "sgd"
     assert [(layer.name, layer.type, dict(layer.attributes)) for layer in model.layers] == [
-        ("conv1", "conv2d", {"out_channels": 8, "kernel": 3, "padding": 1, "stride": 1}),
+        ("conv1", "conv2d", {"out_channels": 8, "kernel": 3, "padding": 1}),
         ("relu1", "relu", {}),
-        ("conv2", "conv2d", {"out_channels": 16, "kernel": 3, "padding": 0, "stride": 1}),
+        ("conv2", "conv2d", {"out_channels": 16, "kernel": 3}),
         ("relu2", "relu", {}),
         ("flatten", "flatten", {}),
         ("fc", "linear", {"out_features": 10}),
@@ -29,7 +30,7 @@ def test_digits_cnn():
 
 def test_tutorial_cnn():
     model = load_model("tutorial-cnn")
-    assert (model.input_shape, model.dataset, model.loss) == ((8, 8, 8), "random", "mse")
+    assert (model.input_shape, model.dataset, model.loss.name) == ((8, 8, 8), "random", "mse")
     assert model.layers[-1].attributes == {"out_features": 32}
     # Parameters of the published step: 16*8*3*3 + 576*32 weights, no biases.
     assert 16 * 8 * 3 * 3 + 576 * 32 == 19584
@@ -66,7 +67,7 @@ def test_layers_know_their_lines(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "line", "message"),
     [
-        ("type: linear", "type: liner", 9, "unknown type of layer 'fc' 'liner'\n  try: 'linear'"),
+        ("type: linear", "type: liner", 9, "there is no layer type called 'liner'\n  try: 'linear'"),
         ("out_features: 2", "out_feature: 2", 9, "unknown key 'out_feature' in layer 'fc' (linear)"),
         (", out_features: 2", "", 9, "layer 'fc' (linear) has no 'out_features'"),
         ("out_features: 2", "out_features: 0", 9, "greater than or equal to 1"),
@@ -78,19 +79,19 @@ def test_layers_know_their_lines(tmp_path):
         ("name: act", "name: fc", 10, "two layers are called 'fc', the first in line 9"),
         ("name: act", "name: a b", 10, "'name' of layer 'a b' (relu)"),
         ("{name: act, type: relu}", "relu", 10, "layer 2 must be a mapping, not the text 'relu'"),
-        ("type: relu", "type: [relu]", 10, "unknown type of layer 'act'"),
+        ("type: relu", "type: [relu]", 10, "'type' of layer 2 must be a word, not a list"),
         ("dataset: random", "dataset: digit", 5, "unknown dataset 'digit'\n  try: 'digits'"),
         ("dataset: random", "dataset: digits", 4, "inputs of shape [1, 8, 8], not [3]"),
-        ("loss: mse", "loss: msa", 6, "unknown loss 'msa'\n  try: 'mse'"),
-        ("name: sgd", "name: adam", 7, "unknown optimizer 'adam'"),
+        ("loss: mse", "loss: msa", 6, "there is no loss called 'msa'\n  try: 'mse'"),
+        ("name: sgd", "name: adams", 7, "there is no optimizer called 'adams'"),
         ("1.0", "-1.0", 7, "greater than 0"),
         ("1.0", ".inf", 7, "finite"),
         ("1.0", "fast", 7, "valid number"),
-        ("[3]", "[3, 4]", 4, "2 dimensions"),
         ("[3]", "[-3]", 4, "item 1 of 'shape'"),
         ("[3]", "3", 4, "valid list"),
         ("{shape: [3]}", "[3]", 4, "'input' must be a mapping, not a list"),
-        ("loss: mse", "loss: mse\nbatch: 8", 7, "'batch' of the model is the value 8"),
+        ("loss: mse", "loss: mse\nbatch: 0", 7, "'batch' of the model is the value 0"),
+        ("type: relu", "type: relu, trainable: 3", 10, "'trainable' of layer 'act' (relu) is the value 3"),
         ("loss: mse\n", "", 1, "the model has no 'loss'"),
         ("source: s", "source: ''", 3, "at least 1 character"),
         ("description: d", "descripton: d", 2, "unknown key 'descripton' in the model\n  try: 'description'"),
@@ -107,9 +108,9 @@ def test_refused_models(tmp_path, old, new, line, message):
     assert old in MODEL
     path = tmp_path / "m.yaml"
     path.write_text(MODEL.replace(old, new))
-    with pytest.raises(ConfigError) as caught:
-        load_model(path)
-    assert caught.value.where == f"{path}:{line}"
+    with pytest.raises(InputError) as caught:
+        build_training_graph(load_model(path))
+    assert str(caught.value.where).split(": layer")[0] == f"{path}:{line}"
     assert message in str(caught.value)
 
 

@@ -5,10 +5,13 @@ import dataclasses
 import networkx as nx
 import pytest
 
-from configs.errors import ShapeError, UnsupportedLayerError
-from configs.model_file import LayerSpec, ModelSpec, OptimizerSpec, load_model
-from trainlib.registry import PRIMITIVES, lowering_of
+from configs.errors import ConfigError, InputError, ShapeError, UnsupportedLayerError
+from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec, load_model
+from trainlib.oracle_torch import evaluate_torch, torch_available
+from trainlib.reference import compare, evaluate, graph_tolerance
+from trainlib.registry import lowering_of
 from trainlib.training import build_training_graph
+from trainlib.training_data import initial_values
 
 
 def layer(name, kind, **attributes):
@@ -16,8 +19,10 @@ def layer(name, kind, **attributes):
 
 
 def model(*layers, input_shape=(1, 8, 8), loss="mse"):
-    sgd = OptimizerSpec("sgd", 0.01, "net.yaml:2")
-    return ModelSpec("net", "test", "test", input_shape, "random", loss, sgd, 1, layers, "net.yaml:1")
+    sgd = OptimizerSpec("sgd", {"learning_rate": 0.01}, "net.yaml:2")
+    return ModelSpec(
+        "net", "test", "test", input_shape, "random", LossSpec(loss), sgd, 1, layers, "net.yaml:1"
+    )
 
 
 def test_ops_of_digits_cnn_in_execution_order():
@@ -30,7 +35,7 @@ def test_ops_of_digits_cnn_in_execution_order():
     ]  # fmt: skip
     assert graph.weights == ("conv1.weight", "conv2.weight", "fc.weight")
     assert graph.tensors["fc.weight"].shape == (10, 576)
-    assert graph.tensors["conv2.out"].shape == (16, 6, 6)
+    assert graph.tensors["conv2.out"].shape == (1, 16, 6, 6)
 
 
 def test_macs_of_the_tutorial_step():
@@ -87,16 +92,22 @@ def test_no_input_gradient_before_the_first_weight():
             "kernel 9x9 is larger than the padded input 8x8",
         ),
         ((layer("conv", "conv2d", out_channels=2, kernel=3, padding=3),), "padding 3 is not smaller"),
-        ((layer("conv", "conv2d", out_channels=0, kernel=3),), "out_channels 0"),
+        (
+            (layer("conv", "conv2d", out_channels=0, kernel=3),),
+            "'out_channels' of layer 'conv' .conv2d. is 0",
+        ),
         ((layer("conv", "linear", out_features=4),), "linear needs a vector"),
         ((layer("flat", "flatten"), layer("conv", "conv2d", out_channels=2, kernel=3)), "needs an image"),
-        ((layer("flat", "flatten"), layer("conv", "linear", out_features=-1)), "at least 1, it is -1"),
+        (
+            (layer("flat", "flatten"), layer("conv", "linear", out_features=-1)),
+            "'out_features' of layer 'conv' .linear. is -1",
+        ),
     ],
 )
 def test_shape_error_names_layer_and_line(layers, message):
-    with pytest.raises(ShapeError, match=message) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         build_training_graph(model(*layers))
-    assert caught.value.where == "net.yaml:7: layer conv"
+    assert caught.value.where in ("net.yaml:7: layer conv", "net.yaml:7")
     assert caught.value.exit_code == 2
 
 
@@ -108,8 +119,10 @@ def test_other_mistakes_in_a_model():
         build_training_graph(model(layer("act", "relu")))
     with pytest.raises(ShapeError, match="two layers are called conv"):
         build_training_graph(model(conv, conv))
-    with pytest.raises(UnsupportedLayerError, match="batch 4"):
-        build_training_graph(dataclasses.replace(model(conv), batch=4))
+    with pytest.raises(ConfigError, match="unknown key 'kernal'"):
+        build_training_graph(model(layer("conv", "conv2d", out_channels=2, kernel=3, kernal=3)))
+    with pytest.raises(UnsupportedLayerError, match="no dtype called 'fp8'"):
+        build_training_graph(dataclasses.replace(model(conv), dtype="fp8"))
 
 
 def test_unknown_words_are_answered_with_the_nearest_known_one():
@@ -121,7 +134,85 @@ def test_unknown_words_are_answered_with_the_nearest_known_one():
         build_training_graph(model(layer("conv", "conv2d", out_channels=1, kernel=1), loss="sgd"))
 
 
-def test_every_primitive_is_registered_under_its_own_name():
-    assert {name: primitive.name for name, primitive in PRIMITIVES.items()} == {
-        name: name for name in ("conv2d", "linear", "relu", "flatten", "cross_entropy", "mse", "sgd")
-    }
+def residual(batch=1, **more):
+    """conv1 feeds conv2 and the sum; the sum feeds itself twice more: gradients of 2 and of 2 users meet."""
+    layers = (
+        layer("conv1", "conv2d", out_channels=2, kernel=3, padding=1),
+        layer("act", "relu"),
+        layer("conv2", "conv2d", out_channels=2, kernel=3, padding=1),
+        dataclasses.replace(layer("sum", "add"), inputs=("act", "conv2")),
+        dataclasses.replace(layer("twice", "add"), inputs=("sum", "sum")),
+        layer("flat", "flatten"),
+        layer("fc", "linear", out_features=3, bias=True),
+    )
+    return dataclasses.replace(model(*layers, input_shape=(1, 5, 4)), batch=batch, **more)
+
+
+def agree(spec, seed=0):
+    """Untiled NumPy against PyTorch in every tensor PyTorch knows, within the tolerance of the graph."""
+    graph = build_training_graph(spec)
+    values = initial_values(graph, spec, seed)
+    differences = compare(evaluate(graph, values), evaluate_torch(graph, values), known(graph, values))
+    worst = max(differences, key=lambda name: differences[name].max_rel_error)
+    assert differences[worst].max_rel_error <= graph_tolerance(graph), worst
+    return graph
+
+
+def known(graph, values):
+    return [name for name in evaluate_torch(graph, values) if name in graph.tensors]
+
+
+@pytest.mark.skipif(not torch_available(), reason="PyTorch is the oracle")
+@pytest.mark.parametrize("batch", [1, 3])
+def test_gradients_of_a_tensor_with_several_users_are_summed_by_ops(batch):
+    graph = agree(residual(batch))
+    assert [op.name for op in graph.ops if op.step == "ACC"] == ["sum.ACC", "act.ACC"]
+    # Both contributions to sum.out.grad are views of one tensor, so their sum gets storage of its own ...
+    assert graph.tensors["sum.out.grad"].alias_of is None
+    # ... while conv2's input gradient is nobody else's: the sum takes its place.
+    assert graph.storage_of("act.out.grad") == "act.out.grad@conv2"
+    assert {name for name, grad in graph.gradients.items() if grad} == {
+        "conv1.weight", "conv2.weight", "fc.weight", "fc.bias",
+    }  # fmt: skip
+    assert [op.name for op in graph.ops if op.step == "UPD"][-2:] == ["fc.UPD", "fc.bias.UPD"]
+
+
+@pytest.mark.skipif(not torch_available(), reason="PyTorch is the oracle")
+def test_frozen_layers_are_not_trained_and_stop_the_backward_pass():
+    spec = residual()
+    frozen = [dataclasses.replace(item, trainable=item.name == "fc") for item in spec.layers]
+    graph = agree(dataclasses.replace(spec, layers=tuple(frozen)))
+    assert [op.name for op in graph.ops if op.step in ("WG", "IG", "ACC", "UPD")] == [
+        "fc.WG", "fc.UPD", "fc.bias.UPD",
+    ]  # fmt: skip
+    # A frozen layer in the middle still passes gradients on.
+    middle = [dataclasses.replace(item, trainable=item.name != "conv2") for item in spec.layers]
+    names = [op.name for op in agree(dataclasses.replace(spec, layers=tuple(middle))).ops]
+    assert "conv2.IG" in names
+    assert not {"conv2.WG", "conv2.UPD"} & set(names)
+
+
+@pytest.mark.skipif(not torch_available(), reason="PyTorch is the oracle")
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_casts_stand_where_the_format_changes_forward_and_backward(dtype):
+    graph = agree(residual(2, dtype=dtype))
+    assert [op.name for op in graph.ops if op.primitive == "cast"] == [
+        "conv1.cast.FW", "fc.loss.cast.FW", "fc.loss.cast.IG",
+    ]  # fmt: skip
+    spec = residual()
+    mixed = [dataclasses.replace(item, dtype=dtype if item.name == "conv2" else None) for item in spec.layers]
+    graph = agree(dataclasses.replace(spec, layers=tuple(mixed)))
+    casts = [op.name for op in graph.ops if op.primitive == "cast"]
+    assert casts == ["conv2.cast.FW", "sum.cast.FW", "sum.cast.IG", "conv2.cast.IG"]
+    assert graph.tensors["conv2.weight.grad"].size_bytes == 2 * 2 * 2 * 9
+
+
+def test_a_branch_that_leads_nowhere_and_an_unknown_input_are_refused():
+    conv, act = layer("conv", "conv2d", out_channels=1, kernel=1), layer("act", "relu")
+    with pytest.raises(ShapeError, match="no other layer uses its output"):
+        build_training_graph(model(conv, act, dataclasses.replace(layer("other", "relu"), inputs=("conv",))))
+    with pytest.raises(ShapeError, match="input 'conf' is no layer before") as caught:
+        build_training_graph(model(conv, dataclasses.replace(act, inputs=("conf",))))
+    assert "'conv'" in caught.value.cure
+    with pytest.raises(ShapeError, match="takes 2 inputs, not 1"):
+        build_training_graph(model(conv, layer("sum", "add")))

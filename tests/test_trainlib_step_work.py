@@ -5,10 +5,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from configs.model_file import LayerSpec, ModelSpec, OptimizerSpec, load_model
+from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec, load_model
 from trainlib.kernels import catalogue
 from trainlib.registry import lowering_of
-from trainlib.steps import KernelChoice
+from trainlib.steps import KernelChoice, find_part, part
 from trainlib.training import build_training_graph
 
 
@@ -20,12 +20,14 @@ def calls(name, codegen):
         ranges = {key: (0, (size + 1) // 2) for key, size in lowering.extents(op, graph.tensors).items()}
         choice = KernelChoice(lowering.default_kernel(op), codegen)
         task = lowering.tile(op, graph.tensors, ranges, choice)
-        buffers = [operand.tensor for operand in (*task.inputs, *task.outputs)]
-        buffers += [scratch.name for scratch in task.scratch]
-        assert len(buffers) == len(set(buffers))
-        addresses = {buffer: 0x1000_0000 + 0x1000 * index for index, buffer in enumerate(buffers)}
+        buffers = {operand.name: operand.shape for operand in (*task.inputs, *task.outputs)}
+        buffers |= {scratch.name: scratch.shape for scratch in task.scratch}
+        base = {buffer: 0x1000_0000 + 0x1000 * index for index, buffer in enumerate(buffers)}
         for call in task.calls:
-            assert set(call.reads) | set(call.writes) <= set(buffers)
+            addresses = dict(base)
+            for used in (*call.reads, *call.writes):
+                buffer, first, _ = find_part(used, buffers.__getitem__)
+                addresses[used] = base[buffer] + 4 * first
             yield op, call, addresses
 
 
@@ -63,8 +65,8 @@ def test_im2row_is_timed_over_the_elements_it_really_copies(monkeypatch, kernel,
         LayerSpec("first", "conv2d", {"out_channels": 3, "kernel": 1}, "x:1"),
         LayerSpec("conv", "conv2d", conv, "x:2"),
     )
-    sgd = OptimizerSpec("sgd", 0.01, "x:1")
-    spec = ModelSpec("net", "", "", (1, 7, 6), "random", "mse", sgd, 1, layers, "x:1")
+    sgd = OptimizerSpec("sgd", {"learning_rate": 0.01}, "x:1")
+    spec = ModelSpec("net", "", "", (1, 7, 6), "random", LossSpec("mse"), sgd, 1, layers, "x:1")
     graph = build_training_graph(spec)
     told = {}
     monkeypatch.setattr(catalogue, "im2row_work", lambda codegen, **sizes: told.update(sizes))
@@ -80,11 +82,11 @@ def test_im2row_is_timed_over_the_elements_it_really_copies(monkeypatch, kernel,
             task = lowering.tile(op, graph.tensors, ranges, KernelChoice("mm", "clang-xpulp"))
             call = task.calls[0]
             call.work(1, dict.fromkeys((*call.reads, *call.writes), 0))
-            source = next(operand for operand in task.inputs if operand.tensor == call.reads[0])
-            (matrix,) = call.function([np.ones(source.shape, np.float32)])
+            source = next(operand for operand in task.inputs if part(operand.name, 0) == call.reads[0])
+            (matrix,) = call.function([np.ones(source.shape[1:], np.float32)])
             up, _, left, _ = told["pads"]
             rows = inside(told["ho"], kernel, told["hi"], stride, up)
             columns = inside(told["wo"], kernel, told["wi"], stride, left)
             assert np.count_nonzero(matrix) == told["ci"] * rows * columns, (op.name, start)
             image = (told["hi"], told["wi"]) if told["mode"] == "FW" else (told["ho"], told["wo"])
-            assert source.shape == (told["ci"], *image)
+            assert source.shape == (1, told["ci"], *image)

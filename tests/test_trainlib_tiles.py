@@ -5,18 +5,18 @@ Without PyTorch the untiled NumPy evaluation is the truth.
 
 import dataclasses
 import random
-from itertools import product
-from math import prod
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from primitive_harness import magnitude, random_sizes, run_op, run_tile
 
-from configs.model_file import LayerSpec, ModelSpec, OptimizerSpec, load_model
+from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec, load_model
 from trainlib.oracle_torch import evaluate_torch, torch_available
+from trainlib.primitives.calls import run_reference
 from trainlib.reference import compare, evaluate
-from trainlib.registry import lowering_of, step_of
+from trainlib.registry import lowering_of
 from trainlib.steps import KernelChoice
 from trainlib.training import build_training_graph
 from trainlib.training_data import initial_values
@@ -25,63 +25,9 @@ TOLERANCE = 1e-5
 CHOICE = KernelChoice("mm", "pulp-gcc7")
 
 
-def box(operand):
-    return tuple(slice(start, stop) for start, stop in operand.region)
-
-
-def run_tile(task, values, results, written):
-    """What the executor does to one tile, with no machine: every buffer poisoned, every input read-only."""
-    buffers = {}
-    for operand in task.inputs:
-        data = np.ascontiguousarray(values[operand.tensor][box(operand)])
-        assert data.shape == operand.shape
-        assert data.size > 0
-        data.flags.writeable = False
-        buffers[operand.tensor] = data
-    for operand in task.outputs:
-        buffers[operand.tensor] = np.full(operand.shape, np.nan, np.float32)
-    for scratch in task.scratch:
-        buffers[scratch.name] = np.full(scratch.shape, np.nan, np.float32)
-    for call in task.calls:
-        produced = call.function([buffers[name] for name in call.reads])
-        for name, array in zip(call.writes, produced, strict=True):
-            assert array.shape == buffers[name].shape
-            assert array.dtype == np.float32
-            buffers[name] = array
-    for operand in task.outputs:
-        results[operand.tensor][box(operand)] = buffers[operand.tensor]
-        written[operand.tensor][box(operand)] += 1
-
-
-def run_op(op, tensors, values, tile_sizes):
-    """All tiles of one op, `tile_sizes` per extent; returns its outputs and the number of tiles."""
-    lowering = lowering_of(op)
-    results = {name: np.full(tensors[name].shape, np.nan, np.float32) for name in op.outputs}
-    written = {name: np.zeros(tensors[name].shape, int) for name in op.outputs}
-    extents = lowering.extents(op, tensors)
-    cuts = [
-        [(start, min(start + tile_sizes[name], size)) for start in range(0, size, tile_sizes[name])]
-        for name, size in extents.items()
-    ]
-    macs = 0
-    for ranges in product(*cuts):
-        task = lowering.tile(op, tensors, dict(zip(extents, ranges, strict=True)), CHOICE)
-        run_tile(task, values, results, written)
-        macs += sum(call.macs for call in task.calls)
-    assert all((count == 1).all() for count in written.values()), "each element belongs to one tile"
-    assert macs == lowering.macs(op, tensors)
-    return results, prod(len(cut) for cut in cuts)
-
-
-def magnitude(op, inputs):
-    """Largest sum of magnitudes behind an output element: what fp32 rounding of a sum scales with."""
-    if not lowering_of(op).default_kernel(op):
-        return 0.0
-    return float(step_of(op).reference(op, [np.abs(array) for array in inputs])[0].max())
-
-
-def check_graph(spec, seed):
+def check_graph(spec, seed, batch=1):
     """Each op from the truth's inputs to its outputs: untiled reference, and tiles of random sizes."""
+    spec = dataclasses.replace(spec, batch=batch)
     graph = build_training_graph(spec)
     values = initial_values(graph, spec, seed)
     truth = evaluate_torch(graph, values) if torch_available() else evaluate(graph, values)
@@ -90,13 +36,11 @@ def check_graph(spec, seed):
     chooser = random.Random(seed)
     tiles = {}
     for op in graph.ops:
-        inputs = [rounded[name] for name in op.inputs]
-        reference = dict(zip(op.outputs, step_of(op).reference(op, inputs), strict=True))
-        extents = lowering_of(op).extents(op, graph.tensors)
-        sizes = {name: chooser.randint(1, size) for name, size in extents.items()}
-        results, tiles[op.name] = run_op(op, graph.tensors, rounded, sizes)
+        reference = run_reference(op, graph.tensors, rounded)
+        sizes = random_sizes(op, graph.tensors, chooser)
+        results, tiles[op.name] = run_op(op, graph.tensors, rounded, sizes, CHOICE)
         for name in op.outputs:
-            scale = max(float(np.abs(truth[name]).max()), magnitude(op, inputs))
+            scale = max(float(np.abs(truth[name]).max()), magnitude(op, graph.tensors, rounded))
             for ours in (reference, results):
                 worst = compare(ours, truth, [name])[name].max_abs_error
                 assert worst <= TOLERANCE * scale, (op.name, name, sizes)
@@ -108,8 +52,8 @@ def two_layers(layer, input_shape, loss="mse"):
     first = {"conv2d": {"out_channels": input_shape[0], "kernel": 1}, "linear": {"out_features": 4}}
     kind = "conv2d" if len(input_shape) == 3 else "linear"
     layers = (LayerSpec("before", kind, first[kind], "x:1"), layer)
-    sgd = OptimizerSpec("sgd", 0.05, "x:1")
-    return ModelSpec("two", "test", "test", input_shape, "random", loss, sgd, 1, layers, "x:1")
+    sgd = OptimizerSpec("sgd", {"learning_rate": 0.05}, "x:1")
+    return ModelSpec("two", "test", "test", input_shape, "random", LossSpec(loss), sgd, 1, layers, "x:1")
 
 
 @st.composite
@@ -132,9 +76,9 @@ def convolutions(draw):
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
-@given(spec=convolutions(), seed=st.integers(0, 2**16))
-def test_convolution_of_any_shape_padding_and_stride_in_any_tiles(spec, seed):
-    check_graph(spec, seed)
+@given(spec=convolutions(), seed=st.integers(0, 2**16), batch=st.integers(1, 3))
+def test_convolution_of_any_shape_padding_and_stride_in_any_tiles(spec, seed, batch):
+    check_graph(spec, seed, batch)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -142,10 +86,13 @@ def test_convolution_of_any_shape_padding_and_stride_in_any_tiles(spec, seed):
     ci=st.integers(1, 20),
     co=st.integers(1, 12),
     loss=st.sampled_from(["mse", "cross_entropy"]),
+    bias=st.booleans(),
+    batch=st.integers(1, 4),
     seed=st.integers(0, 2**16),
 )
-def test_linear_layer_and_losses_in_any_tiles(ci, co, loss, seed):
-    check_graph(two_layers(LayerSpec("fc", "linear", {"out_features": co}, "x:2"), (ci,), loss), seed)
+def test_linear_layer_and_losses_in_any_tiles(ci, co, loss, bias, batch, seed):
+    fc = LayerSpec("fc", "linear", {"out_features": co, "bias": bias}, "x:2")
+    check_graph(two_layers(fc, (ci,), loss), seed, batch)
 
 
 @pytest.mark.parametrize("shape", [(7,), (3, 5, 4)])
@@ -169,11 +116,11 @@ def test_input_rows_that_reach_no_output_get_a_zero_gradient():
     graph = build_training_graph(spec)
     values = evaluate(graph, initial_values(graph, spec, 0))
     op = next(op for op in graph.ops if op.name == "conv.IG")
-    results, tiles = run_op(op, graph.tensors, values, {"ci": 1, "hi": 1})
+    results, tiles = run_op(op, graph.tensors, values, {"ci": 1, "hi": 1}, CHOICE)
     assert tiles == 6
     gradient = results["before.out.grad"]
     assert np.array_equal(gradient, values["before.out.grad"])
-    assert [bool(row.any()) for row in gradient[0]] == [True, False, False, True, False, False]
+    assert [bool(row.any()) for row in gradient[0, 0]] == [True, False, False, True, False, False]
 
 
 def test_halo_rows_are_clipped_at_the_borders():
@@ -183,7 +130,7 @@ def test_halo_rows_are_clipped_at_the_borders():
     rows = []
     for ho in ((0, 2), (2, 6), (6, 8)):
         task = lowering_of(op).tile(op, graph.tensors, {"co": (0, 8), "ho": ho}, CHOICE)
-        rows.append(task.inputs[0].region[1])
+        rows.append(task.inputs[0].region[2])
         assert [call.kernel for call in task.calls] == ["im2row", "mm"]
         assert task.scratch[0].shape == ((ho[1] - ho[0]) * 8, 9)
     assert rows == [(0, 3), (1, 7), (5, 8)]
@@ -198,7 +145,7 @@ def test_input_gradient_calls_kernels_in_the_library_s_order():
         ("im2row", True), ("blocktransp", True), ("mm", True),
     ]  # fmt: skip
     # Input row 3 of an unpadded 3x3 convolution is read by output rows 1..3.
-    assert task.inputs[0].region == ((0, 16), (1, 4), (0, 6))
+    assert task.inputs[0].region == ((0, 1), (0, 16), (1, 4), (0, 6))
     assert task.inputs[1].region == ((0, 16), (2, 5), (0, 3), (0, 3))
     assert {scratch.name: scratch.shape for scratch in task.scratch} == {
         "im2row": (8, 144),
@@ -223,12 +170,12 @@ def test_a_wrong_box_would_be_noticed():
     op = graph.ops[0]
     task = lowering_of(op).tile(op, graph.tensors, {"co": (0, 16), "ho": (0, 3)}, CHOICE)
     image = task.inputs[0]
-    shifted = dataclasses.replace(image, region=(image.region[0], (1, 6), image.region[2]))
+    shifted = dataclasses.replace(image, region=(*image.region[:2], (1, 6), image.region[3]))
     outcomes = []
     for inputs in ((image, task.inputs[1]), (shifted, task.inputs[1])):
-        results = {"conv1.out": np.zeros((16, 6, 6), np.float32)}
-        written = {"conv1.out": np.zeros((16, 6, 6), int)}
-        run_tile(dataclasses.replace(task, inputs=inputs), values, results, written)
-        outcomes.append(results["conv1.out"][:, :3])
-    np.testing.assert_allclose(outcomes[0], values["conv1.out"][:, :3], rtol=1e-5, atol=1e-5)
-    assert not np.allclose(outcomes[1], values["conv1.out"][:, :3], atol=1e-2)
+        results = {"conv1.out": np.zeros((1, 16, 6, 6), np.float32)}
+        written = {"conv1.out": np.zeros((1, 16, 6, 6), int)}
+        run_tile(op, graph.tensors, dataclasses.replace(task, inputs=inputs), values, results, written)
+        outcomes.append(results["conv1.out"][:, :, :3])
+    np.testing.assert_allclose(outcomes[0], values["conv1.out"][:, :, :3], rtol=1e-5, atol=1e-5)
+    assert not np.allclose(outcomes[1], values["conv1.out"][:, :, :3], atol=1e-2)

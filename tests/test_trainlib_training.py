@@ -20,8 +20,7 @@ def train(name, iterations, seed):
     stream = sample_stream(graph, spec, seed)
     losses = []
     for _ in range(iterations):
-        image, label = next(stream)
-        result = evaluate(graph, {graph.input: image, graph.label: label, **weights})
+        result = evaluate(graph, {**next(stream), **weights})
         weights = {weight: result[f"{weight}_updated"] for weight in graph.weights}
         losses.append(float(result[graph.loss][0]))
     return graph, weights, losses
@@ -36,8 +35,7 @@ def test_ten_iterations_agree_with_pytorch_in_every_tensor(name, dtype):
     stream = sample_stream(graph, spec, seed=3)
     weights = initial_weights(graph, seed=3)
     for _ in range(10):
-        image, label = next(stream)
-        values = {graph.input: image, graph.label: label, **weights}
+        values = {**next(stream), **weights}
         ours = evaluate(graph, values)
         truth = evaluate_torch(graph, values, dtype)
         worst = {key: item.max_rel_error for key, item in compare(ours, truth).items()}
@@ -54,7 +52,7 @@ def test_confident_network_agrees_too():
     losses = []
     for index in range(40):
         label = one_hot(int(split.train_classes[index]), (10,))
-        values = {graph.input: split.train_images[index], graph.label: label, **weights}
+        values = {graph.input: split.train_images[index][None], graph.label: label[None], **weights}
         ours = evaluate(graph, values)
         losses.append(float(ours[graph.loss][0]))
         differences = compare(ours, evaluate_torch(graph, values))
@@ -92,9 +90,9 @@ def test_batched_prediction_is_the_forward_of_each_image():
     logits = predict(graph, weights, images)
     assert logits.shape == (297, 10)
     for index in (0, 100, 296):
-        values = {graph.input: images[index], graph.label: one_hot(0, (10,)), **weights}
+        values = {graph.input: images[index][None], graph.label: one_hot(0, (1, 10)), **weights}
         single = evaluate(graph, values)[graph.output]
-        np.testing.assert_allclose(logits[index], single, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(logits[index], single[0], rtol=1e-5, atol=1e-6)
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_others():
@@ -128,7 +126,7 @@ def test_each_epoch_visits_every_sample_once_in_an_order_of_its_own():
     spec = load_model("digits-cnn")
     graph = build_training_graph(spec)
     stream = sample_stream(graph, spec, seed=0)
-    labels = np.array([np.argmax(next(stream)[1]) for _ in range(3000)])
+    labels = np.array([np.argmax(next(stream)["label"]) for _ in range(3000)])
     expected = np.bincount(digits_split().train_classes)
     assert np.array_equal(np.bincount(labels[:1500]), expected)
     assert np.array_equal(np.bincount(labels[1500:]), expected)
@@ -155,6 +153,16 @@ def test_missing_and_misshapen_values_are_refused():
         evaluate(graph, {name: array for name, array in values.items() if name != "fc.weight"})
     with pytest.raises(InputError, match="shape"):
         evaluate(graph, {**values, graph.label: np.zeros(3, np.float32)})
+
+
+def test_nan_is_reported_with_the_op_that_would_read_it():
+    spec = load_model("tutorial-cnn")
+    graph = build_training_graph(spec)
+    values = initial_values(graph, spec, seed=0)
+    values["fc.weight"][3, 5] = np.nan
+    with pytest.raises(InputError, match=r"'fc\.weight', which op fc\.FW reads, holds NaN") as caught:
+        evaluate(graph, values)
+    assert caught.value.where == "fc.FW"
 
 
 def test_difference_is_relative_to_the_largest_true_value():

@@ -6,21 +6,55 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes as _ml_dtypes  # noqa: F401  makes np.dtype("bfloat16") known
 import numpy as np
 
 if TYPE_CHECKING:
     import networkx as nx
 
-KINDS = ("input", "label", "weight", "activation", "gradient", "optimizer_state", "loss")
+KINDS = (
+    "input",
+    "label",
+    "random",
+    "weight",
+    "buffer",
+    "optimizer_state",
+    "activation",
+    "saved",
+    "gradient",
+    "loss",
+)
+"""What tensors are for. `GIVEN_KINDS` have values before an iteration begins."""
+
+FED_KINDS = ("input", "label", "random")
+"""New values in every iteration: the sample, and random numbers (dropout masks)."""
+
+KEPT_KINDS = ("weight", "buffer", "optimizer_state")
+"""Live from one iteration to the next."""
+
+GIVEN_KINDS = (*FED_KINDS, *KEPT_KINDS)
+
+LAYOUTS = ("CHW", "HWC")
+"""Order of the dimensions of an image behind the batch dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class Initial:
+    """How a kept tensor starts: `rule` uniform (in ±`scale`), normal (standard deviation `scale`), or
+    constant (the value `scale`).
+    """
+
+    rule: str = "constant"
+    scale: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor of the graph: C-contiguous; no batch dimension for batch 1 (CHW for images, (C,) for vectors).
+    """A tensor of the graph: C-contiguous; activations and their gradients have the batch first.
 
-    `kind` is one of `KINDS`. `alias_of` names the tensor whose storage this one takes over (the updated
-    weight takes that of the weight; what flatten makes is a view of its input: same bytes, other shape, no
-    op).
+    `kind` is one of `KINDS`, `dtype` a NumPy dtype name. `alias_of` names the tensor whose storage this one
+    takes over (the updated weight takes that of the weight; what flatten makes is a view of its input: same
+    bytes, other shape, no op). `layout` is that of an image [N, ...], `initial` the start of a kept tensor.
     """
 
     name: str
@@ -28,6 +62,8 @@ class Tensor:
     kind: str
     dtype: str = "float32"
     alias_of: str | None = None
+    layout: str = "CHW"
+    initial: Initial = Initial()
 
     @property
     def size_bytes(self) -> int:
@@ -37,7 +73,11 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One primitive step: `name` is ``layer.step`` (``conv1.FW``), `step` one of FW, LOSS, IG, WG, UPD."""
+    """One primitive step: `name` is ``layer.step`` (``conv1.FW``), `step` one of FW, LOSS, IG, WG, UPD ...
+
+    `inputs` and `outputs` are tensor names; `roles` maps the primitive's own names of them (x, w, dy ...) to
+    tensor names: ``op["w"]`` is the weight tensor's name, ``"b" in op`` says whether there is a bias.
+    """
 
     name: str
     layer: str
@@ -46,11 +86,32 @@ class Op:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    reads: tuple[str, ...] = ()
+    """Roles of `inputs`, in the same order."""
+    writes: tuple[str, ...] = ()
+    """Roles of `outputs`, in the same order."""
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """Role -> tensor name of everything the op reads or writes."""
+        return {
+            **dict(zip(self.reads, self.inputs, strict=False)),
+            **dict(zip(self.writes, self.outputs, strict=False)),
+        }
+
+    def __getitem__(self, role: str) -> str:
+        return self.roles[role]
+
+    def __contains__(self, role: object) -> bool:
+        return role in self.reads or role in self.writes
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingGraph:
-    """One training iteration: tensors by name and ops in execution order (a topological order of the DAG)."""
+    """One training iteration: tensors by name and ops in execution order (a topological order of the DAG).
+
+    `label` and `loss` are empty for the graph of a layer alone.
+    """
 
     name: str
     tensors: Mapping[str, Tensor]
@@ -60,8 +121,42 @@ class TrainingGraph:
     output: str
     loss: str
     weights: tuple[str, ...]
+    """All parameters, frozen ones included."""
     gradients: Mapping[str, str]
-    """Weight name -> name of its gradient tensor."""
+    """Trained weight -> its gradient tensor."""
+    backward: Mapping[str, str] = field(default_factory=dict)
+    """Activation or input -> its (whole) gradient tensor, where there is one."""
+    draws: Mapping[str, Any] = field(default_factory=dict)
+    """Random tensor -> `trainlib.primitives.definition.Random`."""
+
+    kept: tuple[str, ...] = ()
+    """Further tensors that are read after the iteration."""
+
+    def of_kind(self, *kinds: str) -> tuple[str, ...]:
+        """Names of the tensors of these kinds that have storage of their own, in graph order."""
+        return tuple(
+            name for name, tensor in self.tensors.items() if tensor.kind in kinds and tensor.alias_of is None
+        )
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Names of all tensors that need a value before an iteration."""
+        return self.of_kind(*GIVEN_KINDS)
+
+    @property
+    def updates(self) -> dict[str, str]:
+        """Kept tensor -> tensor that holds its value after the iteration, for those an op updates."""
+        written = {name for op in self.ops for name in op.outputs}
+        return {
+            str(tensor.alias_of): name
+            for name, tensor in self.tensors.items()
+            if tensor.alias_of is not None and tensor.kind in KEPT_KINDS and name in written
+        }
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Tensors that live to the end of the iteration, to be read: loss, output, weight gradients."""
+        return tuple(name for name in (self.loss, self.output, *self.gradients.values(), *self.kept) if name)
 
     def is_view(self, name: str) -> bool:
         """Whether the tensor is only another one in another shape: it has an alias and no op writes it."""

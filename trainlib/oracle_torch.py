@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from trainlib.graph import TrainingGraph
+from trainlib.graph import Op, TrainingGraph
+from trainlib.numerics import is_float, is_narrow
 from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
 from trainlib.steps import Array
 
@@ -25,61 +26,134 @@ def torch_available() -> bool:
 def evaluate_torch(
     graph: TrainingGraph, values: Mapping[str, Array], dtype: str = "float64"
 ) -> dict[str, Array]:
-    """Every tensor of the graph, as `reference.evaluate`, but gradients by autograd, update by torch.optim.
+    """The tensors of the graph, as `reference.evaluate`, but gradients by autograd, update by torch.optim.
 
-    Only the forward ops, the loss and the optimizer of the graph are used. `values` needs input, label and
-    weights, shapes as in the graph. `dtype` is that of the whole computation and of the result.
+    Only the forward ops, the loss and the optimizer of the graph are used. `values` needs all given tensors,
+    shapes as in the graph. What PyTorch has no counterpart of is left out: saved tensors, the parts of a
+    gradient before they are summed, optimizer states. `dtype` is that of the whole computation and of the
+    result; where the graph has 16-bit tensors, values and gradients are rounded to them on the way.
     float64 measures our rounding alone; in float32 the gradient softmax - target of a confident network
     (loss below 1e-4) is off by 1e-3 and more in PyTorch itself.
     """
-    torch: Any = import_module("torch")
-    precision = getattr(torch, dtype)
-    given = {
-        name: torch.tensor(values[name], dtype=precision)
-        for name in (graph.input, graph.label, *graph.weights)
-    }
-    weights = {name: given[name].requires_grad_() for name in graph.weights}
-    tensors: dict[str, Any] = {graph.input: given[graph.input][None].requires_grad_()}
+    run = _Run(graph, values, dtype)
     for op in graph.ops:
         if op.step == "FW":
-            x = _of(graph, tensors, op.inputs[0])
-            w = weights[op.inputs[1]] if len(op.inputs) > 1 else None
-            y = layer_primitive(op.primitive).torch_forward(torch, op.attributes, x, w)
-            y.retain_grad()
-            tensors[op.outputs[0]] = y
+            run.forward(op)
         elif op.step == "LOSS":
-            output = _of(graph, tensors, graph.output)[0]
-            loss = loss_primitive(op.primitive).torch_loss(torch, output, given[graph.label])
-            loss.backward()
-            tensors[graph.loss] = loss[None, None]
-    result: dict[str, Array] = {graph.label: values[graph.label].astype(dtype)}
-    for name, tensor in tensors.items():
-        result[name] = tensor.detach().numpy()[0]
-        if f"{name}.grad" in graph.tensors:
-            result[f"{name}.grad"] = tensor.grad.numpy()[0]
-    for name, weight in weights.items():
-        result[name] = values[name].astype(dtype)
-        result[graph.gradients[name]] = weight.grad.numpy().copy()
-    _update(torch, graph, weights, result)
-    for name, tensor in graph.tensors.items():
-        if name not in result:
-            owner = next(key for key in result if graph.storage_of(key) == graph.storage_of(name))
-            result[name] = np.ascontiguousarray(result[owner]).reshape(tensor.shape)
+            run.loss(op)
+    run.backward()
+    result = run.gradients()
+    for op in graph.ops:
+        if op.step == "UPD":
+            run.update(op, result)
+    for name in graph.tensors:
+        run.add_view(name, result)
     return result
 
 
-def _of(graph: TrainingGraph, tensors: dict[str, Any], name: str) -> Any:
-    """The tensor, or the view of the one that flatten (or another view) takes its bytes from."""
-    if name not in tensors:
-        source = _of(graph, tensors, str(graph.tensors[name].alias_of))
-        tensors[name] = source.reshape(1, *graph.tensors[name].shape)
-        tensors[name].retain_grad()
-    return tensors[name]
+class _Run:
+    """Tensors of one evaluation."""
 
+    def __init__(self, graph: TrainingGraph, values: Mapping[str, Array], dtype: str) -> None:
+        self.torch: Any = import_module("torch")
+        self.graph = graph
+        self.dtype = dtype
+        self.precision = getattr(self.torch, dtype)
+        self.tensors: dict[str, Any] = {}
+        self.known: dict[str, Array] = {}
+        wanted = {*graph.backward, *graph.gradients}
+        for name in graph.given:
+            if is_float(graph.tensors[name].dtype):
+                given = self.torch.tensor(values[name].astype(dtype), dtype=self.precision)
+                trained = name in wanted or (
+                    graph.tensors[name].kind == "input" and name not in self._seeds()
+                )
+                self.tensors[name] = given.requires_grad_() if trained else given
+                self.known[name] = values[name].astype(dtype)
+            else:
+                self.tensors[name] = self.torch.tensor(values[name].astype(np.int64))
+                self.known[name] = values[name]
 
-def _update(torch: Any, graph: TrainingGraph, weights: Mapping[str, Any], result: dict[str, Array]) -> None:
-    for op in graph.ops:
-        if op.step == "UPD":
-            parameter = weights[op.inputs[0]]
-            optimizer_primitive(op.primitive).torch_optimizer(torch, [parameter], op.attributes).step()
-            result[op.outputs[0]] = parameter.detach().numpy().copy()
+    def _seeds(self) -> set[str]:
+        tensors = self.graph.tensors
+        return {grad for grad in self.graph.backward.values() if tensors[grad].kind == "input"}
+
+    def of(self, name: str) -> Any:
+        """The tensor, or the view of the one that flatten (or another view) takes its bytes from."""
+        if name not in self.tensors:
+            tensor = self.graph.tensors[name]
+            self._keep(name, self.of(str(tensor.alias_of)).reshape(tensor.shape))
+        return self.tensors[name]
+
+    def _keep(self, name: str, tensor: Any) -> None:
+        """Remember a result, rounded to the dtype it has in the graph, its gradient too."""
+        dtype = self.graph.tensors[name].dtype
+        if is_narrow(dtype):
+            tensor = tensor + (self._rounded(tensor.detach(), dtype) - tensor.detach())
+        if tensor.requires_grad:
+            gradient = self.graph.backward.get(name)
+            if gradient is not None and is_narrow(self.graph.tensors[gradient].dtype):
+                kind = self.graph.tensors[gradient].dtype
+                tensor.register_hook(lambda value: self._rounded(value, kind))
+            tensor.retain_grad()
+        self.tensors[name] = tensor
+
+    def _rounded(self, tensor: Any, dtype: str) -> Any:
+        return tensor.to(getattr(self.torch, dtype)).to(self.precision)
+
+    def forward(self, op: Op) -> None:
+        """FW of a layer."""
+        arguments = {role: self.of(name) for role, name in zip(op.reads, op.inputs, strict=True)}
+        results = layer_primitive(op.primitive).torch_forward(self.torch, op.attributes, arguments)
+        if not isinstance(results, Mapping):
+            results = {"y": results}
+        for role, tensor in results.items():
+            if role in op.writes:
+                self._keep(op[role], tensor)
+
+    def loss(self, op: Op) -> None:
+        """LOSS, from which everything goes back."""
+        output, label = self.of(op["y"]), self.tensors[op["label"]]
+        value = loss_primitive(op.primitive).torch_loss(self.torch, op.attributes, output, label)
+        self.tensors[op["loss"]] = value.reshape(1)
+
+    def backward(self) -> None:
+        """Autograd from the loss, or from the outputs whose gradients are given."""
+        if self.graph.loss:
+            self.tensors[self.graph.loss].sum().backward()
+            return
+        seeds = self._seeds()
+        pairs = [
+            (self.of(name), self.tensors[grad]) for name, grad in self.graph.backward.items() if grad in seeds
+        ]
+        pairs = [(output, grad) for output, grad in pairs if output.requires_grad]
+        if pairs:
+            self.torch.autograd.backward([output for output, _ in pairs], [grad for _, grad in pairs])
+
+    def gradients(self) -> dict[str, Array]:
+        """Values of all tensors and their gradients."""
+        result = dict(self.known)
+        for name, tensor in self.tensors.items():
+            if name not in result:
+                result[name] = tensor.detach().numpy().copy()
+            gradient = self.graph.backward.get(name) or self.graph.gradients.get(name)
+            if gradient is not None and tensor.requires_grad and gradient not in result:
+                whole = tensor.grad if tensor.grad is not None else self.torch.zeros_like(tensor)
+                if is_narrow(self.graph.tensors[gradient].dtype):
+                    whole = self._rounded(whole, self.graph.tensors[gradient].dtype)
+                result[gradient] = whole.numpy().copy()
+        return result
+
+    def update(self, op: Op, result: dict[str, Array]) -> None:
+        """UPD of one weight by torch.optim, its states at their start."""
+        parameter = self.torch.tensor(result[op["w"]], dtype=self.precision, requires_grad=True)
+        parameter.grad = self.torch.tensor(result[op["dw"]], dtype=self.precision)
+        optimizer_primitive(op.primitive).torch_optimizer(self.torch, [parameter], op.attributes).step()
+        result[op["w_updated"]] = parameter.detach().numpy().copy()
+
+    def add_view(self, name: str, result: dict[str, Array]) -> None:
+        """A tensor not known yet that is only another one in another shape."""
+        if name not in result and self.graph.is_view(name):
+            source = result.get(str(self.graph.tensors[name].alias_of))
+            if source is not None:
+                result[name] = source.reshape(self.graph.tensors[name].shape)

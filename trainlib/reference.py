@@ -3,37 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from configs.errors import InputError
 from trainlib.graph import Tensor, TrainingGraph
-from trainlib.registry import layer_primitive, step_of
+from trainlib.numerics import is_narrow, tolerance, widened
+from trainlib.primitives.calls import has_nan, refuse_nan, run_reference
+from trainlib.registry import step_of
 from trainlib.steps import Array
 
 
-def evaluate(graph: TrainingGraph, values: Mapping[str, Array]) -> dict[str, Array]:
-    """One training iteration: every tensor of the graph, from the input, label and weights in `values`.
-
-    Each op runs whole, by its primitive's own reference, which shares no code with the tiles. Raises
-    InputError if a value is missing or has another shape than its tensor.
-    """
-    required = (graph.input, graph.label, *graph.weights)
-    for name in required:
+def check_values(graph: TrainingGraph, values: Mapping[str, Array]) -> None:
+    """Every given tensor has a value that `check_given` accepts; InputError otherwise."""
+    for name in graph.given:
         if name not in values:
             raise InputError(f"no value for tensor '{name}'", where=graph.name)
-        if values[name].shape != graph.tensors[name].shape:
+    check_given(graph, {name: values[name] for name in graph.given})
+
+
+def check_given(graph: TrainingGraph, values: Mapping[str, Array]) -> None:
+    """Values of some tensors: right shape, no NaN. InputError names tensor and first op reading it."""
+    for name, array in values.items():
+        tensor = graph.tensors[name]
+        if array.shape != tensor.shape:
             raise InputError(
-                f"value of shape {values[name].shape} for a tensor of shape {graph.tensors[name].shape}",
+                f"value of shape {array.shape} for a tensor of shape {tensor.shape}",
                 where=f"{graph.name}: {name}",
             )
-    known: dict[str, Array] = {name: values[name] for name in required}
-    views = [tensor for tensor in graph.tensors.values() if graph.is_view(tensor.name)]
+        if has_nan(array):
+            user = next((op.name for op in graph.ops if name in op.inputs), graph.name)
+            raise InputError(
+                f"tensor '{name}', which op {user} reads, holds NaN",
+                where=user,
+                cure="numbers in the data or the weights; a learning rate that does not diverge",
+            )
+
+
+def evaluate(graph: TrainingGraph, values: Mapping[str, Array]) -> dict[str, Array]:
+    """One training iteration: every tensor of the graph, from the given ones in `values`.
+
+    Each op runs whole, by its primitive's own reference, which shares no code with the tiles. Raises
+    InputError if a value is missing or wrong (`check_given`), and if an op makes a NaN.
+    """
+    check_values(graph, values)
+    known = {name: values[name] for name in graph.given}
+    views = [tensor for name, tensor in graph.tensors.items() if graph.is_view(name)]
     _complete(views, known)
     for op in graph.ops:
-        results = step_of(op).reference(op, [known[name] for name in op.inputs])
-        known.update(zip(op.outputs, results, strict=True))
+        results = run_reference(op, graph.tensors, known)
+        refuse_nan(op, [known[name] for name in op.inputs], list(results.values()))
+        known.update(results)
         _complete(views, known)
     return known
 
@@ -46,16 +67,25 @@ def _complete(views: Iterable[Tensor], values: dict[str, Array]) -> None:
 
 
 def predict(graph: TrainingGraph, weights: Mapping[str, Array], images: Array) -> Array:
-    """Output of the network, [batch, *output shape], for images [batch, *input shape], fp32."""
-    values: dict[str, Array] = {graph.input: images}
+    """Output of the network, [samples, *output shape], for images [samples, *input shape], fp32.
+
+    `weights` are all kept tensors. References see the attribute ``inference``: running statistics instead of
+    those of the batch, and no dropout.
+    """
+    values: dict[str, Array] = {graph.input: images, **weights}
+    for name, draw in graph.draws.items():
+        shape = (len(images), *graph.tensors[name].shape[1:])
+        values[name] = np.full(shape, draw.inference, np.float32)
     for op in graph.ops:
         if op.step != "FW":
             continue
-        source = op.inputs[0]
-        if source not in values:
-            values[source] = _batched_view(graph, values, source)
-        arrays = [values[source], *(weights[name] for name in op.inputs[1:])]
-        values[op.outputs[0]] = layer_primitive(op.primitive).batched(op.attributes, arrays)
+        for name in op.inputs:
+            if name not in values:
+                values[name] = _batched_view(graph, values, name)
+        quiet = replace(op, attributes={**op.attributes, "inference": True})
+        arrays = {role: widened(values[name]) for role, name in zip(op.reads, op.inputs, strict=True)}
+        results = step_of(op).reference(quiet, arrays)
+        values.update({op[role]: array for role, array in results.items() if role in op.writes})
     return values[graph.output] if graph.output in values else _batched_view(graph, values, graph.output)
 
 
@@ -63,7 +93,7 @@ def _batched_view(graph: TrainingGraph, values: Mapping[str, Array], name: str) 
     source = name
     while source not in values:
         source = str(graph.tensors[source].alias_of)
-    return values[source].reshape(-1, *graph.tensors[name].shape)
+    return values[source].reshape(-1, *graph.tensors[name].shape[1:])
 
 
 def accuracy(graph: TrainingGraph, weights: Mapping[str, Array], images: Array, classes: Array) -> float:
@@ -101,3 +131,22 @@ def compare(
         else:
             result[name] = Difference(worst, worst / scale)
     return result
+
+
+def graph_tolerance(graph: TrainingGraph, accumulation: str = "reference") -> float:
+    """Largest relative error allowed to a tensor of an iteration (`trainlib.numerics.tolerance`).
+
+    fp32 throughout: the fp32 tolerance. Else that of the coarsest 16-bit format for one rounding per op that
+    writes it, with the longest reduction of the graph for `kernel` accumulation.
+    """
+    from trainlib.registry import lowering_of
+
+    worst, length = tolerance("float32"), 0
+    for op in graph.ops:
+        if accumulation == "kernel" and lowering_of(op).default_kernel(op):
+            results = sum(int(np.prod(graph.tensors[name].shape)) for name in op.outputs)
+            length = max(length, -(-lowering_of(op).macs(op, graph.tensors) // results))
+    for dtype in {tensor.dtype for tensor in graph.tensors.values() if is_narrow(tensor.dtype)}:
+        rounded_ops = sum(any(graph.tensors[name].dtype == dtype for name in op.outputs) for op in graph.ops)
+        worst = max(worst, tolerance(dtype, roundings=rounded_ops, length=length))
+    return worst

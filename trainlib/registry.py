@@ -9,8 +9,61 @@ from typing import TypeVar
 from configs.errors import UnsupportedLayerError
 from configs.suggest import suggestion
 from trainlib.graph import Op
-from trainlib.primitives import conv2d, flatten, linear, mse, relu, sgd, softmax_cross_entropy
+from trainlib.primitives import (
+    accumulate,
+    adam,
+    adamw,
+    add,
+    avg_pool2d,
+    batch_norm,
+    berhu,
+    cast,
+    concat,
+    conv2d,
+    conv_transpose2d,
+    depthwise,
+    dropout,
+    embedding,
+    flatten,
+    gelu,
+    global_avg_pool,
+    gradient_accumulation,
+    gradient_clipping,
+    group_norm,
+    gru,
+    instance_norm,
+    interpolation,
+    l1,
+    layer_norm,
+    layout,
+    leaky_relu,
+    linear,
+    lstm,
+    matmul,
+    max_pool2d,
+    mhsa,
+    mse,
+    pad,
+    pointwise,
+    reduce_mean,
+    relu,
+    reshape,
+    rms_norm,
+    rnn,
+    sgd,
+    sgd_momentum,
+    sigmoid,
+    silu,
+    slice,
+    softmax,
+    softmax_cross_entropy,
+    split,
+    swiglu,
+    tanh,
+    transpose,
+)
 from trainlib.primitives.definition import (
+    InternalPrimitive,
     LayerPrimitive,
     LossPrimitive,
     OptimizerPrimitive,
@@ -19,21 +72,66 @@ from trainlib.primitives.definition import (
 )
 from trainlib.steps import StepLowering
 
-PRIMITIVES: Mapping[str, Primitive] = MappingProxyType(
-    {
-        primitive.name: primitive
-        for primitive in (
-            conv2d.PRIMITIVE,
-            linear.PRIMITIVE,
-            relu.PRIMITIVE,
-            flatten.PRIMITIVE,
-            softmax_cross_entropy.PRIMITIVE,
-            mse.PRIMITIVE,
-            sgd.PRIMITIVE,
-        )
-    }
+_ALL: tuple[Primitive, ...] = (
+    conv2d.PRIMITIVE,
+    pointwise.PRIMITIVE,
+    depthwise.PRIMITIVE,
+    conv_transpose2d.PRIMITIVE,
+    linear.PRIMITIVE,
+    relu.PRIMITIVE,
+    flatten.PRIMITIVE,
+    add.PRIMITIVE,
+    softmax_cross_entropy.PRIMITIVE,
+    mse.PRIMITIVE,
+    rnn.PRIMITIVE,
+    gru.PRIMITIVE,
+    lstm.PRIMITIVE,
+    embedding.PRIMITIVE,
+    matmul.PRIMITIVE,
+    mhsa.PRIMITIVE,
+    sgd.PRIMITIVE,
+    leaky_relu.PRIMITIVE,
+    sigmoid.PRIMITIVE,
+    tanh.PRIMITIVE,
+    gelu.PRIMITIVE,
+    silu.PRIMITIVE,
+    swiglu.PRIMITIVE,
+    softmax.PRIMITIVE,
+    dropout.PRIMITIVE,
+    concat.PRIMITIVE,
+    split.PRIMITIVE,
+    slice.PRIMITIVE,
+    reshape.PRIMITIVE,
+    transpose.PRIMITIVE,
+    pad.PRIMITIVE,
+    reduce_mean.PRIMITIVE,
+    interpolation.PRIMITIVE,
+    avg_pool2d.PRIMITIVE,
+    max_pool2d.PRIMITIVE,
+    global_avg_pool.PRIMITIVE,
+    batch_norm.PRIMITIVE,
+    instance_norm.PRIMITIVE,
+    group_norm.PRIMITIVE,
+    layer_norm.PRIMITIVE,
+    rms_norm.PRIMITIVE,
+    l1.PRIMITIVE,
+    berhu.PRIMITIVE,
+    sgd_momentum.PRIMITIVE,
+    adam.PRIMITIVE,
+    adamw.PRIMITIVE,
+    # Put into the graph by its builder.
+    cast.PRIMITIVE,
+    layout.PRIMITIVE,
+    accumulate.PRIMITIVE,
+    gradient_accumulation.PRIMITIVE,
+    gradient_clipping.VALUE,
+    gradient_clipping.SQUARES,
+    gradient_clipping.SCALE,
+    gradient_clipping.APPLY,
 )
-"""Every primitive by name. A new one is a file in trainlib/primitives and a line here."""
+
+PRIMITIVES: Mapping[str, Primitive] = MappingProxyType({primitive.name: primitive for primitive in _ALL})
+"""Every primitive by name. A new one is a file in trainlib/primitives and a line above."""
 
 _Kind = TypeVar("_Kind", LayerPrimitive, LossPrimitive, OptimizerPrimitive)
 
@@ -42,7 +140,11 @@ def _find(kind: type[_Kind], word: str, name: str, where: str | None) -> _Kind:
     found = PRIMITIVES.get(name)
     if isinstance(found, kind):
         return found
-    known = sorted(key for key, primitive in PRIMITIVES.items() if isinstance(primitive, kind))
+    known = sorted(
+        key
+        for key, primitive in PRIMITIVES.items()
+        if isinstance(primitive, kind) and not getattr(primitive, "internal", False)
+    )
     raise UnsupportedLayerError(
         f"there is no {word} called '{name}'", where=where, cure=suggestion(name, known)
     )
@@ -63,17 +165,24 @@ def optimizer_primitive(name: str, where: str | None = None) -> OptimizerPrimiti
     return _find(OptimizerPrimitive, "optimizer", name, where)
 
 
+def is_internal(primitive: Primitive) -> bool:
+    """Whether only the graph builder uses it."""
+    return isinstance(primitive, InternalPrimitive) or (
+        isinstance(primitive, LayerPrimitive) and primitive.internal
+    )
+
+
 def step_of(op: Op) -> Step:
     """The step definition of an op: its reference and its lowering; UnsupportedLayerError if unknown."""
     primitive = PRIMITIVES.get(op.primitive)
-    step = primitive.steps.get(op.step) if primitive is not None else None
-    if step is None:
-        raise UnsupportedLayerError(
-            f"primitive '{op.primitive}' has no step {op.step}",
-            where=op.name,
-            cure="primitives: " + ", ".join(sorted(PRIMITIVES)),
-        )
-    return step
+    for step in primitive.steps if primitive is not None else ():
+        if step.name == op.step:
+            return step
+    raise UnsupportedLayerError(
+        f"primitive '{op.primitive}' has no step {op.step}",
+        where=op.name,
+        cure="primitives: " + ", ".join(sorted(PRIMITIVES)),
+    )
 
 
 def lowering_of(op: Op) -> StepLowering:

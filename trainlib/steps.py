@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from arch.isa import TeamWork
 from trainlib.graph import Op, Tensor
+from trainlib.numerics import widened
 
 Array = NDArray[Any]
 
@@ -25,10 +26,20 @@ Region = tuple[Extent, ...]
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A box of a graph tensor that a tile moves between its home memory and L1."""
+    """A box of a graph tensor that a tile moves between its home memory and L1.
+
+    `buffer` names its L1 buffer within the tile (by convention the role: ``x``, ``w``, ``dy``); kernel calls
+    use that name. Empty means the tensor's name. An input and an output may not share a name.
+    """
 
     tensor: str
     region: Region
+    buffer: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the L1 buffer."""
+        return self.buffer or self.tensor
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -45,13 +56,38 @@ class Scratch:
     dtype: str = "float32"
 
 
+def part(buffer: str, first: int, last: int | None = None) -> str:
+    """Name of a part of a buffer: element `first` of its leading dimension, or elements [first, last).
+
+    ``part("x", 2)`` is sample 2 of a tile's x, without the batch dimension; ``part("x", 2, 4)`` is samples 2
+    and 3, with it. Such names stand in `KernelCall.reads` and `writes` wherever a buffer's name does.
+    """
+    return f"{buffer}[{first}]" if last is None else f"{buffer}[{first}:{last}]"
+
+
+def find_part(name: str, shape_of: Callable[[str], tuple[int, ...]]) -> tuple[str, int, tuple[int, ...]]:
+    """(buffer, first element's index in the flat buffer, shape) of a buffer or a part of one."""
+    buffer, bracket, rest = name.partition("[")
+    shape = shape_of(buffer)
+    if not bracket:
+        return buffer, 0, shape
+    first, colon, last = rest.removesuffix("]").partition(":")
+    inner = 1
+    for size in shape[1:]:
+        inner *= size
+    taken = (int(last) - int(first), *shape[1:]) if colon else shape[1:]
+    return buffer, int(first) * inner, taken
+
+
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """One kernel on the team. `reads` and `writes` name operands (by tensor) or scratch buffers of the tile.
+    """One kernel on the team. `reads` and `writes` name buffers of the tile (operands, scratch) or a `part`.
 
-    `work` gives the loop nests for a number of cores, with the L1 addresses of the named buffers (so that
-    banks are known). `function` maps the arrays of `reads` to the arrays of `writes` (shapes as in L1).
-    `fork` is False for code the master core runs alone. `macs` counts multiply-accumulates.
+    `work` gives the loop nests for a number of cores, with the L1 addresses of the named buffers and parts
+    (so that banks are known). `function` maps the arrays of `reads` to the arrays of `writes`, shapes as in
+    L1; 16-bit floats arrive widened to float32, which is exact, and results are rounded to the dtype of their
+    buffer when stored, so a function never deals with 16-bit arithmetic. `fork` is False for code the master
+    core runs alone. `macs` counts multiply-accumulates.
     """
 
     kernel: str
@@ -61,6 +97,10 @@ class KernelCall:
     function: Callable[[Sequence[Array]], Sequence[Array]]
     macs: int = 0
     fork: bool = True
+
+    def compute(self, arrays: Sequence[Array]) -> Sequence[Array]:
+        """`function` on arrays as they lie in L1."""
+        return self.function([widened(array) for array in arrays])
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +115,14 @@ class TileTask:
 
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
-    """How the compute of a step is done: matmul kernel name and codegen profile."""
+    """How the compute of a step is done: matmul kernel, codegen profile and how sums are rounded.
+
+    `accumulation` is one of `trainlib.numerics.ACCUMULATIONS`.
+    """
 
     kernel: str
     codegen: str
+    accumulation: str = "reference"
 
 
 class StepLowering(Protocol):

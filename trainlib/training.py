@@ -1,190 +1,248 @@
-"""From a model to its training graph: shapes, forward, loss, backward by our own rules, optimizer."""
+"""From a model to its training graph: forward, loss, backward by our own rules, optimizer; start values."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from math import prod
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from configs.errors import ShapeError, UnsupportedLayerError
-from configs.model_file import LayerSpec, ModelSpec
-from trainlib.graph import Op, Tensor, TrainingGraph
-from trainlib.primitives.definition import LayerPrimitive, LayerShapes, Step
+from configs.errors import ShapeError
+from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
+from configs.suggest import suggestion
+from trainlib.builder import GraphBuilder, gradient_name, place_of
+from trainlib.graph import KEPT_KINDS, Initial, Op, Tensor, TrainingGraph
+from trainlib.numerics import dtype_named, is_float, rounded
+from trainlib.options import loss_options, optimizer_options
+from trainlib.primitives.definition import InputCase
 from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
 from trainlib.steps import Array
 
 INPUT, LABEL, LOSS = "input", "label", "loss"
-"""Tensor names that every graph has."""
-
-
-def gradient_name(tensor: str) -> str:
-    """Name of the gradient of a tensor."""
-    return f"{tensor}.grad"
-
-
-@dataclass(slots=True)
-class _Layer:
-    """One layer while the graph is being built."""
-
-    spec: LayerSpec
-    primitive: LayerPrimitive
-    shapes: LayerShapes
-    x: str
-    y: str
-    weight: str | None
-    back_propagates: bool
-    """Whether a layer before this one has a weight, so that its input gradient is needed."""
-
-
-@dataclass(slots=True)
-class _Builder:
-    """Tensors and ops collected so far."""
-
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    ops: list[Op] = field(default_factory=list)
-
-    def add(self, tensor: Tensor) -> None:
-        self.tensors[tensor.name] = tensor
-
-    def emit(
-        self, layer: str, primitive: str, kind: str, step: Step, roles: Mapping[str, str], attributes: Any
-    ) -> None:
-        self.ops.append(
-            Op(
-                name=f"{layer}.{kind}",
-                layer=layer,
-                primitive=primitive,
-                step=kind,
-                inputs=tuple(roles[role] for role in step.reads),
-                outputs=tuple(roles[role] for role in step.writes),
-                attributes=dict(attributes),
-            )
-        )
+"""Tensor names that every graph of a model has."""
 
 
 def build_training_graph(spec: ModelSpec) -> TrainingGraph:
-    """One training iteration of batch 1, fp32, as a graph of primitive steps.
+    """One training iteration of a batch as a graph of primitive steps.
 
-    Op order: FW of every layer; LOSS; WG then IG of every layer, last layer first; UPD of every weight. A
-    layer gets an IG only if a layer before it has a weight; flatten is a view and gets no op. Raises
-    ShapeError (layer and file:line) where shapes do not fit, UnsupportedLayerError for what has no primitive.
+    Op order: FW of every layer; LOSS; the backward steps of every layer, last layer first; UPD of every
+    trained weight. A layer gets an input gradient only if something before it is trained, and no weight
+    gradient where it is frozen; views get no op. The loss is computed in fp32. Raises ShapeError (layer and
+    file:line) where shapes do not fit, UnsupportedLayerError for what has no primitive, ConfigError for wrong
+    options.
     """
-    if spec.batch != 1:
-        raise UnsupportedLayerError(f"batch {spec.batch} is not supported", where=spec.where, cure="batch: 1")
-    builder = _Builder()
-    builder.add(Tensor(INPUT, tuple(spec.input_shape), "input"))
-    layers = _forward(spec, builder)
-    loss = loss_primitive(spec.loss, spec.where)
-    output = layers[-1].y
-    output_shape = builder.tensors[output].shape
-    loss.check(output_shape, _place(layers[-1].spec))
-    builder.add(Tensor(LABEL, output_shape, "label"))
+    dtype_named(spec.dtype, spec.where)
+    builder = GraphBuilder(spec.dtype, spec.layout)
+    kind = "int32" if spec.input_classes else "float32"
+    builder.add(Tensor(INPUT, (spec.batch, *spec.input_shape), "input", kind))
+    output = _forward(spec, builder)
+    loss = loss_primitive(spec.loss.name, spec.loss.where or spec.where)
+    options = loss_options(spec.loss, loss)
+    last = spec.layers[-1]
+    output = builder.cast(replace(last, name=f"{last.name}.loss"), output, "float32")
+    label = loss.plan(options, builder.tensors[output], place_of(last))
+    builder.add(Tensor(LABEL, label.shape, "label", label.dtype))
     builder.add(Tensor(LOSS, (1,), "loss"))
-    builder.add(Tensor(gradient_name(output), output_shape, "gradient"))
-    roles = {"y": output, "dy": gradient_name(output), "label": LABEL, "loss": LOSS}
-    builder.emit("loss", loss.name, "LOSS", loss.step, roles, {})
-    _backward(layers, builder)
-    weights = tuple(layer.weight for layer in layers if layer.weight is not None)
-    _update(spec, layers, builder)
+    seed = builder.add(Tensor(gradient_name(output), builder.tensors[output].shape, "gradient"))
+    roles = {"y": output, "dy": seed, "label": LABEL, "loss": LOSS}
+    builder.emit("loss", loss.name, loss.step, roles, options)
+    gradients = builder.propagate({output: seed})
+    if not gradients:
+        raise ShapeError("no layer has a weight: there is nothing to train", where=spec.where)
+    optimizer = optimizer_primitive(spec.optimizer.name, spec.optimizer.where)
+    builder.update(optimizer, optimizer_options(spec.optimizer, optimizer), gradients)
+    return _graph(spec.name, builder, output, gradients, label=LABEL, loss=LOSS)
+
+
+def _graph(
+    name: str,
+    builder: GraphBuilder,
+    output: str,
+    gradients: Mapping[str, str],
+    *,
+    first: str = INPUT,
+    label: str = "",
+    loss: str = "",
+) -> TrainingGraph:
     return TrainingGraph(
-        name=spec.name,
+        name=name,
         tensors=builder.tensors,
         ops=tuple(builder.ops),
-        input=INPUT,
-        label=LABEL,
+        input=first,
+        label=label,
         output=output,
-        loss=LOSS,
-        weights=weights,
-        gradients={weight: gradient_name(weight) for weight in weights},
+        loss=loss,
+        weights=builder.of_weights(),
+        gradients=gradients,
+        backward=builder.backward,
+        draws=builder.draws,
     )
 
 
-def _place(layer: LayerSpec) -> str:
-    return f"{layer.where}: layer {layer.name}"
-
-
-def _forward(spec: ModelSpec, builder: _Builder) -> list[_Layer]:
-    layers: list[_Layer] = []
-    current, trained = INPUT, False
-    for layer_spec in spec.layers:
-        place = _place(layer_spec)
-        primitive = layer_primitive(layer_spec.type, place)
-        shape = builder.tensors[current].shape
-        shapes = primitive.shapes(layer_spec.attributes, shape, place)
-        layer = _Layer(layer_spec, primitive, shapes, current, f"{layer_spec.name}.out", None, trained)
-        if layer.y in builder.tensors:
-            raise ShapeError(f"two layers are called {layer_spec.name}", where=place, cure="another name")
-        if primitive.forward is None:
-            if prod(shape) != prod(shapes.output):
-                raise ShapeError(f"cannot view {shape} as {shapes.output}", where=place)
-            kind = builder.tensors[current].kind
-            builder.add(Tensor(layer.y, shapes.output, kind, alias_of=current))
-        else:
-            builder.add(Tensor(layer.y, shapes.output, "activation"))
-            if shapes.weight is not None:
-                layer.weight = f"{layer_spec.name}.weight"
-                builder.add(Tensor(layer.weight, shapes.weight, "weight"))
-            builder.emit(
-                layer_spec.name, primitive.name, "FW", primitive.forward, _roles(layer), shapes.attributes
+def _forward(spec: ModelSpec, builder: GraphBuilder) -> str:
+    """All layers; returns the output tensor of the last. Every other layer must have a user."""
+    outputs: dict[str, tuple[str, ...]] = {INPUT: (INPUT,)}
+    used: set[str] = set()
+    before = INPUT
+    for layer in spec.layers:
+        if layer.name in outputs:
+            raise ShapeError(
+                f"two layers are called {layer.name}", where=place_of(layer), cure="another name"
             )
-        layers.append(layer)
-        current, trained = layer.y, trained or layer.weight is not None
-    if not trained:
-        raise ShapeError("no layer has a weight: there is nothing to train", where=spec.where)
-    return layers
+        wanted = layer.inputs if layer.inputs is not None else (before,)
+        if not wanted:
+            raise ShapeError("an empty list of inputs", where=place_of(layer), cure="name a layer before")
+        outputs[layer.name] = builder.add_layer(layer, [_named(word, outputs, layer) for word in wanted])
+        used |= {word.partition(".")[0] for word in wanted}
+        before = layer.name
+    for layer in spec.layers[:-1]:
+        if layer.name not in used:
+            raise ShapeError(
+                "no other layer uses its output", where=place_of(layer), cure="name it in some 'inputs'"
+            )
+    if len(outputs[before]) != 1:
+        raise ShapeError("the last layer has several outputs", where=place_of(spec.layers[-1]))
+    return outputs[before][0]
 
 
-def _roles(layer: _Layer) -> dict[str, str]:
-    roles = {"x": layer.x, "y": layer.y, "dx": gradient_name(layer.x), "dy": gradient_name(layer.y)}
-    if layer.weight is not None:
-        roles |= {"w": layer.weight, "dw": gradient_name(layer.weight)}
-        roles["w_updated"] = f"{layer.weight}_updated"
-    return roles
+def _named(word: str, outputs: Mapping[str, Sequence[str]], layer: LayerSpec) -> str:
+    """The tensor of ``name`` or ``name.number`` (an output of a layer with several)."""
+    name, _, number = word.partition(".")
+    if name not in outputs:
+        raise ShapeError(
+            f"input '{word}' is no layer before this one",
+            where=place_of(layer),
+            cure=suggestion(name, outputs),
+        )
+    tensors = outputs[name]
+    if number and not (number.isascii() and number.isdigit() and int(number) < len(tensors)):
+        raise ShapeError(f"layer {name} has {len(tensors)} outputs, not '{word}'", where=place_of(layer))
+    return tensors[int(number or 0)]
 
 
-def _backward(layers: Sequence[_Layer], builder: _Builder) -> None:
-    for layer in reversed(layers):
-        primitive, attributes, roles = layer.primitive, layer.shapes.attributes, _roles(layer)
-        name = layer.spec.name
-        if layer.weight is not None and primitive.weight_gradient is not None:
-            builder.add(Tensor(roles["dw"], builder.tensors[layer.weight].shape, "gradient"))
-            builder.emit(name, primitive.name, "WG", primitive.weight_gradient, roles, attributes)
-        if not layer.back_propagates:
+def build_layer_graph(
+    kind: str,
+    attributes: Mapping[str, Any],
+    inputs: Sequence[InputCase],
+    *,
+    batch: int = 1,
+    dtype: str = "fp32",
+    layout: str = "CHW",
+    where: str = "layer",
+) -> TrainingGraph:
+    """One layer alone, named after its type, with every step it has: gradients of all inputs and parameters.
+
+    Inputs are tensors ``x``, ``x1`` ...; output gradients are given (kind input), there is no loss and no
+    update. Raises the errors of `build_training_graph`.
+    """
+    primitive = layer_primitive(kind, where)
+    builder = GraphBuilder(dtype, layout)
+    names = []
+    for number, case in enumerate(inputs):
+        name = f"x{number or ''}"
+        image = len(case.shape) == 3
+        form = layout if image and (primitive.layouts is None or layout in primitive.layouts) else "CHW"
+        tensor = Tensor(
+            name, (batch, *case.shape), "input", case.dtype or dtype_named(dtype, where), layout=form
+        )
+        names.append(builder.add(tensor))
+        if is_float(tensor.dtype):
+            builder.differentiable.add(name)
+    outputs = builder.add_layer(LayerSpec(kind, kind, attributes, where, dtype=dtype), names)
+    seeds = {}
+    for name in outputs:
+        if name in builder.differentiable:
+            output = builder.tensors[name]
+            seeds[name] = builder.add(replace(output, name=gradient_name(name), kind="input", alias_of=None))
+    gradients = builder.propagate(seeds)
+    return _graph(kind, builder, outputs[0], gradients, first=names[0])
+
+
+def build_loss_graph(
+    kind: str, attributes: Mapping[str, Any], shape: tuple[int, ...], *, batch: int = 1, where: str = "loss"
+) -> tuple[TrainingGraph, int]:
+    """One loss alone on an output ``y`` of this shape per sample; also the number of its classes."""
+    loss = loss_primitive(kind, where)
+    options = loss_options(LossSpec(kind, attributes, where), loss)
+    builder = GraphBuilder()
+    output = Tensor("y", (batch, *shape), "input")
+    builder.add(output)
+    plan = loss.plan(options, output, where)
+    builder.add(Tensor(LABEL, plan.shape, "label", plan.dtype))
+    builder.add(Tensor(LOSS, (1,), "loss"))
+    seed = builder.add(Tensor("y.grad", output.shape, "gradient"))
+    roles = {"y": "y", "dy": seed, "label": LABEL, "loss": LOSS}
+    builder.emit(kind, loss.name, loss.step, roles, options)
+    builder.backward["y"] = seed
+    return _graph(kind, builder, "y", {}, first="y", label=LABEL, loss=LOSS), plan.classes
+
+
+def build_update_graph(
+    kind: str,
+    attributes: Mapping[str, Any],
+    shape: tuple[int, ...],
+    *,
+    dtype: str = "fp32",
+    where: str = "optimizer",
+) -> TrainingGraph:
+    """One optimizer step alone on a weight ``w`` of this shape with the gradient ``w.grad`` given."""
+    optimizer = optimizer_primitive(kind, where)
+    options = optimizer_options(OptimizerSpec(kind, attributes, where), optimizer)
+    builder = GraphBuilder(dtype)
+    kind_of = dtype_named(dtype, where)
+    builder.add(Tensor("w", shape, "weight", kind_of, initial=Initial("uniform", 1.0)))
+    builder.add(Tensor("w.grad", shape, "input", kind_of))
+    builder.update(optimizer, options, {"w": "w.grad"})
+    return _graph(kind, builder, "", {}, first="w.grad")
+
+
+def only(graph: TrainingGraph, ops: Sequence[Op]) -> TrainingGraph:
+    """The graph of some of the ops alone: what they read and do not write is given (kind input)."""
+    written = {name for op in ops for name in op.outputs}
+    roots = {graph.storage_of(name) for op in ops for name in (*op.inputs, *op.outputs)}
+    used = roots | {name for op in ops for name in (*op.inputs, *op.outputs)}
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in graph.tensors.items():
+        if name not in used:
             continue
-        input_shape = builder.tensors[layer.x].shape
-        if primitive.input_gradient is None:
-            builder.add(Tensor(roles["dx"], input_shape, "gradient", alias_of=roles["dy"]))
-        else:
-            builder.add(Tensor(roles["dx"], input_shape, "gradient"))
-            builder.emit(name, primitive.name, "IG", primitive.input_gradient, roles, attributes)
+        given = name not in written and tensor.kind not in ("weight", "buffer", "optimizer_state")
+        alias = graph.storage_of(name) if tensor.alias_of is not None else None
+        tensors[name] = replace(tensor, kind="input" if given else tensor.kind, alias_of=alias)
+    return replace(
+        graph,
+        tensors=tensors,
+        ops=tuple(ops),
+        output="",
+        loss=graph.loss if graph.loss in written else "",
+        label=graph.label if graph.label in tensors else "",
+        weights=tuple(name for name in graph.weights if name in tensors),
+        gradients={},
+        draws={name: draw for name, draw in graph.draws.items() if name in tensors},
+        kept=tuple(sorted(written)),
+    )
 
 
-def _update(spec: ModelSpec, layers: Sequence[_Layer], builder: _Builder) -> None:
-    optimizer = optimizer_primitive(spec.optimizer.name, spec.optimizer.where)
-    attributes = {"learning_rate": spec.optimizer.learning_rate}
-    for layer in layers:
-        if layer.weight is None:
-            continue
-        roles = _roles(layer)
-        shape = builder.tensors[layer.weight].shape
-        builder.add(Tensor(roles["w_updated"], shape, "weight", alias_of=layer.weight))
-        builder.emit(layer.spec.name, optimizer.name, "UPD", optimizer.step, roles, attributes)
+def initial_value(tensor: Tensor, seed: int) -> Array:
+    """The start of a kept tensor by its rule, drawn in fp32 and rounded to its dtype.
+
+    Each tensor has a generator of its own, seeded by `seed` and its name, so a layer's start does not depend
+    on the layers around it.
+    """
+    rule, scale = tensor.initial.rule, tensor.initial.scale
+    generator = np.random.default_rng([seed, zlib.crc32(tensor.name.encode())])
+    if rule == "uniform":
+        values = generator.uniform(-scale, scale, tensor.shape)
+    elif rule == "normal":
+        values = generator.normal(0, scale, tensor.shape)
+    elif rule == "constant":
+        values = np.full(tensor.shape, scale)
+    else:
+        raise ShapeError(f"unknown start '{rule}'", where=tensor.name, cure="uniform, normal or constant")
+    return rounded(values.astype(np.float32), tensor.dtype)
 
 
 def initial_weights(graph: TrainingGraph, seed: int) -> dict[str, Array]:
-    """fp32 weights, uniform in ±sqrt(6 / fan_in) (He et al. 2015, for ReLU networks).
-
-    fan_in is the product of all dimensions but the first. Each weight has a generator of its own, seeded by
-    `seed` and its name, so a layer's start does not depend on the layers around it.
-    """
-    weights: dict[str, Array] = {}
-    for name in graph.weights:
-        shape = graph.tensors[name].shape
-        limit = np.sqrt(6 / prod(shape[1:]))
-        generator = np.random.default_rng([seed, zlib.crc32(name.encode())])
-        weights[name] = generator.uniform(-limit, limit, shape).astype(np.float32)
-    return weights
+    """Start values of everything that lives from one iteration to the next: weights, buffers, states."""
+    return {name: initial_value(graph.tensors[name], seed) for name in graph.of_kind(*KEPT_KINDS)}

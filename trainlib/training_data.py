@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 
 import numpy as np
 
@@ -11,6 +13,9 @@ from configs.datasets import DIGITS_PIXEL_MAX, load_digits_arrays
 from configs.errors import ShapeError
 from configs.model_file import ModelSpec
 from trainlib.graph import TrainingGraph
+from trainlib.numerics import rounded
+from trainlib.options import loss_options
+from trainlib.primitives.definition import LabelPlan
 from trainlib.registry import loss_primitive
 from trainlib.steps import Array
 from trainlib.training import initial_weights
@@ -61,60 +66,96 @@ def sample_order(samples: int, seed: int, epoch: int) -> Array:
     return np.random.default_rng([seed, epoch]).permutation(samples)
 
 
-def sample_stream(graph: TrainingGraph, spec: ModelSpec, seed: int) -> Iterator[tuple[Array, Array]]:
-    """Endless (input, label) pairs, shapes as the graph's tensors, fp32, the same for the same seed.
+def sample_stream(graph: TrainingGraph, spec: ModelSpec, seed: int) -> Iterator[dict[str, Array]]:
+    """Endless values of the fed tensors (input, label, random masks), the same for the same seed.
 
-    Dataset ``digits``: the training samples, each epoch in a new order. Dataset ``random``: inputs uniform in
-    -1..1; a random class for a classifying loss, else a target uniform in -1..1. Raises ShapeError if the
-    network does not take the dataset's images or has too few outputs for its classes.
+    Dataset ``digits``: the training samples, each epoch in a new order, the next batch of them at a time.
+    Dataset ``random``: inputs uniform in -1..1 (or random words); a random class for a classifying loss, else
+    a target uniform in -1..1. Raises ShapeError if the network does not take the dataset's images or has too
+    few outputs for its classes.
     """
-    input_shape, label_shape = graph.tensors[graph.input].shape, graph.tensors[graph.label].shape
+    loss = loss_primitive(spec.loss.name)
+    labels = loss.plan(loss_options(spec.loss, loss), graph.tensors[graph.output], spec.where)
     if spec.dataset == "digits":
-        return _digits_stream(input_shape, label_shape, spec.where, seed)
-    return _random_stream(input_shape, label_shape, loss_primitive(spec.loss).label_is_class, seed)
+        _check_digits(graph, spec, labels)
+        samples = _digits_samples(labels, seed)
+    else:
+        samples = _random_samples(graph, spec, labels, seed)
+    return _batches(graph, samples, seed)
 
 
-def _digits_stream(
-    input_shape: tuple[int, ...], label_shape: tuple[int, ...], where: str, seed: int
-) -> Iterator[tuple[Array, Array]]:
+def _batches(
+    graph: TrainingGraph, samples: Iterator[tuple[Array, Array]], seed: int
+) -> Iterator[dict[str, Array]]:
+    batch = graph.tensors[graph.input].shape[0]
+    for iteration in count():
+        drawn = [next(samples) for _ in range(batch)]
+        values = {
+            graph.input: np.stack([image for image, _ in drawn]),
+            graph.label: np.stack([label for _, label in drawn]),
+        }
+        yield {**values, **random_tensors(graph, seed, iteration)}
+
+
+def random_tensors(graph: TrainingGraph, seed: int, iteration: int) -> dict[str, Array]:
+    """Values of the random tensors (dropout masks) in an iteration; each has a generator of its own."""
+    values: dict[str, Array] = {}
+    for name, draw in graph.draws.items():
+        generator = np.random.default_rng([seed, iteration, zlib.crc32(name.encode())])
+        tensor = graph.tensors[name]
+        values[name] = rounded(np.asarray(draw.draw(generator, tensor.shape)), tensor.dtype)
+    return values
+
+
+def label_array(label: int, plan: LabelPlan) -> Array:
+    """One sample's class label as the loss wants it: its number (int32, no dimension), or one-hot fp32."""
+    if plan.hard:
+        return np.array(label, dtype=np.int32)
+    return one_hot(label, plan.shape[1:])
+
+
+def _check_digits(graph: TrainingGraph, spec: ModelSpec, labels: LabelPlan) -> None:
+    input_shape, label_shape = graph.tensors[graph.input].shape[1:], labels.shape[1:]
     split = digits_split()
     if input_shape != split.train_images.shape[1:]:
         raise ShapeError(
             f"the digits are 1x8x8 images, the network takes {input_shape}",
-            where=where,
+            where=spec.where,
             cure="input: [1, 8, 8], or dataset: random",
         )
     classes = int(split.train_classes.max()) + 1
-    if int(np.prod(label_shape)) < classes:
+    outputs = labels.classes if labels.hard else int(np.prod(label_shape))
+    if outputs < classes:
         raise ShapeError(
             f"the digits have {classes} classes, the network has output shape {label_shape}",
-            where=where,
+            where=spec.where,
             cure=f"{classes} outputs in the last layer, or dataset: random",
         )
-    return _digits_samples(split, label_shape, seed)
 
 
-def _digits_samples(split: Split, label_shape: tuple[int, ...], seed: int) -> Iterator[tuple[Array, Array]]:
-    epoch = 0
-    while True:
+def _digits_samples(labels: LabelPlan, seed: int) -> Iterator[tuple[Array, Array]]:
+    split = digits_split()
+    for epoch in count():
         for index in sample_order(len(split.train_images), seed, epoch):
-            yield split.train_images[index], one_hot(int(split.train_classes[index]), label_shape)
-        epoch += 1
+            yield split.train_images[index], label_array(int(split.train_classes[index]), labels)
 
 
-def _random_stream(
-    input_shape: tuple[int, ...], label_shape: tuple[int, ...], label_is_class: bool, seed: int
+def _random_samples(
+    graph: TrainingGraph, spec: ModelSpec, labels: LabelPlan, seed: int
 ) -> Iterator[tuple[Array, Array]]:
+    shape = graph.tensors[graph.input].shape[1:]
     generator = np.random.default_rng([seed, 1])
     while True:
-        image = generator.uniform(-1, 1, input_shape).astype(np.float32)
-        if label_is_class:
-            yield image, one_hot(int(generator.integers(np.prod(label_shape))), label_shape)
+        if spec.input_classes:
+            image = generator.integers(spec.input_classes, size=shape).astype(np.int32)
         else:
-            yield image, generator.uniform(-1, 1, label_shape).astype(np.float32)
+            image = generator.uniform(-1, 1, shape).astype(np.float32)
+        if labels.classes:
+            yield image, label_array(int(generator.integers(labels.classes)), labels)
+        else:
+            yield image, generator.uniform(-1, 1, labels.shape[1:]).astype(np.float32)
 
 
 def initial_values(graph: TrainingGraph, spec: ModelSpec, seed: int) -> dict[str, Array]:
-    """Values of the first iteration: initial weights, and the first input and label of the stream."""
-    image, label = next(sample_stream(graph, spec, seed))
-    return {graph.input: image, graph.label: label, **initial_weights(graph, seed)}
+    """Values of the first iteration: start of all kept tensors, and the first values of the stream."""
+    return {**next(sample_stream(graph, spec, seed)), **initial_weights(graph, seed)}

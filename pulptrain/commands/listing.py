@@ -160,7 +160,7 @@ def _models() -> Listing:
                 "name": name,
                 "input": "x".join(map(str, spec.input_shape)),
                 "layers": len(spec.layers),
-                "loss": spec.loss,
+                "loss": spec.loss.name,
                 "description": spec.description,
             }
         )
@@ -179,5 +179,8 @@ def _kernels() -> Listing:
 
 def _primitives() -> Listing:
     return Listing(
-        [{"name": primitive.name, "steps": " ".join(primitive.steps)} for primitive in PRIMITIVES.values()]
+        [
+            {"name": primitive.name, "steps": " ".join(step.name for step in primitive.steps) or "view"}
+            for primitive in PRIMITIVES.values()
+        ]
     )

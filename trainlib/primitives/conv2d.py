@@ -1,128 +1,86 @@
-"""2D convolution without bias, CHW, as matmul over an im2row matrix, every step with padding and stride.
+"""2D convolution in CHW and HWC, every step with padding per side, strides, dilation, groups and bias.
 
-Matmul extents per step as in PULP-TrainLib: FW (N=co, K=ci·hk·wk, M=ho·wo, B transposed), WG (N=co, K=ho·wo,
-M=ci·hk·wk), IG (N=ci, K=co·hk·wk, M=hi·wi, B transposed) over the im2row of the output gradient and the
-weights block-transposed and rotated. The library's own WG ignores padding and its IG padding and stride
-(found by running it); here all three are what the mathematics says.
+With im2col, matmul extents per step and group as in PULP-TrainLib:
+
+- CHW: FW (N=co, K=ci·hk·wk, M=ho·wo, B transposed), WG (N=co, K=ho·wo, M=ci·hk·wk), IG (N=ci, K=co·hk·wk,
+  M=hi·wi, B transposed) over the im2row of the output gradient and the weights block-transposed and rotated;
+- HWC, weights [co, hk, wk, ci]: FW (N=ho·wo, K, M=co, B transposed), WG on the transposed output gradient and
+  the im2col (N=co, K=ho·wo, M=hk·wk·ci, B transposed), IG (N=hi·wi, K, M=ci, B transposed).
+
+`im2col` is ``cores`` (an im2row kernel), ``dma`` (patches fetched by 2D transfers, see `conv_unroll`; HWC WG
+then multiplies with the im2row matrix, B not transposed) or ``none`` (direct loops, see `conv_direct`). The
+library's own WG ignores padding and its IG padding and stride (found by running it); here all three are what
+the mathematics says. Kernels work on one sample at a time: a tile calls them once for each, and WG adds up
+the samples of the batch. The groups of a sample share one fork (see `conv_groups`). The bias is a fork
+behind the matmul, its gradient a sum of dy in WG.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from arch.isa import TeamWork
+import numpy as np
+
 from configs.errors import ShapeError
 from trainlib.graph import Op, Tensor
-from trainlib.kernels import catalogue
 from trainlib.primitives import conv2d_reference as reference
-from trainlib.primitives.calls import matmul_call
-from trainlib.primitives.conv_geometry import (
-    ConvGeometry,
-    Pads,
-    Span,
-    block_transpose,
-    forward_span,
-    gradient_span,
-    im2row,
-    im2row_of_gradient,
+from trainlib.primitives.calls import batch_extent, batch_range, box, transpose_call
+from trainlib.primitives.conv_calls import (
+    TRANSPOSED,
+    accumulated,
+    bias_add_call,
+    bias_sum_call,
+    block_transpose_call,
+    forward_view,
+    gradient_view,
 )
-from trainlib.primitives.definition import LayerPrimitive, LayerShapes, Shape, Step
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask
+from trainlib.primitives.conv_direct import PARTIAL, DirectForward, DirectInput, DirectWeights
+from trainlib.primitives.conv_examples import CONV2D_EXAMPLES, CONV2D_REFUSED, conv2d_cases
+from trainlib.primitives.conv_geometry import ConvGeometry, segments
+from trainlib.primitives.conv_groups import channels_met, filter_product, gradient_product, within_group
+from trainlib.primitives.conv_options import (
+    ChannelSchema,
+    convolution_attributes,
+    convolution_parameters,
+    image_shape,
+    torch_convolution,
+)
+from trainlib.primitives.conv_unroll import unrolled
+from trainlib.primitives.definition import LayerPlan, LayerPrimitive, Step
+from trainlib.steps import (
+    Extent,
+    KernelCall,
+    KernelChoice,
+    Scratch,
+    StepLowering,
+    TileTask,
+    part,
+)
 
-ROWS = "im2row"
-"""Name of the scratch buffer of the im2row matrix."""
-
-TRANSPOSED = "weights_transposed"
-"""Name of the scratch buffer of the block-transposed weights."""
+GRADIENT_TRANSPOSED = "dy_transposed"
+"""Name of the scratch buffer of dyᵀ in the WG of HWC."""
 
 
-def _shapes(attributes: Mapping[str, Any], input_shape: Shape, where: str) -> LayerShapes:
-    if len(input_shape) != 3:
+class _Schema(ChannelSchema):
+    im2col: Literal["cores", "dma", "none"] = "cores"
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    co, groups = attributes["out_channels"], attributes["groups"]
+    carried = convolution_attributes(attributes, inputs[0], co, groups, where, "conv2d")
+    if attributes["im2col"] == "dma" and groups > 1:
         raise ShapeError(
-            f"conv2d needs an image (channels, height, width), its input has shape {input_shape}",
-            where=where,
-            cure="put it before flatten and linear",
+            f"im2col by DMA knows one group, not {groups}", where=where, cure="im2col: cores, or groups: 1"
         )
-    ci, hi, wi = input_shape
-    co, stride, padding = (
-        attributes["out_channels"],
-        attributes.get("stride", 1),
-        attributes.get("padding", 0),
+    geometry = ConvGeometry.of(carried)
+    weights = geometry.filters_shape(co, geometry.ci_of_group)
+    return LayerPlan(
+        image_shape(geometry.layout, carried["batch"], co, geometry.ho, geometry.wo),
+        convolution_parameters(weights, co, attributes["bias"]),
+        attributes={**carried, "im2col": attributes["im2col"]},
     )
-    hk = wk = attributes["kernel"]
-    if co < 1 or hk < 1 or stride < 1 or padding < 0:
-        raise ShapeError(
-            f"out_channels {co}, kernel {hk}, stride {stride} must be at least 1, padding {padding} "
-            "at least 0",
-            where=where,
-        )
-    if padding >= hk:
-        raise ShapeError(
-            f"padding {padding} is not smaller than the kernel {hk}x{wk}: some outputs would see only zeros",
-            where=where,
-            cure=f"padding of at most {hk - 1}",
-        )
-    if hk > hi + 2 * padding or wk > wi + 2 * padding:
-        raise ShapeError(
-            f"kernel {hk}x{wk} is larger than the padded input {hi + 2 * padding}x{wi + 2 * padding}",
-            where=where,
-            cure="a smaller kernel, more padding, or less stride in the layers before it",
-        )
-    ho, wo = (hi + 2 * padding - hk) // stride + 1, (wi + 2 * padding - wk) // stride + 1
-    resolved = {"ci": ci, "hi": hi, "wi": wi, "co": co, "ho": ho, "wo": wo, "hk": hk, "wk": wk}
-    return LayerShapes(
-        output=(co, ho, wo),
-        weight=(co, ci, hk, wk),
-        attributes={**resolved, "stride": stride, "pads": (padding,) * 4},
-    )
-
-
-def _forward_rows(geometry: ConvGeometry, outputs: Extent) -> Span:
-    return forward_span(
-        outputs, stride=geometry.stride, before=geometry.pads[0], kernel=geometry.hk, size=geometry.hi
-    )
-
-
-def _im2row_call(
-    geometry: ConvGeometry, choice: KernelChoice, source: str, channels: int, span: Span, rows: int
-) -> KernelCall:
-    """The im2row of `channels` x `span` rows of the input for `rows` output rows."""
-    left, right = geometry.pads[2:]
-    pads: Pads = (span.before, span.after, left, right)
-
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        return catalogue.im2row_work(
-            choice.codegen,
-            mode="FW",
-            ci=channels,
-            hi=span.count,
-            wi=geometry.wi,
-            hk=geometry.hk,
-            wk=geometry.wk,
-            ho=rows,
-            wo=geometry.wo,
-            stride=geometry.stride,
-            pads=pads,
-            cores=cores,
-            source_address=addresses[source],
-            target_address=addresses[ROWS],
-        )
-
-    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        matrix = im2row(
-            arrays[0],
-            hk=geometry.hk,
-            wk=geometry.wk,
-            rows=rows,
-            columns=geometry.wo,
-            stride=geometry.stride,
-            top=span.before,
-            left=left,
-        )
-        return (matrix,)
-
-    return KernelCall("im2row", (source,), (ROWS,), work, function)
 
 
 class _Conv2d:
@@ -134,203 +92,243 @@ class _Conv2d:
 
 
 class _Forward(_Conv2d):
-    """FW: C = y [co x ho·wo] = W · im2row(x)ᵀ; channels and image rows of y may be cut."""
+    """FW: C = y; samples, channels and image rows of y may be cut."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Output channels, then output rows."""
-        return {"co": op.attributes["co"], "ho": op.attributes["ho"]}
+        """Samples, output channels, output rows."""
+        attributes = op.attributes
+        return {**batch_extent(attributes["batch"]), "co": attributes["co"], "ho": attributes["ho"]}
 
     def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
         """One patch per output element."""
-        geometry = ConvGeometry.of(op.attributes)
-        return geometry.co * geometry.ho * geometry.wo * geometry.forward_k
+        return _forward_macs(op)
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """Input rows with their halo, some filters; im2row, matmul."""
+        """Input rows with their halo, some filters; per sample and group im2row, matmul, bias."""
         geometry = ConvGeometry.of(op.attributes)
-        x, w = op.inputs
-        (y,) = op.outputs
+        samples = batch_range(ranges, op.attributes["batch"])
         channels, outputs = ranges["co"], ranges["ho"]
-        n, rows = channels[1] - channels[0], outputs[1] - outputs[0]
-        span = _forward_rows(geometry, outputs)
-        k, m = geometry.forward_k, rows * geometry.wo
-        product = matmul_call(
-            choice, a=w, b=ROWS, c=y, n=n, k=k, m=m, trans_b=True, c_shape=(n, rows, geometry.wo)
-        )
-        return TileTask(
-            inputs=(
-                Operand(x, ((0, geometry.ci), span.rows, (0, geometry.wi))),
-                Operand(w, (channels, (0, geometry.ci), (0, geometry.hk), (0, geometry.wk))),
-            ),
-            outputs=(Operand(y, (channels, outputs, (0, geometry.wo))),),
-            scratch=(Scratch(ROWS, (m, k)),),
-            calls=(_im2row_call(geometry, choice, x, geometry.ci, span, rows), product),
-        )
+        parts = segments(channels, geometry.co_of_group, geometry.ci_of_group)
+        view = forward_view(geometry, outputs)
+        dtype = tensors[op["y"]].dtype
+        sources, groups = channels_met(parts)
+        matrices = unrolled(op, "x", geometry, choice, view, samples, sources, groups, dtype)
+        count, rows = channels[1] - channels[0], outputs[1] - outputs[0]
+        shape = geometry.image_shape(count, rows, geometry.wo)
+        k = geometry.ci_of_group * geometry.window
+        calls: list[KernelCall] = []
+        for sample, names in enumerate(matrices.names):
+            target = part("y", sample)
+            calls += matrices.calls[sample]
+            calls.append(
+                filter_product(geometry, choice, parts, "w", names, target, k, view.positions, shape, dtype)
+            )
+            if "b" in op:
+                calls.append(
+                    bias_add_call(
+                        geometry,
+                        choice,
+                        image=target,
+                        bias="b",
+                        channels=count,
+                        positions=view.positions,
+                        dtype=dtype,
+                    )
+                )
+        weights = box(op, "w", *geometry.filters(channels, (0, geometry.ci_of_group)))
+        bias = (box(op, "b", channels),) if "b" in op else ()
+        result = box(op, "y", samples, *geometry.image(channels, outputs, (0, geometry.wo)))
+        return TileTask((*matrices.operands, weights, *bias), (result,), matrices.scratch, tuple(calls))
 
 
 class _WeightGradient(_Conv2d):
-    """WG: C = dW [co x ci·hk·wk] = dy · im2row(x); output and input channels may be cut."""
+    """WG: C = dW, sum over the batch of dy · im2row(x); co may be cut, and ci within its group."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Output channels, then input channels."""
-        return {"co": op.attributes["co"], "ci": op.attributes["ci"]}
+        """Output channels, then input channels of a group."""
+        geometry = ConvGeometry.of(op.attributes)
+        return {"co": geometry.co, "ci": geometry.ci_of_group}
 
     def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
         """The same number as FW."""
-        geometry = ConvGeometry.of(op.attributes)
-        return geometry.co * geometry.ho * geometry.wo * geometry.forward_k
+        return _forward_macs(op)
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """Some input channels and some channels of dy, all rows of both; im2row, matmul."""
+        """Some input channels and some channels of dy of all samples, all rows; im2row, matmul, add; db."""
         geometry = ConvGeometry.of(op.attributes)
-        x, dy = op.inputs
-        (dw,) = op.outputs
-        targets, sources = ranges["co"], ranges["ci"]
-        n, channels = targets[1] - targets[0], sources[1] - sources[0]
-        span = _forward_rows(geometry, (0, geometry.ho))
-        k, m = geometry.ho * geometry.wo, channels * geometry.hk * geometry.wk
-        product = matmul_call(
-            choice,
-            a=dy,
-            b=ROWS,
-            c=dw,
-            n=n,
-            k=k,
-            m=m,
-            trans_b=False,
-            c_shape=(n, channels, geometry.hk, geometry.wk),
+        batch = op.attributes["batch"]
+        channels, taken = ranges["co"], ranges["ci"]
+        n, count = channels[1] - channels[0], taken[1] - taken[0]
+        parts = segments(channels, geometry.co_of_group, geometry.ci_of_group)
+        view = forward_view(geometry, (0, geometry.ho))
+        dtype = tensors[op["dw"]].dtype
+        sources, groups = channels_met(parts, taken)
+        as_columns = geometry.hwc and op.attributes["im2col"] == "cores"
+        matrices = unrolled(
+            op, "x", geometry, choice, view, (0, batch), sources, groups, dtype, columns=as_columns
         )
-        return TileTask(
-            inputs=(
-                Operand(x, (sources, span.rows, (0, geometry.wi))),
-                Operand(dy, (targets, (0, geometry.ho), (0, geometry.wo))),
-            ),
-            outputs=(Operand(dw, (targets, sources, (0, geometry.hk), (0, geometry.wk))),),
-            scratch=(Scratch(ROWS, (k, m)),),
-            calls=(_im2row_call(geometry, choice, x, channels, span, geometry.ho), product),
+        shape = geometry.filters_shape(n, count)
+        positions, width = view.positions, count * geometry.window
+        terms = []
+        for sample, names in enumerate(matrices.names):
+            before, left = list(matrices.calls[sample]), part("dy", sample)
+            if geometry.hwc:
+                before.append(
+                    transpose_call(
+                        choice,
+                        source=left,
+                        target=GRADIENT_TRANSPOSED,
+                        rows=positions,
+                        columns=n,
+                        dtype=dtype,
+                    )
+                )
+                left = GRADIENT_TRANSPOSED
+            first, further = (
+                gradient_product(
+                    choice, parts, left, names, target, positions, width, as_columns, shape, dtype
+                )
+                for target in ("dw", PARTIAL)
+            )
+            terms.append((before, first, further))
+        calls = accumulated(
+            choice, terms, total="dw", scratch=PARTIAL, elements=int(np.prod(shape)), dtype=dtype
         )
+        outputs = [box(op, "dw", *geometry.filters(channels, taken))]
+        if "db" in op and taken[0] == 0:
+            outputs.append(box(op, "db", channels))
+            calls.append(
+                bias_sum_call(
+                    geometry,
+                    choice,
+                    sources=[part("dy", sample) for sample in range(batch)],
+                    target="db",
+                    channels=n,
+                    positions=positions,
+                    dtype=dtype,
+                )
+            )
+        scratch = list(matrices.scratch)
+        if geometry.hwc:
+            scratch.append(Scratch(GRADIENT_TRANSPOSED, (n, positions), dtype))
+        if batch > 1:
+            scratch.append(Scratch(PARTIAL, shape, dtype))
+        gradient = box(op, "dy", (0, batch), *geometry.image(channels, (0, geometry.ho), (0, geometry.wo)))
+        return TileTask((*matrices.operands, gradient), tuple(outputs), tuple(scratch), tuple(calls))
 
 
 class _InputGradient(_Conv2d):
-    """IG: C = dx [ci x hi·wi] = Wbt · im2row(dy)ᵀ; input channels and image rows of dx may be cut."""
+    """IG: C = dx = Wbt · im2row(dy)ᵀ; samples, input channels and image rows of dx may be cut."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Input channels, then input rows."""
-        return {"ci": op.attributes["ci"], "hi": op.attributes["hi"]}
+        """Samples, input channels, input rows."""
+        attributes = op.attributes
+        return {**batch_extent(attributes["batch"]), "ci": attributes["ci"], "hi": attributes["hi"]}
 
     def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
         """One patch of dy per input element, zeros of the virtual padding and dilation included."""
         geometry = ConvGeometry.of(op.attributes)
-        return geometry.ci * geometry.hi * geometry.wi * geometry.gradient_k
+        per_sample = geometry.ci * geometry.hi * geometry.wi * geometry.co_of_group * geometry.window
+        return int(op.attributes["batch"]) * per_sample
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """Rows of dy that reach these rows, some channels of W; im2row, block transpose, matmul."""
+        """Rows of dy that reach these rows, some channels of W; im2row, block transpose (once), matmul."""
         geometry = ConvGeometry.of(op.attributes)
-        dy, w = op.inputs
-        (dx,) = op.outputs
-        sources, inputs = ranges["ci"], ranges["hi"]
-        n, rows = sources[1] - sources[0], inputs[1] - inputs[0]
-        span = gradient_span(
-            inputs, stride=geometry.stride, before=geometry.pads[0], kernel=geometry.hk, size=geometry.ho
-        )
-        k, m = geometry.gradient_k, rows * geometry.wi
-        product = matmul_call(
-            choice, a=TRANSPOSED, b=ROWS, c=dx, n=n, k=k, m=m, trans_b=True, c_shape=(n, rows, geometry.wi)
-        )
+        samples = batch_range(ranges, op.attributes["batch"])
+        channels, inputs = ranges["ci"], ranges["hi"]
+        parts = segments(channels, geometry.ci_of_group, geometry.co_of_group)
+        view = gradient_view(geometry, inputs)
+        dtype = tensors[op["dx"]].dtype
+        targets, groups = channels_met(parts)
+        matrices = unrolled(op, "dy", geometry, choice, view, samples, targets, groups, dtype)
+        # The box of the weights has one range of input channels: all of them if there are several groups.
+        taken = [within_group(item, geometry.ci_of_group) for item in parts]
+        fetched = taken[0] if len(parts) == 1 else (0, geometry.ci_of_group)
+        wanted = [
+            (of_group, (start - fetched[0], stop - fetched[0]))
+            for of_group, (start, stop) in zip(groups, taken, strict=True)
+        ]
+        count, rows = channels[1] - channels[0], inputs[1] - inputs[0]
+        k = geometry.co_of_group * geometry.window
+        shape = geometry.image_shape(count, rows, geometry.wi)
+        calls: list[KernelCall] = []
+        for sample, names in enumerate(matrices.names):
+            calls += matrices.calls[sample]
+            if sample == 0:
+                calls.append(block_transpose_call(geometry, choice, groups=wanted, dtype=dtype))
+            target = part("dx", sample)
+            calls.append(
+                filter_product(
+                    geometry, choice, parts, TRANSPOSED, names, target, k, view.positions, shape, dtype
+                )
+            )
         return TileTask(
-            inputs=(
-                Operand(dy, ((0, geometry.co), span.rows, (0, geometry.wo))),
-                Operand(w, ((0, geometry.co), sources, (0, geometry.hk), (0, geometry.wk))),
-            ),
-            outputs=(Operand(dx, (sources, inputs, (0, geometry.wi))),),
-            scratch=(Scratch(ROWS, (m, k)), Scratch(TRANSPOSED, (n, k))),
-            calls=(
-                _gradient_im2row_call(geometry, choice, dy, span, rows),
-                _transpose_call(geometry, choice, w, n),
-                product,
-            ),
+            (*matrices.operands, box(op, "w", *geometry.filters(targets, fetched))),
+            (box(op, "dx", samples, *geometry.image(channels, inputs, (0, geometry.wi))),),
+            (*matrices.scratch, Scratch(TRANSPOSED, (count, k), dtype)),
+            tuple(calls),
         )
 
 
-def _gradient_im2row_call(
-    geometry: ConvGeometry, choice: KernelChoice, source: str, span: Span, rows: int
-) -> KernelCall:
-    """The im2row of `span` rows of the output gradient for `rows` input rows (mode 1 of the library)."""
-    left = geometry.wk - 1 - geometry.pads[2]
-    # The loop nest wants the padding of the forward convolution from these rows of dx to these rows of dy.
-    up, down = geometry.hk - 1 - span.before, geometry.hk - 1 - span.after
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The lowering the layer's `im2col` asks for."""
 
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        return catalogue.im2row_work(
-            choice.codegen,
-            mode="IG",
-            ci=geometry.co,
-            hi=rows,
-            wi=geometry.wi,
-            hk=geometry.hk,
-            wk=geometry.wk,
-            ho=span.count,
-            wo=geometry.wo,
-            stride=geometry.stride,
-            pads=(up, down, *geometry.pads[2:]),
-            cores=cores,
-            source_address=addresses[source],
-            target_address=addresses[ROWS],
-        )
+    matrix: StepLowering
+    direct: StepLowering
 
-    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        matrix = im2row_of_gradient(
-            arrays[0],
-            hk=geometry.hk,
-            wk=geometry.wk,
-            rows=rows,
-            columns=geometry.wi,
-            stride=geometry.stride,
-            top=span.before,
-            left=left,
-        )
-        return (matrix,)
+    def _of(self, op: Op) -> StepLowering:
+        return self.direct if op.attributes["im2col"] == "none" else self.matrix
 
-    return KernelCall("im2row", (source,), (ROWS,), work, function)
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Those of the chosen one."""
+        return self._of(op).extents(op, tensors)
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """That of the chosen one."""
+        return self._of(op).tile(op, tensors, ranges, choice)
+
+    def default_kernel(self, op: Op) -> str:
+        """That of the chosen one."""
+        return self._of(op).default_kernel(op)
+
+    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+        """Those of the chosen one."""
+        return self._of(op).macs(op, tensors)
 
 
-def _transpose_call(geometry: ConvGeometry, choice: KernelChoice, source: str, channels: int) -> KernelCall:
-    """Weights [co, channels, hk, wk] to [channels, co·hk·wk], rotated."""
-
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        return catalogue.blocktransp_work(
-            choice.codegen,
-            co=geometry.co,
-            ci=channels,
-            hk=geometry.hk,
-            wk=geometry.wk,
-            cores=cores,
-            source_address=addresses[source],
-            target_address=addresses[TRANSPOSED],
-        )
-
-    return KernelCall(
-        "blocktransp", (source,), (TRANSPOSED,), work, lambda arrays: (block_transpose(arrays[0]),)
-    )
-
-
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], x: Any, w: Any) -> Any:
-    padding = (attributes["pads"][0], attributes["pads"][2])
-    return torch.nn.functional.conv2d(x, w, stride=attributes["stride"], padding=padding)
+def _forward_macs(op: Op) -> int:
+    geometry = ConvGeometry.of(op.attributes)
+    outputs = int(op.attributes["batch"]) * geometry.co * geometry.ho * geometry.wo
+    return outputs * geometry.ci_of_group * geometry.window
 
 
 PRIMITIVE = LayerPrimitive(
     name="conv2d",
-    shapes=_shapes,
-    batched=reference.batched,
-    torch_forward=_torch_forward,
-    forward=Step(("x", "w"), ("y",), reference.forward, _Forward()),
-    weight_gradient=Step(("x", "dy"), ("dw",), reference.weight_gradient, _WeightGradient()),
-    input_gradient=Step(("dy", "w"), ("dx",), reference.input_gradient, _InputGradient()),
+    schema=_Schema,
+    plan=_plan,
+    steps=(
+        Step("FW", ("x", "w", "b?"), ("y",), reference.forward, _Chosen(_Forward(), DirectForward())),
+        Step(
+            "WG",
+            ("x", "dy"),
+            ("dw", "db?"),
+            reference.weight_gradient,
+            _Chosen(_WeightGradient(), DirectWeights()),
+        ),
+        Step("IG", ("dy", "w"), ("dx",), reference.input_gradient, _Chosen(_InputGradient(), DirectInput())),
+    ),
+    torch_forward=torch_convolution,
+    examples=CONV2D_EXAMPLES,
+    refused=CONV2D_REFUSED,
+    cases=conv2d_cases,
+    layouts=("CHW", "HWC"),
 )

@@ -1,29 +1,72 @@
-"""What a primitive declares about itself: shapes, the steps it has, what each reads and writes."""
+"""What a primitive declares about itself. A primitive is one file that ends in `PRIMITIVE = ...`.
+
+How to write one (see docs/adding-a-primitive.md for one worked through):
+
+1. A schema: a subclass of `LayerSchema` (`LossSchema`, `OptimizerSchema`) with the options, their ranges and
+   defaults. Unknown or wrong options of a model file are then refused with file:line.
+2. `plan(attributes, inputs, where)`: input tensors (batch first) to a `LayerPlan`: shape of the output,
+   parameters, what is saved for the backward pass, numbers the steps need. Raises ShapeError.
+3. Steps. Roles are the names a step knows tensors by: ``x``, ``x1`` ... inputs, ``y``, ``y1`` ... outputs,
+   parameters as named in the plan, and a ``d`` before any of these for its gradient. In `reads` and `writes`
+   a role ending in ``?`` is dropped where the layer lacks it (``b?``: no bias) or nobody needs it (``db?`` of
+   a frozen layer), ``x*`` and ``dx*`` stand for all inputs and all needed input gradients. A backward step
+   appears in the graph if one of its results is needed; what no step writes is no step's business.
+4. Each step has an untiled NumPy `reference` and a lowering (`trainlib.steps.StepLowering`) that share no
+   code. Both see float32 for 16-bit tensors (see `KernelCall`); results are rounded when stored. A reference
+   takes the batch size from its arrays, not from the attributes: prediction runs it on other batches.
+5. `torch_forward(torch, attributes, tensors)`: the FW of the layer in PyTorch on a dict of roles; returns y,
+   or a dict of roles. Autograd then is the truth for every backward step.
+6. `examples`: small cases that together touch every option. tests/test_trainlib_primitives.py runs them in
+   every step, dtype, batch and random tile sizes. `refused`: cases that must raise, with the message.
+7. One line in trainlib/registry.py.
+
+A gradient ``dx`` that no step writes is a view of ``dy`` (flatten, residual add). A layer without FW is a
+view.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from math import prod
+from typing import Annotated, Any
 
-from trainlib.graph import Op
+from pydantic import Field
+
+from configs.model_file import LayerSchema, LossSchema, OptimizerSchema
+from trainlib.graph import Initial, Op, Tensor
 from trainlib.steps import Array, StepLowering
 
 Shape = tuple[int, ...]
 
-Reference = Callable[[Op, Sequence[Array]], tuple[Array, ...]]
-"""Untiled NumPy evaluation of one op: arrays of `op.inputs` in, arrays of `op.outputs` out."""
+Values = Mapping[str, Array]
+"""Arrays by role."""
+
+Reference = Callable[[Op, Values], Values]
+"""Untiled NumPy evaluation of one op: arrays of all roles read in, arrays of all roles written out.
+
+Extra results are ignored, so a reference may return a gradient nobody asked for.
+"""
+
+Positive = Annotated[int, Field(ge=1)]
+"""An option that is an integer of at least 1."""
+
+NotNegative = Annotated[int, Field(ge=0)]
+"""An option that is an integer of at least 0."""
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+"""An option in [0, 1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a primitive.
+    """One step of a primitive: `name` is FW, WG, IG, LOSS, UPD or any other word for a backward step.
 
-    `reads` and `writes` are roles the graph builder turns into tensor names: ``x`` and ``y`` are the layer's
-    input and output, ``w`` its weight, ``dx``, ``dy`` and ``dw`` their gradients, ``label``, ``loss`` and
-    ``w_updated`` what they say. `reference` shares no code with `lowering`.
+    The order of a layer's steps is their order in the graph. A backward step may write a saved role of the
+    plan for a later one (the gradient before an activation, say). `reference` shares no code with `lowering`.
     """
 
+    name: str
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     reference: Reference
@@ -31,71 +74,230 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerShapes:
-    """Result of shape inference of one layer: attributes are what its ops carry (plain numbers)."""
+class Parameter:
+    """A tensor that training changes: shape and start; `trainable` False for a constant of the layer."""
 
-    output: Shape
-    weight: Shape | None = None
+    shape: Shape
+    initial: Initial
+    trainable: bool = True
+    dtype: str | None = None
+    """None: the dtype of the layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What one step writes and a later one of the same iteration reads: mask, statistics, hidden state."""
+
+    shape: Shape
+    dtype: str | None = None
+    """None: the dtype of the layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A kept tensor that is no parameter (running statistics).
+
+    A step that changes role ``r`` reads it and writes ``r_updated``, which takes over its storage.
+    """
+
+    shape: Shape
+    initial: Initial
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Random:
+    """An input drawn anew in every iteration from the seed of the run (a dropout mask).
+
+    `draw(generator, shape)` gives the values; in prediction all elements are `inference`.
+    """
+
+    shape: Shape
+    draw: Callable[[Any, Shape], Array]
+    inference: float = 1.0
+    dtype: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """An output whose dtype or layout differs from those of the layer."""
+
+    shape: Shape
+    dtype: str | None = None
+    layout: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPlan:
+    """Shapes of one layer. `output` is role ``y``; `outputs` adds ``y1``, ``y2`` ... of a layer with several.
+
+    All shapes of activations begin with the batch size. `attributes` are what the ops carry: plain numbers
+    that references and lowerings need, the options included if they are needed. `layout` is that of y.
+    """
+
+    output: Shape | Output
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    saved: Mapping[str, Saved] = field(default_factory=dict)
+    buffers: Mapping[str, Buffer] = field(default_factory=dict)
+    randoms: Mapping[str, Random] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    outputs: Mapping[str, Shape | Output] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class InputCase:
+    """An input of an example, without the batch: uniform in [low, high), integers for an integer dtype.
+
+    `dtype` None means the dtype under test. `distinct` makes all values differ (no ties for max-pooling).
+    `away_from` keeps values at least 0.05 away from these points (kinks, where finite precision decides).
+    """
+
+    shape: Shape
+    dtype: str | None = None
+    low: float = -1.0
+    high: float = 1.0
+    distinct: bool = False
+    away_from: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A small case of a primitive: options as in a model file, and the shapes of its inputs without batch.
+
+    `roundings` is the number of roundings to 16 bit that lie between the inputs and the worst result, for
+    the tolerance against PyTorch. `kernels` are matmul kernels to be tried besides the default.
+    """
+
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    inputs: tuple[Shape | InputCase, ...] = ((6,),)
+    dtypes: tuple[str, ...] = ("fp32", "fp16", "bf16")
+    batches: tuple[int, ...] = (1, 3)
+    roundings: int = 3
+    kernels: tuple[str, ...] = ()
+
+    @property
+    def cases(self) -> tuple[InputCase, ...]:
+        """The inputs, all as `InputCase`."""
+        return tuple(case if isinstance(case, InputCase) else InputCase(case) for case in self.inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A case that must be refused with a message that matches the regular expression `message`."""
+
+    attributes: Mapping[str, Any]
+    inputs: tuple[Shape, ...]
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
 class LayerPrimitive:
-    """A layer type of the model file.
+    """A layer type of the model file; see the module docstring for how to write one.
 
-    `shapes(attributes, input_shape, where)` infers shapes or raises ShapeError. A layer without `forward` is
-    a view: its output is its input in another shape. `batched(attributes, arrays)` maps images [batch, *x],
-    and the weight if there is one, to [batch, *y]. `torch_forward(torch, attributes, x, w)` is the same layer
-    in PyTorch, x with a batch of 1.
+    `inputs` is the smallest and largest number of inputs. `cases` gives, if there is one, a hypothesis
+    strategy of `Example`s (imported where it is called: hypothesis is a test dependency only). `internal`
+    layers are put into the graph by the builder only (casts).
     """
 
     name: str
-    shapes: Callable[[Mapping[str, Any], Shape, str], LayerShapes]
-    batched: Callable[[Mapping[str, Any], Sequence[Array]], Array]
-    torch_forward: Callable[[Any, Mapping[str, Any], Any, Any], Any]
-    forward: Step | None = None
-    weight_gradient: Step | None = None
-    input_gradient: Step | None = None
+    schema: type[LayerSchema]
+    plan: Callable[[Mapping[str, Any], Sequence[Tensor], str], LayerPlan]
+    steps: tuple[Step, ...]
+    torch_forward: Callable[[Any, Mapping[str, Any], Mapping[str, Any]], Any]
+    examples: tuple[Example, ...]
+    refused: tuple[Refused, ...] = ()
+    inputs: tuple[int, int] = (1, 1)
+    cases: Callable[[], Any] | None = None
+    internal: bool = False
+    layouts: tuple[str, ...] | None = ("CHW",)
+    """Layouts of image inputs it can work on; None: any, the output has that of x."""
 
     @property
-    def steps(self) -> Mapping[str, Step]:
-        """The steps this layer has, by their name in `Op.step`."""
-        named = {"FW": self.forward, "WG": self.weight_gradient, "IG": self.input_gradient}
-        return {name: step for name, step in named.items() if step is not None}
+    def is_view(self) -> bool:
+        """Whether the output is only the input in another shape."""
+        return not any(step.name == "FW" for step in self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelPlan:
+    """Shape and dtype of the labels of a loss, batch first; `classes` > 0 for class labels.
+
+    A class label is an integer in [0, classes) per sample (`hard`), or a distribution over the classes.
+    """
+
+    shape: Shape
+    dtype: str = "float32"
+    classes: int = 0
+    hard: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LossPrimitive:
-    """A loss: value and gradient of the output in one step.
+    """A loss: roles ``y`` and ``label`` in, ``loss`` (shape (1,), mean over the batch) and ``dy`` out.
 
-    `check(output_shape, where)` raises ShapeError if the output does not suit. `torch_loss(torch, y, label)`
-    is the same loss in PyTorch, y without batch dimension.
+    `plan(attributes, output, where)` says what labels it wants, or raises ShapeError. `torch_loss(torch,
+    attributes, y, label)` is the same loss in PyTorch. Examples have one input: the output of the network.
     """
 
     name: str
+    schema: type[LossSchema]
     step: Step
-    check: Callable[[Shape, str], None]
-    torch_loss: Callable[[Any, Any, Any], Any]
-    label_is_class: bool
+    plan: Callable[[Mapping[str, Any], Tensor, str], LabelPlan]
+    torch_loss: Callable[[Any, Mapping[str, Any], Any, Any], Any]
+    examples: tuple[Example, ...]
+    refused: tuple[Refused, ...] = ()
 
     @property
-    def steps(self) -> Mapping[str, Step]:
-        """The one step, by its name in `Op.step`."""
-        return {"LOSS": self.step}
+    def steps(self) -> tuple[Step, ...]:
+        """The one step."""
+        return (self.step,)
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerPrimitive:
-    """An optimizer: one update step per weight; `torch_optimizer(torch, parameters, attributes)`."""
+    """An optimizer: one update step per weight, roles ``w``, ``dw`` in, ``w_updated`` out.
+
+    `states(attributes, weight)` are its own kept tensors by role (momentum, step count); the step reads role
+    ``r`` and writes ``r_updated``, which takes over the storage. `torch_optimizer(torch, parameters,
+    attributes)` is the same in PyTorch. The examples' one input is the shape of the weight, without batch.
+    """
+
+    name: str
+    schema: type[OptimizerSchema]
+    step: Step
+    torch_optimizer: Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
+    examples: tuple[Example, ...]
+    states: Callable[[Mapping[str, Any], Tensor], Mapping[str, Buffer]] = lambda attributes, weight: {}
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The one step."""
+        return (self.step,)
+
+
+@dataclass(frozen=True, slots=True)
+class InternalPrimitive:
+    """An op the graph builder inserts by itself (summing the gradients of a tensor used twice)."""
 
     name: str
     step: Step
-    torch_optimizer: Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
 
     @property
-    def steps(self) -> Mapping[str, Step]:
-        """The one step, by its name in `Op.step`."""
-        return {"UPD": self.step}
+    def steps(self) -> tuple[Step, ...]:
+        """The one step."""
+        return (self.step,)
 
 
-Primitive = LayerPrimitive | LossPrimitive | OptimizerPrimitive
+Primitive = LayerPrimitive | LossPrimitive | OptimizerPrimitive | InternalPrimitive
+
+
+def he_uniform(shape: Shape) -> Initial:
+    """Uniform in ±sqrt(6 / fan_in) (He et al. 2015), fan_in the product of all dimensions but the first."""
+    return Initial("uniform", float((6 / prod(shape[1:])) ** 0.5))
+
+
+ZEROS = Initial("constant", 0.0)
+"""Starts as zeros (biases)."""
+
+ONES = Initial("constant", 1.0)
+"""Starts as ones (scales of a norm)."""

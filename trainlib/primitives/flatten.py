@@ -1,21 +1,26 @@
-"""Flatten: a view. The output is the input's bytes as a vector; no op, no cycles, no copy."""
+"""Flatten: a view. The output is each sample's bytes as a vector; no op, no cycles, no copy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-from trainlib.primitives.definition import LayerPrimitive, LayerShapes, Shape
+from configs.model_file import LayerSchema
+from trainlib.graph import Tensor
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive
 
 
-def _shapes(attributes: Mapping[str, Any], input_shape: Shape, where: str) -> LayerShapes:
-    return LayerShapes(output=(prod(input_shape),))
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    samples, *sample = inputs[0].shape
+    return LayerPlan((samples, prod(sample)))
 
 
 PRIMITIVE = LayerPrimitive(
     name="flatten",
-    shapes=_shapes,
-    batched=lambda attributes, arrays: arrays[0].reshape(len(arrays[0]), -1),
-    torch_forward=lambda torch, attributes, x, w: torch.flatten(x, start_dim=1),
+    schema=LayerSchema,
+    plan=_plan,
+    steps=(),
+    torch_forward=lambda torch, attributes, tensors: torch.flatten(tensors["x"], start_dim=1),
+    examples=(Example(inputs=((2, 3, 4),)), Example(inputs=((5,),))),
 )

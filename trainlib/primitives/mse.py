@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from trainlib.graph import Op
+from configs.model_file import LossSchema
+from trainlib.graph import Op, Tensor
 from trainlib.primitives.calls import LossLowering
-from trainlib.primitives.definition import LossPrimitive, Shape, Step
+from trainlib.primitives.definition import Example, LabelPlan, LossPrimitive, Step, Values
 from trainlib.steps import Array
 
 
-def _check(output_shape: Shape, where: str) -> None:
-    """Any output shape suits."""
+def _plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPlan:
+    return LabelPlan(output.shape)
 
 
 def _value(arrays: Sequence[Array]) -> tuple[Array, ...]:
@@ -26,19 +28,24 @@ def _gradient(arrays: Sequence[Array]) -> tuple[Array, ...]:
     return (difference * np.float32(2 / difference.size),)
 
 
-def _reference(op: Op, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    output, target = (array.astype(np.float64) for array in arrays)
+def _reference(op: Op, values: Values) -> Values:
+    output, target = (values[role].astype(np.float64) for role in ("y", "label"))
     loss = np.square(output - target).sum() / output.size
     gradient = 2 * output / output.size - 2 * target / output.size
-    return np.array([loss], dtype=np.float32), gradient.astype(np.float32)
+    return {"loss": np.array([loss], dtype=np.float32), "dy": gradient.astype(np.float32)}
 
 
 PRIMITIVE = LossPrimitive(
     name="mse",
+    schema=LossSchema,
     step=Step(
-        ("y", "label"), ("loss", "dy"), _reference, LossLowering("mse_fw", "mse_bw", _value, _gradient)
+        "LOSS",
+        ("y", "label"),
+        ("loss", "dy"),
+        _reference,
+        LossLowering("mse_fw", "mse_bw", lambda op: _value, lambda op: _gradient, per_sample=False),
     ),
-    check=_check,
-    torch_loss=lambda torch, y, label: torch.nn.functional.mse_loss(y, label),
-    label_is_class=False,
+    plan=_plan,
+    torch_loss=lambda torch, attributes, y, label: torch.nn.functional.mse_loss(y, label),
+    examples=(Example(inputs=((7,),)), Example(inputs=((2, 3, 4),))),
 )

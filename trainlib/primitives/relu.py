@@ -2,45 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from trainlib.graph import Op
-from trainlib.primitives.calls import ElementwiseLowering
-from trainlib.primitives.definition import LayerPrimitive, LayerShapes, Shape, Step
-from trainlib.steps import Array
+from configs.model_file import LayerSchema
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.calls import ElementwiseLowering, Function
+from trainlib.primitives.definition import Example, InputCase, LayerPlan, LayerPrimitive, Step, Values
 
 
-def _shapes(attributes: Mapping[str, Any], input_shape: Shape, where: str) -> LayerShapes:
-    return LayerShapes(output=input_shape)
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    return LayerPlan(inputs[0].shape)
 
 
-def _tile_forward(op: Op) -> Callable[[Sequence[Array]], Sequence[Array]]:
+def _tile_forward(op: Op) -> Function:
     return lambda arrays: (np.where(arrays[0] > 0, arrays[0], np.float32(0)),)
 
 
-def _tile_backward(op: Op) -> Callable[[Sequence[Array]], Sequence[Array]]:
+def _tile_backward(op: Op) -> Function:
     return lambda arrays: (np.where(arrays[0] > 0, arrays[1], np.float32(0)),)
 
 
-def _reference_forward(op: Op, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    return (np.maximum(arrays[0], 0),)
+def _reference_forward(op: Op, values: Values) -> Values:
+    return {"y": np.maximum(values["x"], 0)}
 
 
-def _reference_backward(op: Op, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    x, gradient = arrays
-    return (gradient * (np.sign(x).clip(min=0)),)
+def _reference_backward(op: Op, values: Values) -> Values:
+    return {"dx": values["dy"] * np.sign(values["x"]).clip(min=0)}
 
 
 PRIMITIVE = LayerPrimitive(
     name="relu",
-    shapes=_shapes,
-    batched=lambda attributes, arrays: np.maximum(arrays[0], 0),
-    torch_forward=lambda torch, attributes, x, w: torch.relu(x),
-    forward=Step(("x",), ("y",), _reference_forward, ElementwiseLowering("relu_fw", _tile_forward)),
-    input_gradient=Step(
-        ("x", "dy"), ("dx",), _reference_backward, ElementwiseLowering("relu_bw", _tile_backward)
+    schema=LayerSchema,
+    plan=_plan,
+    steps=(
+        Step("FW", ("x",), ("y",), _reference_forward, ElementwiseLowering("relu_fw", _tile_forward)),
+        Step("IG", ("x", "dy"), ("dx",), _reference_backward, ElementwiseLowering("relu_bw", _tile_backward)),
     ),
+    torch_forward=lambda torch, attributes, tensors: torch.relu(tensors["x"]),
+    examples=(
+        Example(inputs=((7,),)),
+        Example(inputs=((3, 5, 4),)),
+        Example(inputs=(InputCase((2, 9), low=-0.1, high=0.1, away_from=()),)),
+    ),
+    layouts=None,
 )

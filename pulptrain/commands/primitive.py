@@ -1,0 +1,133 @@
+"""`pulptrain primitive NAME`: one step of one layer, loss or optimizer, alone on the SoC."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from configs.errors import InputError
+from pulptrain.commands import options
+from pulptrain.outputs import prepare_folder, write_outputs
+from pulptrain.primitive_run import run_primitive
+from pulptrain.settings import Settings
+from traces.report import print_report
+from trainlib.primitives.definition import InputCase
+
+
+def command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Primitive (see `pulptrain list primitives`).")],
+    shape: Annotated[
+        list[str],
+        typer.Option(
+            "--shape",
+            metavar="CxHxW[:DTYPE:HIGH]",
+            help="Shape of an input without batch, e.g. 8x8x8; once per input. int32:10 makes integers 0..9.",
+        ),
+    ],
+    step: Annotated[str, typer.Option("--step", metavar="fw|ig|wg|loss|upd", help="Which step.")] = "fw",
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="KEY=VALUE", help="Option as in a model file, e.g. kernel=3."),
+    ] = None,
+    dtype: Annotated[str, typer.Option("--dtype", metavar="fp32|fp16|bf16", help="Element type.")] = "fp32",
+    batch: Annotated[int, typer.Option("--batch", metavar="N", help="Samples.")] = 1,
+    kernel: Annotated[str | None, typer.Option("--kernel", metavar="NAME", help="Matmul kernel.")] = None,
+    accumulation: Annotated[
+        str,
+        typer.Option(
+            "--accumulation", metavar="reference|kernel", help="Sums in fp32, or rounded as the kernel does."
+        ),
+    ] = "reference",
+    tile: Annotated[
+        str | None, typer.Option("--tile", metavar="DIM:SIZE,...", help="Tile sizes, e.g. co:8,ho:3.")
+    ] = None,
+    soc: options.Soc = "pulp-open",
+    timing: options.Timing = "rtl",
+    codegen: options.Codegen = "clang-xpulp",
+    cores: options.Cores = None,
+    l1: options.L1 = None,
+    l2: options.L2 = None,
+    fpus: options.Fpus = None,
+    bank_conflicts: options.BankConflicts = None,
+    buffering: options.Buffering = "double",
+    overrides: options.Overrides = None,
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="DIR", help="Write summary, trace and pictures.")
+    ] = None,
+    seed: options.Seed = 0,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Simulate one step of a primitive, check its numbers, and say where its cycles go."""
+    settings = Settings(
+        soc=soc,
+        timing=timing,
+        codegen=codegen,
+        cores=cores,
+        l1=l1,
+        l2=l2,
+        fpus=fpus,
+        bank_conflicts=bank_conflicts,
+        buffering=buffering,
+        overrides=tuple(overrides or ()),
+        tiles=(f"{name}.{step.upper()}={tile}",) if tile is not None else (),
+        seed=seed,
+    )
+    folder = prepare_folder(out) if out is not None else None
+    outcome = run_primitive(
+        name,
+        step,
+        [parse_shape(text) for text in shape],
+        dict(parse_option(text) for text in option or ()),
+        batch=batch,
+        dtype=dtype,
+        kernel=kernel,
+        accumulation=accumulation,
+        settings=settings,
+    )
+    written = write_outputs(outcome, folder) if folder is not None else []
+    if as_json:
+        typer.echo(json.dumps(outcome.summary, indent=2))
+    elif not quiet:
+        console = Console(width=None if sys.stdout.isatty() else 110)
+        print_report(outcome.summary, console)
+        for path in written:
+            console.print(f"  {path}", highlight=False, soft_wrap=True)
+
+
+def parse_shape(text: str) -> InputCase:
+    """``8x8x8``, or ``5:int32:10`` for integers below 10. Raises `InputError`."""
+    sizes, _, rest = text.partition(":")
+    dtype, _, high = rest.partition(":")
+    parts = sizes.split("x")
+    if not all(_is_size(part) for part in parts) or (dtype and not _is_size(high)):
+        raise InputError(
+            f"cannot read {text!r}", where="--shape", cure="write it as 8x8x8, or 5:int32:10 for integers"
+        )
+    shape = tuple(int(part) for part in parts)
+    if not dtype:
+        return InputCase(shape)
+    if dtype not in ("int32", "uint8"):
+        raise InputError(f"no input of dtype {dtype!r}", where="--shape", cure="int32 or uint8")
+    return InputCase(shape, dtype, 0, int(high))
+
+
+def _is_size(text: str) -> bool:
+    return text.isascii() and text.isdigit() and int(text) >= 1
+
+
+def parse_option(text: str) -> tuple[str, Any]:
+    """``key=value`` with the value as in a model file (YAML 1.2). Raises `InputError`."""
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip() or not value.strip():
+        raise InputError(f"cannot read {text!r}", where="--option", cure="write it as kernel=3")
+    try:
+        return key.strip(), YAML(typ="safe", pure=True).load(value)
+    except YAMLError:
+        raise InputError(f"cannot read the value of {text!r}", where="--option") from None

@@ -1,0 +1,139 @@
+"""One step of one primitive on the simulated SoC: inputs drawn and produced untimed, the step timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pulptrain
+from arch.team_pricer import TeamPricer
+from configs.errors import InputError, PulptrainError
+from pulptrain.session import RunOutcome
+from pulptrain.settings import Settings, schedule_options, soc_timing
+from pulptrain.summary import functional_summary, run_summary, simulator_summary
+from scheduler.executor import Executor
+from scheduler.schedule import build_schedule
+from traces.metrics import check_tracks, measure
+from traces.recorder import Recorder
+from trainlib import oracle_torch, reference
+from trainlib.graph import Op, TrainingGraph
+from trainlib.numerics import ACCUMULATIONS
+from trainlib.primitives.definition import InputCase
+from trainlib.single import single
+from trainlib.training import only
+
+
+def run_primitive(
+    name: str,
+    step: str,
+    inputs: Sequence[InputCase],
+    attributes: Mapping[str, Any] | None = None,
+    *,
+    batch: int = 1,
+    dtype: str = "fp32",
+    kernel: str | None = None,
+    accumulation: str = "reference",
+    settings: Settings | None = None,
+) -> RunOutcome:
+    """Simulate one step (fw, ig, wg, loss, upd ... in any case) of a primitive on inputs of these shapes.
+
+    Inputs, parameters and output gradients are drawn from the seed of the settings; what an earlier step
+    makes (a mask) is computed untimed. Results are compared with PyTorch where it knows them, else with the
+    untiled NumPy reference. Raises the errors of `configs.errors`; a difference beyond
+    `trainlib.reference.graph_tolerance` is a `PulptrainError`.
+    """
+    settings = settings or Settings()
+    if batch < 1:
+        raise InputError(f"{batch} is not a number of samples", where="--batch", cure="1 or more")
+    if accumulation not in ACCUMULATIONS:
+        raise InputError(
+            f"unknown accumulation {accumulation!r}", where="--accumulation", cure=" or ".join(ACCUMULATIONS)
+        )
+    started = time.perf_counter()
+    made = single(
+        name,
+        attributes or {},
+        inputs,
+        batch=batch,
+        dtype=dtype,
+        seed=settings.seed,
+        where=f"primitive {name}",
+    )
+    op = _op_of(made.graph, step)
+    known = reference.evaluate(made.graph, made.values)
+    graph = only(made.graph, [op])
+    timing = soc_timing(settings)
+    options = replace(schedule_options(settings), accumulation=accumulation)
+    if kernel is not None:
+        options = replace(options, kernels={op.name: kernel})
+    pricer = TeamPricer(timing)
+    schedule = build_schedule(graph, timing, pricer, options)
+    recorder = Recorder()
+    executor = Executor(schedule, timing, pricer, recorder)
+    executor.load({given: known[given] for given in graph.given})
+    simulation_started = time.perf_counter()
+    result = executor.simulate()
+    wall_seconds = time.perf_counter() - simulation_started
+    check_tracks(recorder.slices, result.cycles)
+    metrics = measure(recorder.slices, result.cycles)
+    summary = run_summary(schedule, timing, metrics, pulptrain.__version__, codegen=settings.codegen)
+    summary |= {
+        "primitive": name,
+        "step": op.step,
+        "dtype": dtype,
+        "batch": batch,
+        "kernel": summary["ops"][0]["kernel"],
+        "inputs": [list(case.shape) for case in inputs],
+        "options": dict(attributes or {}),
+        "accumulation": accumulation,
+        "loss": None,
+        "instructions": metrics.total.instructions,
+        "per_core": [
+            {"cycles": result.cycles, "instructions": core.instructions, "stalls": dict(core.stalls)}
+            for core in metrics.cores
+        ],
+        "functional": _checked(made.graph, made.values, known, op, executor, accumulation),
+    }
+    summary["simulator"] = simulator_summary(result.events, wall_seconds, result.cycles)
+    summary["simulator"]["total_wall_seconds"] = time.perf_counter() - started
+    return RunOutcome(summary, recorder.slices, recorder.counters, schedule, timing, False)
+
+
+def _op_of(graph: TrainingGraph, step: str) -> Op:
+    for op in graph.ops:
+        if op.step == step.upper():
+            return op
+    steps = ", ".join(op.step.lower() for op in graph.ops)
+    raise InputError(
+        f"{graph.name} has no step {step!r}", where="--step", cure=steps or "none: it is only a view"
+    )
+
+
+def _checked(
+    graph: TrainingGraph,
+    values: Mapping[str, Any],
+    known: Mapping[str, Any],
+    op: Op,
+    executor: Executor,
+    accumulation: str,
+) -> dict[str, Any]:
+    """Compare what the step wrote; the whole layer's graph has what lies before it."""
+    truth = dict(known)
+    against = "untiled NumPy"
+    if oracle_torch.torch_available():
+        confirmed = oracle_torch.evaluate_torch(graph, values)
+        if all(name in confirmed for name in op.outputs):
+            against, truth = "PyTorch", confirmed
+    tolerance = reference.graph_tolerance(graph, accumulation)
+    errors = reference.compare({name: executor.fetch(name) for name in op.outputs}, truth, op.outputs)
+    result = functional_summary(against, errors, tolerance)
+    if not result["passed"]:
+        raise PulptrainError(
+            f"the simulated numbers differ from {against}: {result['max_rel_error']:.2e} relative in "
+            f"{result['worst_tensor']}, {tolerance:.1e} allowed",
+            where=op.name,
+            cure="report this as a defect with the command you ran",
+        )
+    return result

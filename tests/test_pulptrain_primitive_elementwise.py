@@ -1,0 +1,48 @@
+"""The library's own single-layer tests of these primitives, with their shapes, on the simulated SoC."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulptrain.primitive_run import run_primitive
+from trainlib.primitives.definition import InputCase
+
+ACTIVATIONS = [
+    ("leaky_relu", {}),
+    ("sigmoid", {}),
+    ("softmax", {"exponential": "schraudolph"}),
+    ("softmax", {}),
+    ("tanh", {"form": "pulp_fastexp"}),
+    ("gelu", {"form": "pulp_rational"}),
+]
+ROWS = [
+    *(
+        (name, step, [(8, 4, 4)], options, dtype)
+        for name, options in ACTIVATIONS
+        for step in ("fw", "ig")
+        for dtype in ("fp32", "bf16")
+    ),
+    ("gelu", "fw", [(160, 7, 7)], {"form": "pulp_rational"}, "bf16"),
+    ("dropout", "fw", [(100,)], {"p": 0.23}, "fp32"),
+    ("interpolation", "fw", [(1, 8, 8)], {"size": [48, 48]}, "fp32"),
+    ("interpolation", "fw", [(1, 8, 8)], {"size": [48, 48], "mode": "bilinear"}, "fp32"),
+    ("reduce_mean", "fw", [(7, 800, 2)], {"axes": [1]}, "fp32"),
+    ("transpose", "fw", [(13, 15, 17)], {"axes": [2, 0, 1]}, "fp32"),
+    ("pad", "fw", [(2, 3, 3)], {"pads": [[0, 0], [1, 1], [1, 1]]}, "fp32"),
+    ("concat", "ig", [(6, 5, 5), (3, 5, 5)], {}, "fp16"),
+    ("split", "ig", [(6, 5, 5)], {"sizes": [2, 4]}, "fp32"),
+    ("slice", "ig", [(6, 5, 5)], {"stop": 4}, "fp32"),
+    ("swiglu", "ig", [(32, 10), (32, 10)], {}, "bf16"),
+    ("pad", "fw", [(100,)], {"pads": [[60000, 2]]}, "fp32"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "shapes", "options", "dtype"),
+    ROWS,
+    ids=[f"{row[0]}-{row[1]}-{row[4]}-{number}" for number, row in enumerate(ROWS)],
+)
+def test_runs_checked_on_the_soc(name, step, shapes, options, dtype) -> None:
+    outcome = run_primitive(name, step, [InputCase(shape) for shape in shapes], options, dtype=dtype)
+    # Numbers were checked by the run itself, which raises where they differ.
+    assert outcome.summary["cycles"] > 0

@@ -1,0 +1,109 @@
+"""NaN and labels out of range are refused where they arise, by the name of the op, simulated or not."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from arch.soc_config import load_soc
+from arch.team_pricer import TeamPricer
+from configs.errors import InputError
+from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
+from scheduler.executor import Executor
+from scheduler.options import ScheduleOptions
+from scheduler.schedule import build_schedule
+from trainlib.reference import evaluate
+from trainlib.training import build_training_graph
+from trainlib.training_data import initial_values
+
+SPEC = ModelSpec(
+    name="bad",
+    description="two linear layers",
+    source="this test",
+    input_shape=(4,),
+    dataset="random",
+    loss=LossSpec("cross_entropy", {"labels": "hard"}),
+    optimizer=OptimizerSpec("sgd", {"learning_rate": 0.1}, ""),
+    batch=2,
+    layers=(
+        LayerSpec("fc1", "linear", {"out_features": 5}, "model:1"),
+        LayerSpec("fc2", "linear", {"out_features": 3}, "model:2"),
+    ),
+    where="model",
+)
+
+
+def graph_and_values(spec=SPEC):
+    graph = build_training_graph(spec)
+    return graph, initial_values(graph, spec, seed=0)
+
+
+def simulated(graph, values, accumulation="reference"):
+    timing = load_soc("pulp-open", "rtl")
+    pricer = TeamPricer(timing)
+    schedule = build_schedule(graph, timing, pricer, ScheduleOptions(accumulation=accumulation))
+    executor = Executor(schedule, timing, pricer)
+    executor.load(values)
+    executor.simulate()
+    return executor
+
+
+@pytest.mark.parametrize("run", [evaluate, simulated])
+def test_given_nan_is_refused_with_the_op_that_would_read_it(run):
+    graph, values = graph_and_values()
+    values["fc2.weight"][1, 2] = np.nan
+    with pytest.raises(InputError, match=r"'fc2\.weight', which op fc2\.FW reads, holds NaN") as caught:
+        run(graph, values)
+    assert caught.value.where == "fc2.FW"
+
+
+def test_the_op_that_makes_a_nan_of_finite_numbers_is_named():
+    """The slope of this gelu at -1e38 is a product of an infinity and a zero."""
+    layers = (SPEC.layers[0], LayerSpec("act", "gelu", {"form": "pulp_rational"}, "model:2"), SPEC.layers[1])
+    graph, values = graph_and_values(replace(SPEC, layers=layers))
+    values["fc1.weight"][:] = -3e37
+    values["input"][:] = 1
+    with (
+        np.errstate(all="ignore"),
+        pytest.raises(InputError, match=r"act\.IG makes a NaN from finite numbers"),
+    ):
+        simulated(graph, values)
+
+
+@pytest.mark.parametrize("run", [evaluate, simulated])
+def test_a_nan_of_infinities_says_that_something_overflowed_before(run):
+    graph, values = graph_and_values(replace(SPEC, dtype="fp16"))
+    values["fc1.weight"][:] = 60000
+    values["input"][:] = 100
+    values["fc2.weight"][:, ::2] = -1
+    values["fc2.weight"][:, 1::2] = 1
+    with (
+        np.errstate(all="ignore"),
+        pytest.raises(InputError, match=r"fc2\.FW makes a NaN from infinities"),
+    ):
+        run(graph, values)
+
+
+def test_an_accumulator_of_16_bit_can_make_a_nan_where_one_of_32_bit_does_not():
+    graph, values = graph_and_values(replace(SPEC, dtype="fp16"))
+    values["fc1.weight"][:] = [[60000, 60000, -60000, -60000]] * 5
+    values["input"][:] = 2
+    simulated(graph, values)
+    values["input"][:, 2:] = 0
+    values["fc1.weight"][:, :2] = 0
+    simulated(graph, values)
+    values["fc1.weight"][:] = [[60000, 60000, -60000, -60000]] * 5
+    values["input"][:] = 2
+    # 120000 is infinite, and stays so: the sum that cancels in fp32 is infinite in fp16, the loss NaN.
+    with np.errstate(all="ignore"), pytest.raises(InputError, match="makes a NaN"):
+        simulated(graph, values, "kernel")
+
+
+@pytest.mark.parametrize("run", [evaluate, simulated])
+@pytest.mark.parametrize("label", [-1, 3])
+def test_a_label_that_is_no_class_is_refused_by_the_loss(run, label):
+    graph, values = graph_and_values()
+    values["label"][1] = label
+    with pytest.raises(InputError, match=f"label {label} is no class") as caught:
+        run(graph, values)
+    assert caught.value.where == "loss.LOSS"

@@ -1,0 +1,93 @@
+"""Every single-layer case of PULP-TrainLib's tests runs as `pulptrain primitive` does, numbers checked.
+
+`trainlib_cases.py` says which call a row of tests/data/trainlib-cases.csv.gz becomes.
+"""
+
+from functools import cache
+
+import pytest
+from trainlib_cases import NO_PRIMITIVE, Call, calls_of, rows
+
+from pulptrain.primitive_run import run_primitive
+from pulptrain.settings import Settings
+from trainlib.kernels import catalogue
+from trainlib.primitives.definition import InputCase
+from trainlib.registry import PRIMITIVES
+
+ROWS = [row for row in rows() if not row.composite]
+CODEGEN = "clang-xpulp"
+KNOWN_KERNELS = catalogue.kernel_names(CODEGEN)
+
+SLOW = 3_000_000
+"""Multiply-accumulates from which a case is marked slow."""
+
+
+def macs_of(call: Call) -> int:
+    """Of the matmul alone, or a stand-in for the rest: enough to tell the few large cases."""
+    options = dict(call.options)
+    if call.primitive == "matmul":
+        *heads, n, k = call.inputs[0]
+        return n * k * call.inputs[1][-1] * (heads[0] if heads else 1)
+    if call.primitive == "mhsa":
+        length, width = call.inputs[0]
+        return length * (width + length) * options["features"] * 4
+    if call.primitive == "conv2d":
+        first, second, third = call.inputs[0]
+        return (
+            first * second * third * options["out_channels"] * options["kernel"][0] ** 2 if third > 9 else 0
+        )
+    return 0
+
+
+@cache
+def summary_of(call: Call):
+    kernel = call.kernel if call.kernel in KNOWN_KERNELS else None
+    inputs = [InputCase(shape) for shape in call.inputs]
+    options = {key: list(value) if isinstance(value, tuple) else value for key, value in call.options}
+    if "pads" in options:
+        options["pads"] = [list(pair) for pair in options["pads"]]
+    dtype = call.dtype if call.primitive not in ("l1", "mse", "berhu", "cross_entropy") else "fp32"
+    return run_primitive(
+        call.primitive,
+        call.step,
+        inputs,
+        options,
+        batch=call.batch,
+        dtype=dtype,
+        kernel=kernel,
+        settings=Settings(cores=call.cores, l1="512KiB", l2="4MiB"),
+    ).summary
+
+
+CALLS = {call: None for row in ROWS for call in calls_of(row)}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [pytest.param(call, id=str(call), marks=[pytest.mark.slow] * (macs_of(call) > SLOW)) for call in CALLS],
+)
+def test_a_case_runs_with_right_numbers(call: Call) -> None:
+    if call.primitive not in PRIMITIVES:
+        pytest.skip(f"{call.primitive} is not registered")
+    if call.primitive == "matmul" and call.kernel is not None and call.kernel not in KNOWN_KERNELS:
+        pytest.skip(f"kernel {call.kernel} is not in {CODEGEN}")
+    summary = summary_of(call)
+    assert summary["functional"]["passed"]
+    assert summary["cycles"] > 0
+    assert summary["cores"] == call.cores
+
+
+def test_the_table_is_whole_and_every_row_is_mapped() -> None:
+    assert len(rows()) == 424
+    assert len(ROWS) == 219
+    unmapped = [row["layer"] for row in ROWS if not calls_of(row)]
+    assert sorted(unmapped) == sorted(NO_PRIMITIVE)
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if row["layer"] in ("Linear", "PW") and row["N"]], ids=str
+)
+def test_the_matmul_extents_of_a_row_are_ours(row) -> None:
+    """N·K·M of the table is what the simulated step multiplies."""
+    (call,) = calls_of(row)
+    assert summary_of(call)["macs"] == row.size("N") * row.size("K") * row.size("M")

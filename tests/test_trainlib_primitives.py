@@ -1,0 +1,78 @@
+"""Every registered primitive, every step, dtype and batch: a new primitive is tested by being registered."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from primitive_harness import Case, all_cases, check_reference, check_tiles, check_work
+
+from configs.errors import InputError
+from trainlib.primitives.definition import InputCase, LayerPrimitive
+from trainlib.registry import PRIMITIVES, is_internal
+from trainlib.single import single
+
+CASES = all_cases()
+STRATEGIES = [name for name, primitive in PRIMITIVES.items() if getattr(primitive, "cases", None)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_reference_agrees_with_pytorch(case: Case) -> None:
+    check_reference(case)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_tiles_of_any_size_give_the_reference(case: Case) -> None:
+    check_tiles(case)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.batch == 1], ids=str)
+def test_kernel_accumulation_stays_within_its_bound(case: Case) -> None:
+    check_tiles(case, "kernel")
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.number == 0], ids=str)
+def test_every_kernel_call_has_loop_nests_at_its_buffers(case: Case) -> None:
+    check_work(case)
+
+
+REFUSED = [
+    pytest.param(name, refused, id=f"{name}-{number}")
+    for name, primitive in PRIMITIVES.items()
+    for number, refused in enumerate(getattr(primitive, "refused", ()))
+]
+
+
+@pytest.mark.parametrize(("name", "refused"), REFUSED)
+def test_bad_input_is_refused_with_a_reason(name: str, refused) -> None:  # type: ignore[no-untyped-def]
+    inputs = [InputCase(shape) for shape in refused.inputs]
+    with pytest.raises(InputError) as caught:
+        single(name, refused.attributes, inputs, where="net.yaml:7")
+    assert re.search(refused.message, str(caught.value))
+    assert str(caught.value.where).startswith("net.yaml:7")
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],
+)
+@given(data=st.data())
+def test_any_shape_and_option_of_the_primitive_s_own_strategy(name: str, data: st.DataObject) -> None:
+    example = data.draw(PRIMITIVES[name].cases())  # type: ignore[union-attr, misc]
+    dtype = data.draw(st.sampled_from(example.dtypes))
+    case = Case(name, data.draw(st.integers(0, 999)), example, dtype, data.draw(st.integers(1, 3)))
+    check_reference(case)
+    check_tiles(case)
+
+
+def test_every_primitive_is_registered_under_its_own_name_and_has_examples() -> None:
+    for name, primitive in PRIMITIVES.items():
+        assert name == primitive.name
+        assert is_internal(primitive) or primitive.examples
+        if isinstance(primitive, LayerPrimitive):
+            assert issubclass(primitive.schema, PRIMITIVES["relu"].schema)  # type: ignore[union-attr]

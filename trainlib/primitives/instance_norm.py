@@ -1,0 +1,90 @@
+"""Instance norm: every channel of every sample over its space; with `running`, running statistics are kept.
+
+As in PyTorch the running statistics are means over the batch, with an unbiased variance; prediction uses them
+where there are any. `frozen` normalises with them in training too (PULP-TrainLib's `freeze_running_params`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from configs.errors import ShapeError
+from trainlib.graph import Tensor
+from trainlib.primitives import norm_reference as reference
+from trainlib.primitives.definition import Example, InputCase, LayerPlan, LayerPrimitive, Refused, Step
+from trainlib.primitives.norm import RunningSchema, norm_plan
+from trainlib.primitives.norm_lowering import NormForward, NormInputGradient, NormWeightGradient
+
+
+class _Schema(RunningSchema):
+    running: bool = False
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    shape = inputs[0].shape
+    if len(shape) < 3:
+        raise ShapeError(
+            f"instance_norm needs channels with several elements, its input has shape {shape[1:]}",
+            where=where,
+            cure="layer_norm for a vector",
+        )
+    running = attributes["running"] or attributes["frozen"]
+    return norm_plan("group", attributes, inputs, where, groups=shape[1], running=running)
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    running = [tensors[role].clone() for role in ("running_mean", "running_var") if role in tensors]
+    y = torch.nn.functional.instance_norm(
+        tensors["x"],
+        *(running or (None, None)),
+        tensors.get("w"),
+        tensors.get("b"),
+        use_input_stats=not attributes["frozen"],
+        momentum=attributes["momentum"],
+        eps=attributes["eps"],
+    )
+    return {"y": y, **dict(zip(("running_mean_updated", "running_var_updated"), running, strict=False))}
+
+
+PRIMITIVE = LayerPrimitive(
+    name="instance_norm",
+    schema=_Schema,
+    plan=_plan,
+    steps=(
+        Step(
+            "FW",
+            ("x", "w?", "b?", "running_mean?", "running_var?"),
+            ("y", "mean", "inv_std", "running_mean_updated?", "running_var_updated?"),
+            reference.forward,
+            NormForward(),
+        ),
+        Step(
+            "WG",
+            ("x", "dy", "mean", "inv_std"),
+            ("dw?", "db?"),
+            reference.weight_gradient,
+            NormWeightGradient(),
+        ),
+        Step(
+            "IG",
+            ("x", "dy", "mean", "inv_std", "w?"),
+            ("dx",),
+            reference.input_gradient,
+            NormInputGradient(),
+        ),
+    ),
+    torch_forward=_torch_forward,
+    examples=(
+        Example({}, ((3, 4, 5),)),
+        Example({"eps": 0.01}, (InputCase((2, 9), low=2.0, high=3.0),)),
+        Example({"affine": False}, ((3, 3, 3),)),
+        Example({"running": True, "momentum": 0.4}, ((3, 4, 3),)),
+        Example({"frozen": True}, ((3, 4, 2),)),
+    ),
+    refused=(
+        Refused({}, ((5,),), "instance_norm needs channels"),
+        Refused({}, ((3, 1, 1),), "a mean over one element"),
+        Refused({"eps": -1.0}, ((3, 4, 4),), "eps"),
+    ),
+)

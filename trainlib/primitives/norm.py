@@ -1,0 +1,251 @@
+"""Geometry of normalisation: which elements share statistics, and which parameter belongs to which element.
+
+Three families. ``row`` (layer, RMS): every row of the trailing dimensions; parameters per element of a row.
+``group`` (group, instance): groups of channels of one sample; parameters per channel. ``batch``: every
+channel over batch and space; parameters per channel. With xhat = (x - mean)·inv_std, g = dy·w and D elements:
+y = w·xhat + b, dw = sum dy·xhat, db = sum dy, dx = inv_std·(g - mean(g) - xhat·mean(g·xhat)).
+
+Statistics are fp32 whatever the dtype of the layer, the variance is the mean of squared differences (not
+E[x²] - mean², which cancels for a large mean, as in PULP-TrainLib), and the saved mean and inv_std serve the
+backward steps. Parameters w and b are gamma and beta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from configs.errors import ShapeError
+from configs.model_file import LayerSchema
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.calls import batch_extent, batch_range
+from trainlib.primitives.definition import ONES, ZEROS, Buffer, LayerPlan, Parameter, Saved, Shape
+from trainlib.steps import Array, Extent, Region
+
+Epsilon = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""What is added to a variance."""
+
+
+class NormSchema(LayerSchema):
+    """`affine`: whether there are w (and b)."""
+
+    affine: bool = True
+    eps: Epsilon = 1e-5
+
+
+class RunningSchema(NormSchema):
+    """`momentum` is the weight of the new statistics in the running ones (kept tensors, fp32).
+
+    `frozen`: normalise with the running statistics in training too, and leave them as they are.
+    """
+
+    momentum: Annotated[float, Field(ge=0, le=1)] = 0.1
+    frozen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NormGeometry:
+    """One norm. `shape` is that of x without the batch; `trailing` dimensions make a ``row``."""
+
+    family: str
+    batch: int
+    shape: Shape
+    groups: int
+    trailing: int
+    running: bool
+    centred: bool
+    frozen: bool
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, Any]) -> NormGeometry:
+        """From the attributes of an op."""
+        return cls(**{name: attributes[name] for name in cls.__slots__})
+
+    @property
+    def leading(self) -> Shape:
+        """Dimensions of a sample that count its rows."""
+        return self.shape[: len(self.shape) - self.trailing]
+
+    @property
+    def parameter_shape(self) -> Shape:
+        """Shape of w and b."""
+        return self.shape[len(self.leading) :] if self.family == "row" else self.shape[:1]
+
+    @property
+    def statistics_shape(self) -> Shape:
+        """Shape of mean and inv_std."""
+        if self.family == "batch":
+            return self.shape[:1]
+        return (self.batch, *(self.leading if self.family == "row" else (self.groups,)))
+
+    @property
+    def of_group(self) -> int:
+        """Channels per group."""
+        return self.shape[0] // self.groups
+
+    @property
+    def space(self) -> int:
+        """Elements of one channel of a sample."""
+        return prod(self.shape[1:])
+
+    def result_extents(self) -> Mapping[str, int]:
+        """What may be cut of y and dx: samples and rows, samples and groups, or channels."""
+        if self.family == "batch":
+            return {"c": self.shape[0]}
+        if self.family == "row":
+            return {**batch_extent(self.batch), **({"d0": self.leading[0]} if self.leading else {})}
+        # Running statistics are a mean over the batch, so a tile then has all samples of its channels.
+        return {**({} if self.running else batch_extent(self.batch)), "g": self.groups}
+
+    def parameter_extents(self) -> Mapping[str, int]:
+        """What may be cut of dw and db."""
+        if self.family == "row":
+            return {"e0": self.parameter_shape[0]}
+        return {"c": self.shape[0]} if self.family == "batch" else {"g": self.groups}
+
+    def regions(self, ranges: Mapping[str, Extent]) -> tuple[Region, Region, Region]:
+        """Boxes of x (or y, dx, dy), of the statistics and of the parameters for a tile."""
+        samples = batch_range(ranges, self.batch)
+        full = tuple((0, size) for size in self.shape)
+        if self.family == "batch":
+            channels = ranges["c"]
+            return ((samples, channels, *full[1:]), (channels,), (channels,))
+        if self.family == "group":
+            groups = ranges["g"]
+            channels = (groups[0] * self.of_group, groups[1] * self.of_group)
+            return ((samples, channels, *full[1:]), (samples, groups), (channels,))
+        rows = list(full[: len(self.leading)])
+        if "d0" in ranges:
+            rows[0] = ranges["d0"]
+        inner = list(full[len(self.leading) :])
+        inner[0] = ranges.get("e0", inner[0])
+        return (samples, *rows, *inner), (samples, *rows), tuple(inner)
+
+
+def norm_plan(
+    family: str,
+    attributes: Mapping[str, Any],
+    inputs: Sequence[Tensor],
+    where: str,
+    *,
+    groups: int = 1,
+    trailing: int = 0,
+    running: bool = False,
+    centred: bool = True,
+    biased: bool = True,
+) -> LayerPlan:
+    """Parameters, statistics and running statistics. Raises ShapeError if there is nothing to normalise."""
+    batch, *rest = inputs[0].shape
+    shape = tuple(rest)
+    if family == "row" and trailing > len(shape):
+        raise ShapeError(
+            f"cannot normalise over {trailing} dimensions, the input has shape {shape}",
+            where=where,
+            cure=f"axes of at most {len(shape)}",
+        )
+    if family != "row" and shape[0] % groups != 0:
+        raise ShapeError(
+            f"{groups} groups do not divide {shape[0]} channels",
+            where=where,
+            cure=f"a divisor of {shape[0]}",
+        )
+    geometry = NormGeometry(
+        family, batch, shape, groups, trailing, running, centred, attributes.get("frozen", False)
+    )
+    elements = _elements_of(geometry)
+    if centred and elements < 2 and not geometry.frozen:
+        raise ShapeError(
+            "a mean over one element leaves nothing: every output would be 0",
+            where=where,
+            cure="a larger batch or image, fewer groups, or a norm over more dimensions",
+        )
+    parameters = {}
+    if attributes["affine"]:
+        parameters["w"] = Parameter(geometry.parameter_shape, ONES)
+        if biased:
+            parameters["b"] = Parameter(geometry.parameter_shape, ZEROS)
+    statistics = Saved(geometry.statistics_shape, "float32")
+    saved = {"mean": statistics, "inv_std": statistics} if centred else {"inv_std": statistics}
+    buffers = {}
+    if running:
+        buffers["running_mean"] = Buffer(shape[:1], ZEROS)
+        buffers["running_var"] = Buffer(shape[:1], ONES)
+    return LayerPlan(
+        inputs[0].shape,
+        parameters,
+        saved=saved,
+        buffers=buffers,
+        attributes={
+            **{name: getattr(geometry, name) for name in NormGeometry.__slots__},
+            "eps": attributes["eps"],
+            "momentum": attributes.get("momentum", 0.0),
+        },
+    )
+
+
+def _elements_of(geometry: NormGeometry) -> int:
+    """Elements that share one mean."""
+    if geometry.family == "row":
+        return prod(geometry.parameter_shape)
+    return geometry.space * (geometry.batch if geometry.family == "batch" else geometry.of_group)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A tile's box as a matrix [rows, elements]: one row per mean. How tiles compute (references do not)."""
+
+    geometry: NormGeometry
+
+    def of(self, box: Array) -> Array:
+        """The matrix, float64."""
+        return self._turned(box).astype(np.float64).reshape(self._rows(box), -1)
+
+    def back(self, matrix: Array, shape: Shape) -> Array:
+        """A box of this shape, float32."""
+        if self.geometry.family == "batch":
+            turned = matrix.reshape(shape[1], shape[0], *shape[2:]).swapaxes(0, 1)
+            return np.ascontiguousarray(turned).astype(np.float32)
+        return matrix.reshape(shape).astype(np.float32)
+
+    def parameters(self, values: Array | None, box: Array) -> Array:
+        """w or b of a tile, to be multiplied with or added to a matrix; 1 without parameters."""
+        if values is None:
+            return np.ones((1, 1))
+        wide = values.astype(np.float64)
+        if self.geometry.family == "row":
+            return wide.reshape(1, -1)
+        if self.geometry.family == "batch":
+            return wide[:, None]
+        rows = np.repeat(wide.reshape(-1, self.geometry.of_group), self.geometry.space, axis=1)
+        return np.tile(rows, (len(box), 1))
+
+    def parameter_sums(self, matrix: Array, shape: Shape, box: Array) -> Array:
+        """Sum of a matrix over everything that shares a parameter, float32."""
+        if self.geometry.family == "row":
+            sums = matrix.sum(axis=0)
+        elif self.geometry.family == "batch":
+            sums = matrix.sum(axis=1)
+        else:
+            sums = matrix.reshape(len(box), -1, self.geometry.space).sum(axis=(0, 2))
+        result: Array = sums.reshape(shape).astype(np.float32)
+        return result
+
+    def _turned(self, box: Array) -> Array:
+        return box.swapaxes(0, 1) if self.geometry.family == "batch" else box
+
+    def _rows(self, box: Array) -> int:
+        if self.geometry.family == "batch":
+            return int(box.shape[1])
+        if self.geometry.family == "row":
+            return prod(box.shape[: 1 + len(self.geometry.leading)])
+        return int(box.shape[0] * (box.shape[1] // self.geometry.of_group))
+
+
+def geometry_of(op: Op) -> NormGeometry:
+    """The geometry of an op."""
+    return NormGeometry.of(op.attributes)

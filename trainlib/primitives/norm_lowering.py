@@ -1,0 +1,390 @@
+"""Tiles of the norms: forward, weight gradient, input gradient of any family.
+
+Forks: one per tile, but RMS has two in FW (PULP-TrainLib's sum and scale), instance and group norm have one
+per sample, as the library works on one. Rows (instances, groups, channels) go over the cores; dw of a row
+norm goes over its columns. Loops are the library's instance norm, and estimates of its other norms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.calls import NoMatmul, box
+from trainlib.primitives.loops import Function, Placed, loop_call
+from trainlib.primitives.norm import NormGeometry, Rows, geometry_of
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Region, TileTask, part
+
+_STATISTICS = ("mean", "inv_std")
+_PARAMETERS = ("w", "b", "dw", "db")
+
+
+def _region_of(role: str, regions: tuple[Region, Region, Region]) -> Region:
+    image, statistics, parameters = regions
+    if role in _STATISTICS:
+        return statistics
+    return parameters if role in _PARAMETERS or role.startswith("running") else image
+
+
+def _operands(op: Op, roles: Sequence[str], regions: tuple[Region, Region, Region]) -> tuple[Operand, ...]:
+    return tuple(box(op, role, *_region_of(role, regions)) for role in roles)
+
+
+def _size(extent: Extent) -> int:
+    return extent[1] - extent[0]
+
+
+class _Norm(NoMatmul):
+    """What the steps share: how a nest sees the arrays of one call."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Samples and rows or groups, or channels."""
+        return geometry_of(op).result_extents()
+
+    def sizes(self, geometry: NormGeometry, image: Region) -> dict[str, int]:
+        """Rows, segments of a row that lie apart or have another parameter, elements of a segment."""
+        counts = [_size(extent) for extent in image]
+        if geometry.family == "row":
+            elements = prod(counts[1 + len(geometry.leading) :])
+            return {"rows": prod(counts) // elements, "segments": 1, "elements": elements}
+        if geometry.family == "batch":
+            return {"rows": counts[1], "segments": counts[0], "elements": geometry.space}
+        return {
+            "rows": counts[1] // geometry.of_group,
+            "segments": geometry.of_group,
+            "elements": geometry.space,
+        }
+
+    def arrays(
+        self,
+        op: Op,
+        tensors: Mapping[str, Tensor],
+        image: Region,
+        streams: Mapping[str, str],
+        sample: int | None,
+    ) -> dict[str, Placed]:
+        """Strides of the arrays of a nest with indices (row, segment, element)."""
+        geometry = geometry_of(op)
+        sizes = self.sizes(geometry, image)
+        elements = sizes["elements"]
+        if geometry.family == "batch":
+            strides, shared = (elements, sizes["rows"] * elements, 1), (1, 0, 0)
+        elif geometry.family == "row":
+            strides, shared = (elements, elements, 1), (0, 0, 1)
+        else:
+            strides, shared = (sizes["segments"] * elements, elements, 1), (sizes["segments"], 1, 0)
+        placed = {}
+        for name, role in streams.items():
+            kind = (1,) if role in _STATISTICS else shared if role in _PARAMETERS else strides
+            held = role if role in op else op.writes[0]  # a stand-in the nest does not touch in this call
+            placed[name] = Placed(_buffer(held, sample), kind, tensors[op[held]].dtype)
+        return placed
+
+    def flags(self, op: Op) -> dict[str, int]:
+        """What decides between variants of a nest."""
+        return {
+            "affine": int("w" in op or "dw" in op),
+            "biased": int("db" in op),
+            "per_element": int(geometry_of(op).family == "row" and "w" in op),
+        }
+
+
+def _by_sample(geometry: NormGeometry, image: Region) -> list[int | None]:
+    """The samples that have a call of their own; [None] is one call for the whole tile."""
+    return list(range(_size(image[0]))) if geometry.family == "group" else [None]
+
+
+def _buffer(role: str, sample: int | None) -> str:
+    """The buffer of a role in the call of one sample; parameters belong to all samples."""
+    return role if sample is None or role in _PARAMETERS else part(role, sample, sample + 1)
+
+
+def _named(roles: Sequence[str], sample: int | None) -> tuple[str, ...]:
+    return tuple(_buffer(role, sample) for role in roles)
+
+
+class NormForward(_Norm):
+    """FW: y, saved statistics, running statistics."""
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """Whole rows of x; running statistics behind all samples."""
+        geometry = geometry_of(op)
+        regions = geometry.regions(ranges)
+        calls: list[KernelCall] = []
+        for sample in _by_sample(geometry, regions[0]):
+            calls.extend(self._calls(op, tensors, regions[0], sample, choice))
+        if geometry.running:
+            calls.append(self._running_call(op, tensors, regions, choice))
+        return TileTask(_operands(op, op.reads, regions), _operands(op, op.writes, regions), (), tuple(calls))
+
+    def _calls(
+        self,
+        op: Op,
+        tensors: Mapping[str, Tensor],
+        image: Region,
+        sample: int | None,
+        choice: KernelChoice,
+    ) -> list[KernelCall]:
+        geometry = geometry_of(op)
+        sizes = {**self.sizes(geometry, image), **self.flags(op)}
+        known = [role for role in ("w", "b") if role in op]
+        frozen = ["running_mean", "running_var"] if geometry.frozen else []
+        streams = {"X": "x", "Y": "y", "M": "mean", "R": "inv_std", "W": "w", "B": "b"}
+        if not geometry.centred:
+            return self._rms_calls(op, tensors, image, choice)
+        if geometry.family == "group" and geometry.of_group == 1 and not frozen:
+            nest = "instnorm_fw"
+            row = sizes["elements"]
+            arrays = self.arrays(op, tensors, image, {"X": "x", "Y": "y", "W": "w"}, sample)
+            arrays = {
+                name: Placed(placed.buffer, (1,) if name == "W" else (row, 1), placed.dtype)
+                for name, placed in arrays.items()
+            }
+            sizes = {"channels": sizes["rows"], "elements": row}
+        else:
+            nest = "norm_apply" if frozen else "norm_fw"
+            sizes["per_element"] = sizes["per_element"] if nest == "norm_fw" else 0
+            arrays = self.arrays(op, tensors, image, streams, sample)
+        reads = ("x", *known, *frozen)
+        names = (*_named(("x", *known), sample), *frozen)
+        writes = _named(("y", "mean", "inv_std"), sample)
+        return [loop_call(choice, nest, sizes, arrays, names, writes, _forward_function(op, reads))]
+
+    def _rms_calls(
+        self, op: Op, tensors: Mapping[str, Tensor], image: Region, choice: KernelChoice
+    ) -> list[KernelCall]:
+        geometry = geometry_of(op)
+        sizes = {**self.sizes(geometry, image), **self.flags(op)}
+        row = (sizes["elements"], 1)
+        kinds = {role: tensors[op[role]].dtype for role in (*op.reads, *op.writes)}
+        x, y = Placed("x", row, kinds["x"]), Placed("y", row, kinds["y"])
+        inverse = Placed("inv_std", (1,), "float32")
+        weights = Placed("w", (1,), kinds["w"]) if "w" in op else Placed("y", (1,), kinds["y"])
+        eps, rows = op.attributes["eps"], Rows(geometry)
+
+        def mean_square(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            matrix = rows.of(arrays[0])
+            inverse_root = 1 / np.sqrt((matrix * matrix).sum(axis=1) / matrix.shape[1] + eps)
+            shape = arrays[0].shape[: 1 + len(geometry.leading)]
+            return (inverse_root.reshape(shape).astype(np.float32),)
+
+        def scale(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            parameters = rows.parameters(arrays[2] if len(arrays) > 2 else None, arrays[0])
+            scaled = rows.of(arrays[0]) * arrays[1].reshape(-1, 1) * parameters
+            return (rows.back(scaled, arrays[0].shape),)
+
+        known = ("w",) if "w" in op else ()
+        return [
+            loop_call(
+                choice, "rmsnorm_sum", sizes, {"X": x, "R": inverse}, ("x",), ("inv_std",), mean_square
+            ),
+            loop_call(
+                choice,
+                "rmsnorm_scale",
+                sizes,
+                {"X": x, "R": inverse, "W": weights, "Y": y},
+                ("x", "inv_std", *known),
+                ("y",),
+                scale,
+            ),
+        ]
+
+    def _running_call(
+        self,
+        op: Op,
+        tensors: Mapping[str, Tensor],
+        regions: tuple[Region, Region, Region],
+        choice: KernelChoice,
+    ) -> KernelCall:
+        """running += momentum · (new - running), the variance unbiased; frozen ones are copied."""
+        geometry = geometry_of(op)
+        eps, momentum = op.attributes["eps"], op.attributes["momentum"]
+        count = prod(_size(extent) for extent in regions[0]) // prod(_size(extent) for extent in regions[1])
+
+        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            old_mean, old_variance, mean, inverse = arrays
+            if geometry.frozen:
+                return old_mean.copy(), old_variance.copy()
+            variance = (1 / np.square(inverse.astype(np.float64)) - eps) * (count / (count - 1))
+            new = [values.reshape(-1, len(old_mean)).mean(axis=0) for values in (mean, variance)]
+            return tuple(
+                (old + momentum * (fresh - old)).astype(np.float32)
+                for old, fresh in zip((old_mean, old_variance), new, strict=True)
+            )
+
+        reads = ("running_mean", "running_var", "mean", "inv_std")
+        writes = ("running_mean_updated", "running_var_updated")
+        arrays = {name: Placed(role) for name, role in zip("ABMRXY", (*reads, *writes), strict=True)}
+        sizes = {"elements": _size(regions[2][0])}
+        return loop_call(choice, "running_average", sizes, arrays, reads, writes, function)
+
+
+def _forward_function(op: Op, reads: Sequence[str]) -> Function:
+    geometry = geometry_of(op)
+    eps, rows = op.attributes["eps"], Rows(geometry)
+
+    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        given = dict(zip(reads, arrays, strict=True))
+        x = given["x"]
+        matrix = rows.of(x)
+        if geometry.frozen:
+            samples = len(x) if geometry.family == "group" else 1
+            mean, variance = (
+                np.tile(given[role].astype(np.float64), samples) for role in ("running_mean", "running_var")
+            )
+        else:
+            mean = matrix.sum(axis=1) / matrix.shape[1]
+            offset = matrix - mean[:, None]
+            variance = np.einsum("re,re->r", offset, offset) / matrix.shape[1]
+        deviation = np.sqrt(variance + eps)
+        result = (matrix - mean[:, None]) / deviation[:, None] * rows.parameters(given.get("w"), x)
+        if "b" in given:
+            result = result + rows.parameters(given["b"], x)
+        if geometry.family == "batch":
+            shape: tuple[int, ...] = (len(mean),)
+        else:
+            shape = x.shape[: 1 + len(geometry.leading)] if geometry.family == "row" else (len(x), -1)
+        statistics = (mean.reshape(shape), (1 / deviation).reshape(shape))
+        return (rows.back(result, x.shape), *(values.astype(np.float32) for values in statistics))
+
+    return function
+
+
+def _given(op: Op, reads: Sequence[str], arrays: Sequence[Array]) -> tuple[dict[str, Array], Array]:
+    """Arrays by role, and xhat as a matrix."""
+    rows = Rows(geometry_of(op))
+    values = dict(zip(reads, arrays, strict=True))
+    offset = rows.of(values["x"])
+    if "mean" in values:
+        offset = offset - values["mean"].astype(np.float64).reshape(-1, 1)
+    return values, offset * values["inv_std"].astype(np.float64).reshape(-1, 1)
+
+
+class NormWeightGradient(_Norm):
+    """WG: dw and db; channels, groups of channels or columns of a row may be cut, the batch not."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Channels, groups or the first dimension of a row."""
+        return geometry_of(op).parameter_extents()
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """All samples of some parameters."""
+        geometry = geometry_of(op)
+        regions = geometry.regions(ranges)
+        calls = []
+        for sample in _by_sample(geometry, regions[0]):
+            added = op.writes if sample else ()
+            names = (*_named(op.reads, sample), *added)
+            nest, sizes, arrays = self._nest(op, tensors, regions[0], sample)
+            function = self._function(op, added)
+            calls.append(loop_call(choice, nest, sizes, arrays, names, op.writes, function))
+        return TileTask(_operands(op, op.reads, regions), _operands(op, op.writes, regions), (), tuple(calls))
+
+    def _nest(
+        self, op: Op, tensors: Mapping[str, Tensor], image: Region, sample: int | None
+    ) -> tuple[str, dict[str, int], dict[str, Placed]]:
+        geometry = geometry_of(op)
+        sizes = {**self.sizes(geometry, image), **self.flags(op)}
+        streams = {"X": "x", "G": "dy", "M": "mean", "R": "inv_std", "V": "dw", "B": "db"}
+        arrays = self.arrays(op, tensors, image, streams, sample)
+        if geometry.family == "row":
+            columns = sizes["elements"]
+            flat = {"X": (columns, 1), "G": (columns, 1)}
+            arrays = {
+                name: Placed(placed.buffer, flat.get(name, (1,)), placed.dtype)
+                for name, placed in arrays.items()
+            }
+            if "mean" not in op:
+                arrays["M"] = arrays["R"]
+            return "norm_wg_columns", {**sizes, "columns": columns}, arrays
+        if geometry.family == "group" and geometry.of_group == 1:
+            row = sizes["elements"]
+            plain = {
+                "X": Placed(arrays["X"].buffer, (row, 1), arrays["X"].dtype),
+                "G": Placed(arrays["G"].buffer, (row, 1), arrays["G"].dtype),
+                "W": Placed(arrays["V"].buffer, (1,), arrays["V"].dtype),
+            }
+            return "instnorm_bw_param", {"channels": sizes["rows"], "elements": row}, plain
+        return "norm_wg", sizes, arrays
+
+    def _function(self, op: Op, added: Sequence[str]) -> Function:
+        rows = Rows(geometry_of(op))
+
+        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            count = len(op.reads)
+            values, xhat = _given(op, op.reads, arrays[:count])
+            dy, x = rows.of(values["dy"]), values["x"]
+            shape = self._parameter_box(op, x)
+            sums = {"dw": dy * xhat, "db": dy}
+            before = dict(zip(added, arrays[count:], strict=True))
+            return tuple(
+                before.get(role, np.float32(0)) + rows.parameter_sums(sums[role], shape, x)
+                for role in op.writes
+            )
+
+        return function
+
+    def _parameter_box(self, op: Op, x: Array) -> tuple[int, ...]:
+        geometry = geometry_of(op)
+        return x.shape[1 + len(geometry.leading) :] if geometry.family == "row" else x.shape[1:2]
+
+
+class NormInputGradient(_Norm):
+    """IG: dx; samples and rows, samples and groups, or channels may be cut."""
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """Whole rows of x and dy."""
+        geometry = geometry_of(op)
+        regions = geometry.regions(ranges)
+        calls = []
+        for sample in _by_sample(geometry, regions[0]):
+            nest, sizes, arrays = self._nest(op, tensors, regions[0], sample)
+            names, writes = _named(op.reads, sample), _named(op.writes, sample)
+            calls.append(loop_call(choice, nest, sizes, arrays, names, writes, self._function(op)))
+        return TileTask(_operands(op, op.reads, regions), _operands(op, op.writes, regions), (), tuple(calls))
+
+    def _nest(
+        self, op: Op, tensors: Mapping[str, Tensor], image: Region, sample: int | None
+    ) -> tuple[str, dict[str, int], dict[str, Placed]]:
+        geometry = geometry_of(op)
+        sizes = {**self.sizes(geometry, image), **self.flags(op)}
+        streams = {"X": "x", "G": "dy", "Y": "dx", "M": "mean", "R": "inv_std", "W": "w"}
+        arrays = self.arrays(op, tensors, image, streams, sample)
+        if not geometry.centred:
+            arrays["M"] = arrays["R"]
+        if geometry.frozen:
+            return "norm_ig_scale", sizes, arrays
+        if geometry.family == "group" and geometry.of_group == 1:
+            row = sizes["elements"]
+            plain = {
+                name: Placed(arrays[name].buffer, (row, 1), arrays[name].dtype) for name in ("X", "G", "Y")
+            }
+            return "instnorm_bw_input", {"channels": sizes["rows"], "elements": row}, plain
+        return "norm_ig", sizes, arrays
+
+    def _function(self, op: Op) -> Function:
+        geometry = geometry_of(op)
+        rows = Rows(geometry)
+
+        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            values, xhat = _given(op, op.reads, arrays)
+            x = values["x"]
+            g = rows.of(values["dy"]) * rows.parameters(values.get("w"), x)
+            if not geometry.frozen:
+                along = np.einsum("re,re->r", g, xhat) / g.shape[1]
+                if geometry.centred:
+                    g = g - g.mean(axis=1, keepdims=True)
+                g = g - xhat * along[:, None]
+            inverse = values["inv_std"].astype(np.float64).reshape(-1, 1)
+            return (rows.back(g * inverse, x.shape),)
+
+        return function

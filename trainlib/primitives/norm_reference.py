@@ -1,0 +1,119 @@
+"""Untiled references of all norms, on whole axes of a view of x; they share no code with the tiles."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from trainlib.graph import Op
+from trainlib.primitives.definition import Shape, Values
+from trainlib.steps import Array
+
+
+def _kind(x: Array) -> type[np.floating[Any]]:
+    """Results are float32, and float64 for an x in float64 (finite differences)."""
+    return np.float64 if x.dtype == np.float64 else np.float32
+
+
+def _view(op: Op, x: Array) -> tuple[Shape, tuple[int, ...], Shape, tuple[int, ...]]:
+    """(shape of a view of x, axes of a mean, shape of a parameter there, axes that share a parameter)."""
+    attributes = op.attributes
+    channels = attributes["shape"][0]
+    if attributes["family"] == "row":
+        row = prod(attributes["shape"][len(attributes["shape"]) - attributes["trailing"] :])
+        return (x.size // row, row), (1,), (1, row), (0,)
+    if attributes["family"] == "batch":
+        return (len(x), channels, x[0, 0].size), (0, 2), (1, channels, 1), (0, 2)
+    groups = attributes["groups"]
+    view = (len(x), groups, channels // groups, x[0, 0].size)
+    return view, (2, 3), (1, groups, channels // groups, 1), (0, 3)
+
+
+def _normalised(op: Op, values: Values, x: Array) -> Array:
+    """xhat from the saved statistics, in the shape of the view."""
+    view, axes, _, _ = _view(op, x)
+    kept = tuple(1 if axis in axes else size for axis, size in enumerate(view))
+    inverse = values["inv_std"].astype(np.float64).reshape(kept)
+    mean = values["mean"].astype(np.float64).reshape(kept) if "mean" in values else 0.0
+    result: Array = (x.astype(np.float64).reshape(view) - mean) * inverse
+    return result
+
+
+def forward(op: Op, values: Values) -> Values:
+    """y, the statistics it was made with and, where there are any, the running statistics afterwards."""
+    attributes = op.attributes
+    x = values["x"]
+    view, axes, shared, _ = _view(op, x)
+    wide = x.astype(np.float64).reshape(view)
+    kept = tuple(1 if axis in axes else size for axis, size in enumerate(view))
+    mean = wide.mean(axis=axes, keepdims=True) if attributes["centred"] else np.zeros(kept)
+    variance = np.square(wide - mean).mean(axis=axes, keepdims=True)
+    results: dict[str, Array] = {}
+    if "running_mean" in values:
+        old_mean, old_variance = values["running_mean"], values["running_var"]
+        if attributes["frozen"] or attributes.get("inference"):
+            results["running_mean_updated"], results["running_var_updated"] = old_mean, old_variance
+            spread = (1, *kept[1:])
+            mean = np.broadcast_to(old_mean.astype(np.float64).reshape(spread), kept)
+            variance = np.broadcast_to(old_variance.astype(np.float64).reshape(spread), kept)
+        else:
+            count = wide.size / mean.size
+            share = attributes["momentum"]
+            channels = old_mean.shape[0]
+            new_mean = mean.reshape(-1, channels).mean(axis=0)
+            new_variance = (variance * count / (count - 1)).reshape(-1, channels).mean(axis=0)
+            results["running_mean_updated"] = (1 - share) * old_mean + share * new_mean
+            results["running_var_updated"] = (1 - share) * old_variance + share * new_variance
+    inverse = 1 / np.sqrt(variance + attributes["eps"])
+    y = (wide - mean) * inverse
+    if "w" in values:
+        y = y * values["w"].reshape(shared)
+    if "b" in values:
+        y = y + values["b"].reshape(shared)
+    statistics = attributes["shape"][:1] if attributes["family"] == "batch" else (len(x), *_counts(op))
+    results["y"] = y.astype(_kind(x)).reshape(x.shape)
+    results["mean"] = mean.astype(_kind(x)).reshape(statistics)
+    results["inv_std"] = inverse.astype(_kind(x)).reshape(statistics)
+    return results
+
+
+def _counts(op: Op) -> Shape:
+    shape = op.attributes["shape"]
+    if op.attributes["family"] == "row":
+        return tuple(shape[: len(shape) - op.attributes["trailing"]])
+    return (op.attributes["groups"],)
+
+
+def weight_gradient(op: Op, values: Values) -> Values:
+    """dw = sum dy·xhat, db = sum dy."""
+    x = values["x"]
+    view, _, _, axes = _view(op, x)
+    dy = values["dy"].astype(np.float64).reshape(view)
+    parameter = (
+        op.attributes["shape"][len(op.attributes["shape"]) - op.attributes["trailing"] :]
+        if op.attributes["family"] == "row"
+        else op.attributes["shape"][:1]
+    )
+    dw = (dy * _normalised(op, values, x)).sum(axis=axes).reshape(parameter)
+    return {"dw": dw.astype(_kind(x)), "db": dy.sum(axis=axes).astype(_kind(x)).reshape(parameter)}
+
+
+def input_gradient(op: Op, values: Values) -> Values:
+    """dx = inv_std / D · (D·g - sum g - xhat·sum g·xhat); without mean no sum g; frozen: g·inv_std."""
+    x = values["x"]
+    view, axes, shared, _ = _view(op, x)
+    kept = tuple(1 if axis in axes else size for axis, size in enumerate(view))
+    g = values["dy"].astype(np.float64).reshape(view)
+    if "w" in values:
+        g = g * values["w"].reshape(shared)
+    inverse = values["inv_std"].astype(np.float64).reshape(kept)
+    if op.attributes["frozen"]:
+        return {"dx": (g * inverse).astype(_kind(x)).reshape(x.shape)}
+    xhat = _normalised(op, values, x)
+    count = g.size / inverse.size
+    total = count * g - xhat * (g * xhat).sum(axis=axes, keepdims=True)
+    if op.attributes["centred"]:
+        total = total - g.sum(axis=axes, keepdims=True)
+    return {"dx": (inverse / count * total).astype(_kind(x)).reshape(x.shape)}

@@ -1,0 +1,350 @@
+"""Pointwise (1x1) convolution as a matmul on the image itself, without im2row; bias, CHW and HWC.
+
+Arrangements as in PULP-TrainLib, positions = h·w:
+
+- CHW, weights [co, ci]: FW (A=w, B=x), WG (A=dy, B=x transposed), IG (A=wᵀ by a transpose, B=dy);
+- HWC in fp32, weights [ci, co]: FW (A=x, B=w), WG (A=xᵀ by a transpose, B=dy), IG (A=dy, B=wᵀ by a
+  transpose);
+- HWC in 16 bit, weights [co, ci]: FW (A=x, B=w transposed), WG (A=dyᵀ, B=xᵀ by two transposes, B
+  transposed), IG (A=dy, B=wᵀ by a transpose, B transposed).
+
+The library's fp32 IG exchanges rows and columns in its transpose, right only for ci = co, and it has no bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from configs.model_file import LayerSchema
+from trainlib.graph import Initial, Op, Tensor
+from trainlib.numerics import is_narrow
+from trainlib.primitives import conv2d_reference as reference
+from trainlib.primitives.calls import batch_extent, batch_range, box, matmul_call, transpose_call
+from trainlib.primitives.conv_calls import accumulated, bias_add_call, bias_sum_call
+from trainlib.primitives.conv_direct import PARTIAL
+from trainlib.primitives.conv_examples import pointwise_cases
+from trainlib.primitives.conv_geometry import ConvGeometry
+from trainlib.primitives.conv_options import image_extents, image_shape
+from trainlib.primitives.definition import (
+    ZEROS,
+    Example,
+    LayerPlan,
+    LayerPrimitive,
+    Parameter,
+    Positive,
+    Refused,
+    Step,
+    Values,
+)
+from trainlib.steps import Extent, KernelCall, KernelChoice, Scratch, TileTask, part
+
+WEIGHTS_TRANSPOSED, X_TRANSPOSED, DY_TRANSPOSED = "w_transposed", "x_transposed", "dy_transposed"
+"""Names of the scratch buffers of the pre-passes."""
+
+
+class _Schema(LayerSchema):
+    out_channels: Positive
+    bias: bool = False
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    batch, ci, height, width = image_extents("pointwise", inputs[0], where)
+    co, layout = attributes["out_channels"], inputs[0].layout
+    sources_first = layout == "HWC" and not is_narrow(inputs[0].dtype)
+    start = Initial("uniform", float((6 / ci) ** 0.5))
+    parameters = {"w": Parameter((ci, co) if sources_first else (co, ci), start)}
+    if attributes["bias"]:
+        parameters["b"] = Parameter((co,), ZEROS)
+    carried = {
+        **{"ci": ci, "hi": height, "wi": width, "co": co, "ho": height, "wo": width, "hk": 1, "wk": 1},
+        **{"strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0), "groups": 1, "layout": layout},
+    }
+    return LayerPlan(
+        image_shape(layout, batch, co, height, width),
+        parameters,
+        attributes={**carried, "batch": batch, "sources_first": sources_first},
+    )
+
+
+class _Pointwise:
+    """What the three steps share."""
+
+    def default_kernel(self, op: Op) -> str:
+        """The naive row-parallel kernel, PULP-TrainLib's own default."""
+        return "mm"
+
+    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+        """batch · ci · co · positions in every step."""
+        geometry = ConvGeometry.of(op.attributes)
+        return int(op.attributes["batch"]) * geometry.ci * geometry.co * geometry.hi * geometry.wi
+
+
+class _Forward(_Pointwise):
+    """FW; samples, output channels and rows of the image may be cut."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Samples, output channels, rows."""
+        attributes = op.attributes
+        return {**batch_extent(attributes["batch"]), "co": attributes["co"], "ho": attributes["ho"]}
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """All channels of some rows, the weights of some output channels; per sample a matmul, the bias."""
+        geometry = ConvGeometry.of(op.attributes)
+        samples, channels, rows = batch_range(ranges, op.attributes["batch"]), ranges["co"], ranges["ho"]
+        count, height = channels[1] - channels[0], rows[1] - rows[0]
+        positions, ci, dtype = height * geometry.wi, geometry.ci, tensors[op["y"]].dtype
+        columns = (0, geometry.wi)
+        shape = geometry.image_shape(count, height, geometry.wi)
+        calls: list[KernelCall] = []
+        for sample in range(samples[1] - samples[0]):
+            source, target = part("x", sample), part("y", sample)
+            left, right, n, m = ("w", source, count, positions)
+            if geometry.hwc:
+                left, right, n, m = (source, "w", positions, count)
+            calls.append(
+                matmul_call(
+                    choice,
+                    a=left,
+                    b=right,
+                    c=target,
+                    n=n,
+                    k=ci,
+                    m=m,
+                    trans_b=geometry.hwc and not op.attributes["sources_first"],
+                    c_shape=shape,
+                    dtype=dtype,
+                )
+            )
+            if "b" in op:
+                calls.append(
+                    bias_add_call(
+                        geometry,
+                        choice,
+                        image=target,
+                        bias="b",
+                        channels=count,
+                        positions=positions,
+                        dtype=dtype,
+                    )
+                )
+        inputs = [
+            box(op, "x", samples, *geometry.image((0, ci), rows, columns)),
+            box(op, "w", *_weights(op, channels, (0, ci))),
+        ]
+        if "b" in op:
+            inputs.append(box(op, "b", channels))
+        result = box(op, "y", samples, *geometry.image(channels, rows, columns))
+        return TileTask(tuple(inputs), (result,), (), tuple(calls))
+
+
+class _WeightGradient(_Pointwise):
+    """WG, summed over the batch; both kinds of channels may be cut."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Output channels, then input channels."""
+        return {"co": op.attributes["co"], "ci": op.attributes["ci"]}
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """Some channels of x and dy of all samples; per sample transposes, matmul, add; db."""
+        geometry = ConvGeometry.of(op.attributes)
+        batch, targets, sources = op.attributes["batch"], ranges["co"], ranges["ci"]
+        co, ci = targets[1] - targets[0], sources[1] - sources[0]
+        positions, dtype = geometry.hi * geometry.wi, tensors[op["dw"]].dtype
+        sources_first = op.attributes["sources_first"]
+        shape = (ci, co) if sources_first else (co, ci)
+        terms = []
+        for sample in range(batch):
+            x, dy = part("x", sample), part("dy", sample)
+            before: list[KernelCall] = []
+            if geometry.hwc:
+                before.append(_transposed(choice, x, X_TRANSPOSED, positions, ci, dtype))
+            if geometry.hwc and not sources_first:
+                before.insert(0, _transposed(choice, dy, DY_TRANSPOSED, positions, co, dtype))
+            if not geometry.hwc:
+                left, right = dy, x
+            elif sources_first:
+                left, right = X_TRANSPOSED, dy
+            else:
+                left, right = DY_TRANSPOSED, X_TRANSPOSED
+            first, further = (
+                matmul_call(
+                    choice,
+                    a=left,
+                    b=right,
+                    c=target,
+                    n=shape[0],
+                    k=positions,
+                    m=shape[1],
+                    trans_b=not sources_first,
+                    c_shape=shape,
+                    dtype=dtype,
+                )
+                for target in ("dw", PARTIAL)
+            )
+            terms.append((before, first, further))
+        calls = accumulated(
+            choice, terms, total="dw", scratch=PARTIAL, elements=int(np.prod(shape)), dtype=dtype
+        )
+        outputs = [box(op, "dw", *_weights(op, targets, sources))]
+        if "db" in op and sources[0] == 0:
+            outputs.append(box(op, "db", targets))
+            calls.append(
+                bias_sum_call(
+                    geometry,
+                    choice,
+                    sources=[part("dy", sample) for sample in range(batch)],
+                    target="db",
+                    channels=co,
+                    positions=positions,
+                    dtype=dtype,
+                )
+            )
+        scratch: list[Scratch] = []
+        if geometry.hwc:
+            scratch.append(Scratch(X_TRANSPOSED, (ci, positions), dtype))
+        if geometry.hwc and not sources_first:
+            scratch.append(Scratch(DY_TRANSPOSED, (co, positions), dtype))
+        if batch > 1:
+            scratch.append(Scratch(PARTIAL, shape, dtype))
+        rows, columns = (0, geometry.hi), (0, geometry.wi)
+        return TileTask(
+            (
+                box(op, "x", (0, batch), *geometry.image(sources, rows, columns)),
+                box(op, "dy", (0, batch), *geometry.image(targets, rows, columns)),
+            ),
+            tuple(outputs),
+            tuple(scratch),
+            tuple(calls),
+        )
+
+
+class _InputGradient(_Pointwise):
+    """IG; samples, input channels and rows of the image may be cut."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Samples, input channels, rows."""
+        attributes = op.attributes
+        return {**batch_extent(attributes["batch"]), "ci": attributes["ci"], "hi": attributes["hi"]}
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """All channels of dy of some rows, the weights of some input channels; a transpose, then matmuls."""
+        geometry = ConvGeometry.of(op.attributes)
+        samples, channels, rows = batch_range(ranges, op.attributes["batch"]), ranges["ci"], ranges["hi"]
+        count, height = channels[1] - channels[0], rows[1] - rows[0]
+        positions, co, dtype = height * geometry.wi, geometry.co, tensors[op["dx"]].dtype
+        columns = (0, geometry.wi)
+        before, after = (co, count), (count, co)
+        if op.attributes["sources_first"]:
+            before, after = after, before
+        calls = [_transposed(choice, "w", WEIGHTS_TRANSPOSED, *before, dtype)]
+        shape = geometry.image_shape(count, height, geometry.wi)
+        for sample in range(samples[1] - samples[0]):
+            gradient = part("dy", sample)
+            left, right, n, m = (WEIGHTS_TRANSPOSED, gradient, count, positions)
+            if geometry.hwc:
+                left, right, n, m = (gradient, WEIGHTS_TRANSPOSED, positions, count)
+            calls.append(
+                matmul_call(
+                    choice,
+                    a=left,
+                    b=right,
+                    c=part("dx", sample),
+                    n=n,
+                    k=co,
+                    m=m,
+                    trans_b=geometry.hwc and not op.attributes["sources_first"],
+                    c_shape=shape,
+                    dtype=dtype,
+                )
+            )
+        return TileTask(
+            (
+                box(op, "dy", samples, *geometry.image((0, co), rows, columns)),
+                box(op, "w", *_weights(op, (0, co), channels)),
+            ),
+            (box(op, "dx", samples, *geometry.image(channels, rows, columns)),),
+            (Scratch(WEIGHTS_TRANSPOSED, after, dtype),),
+            tuple(calls),
+        )
+
+
+def _weights(op: Op, targets: Extent, sources: Extent) -> tuple[Extent, Extent]:
+    """A box of the weights, in their order."""
+    return (sources, targets) if op.attributes["sources_first"] else (targets, sources)
+
+
+def _transposed(
+    choice: KernelChoice, source: str, target: str, rows: int, columns: int, dtype: str
+) -> KernelCall:
+    return transpose_call(choice, source=source, target=target, rows=rows, columns=columns, dtype=dtype)
+
+
+def _reference(op: Op, values: Values) -> dict[str, Any]:
+    """The values with weights as those of a 1x1 convolution in the layout."""
+    result = dict(values)
+    if "w" in values:
+        weights = values["w"].T if op.attributes["sources_first"] else values["w"]
+        hwc = op.attributes["layout"] == "HWC"
+        result["w"] = weights[:, None, None, :] if hwc else weights[:, :, None, None]
+    return result
+
+
+def _weight_gradient(op: Op, values: Values) -> Values:
+    results = dict(reference.weight_gradient(op, values))
+    gradient = results["dw"].reshape(op.attributes["co"], op.attributes["ci"])
+    results["dw"] = np.ascontiguousarray(gradient.T) if op.attributes["sources_first"] else gradient
+    return results
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    weights = tensors["w"].T if attributes["sources_first"] else tensors["w"]
+    if attributes["layout"] == "HWC":
+        return torch.nn.functional.linear(tensors["x"], weights, tensors.get("b"))
+    return torch.nn.functional.conv2d(tensors["x"], weights[:, :, None, None], tensors.get("b"))
+
+
+PRIMITIVE = LayerPrimitive(
+    name="pointwise",
+    schema=_Schema,
+    plan=_plan,
+    steps=(
+        Step(
+            "FW",
+            ("x", "w", "b?"),
+            ("y",),
+            lambda op, values: reference.forward(op, _reference(op, values)),
+            _Forward(),
+        ),
+        Step("WG", ("x", "dy"), ("dw", "db?"), _weight_gradient, _WeightGradient()),
+        Step(
+            "IG",
+            ("dy", "w"),
+            ("dx",),
+            lambda op, values: reference.input_gradient(op, _reference(op, values)),
+            _InputGradient(),
+        ),
+    ),
+    torch_forward=_torch_forward,
+    examples=(
+        Example({"out_channels": 3}, ((5, 4, 3),), kernels=("mm_M", "mm_unroll_2x4")),
+        Example({"out_channels": 4, "bias": True}, ((2, 3, 5),)),
+        Example({"layout": "HWC", "out_channels": 3}, ((4, 3, 5),), kernels=("mm_M",)),
+        Example({"layout": "HWC", "out_channels": 5, "bias": True}, ((3, 2, 4),)),
+    ),
+    refused=(
+        Refused({"out_channels": 2}, ((8,),), "pointwise needs an image"),
+        Refused({"out_channels": 0}, ((1, 8, 8),), "out_channels"),
+        Refused({"out_channels": 2, "kernel": 3}, ((1, 8, 8),), "unknown key 'kernel'"),
+    ),
+    cases=pointwise_cases,
+    layouts=("CHW", "HWC"),
+)

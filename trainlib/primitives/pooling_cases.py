@@ -1,0 +1,30 @@
+"""Random small pooling layers for the tests; hypothesis is imported where it is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainlib.primitives.definition import Example
+
+
+def pooling_examples(*, average: bool) -> Any:
+    """A hypothesis strategy of examples with kernel, stride and padding of their own in both directions."""
+    from hypothesis import strategies as st
+
+    @st.composite
+    def examples(draw: Any) -> Example:
+        kernel = [draw(st.integers(1, 4)) for _ in range(2)]
+        padding = [draw(st.integers(0, size // 2)) for size in kernel]
+        sizes = [
+            draw(st.integers(max(1, size - 2 * pad), 9)) for size, pad in zip(kernel, padding, strict=True)
+        ]
+        options: dict[str, Any] = {
+            "kernel": kernel,
+            "stride": [draw(st.integers(1, 4)) for _ in range(2)],
+            "padding": padding,
+        }
+        if average:
+            options["count_include_pad"] = draw(st.booleans())
+        return Example(options, ((draw(st.integers(1, 3)), *sizes),))
+
+    return examples()

@@ -1,0 +1,54 @@
+"""Reshape: a view of each sample in another shape, -1 standing for what is left; no op and no copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from configs.errors import ShapeError
+from configs.model_file import LayerSchema
+from trainlib.graph import Tensor
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused
+
+
+class _Schema(LayerSchema):
+    shape: Annotated[list[Annotated[int, Field(ge=-1)]], Field(min_length=1)]
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    samples, *sample = inputs[0].shape
+    wanted, elements = list(attributes["shape"]), prod(sample)
+    if wanted.count(-1) > 1 or 0 in wanted:
+        raise ShapeError(
+            f"shape {wanted} is not clear", where=where, cure="sizes of at least 1, and at most one -1"
+        )
+    if -1 in wanted:
+        wanted[wanted.index(-1)] = max(1, elements // prod(size for size in wanted if size > 0))
+    if prod(wanted) != elements:
+        raise ShapeError(
+            f"cannot reshape {tuple(sample)} ({elements} elements) to {attributes['shape']}", where=where
+        )
+    return LayerPlan((samples, *wanted), attributes={"shape": tuple(wanted)})
+
+
+PRIMITIVE = LayerPrimitive(
+    name="reshape",
+    schema=_Schema,
+    plan=_plan,
+    steps=(),
+    torch_forward=lambda torch, attributes, tensors: tensors["x"].reshape(-1, *attributes["shape"]),
+    examples=(
+        Example({"shape": [4, 6]}, ((2, 3, 4),)),
+        Example({"shape": [2, -1, 2]}, ((12,),)),
+    ),
+    refused=(
+        Refused({"shape": [5, 5]}, ((2, 3, 4),), "cannot reshape"),
+        Refused({"shape": [5, -1]}, ((2, 3, 4),), "cannot reshape"),
+        Refused({"shape": [-1, -1]}, ((4,),), "not clear"),
+        Refused({"shape": [0, 4]}, ((4,),), "not clear"),
+        Refused({"shape": []}, ((4,),), "shape"),
+    ),
+)
