@@ -14,8 +14,7 @@ import simpy
 from pulptrain.session import prepare
 from pulptrain.settings import Settings
 from scheduler.executor import Executor
-from trainlib.training import initial_weights
-from trainlib.training_data import sample_stream
+from trainlib.training_data import initial_values
 
 TIMEOUTS = 20_000
 pytestmark = pytest.mark.bench
@@ -54,8 +53,7 @@ def test_event_model(
     executor = Executor(prepared.schedule, prepared.timing, prepared.pricer, functional=functional)
     if functional:
         graph = prepared.schedule.graph
-        image, label = next(sample_stream(graph, prepared.spec, 0))
-        executor.load({graph.input: image, graph.label: label, **initial_weights(graph, 0)})
+        executor.load(initial_values(graph, prepared.spec, 0))
     result = executor.simulate()
     benchmark.pedantic(executor.simulate, rounds=15, warmup_rounds=2)
     seconds = benchmark.stats.stats.median
@@ -72,8 +70,7 @@ def test_replayed_iteration(benchmark: Any, report: Callable[[str], None]) -> No
     prepared = prepare("digits-cnn", Settings())
     executor = Executor(prepared.schedule, prepared.timing, prepared.pricer)
     graph = prepared.schedule.graph
-    image, label = next(sample_stream(graph, prepared.spec, 0))
-    executor.load({graph.input: image, graph.label: label, **initial_weights(graph, 0)})
+    executor.load(initial_values(graph, prepared.spec, 0))
     executor.simulate()
     benchmark.pedantic(executor.replay, rounds=50, warmup_rounds=3)
     report(f"digits-cnn replayed iteration      {1 / benchmark.stats.stats.median:12,.0f} iterations/s")
