@@ -63,7 +63,10 @@ def test_the_op_that_makes_a_nan_of_finite_numbers_is_named():
     graph, values = graph_and_values(replace(SPEC, layers=layers))
     values["fc1.weight"][:] = -3e37
     values["input"][:] = 1
-    with np.errstate(all="ignore"), pytest.raises(InputError, match=r"op act\.IG makes a NaN from finite numbers"):
+    with (
+        np.errstate(all="ignore"),
+        pytest.raises(InputError, match=r"op act\.IG makes a NaN from finite numbers"),
+    ):
         simulated(graph, values)
 
 
@@ -74,7 +77,10 @@ def test_a_nan_of_infinities_says_that_something_overflowed_before(run):
     values["input"][:] = 100
     values["fc2.weight"][:, ::2] = -1
     values["fc2.weight"][:, 1::2] = 1
-    with np.errstate(all="ignore"), pytest.raises(InputError, match=r"op fc2\.FW makes a NaN from infinities"):
+    with (
+        np.errstate(all="ignore"),
+        pytest.raises(InputError, match=r"op fc2\.FW makes a NaN from infinities"),
+    ):
         run(graph, values)
 
 

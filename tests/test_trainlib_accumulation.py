@@ -129,13 +129,8 @@ def test_kernels_sum_bit_for_bit_as_published(kernel, dtype, trans_b, sizes, cor
 def test_a_multiply_add_rounds_once_whatever_the_exponents(dtype):
     spread = {"float16": 6, "bfloat16": 60, "float32": 55}[dtype]
     a, b = operands(1, 20, 12, 20, dtype, spread)
-    expected = [
-        [
-            float(scalar([Fraction(float(x)) for x in row], [Fraction(float(x)) for x in col], dtype, range(12)))
-            for col in b.T
-        ]
-        for row in a
-    ]
+    left, right = ([[Fraction(float(item)) for item in row] for row in matrix] for matrix in (a, b.T))
+    expected = [[float(scalar(row, column, dtype, range(12))) for column in right] for row in left]
     assert np.array_equal(matmul(a, b, dtype=dtype, accumulation="kernel"), np.float32(expected))
 
 
@@ -156,7 +151,7 @@ def test_sums_beyond_the_format_are_infinite_without_a_warning():
 
 
 def test_where_kernel_differs_from_reference():
-    """Ones are lost one by one on a 16-bit accumulator that fp32 would have added up; lanes lose half as many."""
+    """A 16-bit accumulator loses ones that fp32 would have added up; two lanes lose fewer."""
     k = 1024
     a, b = np.ones((4, k), "bfloat16"), np.ones((k, 4), "bfloat16")
     exact = matmul(a, b, dtype="bfloat16")

@@ -187,7 +187,7 @@ def _matrices(row: Row, step: str) -> Iterator[_Found]:
             yield "mhsa", own_step, (shape,), options, 1, None
 
 
-def _others(
+def _others(  # noqa: PLR0912  a branch per kind of row
     row: Row, layer: str, step: str
 ) -> Iterator[tuple[str, str, tuple[tuple[int, ...], ...], dict[str, Any], int]]:
     def image() -> tuple[int, ...]:

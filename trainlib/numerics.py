@@ -63,9 +63,9 @@ def rounded(array: Array, dtype: str) -> Array:
 class SumOrder:
     """Which elements of C a 16-bit kernel sums in two lanes, and where a last odd k goes.
 
-    The elements of the first `paired_rows` rows and `paired_columns` columns have one sum of the even k and one
+    The elements of the first `paired_rows` rows and `paired_columns` columns have a sum of the even k and one
     of the odd k, added at the end; all others one sum in the order of k. `tail` says what happens to a last k
-    without partner: ``lane`` adds it to the even sum, ``product`` rounds it alone and adds it at the very end.
+    without partner: ``lane`` adds it to the even sum, ``product`` rounds it alone and adds it at the end.
     """
 
     paired_rows: int = 0
@@ -102,8 +102,8 @@ def matmul(
 ) -> Array:
     """C[N,M] = A[N,K] · B[K,M], result float32, to be rounded to `dtype` where it is stored.
 
-    `reference` sums in float32 (BLAS). `kernel` has accumulators of `dtype`, rounded to nearest even once after
-    each multiply-add, as a fused one does, in the order a kernel has (`sum_order`).
+    `reference` sums in float32 (BLAS). `kernel` has accumulators of `dtype`, rounded to nearest even once
+    after each multiply-add, as a fused one does, in the order a kernel has (`sum_order`).
     """
     if accumulation == "reference":
         product: Array = np.matmul(widened(a), widened(b))
@@ -157,7 +157,8 @@ def _added(total: Array, term: Array, dtype: str) -> Array:
 
 def _to_odd(value: Array, lost: Array, bits: type[np.int32] | type[np.int64]) -> Array:
     """`value` rounded to odd, where `lost` is the truth minus `value`."""
-    wrong = ((lost > 0) | (lost < 0)) & (value.view(bits) & 1 == 0)
+    even: Array = np.bitwise_and(value.view(bits), 1) == 0
+    wrong = even & ((lost > 0) | (lost < 0))
     if wrong.any():
         towards = np.where(lost[wrong] > 0, np.inf, -np.inf).astype(value.dtype)
         value[wrong] = np.nextafter(value[wrong], towards)

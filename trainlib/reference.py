@@ -9,7 +9,7 @@ import numpy as np
 
 from configs.errors import InputError
 from trainlib.graph import Tensor, TrainingGraph
-from trainlib.numerics import is_float, is_narrow, tolerance, widened
+from trainlib.numerics import is_narrow, tolerance, widened
 from trainlib.primitives.calls import has_nan, refuse_nan, run_reference
 from trainlib.registry import step_of
 from trainlib.steps import Array
@@ -24,7 +24,7 @@ def check_values(graph: TrainingGraph, values: Mapping[str, Array]) -> None:
 
 
 def check_given(graph: TrainingGraph, values: Mapping[str, Array]) -> None:
-    """Values of some tensors: right shape, no NaN. InputError names the tensor and the first op that reads it."""
+    """Right shapes and no NaN in these tensors; InputError names the tensor and the op that would read it."""
     for name, array in values.items():
         tensor = graph.tensors[name]
         if array.shape != tensor.shape:

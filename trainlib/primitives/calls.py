@@ -324,7 +324,7 @@ def has_nan(array: Array) -> bool:
 
 
 def refuse_nan(op: Op, before: Sequence[Array], after: Sequence[Array]) -> None:
-    """InputError that names `op` if it made a NaN: one in its results `after`, none in its inputs `before`."""
+    """InputError that names `op` if it made a NaN: one in its results `after`, none in inputs `before`."""
     if not any(has_nan(array) for array in after) or any(has_nan(array) for array in before):
         return
     infinite = any(is_float(str(array.dtype)) and np.isinf(widened(array)).any() for array in before)
