@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 from trainlib_cases import NO_PRIMITIVE, Call, calls_of, rows
 
+from configs.errors import DoesNotFitError
 from pulptrain.primitive_run import run_primitive
 from pulptrain.settings import Settings
 from trainlib.kernels import catalogue
@@ -21,42 +22,56 @@ KNOWN_KERNELS = catalogue.kernel_names(CODEGEN)
 SLOW = 3_000_000
 """Multiply-accumulates from which a case is marked slow."""
 
+SLOW_HEADS = 8
+"""Heads of attention from which it is: each head has kernels of its own to be priced."""
 
-def macs_of(call: Call) -> int:
-    """Of the matmul alone, or a stand-in for the rest: enough to tell the few large cases."""
+ROOM = ({}, {"buffering": "single"}, {"l1": "1MiB"}, {"l1": "8MiB"})
+"""What is tried in turn where a tile cannot be cut small enough for 64 KiB of L1."""
+
+
+SMALL = 0.25
+"""Largest input of attention. The softmax turns an error of a score into a relative error of a probability,
+and 16-bit scores of random weights are as large as 160 inputs of size 1 make them.
+"""
+
+
+def is_slow(call: Call) -> bool:
+    """The few large cases."""
     options = dict(call.options)
     if call.primitive == "matmul":
         *heads, n, k = call.inputs[0]
-        return n * k * call.inputs[1][-1] * (heads[0] if heads else 1)
+        return n * k * call.inputs[1][-1] * (heads[0] if heads else 1) > SLOW
     if call.primitive == "mhsa":
         length, width = call.inputs[0]
-        return length * (width + length) * options["features"] * 4
-    if call.primitive == "conv2d":
-        first, second, third = call.inputs[0]
-        return (
-            first * second * third * options["out_channels"] * options["kernel"][0] ** 2 if third > 9 else 0
-        )
-    return 0
+        return options["heads"] > SLOW_HEADS or length * (width + length) * options["features"] * 4 > SLOW
+    return call.primitive == "conv2d" and max(call.inputs[0]) * call.inputs[0][1] ** 2 * 8 > SLOW / 8
 
 
 @cache
 def summary_of(call: Call):
     kernel = call.kernel if call.kernel in KNOWN_KERNELS else None
-    inputs = [InputCase(shape) for shape in call.inputs]
+    size = SMALL if call.primitive == "mhsa" else 1.0
+    inputs = [InputCase(shape, low=-size, high=size) for shape in call.inputs]
     options = {key: list(value) if isinstance(value, tuple) else value for key, value in call.options}
     if "pads" in options:
         options["pads"] = [list(pair) for pair in options["pads"]]
     dtype = call.dtype if call.primitive not in ("l1", "mse", "berhu", "cross_entropy") else "fp32"
-    return run_primitive(
-        call.primitive,
-        call.step,
-        inputs,
-        options,
-        batch=call.batch,
-        dtype=dtype,
-        kernel=kernel,
-        settings=Settings(cores=call.cores, l1="512KiB", l2="4MiB"),
-    ).summary
+    for room in ROOM:
+        try:
+            return run_primitive(
+                call.primitive,
+                call.step,
+                inputs,
+                options,
+                batch=call.batch,
+                dtype=dtype,
+                kernel=kernel,
+                settings=Settings(cores=call.cores, l2="8MiB", **room),
+            ).summary
+        except DoesNotFitError:
+            if room == ROOM[-1]:
+                raise
+    raise AssertionError("no room was tried")
 
 
 CALLS = {call: None for row in ROWS for call in calls_of(row)}
@@ -64,7 +79,7 @@ CALLS = {call: None for row in ROWS for call in calls_of(row)}
 
 @pytest.mark.parametrize(
     "call",
-    [pytest.param(call, id=str(call), marks=[pytest.mark.slow] * (macs_of(call) > SLOW)) for call in CALLS],
+    [pytest.param(call, id=str(call), marks=[pytest.mark.slow] * is_slow(call)) for call in CALLS],
 )
 def test_a_case_runs_with_right_numbers(call: Call) -> None:
     if call.primitive not in PRIMITIVES:
@@ -84,9 +99,7 @@ def test_the_table_is_whole_and_every_row_is_mapped() -> None:
     assert sorted(unmapped) == sorted(NO_PRIMITIVE)
 
 
-@pytest.mark.parametrize(
-    "row", [row for row in ROWS if row["layer"] in ("Linear", "PW") and row["N"]], ids=str
-)
+@pytest.mark.parametrize("row", [row for row in ROWS if row["layer"] in ("Linear", "PW")], ids=str)
 def test_the_matmul_extents_of_a_row_are_ours(row) -> None:
     """N·K·M of the table is what the simulated step multiplies."""
     (call,) = calls_of(row)

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from configs.model_file import LAYER_KEYS, LayerSpec, LossSpec, OptimizerSpec
-from configs.schema import SchemaT, validate, validate_values
+from configs.schema import Schema, SchemaT, validate, validate_values
 from configs.yaml_file import Node
 from trainlib.primitives.definition import LayerPrimitive, LossPrimitive, OptimizerPrimitive
+
+
+class GradientOptions(Schema):
+    """What a model file may say about gradients in its optimizer section, whatever the optimizer.
+
+    `clip_value` bounds every element, `clip_norm` then the common 2-norm of all gradients. `accumulate`
+    mini-batches share one update: the mean of their gradients.
+    """
+
+    accumulate: Annotated[int, Field(ge=1)] = 1
+    clip_value: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+
+GRADIENT_KEYS = tuple(GradientOptions.model_fields)
+"""Keys of the optimizer section that are not options of the optimizer."""
 
 
 def layer_options(spec: LayerSpec, primitive: LayerPrimitive) -> dict[str, Any]:
@@ -32,7 +52,26 @@ def loss_options(spec: LossSpec, primitive: LossPrimitive) -> dict[str, Any]:
 
 def optimizer_options(spec: OptimizerSpec, primitive: OptimizerPrimitive) -> dict[str, Any]:
     """Options of an optimizer with defaults filled in. Raises ConfigError with the line of the mistake."""
-    return _named(primitive.schema, spec.name, spec, spec.node, f"optimizer '{spec.name}'")
+    own = {key: value for key, value in spec.options.items() if key not in GRADIENT_KEYS}
+    node = _without(spec.node, GRADIENT_KEYS) if spec.node is not None else None
+    return _named(primitive.schema, spec.name, replace(spec, options=own), node, f"optimizer '{spec.name}'")
+
+
+def gradient_options(spec: OptimizerSpec) -> GradientOptions:
+    """Clipping and accumulation of gradients. Raises ConfigError with the line of the mistake."""
+    given = {key: value for key, value in spec.options.items() if key in GRADIENT_KEYS}
+    what = f"optimizer '{spec.name}'"
+    if spec.node is not None:
+        others = [key for key in spec.node.mapping(what) if key not in GRADIENT_KEYS]
+        node = _without(spec.node, others)
+        if node.plain() == given:
+            return validate(GradientOptions, node, what)
+    return validate_values(GradientOptions, given, what, spec.where)
+
+
+def _without(node: Node, keys: Collection[str]) -> Node:
+    children = {key: child for key, child in node.mapping("").items() if key not in keys}
+    return Node(children, node.file, node.line)
 
 
 def _named(

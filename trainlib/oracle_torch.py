@@ -44,6 +44,7 @@ def evaluate_torch(
     run.backward()
     result = run.gradients()
     for op in graph.ops:
+        run.gradient_step(op, result)
         if op.step == "UPD":
             run.update(op, result)
     for name in graph.tensors:
@@ -143,6 +144,27 @@ class _Run:
                     whole = self._rounded(whole, self.graph.tensors[gradient].dtype)
                 result[gradient] = whole.numpy().copy()
         return result
+
+    def gradient_step(self, op: Op, result: dict[str, Array]) -> None:
+        """Clipping of gradients by torch.nn.utils, all of them at the first op that applies a norm."""
+        if op.step == "CLIP_VALUE":
+            pairs, limit = {op["dw"]: op["dw_clipped"]}, op.attributes["limit"]
+            self._clip(pairs, limit, result, self.torch.nn.utils.clip_grad_value_)
+        elif op.step == "SCALE":
+            pairs = {item["dw"]: item["dw_clipped"] for item in self.graph.ops if op["scale"] in item.inputs}
+            self._clip(pairs, op.attributes["limit"], result, self.torch.nn.utils.clip_grad_norm_)
+
+    def _clip(self, pairs: Mapping[str, str], limit: float, result: dict[str, Array], clip: Any) -> None:
+        parameters = []
+        for before in pairs:
+            parameter = self.torch.zeros(result[before].shape, dtype=self.precision, requires_grad=True)
+            parameter.grad = self.torch.tensor(result[before], dtype=self.precision)
+            parameters.append(parameter)
+        clip(parameters, limit)
+        for after, parameter in zip(pairs.values(), parameters, strict=True):
+            kind = self.graph.tensors[after].dtype
+            gradient = self._rounded(parameter.grad, kind) if is_narrow(kind) else parameter.grad
+            result[after] = gradient.numpy().copy()
 
     def update(self, op: Op, result: dict[str, Array]) -> None:
         """UPD of one weight by torch.optim, its states at their start."""

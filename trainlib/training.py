@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from configs.errors import ShapeError
+from configs.errors import InputError, ShapeError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from configs.suggest import suggestion
 from trainlib.builder import GraphBuilder, gradient_name, place_of
 from trainlib.graph import KEPT_KINDS, Initial, Op, Tensor, TrainingGraph
 from trainlib.numerics import dtype_named, is_float, rounded
-from trainlib.options import loss_options, optimizer_options
+from trainlib.options import (
+    GRADIENT_KEYS,
+    GradientOptions,
+    gradient_options,
+    loss_options,
+    optimizer_options,
+)
+from trainlib.primitives import gradient_steps
 from trainlib.primitives.definition import InputCase
 from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
 from trainlib.steps import Array
@@ -31,8 +38,55 @@ def build_training_graph(spec: ModelSpec) -> TrainingGraph:
     trained weight. A layer gets an input gradient only if something before it is trained, and no weight
     gradient where it is frozen; views get no op. The loss is computed in fp32. Raises ShapeError (layer and
     file:line) where shapes do not fit, UnsupportedLayerError for what has no primitive, ConfigError for wrong
-    options.
+    options. Gradients are clipped between backward pass and UPD if the optimizer section says so. Several
+    mini-batches per update are refused: they need the two graphs of `build_training_phases`.
     """
+    phases = build_training_phases(spec)
+    if phases.update is not None:
+        raise InputError(
+            f"accumulate: {phases.mini_batches} needs a graph per mini-batch and one for the update",
+            where=spec.optimizer.where or spec.where,
+            cure="accumulate: 1 and a larger batch, or trainlib.training.build_training_phases in Python",
+        )
+    return phases.mini_batch
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPhases:
+    """One update: the graph of a mini-batch, run `mini_batches` times, then that of the update, if any.
+
+    Without accumulation the graph of the mini-batch updates the weights itself, and `update` is None.
+    """
+
+    mini_batch: TrainingGraph
+    mini_batches: int = 1
+    update: TrainingGraph | None = None
+
+
+def build_training_phases(spec: ModelSpec) -> TrainingPhases:
+    """The graphs of one update, with clipping and accumulation as the optimizer section says.
+
+    Accumulation adds the mean of the gradients to totals in kept tensors, by explicit ops; the first
+    mini-batch overwrites them (lazy reset). What is clipped then is the total. Raises as
+    `build_training_graph`.
+    """
+    wanted = gradient_options(spec.optimizer)
+    graph = _unclipped(spec)
+    if wanted.accumulate == 1:
+        return TrainingPhases(_clipped(graph, wanted))
+    mini_batch, update = gradient_steps.accumulate_gradients(graph, wanted.accumulate)
+    return TrainingPhases(mini_batch, wanted.accumulate, _clipped(update, wanted))
+
+
+def _clipped(graph: TrainingGraph, wanted: GradientOptions) -> TrainingGraph:
+    if wanted.clip_value is not None:
+        graph = gradient_steps.clip_gradients_by_value(graph, wanted.clip_value)
+    if wanted.clip_norm is not None:
+        graph = gradient_steps.clip_gradients_by_norm(graph, wanted.clip_norm)
+    return graph
+
+
+def _unclipped(spec: ModelSpec) -> TrainingGraph:
     dtype_named(spec.dtype, spec.where)
     builder = GraphBuilder(spec.dtype, spec.layout)
     kind = "int32" if spec.input_classes else "float32"
@@ -189,6 +243,9 @@ def build_update_graph(
 ) -> TrainingGraph:
     """One optimizer step alone on a weight ``w`` of this shape with the gradient ``w.grad`` given."""
     optimizer = optimizer_primitive(kind, where)
+    for key in GRADIENT_KEYS:
+        if key in attributes:
+            raise InputError(f"'{key}' is about all gradients of a model, not one update alone", where=where)
     options = optimizer_options(OptimizerSpec(kind, attributes, where), optimizer)
     builder = GraphBuilder(dtype)
     kind_of = dtype_named(dtype, where)
