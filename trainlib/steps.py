@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
@@ -131,16 +131,39 @@ class StepLowering(Protocol):
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """Dimensions of the step's own result that may be cut, in loop order (outermost first), with sizes.
 
-        An empty mapping means the step cannot be cut. No reduction dimension is listed.
+        An empty mapping means the step's result cannot be cut. Dimensions the result is a sum over are not
+        listed here but by `CutsReductions`.
         """
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """The task of the tile that covers `ranges` (one interval per entry of `extents`)."""
+        """The task of the tile that covers `ranges` (one interval per entry of `extents`).
+
+        Of a lowering that `CutsReductions`, `ranges` may also hold intervals of reduction dimensions; one not
+        named there is whole.
+        """
 
     def default_kernel(self, op: Op) -> str:
         """Matmul kernel used when the user names none; empty for steps without a matmul."""
 
     def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
         """Multiply-accumulates of the whole step (0 for elementwise steps)."""
+
+
+@runtime_checkable
+class CutsReductions(StepLowering, Protocol):
+    """A lowering whose sums may be cut as well."""
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Dimensions that every result of the step is a sum over, with sizes; names differ from `extents`.
+
+        A tile over part of them writes, to its outputs, what that part contributes to the sum and nothing
+        else: the scheduler keeps or reloads the sum so far and adds. What counts once however the sum is cut
+        (a bias) belongs to the part that begins at 0 in every reduction dimension.
+        """
+
+
+def reductions_of(lowering: StepLowering, op: Op, tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """Reduction dimensions of a step that may be cut, with sizes; none of a lowering that has none."""
+    return dict(lowering.reductions(op, tensors)) if isinstance(lowering, CutsReductions) else {}
