@@ -141,17 +141,25 @@ def _read(
     steps, slot = pace
     word = -(-next_word * steps // rules.words_per_cycle)
     flight = list(state.in_flight)
+    outstanding, first_beat_cycles = rules.outstanding, rules.first_beat_cycles
+    latency_cycles, occupancy_cycles = link.latency_cycles, link.occupancy_cycles
     end = 0
     for size_bytes, words in bursts:
-        if len(flight) >= rules.outstanding:
-            request = max(request, flight[-rules.outstanding])
-        response = max(request + link.latency_cycles, link_free)
-        occupied = link.occupancy_cycles[size_bytes]
-        link_free = response + occupied
-        word = max(word, (response + rules.first_beat_cycles) * steps) + words * slot
+        # Comparisons in place of max(): this loop runs for every burst of a program.
+        if len(flight) >= outstanding and flight[-outstanding] > request:
+            request = flight[-outstanding]
+        response = request + latency_cycles
+        if link_free > response:  # noqa: PLR1730
+            response = link_free
+        link_free = response + occupancy_cycles[size_bytes]
+        there = (response + first_beat_cycles) * steps
+        word = (there if there > word else word) + words * slot
+        last = (word - 1) // steps
         # A link slower than the L1 ports delivers the last word of the burst in its last beat.
-        last = max((word - 1) // steps, link_free - 1 + rules.first_beat_cycles)
-        word = max(word, last * steps + 1)
+        beat = link_free - 1 + first_beat_cycles
+        if beat > last:
+            last = beat
+            word = last * steps + 1
         flight.append(last)
         request += 1
         end = last

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from arch.code_caches import CODE_STARTS, STEADY, WARM, CodeCaches
 from arch.core import Core
 from arch.dma import Dma
 from arch.dma_driver import DmaDriver
@@ -16,15 +17,19 @@ from arch.master import Master
 from arch.memory import Storage
 from arch.module import Body, Module, Notification, Thread
 from arch.pricing import Pricer, Traffic
-from arch.program import Program
+from arch.program import Compute, Program
 from arch.timing import SocTiming
 from arch.transaction import Transaction
 from configs.errors import InputError
+from configs.suggest import suggestion
 from traces.events import Tracer
 
 
 class Cluster(Module):
-    """Builds and binds the blocks of the cluster; `transport` is the mailbox the fabric controller writes."""
+    """Builds and binds the blocks of the cluster; `transport` is the mailbox the fabric controller writes.
+
+    `code_start` says what the instruction caches hold when a program begins, see `arch.code_caches`.
+    """
 
     def __init__(
         self,
@@ -35,9 +40,18 @@ class Cluster(Module):
         pricer: Pricer,
         effects: Effects,
         tracer: Tracer | None,
+        code_start: str = WARM,
     ) -> None:
         super().__init__(parent, "cluster")
+        if code_start not in CODE_STARTS:
+            raise InputError(
+                f"unknown state of the instruction caches {code_start!r}",
+                where="--icache",
+                cure=suggestion(code_start, CODE_STARTS),
+            )
         self.effects = effects
+        self._timing = timing
+        self._code_start = code_start
         self.events = EventUnit(self, "event_unit", timing.event_unit)
         self.dma = Dma(self, "dma", timing.dma, l1, timing.l1.word_bytes, effects, tracer)
         for channel in (self.dma.inward, self.dma.outward):
@@ -57,17 +71,25 @@ class Cluster(Module):
         self.task = Notification(self.env)
         self._kernel: KernelRun | None = None
         self._traffic = Traffic.NONE
+        self._code: CodeCaches | None = None
 
     def transport(self, txn: Transaction, thread: Thread) -> Body:
         """Mailbox: `txn.extension` is a `Program` for the master core; takes no time of its own."""
         if not isinstance(txn.extension, Program):
             raise InputError("the mailbox takes programs only", where=self.path)
-        self.task.notify(value=txn.extension)
+        program = txn.extension
+        if self._code_start != WARM:
+            self._code = CodeCaches(len(self.cores), self._timing.icache)
+            if self._code_start == STEADY:
+                teams = (action.team for action in program.actions if isinstance(action, Compute))
+                self._code.warm_up(teams)
+        self.task.notify(value=program)
         yield from ()
 
     def begin_kernel(self, team: TeamWork, starts: Mapping[int, int]) -> KernelRun:
         """A kernel starts on the cores of `starts` (core -> cycle of its first instruction, now or later)."""
-        self._kernel = KernelRun(self.env, self._pricer, team, starts, self._traffic)
+        code_stalls = self._code.call(team) if self._code is not None else None
+        self._kernel = KernelRun(self.env, self._pricer, team, starts, self._traffic, code_stalls)
         if self._traffic:
             self._pace_dma()
         return self._kernel

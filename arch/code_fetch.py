@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+from arch.isa import CoreWork, Instruction, Loop
 from arch.scoreboard import Block, LoopNode, Nest
 from arch.timing import IcacheTiming
 
@@ -27,7 +28,8 @@ def icache_stall_cycles(nest: Nest, icache: IcacheTiming) -> int:
     A loop whose lines fit the private cache costs nothing. One that does not, refetches lines in every
     iteration; lines of a nested loop that is itself too large are counted there. A refill from the shared
     cache costs `private_refill_stall_cycles`; the same rule, applied to the shared cache, gives the share
-    that costs `shared_refill_stall_cycles` instead. Cold misses are not charged, see `cold_stall_cycles`.
+    that costs `shared_refill_stall_cycles` instead. Cold misses are charged where the kernel is called, see
+    `arch.code_caches`.
     """
     size = _instruction_bytes(nest)
     total = 0.0
@@ -66,16 +68,37 @@ def cold_stall_cycles(nest: Nest, icache: IcacheTiming) -> int:
     return lines * icache.shared_refill_stall_cycles
 
 
+def code_lines(work: CoreWork, icache: IcacheTiming) -> int:
+    """Lines of code one core executes at all in `work`: loops of no trips are never fetched."""
+
+    def count(body: tuple[Instruction | Loop, ...], *, all_of_it: bool) -> int:
+        total = 0
+        for node in body:
+            if isinstance(node, Instruction):
+                total += 1
+            elif all_of_it or node.trips > 0:
+                total += count(node.body, all_of_it=all_of_it)
+        return total
+
+    size = _mean_bytes(work.code_bytes, count(work.body, all_of_it=True))
+    return math.ceil(count(work.body, all_of_it=False) * size / icache.line_bytes)
+
+
 def private_miss_share(lines: int, icache: IcacheTiming) -> float:
     """Share of `lines` that a loop over them misses in the private cache once it has settled."""
     sets = icache.private_bytes // (icache.line_bytes * icache.private_ways)
     return _settled(lines, max(1, sets), icache.private_ways)
 
 
+def shared_miss_share(lines: int, icache: IcacheTiming) -> float:
+    """The same share in the shared cache."""
+    sets = icache.shared_bytes // (icache.line_bytes * icache.shared_ways)
+    return _settled(lines, max(1, sets), icache.shared_ways)
+
+
 def refill_stall_cycles(lines: int, icache: IcacheTiming) -> float:
     """Mean stall of a private miss while a loop over `lines` has settled, in cycles."""
-    sets = icache.shared_bytes // (icache.line_bytes * icache.shared_ways)
-    share = _settled(lines, max(1, sets), icache.shared_ways)
+    share = shared_miss_share(lines, icache)
     return icache.private_refill_stall_cycles * (1 - share) + icache.shared_refill_stall_cycles * share
 
 
@@ -104,8 +127,12 @@ def _instruction_bytes(nest: Nest) -> float:
     `code_bytes` may include versions and leftovers that this nest does not execute, so more than 4 bytes an
     instruction says nothing.
     """
-    if nest.code_bytes > 0 and nest.shape.instructions > 0:
-        return min(float(BYTES_PER_INSTRUCTION), nest.code_bytes / nest.shape.instructions)
+    return _mean_bytes(nest.code_bytes, nest.shape.instructions)
+
+
+def _mean_bytes(code_bytes: int, instructions: int) -> float:
+    if code_bytes > 0 and instructions > 0:
+        return min(float(BYTES_PER_INSTRUCTION), code_bytes / instructions)
     return float(BYTES_PER_INSTRUCTION)
 
 

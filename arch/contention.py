@@ -4,13 +4,16 @@ Rules of arbitration
 - A bank serves one word per cycle, an FPU starts one operation per `interval_cycles`.
 - A request that loses stays pending; its core waits. The oldest request is served first. Among requests of
   the same cycle `in_order` prefers the lower core number, `rotating` the first core from (cycle modulo cores)
-  on; cores win over DMA ports. Nobody starves, as under the round robin of the hardware.
+  on. Nobody starves, as under the round robin of the hardware.
+- Cores and DMA ports at a bank: under `queue` they stand in one queue, cores before DMA ports of the same
+  cycle (loads measured beside DMA on GVSoC show that the DMA queues like a core and is not favoured). Under
+  `alternate` each group has a queue of its own and every bank a flag that turns with each of its grants: if
+  both groups wait it says whose turn it is, so a saturated bank gives the DMA half. Every flag begins with
+  the cores, as after reset.
 - FPUs: `static` gives core c the unit c modulo count, `dynamic` the first free unit of the pool. The div/sqrt
   units are always a pool.
 - DMA traffic: each direction has `dma.l1_bytes_per_cycle` of one-word ports; a free port takes the next word
-  of an endless linear transfer, so a direction moves at full rate unless a bank holds a port up. (Loads
-  measured beside DMA on GVSoC show that the DMA queues like a core and is not favoured; RTL with an
-  alternating flag would give the DMA up to half of a contended bank.)
+  of an endless linear transfer, so a direction moves at full rate unless a bank holds a port up.
 
 A team that executes no more than `BUDGET_INSTRUCTIONS` is executed whole, and then the result is
 exact. Of a longer one a window is executed: see `Window`. What the cores waited in the measured iterations is
@@ -20,9 +23,9 @@ counted exactly, not extrapolated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heapreplace
+from math import prod
 
 from arch.pipeline import core_cost
 from arch.pricing import CoreCost, DmaService, Traffic
@@ -35,55 +38,79 @@ from arch.scoreboard import (
     MEMORY,
     MISALIGNED,
     MULTICYCLE,
-    WHOLE_WORDS,
     Nest,
     Shape,
 )
 from arch.timing import SocTiming
-from arch.window import REQUESTERS, TIME_SCALE, Generator, generator_of
-from arch.window_plan import Plan, Window, fixed_cost, plan_of, segments
+from arch.window import PROCESS, Engine, EngineChoice
+from arch.window_engine import CODE_BITS, CORE_OF, COUNTERS, DAYS, NEVER, Ints
+from arch.window_plan import Plan, Window, fixed_cost, plan_of
 from arch.window_program import Machine, Program, window_program
 
 MAX_CORES = 16
-"""Cores of the largest team; higher requester numbers, up to `REQUESTERS`, are DMA ports."""
+"""Cores of the largest team."""
+
+SHARES = 4_000
+"""Plans of cores kept, by shape and trip counts; all are dropped when there are more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One core of a team: its number in the cluster, its nest and when it starts after the first one."""
+    """One core of a team: its number in the cluster, its nest and when it starts after the first one.
+
+    `numbers` are the base and the strides of every slot of its nest, one after another, in bytes modulo one
+    turn of the banks (or one word, where banks do not matter); empty if no address matters.
+    """
 
     core: int
     nest: Nest
-    start_cycles: int = 0
+    start_cycles: int
+    numbers: tuple[int, ...]
 
 
-_Moved = tuple[int, int]
-"""Words the DMA moved in one direction, and the cycles that took."""
+_CORE_OF = [0] * CORE_OF
+for _core in range(MAX_CORES):
+    _CORE_OF[(1 << _core) % CORE_OF] = _core
 
-_Fixed = tuple[int, tuple[int, ...]]
-"""Instructions of a core and its stalls that no waiting can change."""
+_Team = tuple[tuple[CoreCost, ...], DmaService | None]
+"""Cost of every member, in order, from its own start to its own end, and what the DMA got."""
 
-_Outcome = tuple[float, ...]
-"""End of a core in cycles, and its counters (`arch.window_program.COUNTERS`) in steps of the engine."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Share:
+    """What a core executes, whatever its addresses: what of its nest, and what no waiting can change."""
+
+    program: Program
+    trips: tuple[int, ...]
+    """Per loop: iterations before the measured ones or -1, iterations."""
+    extrapolated: tuple[int, ...]
+    """Per loop: measured iterations, iterations not executed."""
+    items: int
+    """Bound of the items in its trace."""
+    instructions: int
+    stalls: tuple[int, ...]
+    """Those no waiting can change."""
 
 
 class ClusterModel:
     """Prices teams whose cores can be in each other's way on the machine `timing`."""
 
-    def __init__(self, timing: SocTiming, window: Window | None = None) -> None:
+    def __init__(self, timing: SocTiming, window: Window, engine: EngineChoice = PROCESS) -> None:
         self._timing = timing
-        self._window = window if window is not None else Window()
+        self._window = window
+        self._engine = engine
         self._programs: dict[tuple[Shape, Machine], Program] = {}
-        self._generators: dict[Program, Generator] = {}
+        self._shares: dict[tuple[object, ...], _Share] = {}
+        self._tables: dict[tuple[Engine, Program], tuple[Ints, ...]] = {}
         self._units: dict[Shape, tuple[bool, bool, bool]] = {}
 
-    def machine(self, members: tuple[Member, ...], traffic: Traffic) -> Machine:
+    def machine(self, cores: list[tuple[int, Nest]], traffic: Traffic) -> Machine:
         """Hardware as this team sees it: which units anybody else could occupy."""
         timing = self._timing
-        used = [self._uses(member.nest.shape) for member in members]
-        crowd = len(members) > 1
+        used = [self._uses(nest.shape) for _, nest in cores]
+        crowd = len(cores) > 1
         memory = any(uses[0] for uses in used)
-        fpu_users = [member.core for member, uses in zip(members, used, strict=True) if uses[1]]
+        fpu_users = [core for (core, _), uses in zip(cores, used, strict=True) if uses[1]]
         fpu_shared = False
         if timing.fpu.mapping == "static":
             fpu_shared = len({core % timing.fpu.count for core in fpu_users}) < len(fpu_users)
@@ -92,11 +119,14 @@ class ClusterModel:
         # A core is blocked while its division runs, but the unit may take longer to recover.
         div_overlap = -(-timing.fpu.divsqrt_interval_cycles // timing.fpu.divsqrt_latency_cycles)
         divsqrt_shared = sum(uses[2] for uses in used) * div_overlap > timing.fpu.divsqrt_count
+        banks_shared = timing.l1.bank_conflicts and memory and (crowd or traffic != Traffic.NONE)
+        alternates = banks_shared and traffic != Traffic.NONE and timing.l1.dma_arbitration == "alternate"
         return Machine(
             banks=timing.l1.banks,
             word_bytes=timing.l1.word_bytes,
-            banks_shared=timing.l1.bank_conflicts and memory and (crowd or traffic != Traffic.NONE),
+            banks_shared=banks_shared,
             banks_rotate=timing.cores if timing.l1.arbitration == "rotating" else 0,
+            dma_alternates=alternates,
             fpu_mapping=timing.fpu.mapping,
             fpu_shared=fpu_shared,
             fpus_rotate=timing.cores if timing.fpu.arbitration == "rotating" else 0,
@@ -116,85 +146,44 @@ class ClusterModel:
         return known
 
     def price(
-        self, members: tuple[Member, ...], machine: Machine, traffic: Traffic
-    ) -> tuple[tuple[CoreCost, ...], DmaService | None]:
-        """Cost of every member, in order, from its own start to its own end, and what the DMA got."""
-        programs = [self._program(member.nest.shape, machine) for member in members]
-        plans: list[Plan] = []
-        fixed: list[_Fixed] = []
-        # Most cores of a team have the same trip counts; what depends on nothing else is worked out once.
-        known: dict[tuple[object, ...], tuple[Plan, _Fixed]] = {}
-        for member, program in zip(members, programs, strict=True):
-            nest = member.nest
-            key = (nest.shape, nest.trips, nest.code_bytes)
-            if key not in known:
-                plan = plan_of(nest, self._window, machine.banks, len(members))
-                known[key] = (plan, fixed_cost(nest, program, self._timing))
-            plans.append(known[key][0])
-            fixed.append(known[key][1])
-        outcomes, inward, outward = self._run(members, programs, plans, machine, traffic)
-        costs = tuple(_cost(core, outcome) for core, outcome in zip(fixed, outcomes, strict=True))
-        if not (machine.banks_shared and traffic):
-            return costs, None
-        return costs, DmaService(inward if inward[0] else None, outward if outward[0] else None)
-
-    def _units_of(self, machine: Machine) -> tuple[int, int]:
-        """Entries of the FPU list and whether it is a pool."""
-        timing = self._timing
-        pooled = machine.fpu_mapping == "dynamic"
-        return (timing.fpu.count if pooled else max(timing.fpu.count, timing.cores, MAX_CORES)), pooled
-
-    def _unit_of(self, core: int) -> int:
-        fpu = self._timing.fpu
-        return core % fpu.count if fpu.mapping == "static" else core
-
-    def _run(
-        self,
-        members: tuple[Member, ...],
-        programs: list[Program],
-        plans: list[Plan],
-        machine: Machine,
-        traffic: Traffic,
-    ) -> tuple[list[_Outcome], _Moved, _Moved]:
-        timing = self._timing
-        bank_free = [0] * timing.l1.banks
-        fpu_free = [0] * self._units_of(machine)[0]
-        div_free = [0] * timing.fpu.divsqrt_count
-        running: list[Iterator[int] | None] = [None] * REQUESTERS
-        outcomes: list[list[float]] = []
-        heap: list[int] = []
-        for member, program, plan in zip(members, programs, plans, strict=True):
-            core = member.core
-            outcome: list[float] = []
-            outcomes.append(outcome)
-            run = self._generator(program, member.nest.shape, machine)(
-                core,
-                TIME_SCALE - core,
-                self._unit_of(core),
-                member.start_cycles * TIME_SCALE + core,
-                bank_free,
-                fpu_free,
-                div_free,
-                [segments(*counts) for counts in plan],
-                self._addresses(member.nest),
-                outcome,
-            )
-            first = next(run)
-            if first >= 0:
-                running[core] = run
-                heap.append(first)
-        moved = {direction: [0, 0] for direction in (Traffic.IN, Traffic.OUT) if traffic & direction}
+        self, members: tuple[Member, ...], machine: Machine, traffic: Traffic, starts: Sequence[Sequence[int]]
+    ) -> list[_Team]:
+        """What the team costs from each of `starts`: cycles by which every core starts later, by number."""
+        shares = [self._share(member.nest, machine, len(members)) for member in members]
+        distinct: dict[tuple[_Share, tuple[int, ...]], int] = {}
+        for share, member in zip(shares, members, strict=True):
+            distinct.setdefault((share, member.numbers), 0)
+        items = sum(share.items for share, _ in distinct)
+        engine = self._engine.take(items + len(starts) * sum(share.items for share in shares))
+        trace = engine.room(items)
+        filled = 0
+        for share, numbers in distinct:
+            distinct[share, numbers] = filled
+            filled = self._lay_out(engine, machine, share, numbers, trace, filled)
+        begins = [distinct[share, member.numbers] for share, member in zip(shares, members, strict=True)]
+        ports: list[int] = []
         if machine.banks_shared:
-            for requester, port in enumerate(self._dma_ports(moved, bank_free), MAX_CORES):
-                running[requester] = port
-                heap.append(next(port))
-        # A core that never asks for a shared unit has left its outcome already.
-        _advance(heap, running, len(members) - sum(bool(outcome) for outcome in outcomes))
-        (words_in, until_in), (words_out, until_out) = (
-            moved.get(direction, [0, 0]) for direction in (Traffic.IN, Traffic.OUT)
-        )
-        inward, outward = (words_in, until_in // TIME_SCALE), (words_out, until_out // TIME_SCALE)
-        return [tuple(outcome) for outcome in outcomes], inward, outward
+            directions = [index for index, way in enumerate((Traffic.IN, Traffic.OUT)) if traffic & way]
+            width = self._timing.dma.l1_bytes_per_cycle // self._timing.l1.word_bytes
+            ports = [number for direction in directions for _ in range(width) for number in (0, direction, 0)]
+        return [
+            self._run(engine, machine, members, shares, trace, begins, offsets, ports) for offsets in starts
+        ]
+
+    def _share(self, nest: Nest, machine: Machine, cores: int) -> _Share:
+        """Most cores of a team have the same trip counts; what depends on nothing else is worked out once."""
+        key = (nest.shape, nest.trips, nest.code_bytes, machine, cores)
+        share = self._shares.get(key)
+        if share is None:
+            program = self._program(nest.shape, machine)
+            plan = plan_of(nest, self._window, machine.banks, cores)
+            trips, extrapolated = _loop_tables(plan)
+            items = sum(count * prod([trips[2 * loop + 1] for loop in path]) for path, count in program.items)
+            if len(self._shares) >= SHARES:
+                self._shares.clear()
+            fixed = fixed_cost(nest, program, self._timing)
+            share = self._shares[key] = _Share(program, trips, extrapolated, items, *fixed)
+        return share
 
     def _program(self, shape: Shape, machine: Machine) -> Program:
         key = (shape, machine)
@@ -203,79 +192,141 @@ class ClusterModel:
             program = self._programs[key] = window_program(shape, machine)
         return program
 
-    def _generator(self, program: Program, shape: Shape, machine: Machine) -> Generator:
-        generator = self._generators.get(program)
-        if generator is None:
-            generator = self._generators[program] = generator_of(program, shape, machine)
-        return generator
+    def _lay_out(
+        self,
+        engine: Engine,
+        machine: Machine,
+        share: _Share,
+        numbers: tuple[int, ...],
+        trace: Ints,
+        filled: int,
+    ) -> int:
+        program = share.program
+        tables = self._tables.get((engine, program))
+        if tables is None:
+            parts = (
+                (
+                    machine.word_bytes,
+                    machine.banks,
+                    int(machine.banks_shared),
+                    machine.branch_taken_stall_cycles,
+                    machine.misaligned_stall_cycles,
+                    machine.first_special,
+                ),
+                program.operations,
+                program.slots,
+                program.moves,
+                program.moves_from,
+            )
+            tables = self._tables[engine, program] = tuple([engine.ints(part) for part in parts])
+        scratch = len(program.moves_from) - 1 + len(program.slots) // 4 + program.branches
+        return engine.lay_out(
+            *tables,
+            engine.ints(numbers),
+            engine.ints(share.trips),
+            engine.zeros(scratch),
+            trace,
+            filled,
+        )
 
-    def _addresses(self, nest: Nest) -> list[tuple[int, tuple[int, ...]]]:
-        """Slots as a window wants them: in words where every address is one."""
-        word = self._timing.l1.word_bytes
-        return [
-            (base // word, tuple([stride // word for stride in strides]))
-            if info.alignment == WHOLE_WORDS
-            else (base, strides)
-            for info, (base, strides) in zip(nest.shape.slots, nest.addresses, strict=True)
-        ]
+    def _run(
+        self,
+        engine: Engine,
+        machine: Machine,
+        members: tuple[Member, ...],
+        shares: list[_Share],
+        trace: Ints,
+        begins: list[int],
+        offsets: Sequence[int],
+        ports: list[int],
+    ) -> _Team:
+        timing = self._timing
+        fpu = timing.fpu
+        pooled = fpu.mapping == "dynamic"
+        width = max(members[-1].core + 1, machine.banks_rotate, machine.fpus_rotate)
+        specials: list[int] = []
+        special_of: dict[Program, int] = {}
+        extrapolated: list[int] = []
+        at, special_at, register_at, loop_at = ([0] * width for _ in range(4))
+        when = [NEVER] * width
+        registers = 0
+        for member, share, begin in zip(members, shares, begins, strict=True):
+            core = member.core
+            if share.program not in special_of:
+                special_of[share.program] = len(specials) // 3
+                specials += share.program.specials
+            at[core] = begin
+            when[core] = member.start_cycles + offsets[core] + int(trace[begin] >> CODE_BITS)
+            special_at[core] = special_of[share.program]
+            register_at[core] = registers
+            loop_at[core] = len(extrapolated) // 2
+            registers += share.program.registers
+            extrapolated += share.extrapolated
+        ints, zeros = engine.ints, engine.zeros
+        waited = zeros(COUNTERS * width)
+        served = zeros(4)
+        engine.advance(
+            ints(
+                (
+                    machine.banks_rotate,
+                    machine.fpus_rotate,
+                    fpu.interval_cycles,
+                    int(pooled),
+                    fpu.divsqrt_interval_cycles,
+                )
+            ),
+            trace,
+            ints(at),
+            ints(when),
+            ints([core % fpu.count if fpu.mapping == "static" else core for core in range(width)]),
+            ints(specials),
+            ints(special_at),
+            zeros(registers),
+            ints(register_at),
+            ints(extrapolated),
+            ints(loop_at),
+            zeros(COUNTERS * len(extrapolated) // 2),
+            waited,
+            zeros(timing.l1.banks),
+            zeros(fpu.count if pooled else max(fpu.count, width)),
+            zeros(timing.fpu.divsqrt_count),
+            zeros(DAYS),
+            ints(_CORE_OF),
+            ints(ports),
+            served,
+            zeros(3 * machine.banks + width + 2 if machine.dma_alternates else 0),
+        )
+        counted = [int(cycles) for cycles in waited]
+        costs = tuple(
+            [
+                _cost(share, counted[COUNTERS * member.core : COUNTERS * (member.core + 1)])
+                for member, share in zip(members, shares, strict=True)
+            ]
+        )
+        words_in, until_in, words_out, until_out = (int(number) for number in served)
+        if not ports:
+            return costs, None
+        inward, outward = (words_in, until_in), (words_out, until_out)
+        return costs, DmaService(inward if words_in else None, outward if words_out else None)
 
-    def _dma_ports(self, moved: dict[Traffic, list[int]], bank_free: list[int]) -> list[Iterator[int]]:
-        """Ports of the directions of `moved`, which count their words there."""
-        ports: list[Iterator[int]] = []
-        requester = MAX_CORES
-        for service in moved.values():
-            for _ in range(self._timing.dma.l1_bytes_per_cycle // self._timing.l1.word_bytes):
-                ports.append(_dma_port(requester, service, bank_free))
-                requester += 1
-        return ports
+
+def _loop_tables(plan: Plan) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The loops of a plan as `_Share` wants them."""
+    trips: list[int] = []
+    extrapolated: list[int] = []
+    for warm_up, measured, count in plan:
+        trips += (warm_up, warm_up + measured) if measured else (-1, max(0, warm_up))
+        extrapolated += (measured, count - warm_up - measured) if measured else (1, 0)
+    return tuple(trips), tuple(extrapolated)
 
 
-def _cost(fixed: _Fixed, outcome: _Outcome) -> CoreCost:
+def _cost(share: _Share, waited: list[int]) -> CoreCost:
     """A core's cost from what cannot change and what it waited."""
-    stalls = list(fixed[1])
-    _, banks, fpus, misaligned, load_use, multicycle, fpu_latency = outcome
-    for cause, waited in (
-        (BANK_CONFLICT, banks),
-        (FPU_STALL, fpus + fpu_latency),
-        (MISALIGNED, misaligned),
-        (LOAD_USE, load_use),
-        (MULTICYCLE, multicycle),
-    ):
-        stalls[cause] += round(waited / TIME_SCALE)
-    return core_cost(fixed[0], stalls)
-
-
-def _dma_port(requester: int, service: list[int], bank_free: list[int]) -> Iterator[int]:
-    """One L1 port of the DMA: takes the next word of its direction as soon as the last one is through.
-
-    `service` counts the words of the direction and holds the time at which the last one was through.
-    """
-    banks = len(bank_free)
-    time = 0
-    while True:
-        yield time + requester * (REQUESTERS + 1)
-        bank = service[0] % banks
-        service[0] += 1
-        time = max(time, bank_free[bank]) + TIME_SCALE
-        bank_free[bank] = time
-        service[1] = max(service[1], time)
-
-
-def _advance(heap: list[int], running: list[Iterator[int] | None], cores: int) -> None:
-    """Resume requesters in order of (time, number) until the last core has ended."""
-    if not cores:
-        return
-    heapify(heap)
-    resume = [run.__next__ if run is not None else None for run in running]
-    mask = REQUESTERS - 1
-    while True:
-        advance = resume[heap[0] & mask]
-        assert advance is not None
-        following = advance()
-        if following >= 0:
-            heapreplace(heap, following)
-            continue
-        heappop(heap)
-        cores -= 1
-        if not cores:
-            return
+    stalls = list(share.stalls)
+    banks, fpus, misaligned, load_use, multicycle, fpu_latency = waited
+    stalls[BANK_CONFLICT] += banks
+    stalls[FPU_STALL] += fpus + fpu_latency
+    stalls[MISALIGNED] += misaligned
+    stalls[LOAD_USE] += load_use
+    stalls[MULTICYCLE] += multicycle
+    return core_cost(share.instructions, stalls)

@@ -108,6 +108,7 @@ class DmaChannel(Module):
         self._tracer = tracer
         self._direction = Traffic.IN if to_l1 else Traffic.OUT
         self._known: dict[tuple[object, ...], tuple[int, EngineState]] = {}
+        self._bursts: dict[tuple[object, ...], list[tuple[int, int]]] = {}
 
     def reset(self) -> None:
         """Empty queue, idle engine."""
@@ -231,22 +232,24 @@ class DmaChannel(Module):
     def _run_command(self, served: _Served, pace: Pace | None) -> tuple[int, EngineState]:
         """(end of a command, state it leaves) if L1 keeps `pace`; times count from its ready cycle."""
         command, rules = served.entry.order.command, self._rules
-        key = (
+        shape = (
             command.line_bytes,
             command.lines,
             command.l1_address % rules.word_bytes,
             command.external_address % rules.burst_bytes if rules.aligned else 0,
             command.stride_bytes if rules.aligned else 0,
-            command.external_level,
-            served.before,
-            pace,
         )
+        key = (shape, command.external_level, served.before, pace)
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= _MAX_MEMOISED:
                 self._known.clear()
+            bursts = self._bursts.get(shape)
+            if bursts is None:
+                if len(self._bursts) >= _MAX_MEMOISED:
+                    self._bursts.clear()
+                bursts = self._bursts[shape] = bursts_of(command, rules)
             link = served.memory.link(to_l1=self.to_l1)
-            bursts = bursts_of(command, rules)
             known = run_command(bursts, served.before, rules, link, to_l1=self.to_l1, pace=pace)
             self._known[key] = known
         return known

@@ -43,6 +43,10 @@ class Op(IntEnum):
     """Set-up of a hardware loop (H)."""
     CSR = 14
     """Control and status register access (C)."""
+    LOAD_L2 = 15
+    """Load from beyond the cluster: L2 (R). The core stands still until the answer is there."""
+    STORE_L2 = 16
+    """Store beyond the cluster: L2 (W)."""
 
 
 FPU_OPS = frozenset({Op.FMA, Op.FMUL, Op.FP})

@@ -62,10 +62,18 @@ class Share(Progress):
         return tuple((word, cycles) for word, cycles in rounded.items() if cycles)
 
 
+def _waiting_for_code(cost: CoreCost, cycles: int) -> CoreCost:
+    """The cost of a core that waits `cycles` for its code on top of its price."""
+    stalls = dict(cost.stalls)
+    stalls["icache"] = stalls.get("icache", 0) + cycles
+    return CoreCost(cost.cycles + cycles, cost.instructions, tuple(stalls.items()))
+
+
 class KernelRun:
     """A kernel from the first start to the last end over its team.
 
-    `over` is notified at the last end. `starts` gives the start cycle of each core of the team. When the DMA
+    `over` is notified at the last end. `starts` gives the start cycle of each core of the team, `code_stalls`
+    the cycles by which a core takes longer than its price because its code is not in the caches. When the DMA
     traffic class changes, `retime` asks the pricer again; costs that do not differ change nothing.
     """
 
@@ -76,10 +84,12 @@ class KernelRun:
         team: TeamWork,
         starts: Mapping[int, int],
         traffic: Traffic,
+        code_stalls: Mapping[int, int] | None = None,
     ) -> None:
         self._env = env
         self._pricer = pricer
         self._team = team
+        self._code_stalls = code_stalls or {}
         self._cost = pricer.price(team, traffic)
         costs = self._by_core(self._cost)
         self.shares = {core: Share(start, costs[core]) for core, start in starts.items()}
@@ -115,13 +125,17 @@ class KernelRun:
         """Costs by core id; a price may list all cores or only those in the team."""
         members = [core for core, work in enumerate(self._team.cores) if work is not None]
         if len(cost.cores) == len(self._team.cores):
-            return {core: cost.cores[core] for core in members}
-        if len(cost.cores) == len(members):
-            return dict(zip(members, cost.cores, strict=True))
-        raise PulptrainError(
-            f"the pricer gave {len(cost.cores)} costs for a team of {len(members)} cores",
-            where=self._team.kernel,
-        )
+            found = {core: cost.cores[core] for core in members}
+        elif len(cost.cores) == len(members):
+            found = dict(zip(members, cost.cores, strict=True))
+        else:
+            raise PulptrainError(
+                f"the pricer gave {len(cost.cores)} costs for a team of {len(members)} cores",
+                where=self._team.kernel,
+            )
+        for core, cycles in self._code_stalls.items():
+            found[core] = _waiting_for_code(found[core], cycles)
+        return found
 
     def _set_alarm(self) -> None:
         end = self.end_cycles

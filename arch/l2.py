@@ -52,10 +52,8 @@ class ExternalMemory(Module):
         yield txn.response or self.env.timeout(txn.delay_cycles)
 
 
-def shared_l2(
-    parent: Module, timing: L2Timing, soc: Clock, cluster: Clock, burst_bytes: int
-) -> ExternalMemory:
-    """L2 with a read and a write channel of `link_bytes_per_cycle` each, in cycles of the SoC clock.
+def shared_l2_links(timing: L2Timing, soc: Clock, cluster: Clock, burst_bytes: int) -> tuple[Link, Link]:
+    """Read and write channel of L2, `link_bytes_per_cycle` wide each, in cycles of the SoC clock.
 
     A width of 0 puts no limit: then the L1 ports set the pace.
     """
@@ -67,9 +65,15 @@ def shared_l2(
             soc.cycles_in(latency_cycles, cluster), tuple(soc.cycles_in(count, cluster) for count in beats)
         )
 
-    storage = Storage("l2", timing.size_bytes)
-    read, write = link(timing.dma_read_latency_cycles), link(timing.dma_write_latency_cycles)
-    return ExternalMemory(parent, "l2", storage, read, write, full_duplex=True)
+    return link(timing.dma_read_latency_cycles), link(timing.dma_write_latency_cycles)
+
+
+def shared_l2(
+    parent: Module, timing: L2Timing, soc: Clock, cluster: Clock, burst_bytes: int
+) -> ExternalMemory:
+    """L2 with the channels of `shared_l2_links`."""
+    read, write = shared_l2_links(timing, soc, cluster, burst_bytes)
+    return ExternalMemory(parent, "l2", Storage("l2", timing.size_bytes), read, write, full_duplex=True)
 
 
 def hyper_bus_cycles(size_bytes: int, timing: L3Timing, peripheral: Clock, cluster: Clock) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -12,21 +11,18 @@ from configs.errors import RaceError
 from traces.events import Work
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Bytes of one memory touched by one access: `lines` lines of `line_bytes`, `stride_bytes` apart."""
+class Span(NamedTuple):
+    """Bytes of one memory touched by one access: `lines` lines of `line_bytes`, `stride_bytes` apart.
+
+    `end` is the address behind the last byte. Made by `span_of`.
+    """
 
     level: str
     address: int
+    end: int
     line_bytes: int
-    lines: int = 1
-    stride_bytes: int = 0
-    end: int = field(init=False, compare=False)
-    """Address behind the last byte."""
-
-    def __post_init__(self) -> None:
-        end = self.address + (self.lines - 1) * self.stride_bytes + self.line_bytes
-        object.__setattr__(self, "end", end)
+    lines: int
+    stride_bytes: int
 
     def overlaps(self, other: Span) -> bool:
         """Whether the two share a byte; lines are compared one by one where the hulls overlap."""
@@ -43,19 +39,25 @@ class Span:
         return self.address + self.stride_bytes * np.arange(self.lines, dtype=np.int64)
 
 
+def span_of(level: str, address: int, line_bytes: int, lines: int = 1, stride_bytes: int = 0) -> Span:
+    """The bytes of `lines` lines of `line_bytes`, `stride_bytes` apart, from `address` on."""
+    end = address + (lines - 1) * stride_bytes + line_bytes
+    return Span(level, address, end, line_bytes, lines, stride_bytes)
+
+
 def place_span(place: Place) -> Span:
     """The bytes of a place."""
-    return Span(place.level, place.address, place.size_bytes)
+    return span_of(place.level, place.address, place.size_bytes)
 
 
 def move_spans(command: Move) -> tuple[Span, Span]:
     """(bytes read, bytes written) of a command of the DMA or of the uDMA."""
     if isinstance(command, UdmaCommand):
-        l2 = Span("l2", command.l2_address, command.size_bytes)
-        l3 = Span("l3", command.l3_address, command.size_bytes)
+        l2 = span_of("l2", command.l2_address, command.size_bytes)
+        l3 = span_of("l3", command.l3_address, command.size_bytes)
         return (l3, l2) if command.to_l2 else (l2, l3)
-    near = Span("l1", command.l1_address, command.size_bytes)
-    far = Span(
+    near = span_of("l1", command.l1_address, command.size_bytes)
+    far = span_of(
         command.external_level,
         command.external_address,
         command.line_bytes,
@@ -103,7 +105,13 @@ class RaceDetector:
 
 
 def _shared(ours: tuple[Span, ...], theirs: tuple[Span, ...]) -> Span | None:
-    return next((span for span in ours for other in theirs if span.overlaps(other)), None)
+    for span in ours:
+        level, address, end = span.level, span.address, span.end
+        for other in theirs:
+            # The test of the hulls comes first: it is asked for every pair of accesses under way.
+            if address < other.end and other.address < end and level == other.level and span.overlaps(other):
+                return span
+    return None
 
 
 def _race(new: Access, old: Access, span: Span) -> RaceError:

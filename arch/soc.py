@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import simpy
@@ -9,6 +12,7 @@ from simpy.core import EmptySchedule
 
 from arch.clock import Clock
 from arch.cluster import Cluster
+from arch.code_caches import WARM
 from arch.effects import EffectLog, Effects
 from arch.fabric_controller import FabricController
 from arch.l2 import hyper_ram, shared_l2
@@ -40,7 +44,8 @@ class Soc(Module):
     """Fabric controller, cluster, L2, and HyperRAM behind the uDMA, built once and run any number of times.
 
     Simulated time starts at 0 in every run; memory contents stay. With `detect_races` False overlapping
-    accesses are simulated instead of refused, and show as NaN.
+    accesses are simulated instead of refused, and show as NaN. `code_start` says what the instruction caches
+    hold when a program begins: warm, steady or cold, see `arch.code_caches`.
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class Soc(Module):
         tracer: Tracer | None = None,
         *,
         detect_races: bool = True,
+        code_start: str = WARM,
     ) -> None:
         super().__init__(None, "soc")
         if isinstance(tracer, NullTracer):
@@ -63,7 +69,9 @@ class Soc(Module):
         l1 = Storage("l1", timing.l1.size_bytes)
         storages = {"l1": l1, "l2": l2.storage, "l3": l3.storage}
         self._effects = Effects(storages, lambda: int(self.env.now), detect_races=detect_races)
-        self.cluster = Cluster(self, timing, l1, {"l2": l2, "l3": l3}, pricer, self._effects, tracer)
+        self.cluster = Cluster(
+            self, timing, l1, {"l2": l2, "l3": l3}, pricer, self._effects, tracer, code_start
+        )
         self.fc = FabricController(self, "fc", timing.fc, soc_clock, clock, tracer)
         self.fc.mailbox.bind(self.cluster)
         self.cluster.master.completion.bind(self.fc)
@@ -71,7 +79,7 @@ class Soc(Module):
         self.udma.memory.bind(l3)
         self.cluster.master.udma.bind(self.udma)
         self.elaborate()
-        self._plan: tuple[EffectLog, ReplayPlan] | None = None
+        self._plans: list[tuple[EffectLog, ReplayPlan]] = []
 
     def load(self, place: Place, array: Array) -> None:
         """Copy an array into a memory. Raises `ShapeError` or `InputError`."""
@@ -100,13 +108,14 @@ class Soc(Module):
         step = env.step
         dma, udma = self.cluster.dma, self.udma
         try:
-            while notified.callbacks is not None:  # None once SimPy has processed the event
-                step()
-                events += 1
-            cycles = int(env.now)
-            while not (dma.idle and udma.idle):
-                step()
-                events += 1
+            with _no_garbage_collection():
+                while notified.callbacks is not None:  # None once SimPy has processed the event
+                    step()
+                    events += 1
+                cycles = int(env.now)
+                while not (dma.idle and udma.idle):
+                    step()
+                    events += 1
         except EmptySchedule:
             raise DeadlockError(int(env.now), self.waiting()) from None
         except PulptrainError as error:
@@ -119,6 +128,24 @@ class Soc(Module):
 
     def replay(self, effect_log: EffectLog) -> None:
         """Apply the recorded effects of a run again, in order and without simulating time."""
-        if self._plan is None or self._plan[0] is not effect_log:
-            self._plan = (effect_log, ReplayPlan(effect_log, self._effects.storages))
-        self._plan[1].run()
+        plan = next((plan for log, plan in self._plans if log is effect_log), None)
+        if plan is None:
+            plan = ReplayPlan(effect_log, self._effects.storages)
+            # Two programs may take turns: a mini-batch and the update.
+            self._plans = [*self._plans[-1:], (effect_log, plan)]
+        plan.run()
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Pause the search for reference cycles: a run makes few, and its growing log is walked for nothing.
+
+    Costs a third of the time of a run of many thousand events.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -20,10 +20,14 @@ FPU_MAPPINGS = ("private", "static", "dynamic")
 ARBITRATIONS = ("in_order", "rotating")
 """Who of several requesters of one cycle is served first."""
 
+DMA_ARBITRATIONS = ("queue", "alternate")
+"""How the DMA shares a bank with the cores: as one more core in the queue, or as a group with turns."""
+
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "fpu.mapping": FPU_MAPPINGS,
     "fpu.arbitration": ARBITRATIONS,
     "l1.arbitration": ARBITRATIONS,
+    "l1.dma_arbitration": DMA_ARBITRATIONS,
 }
 """Legal values of the parameters that are words."""
 
@@ -57,11 +61,15 @@ MINIMUM_BY_PATH: Mapping[str, int] = {
     "fpu.fma_cycles": 1,
     "fpu.latency_cycles": 1,
     "fpu.interval_cycles": 1,
+    # 0 stands for no unit: the cores divide in software.
+    "fpu.divsqrt_count": 0,
     "fpu.divsqrt_latency_cycles": 1,
     "fpu.divsqrt_interval_cycles": 1,
     "l2.core_access_cycles": 1,
     # 0 stands for a link without limit.
     "l2.link_bytes_per_cycle": 0,
+    # 0 stands for no L3 at all.
+    "l3.size_bytes": 0,
     "l1.master_stack_bytes": 0,
     "l1.worker_stack_bytes": 0,
 }
@@ -142,12 +150,13 @@ def with_options(
     cores: int | None = None,
     l1: str | int | None = None,
     l2: str | int | None = None,
+    l3: str | int | None = None,
     fpus: str | None = None,
     bank_conflicts: bool | str | None = None,
 ) -> SocTiming:
     """Return `soc` changed by the options of the command line; None leaves a value as it is.
 
-    `l1` and `l2` are sizes (bytes, or text like ``32KiB``), `fpus` is ``private``, ``N-static`` or
+    `l1`, `l2` and `l3` are sizes (bytes, or text like ``32KiB``), `fpus` is ``private``, ``N-static`` or
     ``N-dynamic``, `bank_conflicts` a bool or ``on``/``off``. Raises `ConfigError` naming the option, and
     `DoesNotFitError` when L1 cannot hold the stacks.
     """
@@ -162,6 +171,10 @@ def with_options(
         size_bytes = parse_bytes(l2, where="--l2")
         _check_value("l2.size_bytes", size_bytes, "B", "--l2")
         soc = dataclasses.replace(soc, l2=dataclasses.replace(soc.l2, size_bytes=size_bytes))
+    if l3 is not None:
+        size_bytes = parse_bytes(l3, where="--l3")
+        _check_value("l3.size_bytes", size_bytes, "B", "--l3")
+        soc = dataclasses.replace(soc, l3=dataclasses.replace(soc.l3, size_bytes=size_bytes))
     if fpus is not None:
         mapping, count = _parse_fpus(fpus, soc.cores)
         soc = dataclasses.replace(soc, fpu=dataclasses.replace(soc.fpu, mapping=mapping, count=count))

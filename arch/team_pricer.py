@@ -8,10 +8,12 @@ from typing import TypeVar
 
 from arch.contention import MAX_CORES, ClusterModel, Member
 from arch.isa import TeamWork
+from arch.nest_reader import NestReader
 from arch.pipeline import price_core
 from arch.pricing import CoreCost, DmaService, TeamCost, Traffic
-from arch.scoreboard import CROSSING, Nest, NestReader, Shape
+from arch.scoreboard import CROSSING, Nest, Shape
 from arch.timing import SocTiming
+from arch.window import PROCESS, EngineChoice
 from arch.window_plan import Window
 from arch.window_program import Machine
 from configs.errors import InputError
@@ -36,13 +38,17 @@ class TeamPricer:
     of the nests, trip counts, addresses and strides modulo one turn of the banks, cores, and traffic.
     """
 
-    def __init__(self, timing: SocTiming, window: Window | None = None) -> None:
+    def __init__(
+        self, timing: SocTiming, window: Window | None = None, engine: EngineChoice = PROCESS
+    ) -> None:
         self._timing = timing
-        self._reader = NestReader(timing.core, timing.fpu, timing.l1.word_bytes)
+        self._reader = NestReader(timing.core, timing.fpu, timing.l1.word_bytes, timing.l2.core_access_cycles)
         self._window = window if window is not None else Window()
-        self._cluster = ClusterModel(timing, self._window)
+        self._cluster = ClusterModel(timing, self._window, engine)
         self._alone: OrderedDict[_NestKey, CoreCost] = OrderedDict()
         self._together: OrderedDict[tuple[object, ...], TeamCost] = OrderedDict()
+        self._answers = 0
+        """Answers that were not found in a memo."""
         self._by_object: OrderedDict[tuple[int, Traffic], tuple[TeamWork, TeamCost]] = OrderedDict()
 
     def price(self, work: TeamWork, traffic: Traffic = Traffic.NONE) -> TeamCost:
@@ -55,8 +61,11 @@ class TeamPricer:
         known = self._by_object.get(object_key)
         if known is not None and known[0] is work:
             return known[1]
+        answers = self._answers
         cost = self._price(work, traffic)
-        _remember(self._by_object, object_key, (work, cost), OBJECT_ENTRIES)
+        if answers == self._answers:
+            # Asked before, so this work may come again; a search asks every work once, and need not keep it.
+            _remember(self._by_object, object_key, (work, cost), OBJECT_ENTRIES)
         return cost
 
     def _price(self, work: TeamWork, traffic: Traffic) -> TeamCost:
@@ -67,33 +76,37 @@ class TeamPricer:
                 cure="use fewer cores",
             )
         nests: dict[int, Nest] = {}
-        members = []
+        cores: list[tuple[int, Nest]] = []
         for core, core_work in enumerate(work.cores):
             if core_work is None:
                 continue
             nest = nests.get(id(core_work))
             if nest is None:
                 nest = nests[id(core_work)] = self._reader.read(core_work)
-            members.append(Member(core, nest))
-        machine = self._cluster.machine(tuple(members), traffic)
+            cores.append((core, nest))
+        machine = self._cluster.machine(cores, traffic)
         contended = machine.fpu_shared or machine.divsqrt_shared
-        if machine.banks_shared or (contended and len(members) > 1):
-            return self._price_together(work, self._with_starts(members), machine, traffic)
-        costs = {member.core: self._price_alone(member.nest) for member in members}
-        return _team_cost(work, costs)
+        if machine.banks_shared or (contended and len(cores) > 1):
+            return self._price_together(work, cores, machine, traffic)
+        return _team_cost(work, {core: self._price_alone(nest) for core, nest in cores})
 
-    def _with_starts(self, members: list[Member]) -> tuple[Member, ...]:
+    def _members(self, cores: list[tuple[int, Nest]], machine: Machine) -> tuple[Member, ...]:
         """Members with the skew of the fork: the master core works before or after its workers do."""
-        if len(members) == 1:
-            return tuple(members)
         unit = self._timing.event_unit
         master = unit.fork_master_cycles
         worker = unit.fork_push_cycles + unit.fork_worker_cycles
         first = min(master, worker)
-        return tuple(
-            Member(member.core, member.nest, (worker if member.core else master) - first)
-            for member in members
-        )
+        turn = machine.word_bytes * (machine.banks if machine.banks_shared else 1)
+        members = []
+        for core, nest in cores:
+            start = (worker if core else master) - first if len(cores) > 1 else 0
+            numbers = []
+            if machine.banks_shared or nest.shape.crosses:
+                for base, strides in nest.addresses:
+                    numbers.append(base % turn)
+                    numbers += [stride % turn for stride in strides]
+            members.append(Member(core, nest, start, tuple(numbers)))
+        return tuple(members)
 
     def _price_alone(self, nest: Nest) -> CoreCost:
         word = self._timing.l1.word_bytes
@@ -107,54 +120,41 @@ class TeamPricer:
         if cost is None:
             timing = self._timing
             cost = price_core(nest, timing.core, timing.fpu, timing.icache, word)
+            self._answers += 1
             _remember(self._alone, key, cost)
         return cost
 
     def _price_together(
-        self, work: TeamWork, members: tuple[Member, ...], machine: Machine, traffic: Traffic
+        self, work: TeamWork, cores: list[tuple[int, Nest]], machine: Machine, traffic: Traffic
     ) -> TeamCost:
-        turn = self._timing.l1.word_bytes * (self._timing.l1.banks if machine.banks_shared else 1)
+        members = self._members(cores, machine)
         key: tuple[object, ...] = (
             machine,
             traffic,
             len(work.cores),
             tuple(
-                (
-                    member.core,
-                    member.start_cycles,
-                    member.nest.shape,
-                    member.nest.trips,
-                    member.nest.code_bytes,
-                    tuple(
-                        [
-                            number % turn
-                            for base, strides in member.nest.addresses
-                            for number in (base, *strides)
-                        ]
-                    ),
-                )
-                for member in members
+                [
+                    (
+                        member.core,
+                        member.start_cycles,
+                        member.nest.shape,
+                        member.nest.trips,
+                        member.nest.code_bytes,
+                        member.numbers,
+                    )
+                    for member in members
+                ]
             ),
         )
         cost = self._together.get(key)
         if cost is None:
-            priced = [
-                self._cluster.price(_later(members, offsets), machine, traffic)
-                for offsets in self._window.starts
-            ]
-            costs = [mean_cost(cores) for cores in zip(*(cores for cores, _ in priced), strict=True)]
+            priced = self._cluster.price(members, machine, traffic, self._window.starts)
+            costs = [mean_cost(team) for team in zip(*(team for team, _ in priced), strict=True)]
             by_core = {member.core: core for member, core in zip(members, costs, strict=True)}
             cost = _team_cost(work, by_core, priced[0][1])
+            self._answers += 1
             _remember(self._together, key, cost)
         return cost
-
-
-def _later(members: tuple[Member, ...], offsets_cycles: tuple[int, ...]) -> tuple[Member, ...]:
-    """The same team, each core starting later by its offset."""
-    return tuple(
-        Member(member.core, member.nest, member.start_cycles + offsets_cycles[member.core])
-        for member in members
-    )
 
 
 def mean_cost(costs: Sequence[CoreCost]) -> CoreCost:

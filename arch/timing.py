@@ -42,6 +42,7 @@ class FpuTiming:
     latency_cycles: int
     interval_cycles: int
     divsqrt_count: int
+    """Iterative units of the cluster; 0 if there is none and each core divides in software."""
     divsqrt_latency_cycles: int
     divsqrt_interval_cycles: int
 
@@ -69,6 +70,8 @@ class L1Timing:
     bank_conflicts: bool
     arbitration: str
     """Oldest request first; of one cycle, in_order (lowest core) or rotating (the first moves on)."""
+    dma_arbitration: str
+    """Of cores and DMA ports at a bank: queue (one queue, oldest first) or alternate (groups take turns)."""
     master_stack_bytes: int
     worker_stack_bytes: int
 

@@ -2,13 +2,12 @@
 
 A window must execute millions of instructions a second, so everything that waiting cannot change is worked
 out once per shape: the stretch between two requests to a shared unit becomes one number. What remains are
-requests, loops, moving addresses, and operands that may or may not be there yet. `arch.window` executes it.
+requests, loops, addresses, and operands that may or may not be there yet. `arch.window_engine` executes it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 
 from arch.scoreboard import (
     BRANCH_STALL,
@@ -21,47 +20,31 @@ from arch.scoreboard import (
     MULTICYCLE,
     NO_UNIT,
     STALL_WORDS,
+    WHOLE_WORDS,
     Block,
     LoopNode,
     Shape,
     Step,
 )
+from arch.window_engine import (
+    ACCESS,
+    BRANCH,
+    EMIT,
+    END,
+    LOOP,
+    MARK,
+    MISALIGNED,
+    MULTIPLY,
+    NEXT,
+    OPERATION_FIELDS,
+    SET,
+    WAIT,
+    WAIT_FPU_LATENCY,
+    WAIT_LOAD_USE,
+    WAIT_MULTICYCLE,
+)
 
-COUNTERS = ("wb", "wf", "dx", "d0", "d1", "d3")
-"""Counted in the window: waiting for banks, for FPUs, misaligned accesses, and stalls whose length depends on
-the waiting before them (load_use, multicycle, fpu)."""
-
-_DYNAMIC = {LOAD_USE: 3, MULTICYCLE: 4, FPU_STALL: 5}
-
-
-class Code(IntEnum):
-    """Instructions of a window program.
-
-    Before each, a number of cycles goes by that nothing can change; the operands are said here.
-    """
-
-    END = 0
-    """The core has done its share."""
-    LOOP = 1
-    """loop, place of its NEXT: execute the segments of the window, or skip a loop without trips."""
-    MOVE = 2
-    """slot, loop: the address of the slot goes on by its stride in that loop."""
-    NEXT = 3
-    """loop, place of its first instruction, cycles of the closing branch, which falls through at the end."""
-    SET = 4
-    """register, cycles: its value comes that many cycles from now."""
-    CLEAR = 5
-    """register: nobody will have to wait for it."""
-    WAIT = 6
-    """register, counter: until its value is there."""
-    BRANCH = 7
-    """branch, numerator, denominator: taken in that share of its executions."""
-    ACCESS = 8
-    """slot, alignment, bytes: one bank, or two for an access that crosses a word."""
-    FPU = 9
-    """shared: start an operation; a private unit is only asked if it needs to recover."""
-    DIVSQRT = 10
-    """Start a division or square root."""
+_DYNAMIC = {LOAD_USE: WAIT_LOAD_USE, MULTICYCLE: WAIT_MULTICYCLE, FPU_STALL: WAIT_FPU_LATENCY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +53,15 @@ class Machine:
 
     `banks_shared`, `fpu_shared` and `divsqrt_shared` say whether another requester can be in the way.
     `banks_rotate` and `fpus_rotate` are the cores among which the priority of a cycle moves on, or 0 if the
-    lowest core always comes first.
+    lowest core always comes first. `dma_alternates`: at the banks the DMA ports as a group take turns with
+    the cores; otherwise, and where there is no DMA traffic, they queue like cores.
     """
 
     banks: int
     word_bytes: int
     banks_shared: bool
     banks_rotate: int
+    dma_alternates: bool
     fpu_mapping: str
     fpu_shared: bool
     fpus_rotate: int
@@ -91,6 +76,21 @@ class Machine:
         """Whether a unit that nobody shares can still be busy when its own core comes back."""
         return self.fpu_interval_cycles > 1 and self.fpu_mapping != "dynamic"
 
+    @property
+    def fpu_code(self) -> int:
+        """Code of an item that asks for the FPU; the codes below ask for the banks."""
+        return self.banks
+
+    @property
+    def divsqrt_code(self) -> int:
+        """Code of an item that asks for the div/sqrt unit."""
+        return self.banks + 1
+
+    @property
+    def first_special(self) -> int:
+        """Code of the first of `Program.specials`."""
+        return self.banks + 2
+
 
 @dataclass(frozen=True, slots=True)
 class StaticCost:
@@ -103,16 +103,30 @@ class StaticCost:
     """(numerator, denominator) of every branch that is taken in a share of its executions."""
 
 
-Operation = tuple[Code, int, int, int, int]
-"""Code, cycles before it, three operands."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """A window program, the number of its registers, and the static costs of its blocks."""
+    """A window program: flat tables for `arch.window_engine`, and the static costs of its blocks.
 
-    operations: tuple[Operation, ...]
+    `operations` are `OPERATION_FIELDS` numbers each: a kind, the cycles that go by before it, and
+    - LOOP: loop, place of the operation behind its NEXT;
+    - NEXT: loop, place of its first operation, cycles of the closing branch, which falls through at the end;
+    - EMIT: code of an item;
+    - BRANCH: branch, numerator, denominator: taken in that share of its executions;
+    - ACCESS: slot, alignment, bytes: one bank, or two for an access that crosses a word.
+
+    `specials` are (kind, x, y) of the items with a code above those of the units: MISALIGNED, then MARK and
+    MULTIPLY of every loop, then the others. `slots`, `moves` and `moves_from` are described at `lay_out`.
+    `items` bounds the items one execution emits under each path of loops.
+    """
+
+    operations: tuple[int, ...]
+    specials: tuple[int, ...]
+    slots: tuple[int, ...]
+    moves: tuple[int, ...]
+    moves_from: tuple[int, ...]
     registers: int
+    branches: int
+    items: tuple[tuple[tuple[int, ...], int], ...]
     static: tuple[StaticCost, ...]
 
 
@@ -127,8 +141,14 @@ class _Writer:
     def __init__(self, shape: Shape, machine: Machine) -> None:
         self._shape = shape
         self._machine = machine
-        self._out: list[Operation] = []
+        self._out: list[int] = []
         self._offset = 0
+        loops = len(shape.loops)
+        self._specials = [(MISALIGNED, machine.misaligned_stall_cycles, 0)]
+        self._specials += [(kind, loop, 0) for loop in range(loops) for kind in (MARK, MULTIPLY)]
+        self._codes = {special: index for index, special in enumerate(self._specials)}
+        self._items: dict[tuple[int, ...], int] = {}
+        self._path: tuple[int, ...] = ()
         self._pending: dict[int, tuple[int, int]] = {}
         self._dynamic: dict[tuple[int, int], int] = {}
         self._registers: dict[tuple[int, int], int] = {}
@@ -142,8 +162,46 @@ class _Writer:
 
     def write(self) -> Program:
         self._nodes(self._shape.body)
-        self._emit(Code.END)
-        return Program(tuple(self._out), len(self._registers), tuple(self._static))
+        self._path = ()
+        self._special(END)
+        slots, places = self._slots()
+        moves: list[int] = []
+        moves_from = [0]
+        for loop in self._shape.loops:
+            for slot, info in enumerate(self._shape.slots if slots else ()):
+                if loop.index in info.path:
+                    moves += (slot, places[slot] + 1 + info.path.index(loop.index))
+            moves_from.append(len(moves) // 2)
+        return Program(
+            tuple(self._out),
+            tuple(number for special in self._specials for number in special),
+            tuple(slots),
+            tuple(moves),
+            tuple(moves_from),
+            len(self._registers),
+            self._shape.branches,
+            tuple(self._items.items()),
+            tuple(self._static),
+        )
+
+    def _slots(self) -> tuple[list[int], list[int]]:
+        """The table of slots, and the place of each base among the numbers (base, strides) of all slots.
+
+        Both are empty if no address matters.
+        """
+        if not (self._machine.banks_shared or self._shape.crosses):
+            return [], []
+        word, banks = self._machine.word_bytes, self._machine.banks
+        table: list[int] = []
+        places: list[int] = []
+        place = 0
+        for info in self._shape.slots:
+            places.append(place)
+            behind = place + 1 + len(info.path)
+            whole = info.alignment == WHOLE_WORDS
+            table += (place, behind, word, banks) if whole else (place, behind, 1, word * banks)
+            place = behind
+        return table, places
 
     def _boundary_registers(self, blocks: tuple[Block, ...]) -> set[tuple[int, int]]:
         """(register, cause) that can be pending when a block ends and are read early in one."""
@@ -162,9 +220,23 @@ class _Writer:
                 read_early.update(step.srcs)
         return {(register, cause) for register, cause in left if register in read_early}
 
-    def _emit(self, code: Code, first: int = 0, second: int = 0, third: int = 0) -> None:
-        self._out.append((code, self._offset, first, second, third))
+    def _operation(self, kind: int, first: int = 0, second: int = 0, third: int = 0) -> None:
+        self._out += (kind, self._offset, first, second, third)
         self._offset = 0
+
+    def _count(self, path: tuple[int, ...], items: int) -> None:
+        self._items[path] = self._items.get(path, 0) + items
+
+    def _emit(self, code: int) -> None:
+        self._operation(EMIT, code)
+        self._count(self._path, 1)
+
+    def _special(self, kind: int, x: int = 0, y: int = 0) -> None:
+        special = (kind, x, y)
+        if special not in self._codes:
+            self._codes[special] = len(self._specials)
+            self._specials.append(special)
+        self._emit(self._machine.first_special + self._codes[special])
 
     def _register(self, register: int, cause: int) -> int:
         return self._registers.setdefault((register, cause), len(self._registers))
@@ -179,17 +251,14 @@ class _Writer:
     def _loop(self, loop: LoopNode) -> None:
         stall = loop.closing * self._machine.branch_taken_stall_cycles
         start = len(self._out)
-        self._emit(Code.LOOP)
-        before = self._out[start][1]
+        self._operation(LOOP, loop.index)
+        self._count(loop.path, 2)
         self._nodes(loop.body)
-        self._offset += stall
-        for slot, info in enumerate(self._shape.slots):
-            if loop.index in info.path:
-                self._emit(Code.MOVE, slot, loop.index)
-        self._out[start] = (Code.LOOP, before, loop.index, len(self._out), 0)
-        self._emit(Code.NEXT, loop.index, start + 1, stall)
+        self._operation(NEXT, loop.index, start + OPERATION_FIELDS, stall)
+        self._out[start + 3] = len(self._out)
 
     def _block(self, block: Block) -> None:
+        self._path = block.path
         stalls = [0] * len(STALL_WORDS)
         fractions: list[tuple[int, int]] = []
         self._dynamic = dict.fromkeys(self._boundary, self._reach - 1)
@@ -201,7 +270,7 @@ class _Writer:
             if step.dst >= 0:
                 for entry in [entry for entry in self._dynamic if entry[0] == step.dst]:
                     if self._dynamic[entry] > position:
-                        self._emit(Code.CLEAR, self._register(*entry))
+                        self._special(SET, self._register(*entry), 0)
                     del self._dynamic[entry]
                 self._pending[step.dst] = (self._offset + rule.result_cycles, rule.result_cause)
             self._offset += rule.occupancy_cycles
@@ -210,7 +279,7 @@ class _Writer:
             if step.branch >= 0:
                 fractions.append(step.taken)
                 self._anchor(position, 0)
-                self._emit(Code.BRANCH, step.branch, numerator, denominator)
+                self._operation(BRANCH, step.branch, numerator, denominator)
             elif numerator:
                 self._offset += self._machine.branch_taken_stall_cycles
                 stalls[BRANCH_STALL] += self._machine.branch_taken_stall_cycles
@@ -218,9 +287,9 @@ class _Writer:
         for register, (ready, cause) in self._pending.items():
             if (register, cause) in self._boundary:
                 if ready > end:
-                    self._emit(Code.SET, self._register(register, cause), ready - end)
+                    self._special(SET, self._register(register, cause), ready - end)
                 elif self._reach > 1:
-                    self._emit(Code.CLEAR, self._register(register, cause))
+                    self._special(SET, self._register(register, cause), 0)
         self._static.append(StaticCost(block.path, len(block.steps), tuple(stalls), tuple(fractions)))
 
     def _sources(self, step: Step, position: int, stalls: list[int]) -> None:
@@ -234,14 +303,14 @@ class _Writer:
             for (candidate, cause), last in list(self._dynamic.items()):
                 if candidate == register and position <= last:
                     self._anchor(position, 0)
-                    self._emit(Code.WAIT, self._register(register, cause), _DYNAMIC[cause])
+                    self._special(WAIT, self._register(register, cause), _DYNAMIC[cause])
 
     def _anchor(self, position: int, gap: int) -> None:
         """Before a request: results that may still be pending `gap` cycles on become registers."""
         now = self._offset
         for register, (ready, cause) in self._pending.items():
             if ready > now + gap:
-                self._emit(Code.SET, self._register(register, cause), ready - now)
+                self._special(SET, self._register(register, cause), ready - now)
                 self._dynamic[(register, cause)] = position + self._reach
         self._pending = {}
 
@@ -256,11 +325,12 @@ class _Writer:
             alignment = self._shape.slots[step.slot].alignment
             if machine.banks_shared or alignment == CROSSING:
                 self._anchor(position, 1)
-                self._emit(Code.ACCESS, step.slot, alignment, step.width_bytes)
+                self._operation(ACCESS, step.slot, alignment, step.width_bytes)
+                self._count(self._path, 3 if alignment == CROSSING else 1)
         elif unit == FPU_UNIT:
             if machine.fpu_shared or machine.fpu_recovers:
                 self._anchor(position, 1)
-                self._emit(Code.FPU, int(machine.fpu_shared))
+                self._emit(machine.fpu_code)
         elif unit == DIVSQRT_UNIT and machine.divsqrt_shared:
             self._anchor(position, 1)
-            self._emit(Code.DIVSQRT)
+            self._emit(machine.divsqrt_code)

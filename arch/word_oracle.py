@@ -35,6 +35,7 @@ class _Request:
 
     time: int
     rank: int
+    dma: bool
     granted: simpy.Event
 
 
@@ -42,13 +43,24 @@ class _Arbiter:
     """`units` equal units behind one queue: each cycle the oldest requests get the free units.
 
     `rotate` is the number of cores among which the priority moves on every cycle, 0 for lowest number first.
+    With `alternate` a flag that turns with every grant picks cores or DMA first if both groups have requests.
     """
 
-    def __init__(self, env: simpy.Environment, units: int, interval_cycles: int, rotate: int) -> None:
+    def __init__(
+        self,
+        env: simpy.Environment,
+        units: int,
+        interval_cycles: int,
+        rotate: int,
+        *,
+        alternate: bool = False,
+    ) -> None:
         self._env = env
         self._free_from = [0] * units
         self._interval = interval_cycles
         self._rotate = rotate
+        self._alternate = alternate
+        self._dma_first = False
         self._waiting: list[_Request] = []
         self._decision: int = -1
 
@@ -60,7 +72,7 @@ class _Arbiter:
         if self._rotate and master < _DMA_MASTER:
             first = now % self._rotate
             rank = master - first if master >= first else master - first + self._rotate
-        self._waiting.append(_Request(now, rank, granted))
+        self._waiting.append(_Request(now, rank, master >= _DMA_MASTER, granted))
         self._decide_in(0)
         return granted
 
@@ -78,13 +90,19 @@ class _Arbiter:
         now = int(self._env.now)
         if self._decision == now:
             self._decision = -1
-        self._waiting.sort(key=lambda request: (request.time, request.rank))
         for unit, free_from in enumerate(self._free_from):
             if self._waiting and free_from <= now:
                 self._free_from[unit] = now + self._interval
-                self._waiting.pop(0).granted.succeed()
+                winner = min(self._waiting, key=self._place)
+                self._waiting.remove(winner)
+                self._dma_first = not self._dma_first
+                winner.granted.succeed()
         if self._waiting:
             self._decide_in(1)
+
+    def _place(self, request: _Request) -> tuple[bool, int, int]:
+        other_group_first = self._alternate and request.dma != self._dma_first
+        return other_group_first, request.time, request.rank
 
 
 @dataclass(slots=True)
@@ -128,7 +146,8 @@ class WordOracle:
         fpu = timing.fpu
         turn = {"in_order": 0, "rotating": timing.cores}
         banks_turn, fpus_turn = turn[timing.l1.arbitration], turn[fpu.arbitration]
-        self._banks = [_Arbiter(env, 1, 1, banks_turn) for _ in range(timing.l1.banks)]
+        turns = {"queue": False, "alternate": True}[timing.l1.dma_arbitration]
+        self._banks = [_Arbiter(env, 1, 1, banks_turn, alternate=turns) for _ in range(timing.l1.banks)]
         pools = {"dynamic": [fpu.count], "static": [1] * fpu.count}.get(fpu.mapping, [1] * len(work.cores))
         self._fpus = [_Arbiter(env, units, fpu.interval_cycles, fpus_turn) for units in pools]
         self._divsqrt = _Arbiter(env, fpu.divsqrt_count, fpu.divsqrt_interval_cycles, fpus_turn)
@@ -245,24 +264,30 @@ class WordOracle:
             busy, word = (fpu.fma_cycles - 1 if node.op is Op.FMA else 0), "fpu"
             late = max(0, fpu.latency_cycles - 1 - busy)
         elif node.op is Op.FDIV:
-            yield from self._wait(core, "fpu", self._divsqrt.request(number))
-            busy, word = fpu.divsqrt_latency_cycles - 1, "fpu"
+            busy = fpu.divsqrt_latency_cycles - 1
+            if fpu.divsqrt_count:
+                yield from self._wait(core, "fpu", self._divsqrt.request(number))
+                word = "fpu"
         elif node.op in (Op.MUL, Op.MULH):
             busy = (rules.mul_cycles if node.op is Op.MUL else rules.mulh_cycles) - 1
             late = rules.mul_dependent_stall_cycles
-        elif node.op is Op.DIV:
-            busy = rules.div_cycles - 1
+        elif node.op in (Op.LOAD_L2, Op.STORE_L2):
+            busy, word = self._timing.l2.core_access_cycles - 1, "l2_access"
+            late = rules.load_use_stall_cycles if node.op is Op.LOAD_L2 else 0
         elif node.op is Op.JUMP:
             busy, word = rules.jump_stall_cycles, "branch"
-        elif node.op is Op.CSR:
-            busy = rules.csr_cycles - 1
-        elif node.op is Op.HWLOOP:
-            busy = max(0, rules.hwloop_setup_cycles - 1)
+        elif node.op in (Op.DIV, Op.CSR, Op.HWLOOP):
+            whole = {
+                Op.DIV: rules.div_cycles,
+                Op.CSR: rules.csr_cycles,
+                Op.HWLOOP: rules.hwloop_setup_cycles,
+            }
+            busy = max(0, whole[node.op] - 1)
         core.instructions += 1
         yield self._env.timeout(1)
         yield from self._lose(core, word, busy)
         if node.dst >= 0:
-            core.ready[node.dst] = (int(self._env.now) + late, word)
+            core.ready[node.dst] = (int(self._env.now) + late, "load_use" if word == "l2_access" else word)
 
     def _access(
         self,

@@ -1,9 +1,11 @@
 """Parameters of a SoC: a tree of values, each with unit, description and source, per timing profile.
 
-A file holds ``name``, ``description`` and ``parameters``, a tree of groups whose leaves are mappings with
-the keys of `LEAF_KEYS`. ``value``, ``source`` and ``assumed`` may give one entry per timing profile
+A file holds ``name``, ``description``, ``codegen`` (what the compiler makes of kernels for its cores, unless
+the user says otherwise; optional) and ``parameters``, a tree of groups whose leaves are mappings with the
+keys of `LEAF_KEYS`. ``value``, ``source`` and ``assumed`` may give one entry per timing profile
 (``value: {rtl: 1, gvsoc: 2}``). With ``base: NAME`` a file changes only ``value``, ``source`` and
-``assumed`` of parameters of another file; a new value always needs its own source.
+``assumed`` of parameters of another file; a new value always needs its own source. ``codegen`` is that of
+the base, or `DEFAULT_CODEGEN`, unless the file names one.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -45,6 +48,9 @@ UNITS: Mapping[str, str] = {
 LEAF_KEYS = ("value", "unit", "description", "source", "assumed")
 OVERRIDE_KEYS = ("value", "source", "assumed")
 PROFILED_KEYS = OVERRIDE_KEYS
+
+DEFAULT_CODEGEN = "clang-xpulp"
+"""Codegen profile of a SoC file that names none and has no base: PULP cores."""
 
 _FLAGS = {
     "on": True,
@@ -88,6 +94,7 @@ class ParameterTree(Mapping[str, Parameter]):
     description: str
     profile: str
     file: str
+    codegen: str
     parameters: Mapping[str, Parameter]
 
     def __getitem__(self, path: str) -> Parameter:
@@ -110,6 +117,7 @@ class _Header(Schema):
     description: str
     parameters: dict[str, Any]
     base: str | None = None
+    codegen: str | None = None
 
 
 class _Leaf(Schema):
@@ -147,7 +155,7 @@ def load_parameters(
         raise ConfigError(
             f"unknown timing profile '{profile}'", where="--timing", cure=suggestion(profile, PROFILES)
         )
-    tree = _read(name_or_path, None, ())[profile]
+    tree = _trees(name_or_path)[profile]
     changed = dict(tree.parameters)
     for path, text in (overrides or {}).items():
         where = f"--set {path}={text}"
@@ -157,6 +165,21 @@ def load_parameters(
         value = _value(text, old.unit, path, where)
         changed[path] = replace(old, value=value, source="set by the user", assumed=False, where=where)
     return replace(tree, parameters=MappingProxyType(changed))
+
+
+def default_codegen(name_or_path: str | Path) -> str:
+    """The codegen profile a SoC file names for its cores. Raises `ConfigError` like `load_parameters`."""
+    return _trees(name_or_path)[PROFILES[0]].codegen
+
+
+def _trees(name_or_path: str | Path) -> dict[str, ParameterTree]:
+    """The trees of a SoC file by profile; installed files are read once."""
+    return _read(name_or_path, None, ()) if is_path(name_or_path) else _installed(str(name_or_path))
+
+
+@cache
+def _installed(name: str) -> dict[str, ParameterTree]:
+    return _read(name, None, ())
 
 
 def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]) -> dict[str, ParameterTree]:
@@ -177,6 +200,7 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
             if error.where is not None:
                 raise
             raise ConfigError(error.message, where=top["base"].where, cure=error.cure) from None
+    codegen = header.codegen or (base[PROFILES[0]].codegen if base else DEFAULT_CODEGEN)
     trees: dict[str, ParameterTree] = {}
     for profile in PROFILES:
         found = dict(base[profile].parameters) if base else {}
@@ -192,7 +216,7 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
                 )
             found[path] = _override(found[path], leaf, profile)
         trees[profile] = ParameterTree(
-            header.name, header.description, profile, node.file, MappingProxyType(found)
+            header.name, header.description, profile, node.file, codegen, MappingProxyType(found)
         )
     return trees
 

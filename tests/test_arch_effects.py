@@ -14,7 +14,7 @@ from soc_fixture import FixedPricer, Script, elementwise, read, run, soc_timing,
 from arch.effects import EffectLog
 from arch.memory import Storage
 from arch.program import Action, Command, Compute, Effect, Place, Program, Release
-from arch.races import Span
+from arch.races import Span, span_of
 from arch.soc import Soc
 from configs.errors import InputError, RaceError, ShapeError
 from traces.events import Work
@@ -244,7 +244,7 @@ def test_a_hundred_actions_replay_in_three_milliseconds() -> None:
 
 
 SPANS = st.builds(
-    lambda address, line, lines, gap: Span("l2", address, line, lines, line + gap if lines > 1 else 0),
+    lambda address, line, lines, gap: span_of("l2", address, line, lines, line + gap if lines > 1 else 0),
     st.integers(0, 60),
     st.integers(1, 9),
     st.integers(1, 6),

@@ -13,7 +13,7 @@ from arch_pricing_cases import GVSOC_CORE, ICACHE, PRIVATE_FPU, ins
 from arch.code_fetch import cold_stall_cycles
 from arch.fetch_oracle import pass_stall_cycles
 from arch.isa import CoreWork, Op
-from arch.scoreboard import NestReader
+from arch.nest_reader import NestReader
 
 MEASURED = Path(__file__).parent.parent / "measured" / "icache.csv.gz"
 CALLER_LINES = 4
@@ -36,7 +36,7 @@ def passes(lines: int) -> list[float]:
 
 def test_the_first_call_fetches_every_line_from_l2():
     """cold_iter0_max, exact for every size and number of cores."""
-    reader = NestReader(GVSOC_CORE, PRIVATE_FPU, 4)
+    reader = NestReader(GVSOC_CORE, PRIVATE_FPU, 4, 15)
     for row in rows():
         nops = int(row["n_nops"])
         nest = reader.read(CoreWork((ins(Op.ALU),) * nops))

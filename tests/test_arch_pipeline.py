@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from arch.code_fetch import private_miss_share, refill_stall_cycles
 from arch.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWork
+from arch.nest_reader import NestReader
 from arch.pricing import CoreCost
-from arch.scoreboard import NestReader
 from arch.team_pricer import TeamPricer
 from arch.word_oracle import WordOracle
 from configs.errors import InputError
@@ -65,6 +65,23 @@ def test_multiplication_blocks_and_its_product_comes_a_cycle_later():
 
 def test_division_on_the_fpu_blocks_for_its_latency():
     assert cost(ins(Op.FDIV, 1), ins(Op.FDIV, 2)) == CoreCost(28, 2, (("fpu", 26),))
+
+
+def test_without_a_division_unit_each_core_divides_for_itself():
+    software = dataclasses.replace(PRIVATE_FPU, divsqrt_count=0, divsqrt_latency_cycles=60)
+    team = TeamWork("div", (CoreWork((ins(Op.FDIV, 1), ins(Op.FDIV, 2))),) * 8)
+    costs = TeamPricer(soc(fpu=software)).price(team).cores
+    assert costs == (CoreCost(120, 2, (("multicycle", 118),)),) * 8
+    assert WordOracle(soc(fpu=software)).price(team, (0,) * 8).cores == costs
+
+
+def test_an_access_to_l2_blocks_the_core_and_its_value_comes_a_cycle_later():
+    """15 cycles each on GVSoC; like a load from L1 it cannot be used by the very next instruction."""
+    assert cost(ins(Op.LOAD_L2, 1), ins(Op.ALU)) == CoreCost(16, 2, (("l2_access", 14),))
+    assert cost(ins(Op.LOAD_L2, 1), ins(Op.ALU, 2, 1)) == CoreCost(
+        17, 2, (("load_use", 1), ("l2_access", 14))
+    )
+    assert cost(ins(Op.STORE_L2, -1, 1), ins(Op.STORE_L2, -1, 1)) == CoreCost(30, 2, (("l2_access", 28),))
 
 
 def test_a_loop_without_trips_is_skipped():
@@ -126,7 +143,7 @@ def test_a_million_iterations_cost_no_more_than_a_few():
 
 
 def test_shapes_are_shared_between_works_that_differ_in_numbers_only():
-    reader = NestReader(GVSOC_CORE, PRIVATE_FPU, 4)
+    reader = NestReader(GVSOC_CORE, PRIVATE_FPU, 4, 15)
     shapes = {id(reader.read(matmul_nest(rows, 9, 6, core)).shape) for rows in (1, 5) for core in (0, 3)}
     assert len(shapes) == 1
 

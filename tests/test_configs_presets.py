@@ -34,9 +34,9 @@ FIGURES = {
     "gap9": (8, 4, "dynamic", 1, 128, 16, 1536, 370, 370, 370),
     "siracusa": (8, 4, "dynamic", 1, 256, 16, 2048, 360, 360, 150),
     "mr-wolf": (8, 2, "dynamic", 1, 64, 16, 512, 350, 450, 100),
-    "pulp-cluster-2025": (8, 8, "private", 1, 128, 16, 1000, 50, 50, 50),
+    "pulp-cluster-2025": (8, 8, "private", 0, 128, 16, 1000, 50, 50, 50),
     "pulpissimo": (1, 1, "private", 1, 512, 4, 512, 50, 50, 50),
-    "stm32l4": (1, 1, "private", 1, 128, 1, 128, 80, 80, 80),
+    "stm32l4": (1, 1, "private", 1, 320, 1, 320, 80, 80, 80),
 }
 """Cores, FPUs, their mapping (rtl), div/sqrt units, L1 KiB, banks, L2 KiB, cluster/SoC/peripheral MHz."""
 
@@ -45,7 +45,7 @@ RECALLED = {
     "gap9": {"fpu.count", "l1.banks", "dma.outstanding_bursts"},
     "siracusa": {"fpu.count", "clock.soc_hz", "clock.peripheral_hz"},
     "mr-wolf": {"fpu.count", "l1.banks", "clock.cluster_hz", "clock.soc_hz"},
-    "pulp-cluster-2025": {"fpu.divsqrt_count", "l2.size_bytes", "clock.cluster_hz"},
+    "pulp-cluster-2025": {"fpu.divsqrt_latency_cycles", "l2.size_bytes", "clock.cluster_hz"},
     "pulpissimo": {"clock.cluster_hz", "fpu.latency_cycles"},
     "stm32l4": {"core.branch_taken_stall_cycles", "icache.private_refill_stall_cycles"},
 }
@@ -227,13 +227,14 @@ def test_list_socs_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "socs"]) == 0
     header, *lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(NAMES)
-    titles = ["name", "cores", "FPUs", "div", "L1", "L2", "L3", "MHz", "assumed", "description"]
+    titles = ["name", "cores", "FPUs", "div", "L1", "L2", "L3", "MHz", "codegen", "assumed", "description"]
     assert header.split() == titles
     shown = {line.split()[0]: " ".join(line.split()[1:]) for line in lines}
     tree = load_parameters("mr-wolf", "rtl")
-    figures = f"8 2 dynamic 1 64 KiB x16 512 KiB 8 MiB 350/450/100 {len(tree.assumed)}/{len(tree)}"
-    assert shown["mr-wolf"] == f"{figures} {tree.description}"
-    assert shown["stm32l4"].startswith("1 1 private 1 128 KiB x1 128 KiB none 80/80/80 ")
+    figures = "8 2 dynamic 1 64 KiB x16 512 KiB 8 MiB 350/450/100 clang-xpulp"
+    assumed = f"{len(tree.assumed)}/{len(tree)}"
+    assert shown["mr-wolf"] == f"{figures} {assumed} {tree.description}"
+    assert shown["stm32l4"].startswith("1 1 private 1 320 KiB x1 320 KiB none 80/80/80 cortex-m4f ")
 
 
 def test_list_socs_refuses_an_unknown_profile(capsys: pytest.CaptureFixture[str]) -> None:

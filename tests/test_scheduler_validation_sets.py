@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -48,34 +47,6 @@ def test_kernels_beside_transfers_are_met(name: str) -> None:
     """The sample of the committed figures; the page has all rows."""
     assert FIGURES[name]["mape_percent"] <= 8
     assert FIGURES[name]["cases"] == 24
-
-
-def test_every_micro_row_is_predicted_or_tested_elsewhere_or_named_as_not_modelled() -> None:
-    rows = micro.read_rows(MEASURED / "micro.csv.gz")
-    predicted = micro.predict(rows)
-    elsewhere = sum(row["group"] in micro.TESTED_ELSEWHERE for row in rows)
-    left_out = sum(micro.not_modelled(row) is not None for row in rows)
-    assert len(predicted) + elsewhere + left_out == len(rows)
-    known = {row["group"] for row in rows} | {row["name"] for row in rows}
-    assert {name for names in micro.NOT_MODELLED.values() for name in names} <= known
-
-
-def test_micro_rows_of_one_core_are_near_and_those_of_several_nearly_all() -> None:
-    predicted = micro.predict(micro.read_rows(MEASURED / "micro.csv.gz"))
-    far = Counter(row.group for row in predicted if not row.within)
-    assert far["cluster_pe0"] == 0
-    assert sum(far.values()) <= 0.02 * len(predicted)
-
-
-def test_a_micro_row_is_near_by_share_or_by_half_a_cycle() -> None:
-    def row(cores: int, operations: int, measured: float, predicted: float) -> micro.MicroRow:
-        return micro.MicroRow("g", "n", cores, operations, measured, predicted)
-
-    assert row(1, 64, 100.0, 105.0).within
-    assert not row(1, 64, 100.0, 105.1).within
-    assert row(1, 64, 1.0, 1.5).within
-    assert not row(1, 64, 1.0, 1.6).within
-    assert not row(8, 10, 1.0, 2.0).within
 
 
 def matmul(

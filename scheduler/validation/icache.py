@@ -7,7 +7,7 @@ from functools import cache
 from arch.code_fetch import cold_stall_cycles
 from arch.fetch_oracle import pass_stall_cycles
 from arch.isa import CoreWork, Instruction, Op
-from arch.scoreboard import NestReader
+from arch.nest_reader import NestReader
 from arch.soc_config import load_soc
 from arch.timing import SocTiming
 from scheduler.validation.cases import Case, Column
@@ -38,7 +38,7 @@ def _machine() -> SocTiming:
 def predict_cold(case: Case) -> Prediction:
     """The first call: every line comes from L2."""
     timing, instructions = _machine(), case.number("n_nops")
-    reader = NestReader(timing.core, timing.fpu, timing.l1.word_bytes)
+    reader = NestReader(timing.core, timing.fpu, timing.l1.word_bytes, timing.l2.core_access_cycles)
     nest = reader.read(CoreWork((Instruction(Op.ALU),) * instructions))
     return Prediction(instructions + cold_stall_cycles(nest, timing.icache))
 

@@ -1,8 +1,10 @@
 """Measured set micro: single instructions, loops, shared FPUs and bank patterns, per operation.
 
-Rows that run instructions on cluster cores are predicted by the pricer. Rows of the event unit and of the
-offload are tested event by event with their modules (tests/test_arch_sync.py), not here. `NOT_MODELLED` says
-which rows have no model, and why; every row of the file is in exactly one of the three.
+Rows that run instructions are predicted by the pricer: on cluster cores, and on the fabric controller, which
+has the pipeline of a cluster core and an FPU of its own and for which the memory next to it is what L1 is to
+them. Rows of the event unit and of the offload are tested event by event with their modules
+(tests/test_arch_sync.py), not here. `NOT_MODELLED` says which rows have no model, and why; every row of the
+file is in exactly one of the three. `DEVIATIONS` are the rows that are farther off than asked.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import gzip
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -37,6 +39,8 @@ _READ = _ins(_LOAD, 1, stream=0)
 _USE = _ins(_ALU, 2, 1)
 _POST = _ins(_LOAD, 1, 2, stream=0)
 _TAKEN = _ins(Op.BRANCH, taken=1.0)
+_READ_L2 = _ins(Op.LOAD_L2, 1)
+_WRITE_L2 = _ins(Op.STORE_L2, -1, 1)
 
 OPERATIONS: dict[str, tuple[Instruction, ...]] = {
     "nop": (_ins(_ALU),),
@@ -75,8 +79,16 @@ OPERATIONS: dict[str, tuple[Instruction, ...]] = {
     "lw_sw_copy_L1 (lw;sw dep)": (_READ, _ins(_STORE, -1, 1, stream=0)),
     "lw_nop_use_L1": (_READ, _ins(_ALU), _USE),
     "lw_misaligned_L1": (_ins(_LOAD, 1, stream=1),),
+    "lw_indep_L2": (_READ_L2,),
+    "lw_chase_L2": (_ins(Op.LOAD_L2, 1, 1),),
+    "lw_use_L2 (lw+add)": (_READ_L2, _USE),
+    "sw_L2": (_WRITE_L2,),
+    "lw_EU_demux_status": (_READ,),
+    "sw_EU_demux_mask_or": (_ins(_STORE, -1, 1, stream=0),),
+    "lw_DMA_demux_status": (_READ,),
 }
-"""Group cluster_pe0: the operation, repeated n times on one core."""
+"""Group cluster_pe0: the operation, repeated n times on one core. A core reaches event unit and DMA through a
+port of its own, in the time of L1."""
 
 
 def _hardware_loop(trips: int, *body: Instruction) -> tuple[Node, ...]:
@@ -95,6 +107,10 @@ LOOPS: dict[str, tuple[Node, ...]] = {
     ),
 }
 """Group cluster_pe0: a loop of n iterations on one core."""
+
+FABRIC_CONTROLLER = ("fc", "fc_L2priv")
+"""Groups of the fabric controller. Names that say L2 are its own memory, names that say L1 are the cluster's
+in group fc, and its own again in group fc_L2priv."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,21 +151,55 @@ SHARED: dict[str, Shared] = {
     "sw_seq_off_0": Shared((_WRITE,), 0, 4),
     "sw_seq_off_1024B": Shared((_WRITE,), 1024, 4),
     "copy_lw_sw_off_256B": Shared((_READ, _ins(_STORE, -1, 1, stream=1)), 256, 4),
+    "L2_lw_same": Shared((_READ_L2,)),
+    "L2_lw_off_4B": Shared((_READ_L2,)),
+    "L2_lw_off_64B": Shared((_READ_L2,)),
+    "L2_sw_off_4B": Shared((_WRITE_L2,)),
 }
 """Groups multi_max and multi_min: the slowest and the fastest core."""
 
 NOT_MODELLED: dict[str, tuple[str, ...]] = {
-    "the fabric controller runs no kernel, it only offloads": ("fc", "fc_L2priv"),
-    "cores reach L2 through the DMA only": (
-        *("lw_indep_L2", "lw_chase_L2", "lw_use_L2 (lw+add)", "sw_L2"),
-        *("L2_lw_same", "L2_lw_off_4B", "L2_lw_off_64B", "L2_sw_off_4B"),
-    ),
-    "registers of peripherals are part of the fork, barrier and DMA constants": (
-        *("lw_cl_timer_periph", "lw_EU_demux_status", "sw_EU_demux_mask_or", "lw_DMA_demux_status"),
-    ),
+    "the timer of the cluster, which no modelled code reads": ("lw_cl_timer_periph",),
     "the base that is subtracted from the others": ("empty",),
 }
-"""Why -> groups or names of rows."""
+"""Why -> names of rows."""
+
+_REFILLS = (
+    "refills of the private cache: 12 or 14 cycles more than the instructions take, 6 or 7 of the 16 lines "
+    "of code at 2 cycles each; a single core without any rival has them, and conflicts do not change them"
+)
+_LINE_FROM_L2 = "exactly 18 cycles more than the instructions take: one line of code came from L2"
+_LINES = "28 cycles more than the instructions take: code from L2 (18) and from the shared cache (2 a line)"
+_PHASE = (
+    "phase of the cores: all begin in one bank, and how fast they spread over the banks hangs on the cycle "
+    "in which each begins; the model begins with all at once"
+)
+
+Deviations = Mapping[tuple[str, str, int, str, bool], tuple[float, str]]
+
+DEVIATIONS: Deviations = {
+    ("multi_max", "fmadd_1of4", 1, "4-static", False): (-0.750, _REFILLS),
+    ("multi_min", "fmadd_1of4", 1, "4-static", False): (-0.750, _REFILLS),
+    ("multi_max", "fmadd_1of4", 2, "4-static", False): (-0.875, _REFILLS),
+    ("multi_max", "fmadd_1of4", 4, "4-static", False): (-0.875, _REFILLS),
+    ("multi_max", "copy_lw_sw_off_256B", 8, "4-static", False): (-0.562, _LINE_FROM_L2),
+    ("multi_max", "fmadd_1of4", 1, "4-static", True): (-0.750, _REFILLS),
+    ("multi_min", "fmadd_1of4", 1, "4-static", True): (-0.750, _REFILLS),
+    ("multi_max", "fmadd_1of4", 2, "4-static", True): (-0.875, _REFILLS),
+    ("multi_max", "fmadd_1of4", 4, "4-static", True): (-0.875, _REFILLS),
+    ("multi_max", "lw_use_seq_off_0", 2, "4-static", True): (-0.875, _LINES),
+    ("multi_max", "copy_lw_sw_off_256B", 8, "4-static", True): (0.688, _PHASE),
+    ("multi_max", "fmadd_1of4", 2, "private", False): (-0.875, _REFILLS),
+    ("multi_max", "fmadd_1of4", 4, "private", False): (-0.875, _REFILLS),
+    ("multi_max", "fmadd_1of4", 2, "private", True): (-0.875, _REFILLS),
+    ("multi_max", "fmadd_1of4", 4, "private", True): (-0.875, _REFILLS),
+    ("multi_max", "copy_lw_sw_off_256B", 8, "private", True): (0.782, _PHASE),
+}
+"""(group, name, cores, FPUs, bank conflicts) -> error in cycles per operation, cause: rows beyond tolerance.
+
+Which lines of code a measured loop found in the caches hangs on the program around it, which the file does
+not have: the rows are priced warm.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +209,16 @@ class MicroRow:
     group: str
     name: str
     cores: int
+    fpus: str
+    bank_conflicts: bool
     operations: int
     measured: float
     predicted: float
+
+    @property
+    def key(self) -> tuple[str, str, int, str, bool]:
+        """What names the row."""
+        return self.group, self.name, self.cores, self.fpus, self.bank_conflicts
 
     @property
     def error_cycles(self) -> float:
@@ -183,7 +240,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 def not_modelled(row: dict[str, str]) -> str | None:
     """Why a row has no model, None if it has one or is tested elsewhere."""
     for why, names in NOT_MODELLED.items():
-        if row["group"] in names or row["name"] in names:
+        if row["name"] in names:
             return why
     return None
 
@@ -209,6 +266,8 @@ def predict(rows: Sequence[dict[str, str]]) -> list[MicroRow]:
                 row["group"],
                 row["name"],
                 int(row["cores"]),
+                row["fpus"],
+                row["bank_conflicts"] == "1",
                 operations,
                 float(row["cycles_per_op"]),
                 cycles / operations,
@@ -232,16 +291,37 @@ def _pricer(fpus: str, conflicts: bool) -> TeamPricer:
 def _cycles(
     fpus: str, conflicts: bool, group: str, name: str, cores: int, operations: int
 ) -> tuple[int, ...]:
-    team = _several(name, cores, operations) if group.startswith("multi") else _one(name, operations)
+    if group in FABRIC_CONTROLLER:
+        team, fpus = _one(name, operations, group), "private"
+    else:
+        team = _several(name, cores, operations) if group.startswith("multi") else _one(name, operations)
     return tuple(core.cycles for core in _pricer(fpus, conflicts).price(team).cores)
 
 
-def _one(name: str, operations: int) -> TeamWork:
+def _one(name: str, operations: int, group: str = "") -> TeamWork:
     """An aligned and a misaligned word, used directly or inside the loop."""
     loop = LOOPS.get(name)
     strides = () if loop is None else (0,)
-    body = OPERATIONS[name] * operations if loop is None else loop
+    body: tuple[Node, ...] = OPERATIONS[name] * operations if loop is None else loop
+    if group in FABRIC_CONTROLLER:
+        far = group == "fc" and "_L2" not in name
+        body = tuple(moved for node in body for moved in _on_fabric_controller(node, far=far))
     return TeamWork(name, (CoreWork(body, (Stream(64, strides), Stream(66, strides))),))
+
+
+def _on_fabric_controller(node: Node, *, far: bool) -> tuple[Node, ...]:
+    """The node where L2 is near and L1, if `far`, behind the cluster's port: one bus access per word."""
+    if isinstance(node, Loop):
+        body = tuple(moved for item in node.body for moved in _on_fabric_controller(item, far=far))
+        return (dataclasses.replace(node, body=body),)
+    if node.op in (Op.LOAD_L2, Op.STORE_L2):
+        near = Op.LOAD if node.op is Op.LOAD_L2 else Op.STORE
+        return (dataclasses.replace(node, op=near, stream=0),)
+    if far and node.op in (Op.LOAD, Op.STORE):
+        words = 1 + (node.stream == 1 and node.op is Op.LOAD)
+        distant = Op.LOAD_L2 if node.op is Op.LOAD else Op.STORE_L2
+        return (dataclasses.replace(node, op=distant, stream=-1),) * words
+    return (node,)
 
 
 def _several(name: str, cores: int, operations: int) -> TeamWork:

@@ -242,10 +242,10 @@ def _micro(rows: Sequence[dict[str, str]]) -> list[str]:
                 )
             )
         )
-    far = Counter(row.name for row in predicted if not row.within)
+    far = Counter((row.name, _cause(row)) for row in predicted if not row.within)
     if far:
-        named = ", ".join(f"{name} ({count})" for name, count in sorted(far.items()))
-        lines += ["", f"Not near: {named}."]
+        lines += ["", "Not near:", ""]
+        lines += [f"- `{name}`, {count} rows: {cause}." for (name, cause), count in sorted(far.items())]
     elsewhere = [row["group"] for row in rows if row["group"] in micro.TESTED_ELSEWHERE]
     counted = ", ".join(f"{name} ({count})" for name, count in sorted(Counter(elsewhere).items()))
     lines += ["", f"Tested event by event in `tests/test_arch_sync.py`: {counted}.", "", "Not modelled:", ""]
@@ -254,6 +254,10 @@ def _micro(rows: Sequence[dict[str, str]]) -> list[str]:
         names = ", ".join(f"`{name}`" for name in micro.NOT_MODELLED[why])
         lines.append(f"- {count} rows, {names}: {why}.")
     return lines
+
+
+def _cause(row: micro.MicroRow) -> str:
+    return micro.DEVIATIONS.get(row.key, (0.0, "unknown"))[1]
 
 
 def _fitted() -> list[str]:

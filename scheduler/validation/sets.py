@@ -155,8 +155,9 @@ GAPS = (
         "First touch of the instruction caches",
         "mm",
         lambda row: cores_of(row) > 1 and row.measured < 1000,
-        "A warm kernel finds its code in the caches in the model; measured, code of fork and kernel push "
-        "each other out of the private cache. It shows in kernels shorter than 1,000 cycles.",
+        "Here a kernel finds its code in the caches, as the measurements repeat one kernel (`run --icache "
+        "steady` or `cold` has the wait of a whole program); measured, code of fork and kernel push each "
+        "other out of the private cache. It shows in kernels shorter than 1,000 cycles.",
     ),
     Gap(
         "Code of the master between kernels",
