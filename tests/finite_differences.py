@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trainlib.numerics import is_float
+from trainlib.primitives.definition import is_forward
 from trainlib.registry import step_of
 from trainlib.training import build_layer_graph
 
@@ -36,7 +37,7 @@ def check_gradients(name, attributes, inputs, *, batch=2, seed=0, probes=12) -> 
     seed_gradient = values[graph.backward[graph.output]]
 
     def loss(changed):
-        return float(np.sum(run(graph, changed, lambda step: step == "FW")[graph.output] * seed_gradient))
+        return float(np.sum(run(graph, changed, is_forward)[graph.output] * seed_gradient))
 
     known = run(graph, values, lambda step: True)
     pairs = {**graph.gradients, **{x: dx for x, dx in graph.backward.items() if x in graph.given}}

@@ -1,7 +1,8 @@
 """What every registered primitive is tested with: cases made from its examples, tiles run by hand.
 
 The executor's part is played here without a machine: boxes are gathered, kernel calls work on poisoned
-buffers, boxes are scattered. Nothing here knows any primitive by name.
+buffers, boxes are scattered; of a tile whose sum is cut, the parts are added in the dtype of the result, as
+the scheduler adds them. Nothing here knows any primitive by name.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import numpy as np
 from arch.isa import TeamWork
 from trainlib.graph import Op, TrainingGraph
 from trainlib.kernels import catalogue
-from trainlib.numerics import dtype_named, is_float, tolerance
+from trainlib.numerics import dtype_named, is_float, rounded, tolerance, widened
 from trainlib.oracle_torch import evaluate_torch, torch_available
-from trainlib.primitives.definition import Example, LossPrimitive, OptimizerPrimitive
+from trainlib.primitives.definition import Example, OptimizerPrimitive
 from trainlib.reference import evaluate
 from trainlib.registry import PRIMITIVES, lowering_of, step_of
 from trainlib.single import single
-from trainlib.steps import KernelChoice, find_part
+from trainlib.steps import KernelChoice, find_part, reductions_of
 
 CODEGEN = catalogue.codegen_names()[0]
 
@@ -47,13 +48,14 @@ class Case:
 
 
 def cases_of(primitive) -> list[Case]:
-    """All cases of the examples of a primitive; losses work in fp32, optimizers know no batch."""
+    """All cases of the examples of a primitive; optimizers know no batch."""
     cases = []
     for number, example in enumerate(getattr(primitive, "examples", ())):
-        dtypes = ("fp32",) if isinstance(primitive, LossPrimitive) else example.dtypes
         batches = (1,) if isinstance(primitive, OptimizerPrimitive) else example.batches
         cases += [
-            Case(primitive.name, number, example, dtype, batch) for dtype in dtypes for batch in batches
+            Case(primitive.name, number, example, dtype, batch)
+            for dtype in example.dtypes
+            for batch in batches
         ]
     return cases
 
@@ -93,11 +95,18 @@ def view(buffers, name):
 
 def run_tile(op, tensors, task, values, results, written):
     """What the executor does to one tile: every buffer poisoned, every input read-only."""
+    for operand, array in computed_boxes(op, tensors, task, values):
+        results[operand.tensor][box(operand)] = array
+        written[operand.tensor][box(operand)] += 1
+
+
+def computed_boxes(op, tensors, task, values):
+    """The outputs of one tile, each with its array."""
     buffers = {}
     names = [item.name for item in (*task.inputs, *task.outputs, *task.scratch)]
     assert len(names) == len(set(names)), f"{op.name}: two buffers of one name in {names}"
     for operand in task.inputs:
-        data = np.ascontiguousarray(values[operand.tensor][box(operand)])
+        data = operand.taken(values[operand.tensor])
         assert data.shape == operand.shape, f"{op.name}: {operand} is not inside its tensor"
         assert data.size > 0
         data.flags.writeable = False
@@ -113,58 +122,134 @@ def run_tile(op, tensors, task, values, results, written):
             target = view(buffers, name)
             assert array.shape == target.shape, f"{op.name}: {call.kernel} gives {array.shape} for {name}"
             target[...] = array
-    for operand in task.outputs:
-        results[operand.tensor][box(operand)] = buffers[operand.name]
-        written[operand.tensor][box(operand)] += 1
+    return [(operand, buffers[operand.name]) for operand in task.outputs]
+
+
+def cuts(sizes_of_dimensions, tile_sizes):
+    """All boxes of a grid, as ranges by dimension; a dimension `tile_sizes` does not name stays whole."""
+    intervals = [
+        [(start, min(start + step, size)) for start in range(0, size, step)]
+        for name, size in sizes_of_dimensions.items()
+        for step in (tile_sizes.get(name, max(size, 1)),)
+    ]
+    return [dict(zip(sizes_of_dimensions, ranges, strict=True)) for ranges in product(*intervals)]
 
 
 def run_op(op: Op, tensors, values, tile_sizes, choice: KernelChoice):
-    """All tiles of one op, `tile_sizes` per extent; returns its outputs and the number of tiles."""
+    """All tiles of one op, `tile_sizes` per extent and reduction; returns its outputs and how many tiles.
+
+    Tiles over the parts of a sum are added one after the other, each sum rounded to the dtype of the result.
+    """
     lowering = lowering_of(op)
     results = {name: poisoned(tensors[name].shape, tensors[name].dtype) for name in op.outputs}
     written = {name: np.zeros(tensors[name].shape, int) for name in op.outputs}
-    extents = lowering.extents(op, tensors)
-    cuts = [
-        [(start, min(start + tile_sizes[name], size)) for start in range(0, size, tile_sizes[name])]
-        for name, size in extents.items()
-    ]
+    extents, reductions = dict(lowering.extents(op, tensors)), reductions_of(lowering, op, tensors)
+    assert not extents.keys() & reductions.keys(), f"{op.name}: a dimension is an extent and a reduction"
+    assert set(tile_sizes) <= {*extents, *reductions}, (op.name, tile_sizes)
+    tiles, parts = cuts(extents, tile_sizes), cuts(reductions, tile_sizes)
     macs = 0
-    for ranges in product(*cuts):
-        task = lowering.tile(op, tensors, dict(zip(extents, ranges, strict=True)), choice)
-        run_tile(op, tensors, task, values, results, written)
-        macs += sum(call.macs for call in task.calls)
+    for ranges in tiles:
+        sums = {}
+        for over in parts:
+            task = lowering.tile(op, tensors, ranges | over, choice)
+            boxes = computed_boxes(op, tensors, task, values)
+            macs += sum(call.macs for call in task.calls)
+            if sums:
+                assert [operand for operand, _ in boxes] == list(sums), f"{op.name}: parts of different boxes"
+                boxes = [(operand, added(sums[operand], array)) for operand, array in boxes]
+            sums = dict(boxes)
+        for operand, array in sums.items():
+            results[operand.tensor][box(operand)] = array
+            written[operand.tensor][box(operand)] += 1
     for name, count in written.items():
         assert (count == 1).all(), f"{op.name}: each element of {name} belongs to one tile"
     assert macs == lowering.macs(op, tensors), op.name
-    return results, prod(len(cut) for cut in cuts)
+    return results, len(tiles) * len(parts)
 
 
-def random_sizes(op, tensors, chooser):
-    return {name: chooser.randint(1, size) for name, size in lowering_of(op).extents(op, tensors).items()}
+def added(total, term):
+    """total + term, rounded once to their dtype."""
+    return rounded(widened(total) + widened(term), str(total.dtype))
 
 
-def magnitude(op, tensors, values) -> float:
-    """Largest sum of magnitudes behind a result of a matmul step: what rounding of a sum scales with."""
-    if not lowering_of(op).default_kernel(op):
-        return 0.0
-    inputs = {
-        role: np.abs(values[name].astype(np.float32)) if is_float(tensors[name].dtype) else values[name]
-        for role, name in zip(op.reads, op.inputs, strict=True)
+def random_sizes(op, tensors, chooser, *, cut_sums=True):
+    """A size from 1 to the whole for every dimension of the step; sums stay whole unless `cut_sums`."""
+    lowering = lowering_of(op)
+    sizes = dict(lowering.extents(op, tensors)) | (reductions_of(lowering, op, tensors) if cut_sums else {})
+    return {name: chooser.randint(1, size) for name, size in sizes.items()}
+
+
+def parts_of_sums(op, tensors, tile_sizes) -> int:
+    """Tiles that are added up to one."""
+    return len(cuts(reductions_of(lowering_of(op), op, tensors), tile_sizes))
+
+
+CANCELLATION = 10.0
+"""Terms that are this many times larger than their sum have cancelled."""
+
+NUDGE = 2.0**-24
+"""Relative change of every number an op reads by which `terms` finds out what its results are made of."""
+
+NUDGES = 8
+"""How often."""
+
+
+def terms(ops, graph, values) -> dict[str, float]:
+    """Largest magnitude of what the elements of each result of `ops` are summed up from.
+
+    Measured: the ops' references run in float64, once as they are and `NUDGES` times with every float an op
+    reads moved by `NUDGE` of itself, up or down at random. A result made of terms t then moves by about the
+    root of the sum of their squares, whichever op of the chain the terms cancel in.
+    """
+    wide = {
+        name: array.astype(np.float64) if is_float(str(array.dtype)) else array
+        for name, array in values.items()
     }
-    with np.errstate(all="ignore"):
-        results = step_of(op).reference(op, inputs)
-    sizes = [float(np.abs(results[role]).max()) for role in op.writes]
-    return max((size for size in sizes if np.isfinite(size)), default=0.0)
+    generator = np.random.default_rng(1)
+    plain = nudged(ops, graph, wide, lambda shape: 1.0)
+    found = dict.fromkeys((name for op in ops for name in op.outputs), 0.0)
+    for _ in range(NUDGES):
+        moved = nudged(ops, graph, wide, lambda shape: 1 + NUDGE * generator.choice((-1.0, 1.0), shape))
+        for name in found:
+            if is_float(graph.tensors[name].dtype):
+                change = np.abs(moved[name].astype(np.float64) - plain[name].astype(np.float64))
+                found[name] = max(found[name], float(change.max(initial=0.0)) / NUDGE)
+    return found
 
 
-def assert_close(ours, truth, scale, allowed, what):
-    """max|a - b| <= allowed * max(max|b|, scale); NaN never passes."""
+def nudged(ops, graph, values, factors):
+    """Values of all tensors by the references in float64, what an op reads multiplied by `factors(shape)`."""
+    known = dict(values)
+    for op in ops:
+        inputs = {}
+        for role, name in zip(op.reads, op.inputs, strict=True):
+            source = name if name in known else graph.storage_of(name)
+            array = known[source].reshape(graph.tensors[name].shape)
+            inputs[role] = array * factors(array.shape) if array.dtype == np.float64 else array
+        with np.errstate(all="ignore"):
+            results = step_of(op).reference(op, inputs)
+        known.update({op[role]: np.asarray(results[role]) for role in op.writes})
+    return known
+
+
+def assert_close(ours, truth, allowed, what, terms_of=lambda: 0.0):
+    """max|a - b| <= allowed * max|b|, tensor by tensor; NaN never passes.
+
+    Only where `terms_of` says that the terms of the tensor are `CANCELLATION` times larger than what is left
+    of them, the error is one of the terms' size: no arithmetic of this precision can do better.
+    """
     assert ours.shape == truth.shape, what
     if ours.size == 0:
         return
     truth = truth.astype(np.float64)
-    worst = float(np.max(np.abs(ours.astype(np.float64) - truth)))
-    assert worst <= allowed * max(float(np.abs(truth).max()), scale), f"{what}: off by {worst:.3g}"
+    size, worst = float(np.abs(truth).max()), float(np.max(np.abs(ours.astype(np.float64) - truth)))
+    if worst <= allowed * size:
+        return
+    scale = terms_of()
+    assert scale > CANCELLATION * size, (
+        f"{what}: off by {worst:.3g}, {worst / (size or 1):.3g} of the largest"
+    )
+    assert worst <= allowed * scale, f"{what}: off by {worst:.3g}, the terms are {scale:.3g}"
 
 
 def check_reference(case: Case) -> None:
@@ -184,8 +269,13 @@ def check_reference(case: Case) -> None:
         allowed = tolerance(graph.tensors[name].dtype, roundings=case.example.roundings)
         if any(tensor.dtype != "float32" and is_float(tensor.dtype) for tensor in graph.tensors.values()):
             allowed = max(allowed, tolerance(dtype_of(graph, case), roundings=case.example.roundings))
-        scale = magnitude(op, graph.tensors, ours)
-        assert_close(ours[name], truth[name], scale, allowed, f"{case} {op.name} {name}")
+        assert_close(
+            ours[name],
+            truth[name],
+            allowed,
+            f"{case} {op.name} {name}",
+            lambda name=name: terms(graph.ops, graph, values)[name],
+        )
     gradients = {*graph.backward.values(), *graph.gradients.values()} & computed
     assert gradients <= set(truth), "PyTorch must confirm every gradient"
 
@@ -197,28 +287,36 @@ def dtype_of(graph, case) -> str:
 
 
 def check_tiles(case: Case, accumulation: str = "reference") -> int:
-    """Tiles of random sizes of every step against its reference; returns the largest number of tiles."""
+    """Tiles of random sizes of every step against its reference; returns the largest number of tiles.
+
+    A step whose sums can be cut is run with whole sums and with cut ones.
+    """
     graph, values = build(case)
     known = evaluate(graph, values)
     chooser = random.Random(case.seed)
     most = 1
     for op in graph.ops:
-        default = lowering_of(op).default_kernel(op)
+        lowering = lowering_of(op)
+        default = lowering.default_kernel(op)
         kernels = (default, *case.example.kernels) if default else ("",)
-        for kernel in kernels:
-            sizes = random_sizes(op, graph.tensors, chooser)
+        ways = (False, True) if reductions_of(lowering, op, graph.tensors) else (False,)
+        for kernel, cut_sums in product(kernels, ways):
+            sizes = random_sizes(op, graph.tensors, chooser, cut_sums=cut_sums)
             choice = KernelChoice(kernel, CODEGEN, accumulation)
             inputs = {name: known[name] for name in op.inputs}
             results, tiles = run_op(op, graph.tensors, inputs, sizes, choice)
             most = max(most, tiles)
-            scale = magnitude(op, graph.tensors, known)
             for name, array in results.items():
-                macs = lowering_of(op).macs(op, graph.tensors)
+                macs = lowering.macs(op, graph.tensors)
                 length = -(-macs // max(array.size, 1)) if accumulation == "kernel" else 0
+                # Every part of a cut sum is rounded when stored, and so is every sum of two.
+                length += 2 * (parts_of_sums(op, graph.tensors, sizes) - 1)
                 dtype = graph.tensors[name].dtype
                 allowed = tolerance(dtype, roundings=case.example.roundings, length=length)
                 if is_float(dtype):
-                    assert_close(array, known[name], scale, allowed, f"{case} {op.name} {name} {sizes}")
+                    what = f"{case} {op.name} {name} {sizes}"
+                    own = lambda op=op, name=name: terms([op], graph, known)[name]  # noqa: E731
+                    assert_close(array, known[name], allowed, what, own)
                 else:
                     assert np.array_equal(array, known[name]), f"{case} {op.name} {name} {sizes}"
     return most
@@ -229,8 +327,8 @@ def check_work(case: Case, codegen: str = CODEGEN) -> None:
     graph, _ = build(case)
     for op in graph.ops:
         lowering = lowering_of(op)
-        extents = lowering.extents(op, graph.tensors)
-        ranges = {name: (0, (size + 1) // 2) for name, size in extents.items()}
+        dimensions = {**lowering.extents(op, graph.tensors), **reductions_of(lowering, op, graph.tensors)}
+        ranges = {name: (0, (size + 1) // 2) for name, size in dimensions.items()}
         choice = KernelChoice(lowering.default_kernel(op), codegen)
         task = lowering.tile(op, graph.tensors, ranges, choice)
         shapes, widths = {}, {}

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainlib.numerics import FORMATS, IN_ORDER, matmul, rounded, sum_order, tolerance, unit_roundoff
-from trainlib.primitives.calls import TeamChoice, matmul_call
+from trainlib.primitives.calls import matmul_call
+from trainlib.steps import KernelChoice
 
 BITS = {"float16": (10, -14), "bfloat16": (7, -126), "float32": (23, -126)}
 """Bits behind the point, smallest exponent of a normal number."""
@@ -94,7 +95,7 @@ def operands(seed, n, k, m, dtype, spread=0):
 def computed(kernel, a, b, trans_b, cores, dtype):
     (n, k), m = a.shape, b.shape[1]
     call = matmul_call(
-        TeamChoice(kernel, "clang-xpulp", "kernel", cores),
+        KernelChoice(kernel, "clang-xpulp", "kernel", cores),
         a="a",
         b="b",
         c="c",

@@ -331,14 +331,15 @@ def test_a_group_s_bias_gradient_belongs_to_the_tile_that_begins_the_group(cut, 
 
 
 def test_im2row_by_dma_is_one_box_per_patch_and_no_work_for_the_cores():
+    """All patches lie one behind the other in one buffer, which is the matrix."""
     options = {"out_channels": 3, "kernel": 3, "im2col": "dma"}
     _, _, task = task_of("conv2d", options, (2, 5, 6), "FW")
-    patches = [operand for operand in task.inputs if operand.tensor == "x"]
-    assert [operand.region for operand in patches] == [
+    (patches,) = (operand for operand in task.inputs if operand.tensor == "x")
+    assert patches.boxes == tuple(
         ((0, 1), (0, 2), (row, row + 3), (column, column + 3)) for row in range(3) for column in range(4)
-    ]
+    )
     assert [call.kernel for call in task.calls] == ["mm"]
-    assert task.calls[0].reads == ("w", *(operand.name for operand in patches))
+    assert task.calls[0].reads == ("w", f"x.patches[0:{3 * 4 * 18}]")
     assert task.scratch == ()
 
 
@@ -346,9 +347,31 @@ def test_patches_at_a_border_are_completed_by_the_cores():
     options = {"out_channels": 3, "kernel": 3, "padding": 1, "im2col": "dma"}
     _, _, task = task_of("conv2d", options, (2, 4, 5), "FW")
     assert [call.kernel for call in task.calls] == ["im2row_border", "mm"]
-    assert len(task.scratch) == 4 * 5 - 2 * 3, "all patches but the inner ones"
-    corner = next(operand for operand in task.inputs if operand.name == "x.0.patch0")
-    assert corner.region == ((0, 1), (0, 2), (0, 2), (0, 2)), "only what there is is fetched"
+    assert task.calls[0].writes == (
+        *("im2row_border[0:6]", "im2row_border[9:11]", "im2row_border[14:20]"),
+    ), "all patches but the inner ones: 3 in each of the 2 inner rows of 5"
+    (patches,) = (operand for operand in task.inputs if operand.tensor == "x")
+    assert patches.boxes[0] == ((0, 1), (0, 2), (0, 2), (0, 2)), "only what there is is fetched"
+    # The first row of patches is 2 rows high, 2 or 3 wide; an inner patch has all 18 elements.
+    first_inner = 2 * 2 * (2 + 3 + 3 + 3 + 2) + 2 * 3 * 2
+    assert task.calls[1].reads == (
+        *("w", "im2row_border[0:6]", f"x.patches[{first_inner}:{first_inner + 54}]"),
+        *("im2row_border[9:11]", f"x.patches[{first_inner + 78}:{first_inner + 132}]"),
+        "im2row_border[14:20]",
+    )
+
+
+DMA = {"out_channels": 4, "kernel": 3, "im2col": "dma", "padding": [1, 0, 0, 1], "stride": 2}
+HWC = {"layout": "HWC", "padding": 1, "dilation": 2, "stride": 1}
+
+
+def test_a_large_im2row_by_dma_is_planned_as_fast_as_any():
+    """1024 patches of a tile are one operand: what the planner looks at does not grow with them."""
+    options = {"out_channels": 16, "kernel": 3, "padding": 1, "im2col": "dma"}
+    for step in ("FW", "WG", "IG"):
+        _, _, task = task_of("conv2d", options, (16, 32, 32), step)
+        assert len(task.inputs) <= 3
+        assert sum(len(call.reads) for call in task.calls) < 3 * 32 + 8, "runs of patches, not patches"
 
 
 def test_a_wrong_group_would_be_noticed():
@@ -371,6 +394,7 @@ def test_a_wrong_group_would_be_noticed():
     ("primitive", "step", "options", "shape"),
     [
         ("conv2d", "ig", {"out_channels": 8, "kernel": 3, "groups": 4, "padding": 1}, (8, 6, 6)),
+        *(("conv2d", step, DMA | more, (6, 7, 5)) for step in ("fw", "wg", "ig") for more in ({}, HWC)),
         ("depthwise", "wg", {"kernel": 3, "bias": True}, (8, 8, 8)),
         ("pointwise", "ig", {"out_channels": 8}, (3, 6, 6)),
         (

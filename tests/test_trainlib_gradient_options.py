@@ -109,9 +109,9 @@ def test_one_update_alone_has_no_such_options(key: str) -> None:
         build_update_graph("sgd", {"learning_rate": 0.1, key: 2}, (3,))
 
 
-def test_run_refuses_several_mini_batches_per_update_and_says_what_to_do(tmp_path: Path) -> None:
+def test_one_graph_cannot_be_several_mini_batches(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"accumulate: 3 needs a graph per mini-batch"):
-        run_model(written(tmp_path, "accumulate: 3"))
+        graph_of(tmp_path, "accumulate: 3")
 
 
 def test_the_phases_of_an_update(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ from trainlib.training import build_training_graph, build_update_graph, initial_
 OPTIONS = [
     ("sgd", {}),
     ("sgd", {"weight_decay": 0.1}),
+    ("sgd", {"momentum": 0.9}),
+    ("sgd", {"momentum": 0.5, "nesterov": True, "weight_decay": 0.1}),
     ("sgd_momentum", {}),
     ("sgd_momentum", {"momentum": 0.5, "weight_decay": 0.1}),
     ("sgd_momentum", {"nesterov": True}),
@@ -83,6 +85,13 @@ def test_defect_weight_decay_leaves_the_gradient_as_it_is() -> None:
     assert gradient.tolist() == [1, 1, 1]
 
 
+def test_only_momentum_has_a_velocity_and_only_then_is_it_moved() -> None:
+    plain = build_update_graph("sgd", {"learning_rate": 0.1}, (3,))
+    assert (plain.ops[0].reads, plain.ops[0].writes) == (("w", "dw"), ("w_updated",))
+    moving = build_update_graph("sgd", {"learning_rate": 0.1, "momentum": 0.9}, (3,))
+    assert moving.updates == {"w": "w_updated", "w.velocity": "w.velocity_updated"}
+
+
 def test_moments_are_fp32_and_the_step_count_an_integer_for_a_16_bit_weight() -> None:
     graph = build_update_graph("adam", {"learning_rate": 0.1}, (2, 2), dtype="bf16")
     assert [graph.tensors[f"w.{role}"].dtype for role in "mvt"] == ["float32", "float32", "int32"]
@@ -115,7 +124,9 @@ def test_bias_correction_makes_the_first_step_as_long_as_the_learning_rate() -> 
     [
         ("sgd", {"learning_rate": 0.0}, "learning_rate"),
         ("sgd", {"learning_rate": 0.1, "weight_decay": -1.0}, "weight_decay"),
-        ("sgd_momentum", {"learning_rate": 0.1, "momentum": 1.0}, "momentum"),
+        ("sgd", {"learning_rate": 0.1, "momentum": 1.0}, "momentum"),
+        ("sgd", {"learning_rate": 0.1, "nesterov": True}, "nesterov needs a momentum"),
+        ("sgd_momentum", {"learning_rate": 0.1, "momentum": 0.0}, "momentum"),
         ("adam", {"learning_rate": 0.1, "beta2": 1.0}, "beta2"),
         ("adamw", {"learning_rate": 0.1, "eps": 0.0}, "eps"),
         ("adam", {"learning_rate": 0.1, "beta3": 0.5}, "unknown key 'beta3'"),

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from primitive_harness import Case, all_cases, check_reference, check_tiles, check_work
+from primitive_harness import (
+    Case,
+    all_cases,
+    assert_close,
+    build,
+    check_reference,
+    check_tiles,
+    check_work,
+    terms,
+)
 
 from configs.errors import InputError
-from trainlib.primitives.definition import InputCase, LayerPrimitive
+from trainlib.primitives.definition import Example, InputCase, LayerPrimitive
 from trainlib.registry import PRIMITIVES, is_internal
 from trainlib.single import single
 
@@ -76,3 +86,23 @@ def test_every_primitive_is_registered_under_its_own_name_and_has_examples() -> 
         assert is_internal(primitive) or primitive.examples
         if isinstance(primitive, LayerPrimitive):
             assert issubclass(primitive.schema, PRIMITIVES["relu"].schema)  # type: ignore[union-attr]
+
+
+def test_the_harness_forgives_what_cancels_and_nothing_else() -> None:
+    """A weight gradient of two samples: once the terms are of one sign, once all but 1e-6 of them cancels."""
+    case = Case("linear", 0, Example({"out_features": 1}, ((1,),)), "fp32", 2)
+    graph, values = build(case)
+    output_gradient, gradient = graph.backward[graph.output], graph.gradients["linear.weight"]
+    values["x"] = np.ones((2, 1), np.float32)
+    for second, cancels in ((1.0, False), (-1 + 1e-6, True)):
+        values[output_gradient] = np.array([[1], [second]], np.float32)
+        truth = np.array([[1 + second]])
+        of = terms(graph.ops, graph, values)[gradient]
+        assert 1 < of < 4.1, "two terms of size 1, each moved by its two factors"
+        assert_close(truth + 5e-6 * truth, truth, 1e-5, "near", lambda of=of: of)
+        off = truth + 5e-5 * truth if not cancels else truth + 5e-6
+        if cancels:
+            assert_close(off, truth, 1e-5, "far, of almost nothing", lambda of=of: of)
+            off = truth + 5e-5
+        with pytest.raises(AssertionError, match="off by"):
+            assert_close(off, truth, 1e-5, "far", lambda of=of: of)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import pytest
 from finite_differences import check_gradients
 from primitive_harness import CODEGEN, Case, build, check_tiles
 
+from trainlib.oracle_torch import evaluate_torch
 from trainlib.primitives.definition import Example, InputCase
-from trainlib.reference import evaluate
+from trainlib.reference import compare, evaluate, graph_tolerance
 from trainlib.registry import lowering_of
-from trainlib.steps import KernelChoice
+from trainlib.single import single
+from trainlib.steps import KernelChoice, reductions_of
 from trainlib.training import build_layer_graph
 
 LAYERS = {"rnn": 1, "gru": 1, "lstm": 2}
 """Layer and number of initial states it may be given."""
+
+L1_BYTES = 64 * 1024 - 16 * 1024
+"""L1 of the smallest cluster here, less what its stacks take."""
 
 
 def sequence(*shape: int) -> InputCase:
@@ -31,9 +38,11 @@ def calls_of(graph, step: str):
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("given", [True, False])
-def test_gradients_are_the_slopes_of_the_loss(name: str, bias: bool, given: bool) -> None:
+@pytest.mark.parametrize("stepwise", [True, False])
+def test_gradients_are_the_slopes_of_the_loss(name: str, bias: bool, given: bool, stepwise: bool) -> None:
     states = [sequence(3) for _ in range(LAYERS[name])] if given else []
-    found = check_gradients(name, {"hidden": 3, "bias": bias}, [sequence(5, 4), *states])
+    options = {"hidden": 3, "bias": bias, "stepwise": stepwise}
+    found = check_gradients(name, options, [sequence(5, 4), *states])
     assert len(found) == 2 + 2 * bias + 1 + len(states)
 
 
@@ -75,7 +84,7 @@ def test_a_sequence_in_two_halves_with_the_state_handed_over_is_the_sequence(nam
 def test_the_gradient_of_a_zero_initial_state_is_not_computed() -> None:
     graph = build_layer_graph("rnn", {"hidden": 3}, [InputCase((4, 2))])
     steps = [op.step for op in graph.ops]
-    assert steps == ["FW", "BPTT", "WG", "IG"]
+    assert steps == ["FW", "BPTT", "WG_X", "WG", "IG"]
     last = [call for call in calls_of(graph, "BPTT") if call.macs]
     assert len(last) == 3, "before the first step there is no state whose gradient is wanted"
 
@@ -85,14 +94,68 @@ def test_rnn_of_the_published_test_multiplies_in_the_published_extents() -> None
     graph = build_layer_graph("rnn", {"hidden": 16}, [sequence(64, 8)])
     forward = [call.macs for call in calls_of(graph, "FW") if call.macs]
     assert forward == [64 * 8 * 16, *[16 * 16] * 64]
-    assert [call.macs for call in calls_of(graph, "WG") if call.macs] == [8 * 64 * 16, 16 * 64 * 16]
-    assert [call.kernel for call in calls_of(graph, "WG")].count("transpose_matrix") == 2
+    assert [call.macs for call in calls_of(graph, "WG_X") if call.macs] == [8 * 64 * 16]
+    assert [call.macs for call in calls_of(graph, "WG") if call.macs] == [16 * 64 * 16]
+    for step in ("WG_X", "WG"):
+        assert [call.kernel for call in calls_of(graph, step)].count("transpose_matrix") == 1
     assert [call.kernel for call in calls_of(graph, "IG")] == ["transpose_matrix", "mm_M"]
 
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_published_size_in_tiles(name: str) -> None:
     check_tiles(Case(name, 0, Example({"hidden": 16}, ((64, 8),), roundings=40), "fp32", 2))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+def test_64_steps_are_right_within_what_the_roundings_of_their_ops_allow(name: str, dtype: str) -> None:
+    """Weights of ±1/sqrt(hidden), as in training: the state forgets, and so do its rounding errors."""
+    pytest.importorskip("torch")
+    made = single(name, {"hidden": 16}, [sequence(64, 8)], dtype=dtype)
+    ours, truth = evaluate(made.graph, made.values), evaluate_torch(made.graph, made.values)
+    found = compare(ours, truth, [made.graph.output, *made.graph.gradients.values(), "x.grad"])
+    assert len(found) == 6
+    assert max(difference.max_rel_error for difference in found.values()) <= graph_tolerance(made.graph)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_time_step_by_time_step_is_the_same_layer(name: str) -> None:
+    inputs = [sequence(6, 4), *(sequence(5) for _ in range(LAYERS[name]))]
+    whole = single(name, {"hidden": 5}, inputs, batch=2)
+    steps = single(name, {"hidden": 5, "stepwise": True}, inputs, batch=2)
+    first, second = evaluate(whole.graph, whole.values), evaluate(steps.graph, whole.values)
+    for tensor in (whole.graph.output, *whole.graph.gradients.values(), *whole.graph.backward.values()):
+        np.testing.assert_allclose(second[tensor], first[tensor], rtol=0, atol=1e-6, err_msg=tensor)
+
+
+def test_steps_of_a_time_step_and_the_gradients_nobody_needs() -> None:
+    """Before the first step there is a state of zeros: no carry to it, and nothing around its gates."""
+    graph = build_layer_graph("gru", {"hidden": 3, "stepwise": True}, [sequence(3, 2)])
+    assert [op.step for op in graph.ops] == [
+        *["FW_X", "FW_STEP0", "FW_STEP1", "FW_STEP2", "FW_of3"],
+        *["BPTT_CELL2", "BPTT_CARRY2", "BPTT_CELL1", "BPTT_CARRY1", "BPTT_CELL0", "BPTT_of3"],
+        *["WG_X", "WG", "IG"],
+    ]
+    cells = {op.step: op for op in graph.ops}
+    assert cells["BPTT_CELL1"].writes == ("g1", "gh1", "direct1")
+    assert cells["BPTT_CELL0"].writes == ("g0", "gh0")
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "features", "hidden"), [("gru", 25, 10, 154), ("lstm", 98, 40, 128)]
+)
+def test_keyword_spotters_step_by_step_can_be_cut_to_fit_64_kib_twice(name, length, features, hidden) -> None:
+    """Wh alone has 285 and 262 kB. Two buffers per operand; no dimension is cut to less than 8."""
+    graph = build_layer_graph(name, {"hidden": hidden, "stepwise": True}, [sequence(length, features)])
+    for op in graph.ops:
+        lowering = lowering_of(op)
+        sizes = {**lowering.extents(op, graph.tensors), **reductions_of(lowering, op, graph.tensors)}
+        ranges = {dimension: (0, min(8, size)) for dimension, size in sizes.items()}
+        choice = KernelChoice(lowering.default_kernel(op), CODEGEN)
+        task = lowering.tile(op, graph.tensors, ranges, choice)
+        operands = sum(prod(operand.shape) for operand in (*task.inputs, *task.outputs))
+        scratch = sum(prod(item.shape) for item in task.scratch)
+        assert 4 * (2 * operands + scratch) <= L1_BYTES, op.name
 
 
 @pytest.mark.parametrize("name", LAYERS)

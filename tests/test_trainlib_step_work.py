@@ -75,10 +75,10 @@ def test_im2row_is_timed_over_the_elements_it_really_copies(monkeypatch, kernel,
             continue
         lowering = lowering_of(op)
         extents = lowering.extents(op, graph.tensors)
-        # The second extent (rows, or input channels) is cut to single positions.
-        first, second = extents
-        for start in range(extents[second]):
-            ranges = {first: (0, extents[first]), second: (start, start + 1)}
+        # Every extent but the first is cut to single positions: rows and columns, or input channels.
+        _first, *others = extents
+        for cut, start in [(name, start) for name in others for start in range(extents[name])]:
+            ranges = {name: (0, size) for name, size in extents.items()} | {cut: (start, start + 1)}
             task = lowering.tile(op, graph.tensors, ranges, KernelChoice("mm", "clang-xpulp"))
             call = task.calls[0]
             call.work(1, dict.fromkeys((*call.reads, *call.writes), 0))
@@ -87,6 +87,6 @@ def test_im2row_is_timed_over_the_elements_it_really_copies(monkeypatch, kernel,
             up, _, left, _ = told["pads"]
             rows = inside(told["ho"], kernel, told["hi"], stride, up)
             columns = inside(told["wo"], kernel, told["wi"], stride, left)
-            assert np.count_nonzero(matrix) == told["ci"] * rows * columns, (op.name, start)
+            assert np.count_nonzero(matrix) == told["ci"] * rows * columns, (op.name, cut, start)
             image = (told["hi"], told["wi"]) if told["mode"] == "FW" else (told["ho"], told["wo"])
             assert source.shape == (1, told["ci"], *image)

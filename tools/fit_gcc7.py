@@ -280,6 +280,8 @@ PROFILE = """about: >-
   without a published number are those of clang-xpulp
 base: clang-xpulp
 transform: none
+estimates: true
+waits_for_code: true
 """
 
 

@@ -7,6 +7,7 @@ the committed page with what this program would write.
 from __future__ import annotations
 
 import re
+import runpy
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -44,8 +45,24 @@ are those with kernels of their own; an input gradient that is only a view (`fla
 examples of the primitive make, by the names traces show; *matmul* stands for any matmul kernel (`--kernel`),
 the defaults behind it. **Tested by**: the number of examples, each run in every step, dtype and batch,
 untiled against PyTorch and in tiles of random sizes by `tests/{harness}`; then further files that name it.
+A loss is computed in fp32: a 16-bit output is cast before it, and its gradient after it.
+
+How near is right: max|a - b| / max|b| of every tensor at most 1e-5 in fp32. In 16 bit, with u the unit
+roundoff (2^-11 of fp16, 2^-8 of bf16), 2u for each rounding one behind the other, and in `kernel`
+accumulation u·min(n, 6·sqrt(n)) more for sums of n terms that are rounded after every term: the worst case,
+or six standard deviations of a random walk (`trainlib.numerics.tolerance`). Only where terms ten times as
+large as their sum have cancelled, which the tests measure, the error is one relative to the terms.
+
 How to add one: [adding-a-primitive.md](adding-a-primitive.md).
 """
+
+DEFECTS_INTRODUCTION = """\
+## Known defects of PULP-TrainLib
+
+Found by reading and by running the library; the tests show what is right here.
+"""
+
+TITLES = ("primitive", "steps", "dtypes", "options", "kernels", "tested by")
 
 SECTIONS = (
     ("Layers", LayerPrimitive, LayerSchema),
@@ -66,6 +83,7 @@ def primitives_page() -> str:
     inserted = sorted((item for item in PRIMITIVES.values() if is_internal(item)), key=lambda item: item.name)
     parts += ["## Put into a graph by its builder\n", "No layer of a model file; they show in its ops.\n"]
     parts += [_table(_row(item, LayerSchema) for item in inserted)]
+    parts += [DEFECTS_INTRODUCTION, _defects()]
     return "\n".join(parts)
 
 
@@ -84,8 +102,6 @@ def _row(primitive: Primitive, base: type[Any]) -> tuple[str, ...]:
 def _dtypes(primitive: Primitive, examples: Sequence[Example]) -> str:
     if isinstance(primitive, InternalPrimitive):
         return "those of the gradients"
-    if isinstance(primitive, LossPrimitive):
-        return "fp32"
     return " ".join(dict.fromkeys(dtype for example in examples for dtype in example.dtypes))
 
 
@@ -148,8 +164,24 @@ def _text(path: Path) -> str:
     return "\n".join(texts)
 
 
-def _table(rows: Iterable[Sequence[str]]) -> str:
-    titles = ("primitive", "steps", "dtypes", "options", "kernels", "tested by")
+def _defects() -> str:
+    """tests/known_defects.py as a table; cases of one test side by side."""
+    rows = []
+    for defect, names in runpy.run_path(str(ROOT / "tests" / "known_defects.py"))["DEFECTS"]:
+        cases: dict[str, list[str]] = {}
+        for name in names:
+            test, _, case = name.removesuffix("]").partition("[")
+            cases.setdefault(test, []).append(case)
+        words = [
+            f"{test.partition('::')[0]}: {test.partition('::')[2]}"
+            + (f" ({', '.join(own)})" if any(own) else "")
+            for test, own in cases.items()
+        ]
+        rows.append((defect, "; ".join(words)))
+    return _table(rows, ("there", "tested here by"))
+
+
+def _table(rows: Iterable[Sequence[str]], titles: Sequence[str] = TITLES) -> str:
     lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join(lines) + "\n"

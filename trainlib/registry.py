@@ -17,7 +17,9 @@ from trainlib.primitives import (
     avg_pool2d,
     batch_norm,
     berhu,
+    broadcast_add,
     cast,
+    class_token,
     concat,
     conv2d,
     conv_transpose2d,
@@ -45,13 +47,14 @@ from trainlib.primitives import (
     mse,
     pad,
     pointwise,
+    position,
     reduce_mean,
     relu,
     reshape,
     rms_norm,
     rnn,
+    scale,
     sgd,
-    sgd_momentum,
     sigmoid,
     silu,
     slice,
@@ -71,6 +74,7 @@ from trainlib.primitives.definition import (
     Step,
 )
 from trainlib.steps import StepLowering
+from trainlib.windows import windowed
 
 _ALL: tuple[Primitive, ...] = (
     conv2d.PRIMITIVE,
@@ -81,6 +85,9 @@ _ALL: tuple[Primitive, ...] = (
     relu.PRIMITIVE,
     flatten.PRIMITIVE,
     add.PRIMITIVE,
+    broadcast_add.PRIMITIVE,
+    position.PRIMITIVE,
+    class_token.PRIMITIVE,
     softmax_cross_entropy.PRIMITIVE,
     mse.PRIMITIVE,
     rnn.PRIMITIVE,
@@ -96,6 +103,7 @@ _ALL: tuple[Primitive, ...] = (
     gelu.PRIMITIVE,
     silu.PRIMITIVE,
     swiglu.PRIMITIVE,
+    scale.PRIMITIVE,
     softmax.PRIMITIVE,
     dropout.PRIMITIVE,
     concat.PRIMITIVE,
@@ -116,7 +124,7 @@ _ALL: tuple[Primitive, ...] = (
     rms_norm.PRIMITIVE,
     l1.PRIMITIVE,
     berhu.PRIMITIVE,
-    sgd_momentum.PRIMITIVE,
+    sgd.WITH_MOMENTUM,
     adam.PRIMITIVE,
     adamw.PRIMITIVE,
     # Put into the graph by its builder.
@@ -173,11 +181,17 @@ def is_internal(primitive: Primitive) -> bool:
 
 
 def step_of(op: Op) -> Step:
-    """The step definition of an op: its reference and its lowering; UnsupportedLayerError if unknown."""
+    """The step definition of an op: its reference and its lowering; UnsupportedLayerError if unknown.
+
+    An op with windows gets a definition that sees those parts of its tensors only.
+    """
     primitive = PRIMITIVES.get(op.primitive)
-    for step in primitive.steps if primitive is not None else ():
-        if step.name == op.step:
-            return step
+    steps = primitive.steps if primitive is not None else ()
+    step = next((step for step in steps if step.name == op.step), None)
+    if step is None and isinstance(primitive, LayerPrimitive):
+        step = primitive.repeated(op.step)
+    if step is not None:
+        return windowed(step) if op.windows else step
     raise UnsupportedLayerError(
         f"primitive '{op.primitive}' has no step {op.step}",
         where=op.name,

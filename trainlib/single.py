@@ -43,9 +43,12 @@ def single(
 ) -> Single:
     """The primitive `name` on inputs of these shapes (without batch), all given tensors drawn from `seed`.
 
-    A loss has one input, the network's output (always fp32); an optimizer one, the weight. The option
-    ``layout`` of a layer is that of its inputs. Raises UnsupportedLayerError for an unknown name, InputError
-    for what does not fit.
+    Weights start by their own rule, as in training, so that numbers stay of a size that training sees; those
+    that start as a constant are drawn as well, lest a bias of zeros hide that it is never added.
+
+    A loss has one input, the network's output (cast to fp32 before it); an optimizer one, the weight. The
+    option ``layout`` of a layer is that of its inputs. Raises UnsupportedLayerError for an unknown name,
+    InputError for what does not fit.
     """
     primitive = PRIMITIVES.get(name)
     if primitive is None:
@@ -61,7 +64,9 @@ def single(
     elif len(inputs) != 1:
         raise InputError(f"{name} has one input, not {len(inputs)}", where=where)
     elif isinstance(primitive, LossPrimitive):
-        graph, classes = build_loss_graph(name, attributes, inputs[0].shape, batch=batch, where=where)
+        graph, classes = build_loss_graph(
+            name, attributes, inputs[0].shape, batch=batch, dtype=dtype, where=where
+        )
         cases = {"y": inputs[0]}
     elif isinstance(primitive, OptimizerPrimitive):
         graph = build_update_graph(name, attributes, inputs[0].shape, dtype=dtype, where=where)
@@ -79,7 +84,8 @@ def _values(
         tensor = graph.tensors[name]
         if name in values:
             continue
-        if tensor.kind in ("buffer", "optimizer_state"):
+        drawn = tensor.kind == "weight" and tensor.initial.rule != "constant"
+        if drawn or tensor.kind in ("buffer", "optimizer_state"):
             values[name] = initial_value(tensor, seed)
         elif tensor.kind == "label" and classes:
             values[name] = _labels(generator, tensor, classes)

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
+from math import prod
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 from numpy.typing import NDArray
 
 from arch.isa import TeamWork
@@ -30,11 +33,16 @@ class Operand:
 
     `buffer` names its L1 buffer within the tile (by convention the role: ``x``, ``w``, ``dy``); kernel calls
     use that name. Empty means the tensor's name. An input and an output may not share a name.
+
+    An input may gather many boxes, which may overlap, into one buffer, one behind the other: `pieces` holds
+    intervals per dimension, the boxes are all combinations of them, the last dimension running fastest, and
+    `region` encloses them (`gathered`). An output has one box.
     """
 
     tensor: str
     region: Region
     buffer: str = ""
+    pieces: tuple[tuple[Extent, ...], ...] = ()
 
     @property
     def name(self) -> str:
@@ -42,9 +50,29 @@ class Operand:
         return self.buffer or self.tensor
 
     @property
+    def boxes(self) -> tuple[Region, ...]:
+        """The boxes, in the order they lie in the buffer."""
+        return tuple(product(*self.pieces)) if self.pieces else (self.region,)
+
+    @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the box, which is also its shape in L1 (C-contiguous)."""
+        """Shape in L1 (C-contiguous): that of the box; of several boxes (elements,)."""
+        if self.pieces:
+            return (prod(sum(stop - start for start, stop in along) for along in self.pieces),)
         return tuple(stop - start for start, stop in self.region)
+
+    def taken(self, array: Array) -> Array:
+        """The elements of a whole tensor that the boxes hold, as they lie in L1."""
+        found = [array[tuple(slice(*extent) for extent in box)] for box in self.boxes]
+        if self.pieces:
+            return np.concatenate([item.reshape(-1) for item in found])
+        return np.ascontiguousarray(found[0])
+
+
+def gathered(tensor: str, pieces: Sequence[Sequence[Extent]], buffer: str) -> Operand:
+    """An input of many boxes: all combinations of `pieces`, the intervals along each dimension."""
+    region = tuple((min(start for start, _ in along), max(stop for _, stop in along)) for along in pieces)
+    return Operand(tensor, region, buffer, tuple(tuple(along) for along in pieces))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +145,14 @@ class TileTask:
 class KernelChoice:
     """How the compute of a step is done: matmul kernel, codegen profile and how sums are rounded.
 
-    `accumulation` is one of `trainlib.numerics.ACCUMULATIONS`.
+    `accumulation` is one of `trainlib.numerics.ACCUMULATIONS`. `cores` is the size of the team: some 16-bit
+    matmuls fall back to another loop, and then sum otherwise, where a core would get too little.
     """
 
     kernel: str
     codegen: str
     accumulation: str = "reference"
+    cores: int = 1
 
 
 class StepLowering(Protocol):

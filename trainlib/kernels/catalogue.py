@@ -55,6 +55,24 @@ def depthwise_names(codegen: str) -> tuple[str, ...]:
     return tuple(name for name in names if LIBRARY.header(codegen, name).is_depthwise)
 
 
+def kind_of(codegen: str, kernel: str) -> str:
+    """What a kernel is: a ``matmul``, a ``depthwise`` matmul or a ``loop``. Raises InputError."""
+    header = LIBRARY.header(codegen, kernel)
+    if header.is_matmul:
+        return "matmul"
+    return "depthwise" if header.is_depthwise else "loop"
+
+
+def estimated_names(codegen: str) -> tuple[str, ...]:
+    """Names of the kernels of a codegen profile, loops of layers included, that were never measured.
+
+    They are nests written without a listing, and kernels the profile has no file of, which come from its base
+    (see `trainlib.kernels.library`). Raises InputError for an unknown codegen.
+    """
+    names = LIBRARY.kernel_names(codegen)
+    return tuple(name for name in names if not LIBRARY.header(codegen, name).validated)
+
+
 def element_bytes_of(dtype: str) -> int:
     """Bytes of an element. Raises InputError for an unknown dtype."""
     if dtype not in DTYPE_BYTES:

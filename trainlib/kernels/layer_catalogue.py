@@ -13,13 +13,12 @@ from dataclasses import dataclass
 
 from arch.isa import CoreWork, TeamWork
 from configs.errors import InputError
+from trainlib.kernels.catalogue import LIBRARY
 from trainlib.kernels.expand import Array
-from trainlib.kernels.library import KernelLibrary, suggestion
+from trainlib.kernels.library import suggestion
 
 ELEMENT_BYTES = 4
 """Bytes of an fp32 element."""
-
-_LIBRARY = KernelLibrary()
 
 VECTOR_LOOPS: Mapping[str, tuple[str, ...]] = {
     "copy": ("X", "Y"),
@@ -305,7 +304,7 @@ def _team(
     cores: int,
     macs: int = 0,
 ) -> TeamWork:
-    kernel = _LIBRARY.kernel(codegen, name)
+    kernel = LIBRARY.kernel(codegen, name)
 
     def work(core: int) -> CoreWork:
         names = {**sizes, "cores": cores, "core": core}

@@ -18,14 +18,18 @@ A kernel file has the keys
 
 A user's own file can be an annotated listing by itself, see `trainlib.kernels.kernel_file`.
 
-A folder may also hold `codegen.yaml` with `base` (a codegen whose kernels are taken over) and `transform`
-(see `trainlib.kernels.transform`); its own kernel files then replace those of the base, untransformed.
+A folder may also hold `codegen.yaml` with `base` (a codegen whose kernels are taken over), `transform` (see
+`trainlib.kernels.transform`) and `without` (kernels of the base that do not run on this core, optional); its
+own kernel files then replace those of the base, untransformed. That is the one rule for a kernel a codegen
+has no file of: the base's, transformed. `estimates: true` says that kernels so made are estimates, whatever
+the base's file says of them. `waits_for_code: true` says that its kernels contain the wait for their own code
+already, as they were fitted to first calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -145,8 +149,11 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
+    """Where a kernel comes from; `measured` is False for one that only stands in for a codegen's own."""
+
     file: Traversable
     transform: Transform
+    measured: bool = True
 
 
 class KernelLibrary:
@@ -169,6 +176,12 @@ class KernelLibrary:
         """Names of all kernels of a codegen, sorted. Raises InputError for an unknown codegen."""
         return tuple(sorted(self._find(codegen)))
 
+    def waits_for_code(self, codegen: str) -> bool:
+        """Whether the kernels of a codegen contain the wait for their own code. Raises InputError."""
+        self._find(codegen)
+        profile = self._root.joinpath(codegen, "codegen.yaml")
+        return profile.is_file() and bool(read_section(profile).values.get("waits_for_code", False))
+
     def with_file(self, codegen: str, file: Path) -> tuple[KernelLibrary, str]:
         """This library with a user's kernel file added to (or replacing one of) a codegen, and its name.
 
@@ -185,7 +198,10 @@ class KernelLibrary:
         """What the file of a kernel says without its text. Raises like `kernel`."""
         found = self._headers.get((codegen, name))
         if found is None:
-            found = self._headers[codegen, name] = _header(self._source(codegen, name).file, codegen)
+            source = self._source(codegen, name)
+            found = _header(source.file, codegen)
+            found = replace(found, validated=found.validated and source.measured)
+            self._headers[codegen, name] = found
         return found
 
     def kernel(self, codegen: str, name: str, accumulate: bool = False) -> Kernel:
@@ -233,21 +249,29 @@ class KernelLibrary:
         sources = _kernel_files(folder, TRANSFORMS["none"])
         profile = folder.joinpath("codegen.yaml")
         if profile.is_file():
-            base, transform = _read_profile(profile)
+            base, transform, without, measured = _read_profile(profile)
             if base not in self.codegen_names() or base == codegen:
                 raise ConfigError(
                     f"unknown base codegen '{base}'",
                     where=str(profile),
                     cure=suggestion(base, self.codegen_names()),
                 )
-            sources = _kernel_files(self._root.joinpath(base), transform) | sources
+            inherited = _kernel_files(self._root.joinpath(base), transform, measured=measured)
+            for name in without:
+                if inherited.pop(name, None) is None:
+                    raise ConfigError(
+                        f"'without' names a kernel that '{base}' does not have: '{name}'",
+                        where=str(profile),
+                        cure="take it out of the list",
+                    )
+            sources = inherited | sources
         self._sources[codegen] = sources
         return sources
 
 
-def _kernel_files(folder: Traversable, transform: Transform) -> dict[str, _Source]:
+def _kernel_files(folder: Traversable, transform: Transform, *, measured: bool = True) -> dict[str, _Source]:
     return {
-        file.name.removesuffix(".yaml"): _Source(file, transform)
+        file.name.removesuffix(".yaml"): _Source(file, transform, measured)
         for file in folder.iterdir()
         if file.name.endswith(".yaml") and file.name != "codegen.yaml"
     }
@@ -257,9 +281,10 @@ def _is_codegen(item: Traversable) -> bool:
     return item.is_dir() and any(file.name.endswith(".yaml") for file in item.iterdir())
 
 
-def _read_profile(file: Traversable) -> tuple[str, Transform]:
+def _read_profile(file: Traversable) -> tuple[str, Transform, tuple[str, ...], bool]:
+    """Base, transform, the kernels of the base that are left out, and whether the others are no estimates."""
     section = read_section(file)
-    section.check(("base", "transform"), ("about",))
+    section.check(("base", "transform"), ("about", "without", "estimates", "waits_for_code"))
     name = str(section.values["transform"])
     if name not in TRANSFORMS:
         raise ConfigError(
@@ -267,7 +292,11 @@ def _read_profile(file: Traversable) -> tuple[str, Transform]:
             where=section.where("transform"),
             cure=suggestion(name, TRANSFORMS),
         )
-    return str(section.values["base"]), TRANSFORMS[name]
+    without = tuple(str(section.values.get("without", "")).split())
+    estimates = section.values.get("estimates", False)
+    if type(estimates) is not bool:
+        raise ConfigError("'estimates' must be true or false", where=section.where("estimates"))
+    return str(section.values["base"]), TRANSFORMS[name], without, not estimates
 
 
 def _header(file: Traversable, codegen: str) -> Header:

@@ -10,10 +10,10 @@
 
 Codes: A integer ALU, V move or constant, L load, S store, F fused multiply-add, M fp multiply, f other fp,
 U integer multiply, D fp division or square root, Q integer division, B branch, J jump, H hardware-loop
-set-up, C CSR. Behind a code: `+` post-increment (documentation), `.2` access width in bytes,
-`:array(index,...)` the element a load or store touches (without it: a stack slot or an argument), `'` uses
-the result of the load or multiply just before, `[t0<t1,t2]` names the registers (written < read) instead of
-the rule below, `*n` repeats.
+set-up, C CSR, R load from L2, W store to L2. Behind a code: `+` post-increment (free; a core without it
+pays, see `transform`), `.2` access width in bytes, `:array(index,...)` the element a load or store touches
+(without it: a stack slot or an argument), `'` uses the result of the load or multiply just before,
+`[t0<t1,t2]` names the registers (written < read) instead of the rule below, `*n` repeats.
 
 A branch that closes no loop is not taken unless it says `B!` (taken), `B?(condition)` (taken if) or `B%0.5`
 (share of executions in which it is taken). `if (condition) { } else { }` is resolved before the kernel runs.
@@ -258,12 +258,12 @@ class _Parser:
         stream = self.access() if memory and self.accept(":") else -1
         uses_load = uses_load or ("'" if self.accept("'") else None)
         before = self.registers.previous
-        if uses_load and (before is None or before.op not in (Op.LOAD, Op.MUL)):
+        if uses_load and (before is None or before.op not in (Op.LOAD, Op.LOAD_L2, Op.MUL)):
             raise self.fail(f"'{letter}'' has no load or multiply just before it to use")
         taken, taken_if = self.direction(op)
         named = self.named_registers()
         instruction = self.registers.instruction(op, bool(uses_load), int(width or 4), stream, named)
-        code = Code(instruction, taken_if)
+        code = Code(instruction, taken_if, bool(increment))
         if taken:
             code = replace(code, instruction=replace(code.instruction, taken_fraction=taken))
         codes = [code]

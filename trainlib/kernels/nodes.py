@@ -22,10 +22,12 @@ CODES: dict[str, Op] = {
     "J": Op.JUMP,
     "H": Op.HWLOOP,
     "C": Op.CSR,
+    "R": Op.LOAD_L2,
+    "W": Op.STORE_L2,
 }
 _FP_RESULT = frozenset({Op.FMUL, Op.FP, Op.FDIV})
-_READS_FP = frozenset({Op.FMUL, Op.FP, Op.FDIV, Op.FMA, Op.STORE})
-_WRITES = frozenset({Op.LOAD, Op.MUL, Op.DIV, Op.FMUL, Op.FP, Op.FDIV, Op.FMA})
+_READS_FP = frozenset({Op.FMUL, Op.FP, Op.FDIV, Op.FMA, Op.STORE, Op.STORE_L2})
+_WRITES = frozenset({Op.LOAD, Op.LOAD_L2, Op.MUL, Op.DIV, Op.FMUL, Op.FP, Op.FDIV, Op.FMA})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +44,14 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """One instruction; `taken_if` decides a branch whose direction depends on the sizes."""
+    """One instruction; `taken_if` decides a branch whose direction depends on the sizes.
+
+    `increments` tells that a load or store moves its pointer on: free on Xpulp, see `transform`.
+    """
 
     instruction: Instruction
     taken_if: Expression | None = None
+    increments: bool = False
 
 
 @dataclass(frozen=True, slots=True)

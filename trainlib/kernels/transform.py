@@ -64,5 +64,93 @@ def _instruction(node: NestNode) -> Instruction | None:
     return node.instruction if isinstance(node, Code) else None
 
 
-TRANSFORMS: dict[str, Transform] = {"none": _none, "loads_early": _loads_early}
+def _plain_core(nest: Nest) -> Nest:
+    """For a core without hardware loops and without post-increment: every loop branches, every step is paid.
+
+    - A hardware loop becomes a loop closed by a branch: its set-up H goes, and so does one integer
+      instruction or move in front of it that only prepared it; the body gets one A for the counter.
+    - A load or store that moved its pointer on leaves an A for that.
+    - The A's of a body stand where they part a load from the instruction that uses it, one each, the rest in
+      front of what closes the body (of a body with loops inside: in front of the first of them).
+
+    It is what `tools/derive_rv32_kernels.py` expects of the same sources without Xpulp, and what the
+    measured inner loops of clang-rv32 confirm (7 instructions a step of `mm`, 9 of `mm_unroll_1x2`).
+    """
+    return replace(nest, body=_branching(nest.body, 0, free_steps=False))
+
+
+def _branch_loops(nest: Nest) -> Nest:
+    """Every hardware loop closed by a branch, as `_plain_core` does it; post-increment stays free.
+
+    The update loop of clang-xpulp becomes the measured one of clang-postinc: 6 instructions an element, its
+    counter between the load and the multiply-add.
+    """
+    return replace(nest, body=_branching(nest.body, 0, free_steps=True))
+
+
+_STEP = Code(Instruction(Op.ALU))
+
+
+def _branching(nodes: tuple[NestNode, ...], counters: int, *, free_steps: bool) -> tuple[NestNode, ...]:
+    result: list[NestNode] = []
+    added = counters
+    for node in nodes:
+        if isinstance(node, Counted):
+            body = _branching(node.body, int(node.hardware), free_steps=free_steps)
+            if node.hardware:
+                body = (*body, Code(Instruction(Op.BRANCH)))
+                _drop_preparation(result)
+            result.append(Counted(node.trips, False, body))
+        elif isinstance(node, Choice):
+            then = _branching(node.then, 0, free_steps=free_steps)
+            otherwise = _branching(node.otherwise, 0, free_steps=free_steps)
+            result.append(Choice(node.condition, then, otherwise))
+        elif node.instruction.op != Op.HWLOOP:
+            if node.increments and not free_steps:
+                added += 1
+                node = replace(node, increments=False)  # noqa: PLW2901
+            result.append(node)
+    return _with_steps(result, added)
+
+
+def _drop_preparation(before: list[NestNode]) -> None:
+    """Remove the last integer instruction or move, if the straight line in front of a loop ends with some."""
+    for position in range(len(before) - 1, -1, -1):
+        instruction = _instruction(before[position])
+        if instruction is None:
+            return
+        if instruction.op in (Op.ALU, Op.MOVE) and not instruction.srcs and instruction.dst < 0:
+            del before[position]
+            return
+
+
+def _with_steps(nodes: list[NestNode], steps: int) -> tuple[NestNode, ...]:
+    loops = any(not isinstance(node, Code) for node in nodes)
+    result: list[NestNode] = []
+    previous: Instruction | None = None
+    for node in nodes:
+        instruction = _instruction(node)
+        if steps and not loops and _used_at_once(previous, instruction):
+            result.append(_STEP)
+            steps -= 1
+        result.append(node)
+        previous = instruction
+    at = len(result)
+    if loops:
+        at = next(index for index, node in enumerate(result) if not isinstance(node, Code))
+    elif previous is not None and previous.op in (Op.BRANCH, Op.JUMP):
+        at -= 1
+    return (*result[:at], *[_STEP] * steps, *result[at:])
+
+
+def _used_at_once(load: Instruction | None, user: Instruction | None) -> bool:
+    return load is not None and user is not None and load.op == Op.LOAD and load.dst in user.srcs
+
+
+TRANSFORMS: dict[str, Transform] = {
+    "none": _none,
+    "loads_early": _loads_early,
+    "plain_core": _plain_core,
+    "branch_loops": _branch_loops,
+}
 """Transforms by the name used in `codegen.yaml`."""

@@ -59,9 +59,9 @@ def scale_call(choice: KernelChoice, target: Piece, factor: float, dtype: str) -
 
 
 def softmax_calls(
-    choice: KernelChoice, target: Piece, maxima: str, sums: str, dtype: str
+    choice: KernelChoice, source: Piece, target: Piece, maxima: str, sums: str, dtype: str
 ) -> tuple[KernelCall, ...]:
-    """Softmax of every row of target[n, m] in place, exact: row maximum, exponentials and sum, division."""
+    """Softmax of every row of source[n, m], exact: row maximum, exponentials and sum, division."""
     rows, columns = target.shape
     sizes = {"N": rows, "M": columns}
     largest, total = Piece(maxima, (rows,)), Piece(sums, (rows,))
@@ -75,8 +75,8 @@ def softmax_calls(
             choice,
             "row_max",
             sizes,
-            {"X": target, "R": largest},
-            (target,),
+            {"X": source, "R": largest},
+            (source,),
             (largest,),
             lambda arrays: (arrays[0].max(axis=1),),
             dtype,
@@ -85,8 +85,8 @@ def softmax_calls(
             choice,
             "exp_sum_exact",
             sizes,
-            {"X": target, "Y": target, "R": largest, "Z": total},
-            (target, largest),
+            {"X": source, "Y": target, "R": largest, "Z": total},
+            (source, largest),
             (target, total),
             exponentials,
             dtype,

@@ -1,7 +1,8 @@
 """Batch norm: every channel over batch and space, biased variance; running statistics are kept tensors.
 
-The running variance is unbiased, as in PyTorch. Prediction uses the running statistics. PULP-TrainLib has the
-forward step alone, without running statistics.
+The running variance is unbiased, as in PyTorch. Prediction uses the running statistics. A channel need not
+fit L1: mean, variance and the sums of the backward pass are steps of their own. PULP-TrainLib has the forward
+pass alone, in one step and without running statistics.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainlib.graph import Tensor
-from trainlib.primitives import norm_reference as reference
-from trainlib.primitives.definition import Example, InputCase, LayerPlan, LayerPrimitive, Refused, Step
+from trainlib.primitives.definition import Example, InputCase, LayerPlan, LayerPrimitive, Refused
 from trainlib.primitives.norm import RunningSchema, norm_plan
-from trainlib.primitives.norm_lowering import NormForward, NormInputGradient, NormWeightGradient
+from trainlib.primitives.norm_steps import BATCH_STEPS
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    return norm_plan("batch", attributes, inputs, where, running=True)
+    stepwise = not attributes["frozen"]
+    return norm_plan("batch", attributes, inputs, where, running=True, stepwise=stepwise)
 
 
 def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
@@ -38,29 +39,7 @@ PRIMITIVE = LayerPrimitive(
     name="batch_norm",
     schema=RunningSchema,
     plan=_plan,
-    steps=(
-        Step(
-            "FW",
-            ("x", "w?", "b?", "running_mean?", "running_var?"),
-            ("y", "mean", "inv_std", "running_mean_updated?", "running_var_updated?"),
-            reference.forward,
-            NormForward(),
-        ),
-        Step(
-            "WG",
-            ("x", "dy", "mean", "inv_std"),
-            ("dw?", "db?"),
-            reference.weight_gradient,
-            NormWeightGradient(),
-        ),
-        Step(
-            "IG",
-            ("x", "dy", "mean", "inv_std", "w?"),
-            ("dx",),
-            reference.input_gradient,
-            NormInputGradient(),
-        ),
-    ),
+    steps=BATCH_STEPS,
     torch_forward=_torch_forward,
     examples=(
         Example({}, ((3, 4, 5),), batches=(1, 2)),

@@ -26,13 +26,6 @@ BATCH = "n"
 """Name of the dimension that cuts the batch, in extents and tile sizes."""
 
 
-@dataclass(frozen=True, slots=True)
-class TeamChoice(KernelChoice):
-    """A choice that knows its team: some 16-bit matmuls fall back, and then sum otherwise, by its size."""
-
-    cores: int = 1
-
-
 def whole(op: Op, tensors: Mapping[str, Tensor], role: str) -> Operand:
     """The box that covers the whole tensor of a role, in the buffer of that name."""
     return Operand(op[role], tuple((0, size) for size in tensors[op[role]].shape), role)
@@ -76,8 +69,7 @@ def matmul_call(
     `c_shape` is the shape the box of C has in L1; it holds N·M elements in row-major order. Numbers follow
     `choice.accumulation` (see `trainlib.numerics.matmul`).
     """
-    cores = choice.cores if isinstance(choice, TeamChoice) else 1
-    order = sum_order(choice.kernel, n=n, k=k, m=m, trans_b=trans_b, cores=cores)
+    order = sum_order(choice.kernel, n=n, k=k, m=m, trans_b=trans_b, cores=choice.cores)
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
         places = (addresses[a], addresses[b], addresses[c])

@@ -13,6 +13,10 @@ library's own WG ignores padding and its IG padding and stride (found by running
 the mathematics says. Kernels work on one sample at a time: a tile calls them once for each, and WG adds up
 the samples of the batch. The groups of a sample share one fork (see `conv_groups`). The bias is a fork
 behind the matmul, its gradient a sum of dy in WG.
+
+Every step may be cut along all dimensions of its result and of its sum, the kernel window excepted (a tile
+of one channel holds it at 4 B x window); a tile over part of the channels (FW, IG) or of the positions (WG)
+unrolls only that part.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ import numpy as np
 from configs.errors import ShapeError
 from trainlib.graph import Op, Tensor
 from trainlib.primitives import conv2d_reference as reference
-from trainlib.primitives.calls import batch_extent, batch_range, box, transpose_call
+from trainlib.primitives.calls import BATCH, box, transpose_call
 from trainlib.primitives.conv_calls import (
     TRANSPOSED,
     accumulated,
@@ -47,17 +51,10 @@ from trainlib.primitives.conv_options import (
     image_shape,
     torch_convolution,
 )
+from trainlib.primitives.conv_ranges import count, interval, position_sums, result_extents, summed
 from trainlib.primitives.conv_unroll import unrolled
 from trainlib.primitives.definition import LayerPlan, LayerPrimitive, Step
-from trainlib.steps import (
-    Extent,
-    KernelCall,
-    KernelChoice,
-    Scratch,
-    StepLowering,
-    TileTask,
-    part,
-)
+from trainlib.steps import CutsReductions, Extent, KernelCall, KernelChoice, Scratch, TileTask, part
 
 GRADIENT_TRANSPOSED = "dy_transposed"
 """Name of the scratch buffer of dyᵀ in the WG of HWC."""
@@ -92,12 +89,15 @@ class _Conv2d:
 
 
 class _Forward(_Conv2d):
-    """FW: C = y; samples, channels and image rows of y may be cut."""
+    """FW: C = y; samples, channels, rows and columns of y may be cut, and the sum over input channels."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Samples, output channels, output rows."""
-        attributes = op.attributes
-        return {**batch_extent(attributes["batch"]), "co": attributes["co"], "ho": attributes["ho"]}
+        """Samples, output channels, output rows, output columns."""
+        return result_extents(op, "co", "ho", "wo")
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Input channels of a group."""
+        return summed(ci=ConvGeometry.of(op.attributes).ci_of_group)
 
     def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
         """One patch per output element."""
@@ -106,18 +106,20 @@ class _Forward(_Conv2d):
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """Input rows with their halo, some filters; per sample and group im2row, matmul, bias."""
+        """An input box with its halo, some filters; per sample and group im2row, matmul, bias."""
         geometry = ConvGeometry.of(op.attributes)
-        samples = batch_range(ranges, op.attributes["batch"])
-        channels, outputs = ranges["co"], ranges["ho"]
+        samples, channels = interval(op, ranges, BATCH), interval(op, ranges, "co")
+        outputs, columns = interval(op, ranges, "ho"), interval(op, ranges, "wo")
+        taken = ranges.get("ci", (0, geometry.ci_of_group))
         parts = segments(channels, geometry.co_of_group, geometry.ci_of_group)
-        view = forward_view(geometry, outputs)
+        view = forward_view(geometry, outputs, columns)
         dtype = tensors[op["y"]].dtype
-        sources, groups = channels_met(parts)
+        sources, groups = channels_met(parts, taken)
         matrices = unrolled(op, "x", geometry, choice, view, samples, sources, groups, dtype)
-        count, rows = channels[1] - channels[0], outputs[1] - outputs[0]
-        shape = geometry.image_shape(count, rows, geometry.wo)
-        k = geometry.ci_of_group * geometry.window
+        shape = geometry.image_shape(count(channels), count(outputs), count(columns))
+        k = count(taken) * geometry.window
+        # The bias counts once: it belongs to the first part of the sum.
+        biased = "b" in op and taken[0] == 0
         calls: list[KernelCall] = []
         for sample, names in enumerate(matrices.names):
             target = part("y", sample)
@@ -125,31 +127,35 @@ class _Forward(_Conv2d):
             calls.append(
                 filter_product(geometry, choice, parts, "w", names, target, k, view.positions, shape, dtype)
             )
-            if "b" in op:
+            if biased:
                 calls.append(
                     bias_add_call(
                         geometry,
                         choice,
                         image=target,
                         bias="b",
-                        channels=count,
+                        channels=count(channels),
                         positions=view.positions,
                         dtype=dtype,
                     )
                 )
-        weights = box(op, "w", *geometry.filters(channels, (0, geometry.ci_of_group)))
-        bias = (box(op, "b", channels),) if "b" in op else ()
-        result = box(op, "y", samples, *geometry.image(channels, outputs, (0, geometry.wo)))
+        weights = box(op, "w", *geometry.filters(channels, taken))
+        bias = (box(op, "b", channels),) if biased else ()
+        result = box(op, "y", samples, *geometry.image(channels, outputs, columns))
         return TileTask((*matrices.operands, weights, *bias), (result,), matrices.scratch, tuple(calls))
 
 
 class _WeightGradient(_Conv2d):
-    """WG: C = dW, sum over the batch of dy · im2row(x); co may be cut, and ci within its group."""
+    """WG: C = dW, a sum over the batch of dy · im2row(x); everything may be cut but the kernel window."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """Output channels, then input channels of a group."""
         geometry = ConvGeometry.of(op.attributes)
         return {"co": geometry.co, "ci": geometry.ci_of_group}
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Samples, output rows, output columns."""
+        return position_sums(op)
 
     def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
         """The same number as FW."""
@@ -158,21 +164,22 @@ class _WeightGradient(_Conv2d):
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """Some input channels and some channels of dy of all samples, all rows; im2row, matmul, add; db."""
+        """Some input channels and some channels of dy, of some samples and rows; im2row, matmul, add; db."""
         geometry = ConvGeometry.of(op.attributes)
-        batch = op.attributes["batch"]
-        channels, taken = ranges["co"], ranges["ci"]
-        n, count = channels[1] - channels[0], taken[1] - taken[0]
+        samples = interval(op, ranges, BATCH)
+        outputs, columns = interval(op, ranges, "ho"), interval(op, ranges, "wo")
+        channels, taken = interval(op, ranges, "co"), ranges["ci"]
+        n = count(channels)
         parts = segments(channels, geometry.co_of_group, geometry.ci_of_group)
-        view = forward_view(geometry, (0, geometry.ho))
+        view = forward_view(geometry, outputs, columns)
         dtype = tensors[op["dw"]].dtype
         sources, groups = channels_met(parts, taken)
         as_columns = geometry.hwc and op.attributes["im2col"] == "cores"
         matrices = unrolled(
-            op, "x", geometry, choice, view, (0, batch), sources, groups, dtype, columns=as_columns
+            op, "x", geometry, choice, view, samples, sources, groups, dtype, columns=as_columns
         )
-        shape = geometry.filters_shape(n, count)
-        positions, width = view.positions, count * geometry.window
+        shape = geometry.filters_shape(n, count(taken))
+        positions, width = view.positions, count(taken) * geometry.window
         terms = []
         for sample, names in enumerate(matrices.names):
             before, left = list(matrices.calls[sample]), part("dy", sample)
@@ -198,14 +205,14 @@ class _WeightGradient(_Conv2d):
         calls = accumulated(
             choice, terms, total="dw", scratch=PARTIAL, elements=int(np.prod(shape)), dtype=dtype
         )
-        outputs = [box(op, "dw", *geometry.filters(channels, taken))]
+        outputs_written = [box(op, "dw", *geometry.filters(channels, taken))]
         if "db" in op and taken[0] == 0:
-            outputs.append(box(op, "db", channels))
+            outputs_written.append(box(op, "db", channels))
             calls.append(
                 bias_sum_call(
                     geometry,
                     choice,
-                    sources=[part("dy", sample) for sample in range(batch)],
+                    sources=[part("dy", sample) for sample in range(count(samples))],
                     target="db",
                     channels=n,
                     positions=positions,
@@ -215,19 +222,22 @@ class _WeightGradient(_Conv2d):
         scratch = list(matrices.scratch)
         if geometry.hwc:
             scratch.append(Scratch(GRADIENT_TRANSPOSED, (n, positions), dtype))
-        if batch > 1:
+        if count(samples) > 1:
             scratch.append(Scratch(PARTIAL, shape, dtype))
-        gradient = box(op, "dy", (0, batch), *geometry.image(channels, (0, geometry.ho), (0, geometry.wo)))
-        return TileTask((*matrices.operands, gradient), tuple(outputs), tuple(scratch), tuple(calls))
+        gradient = box(op, "dy", samples, *geometry.image(channels, outputs, columns))
+        return TileTask((*matrices.operands, gradient), tuple(outputs_written), tuple(scratch), tuple(calls))
 
 
 class _InputGradient(_Conv2d):
-    """IG: C = dx = Wbt · im2row(dy)ᵀ; samples, input channels and image rows of dx may be cut."""
+    """IG: C = dx = Wbt · im2row(dy)ᵀ; a box of dx may be cut, and the sum over output channels."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Samples, input channels, input rows."""
-        attributes = op.attributes
-        return {**batch_extent(attributes["batch"]), "ci": attributes["ci"], "hi": attributes["hi"]}
+        """Samples, input channels, input rows, input columns."""
+        return result_extents(op, "ci", "hi", "wi")
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Output channels of a group."""
+        return summed(co=ConvGeometry.of(op.attributes).co_of_group)
 
     def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
         """One patch of dy per input element, zeros of the virtual padding and dilation included."""
@@ -238,14 +248,15 @@ class _InputGradient(_Conv2d):
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """Rows of dy that reach these rows, some channels of W; im2row, block transpose (once), matmul."""
+        """The box of dy that reaches this one, some channels of W; im2row, block transpose (once), matmul."""
         geometry = ConvGeometry.of(op.attributes)
-        samples = batch_range(ranges, op.attributes["batch"])
-        channels, inputs = ranges["ci"], ranges["hi"]
+        samples, channels = interval(op, ranges, BATCH), interval(op, ranges, "ci")
+        inputs, columns = interval(op, ranges, "hi"), interval(op, ranges, "wi")
+        summed_over = ranges.get("co", (0, geometry.co_of_group))
         parts = segments(channels, geometry.ci_of_group, geometry.co_of_group)
-        view = gradient_view(geometry, inputs)
+        view = gradient_view(geometry, inputs, columns)
         dtype = tensors[op["dx"]].dtype
-        targets, groups = channels_met(parts)
+        targets, groups = channels_met(parts, summed_over)
         matrices = unrolled(op, "dy", geometry, choice, view, samples, targets, groups, dtype)
         # The box of the weights has one range of input channels: all of them if there are several groups.
         taken = [within_group(item, geometry.ci_of_group) for item in parts]
@@ -254,9 +265,8 @@ class _InputGradient(_Conv2d):
             (of_group, (start - fetched[0], stop - fetched[0]))
             for of_group, (start, stop) in zip(groups, taken, strict=True)
         ]
-        count, rows = channels[1] - channels[0], inputs[1] - inputs[0]
-        k = geometry.co_of_group * geometry.window
-        shape = geometry.image_shape(count, rows, geometry.wi)
+        k = count(summed_over) * geometry.window
+        shape = geometry.image_shape(count(channels), count(inputs), count(columns))
         calls: list[KernelCall] = []
         for sample, names in enumerate(matrices.names):
             calls += matrices.calls[sample]
@@ -270,8 +280,8 @@ class _InputGradient(_Conv2d):
             )
         return TileTask(
             (*matrices.operands, box(op, "w", *geometry.filters(targets, fetched))),
-            (box(op, "dx", samples, *geometry.image(channels, inputs, (0, geometry.wi))),),
-            (*matrices.scratch, Scratch(TRANSPOSED, (count, k), dtype)),
+            (box(op, "dx", samples, *geometry.image(channels, inputs, columns)),),
+            (*matrices.scratch, Scratch(TRANSPOSED, (count(channels), k), dtype)),
             tuple(calls),
         )
 
@@ -280,15 +290,19 @@ class _InputGradient(_Conv2d):
 class _Chosen:
     """The lowering the layer's `im2col` asks for."""
 
-    matrix: StepLowering
-    direct: StepLowering
+    matrix: CutsReductions
+    direct: CutsReductions
 
-    def _of(self, op: Op) -> StepLowering:
+    def _of(self, op: Op) -> CutsReductions:
         return self.direct if op.attributes["im2col"] == "none" else self.matrix
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """Those of the chosen one."""
         return self._of(op).extents(op, tensors)
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Those of the chosen one."""
+        return self._of(op).reductions(op, tensors)
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice

@@ -19,10 +19,11 @@ from trainlib.primitives.conv_geometry import (
     forward_taps,
     gradient_span,
     gradient_taps,
+    owned_inputs,
     patches,
 )
 from trainlib.primitives.conv_nests import Reach
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Region
 
 ROWS = "im2row"
 """Name of the scratch buffer of the im2row matrix."""
@@ -36,14 +37,14 @@ TRANSPOSED = "weights_transposed"
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a tile reads of an image: rows, all columns, and which of them each kernel position meets.
+    """What a tile reads of an image: rows, columns, and which of them each kernel position meets.
 
-    `mode` FW: the input for rows of the output. IG: the output gradient for rows of the input.
+    `mode` FW: the input for a box of the output. IG: the output gradient for a box of the input.
     """
 
     mode: str
     rows: Span
-    columns: Extent
+    columns: Span
     reach: Reach
 
     @property
@@ -51,31 +52,37 @@ class View:
         """Rows of the im2row matrix."""
         return self.reach.positions
 
+    def region(self, geometry: ConvGeometry, channels: Extent) -> Region:
+        """The box of one image that is read, `channels` of it."""
+        return geometry.image(channels, self.rows.extent, self.columns.extent)
 
-def forward_view(geometry: ConvGeometry, outputs: Extent, *, whole: bool = False) -> View:
-    """The input that output rows `outputs` read; all rows of it if `whole`."""
-    span, columns = forward_span(geometry.height, outputs), (0, geometry.wi)
-    if whole:
-        span = Span(0, geometry.hi, geometry.pads[0], geometry.pads[1])
+
+def forward_view(geometry: ConvGeometry, rows: Extent, columns: Extent, *, owned: bool = False) -> View:
+    """The input that a box of the output reads; if `owned`, with the input positions it owns as well."""
+    spans = [forward_span(geometry.height, rows), forward_span(geometry.width, columns)]
+    if owned:
+        also = (owned_inputs(geometry.height, rows), owned_inputs(geometry.width, columns))
+        spans = [span.with_also(own) for span, own in zip(spans, also, strict=True)]
+    high, wide = spans
     reach = Reach(
-        forward_taps(geometry.height, outputs, span.rows),
-        forward_taps(geometry.width, (0, geometry.wo), columns),
-        span.count,
-        geometry.wi,
+        forward_taps(geometry.height, rows, high.extent),
+        forward_taps(geometry.width, columns, wide.extent),
+        high.count,
+        wide.count,
     )
-    return View("FW", span, columns, reach)
+    return View("FW", high, wide, reach)
 
 
-def gradient_view(geometry: ConvGeometry, inputs: Extent) -> View:
-    """The output gradient that reaches input rows `inputs`."""
-    span, columns = gradient_span(geometry.height, inputs), (0, geometry.wo)
+def gradient_view(geometry: ConvGeometry, rows: Extent, columns: Extent) -> View:
+    """The output gradient that reaches a box of the input."""
+    high, wide = gradient_span(geometry.height, rows), gradient_span(geometry.width, columns)
     reach = Reach(
-        gradient_taps(geometry.height, inputs, span.rows),
-        gradient_taps(geometry.width, (0, geometry.wi), columns),
-        span.count,
-        geometry.wo,
+        gradient_taps(geometry.height, rows, high.extent),
+        gradient_taps(geometry.width, columns, wide.extent),
+        high.count,
+        wide.count,
     )
-    return View("IG", span, columns, reach)
+    return View("IG", high, wide, reach)
 
 
 def im2row_call(
@@ -127,14 +134,20 @@ def _library_im2row(
     places: Sequence[int],
 ) -> TeamWork:
     """The im2row loops of the library: CHW, one stride, no dilation."""
-    span, reach = view.rows, view.reach
+    high, wide, reach = view.rows, view.columns, view.reach
     if view.mode == "FW":
-        hi, wi, ho, wo = span.count, geometry.wi, len(reach.rows), geometry.wo
-        vertical = (span.before, span.after)
+        hi, wi, ho, wo = high.count, wide.count, len(reach.rows), len(reach.columns)
+        pads = (high.before, high.after, wide.before, wide.after)
     else:
-        # The nest wants the padding of the forward convolution from these rows of dx to these rows of dy.
-        hi, wi, ho, wo = len(reach.rows), geometry.wi, span.count, geometry.wo
-        vertical = (geometry.hk - 1 - span.before, geometry.hk - 1 - span.after)
+        # The nest wants the padding of the forward convolution from this box of dx to this box of dy.
+        hi, wi, ho, wo = len(reach.rows), len(reach.columns), high.count, wide.count
+        last = (geometry.hk - 1, geometry.wk - 1)
+        pads = (
+            last[0] - high.before,
+            last[0] - high.after,
+            last[1] - wide.before,
+            max(last[1] - wide.after, 0),
+        )
     return catalogue.im2row_work(
         choice.codegen,
         mode=view.mode,
@@ -146,7 +159,7 @@ def _library_im2row(
         ho=ho,
         wo=wo,
         stride=geometry.strides[0],
-        pads=(*vertical, *geometry.pads[2:]),
+        pads=pads,
         cores=cores,
         source_address=places[0],
         target_address=places[1],
@@ -274,19 +287,25 @@ def bias_sum_call(
     positions: int,
     dtype: str,
     first: int = 0,
+    inside: tuple[Extent, Extent] | None = None,
 ) -> KernelCall:
-    """target = sums of `channels` (from `first` on) of the images `sources`: the gradient of a bias."""
+    """target = sums of `channels` (from `first` on) of the images `sources`: the gradient of a bias.
+
+    `positions` are summed of each; they are the rows and columns `inside` of the boxes, or all. A sum of no
+    positions is 0 and costs as one of one.
+    """
+    rows, columns = (slice(*extent) for extent in inside) if inside else (slice(None), slice(None))
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
         def build(places: Sequence[int]) -> TeamWork:
             return conv_nests.bias_sum(
-                choice.codegen, geometry, channels, positions, len(sources), cores, places
+                choice.codegen, geometry, channels, max(positions, 1), len(sources), cores, places
             )
 
         return nests.for_dtype(build, (addresses[sources[0]], addresses[target]), dtype)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        own = [geometry.image_chw(array)[first : first + channels] for array in arrays]
+        own = [geometry.image_chw(array)[first : first + channels, rows, columns] for array in arrays]
         sums = [image.reshape(channels, -1).sum(axis=1) for image in own]
         return (np.sum(sums, axis=0),)
 

@@ -20,15 +20,18 @@ from arch.isa import TeamWork
 from trainlib.graph import Op, Tensor
 from trainlib.numerics import matmul
 from trainlib.primitives import conv_nests, nests
-from trainlib.primitives.calls import batch_extent, batch_range, box
-from trainlib.primitives.conv_calls import (
-    accumulated,
-    bias_sum_call,
-    forward_view,
-    gradient_view,
+from trainlib.primitives.calls import BATCH, box
+from trainlib.primitives.conv_calls import View, accumulated, bias_sum_call, forward_view, gradient_view
+from trainlib.primitives.conv_geometry import (
+    ConvGeometry,
+    block_transpose,
+    owned_inputs,
+    patches,
+    segments,
 )
-from trainlib.primitives.conv_geometry import ConvGeometry, block_transpose, patches, segments
+from trainlib.primitives.conv_groups import channels_met, within_group
 from trainlib.primitives.conv_nests import Direct
+from trainlib.primitives.conv_ranges import count, interval, position_sums, result_extents, summed
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
 
 PARTIAL = "dw_of_sample"
@@ -52,81 +55,100 @@ class _Direct:
 
 
 @dataclass(frozen=True, slots=True)
+class _Nest:
+    """A direct loop of one tile: what it costs and computes; called once per sample.
+
+    Arrays of the nest are X (the side of ci), W, Y (the side of co) and D (the bias); it writes `result`.
+    """
+
+    kernel: str
+    pricing: _Pricing
+    loop: Direct
+    result: str
+    function: Callable[[Sequence[Array]], tuple[Array, ...]]
+    choice: KernelChoice
+    dtype: str
+
+    def call(self, x: str, w: str, y: str) -> KernelCall:
+        """The loop on these buffers."""
+        buffers = {"X": x, "W": w, "Y": y} | ({"D": "b"} if self.loop.bias else {})
+
+        def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+            def build(places: Sequence[int]) -> TeamWork:
+                places_of = dict(zip(buffers, places, strict=True))
+                return self.pricing(self.choice.codegen, self.loop, cores, places_of)
+
+            return nests.for_dtype(build, [addresses[name] for name in buffers.values()], self.dtype)
+
+        # The image stands before the weights, whichever side it is; the weight gradient reads both images.
+        order = [key for key in "XYWD" if key in buffers and key != self.result]
+        return KernelCall(
+            self.kernel,
+            tuple(buffers[key] for key in order),
+            (buffers[self.result],),
+            work,
+            self.function,
+            macs=self.loop.macs,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class DirectForward(_Direct):
-    """`result` = convolution of `image` (+ bias `b`); samples, channels and rows of the result may be cut."""
+    """`result` = convolution of `image` (+ bias `b`); a box of the result and part of the sum may be cut."""
 
     image: str = "x"
     result: str = "y"
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Samples, output channels, output rows."""
-        attributes = op.attributes
-        return {**batch_extent(attributes["batch"]), "co": attributes["co"], "ho": attributes["ho"]}
+        """Samples, output channels, output rows, output columns."""
+        return result_extents(op, "co", "ho", "wo")
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Input channels of a group."""
+        return summed(ci=ConvGeometry.of(op.attributes).ci_of_group)
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """Input rows with their halo and the filters of some channels; one loop nest per sample."""
+        """An input box with its halo and the filters of some channels; one loop nest per sample."""
         geometry = ConvGeometry.of(op.attributes)
-        samples = batch_range(ranges, op.attributes["batch"])
-        channels, outputs = ranges["co"], ranges["ho"]
+        samples, channels = interval(op, ranges, BATCH), interval(op, ranges, "co")
+        outputs, columns = interval(op, ranges, "ho"), interval(op, ranges, "wo")
+        taken = ranges.get("ci", (0, geometry.ci_of_group))
         parts = segments(channels, geometry.co_of_group, geometry.ci_of_group)
-        sources = (parts[0].others[0], parts[-1].others[1])
-        view = forward_view(geometry, outputs)
-        reach, dtype = view.reach, tensors[op[self.result]].dtype
-        bias = "b" in op and self.result == "y"
-        loop = Direct(
-            geometry,
-            reach,
-            channels[1] - channels[0],
-            geometry.ci_of_group,
-            sources[1] - sources[0],
-            bias,
-        )
+        sources, within = channels_met(parts, taken)
+        view = forward_view(geometry, outputs, columns)
+        dtype = tensors[op[self.result]].dtype
+        bias = "b" in op and self.result == "y" and taken[0] == 0
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
             image, weights = geometry.image_chw(arrays[0]), geometry.filters_chw(arrays[1])
-            pairs = [
-                (
-                    weights[segment.start - channels[0] : segment.stop - channels[0]],
-                    image[segment.others[0] - sources[0] : segment.others[1] - sources[0]],
-                )
-                for segment in parts
-            ]
-            products = [
-                _product(
-                    left.reshape(len(left), -1), patches(right, reach.rows, reach.columns), choice, dtype
-                )
-                for left, right in pairs
-            ]
-            return (_finished(geometry, products, len(reach.rows), arrays[2] if bias else None),)
+            products = []
+            for segment, met in zip(parts, within, strict=True):
+                left = weights[segment.start - channels[0] : segment.stop - channels[0]]
+                rows = patches(image[slice(*met)], view.reach.rows, view.reach.columns)
+                products.append(_product(left.reshape(len(left), -1), rows, choice, dtype))
+            return (_finished(geometry, products, view, arrays[2] if bias else None),)
 
+        loop = Direct(geometry, view.reach, count(channels), count(taken), count(sources), bias)
+        nest = _Nest("conv_direct_fw", conv_nests.direct_forward, loop, "Y", function, choice, dtype)
         operands = [
-            box(op, self.image, samples, *geometry.image(sources, view.rows.rows, view.columns)),
-            box(op, "w", *geometry.filters(channels, (0, geometry.ci_of_group))),
+            box(op, self.image, samples, *view.region(geometry, sources)),
+            box(op, "w", *geometry.filters(channels, taken)),
         ]
         if bias:
             operands.append(box(op, "b", channels))
         calls = [
-            _call(
-                "conv_direct_fw",
-                conv_nests.direct_forward,
-                loop,
-                choice,
-                dtype,
-                {"X": part(self.image, sample), "W": "w", "Y": part(self.result, sample)},
-                "Y",
-                function,
-            )
-            for sample in range(samples[1] - samples[0])
+            nest.call(part(self.image, sample), "w", part(self.result, sample))
+            for sample in range(count(samples))
         ]
-        result = box(op, self.result, samples, *geometry.image(channels, outputs, (0, geometry.wo)))
+        result = box(op, self.result, samples, *geometry.image(channels, outputs, columns))
         return TileTask(tuple(operands), (result,), (), tuple(calls))
 
 
 @dataclass(frozen=True, slots=True)
 class DirectInput(_Direct):
-    """`result` = adjoint of the convolution of `gradient` (+ bias); samples, channels and rows may be cut.
+    """`result` = adjoint of the convolution of `gradient` (+ bias); a box and part of the sum may be cut.
 
     `scattered` prices the loop that adds each product to the result in memory, as transposed convolutions do.
     """
@@ -142,76 +164,63 @@ class DirectInput(_Direct):
         return int(op.attributes["batch"]) * per_sample * geometry.window
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Samples, input channels, input rows."""
-        attributes = op.attributes
-        return {**batch_extent(attributes["batch"]), "ci": attributes["ci"], "hi": attributes["hi"]}
+        """Samples, input channels, input rows, input columns."""
+        return result_extents(op, "ci", "hi", "wi")
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Output channels of a group."""
+        return summed(co=ConvGeometry.of(op.attributes).co_of_group)
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """Rows of the gradient that reach these rows and the filters of the groups; one nest per sample."""
+        """The box of the gradient that reaches this one and the filters of the groups; a nest per sample."""
         geometry = ConvGeometry.of(op.attributes)
-        samples = batch_range(ranges, op.attributes["batch"])
-        channels, inputs = ranges["ci"], ranges["hi"]
+        samples, channels = interval(op, ranges, BATCH), interval(op, ranges, "ci")
+        inputs, columns = interval(op, ranges, "hi"), interval(op, ranges, "wi")
+        summed_over = ranges.get("co", (0, geometry.co_of_group))
         parts = segments(channels, geometry.ci_of_group, geometry.co_of_group)
-        targets = (parts[0].others[0], parts[-1].others[1])
+        targets, within = channels_met(parts, summed_over)
         # Several groups take all input channels of their filters along: the box has one range for all.
-        taken = (0, geometry.ci_of_group)
-        if len(parts) == 1:
-            offset = parts[0].group * geometry.ci_of_group
-            taken = (channels[0] - offset, channels[1] - offset)
-        view = gradient_view(geometry, inputs)
-        reach, dtype = view.reach, tensors[op[self.result]].dtype
-        bias = "b" in op and self.result == "y"
-        loop = Direct(
-            geometry,
-            reach,
-            channels[1] - channels[0],
-            geometry.co_of_group,
-            targets[1] - targets[0],
-            bias,
-        )
+        own = [within_group(item, geometry.ci_of_group) for item in parts]
+        taken = own[0] if len(parts) == 1 else (0, geometry.ci_of_group)
+        view = gradient_view(geometry, inputs, columns)
+        dtype = tensors[op[self.result]].dtype
+        bias = "b" in op and self.result == "y" and summed_over[0] == 0
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
             gradient, weights = geometry.image_chw(arrays[0]), geometry.filters_chw(arrays[1])
             products = []
-            for segment in parts:
-                of_group = slice(segment.others[0] - targets[0], segment.others[1] - targets[0])
-                offset = segment.group * geometry.ci_of_group + taken[0]
-                filters = weights[of_group, segment.start - offset : segment.stop - offset]
-                rows = patches(gradient[of_group], reach.rows, reach.columns)
+            for met, (start, stop) in zip(within, own, strict=True):
+                filters = weights[slice(*met), start - taken[0] : stop - taken[0]]
+                rows = patches(gradient[slice(*met)], view.reach.rows, view.reach.columns)
                 products.append(_product(block_transpose(filters), rows, choice, dtype))
-            return (_finished(geometry, products, len(reach.rows), arrays[2] if bias else None),)
+            return (_finished(geometry, products, view, arrays[2] if bias else None),)
 
+        loop = Direct(geometry, view.reach, count(channels), count(summed_over), count(targets), bias)
+        name, pricing = "conv_direct_ig", conv_nests.direct_input
+        if self.scattered:
+            name, pricing = "conv_scatter_fw", conv_nests.scatter
+        nest = _Nest(name, pricing, loop, "X", function, choice, dtype)
         operands = [
-            box(op, self.gradient, samples, *geometry.image(targets, view.rows.rows, view.columns)),
+            box(op, self.gradient, samples, *view.region(geometry, targets)),
             box(op, "w", *geometry.filters(targets, taken)),
         ]
         if bias:
             operands.append(box(op, "b", channels))
-        name = "conv_scatter_fw" if self.scattered else "conv_direct_ig"
         calls = [
-            _call(
-                name,
-                conv_nests.scatter if self.scattered else conv_nests.direct_input,
-                loop,
-                choice,
-                dtype,
-                {"Y": part(self.gradient, sample), "W": "w", "X": part(self.result, sample)},
-                "X",
-                function,
-            )
-            for sample in range(samples[1] - samples[0])
+            nest.call(part(self.result, sample), "w", part(self.gradient, sample))
+            for sample in range(count(samples))
         ]
-        result = box(op, self.result, samples, *geometry.image(channels, inputs, (0, geometry.wi)))
+        result = box(op, self.result, samples, *geometry.image(channels, inputs, columns))
         return TileTask(tuple(operands), (result,), (), tuple(calls))
 
 
 @dataclass(frozen=True, slots=True)
 class DirectWeights(_Direct):
-    """dw from `image` and `gradient`, and db from the one of them that is the layer's dy; batch summed.
+    """dw from `image` and `gradient`, and db from the one of them that is the layer's dy.
 
-    Output channels may be cut, and input channels if there is one group.
+    Output channels may be cut, input channels if there is one group, and the sum over all positions.
     """
 
     image: str = "x"
@@ -222,20 +231,25 @@ class DirectWeights(_Direct):
         geometry = ConvGeometry.of(op.attributes)
         return {"co": geometry.co} | ({"ci": geometry.ci} if geometry.groups == 1 else {})
 
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Samples, rows and columns of `gradient`."""
+        return position_sums(op)
+
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """Some channels of both sides of all samples, all rows; a nest per sample, sums, db."""
+        """Some channels of both sides, of some samples and positions; a nest per sample, sums, db."""
         geometry = ConvGeometry.of(op.attributes)
-        batch, channels = op.attributes["batch"], ranges["co"]
+        samples, channels = interval(op, ranges, BATCH), interval(op, ranges, "co")
+        outputs, columns = interval(op, ranges, "ho"), interval(op, ranges, "wo")
         parts = segments(channels, geometry.co_of_group, geometry.ci_of_group)
         sources = ranges.get("ci", (parts[0].others[0], parts[-1].others[1]))
         taken = ranges.get("ci", (0, geometry.ci_of_group))
-        # A bias gradient needs rows of the image that no kernel position reads, too.
-        view = forward_view(geometry, (0, geometry.ho), whole=self.image == "dy")
+        # A bias gradient needs positions of the image that no kernel position reads, too.
+        view = forward_view(geometry, outputs, columns, owned=self.image == "dy" and "db" in op)
         reach, dtype = view.reach, tensors[op["dw"]].dtype
-        own, others = channels[1] - channels[0], taken[1] - taken[0]
-        loop = Direct(geometry, reach, own, others, sources[1] - sources[0])
+        own, others = count(channels), count(taken)
+        loop = Direct(geometry, reach, own, others, count(sources))
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
             image, gradient = geometry.image_chw(arrays[0]), geometry.image_chw(arrays[1])
@@ -248,42 +262,28 @@ class DirectWeights(_Direct):
                 products.append(product.reshape(-1, others, geometry.hk, geometry.wk))
             return (geometry.filters_back(np.concatenate(products)),)
 
-        def call(sample: int, target: str) -> KernelCall:
-            names = {"X": part(self.image, sample), "Y": part(self.gradient, sample), "W": target}
-            return _call(
-                "conv_direct_wg",
-                conv_nests.direct_weights,
-                loop,
-                choice,
-                dtype,
-                names,
-                "W",
-                function,
-            )
-
+        nest = _Nest("conv_direct_wg", conv_nests.direct_weights, loop, "W", function, choice, dtype)
+        terms = []
+        for sample in range(count(samples)):
+            image, gradient = part(self.image, sample), part(self.gradient, sample)
+            terms.append(((), nest.call(image, "dw", gradient), nest.call(image, PARTIAL, gradient)))
         shape = geometry.filters_shape(own, others)
-        terms = [((), call(sample, "dw"), call(sample, PARTIAL)) for sample in range(batch)]
         calls = accumulated(
             choice, terms, total="dw", scratch=PARTIAL, elements=int(np.prod(shape)), dtype=dtype
         )
-        outputs = [box(op, "dw", *geometry.filters(channels, taken))]
+        written = [box(op, "dw", *geometry.filters(channels, taken))]
         if "db" in op:
-            made = self._bias(op, geometry, choice, ranges, sources, dtype)
+            made = self._bias(op, geometry, choice, ranges, sources, view, dtype)
             if made is not None:
                 calls.append(made[0])
-                outputs.append(made[1])
+                written.append(made[1])
         return TileTask(
             (
-                box(op, self.image, (0, batch), *geometry.image(sources, view.rows.rows, view.columns)),
-                box(
-                    op,
-                    self.gradient,
-                    (0, batch),
-                    *geometry.image(channels, (0, geometry.ho), (0, geometry.wo)),
-                ),
+                box(op, self.image, samples, *view.region(geometry, sources)),
+                box(op, self.gradient, samples, *geometry.image(channels, outputs, columns)),
             ),
-            tuple(outputs),
-            (Scratch(PARTIAL, shape, dtype),) if batch > 1 else (),
+            tuple(written),
+            (Scratch(PARTIAL, shape, dtype),) if count(samples) > 1 else (),
             tuple(calls),
         )
 
@@ -294,14 +294,16 @@ class DirectWeights(_Direct):
         choice: KernelChoice,
         ranges: Mapping[str, Extent],
         sources: Extent,
+        view: View,
         dtype: str,
     ) -> tuple[KernelCall, Operand] | None:
         """db by the tile that sees its channels of dy first; None for the others."""
-        channels, first = ranges["co"], 0
+        channels, first = interval(op, ranges, "co"), 0
+        outputs, columns = interval(op, ranges, "ho"), interval(op, ranges, "wo")
         if self.gradient == "dy":
             if geometry.groups == 1 and sources[0] > 0:
                 return None
-            own, positions = channels, geometry.ho * geometry.wo
+            own, inside = channels, ((0, count(outputs)), (0, count(columns)))
         else:
             if geometry.groups == 1 and channels[0] > 0:
                 return None
@@ -310,18 +312,28 @@ class DirectWeights(_Direct):
             own = (max(begun, sources[0]), sources[1])
             if own[0] >= own[1]:
                 return None
-            first, positions = own[0] - sources[0], geometry.hi * geometry.wi
+            first = own[0] - sources[0]
+            # Boxes of the image overlap where windows do: each position counts in the part that owns it.
+            inside = (
+                _counted_from(view.rows.start, owned_inputs(geometry.height, outputs)),
+                _counted_from(view.columns.start, owned_inputs(geometry.width, columns)),
+            )
         call = bias_sum_call(
             geometry,
             choice,
-            sources=[part("dy", sample) for sample in range(op.attributes["batch"])],
+            sources=[part("dy", sample) for sample in range(count(interval(op, ranges, BATCH)))],
             target="db",
-            channels=own[1] - own[0],
-            positions=positions,
+            channels=count(own),
+            positions=count(inside[0]) * count(inside[1]),
             dtype=dtype,
             first=first,
+            inside=inside,
         )
         return call, box(op, "db", own)
+
+
+def _counted_from(start: int, extent: Extent) -> Extent:
+    return (extent[0] - start, extent[1] - start) if extent[0] < extent[1] else (0, 0)
 
 
 def _product(left: Array, rows: Array, choice: KernelChoice, dtype: str) -> Array:
@@ -329,35 +341,9 @@ def _product(left: Array, rows: Array, choice: KernelChoice, dtype: str) -> Arra
     return matmul(left, rows.T, dtype=dtype, accumulation=choice.accumulation)
 
 
-def _finished(geometry: ConvGeometry, products: Sequence[Array], rows: int, bias: Array | None) -> Array:
+def _finished(geometry: ConvGeometry, products: Sequence[Array], view: View, bias: Array | None) -> Array:
     """Channels [c, positions] of the groups as one image in the layout, with the bias."""
     planes = np.concatenate(products)
     if bias is not None:
         planes = planes + bias[:, None]
-    return geometry.image_back(planes.reshape(len(planes), rows, -1))
-
-
-def _call(
-    kernel: str,
-    pricing: _Pricing,
-    loop: Direct,
-    choice: KernelChoice,
-    dtype: str,
-    names: Mapping[str, str],
-    result: str,
-    function: Callable[[Sequence[Array]], tuple[Array, ...]],
-) -> KernelCall:
-    """A direct loop on buffers `names` (array of the nest to buffer), writing the array `result`."""
-    roles = {**names, "D": "b"} if loop.bias else dict(names)
-    image = next(key for key in ("X", "Y") if key != result and key in roles)
-    order = (image, "W", *(("D",) if loop.bias else ())) if result != "W" else ("X", "Y")
-
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        def build(places: Sequence[int]) -> TeamWork:
-            return pricing(choice.codegen, loop, cores, dict(zip(roles, places, strict=True)))
-
-        return nests.for_dtype(build, [addresses[name] for name in roles.values()], dtype)
-
-    return KernelCall(
-        kernel, tuple(roles[key] for key in order), (roles[result],), work, function, macs=loop.macs
-    )
+    return geometry.image_back(planes.reshape(len(planes), len(view.reach.rows), -1))

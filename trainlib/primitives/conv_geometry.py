@@ -1,4 +1,4 @@
-"""Geometry of a 2D convolution: which rows one tile needs, and which element every kernel position reads.
+"""Geometry of a 2D convolution: what a tile needs of an axis, and which element every kernel position reads.
 
 Along one axis output position o reads, for kernel position k, input position o·stride + k·dilation - before;
 what lies outside the input is padding. The gradient goes the other way: input position i receives through k
@@ -7,7 +7,7 @@ from the o with o·stride = i + before - k·dilation, if there is one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,11 +165,11 @@ def segments(channels: Extent, of_group: int, others_of_group: int) -> list[Segm
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Rows [start, stop) of a tensor that a tile needs, and zero rows around them.
+    """Rows (or columns) [start, stop) of a tensor that a tile needs, and zero rows around them.
 
     `before` is the position of row `start` relative to the first position the tile reads (in the stride-1
     positions of the reading side; negative if the row lies outside, as when a tile receives nothing at all
-    and a row is fetched only to have one).
+    and a row is fetched only to have one, or when a tile needs rows for another reason).
     """
 
     start: int
@@ -178,7 +178,7 @@ class Span:
     after: int
 
     @property
-    def rows(self) -> Extent:
+    def extent(self) -> Extent:
         """The interval, for an `Operand`."""
         return (self.start, self.stop)
 
@@ -186,6 +186,13 @@ class Span:
     def count(self) -> int:
         """Number of rows."""
         return self.stop - self.start
+
+    def with_also(self, others: Extent) -> Span:
+        """The smallest span that also holds the rows `others` (none if that interval is empty)."""
+        if others[0] >= others[1]:
+            return self
+        start, stop = min(self.start, others[0]), max(self.stop, others[1])
+        return Span(start, stop, self.before + start - self.start, self.after + self.stop - stop)
 
 
 def forward_span(axis: Axis, outputs: Extent) -> Span:
@@ -210,6 +217,20 @@ def gradient_span(axis: Axis, inputs: Extent) -> Span:
     start = min(max(-(-first // axis.stride), 0), axis.outputs - 1)
     stop = max(min(last // axis.stride + 1, axis.outputs), start + 1)
     return Span(start, stop, start * axis.stride - first, last - (stop - 1) * axis.stride)
+
+
+def owned_inputs(axis: Axis, outputs: Extent) -> Extent:
+    """Input positions that belong to `outputs` if every input position is to belong to one part of them.
+
+    Each part begins where the window of its first output does; the first and the last part reach to the ends
+    of the input. May be empty, as where the windows of a part begin in the padding.
+    """
+
+    def begin(output: int) -> int:
+        return min(max(output * axis.stride - axis.before, 0), axis.size)
+
+    start = begin(outputs[0]) if outputs[0] > 0 else 0
+    return start, begin(outputs[1]) if outputs[1] < axis.outputs else axis.size
 
 
 def forward_taps(axis: Axis, outputs: Extent, fetched: Extent) -> Taps:
@@ -250,9 +271,3 @@ def block_transpose(weights: Array, *, channels_last: bool = False) -> Array:
     """Weights [co, ci, hk, wk] as matrix [ci, co·hk·wk] (or [ci, hk·wk·co]), every kernel rotated by 180°."""
     rotated = weights[:, :, ::-1, ::-1].transpose((1, 2, 3, 0) if channels_last else (1, 0, 2, 3))
     return np.ascontiguousarray(rotated).reshape(weights.shape[1], -1)
-
-
-def enclosing(taps: Sequence[int]) -> Extent | None:
-    """The smallest interval with all elements one position reads; None if it reads none."""
-    found = [int(index) for index in taps if index >= 0]
-    return (min(found), max(found) + 1) if found else None

@@ -1,7 +1,7 @@
 """What the loops of convolutions cost beyond `trainlib.kernels.catalogue`: direct loops, HWC im2row, biases.
 
 Loops PULP-TrainLib has in this very form are priced with the nests written from its code (`dw_fw`,
-`naive_fw` ..., where the codegen profile has them). The general ones, with strides per axis, dilation,
+`naive_fw` ...). The general ones, with strides per axis, dilation,
 groups, padding in every step and channels in parallel, do not exist there: their nests (`conv_*`) are
 estimates. All addresses are those of fp32 arrays; `trainlib.primitives.nests.for_dtype` makes 16-bit ones of
 them.
@@ -13,11 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from arch.isa import TeamWork
+from trainlib.kernels.catalogue import LIBRARY
 from trainlib.kernels.expand import Array
-from trainlib.kernels.library import KernelLibrary
 from trainlib.primitives.conv_geometry import ConvGeometry, Taps, met
 
-_LIBRARY = KernelLibrary()
 _BYTES = 4
 
 
@@ -182,9 +181,9 @@ def direct_forward(codegen: str, loop: Direct, cores: int, places: Mapping[str, 
             "W": _array(places["W"], *window),
         }
         sizes = {**loop.published_sizes(), **extents}
-        if loop.others == 1 and loop.others_box == loop.own and _has(codegen, "dw_fw"):
+        if loop.others == 1 and loop.others_box == loop.own:
             return _team(codegen, "dw_fw", {**sizes, "ci": loop.own}, arrays, cores, macs=loop.macs)
-        if geometry.groups == 1 and not reach.padded and _has(codegen, "naive_fw"):
+        if geometry.groups == 1 and not reach.padded:
             arrays["W"] = _array(places["W"], loop.others * geometry.window, *window)
             sizes |= {"ci": loop.others, "co": loop.own}
             return _team(codegen, "naive_fw", sizes, arrays, cores, macs=loop.macs)
@@ -203,7 +202,7 @@ def direct_weights(codegen: str, loop: Direct, cores: int, places: Mapping[str, 
     geometry, reach = loop.geometry, loop.reach
     rows, columns = len(reach.rows), len(reach.columns)
     image = _image(geometry, loop.others_box, reach.height, reach.width)
-    if loop.as_published and geometry.groups == 1 and not reach.padded and _has(codegen, "naive_wg"):
+    if loop.as_published and geometry.groups == 1 and not reach.padded:
         window = (loop.others * geometry.window, geometry.window, geometry.wk, 1)
         arrays = {
             "X": _array(places["X"], *image),
@@ -227,11 +226,7 @@ def direct_input(codegen: str, loop: Direct, cores: int, places: Mapping[str, in
     rows, columns = len(reach.rows), len(reach.columns)
     gradient = _image(geometry, loop.others_box, reach.height, reach.width)
     extents = {"hi": rows, "wi": columns}
-    if (
-        loop.as_published
-        and (geometry.groups, geometry.strides, geometry.pads) == (1, (1, 1), (0, 0, 0, 0))
-        and _has(codegen, "naive_ig")
-    ):
+    if loop.as_published and (geometry.groups, geometry.strides, geometry.pads) == (1, (1, 1), (0, 0, 0, 0)):
         arrays = {
             "X": _array(places["X"], rows * columns, columns, 1),
             "W": _array(places["W"], loop.own * geometry.window, geometry.window, geometry.wk, 1),
@@ -326,10 +321,6 @@ def _array(address: int, *strides: int) -> Array:
     return Array(address, tuple(stride * _BYTES for stride in strides))
 
 
-def _has(codegen: str, kernel: str) -> bool:
-    return kernel in _LIBRARY.kernel_names(codegen)
-
-
 def _team(
     codegen: str,
     name: str,
@@ -341,7 +332,7 @@ def _team(
     own: Sequence[Mapping[str, int]] = (),
 ) -> TeamWork:
     """The work of a team; `own` adds sizes that differ from core to core."""
-    kernel = _LIBRARY.kernel(codegen, name)
+    kernel = LIBRARY.kernel(codegen, name)
     works = []
     for core in range(cores):
         names = {**sizes, **(own[core] if own else {}), "cores": cores, "core": core}

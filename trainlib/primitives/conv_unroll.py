@@ -1,28 +1,34 @@
 """The im2row matrix of a tile: unrolled by the cores, or fetched patch by patch by the DMA.
 
 By the cores: the tile fetches the image, an im2row per sample (and group) fills a scratch buffer. By the
-DMA: every patch is an operand of the tile, a box of the tensor in its home memory, which the scheduler turns
-into one 2D transfer per patch and channel, as PULP-TrainLib's DMA im2row does; an operand has the order of a
+DMA: an operand of the tile gathers every patch, a box of the tensor in its home memory, which the scheduler
+turns into one 2D command per patch and channel, as PULP-TrainLib's DMA im2row does; a box has the order of a
 row of the matrix, so no core touches it. Patches that are not one solid box (padding, dilation, the zeros
 between strided output gradients) are fetched as the box that encloses them and completed by the cores into a
-scratch row.
+row of a scratch matrix, which has a row for every patch of the tile, used or not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from arch.isa import TeamWork
 from trainlib.graph import Op
 from trainlib.primitives import conv_nests, nests
 from trainlib.primitives.calls import box
 from trainlib.primitives.conv_calls import COLUMNS, ROWS, View, im2row_call
-from trainlib.primitives.conv_geometry import ConvGeometry, Taps, enclosing, patches
+from trainlib.primitives.conv_geometry import ConvGeometry, Taps
 from trainlib.primitives.conv_nests import Reach
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, part
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, gathered, part
+
+BORDER = "im2row_border"
+"""Name of the scratch buffer of the patches the cores complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ def unrolled(
     """
     if op.attributes["im2col"] == "dma" and not columns:
         return _by_dma(op, role, geometry, choice, view, samples, channels, dtype)
-    operand = box(op, role, samples, *geometry.image(channels, view.rows.rows, view.columns))
+    operand = box(op, role, samples, *view.region(geometry, channels))
     shape = (view.positions, (groups[0][1] - groups[0][0]) * geometry.window)
     target, shape = (COLUMNS, shape[::-1]) if columns else (ROWS, shape)
     outer = (len(groups),) if len(groups) > 1 else ()
@@ -77,27 +83,115 @@ def unrolled(
 
 
 @dataclass(frozen=True, slots=True)
-class _Patch:
-    """One row of the matrix: the box that encloses it (None: all zeros) and the taps into that box."""
+class _Lines:
+    """What the rows (or columns) of output positions of a tile read of an axis.
 
-    rows: Extent | None
-    columns: Extent | None
-    taps: tuple[Taps, Taps]
+    `taps` index into the interval [position, 2] in `fetched` that encloses what the position reads; an empty
+    one is not fetched. `sizes` are the lengths of these intervals, `solid` says whether the interval is what
+    is read, in order.
+    """
+
+    fetched: Taps
+    sizes: Taps
+    taps: Taps
+    solid: NDArray[np.bool_]
 
     @property
-    def solid(self) -> bool:
-        """Whether the box is the row."""
-        return all(np.array_equal(taps[0], np.arange(taps.size)) for taps in self.taps)
+    def pieces(self) -> list[Extent]:
+        """The intervals that are not empty."""
+        return [(start, stop) for start, stop in self.fetched.tolist() if start < stop]
 
 
-def _patch(view: View, row: int, column: int) -> _Patch:
-    rows, columns = view.reach.rows[row], view.reach.columns[column]
-    high, wide = enclosing(rows), enclosing(columns)
-    if high is None or wide is None:
-        return _Patch(None, None, (rows[None], columns[None]))
-    taps = (np.where(rows < 0, -1, rows - high[0]), np.where(columns < 0, -1, columns - wide[0]))
-    start = view.rows.start
-    return _Patch((start + high[0], start + high[1]), wide, (taps[0][None], taps[1][None]))
+def _lines(taps: Taps, start: int) -> _Lines:
+    """`taps` of some positions, counted from position `start` of the axis."""
+    read = taps >= 0
+    first = np.where(read, taps, _NOWHERE).min(axis=1)
+    last = taps.max(axis=1) + 1  # 0 where nothing is read
+    first = np.minimum(first, last)
+    inner = np.where(read, taps - first[:, None], -1)
+    solid = (inner == np.arange(taps.shape[1])).all(axis=1)
+    return _Lines(start + np.stack([first, last], axis=1), last - first, inner, solid)
+
+
+_NOWHERE = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class _Fetched:
+    """The patches of one image as the DMA brings them: boxes of `channels` one behind the other.
+
+    A patch is (row, column) of the output positions, numbered row by row.
+    """
+
+    rows: _Lines
+    columns: _Lines
+    channels: int
+    channels_last: bool
+
+    @cached_property
+    def elements(self) -> int:
+        """Elements of all boxes."""
+        return int(self.channels * self.rows.sizes.sum() * self.columns.sizes.sum())
+
+    @cached_property
+    def solid(self) -> NDArray[np.bool_]:
+        """[row, column]: whether the box is the row of the matrix."""
+        return np.logical_and.outer(self.rows.solid, self.columns.solid)
+
+    @cached_property
+    def starts(self) -> Taps:
+        """[row, column]: where the box of a patch begins."""
+        high, wide = self.rows.sizes, self.columns.sizes
+        above, before = np.cumsum(high) - high, np.cumsum(wide) - wide
+        starts: Taps = self.channels * (above[:, None] * wide.sum() + high[:, None] * before)
+        return starts
+
+    @cached_property
+    def runs(self) -> list[tuple[int, int, bool]]:
+        """Patches [first, last) one after another that are solid, or not."""
+        solid = self.solid.reshape(-1)
+        changes = np.flatnonzero(solid[1:] != solid[:-1]) + 1
+        limits = [0, *changes.tolist(), solid.size]
+        return [(first, last, bool(solid[first])) for first, last in pairwise(limits)]
+
+    def names(self, buffer: str, image: int) -> tuple[str, ...]:
+        """The rows of the matrix in order: runs of solid patches in `buffer`, of others in `BORDER`.
+
+        `image` is the element of the buffer where the image begins.
+        """
+        starts = [image + start for start in (*self.starts.reshape(-1).tolist(), self.elements)]
+        return tuple(
+            part(buffer, starts[first], starts[last]) if solid else part(BORDER, first, last)
+            for first, last, solid in self.runs
+        )
+
+    @property
+    def border(self) -> list[tuple[int, int]]:
+        """The rows of `BORDER` that are used, in runs."""
+        return [(first, last) for first, last, solid in self.runs if not solid]
+
+    def border_elements(self) -> int:
+        """Elements read for the patches that are not solid."""
+        high, wide = ((line.taps >= 0).sum(axis=1) for line in (self.rows, self.columns))
+        return int((np.multiply.outer(high, wide) * ~self.solid).sum())
+
+    def border_patches(self, fetched: Array) -> Array:
+        """[patch, k]: the patches that are not solid, from the boxes of the image; 0 where none is read."""
+        rows, columns = self.rows.taps[:, None, :, None], self.columns.taps[None, :, None, :]
+        high, wide = self.rows.sizes[:, None, None, None], self.columns.sizes[None, :, None, None]
+        places = (rows * wide + columns)[..., None, :, :]
+        channel = np.arange(self.channels)[:, None, None]
+        if self.channels_last:
+            places = places * self.channels + channel
+        else:
+            places = places + channel * (high * wide)[..., None, :, :]
+        read = np.broadcast_to(((rows >= 0) & (columns >= 0))[..., None, :, :], places.shape)
+        places = np.where(read, places + self.starts[:, :, None, None, None], -1)[~self.solid]
+        if self.channels_last:
+            places = np.moveaxis(places, 1, -1)
+        # Index -1 reads the zero behind the last element.
+        found: Array = np.append(fetched, fetched.dtype.type(0))[places.reshape(len(places), -1)]
+        return found
 
 
 def _by_dma(
@@ -110,72 +204,54 @@ def _by_dma(
     channels: Extent,
     dtype: str,
 ) -> Matrices:
-    found = [
-        _patch(view, row, column)
-        for row in range(len(view.reach.rows))
-        for column in range(len(view.reach.columns))
-    ]
-    count = channels[1] - channels[0]
-    operands: list[Operand] = []
-    scratch: list[Scratch] = []
+    rows = _lines(view.reach.rows, view.rows.start)
+    columns = _lines(view.reach.columns, view.columns.start)
+    depth = channels[1] - channels[0]
+    fetched = _Fetched(rows, columns, depth, geometry.hwc)
+    buffer = f"{role}.patches"
+    operands: tuple[Operand, ...] = ()
+    if fetched.elements:
+        each = [(sample, sample + 1) for sample in range(*samples)]
+        box_pieces = (rows.pieces, columns.pieces)
+        along = (*box_pieces, [channels]) if geometry.hwc else ([channels], *box_pieces)
+        operands = (gathered(op[role], (each, *along), buffer),)
+    border = fetched.border
     calls: list[list[KernelCall]] = []
     names: list[tuple[str, ...]] = []
-    for sample in range(samples[0], samples[1]):
-        rows: list[str] = []
-        border: list[tuple[_Patch, str, str]] = []
-        for number, patch in enumerate(found):
-            name = f"{role}.{sample - samples[0]}.patch{number}"
-            fetched = ""
-            if patch.rows is not None and patch.columns is not None:
-                region = ((sample, sample + 1), *geometry.image(channels, patch.rows, patch.columns))
-                operands.append(Operand(op[role], region, name))
-                fetched = name
-            if patch.rows is None or not patch.solid:
-                name = f"{name}.row"
-                scratch.append(Scratch(name, (count * geometry.window,), dtype))
-                border.append((patch, fetched, name))
-            rows.append(name)
-        calls.append([_border_call(geometry, choice, border, count, dtype)] if border else [])
-        names.append(tuple(rows))
-    return Matrices(tuple(operands), tuple(scratch), tuple(calls), tuple(names))
+    for sample in range(samples[1] - samples[0]):
+        first = sample * fetched.elements
+        image = part(buffer, first, first + fetched.elements) if operands else ""
+        calls.append([_border_call(geometry, choice, fetched, image, border, dtype)] if border else [])
+        names.append(fetched.names(buffer, first))
+    # The samples follow one another, so one buffer with a row for every patch serves them all.
+    scratch = (Scratch(BORDER, (view.positions, depth * geometry.window), dtype),) if border else ()
+    return Matrices(operands, scratch, tuple(calls), tuple(names))
 
 
 def _border_call(
     geometry: ConvGeometry,
     choice: KernelChoice,
-    border: Sequence[tuple[_Patch, str, str]],
-    channels: int,
+    fetched: _Fetched,
+    image: str,
+    border: Sequence[tuple[int, int]],
     dtype: str,
 ) -> KernelCall:
-    """Complete patches that are not solid: from fetched boxes to rows, with zeros where nothing is read."""
-    reads = tuple(fetched for _, fetched, _ in border if fetched)
-    writes = tuple(name for _, _, name in border)
-    inside = sum(
-        int(np.count_nonzero(patch.taps[0] >= 0) * np.count_nonzero(patch.taps[1] >= 0))
-        for patch, _, _ in border
-    )
-    # One row of positions whose kernel is a line of all taps: it counts the elements of all patches.
-    line = np.full((len(border), geometry.window), -1)
-    line.reshape(-1)[:inside] = 0
-    reach = Reach(line, np.zeros((1, 1), np.int64), 1, geometry.window)
+    """Complete patches that are not solid: from fetched boxes to rows of k, with zeros where none is read."""
+    reads, writes = (image,) if image else (), tuple(part(BORDER, run, end) for run, end in border)
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        def build(places: Sequence[int]) -> TeamWork:
-            return conv_nests.im2row(choice.codegen, "FW", reach, channels, cores, places)
+        # One row of positions whose kernel is a line of all taps: it counts the elements of all patches.
+        line = np.full((int(np.count_nonzero(~fetched.solid)), geometry.window), -1)
+        line.reshape(-1)[: fetched.border_elements()] = 0
+        reach = Reach(line, np.zeros((1, 1), np.int64), 1, geometry.window)
 
-        source = addresses[reads[0] if reads else writes[0]]
-        return nests.for_dtype(build, (source, addresses[writes[0]]), dtype)
+        def build(places: Sequence[int]) -> TeamWork:
+            return conv_nests.im2row(choice.codegen, "FW", reach, fetched.channels, cores, places)
+
+        return nests.for_dtype(build, (addresses[image or writes[0]], addresses[writes[0]]), dtype)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        boxes = iter(arrays)
-        rows = []
-        for patch, fetched, _ in border:
-            if fetched:
-                image = geometry.image_chw(next(boxes))
-                row = patches(image, *patch.taps, channels_last=geometry.hwc).reshape(-1)
-            else:
-                row = np.zeros(channels * geometry.window, np.float32)
-            rows.append(row)
-        return tuple(rows)
+        found = fetched.border_patches(arrays[0] if arrays else np.zeros(0, np.float32))
+        return tuple(np.split(found, np.cumsum([end - run for run, end in border])[:-1]))
 
     return KernelCall("im2row_border", reads, writes, work, function)

@@ -58,12 +58,18 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 """An option in [0, 1)."""
 
 
+def is_forward(step: str) -> bool:
+    """Whether a step of this name belongs to the forward pass: FW, or one of several (FW_Q)."""
+    return step.partition("_")[0] == "FW"
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step of a primitive: `name` is FW, WG, IG, LOSS, UPD or any other word for a backward step.
 
-    The order of a layer's steps is their order in the graph. A backward step may write a saved role of the
-    plan for a later one (the gradient before an activation, say). `reference` shares no code with `lowering`.
+    The order of a layer's steps is their order in the graph. A forward pass of several steps calls them FW_
+    and a word, and the last of them writes the outputs. A step may write a saved role of the plan for a later
+    one (the gradient before an activation, say). `reference` shares no code with `lowering`.
     """
 
     name: str
@@ -71,6 +77,11 @@ class Step:
     writes: tuple[str, ...]
     reference: Reference
     lowering: StepLowering
+
+    @property
+    def forward(self) -> bool:
+        """Whether it belongs to the forward pass."""
+        return is_forward(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +153,8 @@ class LayerPlan:
     randoms: Mapping[str, Random] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
     outputs: Mapping[str, Shape | Output] = field(default_factory=dict)
+    steps: tuple[str, ...] = ()
+    """Names of the steps of this layer, if they are not simply those of the primitive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +224,14 @@ class LayerPrimitive:
     internal: bool = False
     layouts: tuple[str, ...] | None = ("CHW",)
     """Layouts of image inputs it can work on; None: any, the output has that of x."""
+    repeated: Callable[[str], Step | None] = lambda name: None
+    """Steps beyond `steps` that a plan may name: one per time step, say."""
+
+    def steps_of(self, plan: LayerPlan) -> tuple[Step, ...]:
+        """The steps of a layer, in the order of the graph."""
+        own = {step.name: step for step in self.steps}
+        found = [own.get(name) or self.repeated(name) for name in plan.steps]
+        return tuple(step for step in found if step is not None) if plan.steps else self.steps
 
     @property
     def is_view(self) -> bool:
@@ -258,8 +279,9 @@ class OptimizerPrimitive:
     """An optimizer: one update step per weight, roles ``w``, ``dw`` in, ``w_updated`` out.
 
     `states(attributes, weight)` are its own kept tensors by role (momentum, step count); the step reads role
-    ``r`` and writes ``r_updated``, which takes over the storage. `torch_optimizer(torch, parameters,
-    attributes)` is the same in PyTorch. The examples' one input is the shape of the weight, without batch.
+    ``r`` and writes ``r_updated``, which takes over the storage (``r?`` where it may be missing).
+    `torch_optimizer(torch, parameters, attributes)` is the same in PyTorch. The examples' one input is the
+    shape of the weight, without batch.
     """
 
     name: str

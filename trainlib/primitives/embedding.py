@@ -1,8 +1,9 @@
 """Embedding: y[..., :] = w[x[...], :] for integer numbers x; dw sums the gradients of equal numbers.
 
-Numbers outside [0, vocabulary) are refused when they are met. FW copies rows, tokens over the cores; its
-samples and the columns may be cut, so a tile holds all rows of its columns. WG zeroes its box of dw and adds
-token by token, columns over the cores, so that equal numbers cannot race; rows and columns of dw may be cut.
+Numbers outside [0, vocabulary) are refused when they are met. FW copies rows, tokens over the cores; samples,
+tokens and columns may be cut, and the table by rows: a tile then gives zeros for numbers that are in another
+part, as if y were a sum over the rows of the table. WG zeroes its box of dw and adds token by token, columns
+over the cores, so that equal numbers cannot race; all dimensions may be cut.
 PULP-TrainLib has FW only (a transfer per token, with an uninitialised command handle). Which rows are touched
 is not known before the data: the price is that of rows spread evenly over the table.
 """
@@ -10,7 +11,6 @@ is not known before the data: the price is that of rows spread evenly over the t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from configs.errors import InputError, ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Initial, Op, Tensor
 from trainlib.numerics import is_float, rounded, widened
-from trainlib.primitives.calls import NoMatmul, batch_extent, batch_range, box
+from trainlib.primitives.calls import NoMatmul, batch_extent, batch_range, box, region_elements
 from trainlib.primitives.definition import (
     Example,
     InputCase,
@@ -34,7 +34,7 @@ from trainlib.primitives.definition import (
     Values,
 )
 from trainlib.primitives.pieces import Piece, nest_work, zero_call
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, TileTask
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Region, TileTask
 
 
 class _Schema(LayerSchema):
@@ -56,7 +56,6 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
         raise ShapeError(f"padding_id {padding} is not below the vocabulary {vocabulary}", where=where)
     numbers = {
         "batch": source.shape[0],
-        "tokens": prod(source.shape[1:]),
         "vocabulary": vocabulary,
         "features": features,
         "padding_id": padding,
@@ -92,31 +91,48 @@ def _table_work(
     return work
 
 
+def _token_extents(op: Op, tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """Samples, and the first dimension of a sample's numbers."""
+    return {**batch_extent(op.attributes["batch"]), "tokens": tensors[op["x"]].shape[1]}
+
+
+def _token_region(op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent]) -> Region:
+    """The numbers of a tile."""
+    batch, first, *rest = tensors[op["x"]].shape
+    inner = tuple((0, size) for size in rest)
+    return (batch_range(ranges, batch), ranges.get("tokens", (0, first)), *inner)
+
+
 class _Forward(NoMatmul):
     """FW."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Samples, features."""
-        return {**batch_extent(op.attributes["batch"]), "features": op.attributes["features"]}
+        """Samples, tokens, features."""
+        return {**_token_extents(op, tensors), "features": op.attributes["features"]}
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Rows of the table."""
+        return {"vocabulary": op.attributes["vocabulary"]}
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """The numbers of some samples, some columns of the whole table."""
-        numbers, wanted = op.attributes, ranges["features"]
-        samples, dtype = batch_range(ranges, numbers["batch"]), tensors[op["y"]].dtype
-        inner = tuple((0, size) for size in tensors[op["x"]].shape[1:])
-        tokens, columns = (samples[1] - samples[0]) * numbers["tokens"], wanted[1] - wanted[0]
+        """Some numbers, a box of the table."""
+        wanted, dtype = ranges["features"], tensors[op["y"]].dtype
+        rows = ranges.get("vocabulary", (0, op.attributes["vocabulary"]))
+        region = _token_region(op, tensors, ranges)
+        tokens, columns, height = region_elements(region), wanted[1] - wanted[0], rows[1] - rows[0]
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            _check(op, arrays[0])
-            return (arrays[1][arrays[0]],)
+            numbers, table = arrays
+            _check(op, numbers)
+            here = (rows[0] <= numbers) & (numbers < rows[1])
+            return (np.where(here[..., None], table[np.where(here, numbers - rows[0], 0)], np.float32(0)),)
 
-        rows = numbers["vocabulary"]
-        work = _table_work("embedding_fw", choice, rows, tokens, columns, ("w", "y"), dtype)
+        work = _table_work("embedding_fw", choice, height, tokens, columns, ("w", "y"), dtype)
         return TileTask(
-            (box(op, "x", samples, *inner), box(op, "w", (0, rows), wanted)),
-            (box(op, "y", samples, *inner, wanted),),
+            (box(op, "x", *region), box(op, "w", rows, wanted)),
+            (box(op, "y", *region, wanted),),
             (),
             (KernelCall("embedding_fw", ("x", "w"), ("y",), work, function),),
         )
@@ -129,13 +145,16 @@ class _WeightGradient(NoMatmul):
         """Rows and columns of the table."""
         return {"vocabulary": op.attributes["vocabulary"], "features": op.attributes["features"]}
 
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Samples, tokens."""
+        return _token_extents(op, tensors)
+
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """All numbers, some columns of all gradients; tokens of other rows are passed over."""
+        """Some numbers, some columns of their gradients; tokens of other rows are passed over."""
         numbers, rows, wanted = op.attributes, ranges["vocabulary"], ranges["features"]
-        dtype, shape = tensors[op["dw"]].dtype, tensors[op["x"]].shape
-        every = tuple((0, size) for size in shape)
+        dtype, region = tensors[op["dw"]].dtype, _token_region(op, tensors, ranges)
         height, columns = rows[1] - rows[0], wanted[1] - wanted[0]
         padding = numbers["padding_id"]
 
@@ -151,9 +170,11 @@ class _WeightGradient(NoMatmul):
                     )
             return (total,)
 
-        work = _table_work("embedding_bw", choice, height, prod(shape), columns, ("dw", "dy"), dtype)
+        work = _table_work(
+            "embedding_bw", choice, height, region_elements(region), columns, ("dw", "dy"), dtype
+        )
         return TileTask(
-            (box(op, "x", *every), box(op, "dy", *every, wanted)),
+            (box(op, "x", *region), box(op, "dy", *region, wanted)),
             (box(op, "dw", rows, wanted),),
             (),
             (

@@ -9,8 +9,8 @@ from configs.model_file import LayerSchema
 from trainlib.graph import Tensor
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Step
 from trainlib.primitives.pooling import (
+    GlobalAverageForward,
     average_backward,
-    average_forward,
     average_gradient_reference,
     average_reference,
     pooling_plan,
@@ -26,7 +26,7 @@ PRIMITIVE = LayerPrimitive(
     schema=LayerSchema,
     plan=_plan,
     steps=(
-        Step("FW", ("x",), ("y",), average_reference, average_forward()),
+        Step("FW", ("x",), ("y",), average_reference, GlobalAverageForward()),
         Step("IG", ("dy",), ("dx",), average_gradient_reference, average_backward()),
     ),
     torch_forward=lambda torch, attributes, tensors: torch.nn.functional.adaptive_avg_pool2d(tensors["x"], 1),

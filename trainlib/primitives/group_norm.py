@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainlib.graph import Tensor
-from trainlib.primitives import norm_reference as reference
 from trainlib.primitives.definition import (
     Example,
     InputCase,
@@ -14,18 +13,24 @@ from trainlib.primitives.definition import (
     LayerPrimitive,
     Positive,
     Refused,
-    Step,
 )
-from trainlib.primitives.norm import NormSchema, norm_plan
-from trainlib.primitives.norm_lowering import NormForward, NormInputGradient, NormWeightGradient
+from trainlib.primitives.norm import StepwiseSchema, norm_plan
+from trainlib.primitives.norm_steps import NORM_STEPS
 
 
-class _Schema(NormSchema):
+class _Schema(StepwiseSchema):
     groups: Positive
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    return norm_plan("group", attributes, inputs, where, groups=attributes["groups"])
+    return norm_plan(
+        "group",
+        attributes,
+        inputs,
+        where,
+        groups=attributes["groups"],
+        stepwise=attributes["stepwise"],
+    )
 
 
 def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
@@ -38,35 +43,15 @@ PRIMITIVE = LayerPrimitive(
     name="group_norm",
     schema=_Schema,
     plan=_plan,
-    steps=(
-        Step(
-            "FW",
-            ("x", "w?", "b?"),
-            ("y", "mean", "inv_std"),
-            reference.forward,
-            NormForward(),
-        ),
-        Step(
-            "WG",
-            ("x", "dy", "mean", "inv_std"),
-            ("dw?", "db?"),
-            reference.weight_gradient,
-            NormWeightGradient(),
-        ),
-        Step(
-            "IG",
-            ("x", "dy", "mean", "inv_std", "w?"),
-            ("dx",),
-            reference.input_gradient,
-            NormInputGradient(),
-        ),
-    ),
+    steps=NORM_STEPS,
     torch_forward=_torch_forward,
     examples=(
         Example({"groups": 2}, ((4, 3, 3),)),
         Example({"groups": 1, "eps": 0.01}, (InputCase((6,), low=-3.0, high=3.0),)),
         Example({"groups": 3, "affine": False}, ((6, 2, 2),)),
         Example({"groups": 4}, ((4, 2, 4),)),
+        Example({"groups": 2, "stepwise": True}, ((4, 3, 3),)),
+        Example({"groups": 3, "affine": False, "stepwise": True}, ((6, 2, 2),)),
     ),
     refused=(
         Refused({"groups": 3}, ((4, 2, 2),), "3 groups do not divide 4 channels"),

@@ -1,7 +1,8 @@
 """Instance norm: every channel of every sample over its space; with `running`, running statistics are kept.
 
 As in PyTorch the running statistics are means over the batch, with an unbiased variance; prediction uses them
-where there are any. `frozen` normalises with them in training too (PULP-TrainLib's `freeze_running_params`).
+where there are any. `frozen` normalises with them in training too (PULP-TrainLib's `freeze_running_params`),
+and then there is no sum for `stepwise` to take apart.
 """
 
 from __future__ import annotations
@@ -11,13 +12,12 @@ from typing import Any
 
 from configs.errors import ShapeError
 from trainlib.graph import Tensor
-from trainlib.primitives import norm_reference as reference
-from trainlib.primitives.definition import Example, InputCase, LayerPlan, LayerPrimitive, Refused, Step
-from trainlib.primitives.norm import RunningSchema, norm_plan
-from trainlib.primitives.norm_lowering import NormForward, NormInputGradient, NormWeightGradient
+from trainlib.primitives.definition import Example, InputCase, LayerPlan, LayerPrimitive, Refused
+from trainlib.primitives.norm import RunningSchema, StepwiseSchema, norm_plan
+from trainlib.primitives.norm_steps import NORM_STEPS
 
 
-class _Schema(RunningSchema):
+class _Schema(RunningSchema, StepwiseSchema):
     running: bool = False
 
 
@@ -30,7 +30,8 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
             cure="layer_norm for a vector",
         )
     running = attributes["running"] or attributes["frozen"]
-    return norm_plan("group", attributes, inputs, where, groups=shape[1], running=running)
+    stepwise = attributes["stepwise"] and not attributes["frozen"]
+    return norm_plan("group", attributes, inputs, where, groups=shape[1], running=running, stepwise=stepwise)
 
 
 def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
@@ -51,29 +52,7 @@ PRIMITIVE = LayerPrimitive(
     name="instance_norm",
     schema=_Schema,
     plan=_plan,
-    steps=(
-        Step(
-            "FW",
-            ("x", "w?", "b?", "running_mean?", "running_var?"),
-            ("y", "mean", "inv_std", "running_mean_updated?", "running_var_updated?"),
-            reference.forward,
-            NormForward(),
-        ),
-        Step(
-            "WG",
-            ("x", "dy", "mean", "inv_std"),
-            ("dw?", "db?"),
-            reference.weight_gradient,
-            NormWeightGradient(),
-        ),
-        Step(
-            "IG",
-            ("x", "dy", "mean", "inv_std", "w?"),
-            ("dx",),
-            reference.input_gradient,
-            NormInputGradient(),
-        ),
-    ),
+    steps=NORM_STEPS,
     torch_forward=_torch_forward,
     examples=(
         Example({}, ((3, 4, 5),)),
@@ -81,6 +60,8 @@ PRIMITIVE = LayerPrimitive(
         Example({"affine": False}, ((3, 3, 3),)),
         Example({"running": True, "momentum": 0.4}, ((3, 4, 3),)),
         Example({"frozen": True}, ((3, 4, 2),)),
+        Example({"stepwise": True}, ((3, 4, 5),)),
+        Example({"stepwise": True, "running": True, "momentum": 0.3, "affine": False}, ((2, 3, 4),)),
     ),
     refused=(
         Refused({}, ((5,),), "instance_norm needs channels"),

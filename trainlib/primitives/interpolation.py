@@ -9,6 +9,7 @@ on input 0 when it shrinks an image, and reads beyond an image of one row.)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -30,7 +31,7 @@ from trainlib.primitives.definition import (
     Values,
 )
 from trainlib.primitives.pieces import nest_work
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, TileTask
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Region, TileTask
 
 Taps = tuple[Array, Array, Array]
 """Per output: its lower input, its upper input, and the weight of the upper one."""
@@ -77,22 +78,47 @@ def taps(mode: str, inputs: int, outputs: int) -> Taps:
     return lower, np.minimum(lower + 1, inputs - 1), (source - lower).astype(np.float32)
 
 
-def _of(op: Op) -> tuple[Taps, Taps]:
-    """Taps of the rows and of the columns."""
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Outputs of one axis that a tile needs, and where they come from, counted in the tile's inputs."""
+
+    inputs: Extent
+    outputs: Extent
+    lower: Array
+    upper: Array
+    share: Array
+
+
+def _for_outputs(mode: str, sizes: tuple[int, int], outputs: Extent) -> _Part:
+    """The inputs that `outputs` come from; `sizes` are those of the axis before and after."""
+    lower, upper, share = (array[slice(*outputs)] for array in taps(mode, *sizes))
+    inputs = (int(lower[0]), int(upper[-1]) + 1)
+    return _Part(inputs, outputs, lower - inputs[0], upper - inputs[0], share)
+
+
+def _for_inputs(mode: str, sizes: tuple[int, int], inputs: Extent) -> _Part:
+    """The outputs that come from `inputs`; an axis that shrinks has inputs nothing comes from."""
+    lower, upper, share = taps(mode, *sizes)
+    reached = np.flatnonzero((upper >= inputs[0]) & (lower < inputs[1]))
+    # A tile nothing comes from reads an output all the same, which adds to none of its inputs.
+    outputs = (int(reached[0]), int(reached[-1]) + 1) if reached.size else (0, 1)
+    own = slice(*outputs)
+    return _Part(inputs, outputs, lower[own] - inputs[0], upper[own] - inputs[0], share[own])
+
+
+def _axes(op: Op) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(inputs, outputs) of the rows and of the columns."""
     attributes = op.attributes
-    return (
-        taps(attributes["mode"], attributes["hi"], attributes["ho"]),
-        taps(attributes["mode"], attributes["wi"], attributes["wo"]),
-    )
+    return (attributes["hi"], attributes["ho"]), (attributes["wi"], attributes["wo"])
 
 
 class _Interpolation(NoMatmul):
-    """What both steps share; samples, channels and rows of the result may be cut."""
+    """What both steps share; samples, channels, rows and columns of the result may be cut."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Samples, channels, rows of the result."""
-        batch, channels, rows, _ = tensors[op.outputs[0]].shape
-        return {**batch_extent(batch), "c": channels, "h": rows}
+        """Samples, channels, rows and columns of the result."""
+        batch, channels, rows, columns = tensors[op.outputs[0]].shape
+        return {**batch_extent(batch), "c": channels, "h": rows, "w": columns}
 
     def work(
         self, op: Op, choice: KernelChoice, shapes: tuple[tuple[int, ...], tuple[int, ...]], dtype: str
@@ -123,76 +149,88 @@ class _Interpolation(NoMatmul):
 
 
 class _Forward(_Interpolation):
-    """FW: rows of y, with the rows of x they lie between."""
+    """FW: a box of y, with the box of x it lies between."""
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
         """One fork."""
-        x, y = tensors[op["x"]], tensors[op["y"]]
-        samples, channels, rows = batch_range(ranges, y.shape[0]), ranges["c"], ranges["h"]
-        (low, high, share), columns = _of(op)
-        low, high, share = low[slice(*rows)], high[slice(*rows)], share[slice(*rows)]
-        needed = (int(low[0]), int(high[-1]) + 1)
-        large = (samples[1] - samples[0], channels[1] - channels[0], rows[1] - rows[0], y.shape[3])
-        small = (large[0], large[1], needed[1] - needed[0], x.shape[3])
-        kernel, work = self.work(op, choice, (small, large), y.dtype)
+        y = tensors[op["y"]]
+        samples, channels = batch_range(ranges, y.shape[0]), ranges["c"]
+        mode, (high, wide) = op.attributes["mode"], _axes(op)
+        rows = _for_outputs(mode, high, ranges.get("h", (0, high[1])))
+        columns = _for_outputs(mode, wide, ranges.get("w", (0, wide[1])))
+        boxes = [(samples, channels, *inner) for inner in _boxes(rows, columns)]
+        kernel, work = self.work(op, choice, (_shape(boxes[0]), _shape(boxes[1])), y.dtype)
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            left, right, weight = columns
             image = arrays[0]
-            upper, lower = image[:, :, low - needed[0]], image[:, :, high - needed[0]]
-            upper = upper[..., left] + (upper[..., right] - upper[..., left]) * weight
-            lower = lower[..., left] + (lower[..., right] - lower[..., left]) * weight
-            return (upper + (lower - upper) * share[:, None],)
+            upper, lower = image[:, :, rows.lower], image[:, :, rows.upper]
+            upper, lower = (
+                line[..., columns.lower]
+                + (line[..., columns.upper] - line[..., columns.lower]) * columns.share
+                for line in (upper, lower)
+            )
+            return (upper + (lower - upper) * rows.share[:, None],)
 
         return TileTask(
-            (box(op, "x", samples, channels, needed, (0, x.shape[3])),),
-            (box(op, "y", samples, channels, rows, (0, y.shape[3])),),
+            (box(op, "x", *boxes[0]),),
+            (box(op, "y", *boxes[1]),),
             (),
             (KernelCall(kernel, ("x",), ("y",), work, function),),
         )
 
 
 class _InputGradient(_Interpolation):
-    """IG: rows of dx, with the rows of dy that came from them; zeros, then additions."""
+    """IG: a box of dx, with the box of dy that came from it; zeros, then additions."""
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
         """Two forks; channels over the cores, so that no two cores add to one element."""
-        dx, dy = tensors[op["dx"]], tensors[op["dy"]]
-        samples, channels, rows = batch_range(ranges, dx.shape[0]), ranges["c"], ranges["h"]
-        (low, high, share), (left, right, weight) = _of(op)
-        reached = np.flatnonzero((high >= rows[0]) & (low < rows[1]))
-        # An image that shrinks has rows nothing comes from; their tile reads a row all the same.
-        needed = (int(reached[0]), int(reached[-1]) + 1) if reached.size else (0, 1)
-        small = (samples[1] - samples[0], channels[1] - channels[0], rows[1] - rows[0], dx.shape[3])
-        large = (small[0], small[1], needed[1] - needed[0], dy.shape[3])
-        kernel, work = self.work(op, choice, (small, large), dx.dtype)
+        dx = tensors[op["dx"]]
+        samples, channels = batch_range(ranges, dx.shape[0]), ranges["c"]
+        mode, (high, wide) = op.attributes["mode"], _axes(op)
+        rows = _for_inputs(mode, high, ranges.get("h", (0, high[0])))
+        columns = _for_inputs(mode, wide, ranges.get("w", (0, wide[0])))
+        boxes = [(samples, channels, *inner) for inner in _boxes(rows, columns)]
+        small = _shape(boxes[0])
+        kernel, work = self.work(op, choice, (small, _shape(boxes[1])), dx.dtype)
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
             gradient, total = arrays[0], arrays[1].copy()
-            to_left: Any = (slice(None), slice(None), left)
-            to_right: Any = (slice(None), slice(None), right)
-            for row in range(*needed):
-                for source, part_of_row in ((low[row], 1 - share[row]), (high[row], share[row])):
-                    if rows[0] <= source < rows[1]:
-                        values = gradient[:, :, row - needed[0]] * part_of_row
-                        target = total[:, :, source - rows[0]]
-                        np.add.at(target, to_left, values * (1 - weight))
-                        np.add.at(target, to_right, values * weight)
+            for row, share in enumerate(rows.share):
+                for target, of_row in ((rows.lower[row], 1 - share), (rows.upper[row], share)):
+                    if not 0 <= target < small[2]:
+                        continue
+                    values = gradient[:, :, row] * of_row
+                    for places, of_column in (
+                        (columns.lower, 1 - columns.share),
+                        (columns.upper, columns.share),
+                    ):
+                        mine = (places >= 0) & (places < small[3])
+                        where: Any = (slice(None), slice(None), target, places[mine])
+                        np.add.at(total, where, values[..., mine] * of_column[mine])
             return (total,)
 
         return TileTask(
-            (box(op, "dy", samples, channels, needed, (0, dy.shape[3])),),
-            (box(op, "dx", samples, channels, rows, (0, dx.shape[3])),),
+            (box(op, "dy", *boxes[1]),),
+            (box(op, "dx", *boxes[0]),),
             (),
             (
                 fill_call(choice, "dx", small, 0.0, dx.dtype),
                 KernelCall(kernel, ("dy", "dx"), ("dx",), work, function),
             ),
         )
+
+
+def _boxes(rows: _Part, columns: _Part) -> tuple[Region, Region]:
+    """Rows and columns of the small side (x, dx) and of the large one (y, dy)."""
+    return (rows.inputs, columns.inputs), (rows.outputs, columns.outputs)
+
+
+def _shape(region: Region) -> tuple[int, ...]:
+    return tuple(stop - start for start, stop in region)
 
 
 def _matrix(mode: str, inputs: int, outputs: int) -> Array:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainlib.graph import Tensor
-from trainlib.primitives import norm_reference as reference
 from trainlib.primitives.definition import (
     Example,
     InputCase,
@@ -18,19 +17,26 @@ from trainlib.primitives.definition import (
     LayerPrimitive,
     Positive,
     Refused,
-    Step,
 )
-from trainlib.primitives.norm import NormSchema, norm_plan
-from trainlib.primitives.norm_lowering import NormForward, NormInputGradient, NormWeightGradient
+from trainlib.primitives.norm import StepwiseSchema, norm_plan
+from trainlib.primitives.norm_steps import NORM_STEPS
 
 
-class _Schema(NormSchema):
+class _Schema(StepwiseSchema):
     axes: Positive = 1
     bias: bool = True
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    return norm_plan("row", attributes, inputs, where, trailing=attributes["axes"], biased=attributes["bias"])
+    return norm_plan(
+        "row",
+        attributes,
+        inputs,
+        where,
+        trailing=attributes["axes"],
+        biased=attributes["bias"],
+        stepwise=attributes["stepwise"],
+    )
 
 
 def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
@@ -44,35 +50,15 @@ PRIMITIVE = LayerPrimitive(
     name="layer_norm",
     schema=_Schema,
     plan=_plan,
-    steps=(
-        Step(
-            "FW",
-            ("x", "w?", "b?"),
-            ("y", "mean", "inv_std"),
-            reference.forward,
-            NormForward(),
-        ),
-        Step(
-            "WG",
-            ("x", "dy", "mean", "inv_std"),
-            ("dw?", "db?"),
-            reference.weight_gradient,
-            NormWeightGradient(),
-        ),
-        Step(
-            "IG",
-            ("x", "dy", "mean", "inv_std", "w?"),
-            ("dx",),
-            reference.input_gradient,
-            NormInputGradient(),
-        ),
-    ),
+    steps=NORM_STEPS,
     torch_forward=_torch_forward,
     examples=(
         Example({}, ((7, 6),)),
         Example({"bias": False, "eps": 0.001}, (InputCase((9,), low=1.0, high=4.0),)),
         Example({"axes": 3}, ((2, 3, 4),)),
         Example({"axes": 2, "affine": False}, ((3, 2, 5),)),
+        Example({"stepwise": True}, ((7, 6),)),
+        Example({"axes": 2, "bias": False, "stepwise": True}, ((3, 4, 5),)),
     ),
     refused=(
         Refused({"axes": 3}, ((4, 5),), "cannot normalise over 3 dimensions"),

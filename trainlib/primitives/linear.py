@@ -1,10 +1,11 @@
-"""Fully connected layer: y[n, co] = x[n, ci] · W[co, ci]ᵀ (+ b[co]).
+"""Fully connected layer: y[n, co] = x[n, ci] · W[co, ci]ᵀ (+ b[co]), for a sequence the same for every token.
 
 Matmul extents for a batch of 1 as in PULP-TrainLib: FW (N=co, K=ci, M=1), WG (N=co, K=1, M=ci), IG (N=1,
 K=co, M=ci). With N = 1 a kernel that splits N leaves all cores but one idle, so IG defaults to `mm_M`.
-For a batch B the matmuls are over the batch: FW (N=B, K=ci, M=co, B transposed), IG (N=B, K=co, M=ci), and WG
-(N=co, K=B, M=ci) on the transposed output gradient. The bias is a vector add per row behind the matmul of
-FW; its gradient is the sum of dy over the batch, computed in the first column of tiles of WG.
+For B rows (samples, times tokens) the matmuls are over the rows: FW (N=B, K=ci, M=co, B transposed), IG
+(N=B, K=co, M=ci), and WG (N=co, K=B, M=ci) on the transposed output gradient. The bias is a vector add behind
+the matmul of FW; its gradient is the sum of dy over the rows, computed in the first column of tiles of WG.
+Every step can cut its K too: FW the input features, IG the output features, WG the rows.
 """
 
 from __future__ import annotations
@@ -12,17 +13,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from arch.isa import TeamWork
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
 from trainlib.primitives import linear_reference as reference
-from trainlib.primitives import nests
 from trainlib.primitives.calls import (
     batch_extent,
     batch_range,
     box,
     matmul_call,
+    region_elements,
     transpose_call,
     vector_add_call,
 )
@@ -37,7 +37,8 @@ from trainlib.primitives.definition import (
     Step,
     he_uniform,
 )
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Scratch, TileTask, part
+from trainlib.primitives.pieces import Piece, column_sum_call
+from trainlib.steps import Extent, KernelCall, KernelChoice, Region, Scratch, TileTask
 
 TRANSPOSED = "dy_transposed"
 """Name of the scratch buffer of dyᵀ in WG."""
@@ -50,52 +51,74 @@ class _Schema(LayerSchema):
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     shape = inputs[0].shape
-    if len(shape) != 2:
+    if len(shape) not in (2, 3):
         raise ShapeError(
-            f"linear needs a vector, its input has shape {shape[1:]}",
+            f"linear needs a vector or a sequence of vectors, its input has shape {shape[1:]}",
             where=where,
             cure="put a flatten layer before it",
         )
-    batch, ci = shape
+    batch, *tokens, ci = shape
     co = attributes["out_features"]
     parameters = {"w": Parameter((co, ci), he_uniform((co, ci)))}
     if attributes["bias"]:
         parameters["b"] = Parameter((co,), ZEROS)
-    return LayerPlan((batch, co), parameters, attributes={"batch": batch, "ci": ci, "co": co})
+    numbers = {"batch": batch, "tokens": tokens[0] if tokens else None, "ci": ci, "co": co}
+    return LayerPlan((batch, *tokens, co), parameters, attributes=numbers)
 
 
 class _Linear:
     """What the three steps share."""
 
     def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
-        """batch · ci · co in every step."""
-        return int(op.attributes["batch"] * op.attributes["ci"] * op.attributes["co"])
+        """rows · ci · co in every step."""
+        return int(self.all_rows(op) * op.attributes["ci"] * op.attributes["co"])
 
     def default_kernel(self, op: Op) -> str:
-        """Row-parallel naive kernel, but column-parallel where C has fewer rows than columns (batch rows)."""
-        batch, ci, co = (op.attributes[name] for name in ("batch", "ci", "co"))
+        """Row-parallel naive kernel, but column-parallel where C has fewer rows than columns."""
+        rows, ci, co = self.all_rows(op), op.attributes["ci"], op.attributes["co"]
         if op.step == "IG":
-            return "mm_M" if batch == 1 or batch < ci else "mm"
-        return "mm_M" if op.step == "FW" and 1 < batch < co else "mm"
+            return "mm_M" if rows == 1 or rows < ci else "mm"
+        return "mm_M" if op.step == "FW" and 1 < rows < co else "mm"
+
+    @staticmethod
+    def all_rows(op: Op) -> int:
+        """Samples, times tokens of a sequence."""
+        return int(op.attributes["batch"] * (op.attributes["tokens"] or 1))
+
+    @staticmethod
+    def row_dimensions(op: Op) -> dict[str, int]:
+        """Samples, and tokens of a sequence."""
+        tokens = op.attributes["tokens"]
+        return {**batch_extent(op.attributes["batch"]), **({"tokens": tokens} if tokens else {})}
+
+    @staticmethod
+    def row_region(op: Op, ranges: Mapping[str, Extent]) -> Region:
+        """The samples, and the tokens of a sequence, of a tile."""
+        samples, tokens = batch_range(ranges, op.attributes["batch"]), op.attributes["tokens"]
+        return (samples, ranges.get("tokens", (0, tokens))) if tokens else (samples,)
 
 
 class _Forward(_Linear):
-    """FW: C = y; batch and output features may be cut."""
+    """FW: C = y; rows and output features may be cut, and the sum over input features."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Samples, output features."""
-        return {**batch_extent(op.attributes["batch"]), "co": op.attributes["co"]}
+        """Samples, tokens, output features."""
+        return {**self.row_dimensions(op), "co": op.attributes["co"]}
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Input features."""
+        return {"ci": op.attributes["ci"]}
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """Some rows of W, all of the samples' x, some features of y."""
-        batch, ci = op.attributes["batch"], op.attributes["ci"]
-        samples, rows = batch_range(ranges, batch), ranges["co"]
-        count, features = samples[1] - samples[0], rows[1] - rows[0]
+        """A box of W, some rows of x, some features of y; the bias with the first input features."""
+        lines, wanted = self.row_region(op, ranges), ranges["co"]
+        summed = ranges.get("ci", (0, op.attributes["ci"]))
+        count, features, ci = region_elements(lines), wanted[1] - wanted[0], summed[1] - summed[0]
         dtype = tensors[op["y"]].dtype
-        shape = (count, features)
-        if batch == 1:
+        shape = tuple(stop - start for start, stop in (*lines, wanted))
+        if self.all_rows(op) == 1:
             product = matmul_call(
                 choice, a="w", b="x", c="y", n=features, k=ci, m=1, trans_b=False, c_shape=shape, dtype=dtype
             )
@@ -112,26 +135,31 @@ class _Forward(_Linear):
                 c_shape=shape,
                 dtype=dtype,
             )
-        inputs = [box(op, "x", samples, (0, ci)), box(op, "w", rows, (0, ci))]
+        inputs = [box(op, "x", *lines, summed), box(op, "w", wanted, summed)]
         calls = [product]
-        if "b" in op:
-            inputs.append(box(op, "b", rows))
+        if "b" in op and summed[0] == 0:
+            inputs.append(box(op, "b", wanted))
             calls.append(vector_add_call(choice, total="y", term="b", elements=count * features, dtype=dtype))
-        return TileTask(tuple(inputs), (box(op, "y", samples, rows),), (), tuple(calls))
+        return TileTask(tuple(inputs), (box(op, "y", *lines, wanted),), (), tuple(calls))
 
 
 class _WeightGradient(_Linear):
-    """WG: C = dW [co x ci], A = dyᵀ [co x batch], B = x [batch x ci]; dW may be cut in both dimensions."""
+    """WG: C = dW [co x ci], A = dyᵀ [co x rows], B = x [rows x ci]; all of which may be cut."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """Output and input features."""
         return {"co": op.attributes["co"], "ci": op.attributes["ci"]}
 
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Samples, tokens."""
+        return self.row_dimensions(op)
+
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
         """A part of dy, a part of x, a box of dW; db with the tiles that begin a row of dW."""
-        batch = op.attributes["batch"]
+        lines = self.row_region(op, ranges)
+        batch = region_elements(lines)
         rows, columns = ranges["co"], ranges["ci"]
         n, m = rows[1] - rows[0], columns[1] - columns[0]
         dtype = tensors[op["dw"]].dtype
@@ -149,67 +177,48 @@ class _WeightGradient(_Linear):
         outputs = [box(op, "dw", rows, columns)]
         if "db" in op and columns[0] == 0:
             outputs.append(box(op, "db", rows))
-            calls.extend(row_sum_calls(choice, source="dy", target="db", rows=batch, columns=n, dtype=dtype))
+            calls.append(column_sum_call(choice, Piece("dy", (batch, n)), Piece("db", (n,)), dtype))
         return TileTask(
-            (box(op, "x", (0, batch), columns), box(op, "dy", (0, batch), rows)),
+            (box(op, "x", *lines, columns), box(op, "dy", *lines, rows)),
             tuple(outputs),
             scratch,
             tuple(calls),
         )
 
 
-def row_sum_calls(
-    choice: KernelChoice, *, source: str, target: str, rows: int, columns: int, dtype: str
-) -> list[KernelCall]:
-    """target[columns] = sum of the rows of source[rows, columns]: a copy, then a vector add per further row.
-
-    The copy is priced as the copying ReLU loop.
-    """
-
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        places = (addresses[part(source, 0)], addresses[target])
-        return nests.elementwise(choice.codegen, "relu_fw", columns, cores, places, dtype)
-
-    def copy(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        return (arrays[0].copy(),)
-
-    calls = [KernelCall("copy", (part(source, 0),), (target,), work, copy)]
-    calls.extend(
-        vector_add_call(choice, total=target, term=part(source, row), elements=columns, dtype=dtype)
-        for row in range(1, rows)
-    )
-    return calls
-
-
 class _InputGradient(_Linear):
-    """IG: C = dx [batch x ci], A = dy [batch x co], B = W [co x ci]; batch and input features may be cut."""
+    """IG: C = dx [rows x ci], A = dy [rows x co], B = W [co x ci]; all of which may be cut."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Samples, input features."""
-        return {**batch_extent(op.attributes["batch"]), "ci": op.attributes["ci"]}
+        """Samples, tokens, input features."""
+        return {**self.row_dimensions(op), "ci": op.attributes["ci"]}
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Output features."""
+        return {"co": op.attributes["co"]}
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """All of the samples' dy, some columns of W, some features of dx."""
-        co, columns = op.attributes["co"], ranges["ci"]
-        samples = batch_range(ranges, op.attributes["batch"])
-        count, m = samples[1] - samples[0], columns[1] - columns[0]
+        """Some rows of dy, a box of W, some features of dx."""
+        summed, columns = ranges.get("co", (0, op.attributes["co"])), ranges["ci"]
+        lines = self.row_region(op, ranges)
+        count, m = region_elements(lines), columns[1] - columns[0]
         product = matmul_call(
             choice,
             a="dy",
             b="w",
             c="dx",
             n=count,
-            k=co,
+            k=summed[1] - summed[0],
             m=m,
             trans_b=False,
-            c_shape=(count, m),
+            c_shape=tuple(stop - start for start, stop in (*lines, columns)),
             dtype=tensors[op["dx"]].dtype,
         )
         return TileTask(
-            (box(op, "dy", samples, (0, co)), box(op, "w", (0, co), columns)),
-            (box(op, "dx", samples, columns),),
+            (box(op, "dy", *lines, summed), box(op, "w", summed, columns)),
+            (box(op, "dx", *lines, columns),),
             (),
             (product,),
         )
@@ -233,9 +242,11 @@ PRIMITIVE = LayerPrimitive(
         Example({"out_features": 5}, ((9,),), kernels=("mm", "mm_M", "mm_unroll_2x2")),
         Example({"out_features": 3, "bias": True}, ((4,),), batches=(1, 2, 5)),
         Example({"out_features": 1, "bias": True}, ((1,),)),
+        Example({"out_features": 3, "bias": True}, ((5, 4),)),
+        Example({"out_features": 6}, ((1, 2),), batches=(2,)),
     ),
     refused=(
-        Refused({"out_features": 3}, ((2, 3),), "linear needs a vector"),
+        Refused({"out_features": 3}, ((2, 3, 4),), "linear needs a vector"),
         Refused({"out_features": 0}, ((3,),), "out_features"),
         Refused({"out_feature": 3}, ((3,),), "unknown key 'out_feature'"),
     ),

@@ -14,15 +14,14 @@ import numpy as np
 
 from arch.isa import CoreWork, Instruction, Loop, Node, Stream, TeamWork
 from trainlib.graph import Op, Tensor
+from trainlib.kernels.catalogue import LIBRARY
 from trainlib.kernels.expand import Array as Layout
-from trainlib.kernels.library import KernelLibrary
 from trainlib.primitives.calls import NoMatmul, box, region_elements, whole
 from trainlib.primitives.definition import Values
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, TileTask
 
 Function = Callable[[Sequence[Array]], Sequence[Array]]
 
-_LIBRARY = KernelLibrary()
 
 _SPACING_BYTES = 1 << 40
 """Distance of the stand-in addresses: no array is longer, so an address tells which array it belongs to."""
@@ -69,7 +68,7 @@ def loop_work(
 
     Accesses to arrays narrower than 4 bytes become as narrow. Raises InputError for an unknown nest.
     """
-    kernel = _LIBRARY.kernel(codegen, nest)
+    kernel = LIBRARY.kernel(codegen, nest)
     names_of = list(arrays)
     bytes_of = [np.dtype(arrays[name].dtype).itemsize for name in names_of]
     layouts = {

@@ -6,7 +6,9 @@ A vector is a row on the left and a column on the right, and its dimension is dr
 
 One kernel call per output matrix, as in PULP-TrainLib's broadcast matmul, which has FW only and reads an
 uninitialised kernel number. IG gives dx and IG1 gives dx1, each summed over the dimensions it was broadcast
-over. Samples, the first leading dimension of the result of a step and the rows (IG1: columns) may be cut.
+over. Samples, the first leading dimension, rows and columns of the result of a step may be cut, and its sum:
+over the inner dimension in FW, over columns in IG, over rows in IG1, and over a first leading dimension that
+the result was broadcast over.
 """
 
 from __future__ import annotations
@@ -75,13 +77,20 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """Which samples, which part of the first leading dimension, of the rows and of the columns."""
+    """Which samples, which part of the first leading dimension, rows, columns and of the inner dimension."""
 
     op: Op
     samples: Extent
     first: Extent
     rows: Extent
     columns: Extent
+    inner: Extent
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Rows, inner dimension, columns."""
+        n, k, m = (stop - start for start, stop in (self.rows, self.inner, self.columns))
+        return n, k, m
 
     @property
     def leading(self) -> Shape:
@@ -100,8 +109,7 @@ class _Tile:
 
     def matrix(self, role: str) -> tuple[Extent, ...]:
         """The box of the stored matrix of a tensor."""
-        numbers = self.op.attributes
-        inner = (0, numbers["k"])
+        numbers, inner = self.op.attributes, self.inner
         if role == "x":
             return (inner,) if "x" in numbers["vectors"] else (self.rows, inner)
         if role == "x1":
@@ -133,10 +141,15 @@ class _Tile:
                 yield sample, index
 
 
+DIMENSIONS = {"rows": "n", "inner": "k", "columns": "m"}
+"""Dimensions of the product that may be cut, with the attribute that holds their size."""
+
+
 class _Product(NoMatmul):
-    """What the three steps share: `result` is the role whose shape the result has."""
+    """What the three steps share: `result` is the role whose shape the result has, `summed` what it sums."""
 
     result = "y"
+    summed = "inner"
 
     def default_kernel(self, op: Op) -> str:
         """The naive kernel, split over the rows of its result, or over columns if there are more of them."""
@@ -147,17 +160,29 @@ class _Product(NoMatmul):
         """Extents of the kernel."""
         return op.attributes["n"], op.attributes["k"], op.attributes["m"]
 
+    def _keeps_leading(self, op: Op) -> bool:
+        """Whether the result has the first leading dimension of y, and was not broadcast over it."""
+        own, whole = op.attributes["leading"][self.result], op.attributes["leading"]["y"]
+        return bool(own) and len(own) == len(whole) and own[0] == whole[0]
+
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Samples, first leading dimension, rows or columns."""
+        """Samples, first leading dimension, two of rows, columns and inner dimension."""
         numbers = op.attributes
         sizes = dict(batch_extent(numbers["batch"]))
-        own, whole = numbers["leading"][self.result], numbers["leading"]["y"]
-        if own and len(own) == len(whole) and own[0] == whole[0] > 1:
+        if self._keeps_leading(op) and numbers["leading"]["y"][0] > 1:
+            sizes["leading"] = numbers["leading"]["y"][0]
+        for name, attribute in DIMENSIONS.items():
+            if name != self.summed:
+                sizes[name] = numbers[attribute]
+        return sizes
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """The dimension that is multiplied away, and a first leading dimension that is summed."""
+        numbers = op.attributes
+        sizes = {self.summed: numbers[DIMENSIONS[self.summed]]}
+        whole = numbers["leading"]["y"]
+        if whole and whole[0] > 1 and not self._keeps_leading(op):
             sizes["leading"] = whole[0]
-        if self.result == "x1":
-            sizes["columns"] = numbers["m"]
-        else:
-            sizes["rows"] = numbers["n"]
         return sizes
 
     def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
@@ -171,8 +196,10 @@ class _Product(NoMatmul):
         numbers = op.attributes
         whole = numbers["leading"]["y"]
         first = ranges.get("leading", (0, whole[0] if whole else 1))
-        rows, columns = ranges.get("rows", (0, numbers["n"])), ranges.get("columns", (0, numbers["m"]))
-        return _Tile(op, batch_range(ranges, numbers["batch"]), first, rows, columns)
+        rows, inner, columns = (
+            ranges.get(name, (0, numbers[attribute])) for name, attribute in DIMENSIONS.items()
+        )
+        return _Tile(op, batch_range(ranges, numbers["batch"]), first, rows, columns, inner)
 
 
 class _Forward(_Product):
@@ -181,9 +208,9 @@ class _Forward(_Product):
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """Rows of the left matrices, all of the right ones."""
+        """A box of the left matrices, one of the right ones."""
         tile, dtype = self.ranges(op, ranges), tensors[op["y"]].dtype
-        n, m = (stop - start for start, stop in (tile.rows, tile.columns))
+        n, k, m = tile.counts
         calls: list[KernelCall] = []
         for sample, index in tile.matrices():
             x, x1, y = (tile.piece(role, role, sample, index) for role in ROLES)
@@ -193,7 +220,7 @@ class _Forward(_Product):
                 b=x1,
                 c=y,
                 n=n,
-                k=op.attributes["k"],
+                k=k,
                 m=m,
                 trans_b=op.attributes["transpose_b"],
                 dtype=dtype,
@@ -207,6 +234,7 @@ class _LeftGradient(_Product):
     """IG: dx = sum of dy · x1ᵀ, which is B transposed for the kernel unless x1 is stored transposed."""
 
     result = "x"
+    summed = "columns"
 
     def sizes(self, op: Op) -> tuple[int, int, int]:
         """Extents of the kernel."""
@@ -215,9 +243,9 @@ class _LeftGradient(_Product):
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """Rows of dy; the first term of a sum is written, further ones are added."""
+        """A box of dy; the first term of a sum is written, further ones are added."""
         tile, dtype = self.ranges(op, ranges), tensors[op["dx"]].dtype
-        n, k, m = tile.rows[1] - tile.rows[0], op.attributes["k"], op.attributes["m"]
+        n, k, m = tile.counts
         seen: set[int | None] = set()
         calls: list[KernelCall] = []
         for sample, index in tile.matrices():
@@ -244,6 +272,7 @@ class _RightGradient(_Product):
     """IG1: dx1 = sum of xᵀ · dy, or dyᵀ · x if x1 is stored transposed; the left one is transposed first."""
 
     result = "x1"
+    summed = "rows"
 
     def sizes(self, op: Op) -> tuple[int, int, int]:
         """Extents of the kernel."""
@@ -254,9 +283,9 @@ class _RightGradient(_Product):
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """Columns of dy; the first term of a sum is written, further ones are added."""
+        """A box of dy; the first term of a sum is written, further ones are added."""
         tile, dtype = self.ranges(op, ranges), tensors[op["dx1"]].dtype
-        n, k, m = op.attributes["n"], op.attributes["k"], tile.columns[1] - tile.columns[0]
+        n, k, m = tile.counts
         stored = op.attributes["transpose_b"]
         height = m if stored else k
         seen: set[int | None] = set()

@@ -22,6 +22,8 @@ from trainlib.primitives.definition import (
     Values,
 )
 from trainlib.primitives.pooling import (
+    Function,
+    Plane,
     PoolingBackward,
     PoolingForward,
     PoolingSchema,
@@ -30,7 +32,7 @@ from trainlib.primitives.pooling import (
     pooling_plan,
     windows,
 )
-from trainlib.steps import Array, Extent
+from trainlib.steps import Array
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
@@ -63,15 +65,15 @@ def _reference_backward(op: Op, values: Values) -> Values:
     return {"dx": np.stack(planes).astype(np.float32).reshape(*dy.shape[:2], rows.size, columns.size)}
 
 
-def _tile_forward(op: Op, outputs: Extent, first_row: int) -> Any:
+def _tile_forward(op: Op, outputs: Plane, fetched: Plane) -> Function:
     rows, columns = axes_of(op.attributes)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        view = windows(arrays[0][None], (rows, columns), outputs, first_row, -np.inf)[0]
+        view = windows(arrays[0], (rows, columns), outputs, fetched, -np.inf)
         flat = view.reshape(*view.shape[:3], -1)
         place = flat.argmax(axis=3)
-        top = np.arange(*outputs)[:, None] * rows.stride - rows.padding
-        left = np.arange(columns.outputs) * columns.stride - columns.padding
+        top = np.arange(*outputs.rows)[:, None] * rows.stride - rows.padding
+        left = np.arange(*outputs.columns) * columns.stride - columns.padding
         # Clipped for a window of -inf alone, whose first element may be padding.
         down = np.clip(top + place // columns.kernel, 0, rows.size - 1)
         along = np.clip(left + place % columns.kernel, 0, columns.size - 1)
@@ -81,16 +83,16 @@ def _tile_forward(op: Op, outputs: Extent, first_row: int) -> Any:
     return function
 
 
-def _tile_backward(op: Op, inputs: Extent, reaching: Extent) -> Any:
+def _tile_backward(op: Op, inputs: Plane, reaching: Plane) -> Function:
     _, columns = axes_of(op.attributes)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         argmax, dy = arrays
-        dx = np.zeros((len(dy), inputs[1] - inputs[0], columns.size), np.float32)
+        dx = np.zeros((len(dy), *inputs.shape), np.float32)
         down, along = np.divmod(argmax, columns.size)
-        mine = (down >= inputs[0]) & (down < inputs[1])
-        channel = np.nonzero(mine)[0]
-        np.add.at(dx, (channel, down[mine] - inputs[0], along[mine]), dy[mine])
+        down, along = down - inputs.rows[0], along - inputs.columns[0]
+        mine = (down >= 0) & (down < inputs.shape[0]) & (along >= 0) & (along < inputs.shape[1])
+        np.add.at(dx, (np.nonzero(mine)[0], down[mine], along[mine]), dy[mine])
         return (dx,)
 
     return function

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trainlib.graph import Op
-from trainlib.primitives.definition import Values
+from trainlib.primitives.definition import Reference, Values
 from trainlib.steps import Array
 
 
@@ -18,23 +18,39 @@ def _merged(array: Array) -> Array:
     return array.reshape(len(array), -1, array.shape[3])
 
 
-def _projected(values: Values, name: str) -> Array:
-    result: Array = np.einsum("fe,nle->nfl", values[f"w{name}"], values["x"], optimize=True)
-    return result + values[f"b{name}"][:, None] if f"b{name}" in values else result
+def projection(name: str) -> Reference:
+    """One of q, k, v = W · xᵀ + b."""
+
+    def reference(op: Op, values: Values) -> Values:
+        result = np.einsum("fe,nle->nfl", values[f"w{name}"], values["x"], optimize=True)
+        return {name: result + values[f"b{name}"][:, None] if f"b{name}" in values else result}
+
+    return reference
 
 
-def forward(op: Op, values: Values) -> Values:
-    """y = Wo · (softmax(QᵀK / sqrt(H)) applied to V), and what the backward steps need."""
-    q, k, v = (_projected(values, name) for name in "qkv")
-    q4, k4, v4 = (_heads(op, array) for array in (q, k, v))
-    scores = np.einsum("nhaq,nhak->nhqk", q4, k4, optimize=True) / np.sqrt(q4.shape[2]).astype(q.dtype)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    p = weights / weights.sum(axis=-1, keepdims=True)
-    attended = _merged(np.einsum("nhak,nhqk->nhaq", v4, p, optimize=True))
-    y = np.einsum("ef,nfl->nle", values["wo"], attended, optimize=True)
-    if "bo" in values:
-        y = y + values["bo"]
-    return {"y": y, "q": q, "k": k, "v": v, "p": p, "map": attended}
+def scores(op: Op, values: Values) -> Values:
+    """s = qᵀk / sqrt(H)."""
+    q, k = (_heads(op, values[name]) for name in "qk")
+    return {"s": np.einsum("nhaq,nhak->nhqk", q, k, optimize=True) / np.sqrt(q.shape[2]).astype(q.dtype)}
+
+
+def probabilities(op: Op, values: Values) -> Values:
+    """p = softmax of the rows of s."""
+    s = values["s"]
+    weights = np.exp(s - s.max(axis=-1, keepdims=True))
+    return {"p": weights / weights.sum(axis=-1, keepdims=True)}
+
+
+def context(op: Op, values: Values) -> Values:
+    """map = v weighted by p."""
+    v = _heads(op, values["v"])
+    return {"map": _merged(np.einsum("nhak,nhqk->nhaq", v, values["p"], optimize=True))}
+
+
+def output(op: Op, values: Values) -> Values:
+    """y = Wo · map + bo."""
+    y = np.einsum("ef,nfl->nle", values["wo"], values["map"], optimize=True)
+    return {"y": y + values["bo"] if "bo" in values else y}
 
 
 def output_gradient(op: Op, values: Values) -> Values:
@@ -42,27 +58,56 @@ def output_gradient(op: Op, values: Values) -> Values:
     return {"dmap": np.einsum("ef,nle->nfl", values["wo"], values["dy"], optimize=True)}
 
 
-def attention_gradient(op: Op, values: Values) -> Values:
-    """dq, dk, dv from dmap."""
-    q, k, v, dmap = (_heads(op, values[name]) for name in ("q", "k", "v", "dmap"))
-    p = values["p"]
-    dv = np.einsum("nhaq,nhqk->nhak", dmap, p, optimize=True)
-    dp = np.einsum("nhaq,nhak->nhqk", dmap, v, optimize=True)
-    ds = p * (dp - np.sum(dp * p, axis=-1, keepdims=True)) / np.sqrt(q.shape[2]).astype(q.dtype)
-    dq = np.einsum("nhqk,nhak->nhaq", ds, k, optimize=True)
-    dk = np.einsum("nhqk,nhaq->nhak", ds, q, optimize=True)
-    return {"dq": _merged(dq), "dk": _merged(dk), "dv": _merged(dv)}
+def output_weight(op: Op, values: Values) -> Values:
+    """dwo and dbo."""
+    dy = values["dy"]
+    return {
+        "dwo": np.einsum("nle,nfl->ef", dy, values["map"], optimize=True),
+        "dbo": dy.sum(axis=(0, 1)),
+    }
 
 
-def weight_gradient(op: Op, values: Values) -> Values:
-    """Gradients of all projections."""
-    results = {"dwo": np.einsum("nle,nfl->ef", values["dy"], values["map"], optimize=True)}
-    results["dbo"] = values["dy"].sum(axis=(0, 1))
-    for name in "qkv":
+def values_gradient(op: Op, values: Values) -> Values:
+    """dv from dmap and p."""
+    dmap = _heads(op, values["dmap"])
+    return {"dv": _merged(np.einsum("nhaq,nhqk->nhak", dmap, values["p"], optimize=True))}
+
+
+def probabilities_gradient(op: Op, values: Values) -> Values:
+    """dp from dmap and v."""
+    dmap, v = (_heads(op, values[name]) for name in ("dmap", "v"))
+    return {"dp": np.einsum("nhaq,nhak->nhqk", dmap, v, optimize=True)}
+
+
+def scores_gradient(op: Op, values: Values) -> Values:
+    """Gradient of qᵀk from dp: through the softmax and the scale."""
+    p, dp = values["p"], values["dp"]
+    size = op.attributes["features"] // op.attributes["heads"]
+    ds = p * (dp - np.sum(dp * p, axis=-1, keepdims=True))
+    return {"ds": ds / np.sqrt(size).astype(p.dtype)}
+
+
+def queries_gradient(op: Op, values: Values) -> Values:
+    """dq from ds and k."""
+    return {"dq": _merged(np.einsum("nhqk,nhak->nhaq", values["ds"], _heads(op, values["k"]), optimize=True))}
+
+
+def keys_gradient(op: Op, values: Values) -> Values:
+    """dk from ds and q."""
+    return {"dk": _merged(np.einsum("nhqk,nhaq->nhak", values["ds"], _heads(op, values["q"]), optimize=True))}
+
+
+def projection_weight(name: str) -> Reference:
+    """Gradients of W and b of one of q, k, v."""
+
+    def reference(op: Op, values: Values) -> Values:
         gradient = values[f"d{name}"]
-        results[f"dw{name}"] = np.einsum("nfl,nle->fe", gradient, values["x"], optimize=True)
-        results[f"db{name}"] = gradient.sum(axis=(0, 2))  # that of k is asked for by nobody
-    return results
+        return {
+            f"dw{name}": np.einsum("nfl,nle->fe", gradient, values["x"], optimize=True),
+            f"db{name}": gradient.sum(axis=(0, 2)),
+        }
+
+    return reference
 
 
 def input_gradient(op: Op, values: Values) -> Values:

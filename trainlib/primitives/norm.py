@@ -8,6 +8,10 @@ y = w·xhat + b, dw = sum dy·xhat, db = sum dy, dx = inv_std·(g - mean(g) - xh
 Statistics are fp32 whatever the dtype of the layer, the variance is the mean of squared differences (not
 E[x²] - mean², which cancels for a large mean, as in PULP-TrainLib), and the saved mean and inv_std serve the
 backward steps. Parameters w and b are gamma and beta.
+
+A norm in one FW and one IG holds in L1 all elements that share a mean. In several steps (`STEPWISE`) every
+sum is a step whose terms may lie in many tiles, and what is left per element a step that may be cut anywhere:
+mean, mean of squared differences, inverse deviation, y; the two means of the input gradient, dx.
 """
 
 from __future__ import annotations
@@ -23,9 +27,15 @@ from pydantic import Field
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
-from trainlib.primitives.calls import batch_extent, batch_range
+from trainlib.primitives.calls import BATCH, batch_extent, batch_range
 from trainlib.primitives.definition import ONES, ZEROS, Buffer, LayerPlan, Parameter, Saved, Shape
 from trainlib.steps import Array, Extent, Region
+
+_SPACE = ("h", "w")
+"""Names of the first dimensions behind the channels."""
+
+STEPWISE = ("FW_MEAN", "FW_VAR", "FW_INV", "FW_APPLY", "WG", "IG_SUMS", "IG_APPLY")
+"""Steps of a norm whose rows need not fit L1; without mean no FW_MEAN, in batch norm WG does IG_SUMS."""
 
 Epsilon = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """What is added to a variance."""
@@ -36,6 +46,12 @@ class NormSchema(LayerSchema):
 
     affine: bool = True
     eps: Epsilon = 1e-5
+
+
+class StepwiseSchema(NormSchema):
+    """`stepwise`: sums in steps of their own, for groups (rows) larger than L1."""
+
+    stepwise: bool = False
 
 
 class RunningSchema(NormSchema):
@@ -89,42 +105,71 @@ class NormGeometry:
         return self.shape[0] // self.groups
 
     @property
-    def space(self) -> int:
-        """Elements of one channel of a sample."""
-        return prod(self.shape[1:])
+    def elements(self) -> int:
+        """D: elements that share one mean."""
+        space = prod(self.shape[1:])
+        if self.family == "row":
+            return prod(self.parameter_shape)
+        return space * (self.batch if self.family == "batch" else self.of_group)
+
+    @property
+    def dimensions(self) -> Mapping[str, int]:
+        """What may be cut of x where no sum forbids it, with sizes; the outermost first."""
+        samples = batch_extent(self.batch)
+        if self.family == "row":
+            return {**samples, **self._rows(), "e0": self.parameter_shape[0]}
+        channels = {"c": self.shape[0]} if self.family == "batch" else {"g": self.groups}
+        return {**samples, **channels, **dict(zip(_SPACE, self.shape[1:], strict=False))}
 
     def result_extents(self) -> Mapping[str, int]:
-        """What may be cut of y and dx: samples and rows, samples and groups, or channels."""
-        if self.family == "batch":
-            return {"c": self.shape[0]}
-        if self.family == "row":
-            return {**batch_extent(self.batch), **({"d0": self.leading[0]} if self.leading else {})}
-        # Running statistics are a mean over the batch, so a tile then has all samples of its channels.
-        return {**({} if self.running else batch_extent(self.batch)), "g": self.groups}
+        """What may be cut of y and dx if a tile computes its means: samples and rows or groups, or channels.
+
+        Running statistics are a mean over the batch, so such a tile has all samples of its groups.
+        """
+        extents = self.statistics_extents()
+        return {name: size for name, size in extents.items() if not (self.running and name == BATCH)}
+
+    def statistics_extents(self) -> Mapping[str, int]:
+        """What may be cut of mean and inv_std."""
+        kept = {"batch": ("c",), "group": (BATCH, "g"), "row": (BATCH, "d0")}[self.family]
+        return {name: size for name, size in self.dimensions.items() if name in kept}
+
+    def statistics_reductions(self) -> Mapping[str, int]:
+        """What may be cut of the sums mean and variance are."""
+        kept = self.statistics_extents()
+        return {name: size for name, size in self.dimensions.items() if name not in kept}
 
     def parameter_extents(self) -> Mapping[str, int]:
         """What may be cut of dw and db."""
-        if self.family == "row":
-            return {"e0": self.parameter_shape[0]}
-        return {"c": self.shape[0]} if self.family == "batch" else {"g": self.groups}
+        kept = {"batch": "c", "group": "g", "row": "e0"}[self.family]
+        return {kept: self.dimensions[kept]}
+
+    def parameter_reductions(self) -> Mapping[str, int]:
+        """What may be cut of the sums dw and db are."""
+        kept = self.parameter_extents()
+        return {name: size for name, size in self.dimensions.items() if name not in kept}
+
+    def _rows(self) -> Mapping[str, int]:
+        return {"d0": self.leading[0]} if self.leading else {}
 
     def regions(self, ranges: Mapping[str, Extent]) -> tuple[Region, Region, Region]:
         """Boxes of x (or y, dx, dy), of the statistics and of the parameters for a tile."""
         samples = batch_range(ranges, self.batch)
         full = tuple((0, size) for size in self.shape)
+        if self.family == "row":
+            rows, inner = list(full[: len(self.leading)]), list(full[len(self.leading) :])
+            if rows:
+                rows[0] = ranges.get("d0", rows[0])
+            inner[0] = ranges.get("e0", inner[0])
+            return (samples, *rows, *inner), (samples, *rows), tuple(inner)
+        named = zip(_SPACE, full[1:], strict=False)
+        space = (*(ranges.get(name, whole) for name, whole in named), *full[1 + len(_SPACE) :])
         if self.family == "batch":
-            channels = ranges["c"]
-            return ((samples, channels, *full[1:]), (channels,), (channels,))
-        if self.family == "group":
-            groups = ranges["g"]
-            channels = (groups[0] * self.of_group, groups[1] * self.of_group)
-            return ((samples, channels, *full[1:]), (samples, groups), (channels,))
-        rows = list(full[: len(self.leading)])
-        if "d0" in ranges:
-            rows[0] = ranges["d0"]
-        inner = list(full[len(self.leading) :])
-        inner[0] = ranges.get("e0", inner[0])
-        return (samples, *rows, *inner), (samples, *rows), tuple(inner)
+            channels = ranges.get("c", full[0])
+            return (samples, channels, *space), (channels,), (channels,)
+        groups = ranges.get("g", (0, self.groups))
+        channels = (groups[0] * self.of_group, groups[1] * self.of_group)
+        return (samples, channels, *space), (samples, groups), (channels,)
 
 
 def norm_plan(
@@ -138,8 +183,9 @@ def norm_plan(
     running: bool = False,
     centred: bool = True,
     biased: bool = True,
+    stepwise: bool = False,
 ) -> LayerPlan:
-    """Parameters, statistics and running statistics. Raises ShapeError if there is nothing to normalise."""
+    """Parameters, statistics (running ones too), steps. ShapeError if there is nothing to normalise."""
     batch, *rest = inputs[0].shape
     shape = tuple(rest)
     if family == "row" and trailing > len(shape):
@@ -157,8 +203,7 @@ def norm_plan(
     geometry = NormGeometry(
         family, batch, shape, groups, trailing, running, centred, attributes.get("frozen", False)
     )
-    elements = _elements_of(geometry)
-    if centred and elements < 2 and not geometry.frozen:
+    if centred and geometry.elements < 2 and not geometry.frozen:
         raise ShapeError(
             "a mean over one element leaves nothing: every output would be 0",
             where=where,
@@ -170,7 +215,12 @@ def norm_plan(
         if biased:
             parameters["b"] = Parameter(geometry.parameter_shape, ZEROS)
     statistics = Saved(geometry.statistics_shape, "float32")
-    saved = {"mean": statistics, "inv_std": statistics} if centred else {"inv_std": statistics}
+    roles = ["mean", "inv_std"] if centred else ["inv_std"]
+    steps: tuple[str, ...] = ("FW", "WG", "IG")
+    if stepwise:
+        roles += ["var", "mean_g", "mean_gx"] if centred else ["var", "mean_gx"]
+        missing = {*(() if centred else ("FW_MEAN",)), *(("IG_SUMS",) if family == "batch" else ())}
+        steps = tuple(name for name in STEPWISE if name not in missing)
     buffers = {}
     if running:
         buffers["running_mean"] = Buffer(shape[:1], ZEROS)
@@ -178,21 +228,15 @@ def norm_plan(
     return LayerPlan(
         inputs[0].shape,
         parameters,
-        saved=saved,
+        saved=dict.fromkeys(roles, statistics),
         buffers=buffers,
         attributes={
             **{name: getattr(geometry, name) for name in NormGeometry.__slots__},
             "eps": attributes["eps"],
             "momentum": attributes.get("momentum", 0.0),
         },
+        steps=steps,
     )
-
-
-def _elements_of(geometry: NormGeometry) -> int:
-    """Elements that share one mean."""
-    if geometry.family == "row":
-        return prod(geometry.parameter_shape)
-    return geometry.space * (geometry.batch if geometry.family == "batch" else geometry.of_group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +265,7 @@ class Rows:
             return wide.reshape(1, -1)
         if self.geometry.family == "batch":
             return wide[:, None]
-        rows = np.repeat(wide.reshape(-1, self.geometry.of_group), self.geometry.space, axis=1)
+        rows = np.repeat(wide.reshape(-1, self.geometry.of_group), prod(box.shape[2:]), axis=1)
         return np.tile(rows, (len(box), 1))
 
     def parameter_sums(self, matrix: Array, shape: Shape, box: Array) -> Array:
@@ -231,7 +275,7 @@ class Rows:
         elif self.geometry.family == "batch":
             sums = matrix.sum(axis=1)
         else:
-            sums = matrix.reshape(len(box), -1, self.geometry.space).sum(axis=(0, 2))
+            sums = matrix.reshape(len(box), -1, prod(box.shape[2:])).sum(axis=(0, 2))
         result: Array = sums.reshape(shape).astype(np.float32)
         return result
 

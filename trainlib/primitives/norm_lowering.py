@@ -1,4 +1,4 @@
-"""Tiles of the norms: forward, weight gradient, input gradient of any family.
+"""Tiles of the norms in one FW and one IG, and their weight gradient, of any family.
 
 Forks: one per tile, but RMS has two in FW (PULP-TrainLib's sum and scale), instance and group norm have one
 per sample, as the library works on one. Rows (instances, groups, channels) go over the cores; dw of a row
@@ -18,7 +18,7 @@ from trainlib.primitives.loops import Function, Placed, loop_call
 from trainlib.primitives.norm import NormGeometry, Rows, geometry_of
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Region, TileTask, part
 
-_STATISTICS = ("mean", "inv_std")
+_STATISTICS = ("mean", "inv_std", "var", "mean_g", "mean_gx")
 _PARAMETERS = ("w", "b", "dw", "db")
 
 
@@ -29,7 +29,8 @@ def _region_of(role: str, regions: tuple[Region, Region, Region]) -> Region:
     return parameters if role in _PARAMETERS or role.startswith("running") else image
 
 
-def _operands(op: Op, roles: Sequence[str], regions: tuple[Region, Region, Region]) -> tuple[Operand, ...]:
+def operands_of(op: Op, roles: Sequence[str], regions: tuple[Region, Region, Region]) -> tuple[Operand, ...]:
+    """The boxes of these roles; `regions` are those of x, of the statistics and of the parameters."""
     return tuple(box(op, role, *_region_of(role, regions)) for role in roles)
 
 
@@ -37,8 +38,8 @@ def _size(extent: Extent) -> int:
     return extent[1] - extent[0]
 
 
-class _Norm(NoMatmul):
-    """What the steps share: how a nest sees the arrays of one call."""
+class NormLowering(NoMatmul):
+    """What the steps share: how a nest sees the arrays of one call. Its extents are those of a step alone."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """Samples and rows or groups, or channels."""
@@ -50,13 +51,10 @@ class _Norm(NoMatmul):
         if geometry.family == "row":
             elements = prod(counts[1 + len(geometry.leading) :])
             return {"rows": prod(counts) // elements, "segments": 1, "elements": elements}
+        space = prod(counts[2:])
         if geometry.family == "batch":
-            return {"rows": counts[1], "segments": counts[0], "elements": geometry.space}
-        return {
-            "rows": counts[1] // geometry.of_group,
-            "segments": geometry.of_group,
-            "elements": geometry.space,
-        }
+            return {"rows": counts[1], "segments": counts[0], "elements": space}
+        return {"rows": counts[1] // geometry.of_group, "segments": geometry.of_group, "elements": space}
 
     def arrays(
         self,
@@ -92,7 +90,7 @@ class _Norm(NoMatmul):
         }
 
 
-def _by_sample(geometry: NormGeometry, image: Region) -> list[int | None]:
+def samples_of(geometry: NormGeometry, image: Region) -> list[int | None]:
     """The samples that have a call of their own; [None] is one call for the whole tile."""
     return list(range(_size(image[0]))) if geometry.family == "group" else [None]
 
@@ -102,11 +100,12 @@ def _buffer(role: str, sample: int | None) -> str:
     return role if sample is None or role in _PARAMETERS else part(role, sample, sample + 1)
 
 
-def _named(roles: Sequence[str], sample: int | None) -> tuple[str, ...]:
+def named(roles: Sequence[str], sample: int | None) -> tuple[str, ...]:
+    """The buffers of these roles in the call of one sample."""
     return tuple(_buffer(role, sample) for role in roles)
 
 
-class NormForward(_Norm):
+class NormForward(NormLowering):
     """FW: y, saved statistics, running statistics."""
 
     def tile(
@@ -116,11 +115,13 @@ class NormForward(_Norm):
         geometry = geometry_of(op)
         regions = geometry.regions(ranges)
         calls: list[KernelCall] = []
-        for sample in _by_sample(geometry, regions[0]):
+        for sample in samples_of(geometry, regions[0]):
             calls.extend(self._calls(op, tensors, regions[0], sample, choice))
         if geometry.running:
             calls.append(self._running_call(op, tensors, regions, choice))
-        return TileTask(_operands(op, op.reads, regions), _operands(op, op.writes, regions), (), tuple(calls))
+        return TileTask(
+            operands_of(op, op.reads, regions), operands_of(op, op.writes, regions), (), tuple(calls)
+        )
 
     def _calls(
         self,
@@ -148,11 +149,12 @@ class NormForward(_Norm):
             sizes = {"channels": sizes["rows"], "elements": row}
         else:
             nest = "norm_apply" if frozen else "norm_fw"
-            sizes["per_element"] = sizes["per_element"] if nest == "norm_fw" else 0
+            if frozen:  # of channels, whose parameters are those of the whole row
+                sizes |= {"per_element": 0, "centred": 1, "saved": 0}
             arrays = self.arrays(op, tensors, image, streams, sample)
         reads = ("x", *known, *frozen)
-        names = (*_named(("x", *known), sample), *frozen)
-        writes = _named(("y", "mean", "inv_std"), sample)
+        names = (*named(("x", *known), sample), *frozen)
+        writes = named(("y", "mean", "inv_std"), sample)
         return [loop_call(choice, nest, sizes, arrays, names, writes, _forward_function(op, reads))]
 
     def _rms_calls(
@@ -255,7 +257,7 @@ def _forward_function(op: Op, reads: Sequence[str]) -> Function:
     return function
 
 
-def _given(op: Op, reads: Sequence[str], arrays: Sequence[Array]) -> tuple[dict[str, Array], Array]:
+def given_xhat(op: Op, reads: Sequence[str], arrays: Sequence[Array]) -> tuple[dict[str, Array], Array]:
     """Arrays by role, and xhat as a matrix."""
     rows = Rows(geometry_of(op))
     values = dict(zip(reads, arrays, strict=True))
@@ -265,36 +267,47 @@ def _given(op: Op, reads: Sequence[str], arrays: Sequence[Array]) -> tuple[dict[
     return values, offset * values["inv_std"].astype(np.float64).reshape(-1, 1)
 
 
-class NormWeightGradient(_Norm):
-    """WG: dw and db; channels, groups of channels or columns of a row may be cut, the batch not."""
+class NormWeightGradient(NormLowering):
+    """WG: dw and db; channels, groups of channels or columns of a row may be cut, and sums over the rest.
+
+    In batch norm dw and db over D are the means the input gradient needs (without w); they are kept in fp32.
+    """
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """Channels, groups or the first dimension of a row."""
         return geometry_of(op).parameter_extents()
 
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Samples, the first dimension that counts the rows of a sample, rows and columns of a channel."""
+        return geometry_of(op).parameter_reductions()
+
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """All samples of some parameters."""
+        """Some parameters, what some samples and rows give to them."""
         geometry = geometry_of(op)
         regions = geometry.regions(ranges)
         calls = []
-        for sample in _by_sample(geometry, regions[0]):
+        for sample in samples_of(geometry, regions[0]):
             added = op.writes if sample else ()
-            names = (*_named(op.reads, sample), *added)
+            names = (*named(op.reads, sample), *added)
             nest, sizes, arrays = self._nest(op, tensors, regions[0], sample)
             function = self._function(op, added)
             calls.append(loop_call(choice, nest, sizes, arrays, names, op.writes, function))
-        return TileTask(_operands(op, op.reads, regions), _operands(op, op.writes, regions), (), tuple(calls))
+        return TileTask(
+            operands_of(op, op.reads, regions), operands_of(op, op.writes, regions), (), tuple(calls)
+        )
 
     def _nest(
         self, op: Op, tensors: Mapping[str, Tensor], image: Region, sample: int | None
     ) -> tuple[str, dict[str, int], dict[str, Placed]]:
         geometry = geometry_of(op)
-        sizes = {**self.sizes(geometry, image), **self.flags(op)}
+        sizes = {**self.sizes(geometry, image), **self.flags(op), "means": int("mean_gx" in op)}
         streams = {"X": "x", "G": "dy", "M": "mean", "R": "inv_std", "V": "dw", "B": "db"}
+        streams |= {"P": "mean_g", "Q": "mean_gx"}
         arrays = self.arrays(op, tensors, image, streams, sample)
         if geometry.family == "row":
+            arrays = {name: array for name, array in arrays.items() if name not in "PQ"}
             columns = sizes["elements"]
             flat = {"X": (columns, 1), "G": (columns, 1)}
             arrays = {
@@ -315,14 +328,16 @@ class NormWeightGradient(_Norm):
         return "norm_wg", sizes, arrays
 
     def _function(self, op: Op, added: Sequence[str]) -> Function:
-        rows = Rows(geometry_of(op))
+        geometry = geometry_of(op)
+        rows = Rows(geometry)
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
             count = len(op.reads)
-            values, xhat = _given(op, op.reads, arrays[:count])
+            values, xhat = given_xhat(op, op.reads, arrays[:count])
             dy, x = rows.of(values["dy"]), values["x"]
             shape = self._parameter_box(op, x)
             sums = {"dw": dy * xhat, "db": dy}
+            sums |= {"mean_gx": sums["dw"] / geometry.elements, "mean_g": dy / geometry.elements}
             before = dict(zip(added, arrays[count:], strict=True))
             return tuple(
                 before.get(role, np.float32(0)) + rows.parameter_sums(sums[role], shape, x)
@@ -336,7 +351,7 @@ class NormWeightGradient(_Norm):
         return x.shape[1 + len(geometry.leading) :] if geometry.family == "row" else x.shape[1:2]
 
 
-class NormInputGradient(_Norm):
+class NormInputGradient(NormLowering):
     """IG: dx; samples and rows, samples and groups, or channels may be cut."""
 
     def tile(
@@ -346,11 +361,13 @@ class NormInputGradient(_Norm):
         geometry = geometry_of(op)
         regions = geometry.regions(ranges)
         calls = []
-        for sample in _by_sample(geometry, regions[0]):
+        for sample in samples_of(geometry, regions[0]):
             nest, sizes, arrays = self._nest(op, tensors, regions[0], sample)
-            names, writes = _named(op.reads, sample), _named(op.writes, sample)
+            names, writes = named(op.reads, sample), named(op.writes, sample)
             calls.append(loop_call(choice, nest, sizes, arrays, names, writes, self._function(op)))
-        return TileTask(_operands(op, op.reads, regions), _operands(op, op.writes, regions), (), tuple(calls))
+        return TileTask(
+            operands_of(op, op.reads, regions), operands_of(op, op.writes, regions), (), tuple(calls)
+        )
 
     def _nest(
         self, op: Op, tensors: Mapping[str, Tensor], image: Region, sample: int | None
@@ -376,7 +393,7 @@ class NormInputGradient(_Norm):
         rows = Rows(geometry)
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            values, xhat = _given(op, op.reads, arrays)
+            values, xhat = given_xhat(op, op.reads, arrays)
             x = values["x"]
             g = rows.of(values["dy"]) * rows.parameters(values.get("w"), x)
             if not geometry.frozen:

@@ -72,18 +72,20 @@ def forward(op: Op, values: Values) -> Values:
         y = y * values["w"].reshape(shared)
     if "b" in values:
         y = y + values["b"].reshape(shared)
-    statistics = attributes["shape"][:1] if attributes["family"] == "batch" else (len(x), *_counts(op))
+    statistics = _statistics_shape(op, x)
     results["y"] = y.astype(_kind(x)).reshape(x.shape)
     results["mean"] = mean.astype(_kind(x)).reshape(statistics)
     results["inv_std"] = inverse.astype(_kind(x)).reshape(statistics)
     return results
 
 
-def _counts(op: Op) -> Shape:
+def _statistics_shape(op: Op, x: Array) -> Shape:
     shape = op.attributes["shape"]
+    if op.attributes["family"] == "batch":
+        return tuple(shape[:1])
     if op.attributes["family"] == "row":
-        return tuple(shape[: len(shape) - op.attributes["trailing"]])
-    return (op.attributes["groups"],)
+        return (len(x), *shape[: len(shape) - op.attributes["trailing"]])
+    return (len(x), op.attributes["groups"])
 
 
 def weight_gradient(op: Op, values: Values) -> Values:
@@ -117,3 +119,94 @@ def input_gradient(op: Op, values: Values) -> Values:
     if op.attributes["centred"]:
         total = total - g.sum(axis=axes, keepdims=True)
     return {"dx": (inverse / count * total).astype(_kind(x)).reshape(x.shape)}
+
+
+def mean(op: Op, values: Values) -> Values:
+    """The mean of all elements that share one; in prediction the running one, where there is any."""
+    x = values["x"]
+    view, axes, _, _ = _view(op, x)
+    shape = _statistics_shape(op, x)
+    if op.attributes.get("inference") and "running_mean" in values:
+        return {"mean": np.broadcast_to(values["running_mean"], shape).astype(_kind(x))}
+    found = x.astype(np.float64).reshape(view).mean(axis=axes)
+    return {"mean": found.reshape(shape).astype(_kind(x))}
+
+
+def variance(op: Op, values: Values) -> Values:
+    """Mean of the squared differences from the mean given (from 0 without)."""
+    x = values["x"]
+    view, axes, _, _ = _view(op, x)
+    kept = tuple(1 if axis in axes else size for axis, size in enumerate(view))
+    offset = x.astype(np.float64).reshape(view)
+    if "mean" in values:
+        offset = offset - values["mean"].astype(np.float64).reshape(kept)
+    found = np.square(offset).mean(axis=axes)
+    return {"var": found.reshape(_statistics_shape(op, x)).astype(_kind(x))}
+
+
+def inverse_deviation(op: Op, values: Values) -> Values:
+    """1 / sqrt(variance + eps), and the running statistics; in prediction these are the ones used."""
+    attributes, found = op.attributes, values["var"]
+    spread = found.astype(np.float64)
+    results: dict[str, Array] = {}
+    if "running_var" in values:
+        old_mean, old_variance = values["running_mean"], values["running_var"]
+        if attributes.get("inference"):
+            results["running_mean_updated"], results["running_var_updated"] = old_mean, old_variance
+            spread = np.broadcast_to(old_variance.astype(np.float64), found.shape)
+        else:
+            elements = int(prod(attributes["shape"][1:]))
+            elements *= attributes["batch"] if attributes["family"] == "batch" else 1
+            share, channels = attributes["momentum"], old_mean.shape[0]
+            new_mean = values["mean"].astype(np.float64).reshape(-1, channels).mean(axis=0)
+            new_variance = (spread * elements / (elements - 1)).reshape(-1, channels).mean(axis=0)
+            results["running_mean_updated"] = (1 - share) * old_mean + share * new_mean
+            results["running_var_updated"] = (1 - share) * old_variance + share * new_variance
+    results["inv_std"] = (1 / np.sqrt(spread + attributes["eps"])).astype(_kind(found))
+    return results
+
+
+def normalised(op: Op, values: Values) -> Values:
+    """y = w·xhat + b from statistics that are given."""
+    x = values["x"]
+    _, _, shared, _ = _view(op, x)
+    y = _normalised(op, values, x)
+    if "w" in values:
+        y = y * values["w"].reshape(shared)
+    if "b" in values:
+        y = y + values["b"].reshape(shared)
+    return {"y": y.astype(_kind(x)).reshape(x.shape)}
+
+
+def gradient_means(op: Op, values: Values) -> Values:
+    """Means of g = dy·w and of g·xhat over all elements that share a mean."""
+    x = values["x"]
+    view, axes, shared, _ = _view(op, x)
+    g = values["dy"].astype(np.float64).reshape(view)
+    if "w" in values:
+        g = g * values["w"].reshape(shared)
+    found = {"mean_g": g, "mean_gx": g * _normalised(op, values, x)}
+    shape = _statistics_shape(op, x)
+    return {role: terms.mean(axis=axes).reshape(shape).astype(_kind(x)) for role, terms in found.items()}
+
+
+def weight_gradient_and_means(op: Op, values: Values) -> Values:
+    """dw and db of a batch norm, and the means of dy and dy·xhat."""
+    return {**weight_gradient(op, values), **gradient_means(op, values)}
+
+
+def input_gradient_from_means(op: Op, values: Values) -> Values:
+    """dx = inv_std·(g - mean g - xhat·mean g·xhat); the means of a batch norm are those of dy, without w."""
+    x = values["x"]
+    view, axes, shared, _ = _view(op, x)
+    kept = tuple(1 if axis in axes else size for axis, size in enumerate(view))
+    weights = values["w"].astype(np.float64).reshape(shared) if "w" in values else np.ones(())
+    g, over = values["dy"].astype(np.float64).reshape(view), _normalised(op, values, x)
+    before = weights if op.attributes["family"] != "batch" else np.ones(())
+    total = g * before - over * values["mean_gx"].astype(np.float64).reshape(kept)
+    if "mean_g" in values:
+        total = total - values["mean_g"].astype(np.float64).reshape(kept)
+    if op.attributes["family"] == "batch":
+        total = total * weights
+    inverse = values["inv_std"].astype(np.float64).reshape(kept)
+    return {"dx": (inverse * total).astype(_kind(x)).reshape(x.shape)}

@@ -14,13 +14,11 @@ from math import prod
 import numpy as np
 
 from arch.isa import CoreWork, TeamWork
+from trainlib.kernels.catalogue import LIBRARY
 from trainlib.kernels.expand import Array as Layout
-from trainlib.kernels.library import KernelLibrary
 from trainlib.primitives import nests
 from trainlib.primitives.calls import matmul_call
 from trainlib.steps import Array, KernelCall, KernelChoice
-
-_LIBRARY = KernelLibrary()
 
 _FP32_BYTES = _INT32_BYTES = 4
 
@@ -107,7 +105,7 @@ def nest_work(
     `arrays` gives, per array of the nest and in the order of `places`, its strides in elements; `sizes` are
     the sizes the nest names, `numbers` the addresses of int32 vectors. Raises InputError for an unknown nest.
     """
-    kernel = _LIBRARY.kernel(codegen, nest)
+    kernel = LIBRARY.kernel(codegen, nest)
 
     def build(addresses: Sequence[int]) -> TeamWork:
         layouts = {
@@ -141,7 +139,7 @@ def nest_call(
 
     An array of one index takes a piece of any shape as a vector.
     """
-    kernel = _LIBRARY.kernel(choice.codegen, nest)
+    kernel = LIBRARY.kernel(choice.codegen, nest)
     strides = {
         array: (*(prod(piece.shape[axis:]) for axis in range(1, kernel.arrays[array])), 1)
         for array, piece in arrays.items()

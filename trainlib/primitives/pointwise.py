@@ -22,12 +22,13 @@ from configs.model_file import LayerSchema
 from trainlib.graph import Initial, Op, Tensor
 from trainlib.numerics import is_narrow
 from trainlib.primitives import conv2d_reference as reference
-from trainlib.primitives.calls import batch_extent, batch_range, box, matmul_call, transpose_call
+from trainlib.primitives.calls import BATCH, box, matmul_call, transpose_call
 from trainlib.primitives.conv_calls import accumulated, bias_add_call, bias_sum_call
 from trainlib.primitives.conv_direct import PARTIAL
 from trainlib.primitives.conv_examples import pointwise_cases
 from trainlib.primitives.conv_geometry import ConvGeometry
 from trainlib.primitives.conv_options import image_extents, image_shape
+from trainlib.primitives.conv_ranges import count, interval, position_sums, result_extents, summed
 from trainlib.primitives.definition import (
     ZEROS,
     Example,
@@ -83,29 +84,34 @@ class _Pointwise:
 
 
 class _Forward(_Pointwise):
-    """FW; samples, output channels and rows of the image may be cut."""
+    """FW; samples, output channels and positions may be cut, and the sum over input channels."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Samples, output channels, rows."""
-        attributes = op.attributes
-        return {**batch_extent(attributes["batch"]), "co": attributes["co"], "ho": attributes["ho"]}
+        """Samples, output channels, rows, columns."""
+        return result_extents(op, "co", "ho", "wo")
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Input channels."""
+        return summed(ci=op.attributes["ci"])
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """All channels of some rows, the weights of some output channels; per sample a matmul, the bias."""
+        """Input channels of some positions, their weights for some outputs; per sample a matmul, the bias."""
         geometry = ConvGeometry.of(op.attributes)
-        samples, channels, rows = batch_range(ranges, op.attributes["batch"]), ranges["co"], ranges["ho"]
-        count, height = channels[1] - channels[0], rows[1] - rows[0]
-        positions, ci, dtype = height * geometry.wi, geometry.ci, tensors[op["y"]].dtype
-        columns = (0, geometry.wi)
-        shape = geometry.image_shape(count, height, geometry.wi)
+        samples = interval(op, ranges, BATCH)
+        channels, sources = interval(op, ranges, "co"), interval(op, ranges, "ci")
+        rows, columns = interval(op, ranges, "ho"), interval(op, ranges, "wo")
+        co, ci, positions = count(channels), count(sources), count(rows) * count(columns)
+        dtype = tensors[op["y"]].dtype
+        shape = geometry.image_shape(co, count(rows), count(columns))
+        biased = "b" in op and sources[0] == 0
         calls: list[KernelCall] = []
-        for sample in range(samples[1] - samples[0]):
+        for sample in range(count(samples)):
             source, target = part("x", sample), part("y", sample)
-            left, right, n, m = ("w", source, count, positions)
+            left, right, n, m = ("w", source, co, positions)
             if geometry.hwc:
-                left, right, n, m = (source, "w", positions, count)
+                left, right, n, m = (source, "w", positions, co)
             calls.append(
                 matmul_call(
                     choice,
@@ -120,47 +126,53 @@ class _Forward(_Pointwise):
                     dtype=dtype,
                 )
             )
-            if "b" in op:
+            if biased:
                 calls.append(
                     bias_add_call(
                         geometry,
                         choice,
                         image=target,
                         bias="b",
-                        channels=count,
+                        channels=co,
                         positions=positions,
                         dtype=dtype,
                     )
                 )
         inputs = [
-            box(op, "x", samples, *geometry.image((0, ci), rows, columns)),
-            box(op, "w", *_weights(op, channels, (0, ci))),
+            box(op, "x", samples, *geometry.image(sources, rows, columns)),
+            box(op, "w", *_weights(op, channels, sources)),
         ]
-        if "b" in op:
+        if biased:
             inputs.append(box(op, "b", channels))
         result = box(op, "y", samples, *geometry.image(channels, rows, columns))
         return TileTask(tuple(inputs), (result,), (), tuple(calls))
 
 
 class _WeightGradient(_Pointwise):
-    """WG, summed over the batch; both kinds of channels may be cut."""
+    """WG; both kinds of channels may be cut, and the sum over samples and positions."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """Output channels, then input channels."""
         return {"co": op.attributes["co"], "ci": op.attributes["ci"]}
 
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Samples, rows, columns."""
+        return position_sums(op)
+
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """Some channels of x and dy of all samples; per sample transposes, matmul, add; db."""
+        """Some channels of x and dy of some samples; per sample transposes, matmul, add; db."""
         geometry = ConvGeometry.of(op.attributes)
-        batch, targets, sources = op.attributes["batch"], ranges["co"], ranges["ci"]
-        co, ci = targets[1] - targets[0], sources[1] - sources[0]
-        positions, dtype = geometry.hi * geometry.wi, tensors[op["dw"]].dtype
+        samples = interval(op, ranges, BATCH)
+        targets, sources = interval(op, ranges, "co"), interval(op, ranges, "ci")
+        rows, columns = interval(op, ranges, "ho"), interval(op, ranges, "wo")
+        co, ci, positions = count(targets), count(sources), count(rows) * count(columns)
+        dtype = tensors[op["dw"]].dtype
         sources_first = op.attributes["sources_first"]
         shape = (ci, co) if sources_first else (co, ci)
         terms = []
-        for sample in range(batch):
+        for sample in range(count(samples)):
             x, dy = part("x", sample), part("dy", sample)
             before: list[KernelCall] = []
             if geometry.hwc:
@@ -199,7 +211,7 @@ class _WeightGradient(_Pointwise):
                 bias_sum_call(
                     geometry,
                     choice,
-                    sources=[part("dy", sample) for sample in range(batch)],
+                    sources=[part("dy", sample) for sample in range(count(samples))],
                     target="db",
                     channels=co,
                     positions=positions,
@@ -211,13 +223,12 @@ class _WeightGradient(_Pointwise):
             scratch.append(Scratch(X_TRANSPOSED, (ci, positions), dtype))
         if geometry.hwc and not sources_first:
             scratch.append(Scratch(DY_TRANSPOSED, (co, positions), dtype))
-        if batch > 1:
+        if count(samples) > 1:
             scratch.append(Scratch(PARTIAL, shape, dtype))
-        rows, columns = (0, geometry.hi), (0, geometry.wi)
         return TileTask(
             (
-                box(op, "x", (0, batch), *geometry.image(sources, rows, columns)),
-                box(op, "dy", (0, batch), *geometry.image(targets, rows, columns)),
+                box(op, "x", samples, *geometry.image(sources, rows, columns)),
+                box(op, "dy", samples, *geometry.image(targets, rows, columns)),
             ),
             tuple(outputs),
             tuple(scratch),
@@ -226,32 +237,36 @@ class _WeightGradient(_Pointwise):
 
 
 class _InputGradient(_Pointwise):
-    """IG; samples, input channels and rows of the image may be cut."""
+    """IG; samples, input channels and positions may be cut, and the sum over output channels."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Samples, input channels, rows."""
-        attributes = op.attributes
-        return {**batch_extent(attributes["batch"]), "ci": attributes["ci"], "hi": attributes["hi"]}
+        """Samples, input channels, rows, columns."""
+        return result_extents(op, "ci", "hi", "wi")
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Output channels."""
+        return summed(co=op.attributes["co"])
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """All channels of dy of some rows, the weights of some input channels; a transpose, then matmuls."""
+        """Channels of dy of some positions, their weights of some inputs; a transpose, then matmuls."""
         geometry = ConvGeometry.of(op.attributes)
-        samples, channels, rows = batch_range(ranges, op.attributes["batch"]), ranges["ci"], ranges["hi"]
-        count, height = channels[1] - channels[0], rows[1] - rows[0]
-        positions, co, dtype = height * geometry.wi, geometry.co, tensors[op["dx"]].dtype
-        columns = (0, geometry.wi)
-        before, after = (co, count), (count, co)
+        samples = interval(op, ranges, BATCH)
+        channels, targets = interval(op, ranges, "ci"), interval(op, ranges, "co")
+        rows, columns = interval(op, ranges, "hi"), interval(op, ranges, "wi")
+        co, ci, positions = count(targets), count(channels), count(rows) * count(columns)
+        dtype = tensors[op["dx"]].dtype
+        before, after = (co, ci), (ci, co)
         if op.attributes["sources_first"]:
             before, after = after, before
         calls = [_transposed(choice, "w", WEIGHTS_TRANSPOSED, *before, dtype)]
-        shape = geometry.image_shape(count, height, geometry.wi)
-        for sample in range(samples[1] - samples[0]):
+        shape = geometry.image_shape(ci, count(rows), count(columns))
+        for sample in range(count(samples)):
             gradient = part("dy", sample)
-            left, right, n, m = (WEIGHTS_TRANSPOSED, gradient, count, positions)
+            left, right, n, m = (WEIGHTS_TRANSPOSED, gradient, ci, positions)
             if geometry.hwc:
-                left, right, n, m = (gradient, WEIGHTS_TRANSPOSED, positions, count)
+                left, right, n, m = (gradient, WEIGHTS_TRANSPOSED, positions, ci)
             calls.append(
                 matmul_call(
                     choice,
@@ -268,8 +283,8 @@ class _InputGradient(_Pointwise):
             )
         return TileTask(
             (
-                box(op, "dy", samples, *geometry.image((0, co), rows, columns)),
-                box(op, "w", *_weights(op, (0, co), channels)),
+                box(op, "dy", samples, *geometry.image(targets, rows, columns)),
+                box(op, "w", *_weights(op, targets, channels)),
             ),
             (box(op, "dx", samples, *geometry.image(channels, rows, columns)),),
             (Scratch(WEIGHTS_TRANSPOSED, after, dtype),),

@@ -1,14 +1,14 @@
 """What average and max pooling share: windows and their padding, references by loops, lowerings.
 
-A window never lies in the padding alone (padding of at most half the kernel). Output rows and channels are
-cut; a tile of rows fetches the rows its windows touch. PULP-TrainLib's loops know no padding and use the
-vertical stride for the width as well; here both directions have kernel, stride and padding of their own. A
-padded position is priced like any other.
+A window never lies in the padding alone (padding of at most half the kernel). Samples, channels, rows and
+columns of the result are cut; a tile fetches the rows and columns its windows touch. PULP-TrainLib's loops
+know no padding and use the vertical stride for the width as well; here both directions have kernel, stride
+and padding of their own. A padded position is priced like any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -22,6 +22,9 @@ from trainlib.primitives.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.definition import LayerPlan, NotNegative, Positive, Saved, Values
 from trainlib.primitives.loops import Placed, loop_call
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, TileTask, part
+
+Function = Callable[[Sequence[Array]], tuple[Array, ...]]
+"""What a tile computes: boxes [c, h, w] of the inputs of one sample to those of the results."""
 
 _Pair = Annotated[list[Positive], Field(min_length=2, max_length=2)]
 _PairOrZero = Annotated[list[NotNegative], Field(min_length=2, max_length=2)]
@@ -60,6 +63,10 @@ class Axis:
         last = (inputs[1] - 1 + self.padding) // self.stride
         start = min(max(first, 0), self.outputs - 1)
         return start, max(min(last + 1, self.outputs), start + 1)
+
+
+TileFunction = Callable[[Op, "Plane", "Plane"], Function]
+"""The function of a tile, from the op, the box of its result and the box it reads."""
 
 
 def axes_of(attributes: Mapping[str, Any]) -> tuple[Axis, Axis]:
@@ -118,28 +125,46 @@ def _pair(value: Any) -> tuple[int, int]:
     return first, second
 
 
-def windows(x: Array, axes: tuple[Axis, Axis], outputs: Extent, first_row: int, fill: float) -> Array:
-    """View [n, c, outputs, wo, hk, wk] of the windows of output rows; x begins with image row `first_row`."""
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """A box of one channel: rows and columns."""
+
+    rows: Extent
+    columns: Extent
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of rows and columns."""
+        return self.rows[1] - self.rows[0], self.columns[1] - self.columns[0]
+
+    def placed(self, buffer: str, dtype: str) -> Placed:
+        """The channels of such a box in a buffer, as an array of a nest."""
+        height, width = self.shape
+        return Placed(buffer, (height * width, width, 1), dtype)
+
+
+def windows(x: Array, axes: tuple[Axis, Axis], outputs: Plane, fetched: Plane, fill: float) -> Array:
+    """View [c, rows, columns, hk, wk] of the windows of `outputs`; x [c, h, w] is the box `fetched`."""
+    spans = []
+    for axis, extent in zip(axes, (outputs.rows, outputs.columns), strict=True):
+        first = extent[0] * axis.stride - axis.padding
+        spans.append((first, (extent[1] - 1) * axis.stride - axis.padding + axis.kernel - first))
+    (top, height), (left, width) = spans
+    padded = np.full((len(x), height, width), fill, np.float32)
+    down, along = fetched.rows[0] - top, fetched.columns[0] - left
+    padded[:, down : down + x.shape[1], along : along + x.shape[2]] = x
     rows, columns = axes
-    top = outputs[0] * rows.stride - rows.padding
-    bottom = (outputs[1] - 1) * rows.stride - rows.padding + rows.kernel
-    right = (columns.outputs - 1) * columns.stride - columns.padding + columns.kernel
-    padded = np.full(
-        (*x.shape[:2], bottom - top, max(right, columns.size) + columns.padding), fill, np.float32
-    )
-    start, begin = first_row - top, columns.padding
-    padded[:, :, start : start + x.shape[2], begin : begin + x.shape[3]] = x
-    view = np.lib.stride_tricks.sliding_window_view(padded, (rows.kernel, columns.kernel), axis=(2, 3))
-    return view[:, :, :: rows.stride, :: columns.stride][:, :, : outputs[1] - outputs[0], : columns.outputs]
+    view = np.lib.stride_tricks.sliding_window_view(padded, (rows.kernel, columns.kernel), axis=(1, 2))
+    return view[:, :: rows.stride, :: columns.stride]
 
 
-def divisors(op: Op, outputs: Extent) -> Array:
-    """[outputs, wo]: what the sum of each window is divided by, fp32."""
+def divisors(op: Op, outputs: Plane) -> Array:
+    """[rows, columns] of `outputs`: what the sum of each window is divided by, fp32."""
     rows, columns = axes_of(op.attributes)
     if op.attributes["count_include_pad"]:
-        return np.full((outputs[1] - outputs[0], columns.outputs), rows.kernel * columns.kernel, np.float32)
-    heights = [np.subtract(*rows.window(output)[::-1]) for output in range(*outputs)]
-    widths = [np.subtract(*columns.window(output)[::-1]) for output in range(columns.outputs)]
+        return np.full(outputs.shape, rows.kernel * columns.kernel, np.float32)
+    heights = [np.subtract(*rows.window(output)[::-1]) for output in range(*outputs.rows)]
+    widths = [np.subtract(*columns.window(output)[::-1]) for output in range(*outputs.columns)]
     return np.outer(heights, widths).astype(np.float32)
 
 
@@ -154,39 +179,47 @@ def each_window(op: Op) -> list[tuple[int, int, slice, slice]]:
 
 
 class PoolingForward(NoMatmul):
-    """FW: samples, channels and rows of y may be cut; one fork per sample, channels over the cores."""
+    """FW: samples, channels, rows, columns of y may be cut; one fork per sample, channels over the cores.
 
-    def __init__(self, nest: str, function: Any) -> None:
+    `function(op, outputs, fetched)` gives what a tile of these boxes computes.
+    """
+
+    def __init__(self, nest: str, function: TileFunction) -> None:
         self.nest = nest
         self.function = function
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Samples, channels, output rows."""
+        """Samples, channels, output rows, output columns."""
         attributes = op.attributes
-        rows, _ = axes_of(attributes)
-        return {**batch_extent(attributes["batch"]), "c": attributes["channels"], "ho": rows.outputs}
+        rows, columns = axes_of(attributes)
+        return {
+            **batch_extent(attributes["batch"]),
+            "c": attributes["channels"],
+            "ho": rows.outputs,
+            "wo": columns.outputs,
+        }
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """The rows of x that the windows of these rows touch."""
+        """The rows and columns of x that the windows of this box touch."""
         rows, columns = axes_of(op.attributes)
-        samples, outputs = batch_range(ranges, op.attributes["batch"]), ranges["ho"]
-        channels = ranges["c"]
-        fetched = rows.read_by(outputs)
+        samples, channels = batch_range(ranges, op.attributes["batch"]), ranges["c"]
+        outputs = Plane(ranges.get("ho", (0, rows.outputs)), ranges.get("wo", (0, columns.outputs)))
+        fetched = Plane(rows.read_by(outputs.rows), columns.read_by(outputs.columns))
         sizes = _sizes(op, channels, fetched, outputs)
         calls: list[KernelCall] = []
-        function = self.function(op, outputs, fetched[0])
+        function = self.function(op, outputs, fetched)
         for sample in range(samples[1] - samples[0]):
             x, results = part("x", sample), tuple(part(role, sample) for role in op.writes)
-            arrays = {"X": _image(x, fetched, columns.size, tensors[op["x"]].dtype)}
+            arrays = {"X": fetched.placed(x, tensors[op["x"]].dtype)}
             for name, role, place in zip("YI", op.writes, results, strict=False):
-                arrays[name] = _image(place, outputs, columns.outputs, tensors[op[role]].dtype)
+                arrays[name] = outputs.placed(place, tensors[op[role]].dtype)
             calls.append(loop_call(choice, self.nest, sizes, arrays, (x,), results, function))
         return TileTask(
-            inputs=(box(op, "x", samples, channels, fetched, (0, columns.size)),),
+            inputs=(box(op, "x", samples, channels, fetched.rows, fetched.columns),),
             outputs=tuple(
-                box(op, role, samples, channels, outputs, (0, columns.outputs)) for role in op.writes
+                box(op, role, samples, channels, outputs.rows, outputs.columns) for role in op.writes
             ),
             scratch=(),
             calls=tuple(calls),
@@ -194,63 +227,62 @@ class PoolingForward(NoMatmul):
 
 
 class PoolingBackward(NoMatmul):
-    """IG: zero fill and accumulation, so overlapping windows add up; samples, channels, rows of dx cut."""
+    """IG: zero fill and accumulation, so overlapping windows add up; a box of dx may be cut.
 
-    def __init__(self, nest: str, streams: Mapping[str, str], function: Any) -> None:
+    `function(op, inputs, reaching)` gives what a tile of these boxes of dx and dy computes.
+    """
+
+    def __init__(self, nest: str, streams: Mapping[str, str], function: TileFunction) -> None:
         self.nest = nest
         self.streams = streams
         self.function = function
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Samples, channels, input rows."""
+        """Samples, channels, input rows, input columns."""
         attributes = op.attributes
-        rows, _ = axes_of(attributes)
-        return {**batch_extent(attributes["batch"]), "c": attributes["channels"], "hi": rows.size}
+        rows, columns = axes_of(attributes)
+        return {
+            **batch_extent(attributes["batch"]),
+            "c": attributes["channels"],
+            "hi": rows.size,
+            "wi": columns.size,
+        }
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """The rows of dy whose windows touch these rows of dx."""
+        """The box of dy whose windows touch this box of dx."""
         rows, columns = axes_of(op.attributes)
-        samples, inputs = batch_range(ranges, op.attributes["batch"]), ranges["hi"]
-        channels = ranges["c"]
-        reaching = rows.reaching(inputs)
+        samples, channels = batch_range(ranges, op.attributes["batch"]), ranges["c"]
+        inputs = Plane(ranges.get("hi", (0, rows.size)), ranges.get("wi", (0, columns.size)))
+        reaching = Plane(rows.reaching(inputs.rows), columns.reaching(inputs.columns))
         sizes = _sizes(op, channels, inputs, reaching)
         function = self.function(op, inputs, reaching)
         calls: list[KernelCall] = []
         for sample in range(samples[1] - samples[0]):
             reads = tuple(part(role, sample) for role in op.reads)
-            arrays = {}
-            for name, role in self.streams.items():
-                extent, width = (inputs, columns.size) if role == "dx" else (reaching, columns.outputs)
-                arrays[name] = _image(part(role, sample), extent, width, tensors[op[role]].dtype)
+            arrays = {
+                name: (inputs if role == "dx" else reaching).placed(
+                    part(role, sample), tensors[op[role]].dtype
+                )
+                for name, role in self.streams.items()
+            }
             calls.append(loop_call(choice, self.nest, sizes, arrays, reads, (part("dx", sample),), function))
         return TileTask(
             inputs=tuple(
-                box(op, role, samples, channels, reaching, (0, columns.outputs)) for role in op.reads
+                box(op, role, samples, channels, reaching.rows, reaching.columns) for role in op.reads
             ),
-            outputs=(box(op, "dx", samples, channels, inputs, (0, columns.size)),),
+            outputs=(box(op, "dx", samples, channels, inputs.rows, inputs.columns),),
             scratch=(),
             calls=tuple(calls),
         )
 
 
-def _sizes(op: Op, channels: Extent, inputs: Extent, outputs: Extent) -> dict[str, int]:
+def _sizes(op: Op, channels: Extent, inputs: Plane, outputs: Plane) -> dict[str, int]:
     rows, columns = axes_of(op.attributes)
-    return {
-        "ci": channels[1] - channels[0],
-        "hi": inputs[1] - inputs[0],
-        "wi": columns.size,
-        "ho": outputs[1] - outputs[0],
-        "wo": columns.outputs,
-        "hk": rows.kernel,
-        "wk": columns.kernel,
-        "stride": columns.stride,
-    }
-
-
-def _image(buffer: str, rows: Extent, width: int, dtype: str) -> Placed:
-    return Placed(buffer, ((rows[1] - rows[0]) * width, width, 1), dtype)
+    (hi, wi), (ho, wo) = inputs.shape, outputs.shape
+    extents = {"ci": channels[1] - channels[0], "hi": hi, "wi": wi, "ho": ho, "wo": wo}
+    return {**extents, "hk": rows.kernel, "wk": columns.kernel, "stride": columns.stride}
 
 
 def average_reference(op: Op, values: Values) -> Values:
@@ -280,28 +312,29 @@ def average_gradient_reference(op: Op, values: Values) -> Values:
     return {"dx": dx.astype(np.float32)}
 
 
-def _tile_average(op: Op, outputs: Extent, first_row: int) -> Any:
+def _tile_average(op: Op, outputs: Plane, fetched: Plane) -> Function:
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        views = windows(arrays[0][None], axes_of(op.attributes), outputs, first_row, 0.0)
-        return ((views.sum(axis=(4, 5)) / divisors(op, outputs))[0],)
+        views = windows(arrays[0], axes_of(op.attributes), outputs, fetched, 0.0)
+        return (views.sum(axis=(3, 4)) / divisors(op, outputs),)
 
     return function
 
 
-def _tile_average_gradient(op: Op, inputs: Extent, reaching: Extent) -> Any:
+def _tile_average_gradient(op: Op, inputs: Plane, reaching: Plane) -> Function:
     rows, columns = axes_of(op.attributes)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         share = arrays[0] / divisors(op, reaching)
-        dx = np.zeros((len(share), inputs[1] - inputs[0], columns.size), np.float32)
+        dx = np.zeros((len(share), *inputs.shape), np.float32)
         for y in range(rows.kernel):
             for x in range(columns.kernel):
-                down = np.arange(*reaching) * rows.stride - rows.padding + y
-                along = np.arange(columns.outputs) * columns.stride - columns.padding + x
-                high = (down >= inputs[0]) & (down < inputs[1])
-                wide = (along >= 0) & (along < columns.size)
-                places = np.ix_(np.arange(len(share)), down[high] - inputs[0], along[wide])
-                dx[places] += share[:, high][:, :, wide]
+                down = np.arange(*reaching.rows) * rows.stride - rows.padding + y - inputs.rows[0]
+                along = (
+                    np.arange(*reaching.columns) * columns.stride - columns.padding + x - inputs.columns[0]
+                )
+                high = (down >= 0) & (down < inputs.shape[0])
+                wide = (along >= 0) & (along < inputs.shape[1])
+                dx[np.ix_(np.arange(len(share)), down[high], along[wide])] += share[:, high][:, :, wide]
         return (dx,)
 
     return function
@@ -310,6 +343,45 @@ def _tile_average_gradient(op: Op, inputs: Extent, reaching: Extent) -> Any:
 def average_forward() -> PoolingForward:
     """Lowering of FW of an average."""
     return PoolingForward("avgpool_fw", _tile_average)
+
+
+class GlobalAverageForward(NoMatmul):
+    """FW of the average of whole images: samples and channels may be cut, and the sum over positions."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Samples, channels."""
+        return {**batch_extent(op.attributes["batch"]), "c": op.attributes["channels"]}
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Rows, columns of the image."""
+        rows, columns = axes_of(op.attributes)
+        return {name: axis.size for name, axis in (("hi", rows), ("wi", columns)) if axis.size > 1}
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """The average loop with a window of the positions of the tile, divided by those of the image."""
+        rows, columns = axes_of(op.attributes)
+        samples, channels = batch_range(ranges, op.attributes["batch"]), ranges["c"]
+        seen = Plane(ranges.get("hi", (0, rows.size)), ranges.get("wi", (0, columns.size)))
+        one = Plane((0, 1), (0, 1))
+        positions = np.float32(rows.size * columns.size)
+        sizes = _sizes(op, channels, seen, one) | dict(zip(("hk", "wk"), seen.shape, strict=True))
+
+        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            return (arrays[0].sum(axis=(1, 2), keepdims=True) / positions,)
+
+        calls = []
+        for sample in range(samples[1] - samples[0]):
+            x, y = part("x", sample), part("y", sample)
+            arrays = {"X": seen.placed(x, tensors[op["x"]].dtype), "Y": one.placed(y, tensors[op["y"]].dtype)}
+            calls.append(loop_call(choice, "avgpool_fw", sizes, arrays, (x,), (y,), function))
+        return TileTask(
+            inputs=(box(op, "x", samples, channels, seen.rows, seen.columns),),
+            outputs=(box(op, "y", samples, channels, one.rows, one.columns),),
+            scratch=(),
+            calls=tuple(calls),
+        )
 
 
 def average_backward() -> PoolingBackward:

@@ -1,4 +1,4 @@
-"""What the recurrent layers share: shapes, parameters, and the lowering of their four steps.
+"""Lowering of the forward step of the recurrent layers, and what all their steps share.
 
 One layer, one direction, the whole sequence: x [batch, length, features] to y [batch, length, hidden]; the
 initial state is zero or a further input. Weights are stored as PULP-TrainLib multiplies them, wx [features,
@@ -10,19 +10,19 @@ then for each time step q = h·Wh (N=1, K=hidden, M=gates·hidden) and an elemen
 recurrence: it takes all states from a buffer and multiplies once. Here the state goes from step to step.
 BPTT: last step first, gradients of the gates from dy and the carry, carry = g·Whᵀ (N=1). WG and IG then are
 matmuls over the whole sequence: dWx = Xᵀ·g, dWh = Hᵀ·g, dX = g·Wxᵀ, with the transposes the library makes.
-Steps work on one sample at a time. FW, BPTT and IG may be cut over the batch, WG over columns of its result.
+Steps work on one sample at a time. FW and BPTT hold the whole sequence and Wh in L1 and may be cut over the
+batch only; where that is too much, the option `stepwise` makes a step of each time step
+(`trainlib.primitives.recurrent_steps`). WG and IG may be cut in every dimension.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
-from configs.errors import ShapeError
-from configs.model_file import LayerSchema
-from trainlib.graph import Initial, Op, Tensor
+import numpy as np
+
+from trainlib.graph import Op, Tensor
 from trainlib.primitives.calls import NoMatmul, batch_extent, batch_range, box
-from trainlib.primitives.definition import Example, LayerPlan, Parameter, Positive, Saved
 from trainlib.primitives.pieces import (
     Piece,
     add_call,
@@ -30,7 +30,7 @@ from trainlib.primitives.pieces import (
     piece_matmul_call,
     zero_call,
 )
-from trainlib.steps import Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
 
 PROJECTION, RECURRENT, STATES, CELLS = "projection", "recurrent", "states", "cells"
 """Scratch of FW: X·Wx, h·Wh of one step, states and LSTM cells of all steps, the initial one first."""
@@ -45,12 +45,18 @@ START, CARRY, CELL_CARRY, GATES_OUT, HIDDEN_OUT, DIRECT = (
 )
 """Scratch of BPTT: a zero state, what comes back from the next step, gradients of the gates of all steps."""
 
+Pieces = Mapping[str, Piece]
+"""What a cell works on at one time step, `hidden` elements each or `hidden` of every gate.
 
-class RecurrentSchema(LayerSchema):
-    """Options of all recurrent layers."""
+Forward: projected (becomes the gates), recurrent, before and after (states), hn, cell_before, cell_after.
+Backward: gates, hn, y, c (as saved), before, cell_before, dy, carry, cell_carry (in place), g, gh, direct.
+"""
 
-    hidden: Positive
-    bias: bool = True
+
+def logistic(x: Array) -> Array:
+    """1 / (1 + exp(-x)) by way of tanh, as the cells compute it."""
+    result: Array = np.float32(0.5) + np.float32(0.5) * np.tanh(x / 2)
+    return result
 
 
 class Cell:
@@ -64,71 +70,22 @@ class Cell:
     hidden_saved = False
     hidden_gradient = False
     """Whether the gradient at the recurrent product differs from that at the input's."""
+    uses: tuple[str, ...] = ()
+    """What the backward kernel reads beside the gradients: saved roles, before, cell_before."""
 
-    def forward(self, op: Op, choice: KernelChoice, time: int, dtype: str) -> KernelCall:
-        """The cell at one time step, on the scratch of FW."""
+    @property
+    def saved(self) -> dict[str, int]:
+        """What FW saves beside y, with the number of values per unit."""
+        found = {"gates": self.gates * self.gates_saved, "hn": self.hidden_saved, "c": self.has_cell}
+        return {role: int(count) for role, count in found.items() if count}
+
+    def forward(self, choice: KernelChoice, pieces: Pieces, dtype: str) -> KernelCall:
+        """The cell at one time step."""
         raise NotImplementedError
 
-    def backward(
-        self,
-        choice: KernelChoice,
-        time: int,
-        dtype: str,
-        sample: int,
-        before: Piece,
-        cell_before: Piece,
-        sizes: tuple[int, int],
-    ) -> KernelCall:
-        """Gradients of the gates at one time step; `before` is the state it began with, `sizes` L and H."""
+    def backward(self, choice: KernelChoice, pieces: Pieces, dtype: str) -> KernelCall:
+        """Gradients of the gates at one time step."""
         raise NotImplementedError
-
-
-def plan_recurrent(
-    cell: Cell, name: str, attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str
-) -> LayerPlan:
-    """Shapes; ShapeError for inputs that are no sequences and states of a wrong size."""
-    shape = inputs[0].shape
-    if len(shape) != 3:
-        raise ShapeError(
-            f"{name} needs a sequence (length, features), its input has shape {shape[1:]}", where=where
-        )
-    batch, length, features = shape
-    hidden, gates = attributes["hidden"], cell.gates
-    for state in inputs[1:]:
-        if state.shape != (batch, hidden):
-            raise ShapeError(
-                f"the initial state of {name} has shape {state.shape[1:]}, not ({hidden},)",
-                where=where,
-                cure=f"an input of {hidden} values, or hidden: {state.shape[-1]}",
-            )
-    start = Initial("uniform", float(hidden**-0.5))
-    columns = gates * hidden
-    parameters = {"wx": Parameter((features, columns), start), "wh": Parameter((hidden, columns), start)}
-    if attributes["bias"]:
-        parameters |= {"bx": Parameter((columns,), start), "bh": Parameter((columns,), start)}
-    saved = {"g": Saved((batch, length, columns))}
-    if cell.gates_saved:
-        saved["gates"] = Saved((batch, length, columns))
-    if cell.has_cell:
-        saved["c"] = Saved((batch, length, hidden))
-    if cell.hidden_saved:
-        saved["hn"] = Saved((batch, length, hidden))
-    if cell.hidden_gradient:
-        saved["gh"] = Saved((batch, length, columns))
-    numbers = {"batch": batch, "length": length, "features": features, "hidden": hidden, "gates": gates}
-    return LayerPlan((batch, length, hidden), parameters, saved, attributes=numbers)
-
-
-def sequence_cases(states: int) -> Any:
-    """A hypothesis strategy of small examples with up to `states` initial states."""
-    from hypothesis import strategies as st
-
-    def example(length: int, features: int, hidden: int, given: int, bias: bool) -> Example:
-        inputs = ((length, features), *((hidden,) for _ in range(given)))
-        return Example({"hidden": hidden, "bias": bias}, inputs, roundings=16)
-
-    small = st.integers(1, 5)
-    return st.builds(example, small, small, small, st.integers(0, states), st.booleans())
 
 
 class RecurrentLowering(NoMatmul):
@@ -225,7 +182,16 @@ class Forward(RecurrentLowering):
             )
             if cell.late_bias and "bh" in op:
                 calls.append(add_call(choice, recurrent, Piece("bh", (columns,)), dtype))
-            calls.append(cell.forward(op, choice, time, dtype))
+            pieces = {
+                "projected": projection.row(time),
+                "recurrent": recurrent,
+                "before": Piece(part(STATES, time), (hidden,)),
+                "after": Piece(part(STATES, time + 1), (hidden,)),
+                "hn": Piece(part("hidden_part", time), (hidden,)),
+                "cell_before": Piece(part(CELLS, time), (hidden,)),
+                "cell_after": Piece(part(CELLS, time + 1), (hidden,)),
+            }
+            calls.append(cell.forward(choice, pieces, dtype))
         kept = {
             "y": Piece(STATES, (length, hidden), hidden),
             "gates": projection,

@@ -23,6 +23,7 @@ from trainlib.primitives.recurrent import (
     GATES_OUT,
     HIDDEN_OUT,
     START,
+    Cell,
     RecurrentLowering,
 )
 from trainlib.steps import Extent, KernelCall, KernelChoice, Scratch, TileTask, part
@@ -84,7 +85,18 @@ class Backward(RecurrentLowering):
             if time == 0:
                 before = Piece(part("x1", sample), (hidden,)) if "x1" in op.reads else start
                 cell_before = Piece(part("x2", sample), (hidden,)) if "x2" in op.reads else start
-            calls.append(cell.backward(choice, time, dtype, sample, before, cell_before, (length, hidden)))
+            at = {"before": before, "cell_before": cell_before, "carry": carry}
+            at |= {
+                role: Piece(part(role, sample), (hidden,), time * hidden) for role in ("y", "dy", "hn", "c")
+            }
+            at |= {
+                "gates": Piece(part("gates", sample), (columns,), time * columns),
+                "cell_carry": Piece(CELL_CARRY, (hidden,)),
+                "g": Piece(part(GATES_OUT, time), (columns,)),
+                "gh": Piece(part(HIDDEN_OUT, time), (columns,)),
+                "direct": Piece(DIRECT, (hidden,)),
+            }
+            calls.append(cell.backward(choice, at, dtype))
             if time == 0 and "dx1" not in op:
                 break
             at_time = Piece(part(gradients, time), (columns,))
@@ -108,90 +120,130 @@ class Backward(RecurrentLowering):
         return calls
 
 
-class WeightGradient(RecurrentLowering):
-    """WG: dWx = sum over the batch of Xᵀ·g, dWh of Hᵀ·g with H the states before each step, and biases."""
+class _SequenceLowering(RecurrentLowering):
+    """Matmuls over the whole sequence, every dimension of which may be cut."""
 
     def default_kernel(self, op: Op) -> str:
         """The kernel PULP-TrainLib's RNN is hard-wired to."""
         return "mm_unroll_4x1"
 
+    def dimensions(self, op: Op) -> dict[str, int]:
+        """Samples, steps."""
+        return {**batch_extent(op.attributes["batch"]), "steps": op.attributes["length"]}
+
+    def cut(self, op: Op, ranges: Mapping[str, Extent], width: str) -> tuple[Extent, Extent, Extent, Extent]:
+        """Samples, steps, `width` and columns of a tile; what `ranges` does not name is whole."""
+        length, _, _, columns = self.sizes(op)
+        return (
+            batch_range(ranges, op.attributes["batch"]),
+            ranges.get("steps", (0, length)),
+            ranges.get(width, (0, op.attributes[width])),
+            ranges.get("columns", (0, columns)),
+        )
+
+
+class WeightGradient(_SequenceLowering):
+    """dW [rows x columns] = sum over samples and steps of sourceᵀ·g, and the bias with the first rows.
+
+    `width` names the rows: features for dWx, whose source is x; hidden for dWh, whose source is the state
+    before each step. (rows, length, columns), the source transposed first.
+    """
+
+    def __init__(self, cell: Cell, width: str) -> None:
+        super().__init__(cell)
+        self.width = width
+        self.weight, self.bias = ("dwx", "dbx") if width == "features" else ("dwh", "dbh")
+        self.gradient = "gh" if width == "hidden" and cell.hidden_gradient else "g"
+
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Columns of the weights: units of the gates."""
-        return {"columns": self.sizes(op)[3]}
+        """Rows and columns of the weights."""
+        return {self.width: op.attributes[self.width], "columns": self.sizes(op)[3]}
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Samples, steps."""
+        return self.dimensions(op)
 
     def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
-        """The same number as FW."""
-        length, features, hidden, columns = self.sizes(op)
-        return int(op.attributes["batch"]) * length * columns * (features + hidden)
+        """batch · length · rows · columns."""
+        length, _, _, columns = self.sizes(op)
+        return int(op.attributes["batch"] * length * columns * op.attributes[self.width])
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """Some columns; all samples and steps."""
-        length, features, hidden, _ = self.sizes(op)
-        batch, dtype, columns = op.attributes["batch"], tensors[op["dwx"]].dtype, ranges["columns"]
-        count, samples = columns[1] - columns[0], (0, op.attributes["batch"])
-        second = "gh" if self.cell.hidden_gradient else "g"
-        inputs = [self.sequence(op, "x", samples, features), self.sequence(op, "y", samples, hidden)]
-        inputs += [box(op, role, samples, (0, length), columns) for role in ("g", "gh") if role in op.reads]
-        if "x1" in op:
-            inputs.append(box(op, "x1", samples, (0, hidden)))
-        outputs = [box(op, "dwx", (0, features), columns), box(op, "dwh", (0, hidden), columns)]
-        outputs += [box(op, role, columns) for role in ("dbx", "dbh") if role in op]
-        scratch = [
-            Scratch("x_transposed", (features, length), dtype),
-            Scratch("before", (length, hidden), dtype),
-            Scratch("before_transposed", (hidden, length), dtype),
-        ]
+        """A box of the weights, from some steps of some samples."""
+        dtype = tensors[op[self.weight]].dtype
+        samples, steps, rows, columns = self.cut(op, ranges, self.width)
+        batch, length, height, count = (last - first for first, last in (samples, steps, rows, columns))
+        shifted = self.width == "hidden"
+        inputs = [box(op, self.gradient, samples, steps, columns)]
+        source, taken = ("y", (max(steps[0] - 1, 0), steps[1] - 1)) if shifted else ("x", steps)
+        if taken[1] > taken[0]:
+            inputs.append(box(op, source, samples, taken, rows))
+        started = shifted and steps[0] == 0
+        if started and "x1" in op:
+            inputs.append(box(op, "x1", samples, rows))
+        scratch = [Scratch("transposed", (height, length), dtype)]
+        if started:
+            scratch.append(Scratch("before", (length, height), dtype))
         if batch > 1:
-            scratch.append(Scratch("dwx_of_sample", (features, count), dtype))
-            scratch.append(Scratch("dwh_of_sample", (hidden, count), dtype))
-        before = Piece("before", (length, hidden))
+            scratch.append(Scratch("dw_of_sample", (height, count), dtype))
+        turned = Piece("transposed", (height, length))
         calls: list[KernelCall] = []
         for sample in range(batch):
-            x, y = Piece(part("x", sample), (length, features)), Piece(part("y", sample), (length, hidden))
-            calls.append(transpose_piece_call(choice, x, Piece("x_transposed", (features, length)), dtype))
-            first = Piece(part("before", 0), (hidden,))
-            given = Piece(part("x1", sample), (hidden,))
-            calls.append(
-                copy_call(choice, given, first, dtype) if "x1" in op else zero_call(choice, first, dtype)
+            left = Piece(part(source, sample), (length, height))
+            if started:
+                left = Piece("before", (length, height))
+                calls += self._before(op, choice, sample, (length, height), dtype)
+            calls.append(transpose_piece_call(choice, left, turned, dtype))
+            calls += added_matmul_calls(
+                choice,
+                a=turned,
+                b=Piece(part(self.gradient, sample), (length, count)),
+                c=Piece(self.weight, (height, count)),
+                n=height,
+                k=length,
+                m=count,
+                trans_b=False,
+                dtype=dtype,
+                scratch=Piece("dw_of_sample", (height, count)) if sample else None,
             )
-            if length > 1:
-                later = Piece(part("before", 1, length), (length - 1, hidden))
-                calls.append(copy_call(choice, y.rows(0, length - 1), later, dtype))
-            calls.append(
-                transpose_piece_call(choice, before, Piece("before_transposed", (hidden, length)), dtype)
-            )
-            products = (
-                ("x_transposed", "g", "dwx", features),
-                ("before_transposed", second, "dwh", hidden),
-            )
-            for left, right, target, rows in products:
-                calls += added_matmul_calls(
-                    choice,
-                    a=Piece(left, (rows, length)),
-                    b=Piece(part(right, sample), (length, count)),
-                    c=Piece(target, (rows, count)),
-                    n=rows,
-                    k=length,
-                    m=count,
-                    trans_b=False,
-                    dtype=dtype,
-                    scratch=Piece(f"{target}_of_sample", (rows, count)) if sample else None,
-                )
-        for role, source in (("dbx", "g"), ("dbh", second)):
-            if role in op:
-                whole = Piece(source, (batch, length, count))
-                calls.append(column_sum_call(choice, whole, Piece(role, (count,)), dtype))
+        outputs = [box(op, self.weight, rows, columns)]
+        if self.bias in op and rows[0] == 0:
+            outputs.append(box(op, self.bias, columns))
+            whole = Piece(self.gradient, (batch, length, count))
+            calls.append(column_sum_call(choice, whole, Piece(self.bias, (count,)), dtype))
         return TileTask(tuple(inputs), tuple(outputs), tuple(scratch), tuple(calls))
 
+    def _before(
+        self, op: Op, choice: KernelChoice, sample: int, shape: tuple[int, int], dtype: str
+    ) -> list[KernelCall]:
+        """The states before the first steps: the initial one, then those of y."""
+        length, height = shape
+        first = Piece(part("before", 0), (height,))
+        given = Piece(part("x1", sample), (height,))
+        calls = [copy_call(choice, given, first, dtype) if "x1" in op else zero_call(choice, first, dtype)]
+        if length > 1:
+            y = Piece(part("y", sample), (length - 1, height))
+            later = Piece(part("before", 1, length), (length - 1, height))
+            calls.append(copy_call(choice, y, later, dtype))
+        return calls
 
-class InputGradient(RecurrentLowering):
-    """IG: dX = g·Wxᵀ; samples and features may be cut."""
+
+class InputGradient(_SequenceLowering):
+    """IG: dX = g·Wxᵀ; (length, columns, features)."""
+
+    def default_kernel(self, op: Op) -> str:
+        """Columns over cores."""
+        return "mm_M"
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Samples, input features."""
-        return {**batch_extent(op.attributes["batch"]), "features": op.attributes["features"]}
+        """Samples, steps, input features."""
+        return {**self.dimensions(op), "features": op.attributes["features"]}
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Columns of Wx."""
+        return {"columns": self.sizes(op)[3]}
 
     def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
         """batch · length · gates·hidden · features."""
@@ -201,13 +253,13 @@ class InputGradient(RecurrentLowering):
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """Some samples, some rows of Wx, transposed once."""
-        length, _, _, columns = self.sizes(op)
-        dtype, wanted = tensors[op["dx"]].dtype, ranges["features"]
-        count, samples = wanted[1] - wanted[0], batch_range(ranges, op.attributes["batch"])
+        """Some steps of some samples, a box of Wx, transposed once."""
+        dtype = tensors[op["dx"]].dtype
+        samples, steps, wanted, summed = self.cut(op, ranges, "features")
+        batch, length, count, columns = (last - first for first, last in (samples, steps, wanted, summed))
         turned = Piece("wx_transposed", (columns, count))
         calls = [transpose_piece_call(choice, Piece("wx", (count, columns)), turned, dtype)]
-        for sample in range(samples[1] - samples[0]):
+        for sample in range(batch):
             calls.append(
                 piece_matmul_call(
                     choice,
@@ -222,8 +274,8 @@ class InputGradient(RecurrentLowering):
                 )
             )
         return TileTask(
-            (self.sequence(op, "g", samples, columns), box(op, "wx", wanted, (0, columns))),
-            (box(op, "dx", samples, (0, length), wanted),),
+            (box(op, "g", samples, steps, summed), box(op, "wx", wanted, summed)),
+            (box(op, "dx", samples, steps, wanted),),
             (Scratch("wx_transposed", (columns, count), dtype),),
             tuple(calls),
         )

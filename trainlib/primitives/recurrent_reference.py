@@ -1,12 +1,33 @@
-"""Untiled NumPy evaluation of what the recurrent layers share, whole batch at a time, any float dtype."""
+"""Untiled NumPy evaluation of the recurrent layers, whole batch at a time, any float dtype.
+
+A cell is two functions of one time step. `Advance` takes x·Wx + bx, h·Wh + bh (both [n, gates·hidden]), the
+state and the cell before, and gives what FW saves: y, and gates, hn, c where there are any. `Retreat` takes
+what was saved, and the gradients that arrive at y and c, and gives g, gh (where it differs from g), direct
+(the way around the gates to the state before) and dc (to the cell before).
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from trainlib.graph import Op
-from trainlib.primitives.definition import Values
+from trainlib.primitives.definition import Reference, Values
 from trainlib.steps import Array
+
+Advance = Callable[[Array, Array, Array, Array], dict[str, Array]]
+Retreat = Callable[[Values, Array, Array], dict[str, Array]]
+
+
+@dataclass(frozen=True, slots=True)
+class CellReference:
+    """One kind of cell. `saved` are the roles of `Advance` beside y, in the order of a step's results."""
+
+    advance: Advance
+    retreat: Retreat
+    saved: tuple[str, ...] = ()
 
 
 def sigmoid(x: Array) -> Array:
@@ -23,18 +44,74 @@ def initial_state(values: Values, role: str, sequence: Array, hidden: int) -> Ar
     return np.zeros((len(sequence), hidden), sequence.dtype)
 
 
+def _bias(values: Values, role: str) -> Array | int:
+    return values.get(role, 0)
+
+
+def forward(cell: CellReference) -> Reference:
+    """y and what is saved, from the first step to the last."""
+
+    def reference(op: Op, values: Values) -> Values:
+        x, wx, wh = values["x"], values["wx"], values["wh"]
+        h, c = (initial_state(values, role, x, len(wh)) for role in ("x1", "x2"))
+        found: list[dict[str, Array]] = []
+        for time in range(x.shape[1]):
+            made = cell.advance(x[:, time] @ wx + _bias(values, "bx"), h @ wh + _bias(values, "bh"), h, c)
+            h, c = made["y"], made.get("c", c)
+            found.append(made)
+        return {role: np.stack([made[role] for made in found], axis=1) for role in ("y", *cell.saved)}
+
+    return reference
+
+
+def backward(cell: CellReference) -> Reference:
+    """g and gh of all steps, and the gradients of the initial states, from the last step to the first."""
+
+    def reference(op: Op, values: Values) -> Values:
+        dy, wh = values["dy"], values["wh"]
+        dh, dc = np.zeros_like(dy[:, 0]), np.zeros_like(dy[:, 0])
+        found: list[dict[str, Array]] = []
+        for time in range(dy.shape[1] - 1, -1, -1):
+            kept = {role: values[role][:, time] for role in ("y", *cell.saved) if role in values}
+            for role, source, given in (("before", "y", "x1"), ("cell_before", "c", "x2")):
+                if source in values:
+                    first = initial_state(values, given, dy, dy.shape[2])
+                    kept[role] = values[source][:, time - 1] if time else first
+            made = cell.retreat(kept, dy[:, time] + dh, dc)
+            dh = made.get("gh", made["g"]) @ wh.T + made.get("direct", 0)
+            dc = made.get("dc", dc)
+            found.append(made)
+        found.reverse()
+        results = {"dx1": dh, "dx2": dc}
+        for role in ("g", "gh"):
+            if role in found[0]:
+                results[role] = np.stack([made[role] for made in found], axis=1)
+        return results
+
+    return reference
+
+
+def projection(op: Op, values: Values) -> Values:
+    """px [n, gates, L, hidden] = x · wx, and the biases that may be added before the recurrence."""
+    flat = np.einsum("nti,ig->ntg", values["x"], values["wx"], optimize=True)
+    flat = flat + _bias(values, "bx") + _bias(values, "bh")
+    gates = flat.shape[2] // op.attributes["hidden"]
+    return {"px": flat.reshape(*flat.shape[:2], gates, -1).swapaxes(1, 2)}
+
+
 def weight_gradient(op: Op, values: Values) -> Values:
-    """dwx, dwh and both bias gradients from the gradients of the gates of all steps."""
-    g, y = values["g"], values["y"]
-    at_hidden = values.get("gh", g)
+    """dwh and its bias gradient from the gradients of the gates of all steps."""
+    y = values["y"]
+    g = values["gh"] if "gh" in values else values["g"]
     first = initial_state(values, "x1", y, y.shape[2])[:, None]
     before = np.concatenate([first, y[:, :-1]], axis=1)
-    return {
-        "dwx": np.einsum("nti,ntg->ig", values["x"], g, optimize=True),
-        "dwh": np.einsum("nth,ntg->hg", before, at_hidden, optimize=True),
-        "dbx": g.sum(axis=(0, 1)),
-        "dbh": at_hidden.sum(axis=(0, 1)),
-    }
+    return {"dwh": np.einsum("nth,ntg->hg", before, g, optimize=True), "dbh": g.sum(axis=(0, 1))}
+
+
+def input_weight_gradient(op: Op, values: Values) -> Values:
+    """dwx and its bias gradient."""
+    x, g = values["x"], values["g"]
+    return {"dwx": np.einsum("nti,ntg->ig", x, g, optimize=True), "dbx": g.sum(axis=(0, 1))}
 
 
 def input_gradient(op: Op, values: Values) -> Values:

@@ -74,7 +74,7 @@ def _split(op: Op, shape: Shape) -> tuple[int, int, int]:
 
 
 class _Forward(NoMatmul):
-    """FW: boxes of y, each with all it is the mean of."""
+    """FW: boxes of y, each with what it is the mean of; the first reduced dimension may be cut too."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """``n`` and the first two kept dimensions of x."""
@@ -82,6 +82,10 @@ class _Forward(NoMatmul):
         shape = tensors[op["x"]].shape
         kept = [axis - 1 for axis in range(1, len(shape)) if not first <= axis < last]
         return leading_extents(shape, kept)
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """The first reduced dimension."""
+        return {f"d{op.attributes['first'] - 1}": op.attributes["reduced"][0]}
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
@@ -91,6 +95,7 @@ class _Forward(NoMatmul):
         small = _small(op, large)
         shape, dtype = sizes_of(small), tensors[op["y"]].dtype
         outer, count, inner = _split(op, sizes_of(large))
+        scale = 1 / prod(op.attributes["reduced"])
 
         def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
             sizes = {"outer": outer, "count": count, "inner": inner}
@@ -100,7 +105,7 @@ class _Forward(NoMatmul):
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
             total = arrays[0].reshape(outer, count, inner).sum(axis=1, dtype=np.float64)
-            return ((total * (1 / count)).astype(np.float32).reshape(shape),)
+            return ((total * scale).astype(np.float32).reshape(shape),)
 
         call = KernelCall("reduce_mean_fw", ("x",), ("y",), work, function)
         return TileTask((box(op, "x", *large),), (box(op, "y", *small),), (), (call,))

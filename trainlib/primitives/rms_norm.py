@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainlib.graph import Tensor
-from trainlib.primitives import norm_reference as reference
 from trainlib.primitives.definition import (
     Example,
     InputCase,
@@ -14,19 +13,25 @@ from trainlib.primitives.definition import (
     LayerPrimitive,
     Positive,
     Refused,
-    Step,
 )
-from trainlib.primitives.norm import NormSchema, norm_plan
-from trainlib.primitives.norm_lowering import NormForward, NormInputGradient, NormWeightGradient
+from trainlib.primitives.norm import StepwiseSchema, norm_plan
+from trainlib.primitives.norm_steps import NORM_STEPS
 
 
-class _Schema(NormSchema):
+class _Schema(StepwiseSchema):
     axes: Positive = 1
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     return norm_plan(
-        "row", attributes, inputs, where, trailing=attributes["axes"], centred=False, biased=False
+        "row",
+        attributes,
+        inputs,
+        where,
+        trailing=attributes["axes"],
+        centred=False,
+        biased=False,
+        stepwise=attributes["stepwise"],
     )
 
 
@@ -39,35 +44,15 @@ PRIMITIVE = LayerPrimitive(
     name="rms_norm",
     schema=_Schema,
     plan=_plan,
-    steps=(
-        Step(
-            "FW",
-            ("x", "w?"),
-            ("y", "inv_std"),
-            reference.forward,
-            NormForward(),
-        ),
-        Step(
-            "WG",
-            ("x", "dy", "inv_std"),
-            ("dw?",),
-            reference.weight_gradient,
-            NormWeightGradient(),
-        ),
-        Step(
-            "IG",
-            ("x", "dy", "inv_std", "w?"),
-            ("dx",),
-            reference.input_gradient,
-            NormInputGradient(),
-        ),
-    ),
+    steps=NORM_STEPS,
     torch_forward=_torch_forward,
     examples=(
         Example({}, ((7, 6),)),
         Example({"eps": 0.001}, (InputCase((9,), low=1.0, high=4.0),)),
         Example({"axes": 2}, ((2, 3, 4),)),
         Example({"affine": False}, ((3, 5),)),
+        Example({"stepwise": True}, ((7, 6),)),
+        Example({"axes": 3, "affine": False, "stepwise": True}, ((2, 3, 4),)),
     ),
     refused=(
         Refused({"axes": 3}, ((4, 5),), "cannot normalise over 3 dimensions"),
