@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 
 class PulptrainError(Exception):
@@ -43,10 +43,40 @@ class UnsupportedLayerError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Contributor:
-    """One buffer or tensor in a report about a memory that is too small."""
+    """One buffer or tensor in a report about a memory that is too small.
+
+    `first_op` and `last_op` name the ops of its life, if known.
+    """
 
     name: str
     size_bytes: int
+    first_op: str = ""
+    last_op: str = ""
+
+    @property
+    def lifetime(self) -> str:
+        """Its life for people: ``conv1.FW to conv1.WG``."""
+        if self.first_op == self.last_op:
+            return self.first_op
+        return f"{self.first_op} to {self.last_op}"
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """A change that was tried by planning again: the level then requires `required_bytes`.
+
+    `saved_bytes` is how much less that is, `fits` whether the whole model then fits, `how` what to write.
+    """
+
+    name: str
+    how: str
+    required_bytes: int
+    saved_bytes: int
+    fits: bool
+
+
+MAX_CONTRIBUTORS = 10
+"""Contributors a report about a memory lists."""
 
 
 class DoesNotFitError(PulptrainError):
@@ -62,21 +92,68 @@ class DoesNotFitError(PulptrainError):
         *,
         where: str | None = None,
         contributors: tuple[Contributor, ...] = (),
+        levers: tuple[Lever, ...] = (),
         cure: str | None = None,
     ) -> None:
         self.level = level
         self.required_bytes = required_bytes
         self.available_bytes = available_bytes
         self.contributors = contributors
-        largest = sorted(contributors, key=lambda item: -item.size_bytes)[:10]
-        listing = "".join(f"\n    {item.size_bytes:>10} B  {item.name}" for item in largest)
-        gap_bytes = required_bytes - available_bytes
+        self.levers = levers
+        listing = "".join(
+            f"\n    {item.size_bytes:>10} B  {item.name}" + (f"  [{item.lifetime}]" if item.lifetime else "")
+            for item in self.largest
+        )
+        tried = "".join(
+            f"\n    {item.saved_bytes:>10} B  {item.name}: {item.how}"
+            + ("  (then it fits)" if item.fits else "")
+            for item in levers
+        )
         super().__init__(
             f"{level.upper()} is too small: {required_bytes} B required, {available_bytes} B available, "
-            f"{gap_bytes} B missing" + (f"\n  largest contributors:{listing}" if listing else ""),
+            f"{self.gap_bytes} B missing"
+            + (f"\n  largest contributors:{listing}" if listing else "")
+            + (f"\n  what would save bytes, each tried by planning again:{tried}" if tried else ""),
             where=where,
             cure=cure,
         )
+
+    @property
+    def gap_bytes(self) -> int:
+        """Bytes that are missing."""
+        return self.required_bytes - self.available_bytes
+
+    @property
+    def largest(self) -> tuple[Contributor, ...]:
+        """The largest contributors, largest first."""
+        return tuple(sorted(self.contributors, key=lambda item: -item.size_bytes)[:MAX_CONTRIBUTORS])
+
+    def with_levers(self, levers: tuple[Lever, ...]) -> DoesNotFitError:
+        """The same report with the levers that were tried."""
+        return DoesNotFitError(
+            self.level,
+            self.required_bytes,
+            self.available_bytes,
+            where=self.where,
+            contributors=self.contributors,
+            levers=levers,
+            cure=self.cure,
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        """The report as a plain object, for ``--json``; sizes in bytes."""
+        return {
+            "error": "does not fit",
+            "exit_code": self.exit_code,
+            "level": self.level,
+            "where": self.where,
+            "required_bytes": self.required_bytes,
+            "available_bytes": self.available_bytes,
+            "gap_bytes": self.gap_bytes,
+            "contributors": [asdict(item) for item in self.largest],
+            "levers": [asdict(item) for item in self.levers],
+            "cure": self.cure,
+        }
 
 
 class DeadlockError(PulptrainError):

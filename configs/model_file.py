@@ -6,8 +6,8 @@ primitive, which checks the remembered YAML node against a schema of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,14 +22,18 @@ from configs.yaml_file import Node
 _Text = Annotated[str, Field(min_length=1)]
 _Positive = Annotated[int, Field(ge=1)]
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+_ChannelRange = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)]
 
 
 class LayerSchema(Schema):
     """Keys every layer may have; a primitive's schema adds its options.
 
     `inputs` names the layers it reads (default: the one before; ``input`` is the network's input, ``split.1``
-    the second output of a layer with several). `dtype` and `layout` default to those of the model,
-    `trainable: false` freezes the layer's parameters.
+    the second output of a layer with several). `dtype` and `layout` default to those of the model.
+    `trainable: false` freezes the layer's parameters, a list trains those parameters only (``[bias]``).
+    `update_channels` trains some output channels only: the first k, or [first, last), last not included.
+    `adapter: {rank, alpha}` freezes the layer and trains a product of two small matrices beside it.
+    `recompute: true` computes the layer again for the backward pass instead of keeping what it made.
     """
 
     name: _Name
@@ -37,7 +41,17 @@ class LayerSchema(Schema):
     inputs: list[str] | None = None
     dtype: str | None = None
     layout: str | None = None
-    trainable: bool = True
+    trainable: bool | list[str] = True
+    update_channels: _Positive | _ChannelRange | None = None
+    adapter: object = None
+    recompute: bool = False
+
+
+class AdapterSchema(Schema):
+    """A low-rank adapter (LoRA): W x + alpha / rank · B A x with A of `rank` rows; alpha defaults to rank."""
+
+    rank: _Positive
+    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
 LAYER_KEYS = tuple(LayerSchema.model_fields)
@@ -58,11 +72,21 @@ class OptimizerSchema(Schema):
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterSpec:
+    """A low-rank adapter beside a frozen layer; its product is scaled by `alpha` / `rank`."""
+
+    rank: int
+    alpha: float
+
+
+@dataclass(frozen=True, slots=True)
 class LayerSpec:
     """One layer as written: name, type and options, not yet checked against its primitive.
 
     `inputs` are names of layers, None for the layer before. `where` is ``file:line`` of the layer, for errors
-    that show only when shapes are known; `node` is its YAML, if it comes from a file.
+    that show only when shapes are known; `node` is its YAML, if it comes from a file. `trainable` is True,
+    False, or the names of the parameters that are trained. `update_channels` is [first, last) of the output
+    channels that are trained, None for all.
     """
 
     name: str
@@ -72,7 +96,10 @@ class LayerSpec:
     inputs: tuple[str, ...] | None = None
     dtype: str | None = None
     layout: str | None = None
-    trainable: bool = True
+    trainable: bool | tuple[str, ...] = True
+    update_channels: tuple[int, int] | None = None
+    adapter: AdapterSpec | None = None
+    recompute: bool = False
     node: Node | None = field(default=None, compare=False, repr=False)
 
 
@@ -102,7 +129,8 @@ class ModelSpec:
 
     `dataset` is one of `DATASETS`; `source` cites where the network comes from. `dtype` (fp32, fp16, bf16)
     and `layout` (CHW, HWC) hold for layers that do not say otherwise. `where` is ``file:line`` of the file.
-    `input_classes` > 0 means an integer input (word numbers) below it.
+    `input_classes` > 0 means an integer input (word numbers) below it. `train` names the layers that are
+    trained, all others being frozen; ``last`` stands for the last layer with parameters, None for all.
     """
 
     name: str
@@ -118,7 +146,11 @@ class ModelSpec:
     dtype: str = "fp32"
     layout: str = "CHW"
     input_classes: int = 0
+    train: str | tuple[str, ...] | None = None
 
+
+TRAIN_WORDS = ("all", "last")
+"""What `train` may be besides a list of layers."""
 
 DATASETS: Mapping[str, tuple[int, ...] | None] = {"digits": (1, 8, 8), "random": None}
 """Data sets a model may ask for, and the input shape each one brings (None: any)."""
@@ -140,6 +172,8 @@ class _Model(Schema):
     batch: _Positive = 1
     dtype: str = "fp32"
     layout: str = "CHW"
+    train: str | list[str] = "all"
+    recompute: list[str] = Field(default_factory=list)
     layers: Annotated[list[object], Field(min_length=1)]
 
 
@@ -149,11 +183,19 @@ def load_model(name_or_path: str | Path) -> ModelSpec:
     Raises `ConfigError` with ``file:line`` for unknown, missing or duplicate keys, unknown data sets and
     values out of range. What layers, loss and optimizer say is checked when the training graph is built.
     """
-    node = open_config("models", name_or_path)
+    return read_model(open_config("models", name_or_path))
+
+
+def read_model(node: Node) -> ModelSpec:
+    """The model a YAML tree describes. Raises as `load_model`."""
     header = validate(_Model, node, "the model")
     top = node.mapping("the model")
     _check_word(top["dataset"], "dataset", tuple(DATASETS))
     shape, classes = _input(top["input"], header.dataset)
+    layers = _layers(top["layers"])
+    if "recompute" in top:
+        chosen = _layer_names(top["recompute"], layers)
+        layers = tuple(replace(layer, recompute=layer.recompute or layer.name in chosen) for layer in layers)
     return ModelSpec(
         name=header.name,
         description=header.description,
@@ -163,12 +205,42 @@ def load_model(name_or_path: str | Path) -> ModelSpec:
         loss=_loss(top["loss"]),
         optimizer=_optimizer(top["optimizer"]),
         batch=header.batch,
-        layers=_layers(top["layers"]),
+        layers=layers,
         where=node.where,
         dtype=header.dtype,
         layout=header.layout,
         input_classes=classes,
+        train=_train(top["train"], layers) if "train" in top else None,
     )
+
+
+def _layer_names(node: Node, layers: Sequence[LayerSpec]) -> tuple[str, ...]:
+    """A list of layer names; ConfigError at the line of one that is no layer."""
+    known = [layer.name for layer in layers]
+    for item in node.sequence("the list of layers"):
+        if item.value not in known:
+            raise ConfigError(
+                f"there is no layer '{item.value}'",
+                where=item.where,
+                cure=suggestion(str(item.value), known),
+            )
+    return tuple(node.plain())
+
+
+def _train(node: Node, layers: Sequence[LayerSpec]) -> str | tuple[str, ...] | None:
+    """Which layers are trained: a word of `TRAIN_WORDS`, or a list of layers."""
+    if not node.is_sequence:
+        _check_word(node, "word for 'train'", TRAIN_WORDS)
+        return None if node.value == "all" else str(node.value)
+    names = _layer_names(node, layers)
+    for layer in layers:
+        if layer.name in names and layer.trainable is False:
+            raise ConfigError(
+                f"'train' lists {layer.name}, which says trainable: false",
+                where=layer.where,
+                cure="leave out one of the two",
+            )
+    return names
 
 
 def _check_word(node: Node, what: str, known: tuple[str, ...]) -> None:
@@ -252,6 +324,27 @@ def _layer(item: Node, number: int) -> LayerSpec:
         inputs=tuple(common.inputs) if common.inputs is not None else None,
         dtype=common.dtype,
         layout=common.layout,
-        trainable=common.trainable,
+        trainable=common.trainable if isinstance(common.trainable, bool) else tuple(common.trainable),
+        update_channels=_channels(children, common.update_channels),
+        adapter=_adapter(children["adapter"], what) if "adapter" in children else None,
+        recompute=common.recompute,
         node=item,
     )
+
+
+def _channels(children: Mapping[str, Node], given: int | list[int] | None) -> tuple[int, int] | None:
+    if given is None:
+        return None
+    first, last = (0, given) if isinstance(given, int) else given
+    if first >= last:
+        raise ConfigError(
+            f"channels [{first}, {last}) are none",
+            where=children["update_channels"].where,
+            cure="[first, last] with first < last, or the number of first channels",
+        )
+    return first, last
+
+
+def _adapter(node: Node, what: str) -> AdapterSpec:
+    adapter = validate(AdapterSchema, node, f"adapter of {what}")
+    return AdapterSpec(adapter.rank, float(adapter.alpha if adapter.alpha is not None else adapter.rank))

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 from configs.errors import ShapeError, UnsupportedLayerError
 from configs.model_file import LayerSpec
 from configs.suggest import suggestion
-from trainlib.graph import LAYOUTS, Op, Tensor
+from trainlib.built_layer import BuiltLayer, expanded, gradient_name, place_of
+from trainlib.graph import LAYOUTS, Op, Tensor, Window
 from trainlib.numerics import dtype_named, is_float
 from trainlib.options import layer_options
+from trainlib.parameters import PARAMETER_NAMES, trained_roles
 from trainlib.primitives.definition import (
-    LayerPlan,
     LayerPrimitive,
     OptimizerPrimitive,
     Output,
@@ -23,36 +25,6 @@ from trainlib.primitives.definition import (
     Step,
 )
 from trainlib.registry import layer_primitive
-
-PARAMETER_NAMES = {"w": "weight", "b": "bias"}
-"""Long names of common parameter roles, for tensor names; other roles are names as they are."""
-
-
-def gradient_name(tensor: str) -> str:
-    """Name of the gradient of a tensor."""
-    return f"{tensor}.grad"
-
-
-def place_of(spec: LayerSpec) -> str:
-    """Where a layer stands, for messages."""
-    return f"{spec.where}: layer {spec.name}"
-
-
-@dataclass(slots=True)
-class BuiltLayer:
-    """One layer of the graph: its tensors by role, and what of it is trained."""
-
-    spec: LayerSpec
-    primitive: LayerPrimitive
-    plan: LayerPlan
-    dtype: str
-    roles: dict[str, str]
-    inputs: tuple[str, ...]
-    """Roles of the inputs."""
-    outputs: tuple[str, ...]
-    """Roles of the outputs."""
-    trained: tuple[str, ...]
-    """Roles of the parameters that are trained."""
 
 
 @dataclass(slots=True)
@@ -87,6 +59,7 @@ class GraphBuilder:
         *,
         reads: Sequence[str] | None = None,
         writes: Sequence[str] | None = None,
+        windows: Mapping[str, Window] | None = None,
     ) -> None:
         """Append an op; `reads` and `writes` default to those of the step."""
         read, written = tuple(reads or step.reads), tuple(writes or step.writes)
@@ -101,6 +74,7 @@ class GraphBuilder:
                 attributes=dict(attributes),
                 reads=read,
                 writes=written,
+                windows=dict(windows or {}),
             )
         )
 
@@ -128,8 +102,8 @@ class GraphBuilder:
         layer = BuiltLayer(spec, primitive, plan, dtype, roles, tuple(roles), (), ())
         self._add_tensors(layer)
         self.layers.append(layer)
-        for step in primitive.steps:
-            if step.name == "FW":
+        for step in primitive.steps_of(plan):
+            if step.forward:
                 known = set(layer.roles)
                 self._emit_step(layer, step, known, known)
         outputs = tuple(layer.roles[role] for role in layer.outputs)
@@ -174,6 +148,9 @@ class GraphBuilder:
                 inputs=None,
                 node=None,
                 layout=None,
+                trainable=True,
+                update_channels=None,
+                adapter=None,
             )
             (self._converted[name, to],) = self.add_layer(new, [name])
         return self._converted[name, to]
@@ -203,9 +180,8 @@ class GraphBuilder:
             name = f"{spec.name}.{PARAMETER_NAMES.get(role, role)}"
             dtype = parameter.dtype or layer.dtype
             roles[role] = self.add(Tensor(name, parameter.shape, "weight", dtype, initial=parameter.initial))
-        layer.trained = tuple(
-            role for role, parameter in plan.parameters.items() if parameter.trainable and spec.trainable
-        )
+        possible = {role: parameter.trainable for role, parameter in plan.parameters.items()}
+        layer.trained = trained_roles(spec, possible, place_of(spec))
         for role, buffer in plan.buffers.items():
             name = self.add(
                 Tensor(f"{spec.name}.{role}", buffer.shape, "buffer", buffer.dtype, initial=buffer.initial)
@@ -221,9 +197,16 @@ class GraphBuilder:
 
     def _emit_step(self, layer: BuiltLayer, step: Step, present: set[str], needed: set[str]) -> None:
         """Emit a step with the roles it really has; tensors it is the first to write are added."""
-        reads = _expanded(step.reads, layer, present)
-        writes = _expanded(step.writes, layer, needed)
+        reads = expanded(step.reads, layer, present)
+        writes = expanded(step.writes, layer, needed)
         for role in (*reads, *writes):
+            if role not in layer.roles and role.removeprefix("d") in layer.plan.parameters:
+                name = PARAMETER_NAMES.get(role[1:], role[1:])
+                raise UnsupportedLayerError(
+                    f"step {step.name} of {layer.spec.type} computes the gradient of {name} with the others",
+                    where=place_of(layer.spec),
+                    cure=f"'{name}' in the list of what is trained",
+                )
             if role not in layer.roles:
                 raise ShapeError(
                     f"step {step.name} needs role '{role}', which this layer does not have",
@@ -314,10 +297,10 @@ class GraphBuilder:
     def _emit_backward(self, layer: BuiltLayer, needed: set[str]) -> None:
         wanted = set(needed)
         steps: list[Step] = []
-        for step in reversed([step for step in layer.primitive.steps if step.name != "FW"]):
-            if wanted & set(_expanded(step.writes, layer, wanted)):
+        for step in reversed([step for step in layer.primitive.steps_of(layer.plan) if not step.forward]):
+            if wanted & set(expanded(step.writes, layer, wanted)):
                 steps.append(step)
-                wanted |= set(_expanded(step.reads, layer, set(layer.roles)))
+                wanted |= set(expanded(step.reads, layer, set(layer.roles)))
         for step in reversed(steps):
             self._emit_step(layer, step, set(layer.roles), wanted)
         for role in sorted(needed):
@@ -363,36 +346,41 @@ class GraphBuilder:
     # Update
 
     def update(
-        self, optimizer: OptimizerPrimitive, attributes: Mapping[str, Any], gradients: Mapping[str, str]
+        self,
+        optimizer: OptimizerPrimitive,
+        attributes: Mapping[str, Any],
+        gradients: Mapping[str, str],
+        parts: Mapping[str, Window] = MappingProxyType({}),
     ) -> None:
-        """Emit an update op per trained weight; the optimizer's states become kept tensors."""
+        """Emit an update op per trained weight; the optimizer's states become kept tensors.
+
+        Of a weight in `parts` only that part is updated, and has states.
+        """
         for weight, gradient in gradients.items():
             tensor = self.tensors[weight]
             roles = {"w": weight, "dw": gradient, "w_updated": f"{weight}_updated"}
             self.add(replace(tensor, name=roles["w_updated"], alias_of=weight))
-            for role, state in optimizer.states(attributes, tensor).items():
+            trained, windows = tensor, {}
+            if weight in parts:
+                trained = replace(tensor, shape=parts[weight].shape(tensor.shape))
+                windows = {"w": parts[weight], "w_updated": parts[weight]}
+            for role, state in optimizer.states(attributes, trained).items():
                 name = f"{weight}.{role}"
                 stored = Tensor(name, state.shape, "optimizer_state", state.dtype, initial=state.initial)
                 roles[role] = self.add(stored)
                 roles[f"{role}_updated"] = self.add(replace(stored, name=f"{name}_updated", alias_of=name))
             layer = weight.removesuffix(".weight")
-            self.emit(layer, optimizer.name, optimizer.step, roles, attributes)
-
-
-def _expanded(declared: Sequence[str], layer: BuiltLayer, present: set[str]) -> tuple[str, ...]:
-    """Roles of a declaration: ``*`` stands for all inputs, ``?`` drops what is not in `present`."""
-    roles: list[str] = []
-    for role in declared:
-        if role == "x*":
-            roles.extend(layer.inputs)
-        elif role == "dx*":
-            roles.extend(f"d{name}" for name in layer.inputs if f"d{name}" in present)
-        elif role == "y*":
-            roles.extend(layer.outputs)
-        elif role == "dy*":
-            roles.extend(f"d{name}" for name in layer.outputs if f"d{name}" in layer.roles)
-        elif not role.endswith("?"):
-            roles.append(role)
-        elif role[:-1] in present:
-            roles.append(role[:-1])
-    return tuple(roles)
+            reads, writes = (
+                tuple(role.rstrip("?") for role in declared if role.rstrip("?") in roles)
+                for declared in (optimizer.step.reads, optimizer.step.writes)
+            )
+            self.emit(
+                layer,
+                optimizer.name,
+                optimizer.step,
+                roles,
+                attributes,
+                reads=reads,
+                writes=writes,
+                windows=windows,
+            )

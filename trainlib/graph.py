@@ -72,11 +72,30 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """Elements [start, stop) of one dimension of a tensor, all of the others."""
+
+    axis: int
+    start: int
+    stop: int
+
+    def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the part of a tensor of shape `whole`."""
+        return (*whole[: self.axis], self.stop - self.start, *whole[self.axis + 1 :])
+
+    @property
+    def index(self) -> tuple[slice, ...]:
+        """What cuts the part out of an array."""
+        return (*(slice(None),) * self.axis, slice(self.start, self.stop))
+
+
+@dataclass(frozen=True, slots=True)
 class Op:
     """One primitive step: `name` is ``layer.step`` (``conv1.FW``), `step` one of FW, LOSS, IG, WG, UPD ...
 
     `inputs` and `outputs` are tensor names; `roles` maps the primitive's own names of them (x, w, dy ...) to
     tensor names: ``op["w"]`` is the weight tensor's name, ``"b" in op`` says whether there is a bias.
+    `windows` maps a role to the only part of its tensor the step sees: the step works as if that were all.
     """
 
     name: str
@@ -90,6 +109,7 @@ class Op:
     """Roles of `inputs`, in the same order."""
     writes: tuple[str, ...] = ()
     """Roles of `outputs`, in the same order."""
+    windows: Mapping[str, Window] = field(default_factory=dict)
 
     @property
     def roles(self) -> dict[str, str]:
@@ -131,6 +151,9 @@ class TrainingGraph:
 
     kept: tuple[str, ...] = ()
     """Further tensors that are read after the iteration."""
+
+    parts: Mapping[str, Window] = field(default_factory=dict)
+    """Weight -> the only part of it that is trained; its gradient has the shape of that part."""
 
     def of_kind(self, *kinds: str) -> tuple[str, ...]:
         """Names of the tensors of these kinds that have storage of their own, in graph order."""

@@ -18,12 +18,14 @@ class GradientOptions(Schema):
     """What a model file may say about gradients in its optimizer section, whatever the optimizer.
 
     `clip_value` bounds every element, `clip_norm` then the common 2-norm of all gradients. `accumulate`
-    mini-batches share one update: the mean of their gradients.
+    mini-batches share one update: the mean of their gradients. `separate` makes the update a network of its
+    own, which shares weights and gradients with that of the mini-batch; several mini-batches always do.
     """
 
     accumulate: Annotated[int, Field(ge=1)] = 1
     clip_value: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    separate: bool = False
 
 
 GRADIENT_KEYS = tuple(GradientOptions.model_fields)

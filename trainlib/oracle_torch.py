@@ -5,15 +5,18 @@ PyTorch is imported only here and only when asked for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from trainlib.graph import Op, TrainingGraph
 from trainlib.numerics import is_float, is_narrow
+from trainlib.primitives.definition import is_forward
+from trainlib.reference import compare, gradient_scales
 from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
 from trainlib.steps import Array
 
@@ -24,7 +27,10 @@ def torch_available() -> bool:
 
 
 def evaluate_torch(
-    graph: TrainingGraph, values: Mapping[str, Array], dtype: str = "float64"
+    graph: TrainingGraph,
+    values: Mapping[str, Array],
+    dtype: str = "float64",
+    moved: Mapping[str, Array] = MappingProxyType({}),
 ) -> dict[str, Array]:
     """The tensors of the graph, as `reference.evaluate`, but gradients by autograd, update by torch.optim.
 
@@ -33,11 +39,11 @@ def evaluate_torch(
     gradient before they are summed, optimizer states. `dtype` is that of the whole computation and of the
     result; where the graph has 16-bit tensors, values and gradients are rounded to them on the way.
     float64 measures our rounding alone; in float32 the gradient softmax - target of a confident network
-    (loss below 1e-4) is off by 1e-3 and more in PyTorch itself.
+    (loss below 1e-4) is off by 1e-3 and more in PyTorch itself. `moved` are constants added to activations.
     """
-    run = _Run(graph, values, dtype)
+    run = _Run(graph, values, dtype, moved)
     for op in graph.ops:
-        if op.step == "FW":
+        if is_forward(op.step) and "y" in op.writes:
             run.forward(op)
         elif op.step == "LOSS":
             run.loss(op)
@@ -52,10 +58,60 @@ def evaluate_torch(
     return result
 
 
+def own_rounding(
+    graph: TrainingGraph, values: Mapping[str, Array], truth: Mapping[str, Array], names: Sequence[str]
+) -> float:
+    """Largest relative difference of PyTorch in float32 from `truth`, PyTorch in float64, over these tensors.
+
+    It says how much a network magnifies rounding: a batch norm over few elements, or rounding to 16 bit
+    before many layers, can make of 1e-7 what no tolerance per operation covers.
+    """
+    single = evaluate_torch(graph, values, "float32")
+    errors = compare(single, truth, names, gradient_scales(graph, truth))
+    return max((error.max_rel_error for error in errors.values()), default=0.0)
+
+
+ROUNDING_MARGIN = 4
+"""How many times PyTorch's own rounding error ours may be: its sums have another order, and other errors.
+
+Measured on the models installed: below 3 (mobilenet-v1, the one that magnifies most).
+"""
+
+
+KINKED = ("relu", "leaky_relu")
+"""Layers whose slope jumps where their input is 0."""
+
+
+def near_kinks(
+    graph: TrainingGraph, values: Mapping[str, Array], truth: Mapping[str, Array]
+) -> list[tuple[str, Array]]:
+    """(activation, what moves one element of it to the other side of 0), nearest first, where rounding may.
+
+    Those are elements in front of a layer of `KINKED` that are no further from 0 in `truth` than
+    `ROUNDING_MARGIN` times the largest error PyTorch makes in that tensor in float32. On which side such an
+    element comes to lie is chance, and its whole gradient depends on it.
+    """
+    single = evaluate_torch(graph, values, "float32")
+    found: list[tuple[float, str, Array]] = []
+    for op in graph.ops:
+        if op.primitive not in KINKED or not is_forward(op.step) or op["x"] not in single:
+            continue
+        exact = truth[op["x"]].astype(np.float64)
+        bound = ROUNDING_MARGIN * float(np.max(np.abs(single[op["x"]] - exact), initial=0.0))
+        for place in zip(*np.nonzero((np.abs(exact) <= bound) & (exact != 0)), strict=True):
+            across = np.zeros(exact.shape)
+            across[place] = -2 * exact[place]
+            found.append((abs(float(exact[place])) / bound, op["x"], across))
+    return [(name, across) for _, name, across in sorted(found, key=lambda item: item[:2])]
+
+
 class _Run:
     """Tensors of one evaluation."""
 
-    def __init__(self, graph: TrainingGraph, values: Mapping[str, Array], dtype: str) -> None:
+    def __init__(
+        self, graph: TrainingGraph, values: Mapping[str, Array], dtype: str, moved: Mapping[str, Array]
+    ) -> None:
+        self.moved = moved
         self.torch: Any = import_module("torch")
         self.graph = graph
         self.dtype = dtype
@@ -88,6 +144,8 @@ class _Run:
 
     def _keep(self, name: str, tensor: Any) -> None:
         """Remember a result, rounded to the dtype it has in the graph, its gradient too."""
+        if name in self.moved:
+            tensor = tensor + self.torch.tensor(self.moved[name], dtype=self.precision)
         dtype = self.graph.tensors[name].dtype
         if is_narrow(dtype):
             tensor = tensor + (self._rounded(tensor.detach(), dtype) - tensor.detach())
@@ -103,14 +161,21 @@ class _Run:
         return tensor.to(getattr(self.torch, dtype)).to(self.precision)
 
     def forward(self, op: Op) -> None:
-        """FW of a layer."""
-        arguments = {role: self.of(name) for role, name in zip(op.reads, op.inputs, strict=True)}
+        """FW of a layer, the last of its forward steps; what they save for each other is not looked at."""
+        steps = [step for step in self.graph.ops if step.layer == op.layer and is_forward(step.step)]
+        arguments = {
+            role: self.of(name)
+            for step in steps
+            for role, name in zip(step.reads, step.inputs, strict=True)
+            if self.graph.tensors[name].kind != "saved"
+        }
+        written = {role: name for step in steps for role, name in zip(step.writes, step.outputs, strict=True)}
         results = layer_primitive(op.primitive).torch_forward(self.torch, op.attributes, arguments)
         if not isinstance(results, Mapping):
             results = {"y": results}
         for role, tensor in results.items():
-            if role in op.writes:
-                self._keep(op[role], tensor)
+            if role in written:
+                self._keep(written[role], tensor)
 
     def loss(self, op: Op) -> None:
         """LOSS, from which everything goes back."""
@@ -140,6 +205,8 @@ class _Run:
             gradient = self.graph.backward.get(name) or self.graph.gradients.get(name)
             if gradient is not None and tensor.requires_grad and gradient not in result:
                 whole = tensor.grad if tensor.grad is not None else self.torch.zeros_like(tensor)
+                if name in self.graph.parts:
+                    whole = whole[self.graph.parts[name].index]
                 if is_narrow(self.graph.tensors[gradient].dtype):
                     whole = self._rounded(whole, self.graph.tensors[gradient].dtype)
                 result[gradient] = whole.numpy().copy()
@@ -167,11 +234,14 @@ class _Run:
             result[after] = gradient.numpy().copy()
 
     def update(self, op: Op, result: dict[str, Array]) -> None:
-        """UPD of one weight by torch.optim, its states at their start."""
-        parameter = self.torch.tensor(result[op["w"]], dtype=self.precision, requires_grad=True)
+        """UPD of one weight, or of its trained part, by torch.optim, its states at their start."""
+        whole = result[op["w"]].copy()
+        part = op.windows["w"].index if "w" in op.windows else ...
+        parameter = self.torch.tensor(whole[part], dtype=self.precision, requires_grad=True)
         parameter.grad = self.torch.tensor(result[op["dw"]], dtype=self.precision)
         optimizer_primitive(op.primitive).torch_optimizer(self.torch, [parameter], op.attributes).step()
-        result[op["w_updated"]] = parameter.detach().numpy().copy()
+        whole[part] = parameter.detach().numpy()
+        result[op["w_updated"]] = whole
 
     def add_view(self, name: str, result: dict[str, Array]) -> None:
         """A tensor not known yet that is only another one in another shape."""

@@ -11,6 +11,7 @@ from configs.errors import InputError
 from trainlib.graph import Tensor, TrainingGraph
 from trainlib.numerics import is_narrow, tolerance, widened
 from trainlib.primitives.calls import has_nan, refuse_nan, run_reference
+from trainlib.primitives.definition import is_forward
 from trainlib.registry import step_of
 from trainlib.steps import Array
 
@@ -77,7 +78,9 @@ def predict(graph: TrainingGraph, weights: Mapping[str, Array], images: Array) -
         shape = (len(images), *graph.tensors[name].shape[1:])
         values[name] = np.full(shape, draw.inference, np.float32)
     for op in graph.ops:
-        if op.step != "FW":
+        if op.step == "LOSS":
+            break  # what is computed again for the backward pass is not needed here
+        if not is_forward(op.step):
             continue
         for name in op.inputs:
             if name not in values:
@@ -109,13 +112,35 @@ class Difference:
     max_rel_error: float
 
 
+def gradient_scales(graph: TrainingGraph, truth: Mapping[str, Array]) -> dict[str, float]:
+    """What the error of a parameter's gradient is relative to: the largest gradient of its layer.
+
+    Some gradients are zero but for rounding, and then have no size of their own: that of a scale which a
+    later norm divides out, or of a bias which it subtracts. They are sums of the same terms as the other
+    gradients of their layer, so they round as these do.
+    """
+    layers: dict[str, list[str]] = {}
+    for weight, gradient in graph.gradients.items():
+        if gradient in truth:
+            layers.setdefault(weight.rpartition(".")[0], []).append(gradient)
+    return {
+        name: max(float(np.max(np.abs(truth[other]), initial=0.0)) for other in names)
+        for names in layers.values()
+        for name in names
+    }
+
+
 def compare(
-    ours: Mapping[str, Array], truth: Mapping[str, Array], names: Iterable[str] | None = None
+    ours: Mapping[str, Array],
+    truth: Mapping[str, Array],
+    names: Iterable[str] | None = None,
+    scales: Mapping[str, float] | None = None,
 ) -> dict[str, Difference]:
     """Difference per tensor of `names` (default: all tensors of `truth`).
 
-    The relative error is max|a - b| / max|b|: 0 if both are zero throughout, infinite if only the truth is
-    or if `ours` holds a NaN. Raises InputError if `ours` lacks a tensor or has another shape.
+    The relative error is max|a - b| / max|b|, or / the tensor's entry in `scales`: 0 if both are zero
+    throughout, infinite if only the truth is or if `ours` holds a NaN. Raises InputError if `ours` lacks a
+    tensor or has another shape.
     """
     result: dict[str, Difference] = {}
     for name in truth if names is None else names:
@@ -124,6 +149,8 @@ def compare(
         expected = truth[name].astype(np.float64)
         worst = float(np.max(np.abs(ours[name].astype(np.float64) - expected), initial=0.0))
         scale = float(np.max(np.abs(expected), initial=0.0))
+        if scales is not None:
+            scale = scales.get(name, scale)
         if worst == 0.0:
             result[name] = Difference(0.0, 0.0)
         elif np.isnan(worst) or scale == 0.0:
@@ -137,7 +164,8 @@ def graph_tolerance(graph: TrainingGraph, accumulation: str = "reference") -> fl
     """Largest relative error allowed to a tensor of an iteration (`trainlib.numerics.tolerance`).
 
     fp32 throughout: the fp32 tolerance. Else that of the coarsest 16-bit format for one rounding per op that
-    writes it, with the longest reduction of the graph for `kernel` accumulation.
+    writes it, over the ops that lie one behind the other; with the longest reduction of the graph for
+    `kernel` accumulation.
     """
     from trainlib.registry import lowering_of
 
@@ -147,6 +175,15 @@ def graph_tolerance(graph: TrainingGraph, accumulation: str = "reference") -> fl
             results = sum(int(np.prod(graph.tensors[name].shape)) for name in op.outputs)
             length = max(length, -(-lowering_of(op).macs(op, graph.tensors) // results))
     for dtype in {tensor.dtype for tensor in graph.tensors.values() if is_narrow(tensor.dtype)}:
-        rounded_ops = sum(any(graph.tensors[name].dtype == dtype for name in op.outputs) for op in graph.ops)
-        worst = max(worst, tolerance(dtype, roundings=rounded_ops, length=length))
+        worst = max(worst, tolerance(dtype, roundings=_rounded_in_a_row(graph, dtype), length=length))
     return worst
+
+
+def _rounded_in_a_row(graph: TrainingGraph, dtype: str) -> int:
+    """The most ops that round to `dtype` on any way through the graph."""
+    roundings: dict[str, int] = {}
+    for op in graph.ops:
+        before = max((roundings.get(graph.storage_of(name), 0) for name in op.inputs), default=0)
+        for name in op.outputs:
+            roundings[graph.storage_of(name)] = before + (graph.tensors[name].dtype == dtype)
+    return max(roundings.values(), default=0)

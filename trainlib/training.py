@@ -12,7 +12,9 @@ import numpy as np
 from configs.errors import InputError, ShapeError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from configs.suggest import suggestion
-from trainlib.builder import GraphBuilder, gradient_name, place_of
+from trainlib.adapters import add_adapted
+from trainlib.builder import GraphBuilder
+from trainlib.built_layer import BuiltLayer, gradient_name, place_of
 from trainlib.graph import KEPT_KINDS, Initial, Op, Tensor, TrainingGraph
 from trainlib.numerics import dtype_named, is_float, rounded
 from trainlib.options import (
@@ -24,7 +26,9 @@ from trainlib.options import (
 )
 from trainlib.primitives import gradient_steps
 from trainlib.primitives.definition import InputCase
+from trainlib.recompute import recompute
 from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
+from trainlib.sparse_update import frozen_layers, restrict_updates
 from trainlib.steps import Array
 
 INPUT, LABEL, LOSS = "input", "label", "loss"
@@ -38,15 +42,15 @@ def build_training_graph(spec: ModelSpec) -> TrainingGraph:
     trained weight. A layer gets an input gradient only if something before it is trained, and no weight
     gradient where it is frozen; views get no op. The loss is computed in fp32. Raises ShapeError (layer and
     file:line) where shapes do not fit, UnsupportedLayerError for what has no primitive, ConfigError for wrong
-    options. Gradients are clipped between backward pass and UPD if the optimizer section says so. Several
-    mini-batches per update are refused: they need the two graphs of `build_training_phases`.
+    options. Gradients are clipped between backward pass and UPD if the optimizer section says so. An update
+    that is a graph of its own (several mini-batches) is refused: it needs `build_training_phases`.
     """
     phases = build_training_phases(spec)
     if phases.update is not None:
         raise InputError(
             f"accumulate: {phases.mini_batches} needs a graph per mini-batch and one for the update",
             where=spec.optimizer.where or spec.where,
-            cure="accumulate: 1 and a larger batch, or trainlib.training.build_training_phases in Python",
+            cure="accumulate: 1 and a larger batch, or trainlib.training.build_training_phases",
         )
     return phases.mini_batch
 
@@ -62,20 +66,50 @@ class TrainingPhases:
     mini_batches: int = 1
     update: TrainingGraph | None = None
 
+    @property
+    def means(self) -> dict[str, str]:
+        """Tensor the update is given -> gradient of the mini-batch that it is the mean of."""
+        if self.update is None:
+            return {}
+        totals = {op["total"]: op["dw"] for op in self.mini_batch.ops if op.step == "ACCUMULATE"}
+        return totals or {name: name for name in self.update.of_kind("input")}
+
 
 def build_training_phases(spec: ModelSpec) -> TrainingPhases:
     """The graphs of one update, with clipping and accumulation as the optimizer section says.
 
     Accumulation adds the mean of the gradients to totals in kept tensors, by explicit ops; the first
-    mini-batch overwrites them (lazy reset). What is clipped then is the total. Raises as
-    `build_training_graph`.
+    mini-batch overwrites them (lazy reset). What is clipped then is the total. The graph of the mini-batch
+    also has the optimizer's states, which it does not touch: they lie in memory next to its own tensors.
+    Raises as `build_training_graph`.
     """
     wanted = gradient_options(spec.optimizer)
     graph = _unclipped(spec)
-    if wanted.accumulate == 1:
+    if wanted.accumulate > 1:
+        mini_batch, update = gradient_steps.accumulate_gradients(graph, wanted.accumulate)
+    elif wanted.separate:
+        mini_batch, update = _separated(graph)
+    else:
         return TrainingPhases(_clipped(graph, wanted))
-    mini_batch, update = gradient_steps.accumulate_gradients(graph, wanted.accumulate)
+    states = {name: update.tensors[name] for name in update.of_kind(*KEPT_KINDS)}
+    mini_batch = replace(mini_batch, tensors={**states, **mini_batch.tensors})
     return TrainingPhases(mini_batch, wanted.accumulate, _clipped(update, wanted))
+
+
+def _separated(graph: TrainingGraph) -> tuple[TrainingGraph, TrainingGraph]:
+    """(everything up to the gradients, the updates): the second is given what the first leaves."""
+    ops = tuple(op for op in graph.ops if op.step != "UPD")
+    update = only(graph, [op for op in graph.ops if op.step == "UPD"])
+    written = {name for op in ops for name in op.outputs}
+    tensors = {
+        name: tensor
+        for name, tensor in graph.tensors.items()
+        if tensor.kind not in KEPT_KINDS or tensor.alias_of is None or name in written
+    }
+    return (
+        replace(graph, tensors=tensors, ops=ops),
+        replace(update, label="", backward={}, kept=()),
+    )
 
 
 def _clipped(graph: TrainingGraph, wanted: GradientOptions) -> TrainingGraph:
@@ -88,10 +122,10 @@ def _clipped(graph: TrainingGraph, wanted: GradientOptions) -> TrainingGraph:
 
 def _unclipped(spec: ModelSpec) -> TrainingGraph:
     dtype_named(spec.dtype, spec.where)
-    builder = GraphBuilder(spec.dtype, spec.layout)
-    kind = "int32" if spec.input_classes else "float32"
-    builder.add(Tensor(INPUT, (spec.batch, *spec.input_shape), "input", kind))
-    output = _forward(spec, builder)
+    builder, output = _forward_graph(spec)
+    if spec.train is not None:
+        spec = frozen_layers(spec, builder.layers)
+        builder, output = _forward_graph(spec)
     loss = loss_primitive(spec.loss.name, spec.loss.where or spec.where)
     options = loss_options(spec.loss, loss)
     last = spec.layers[-1]
@@ -105,9 +139,12 @@ def _unclipped(spec: ModelSpec) -> TrainingGraph:
     gradients = builder.propagate({output: seed})
     if not gradients:
         raise ShapeError("no layer has a weight: there is nothing to train", where=spec.where)
+    parts = restrict_updates(builder, gradients)
     optimizer = optimizer_primitive(spec.optimizer.name, spec.optimizer.where)
-    builder.update(optimizer, optimizer_options(spec.optimizer, optimizer), gradients)
-    return _graph(spec.name, builder, output, gradients, label=LABEL, loss=LOSS)
+    builder.update(optimizer, optimizer_options(spec.optimizer, optimizer), gradients, parts)
+    graph = replace(_graph(spec.name, builder, output, gradients, label=LABEL, loss=LOSS), parts=parts)
+    again = {layer.name for layer in spec.layers if layer.recompute}
+    return recompute(graph, [layer.spec.name for layer in builder.layers if _written_as(layer) in again])
 
 
 def _graph(
@@ -135,6 +172,18 @@ def _graph(
     )
 
 
+def _written_as(layer: BuiltLayer) -> str:
+    """Name in the model file of a layer, or of the one that the builder inserted it for (cast, adapter)."""
+    return layer.spec.name.partition(".")[0]
+
+
+def _forward_graph(spec: ModelSpec) -> tuple[GraphBuilder, str]:
+    builder = GraphBuilder(spec.dtype, spec.layout)
+    kind = "int32" if spec.input_classes else "float32"
+    builder.add(Tensor(INPUT, (spec.batch, *spec.input_shape), "input", kind))
+    return builder, _forward(spec, builder)
+
+
 def _forward(spec: ModelSpec, builder: GraphBuilder) -> str:
     """All layers; returns the output tensor of the last. Every other layer must have a user."""
     outputs: dict[str, tuple[str, ...]] = {INPUT: (INPUT,)}
@@ -148,7 +197,10 @@ def _forward(spec: ModelSpec, builder: GraphBuilder) -> str:
         wanted = layer.inputs if layer.inputs is not None else (before,)
         if not wanted:
             raise ShapeError("an empty list of inputs", where=place_of(layer), cure="name a layer before")
-        outputs[layer.name] = builder.add_layer(layer, [_named(word, outputs, layer) for word in wanted])
+        inputs = [_named(word, outputs, layer) for word in wanted]
+        outputs[layer.name] = (
+            add_adapted(builder, layer, inputs) if layer.adapter else builder.add_layer(layer, inputs)
+        )
         used |= {word.partition(".")[0] for word in wanted}
         before = layer.name
     for layer in spec.layers[:-1]:
@@ -215,21 +267,31 @@ def build_layer_graph(
 
 
 def build_loss_graph(
-    kind: str, attributes: Mapping[str, Any], shape: tuple[int, ...], *, batch: int = 1, where: str = "loss"
+    kind: str,
+    attributes: Mapping[str, Any],
+    shape: tuple[int, ...],
+    *,
+    batch: int = 1,
+    dtype: str = "fp32",
+    where: str = "loss",
 ) -> tuple[TrainingGraph, int]:
-    """One loss alone on an output ``y`` of this shape per sample; also the number of its classes."""
+    """One loss alone on an output ``y`` of this shape per sample; also the number of its classes.
+
+    A loss is computed in fp32: with a 16-bit `dtype`, y is cast before it and its gradient after it.
+    """
     loss = loss_primitive(kind, where)
     options = loss_options(LossSpec(kind, attributes, where), loss)
-    builder = GraphBuilder()
-    output = Tensor("y", (batch, *shape), "input")
-    builder.add(output)
+    builder = GraphBuilder(dtype)
+    builder.add(Tensor("y", (batch, *shape), "input", dtype_named(dtype, where)))
+    builder.differentiable.add("y")
+    output = builder.tensors[builder.cast(LayerSpec(kind, kind, {}, where, dtype=dtype), "y", "float32")]
     plan = loss.plan(options, output, where)
     builder.add(Tensor(LABEL, plan.shape, "label", plan.dtype))
     builder.add(Tensor(LOSS, (1,), "loss"))
-    seed = builder.add(Tensor("y.grad", output.shape, "gradient"))
-    roles = {"y": "y", "dy": seed, "label": LABEL, "loss": LOSS}
+    seed = builder.add(Tensor(gradient_name(output.name), output.shape, "gradient"))
+    roles = {"y": output.name, "dy": seed, "label": LABEL, "loss": LOSS}
     builder.emit(kind, loss.name, loss.step, roles, options)
-    builder.backward["y"] = seed
+    builder.propagate({output.name: seed})
     return _graph(kind, builder, "y", {}, first="y", label=LABEL, loss=LOSS), plan.classes
 
 
