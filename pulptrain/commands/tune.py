@@ -1,0 +1,142 @@
+"""`pulptrain tune MODEL`: the AutoTuner; writes a schedule file for `run --schedule`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pulptrain.commands import options, search_options
+from pulptrain.settings import Settings
+from pulptrain.tuning import tune_model
+from scheduler.tuner.candidates import CUTS_PER_DEPTH, SpaceRules
+from scheduler.tuner.progress import meter
+from scheduler.tuner.schedule_file import write_schedule
+from scheduler.tuner.strategies import STRATEGIES, StrategyOptions
+from scheduler.tuner.workers import open_workers
+
+_Strategy = Annotated[
+    str, typer.Option("--strategy", metavar="|".join(STRATEGIES), help="How the candidates are searched.")
+]
+
+
+def command(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Model name (see `pulptrain list models`) or file.")
+    ],
+    strategy: _Strategy = "pruned",
+    cuts: Annotated[
+        int, typer.Option("--cuts", metavar="N", help="Tilings per op and buffer depth; 0 for all of them.")
+    ] = CUTS_PER_DEPTH,
+    largest_tiles: Annotated[
+        int,
+        typer.Option("--largest-tiles", metavar="N", help="Tiles that the strategy paper looks at (K_T)."),
+    ] = 5,
+    budget: Annotated[
+        int, typer.Option("--budget", metavar="N", help="Evaluations per op of the strategy optuna.")
+    ] = 200,
+    start: Annotated[
+        str | None,
+        typer.Option("--start", metavar="FILE", help="Schedule file whose choices are tried first."),
+    ] = None,
+    schedule: Annotated[
+        str, typer.Option("--schedule", metavar="FILE", help="Where the schedule is written.")
+    ] = "schedule.yaml",
+    workers: search_options.WorkerCount = None,
+    executor: search_options.ExecutorAddress = None,
+    cache: search_options.CacheFile = None,
+    no_cache: search_options.NoCache = False,
+    soc: options.Soc = "pulp-open",
+    timing: options.Timing = "rtl",
+    codegen: options.Codegen = "",
+    cores: options.Cores = None,
+    l1: options.L1 = None,
+    l2: options.L2 = None,
+    fpus: options.Fpus = None,
+    bank_conflicts: options.BankConflicts = None,
+    overrides: options.Overrides = None,
+    resident: options.Resident = "auto",
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the strategy optuna.")] = 0,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Find the fastest tile, loop order, buffering and kernel of every layer and step of MODEL."""
+    settings = Settings(
+        soc=soc,
+        timing=timing,
+        codegen=codegen,
+        cores=cores,
+        l1=l1,
+        l2=l2,
+        fpus=fpus,
+        bank_conflicts=bank_conflicts,
+        overrides=tuple(overrides or ()),
+        resident=resident,
+    )
+    show = not (quiet or as_json)
+    with (
+        search_options.open_cache(cache, no_cache) as kept,
+        open_workers(workers if workers is not None else os.cpu_count() or 1, executor) as pool,
+        meter(f"tuning {model}", "candidates", show=show) as progress,
+    ):
+        outcome = tune_model(
+            model,
+            pool,
+            settings,
+            strategy=StrategyOptions(strategy, largest_tiles, budget, seed),
+            rules=SpaceRules(cuts=cuts),
+            start=start,
+            cache=kept,
+            meter=progress,
+        )
+    write_schedule(outcome.schedule, Path(schedule))
+    summary = {**outcome.summary, "schedule": schedule}
+    if as_json:
+        typer.echo(json.dumps(summary, indent=2))
+    elif not quiet:
+        _print(summary, Console(width=None if sys.stdout.isatty() else 110))
+    if outcome.interrupted:
+        print(f"pulptrain: interrupted; the best so far is in {schedule}", file=sys.stderr)
+        raise typer.Exit(130)
+
+
+def _print(summary: dict[str, Any], console: Console) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("op", "kernel", "tile", "loops", "buffers", "cycles", "runner-up", "of"):
+        table.add_column(name, justify="left" if name in ("op", "kernel", "tile", "loops") else "right")
+    for choice in summary["choices"]:
+        second = choice["runner_up"]
+        slower = f"+{100 * (second['cycles'] / choice['cycles'] - 1):.1f} %" if second else ""
+        table.add_row(
+            choice["op"],
+            choice["kernel"],
+            " ".join(f"{name} {size}" for name, size in choice["tile"].items()),
+            " ".join(choice["loop_order"]),
+            str(choice["buffering"]),
+            f"{choice['cycles']:,}",
+            slower,
+            f"{choice['evaluated']}/{choice['candidates']}",
+        )
+    console.print(table)
+    if summary["cycles"] is not None:
+        before = summary["untuned_cycles"]
+        gain = f", untuned {before:,} ({before / summary['cycles']:.2f} times as many)" if before else ""
+        console.print(f"{summary['model']}: {summary['cycles']:,} cycles{gain}", highlight=False)
+    for stay in summary["resident"]:
+        before, after = stay["before_cycles"], stay["after_cycles"]
+        saved = f": {before:,} cycles become {after:,} (-{100 * (1 - after / before):.1f} %)"
+        names = ", ".join(stay["resident"]) + saved if stay["resident"] else "nothing"
+        console.print(f"in L1 between ops of the {stay['program']}: {names}", highlight=False)
+    console.print(
+        f"{summary['candidates']:,} candidates, {summary['evaluated']:,} evaluated ({summary['strategy']}), "
+        f"{summary['simulator']['cached']:,} of them from the cache; "
+        f"{summary['simulator']['wall_seconds']:.1f} s",
+        highlight=False,
+    )
+    console.print(f"  {summary['schedule']}", highlight=False, soft_wrap=True)

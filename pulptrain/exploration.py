@@ -1,0 +1,131 @@
+"""An exploration from its file to its result: simulate the points, find the front, write files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pulptrain
+from pulptrain.explore_spec import OBJECTIVES, Spec, SpecPoint
+from scheduler.explore.pareto import pareto_front
+from scheduler.explore.picture import draw_front
+from scheduler.explore.point import Outcome
+from scheduler.explore.sweep import simulate_points
+from scheduler.tuner.cache import ResultCache
+from scheduler.tuner.progress import Meter
+from scheduler.tuner.workers import Workers
+
+
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """What an exploration came to: the object `explore --json` prints, and whether Ctrl-C ended it early."""
+
+    summary: dict[str, Any]
+    interrupted: bool
+
+
+def explore(
+    spec: Spec, workers: Workers, cache: ResultCache | None = None, meter: Meter | None = None
+) -> Exploration:
+    """Simulate the points of `spec` and find the Pareto front of its objectives, all to be small.
+
+    Interrupted by Ctrl-C, the result has the points simulated so far and the front among them.
+    """
+    started = time.perf_counter()
+    simulated = [number for number, item in enumerate(spec.points) if item.point is not None]
+    points = [item.point for item in spec.points if item.point is not None]
+    found, cached, interrupted = simulate_points(points, workers, cache, meter)
+    outcomes = {simulated[position]: outcome for position, outcome in found.items()}
+    rows = [
+        _row(spec, number, item, outcomes.get(number))
+        for number, item in enumerate(spec.points)
+        if item.point is None or number in outcomes
+    ]
+    fitting = [row for row in rows if row["why"] is None]
+    front = pareto_front([[row[name] for name in spec.objectives] for row in fitting])
+    for position in front:
+        fitting[position]["on_front"] = True
+    summary = {
+        "name": spec.name,
+        "model": spec.model,
+        "objectives": list(spec.objectives),
+        "axes": list(spec.axes),
+        "points": rows,
+        "front": [fitting[position]["number"] for position in front],
+        "asked": len(spec.points),
+        "energy_source": spec.energy.source if spec.energy else None,
+        "version": pulptrain.__version__,
+        "simulator": {"cached": cached, "wall_seconds": time.perf_counter() - started},
+    }
+    return Exploration(summary, interrupted)
+
+
+def _row(spec: Spec, number: int, item: SpecPoint, outcome: Outcome | None) -> dict[str, Any]:
+    if outcome is None or item.point is None:
+        outcome = item.refused
+    row: dict[str, Any] = {"number": number, "values": dict(item.values), "on_front": False}
+    row["why"] = outcome.why or None
+    row["short_bytes"] = outcome.short_bytes or None
+    if item.point is None or outcome.why:
+        return row
+    timing = item.point.timing
+    row |= {
+        "cycles": outcome.cycles,
+        "seconds": outcome.seconds,
+        "macs": outcome.macs,
+        "mac_per_cycle": outcome.macs / outcome.cycles,
+        "instructions": outcome.instructions,
+        "stall_cycles": outcome.stall_cycles,
+        "dma_bytes": outcome.dma_bytes,
+        "l1_bytes": outcome.l1_bytes,
+        "l2_bytes": outcome.l2_bytes,
+        "l3_bytes": outcome.l3_bytes,
+        "cores": timing.cores,
+        "l1_size_bytes": timing.l1.size_bytes,
+    }
+    if spec.energy is not None:
+        row["energy_nj"] = spec.energy.energy_nj(
+            outcome.instructions, outcome.stall_cycles, outcome.dma_bytes, outcome.seconds
+        )
+    return row
+
+
+def write_exploration(summary: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Write points.json, points.csv and, for two objectives or more, front.png and front.svg."""
+    plain = {key: value for key, value in summary.items() if key != "simulator"}
+    paths = [folder / "points.json", folder / "points.csv"]
+    paths[0].write_text(json.dumps(plain, indent=2) + "\n")
+    axes = summary["axes"]
+    figures = list(dict.fromkeys(key for row in summary["points"] for key in row if key != "values"))
+    with paths[1].open("w", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow([*axes, *figures])
+        for row in summary["points"]:
+            writer.writerow(
+                [*(row["values"].get(axis, "") for axis in axes), *(row.get(key, "") for key in figures)]
+            )
+    fitting = [row for row in summary["points"] if row["why"] is None]
+    if len(summary["objectives"]) > 1 and fitting:
+        down, along = summary["objectives"][:2]
+        png, svg = folder / "front.png", folder / "front.svg"
+        draw_front(
+            [(row[along], row[down]) for row in fitting],
+            [position for position, row in enumerate(fitting) if row["on_front"]],
+            [values_text(row["values"]) for row in fitting],
+            (OBJECTIVES[along], OBJECTIVES[down]),
+            f"{summary['name']}: {summary['model']}, {len(fitting)} of {len(summary['points'])} points fit",
+            png,
+            svg,
+        )
+        paths += [png, svg]
+    return paths
+
+
+def values_text(values: Mapping[str, Any]) -> str:
+    """The values of a point as one short text."""
+    return ", ".join(f"{key} {value}" for key, value in values.items())

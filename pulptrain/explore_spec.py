@@ -1,0 +1,279 @@
+"""The file of an exploration: a model, what is varied and how, and what counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from configs.edit import with_value
+from configs.errors import ConfigError, DoesNotFitError, InputError, PulptrainError
+from configs.library import open_config
+from configs.model_file import read_model
+from configs.parameters import load_parameters
+from configs.schema import Schema, check_keys, validate
+from configs.suggest import suggestion
+from configs.yaml_file import Node, load_yaml
+from pulptrain.settings import Settings, schedule_options, soc_timing
+from scheduler.explore.energy import EnergyCosts
+from scheduler.explore.point import Outcome, Point, point_of
+from trainlib.graph import TrainingGraph
+from trainlib.kernels.catalogue import kernel_names
+from trainlib.training import build_training_graph
+
+SETTINGS = (
+    "soc",
+    "timing",
+    "codegen",
+    "cores",
+    "l1",
+    "l2",
+    "l3",
+    "fpus",
+    "bank_conflicts",
+    "buffering",
+    "prefetch",
+    "resident",
+    "placement",
+)
+"""Settings a sweep may vary; they are called as on the command line, with _ for -."""
+
+SHORT_PATHS: Mapping[str, str] = {"dtype": "model.dtype", "batch": "model.batch"}
+"""Paths of the model that also have the name of their option."""
+
+OBJECTIVES: Mapping[str, str] = {
+    "cycles": "cycles of an iteration",
+    "seconds": "time of an iteration (s)",
+    "l1_bytes": "L1 used (B)",
+    "l2_bytes": "L2 used (B)",
+    "l3_bytes": "L3 used (B)",
+    "dma_bytes": "bytes moved by the DMA (B)",
+    "cores": "cores",
+    "l1_size_bytes": "L1 size (B)",
+    "energy_nj": "energy of an iteration (nJ)",
+}
+"""What may be made small, and how an axis of the picture calls it."""
+
+MAX_POINTS = 100_000
+"""Most points of one file: more is a slip of the pen."""
+
+MODEL_PREFIX = "model."
+
+
+@dataclass(frozen=True, slots=True)
+class SpecPoint:
+    """One combination of values: as written, and what is simulated, or why it cannot be."""
+
+    values: Mapping[str, Any]
+    point: Point | None
+    refused: Outcome = field(default_factory=Outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A read and checked file; all points in order, the combinations of `sweep` before those of `points`."""
+
+    name: str
+    model: str
+    objectives: tuple[str, ...]
+    energy: EnergyCosts | None
+    axes: tuple[str, ...]
+    points: tuple[SpecPoint, ...]
+
+
+class _Energy(Schema):
+    source: str
+    instruction_pj: float = 0.0
+    stall_cycle_pj: float = 0.0
+    dma_byte_pj: float = 0.0
+    static_mw: float = 0.0
+
+
+def load_spec(path: str | Path) -> Spec:
+    """Read an exploration file.
+
+    Raises `ConfigError` with ``file:line`` for whatever it does not know: keys, settings, paths of the SoC or
+    the model, values out of range. A combination that cannot exist, each of its values being legal, is a
+    point that says why.
+    """
+    node = load_yaml(Path(path))
+    what = "the exploration"
+    check_keys(node, what, ("name", "model"), ("settings", "sweep", "points", "objectives", "energy"))
+    top = node.mapping(what)
+    name, model = (_text(top[key], key) for key in ("name", "model"))
+    if "sweep" not in top and "points" not in top:
+        raise ConfigError("nothing is varied", where=node.where, cure="add 'sweep: ...' or 'points: ...'")
+    settings = top.get("settings")
+    base = _base(settings)
+    codegen_given = settings is not None and "codegen" in settings.mapping("'settings'")
+    builder = _Builder(top["model"], base, Path(path).parent, codegen_given=codegen_given)
+    combinations = [*_sweep(top.get("sweep")), *_listed(top.get("points"))]
+    checked: set[int] = set()
+    for combination in combinations:
+        for key, value in combination.items():
+            if id(value) not in checked:
+                checked.add(id(value))
+                builder.check(key, value)
+    return Spec(
+        name,
+        model,
+        _objectives(top.get("objectives"), "energy" in top),
+        EnergyCosts(**validate(_Energy, top["energy"], "'energy'").model_dump()) if "energy" in top else None,
+        tuple(dict.fromkeys(key for combination in combinations for key in combination)),
+        tuple(builder.build(combination) for combination in combinations),
+    )
+
+
+class _Builder:
+    """Builds points from the base and some values, and remembers graphs."""
+
+    def __init__(self, model: Node, base: Settings, folder: Path, *, codegen_given: bool) -> None:
+        self._model = model
+        self._codegen_given = codegen_given
+        self._base = base
+        self._folder = folder
+        self._paths = tuple(load_parameters(base.soc, base.timing))
+        self._graphs: dict[tuple[tuple[str, str], ...], TrainingGraph] = {}
+        self._at(model, lambda: self._graph({}))
+
+    def check(self, key: str, value: Node) -> None:
+        """Raise `ConfigError` at `value` unless it is legal on its own."""
+        if key not in SETTINGS and not key.startswith(MODEL_PREFIX) and key not in (*self._paths, "model"):
+            known = (*SETTINGS, *SHORT_PATHS, *self._paths)
+            cure = suggestion(key, known).split(" (")[0]
+            raise ConfigError(
+                f"unknown parameter '{key}'",
+                where=value.where,
+                cure=cure if cure.startswith("'") else "a setting, a path of the SoC file, or model.PATH",
+            )
+        if (
+            value.is_mapping
+            or (value.is_sequence and not key.startswith(MODEL_PREFIX))
+            or value.value is None
+        ):
+            raise ConfigError(f"'{key}' is {value.kind}", where=value.where, cure="one value")
+
+        def try_it() -> None:
+            settings = self._settings({key: value})
+            soc_timing(settings)
+            kernel_names(schedule_options(settings).codegen)
+            self._graph({key: value})
+
+        self._at(value, try_it)
+
+    def build(self, values: Mapping[str, Node]) -> SpecPoint:
+        """The point of a combination of legal values."""
+        plain = {key: value.plain() for key, value in values.items()}
+        try:
+            settings = self._settings(values)
+            point = point_of(self._graph(values), soc_timing(settings), schedule_options(settings))
+        except DoesNotFitError as error:
+            missing_bytes = error.required_bytes - error.available_bytes
+            return SpecPoint(plain, None, Outcome(why=str(error).splitlines()[0], short_bytes=missing_bytes))
+        except PulptrainError as error:
+            return SpecPoint(plain, None, Outcome(why=str(error).splitlines()[0]))
+        return SpecPoint(plain, point)
+
+    def _settings(self, values: Mapping[str, Node]) -> Settings:
+        changes = {key: _setting(key, value) for key, value in values.items() if key in SETTINGS}
+        overrides = tuple(
+            f"{key}={_word(value)}"
+            for key, value in values.items()
+            if key not in SETTINGS and not key.startswith(MODEL_PREFIX) and key != "model"
+        )
+        if "soc" in changes and not self._codegen_given:
+            changes.setdefault("codegen", "")  # that of the SoC file
+        return replace(self._base, **changes, overrides=overrides)
+
+    def _graph(self, values: Mapping[str, Node]) -> TrainingGraph:
+        changes = {key: value for key, value in values.items() if key.startswith(MODEL_PREFIX)}
+        model = values.get("model", self._model)
+        key = tuple((name, str(node.plain())) for name, node in {**changes, "model": model}.items())
+        if key not in self._graphs:
+            tree = open_config("models", str(model.value), folder=self._folder)
+            for path, value in changes.items():
+                tree = with_value(tree, path.removeprefix(MODEL_PREFIX), value)
+            self._graphs[key] = build_training_graph(read_model(tree))
+        return self._graphs[key]
+
+    @staticmethod
+    def _at(value: Node, action: Any) -> None:
+        """Errors of `action` in the user's input, told at the line of `value`."""
+        try:
+            action()
+        except DoesNotFitError:
+            return
+        except InputError as error:
+            message = error.message if not error.where else f"{error.where}: {error.message}"
+            if error.where is not None and error.where.startswith(f"{value.file}:"):
+                raise
+            raise ConfigError(message, where=value.where, cure=error.cure) from None
+
+
+def _base(node: Node | None) -> Settings:
+    if node is None:
+        return Settings()
+    check_keys(node, "'settings'", (), SETTINGS)
+    values = node.mapping("'settings'")
+    return Settings(**{key: _setting(key, value) for key, value in values.items()})
+
+
+def _setting(key: str, value: Node) -> Any:
+    if key == "cores":
+        if isinstance(value.value, bool) or not isinstance(value.value, int):
+            raise ConfigError(f"'cores' is {value.kind}", where=value.where, cure="a whole number")
+        return value.value
+    return _word(value)
+
+
+def _word(value: Node) -> str:
+    return ("on" if value.value else "off") if isinstance(value.value, bool) else str(value.value)
+
+
+def _sweep(node: Node | None) -> Iterator[dict[str, Node]]:
+    """All combinations of the values of the axes; the last axis varies fastest."""
+    if node is None:
+        return
+    children = {SHORT_PATHS.get(key, key): child for key, child in node.mapping("'sweep'").items()}
+    axes = {key: tuple(child.sequence(f"'{key}'")) for key, child in children.items()}
+    count = 1
+    for key, values in axes.items():
+        count *= len(values)
+        if not values:
+            raise ConfigError(f"'{key}' has no values", where=children[key].where, cure="list some")
+    if count > MAX_POINTS:
+        raise ConfigError(f"{count} points", where=node.where, cure=f"at most {MAX_POINTS}")
+    for values in product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
+
+
+def _listed(node: Node | None) -> Iterator[dict[str, Node]]:
+    if node is not None:
+        for item in node.sequence("'points'"):
+            yield {SHORT_PATHS.get(key, key): value for key, value in item.mapping("a point").items()}
+
+
+def _objectives(node: Node | None, has_energy: bool) -> tuple[str, ...]:
+    if node is None:
+        return ("cycles", "l1_bytes", *(("energy_nj",) if has_energy else ()))
+    names = []
+    for item in node.sequence("'objectives'"):
+        if item.value not in OBJECTIVES:
+            cure = suggestion(str(item.value), OBJECTIVES)
+            raise ConfigError(f"unknown objective {item.value!r}", where=item.where, cure=cure)
+        if item.value == "energy_nj" and not has_energy:
+            raise ConfigError(
+                "nothing says what energy things cost", where=item.where, cure="add 'energy: ...'"
+            )
+        names.append(str(item.value))
+    if not names:
+        raise ConfigError("no objective", where=node.where, cure="leave 'objectives' out, or name some")
+    return tuple(dict.fromkeys(names))
+
+
+def _text(node: Node, key: str) -> str:
+    if not isinstance(node.value, str) or not node.value:
+        raise ConfigError(f"'{key}' is {node.kind}", where=node.where, cure="a text")
+    return node.value

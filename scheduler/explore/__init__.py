@@ -1,0 +1,1 @@
+"""Design-space exploration: many SoCs and schedules, simulated; which of them are worth having."""

@@ -1,0 +1,111 @@
+"""One point of a design space: a training iteration on a SoC under a schedule, and what it came to."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import asdict, dataclass, replace
+
+from arch.team_pricer import TeamPricer
+from arch.timing import SocTiming
+from configs.errors import DoesNotFitError, PulptrainError
+from scheduler.executor import Executor
+from scheduler.options import ScheduleOptions
+from scheduler.residency import schedule_for
+from scheduler.tuner.fingerprint import fingerprint, model_version
+from traces.metrics import measure
+from traces.recorder import Recorder
+from trainlib.graph import TrainingGraph
+
+PRICERS_KEPT = 4
+"""Machines whose kernel prices a worker remembers; points next to each other often share one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A training iteration, the SoC it runs on, and how it is scheduled."""
+
+    graph: TrainingGraph
+    timing: SocTiming
+    options: ScheduleOptions
+
+    @property
+    def content(self) -> str:
+        """Hash of all the result depends on, the version of the simulator included."""
+        return fingerprint((model_version(), self.graph, self.timing, self.options))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one point came to: figures of the simulated iteration, or in `why` the reason there is none.
+
+    Cycles are cluster cycles, `stall_cycles` core-cycles; `l1_bytes`, `l2_bytes`, `l3_bytes` are what is
+    used, not what is there.
+    """
+
+    cycles: int = 0
+    seconds: float = 0.0
+    macs: int = 0
+    instructions: int = 0
+    stall_cycles: int = 0
+    dma_bytes: int = 0
+    l1_bytes: int = 0
+    l2_bytes: int = 0
+    l3_bytes: int = 0
+    why: str = ""
+    """Empty if the point was simulated."""
+    short_bytes: int = 0
+    """If it does not fit: how much the memory that is too small is short of."""
+
+    def figures(self) -> dict[str, int | float | str]:
+        """All fields by name."""
+        return asdict(self)
+
+
+def point_of(graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions) -> Point:
+    """A point; values of random inputs are left out, time does not depend on them."""
+    return Point(replace(graph, draws={}), timing, options)
+
+
+def simulate_point(point: Point) -> Outcome:
+    """Simulate one iteration without numbers. A point that is impossible is an outcome, not an error."""
+    pricer = pricer_of(point.timing)
+    try:
+        schedule = schedule_for(point.graph, point.timing, pricer, point.options)
+        recorder = Recorder()
+        result = Executor(schedule, point.timing, pricer, recorder, functional=False).simulate()
+    except DoesNotFitError as error:
+        return Outcome(why=_first_line(error), short_bytes=error.required_bytes - error.available_bytes)
+    except PulptrainError as error:
+        return Outcome(why=_first_line(error))
+    metrics = measure(recorder.slices, result.cycles)
+    peak = schedule.peak_bytes
+    return Outcome(
+        cycles=result.cycles,
+        seconds=result.cycles / point.timing.clock.cluster_hz,
+        macs=sum(op.macs for op in schedule.ops),
+        instructions=metrics.total.instructions,
+        stall_cycles=metrics.total.stall_cycles,
+        dma_bytes=metrics.bytes_in + metrics.bytes_out,
+        l1_bytes=peak["l1"],
+        l2_bytes=peak["l2"],
+        l3_bytes=peak["l3"],
+    )
+
+
+def _first_line(error: PulptrainError) -> str:
+    return str(error).splitlines()[0]
+
+
+_local = threading.local()
+
+
+def pricer_of(timing: SocTiming) -> TeamPricer:
+    """The pricer of this thread for a machine, with what it has priced before."""
+    known: OrderedDict[SocTiming, TeamPricer] = _local.__dict__.setdefault("pricers", OrderedDict())
+    if timing not in known:
+        known[timing] = TeamPricer(timing)
+        if len(known) > PRICERS_KEPT:
+            known.popitem(last=False)
+    known.move_to_end(timing)
+    return known[timing]

@@ -1,0 +1,57 @@
+"""Simulates the points of a sweep over any workers, and keeps every result as soon as it is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+from scheduler.explore.point import Outcome, Point, simulate_point
+from scheduler.tuner.cache import ResultCache
+from scheduler.tuner.driver import Job, drive
+from scheduler.tuner.fingerprint import model_version
+from scheduler.tuner.progress import Meter, NoMeter
+from scheduler.tuner.workers import Workers
+
+CACHE_CONTEXT = f"explore {model_version()}"
+"""All points of one version of the simulator share a context: their content hash says the rest."""
+
+
+def simulate_points(
+    points: Sequence[Point], workers: Workers, cache: ResultCache | None, meter: Meter | None = None
+) -> tuple[dict[int, Outcome], int, bool]:
+    """(outcome by position of the point, points taken from the cache, whether Ctrl-C ended it early).
+
+    Equal points are simulated once. Outcomes do not depend on the workers.
+    """
+    meter = meter or NoMeter()
+    by_content: dict[str, list[int]] = {}
+    for position, point in enumerate(points):
+        by_content.setdefault(point.content, []).append(position)
+    stored = cache.read(CACHE_CONTEXT) if cache is not None else {}
+    outcomes = {content: _outcome(stored[content]) for content in by_content if content in stored}
+    cached = sum(len(by_content[content]) for content in outcomes)
+    meter.expect(len(by_content) - len(outcomes))
+
+    def arrive(content: str, outcome: Outcome) -> None:
+        outcomes[content] = outcome
+        if cache is not None:
+            cache.write(CACHE_CONTEXT, {content: json.dumps(outcome.figures())})
+        meter.done(1)
+
+    def one(content: str) -> Generator[Sequence[Job], Sequence[Any], None]:
+        point = points[by_content[content][0]]
+        yield [Job(simulate_point, (point,), lambda outcome: arrive(content, outcome))]
+
+    interrupted = False
+    try:
+        drive([one(content) for content in by_content if content not in outcomes], workers)
+    except KeyboardInterrupt:
+        interrupted = True
+    found = {position: outcomes[content] for content in outcomes for position in by_content[content]}
+    return dict(sorted(found.items())), cached, interrupted
+
+
+def _outcome(text: str) -> Outcome:
+    figures: Mapping[str, Any] = json.loads(text)
+    return Outcome(**figures)

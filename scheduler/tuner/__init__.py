@@ -1,0 +1,1 @@
+"""The AutoTuner: candidates of every op, their evaluation by simulation, the search, and its result."""

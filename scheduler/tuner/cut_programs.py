@@ -1,0 +1,151 @@
+"""The programs of one cut under different matmul kernels: built once, the kernels exchanged in it.
+
+Kernels change neither the boxes of a tile nor the order of transfers, so of a program of many tiles only the
+loop nests differ. Tiles whose calls are equal under one kernel are equal under another, so one tile of each
+such class is lowered anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from arch.isa import TeamWork
+from arch.pricing import Pricer
+from arch.program import Action, Compute, Program
+from scheduler.options import ScheduleOptions
+from scheduler.partial_sums import accumulated, written
+from scheduler.program import TEAM_WORKS
+from scheduler.schedule import Schedule, build_schedule
+from scheduler.team_works import content_of
+from scheduler.tiling import tile_ranges
+from scheduler.tuner.candidates import Candidate, Cut, Question
+from trainlib.steps import TileTask, find_part
+
+
+def options_for(question: Question, candidate: Candidate) -> ScheduleOptions:
+    """The schedule options that fix the only op of a question to a candidate."""
+    op, cut = question.task.op.name, candidate.cut
+    return ScheduleOptions(
+        buffer_depth=cut.depth,
+        codegen=question.codegen,
+        kernels={op: candidate.kernel} if candidate.kernel else {},
+        tile_sizes={op: dict(cut.sizes)},
+        loop_orders={op: cut.order},
+    )
+
+
+class CutPrograms:
+    """One cut of an op, scheduled with the op's default kernel; other kernels take its place on demand.
+
+    Raises what `build_schedule` raises.
+    """
+
+    def __init__(self, question: Question, cut: Cut, pricer: Pricer) -> None:
+        self._question = question
+        self._cut = cut
+        self._pricer = pricer
+        usual = Candidate(cut, question.default_kernel)
+        self.schedule = build_schedule(
+            question.task.graph, question.timing, pricer, options_for(question, usual)
+        )
+        tiles = self.schedule.ops[0].tiling.tiles
+        computes = [action for action in self.schedule.program.actions if isinstance(action, Compute)]
+        self.forks = [action.fork for action in computes]
+        """Of the program's kernels in order: whether the team computes them."""
+        bounds = [0]
+        for task in tiles:
+            bounds.append(bounds[-1] + len(task.calls))
+        self._computes = [computes[first:last] for first, last in pairwise(bounds)]
+        self._tasks: list[TileTask] = []
+        self._classes: list[int] = []
+        """By tile: the first tile whose calls and addresses are the same."""
+
+    def schedule_with(self, kernel: str) -> Schedule:
+        """The schedule built from nothing, whatever a kernel changes in it."""
+        options = options_for(self._question, Candidate(self._cut, kernel))
+        return build_schedule(self._question.task.graph, self._question.timing, self._pricer, options)
+
+    def teams(self, kernel: str) -> list[TeamWork] | None:
+        """Loop nests of the program's kernels in order, with another matmul kernel.
+
+        None if that kernel needs other buffers or calls, or a nest looks at a buffer that no call of its tile
+        names: `schedule_with` then. Raises what the kernel raises.
+        """
+        if kernel == self._question.default_kernel:
+            return [item.team for items in self._computes for item in items]
+        if not self._classes:
+            self._classes = list(self._classified())
+        of_tile: list[list[TeamWork]] = []
+        cores = self._question.timing.cores
+        tasks = self._lowered(kernel)
+        for tile, first in enumerate(self._classes):
+            if first < tile:
+                of_tile.append(of_tile[first])
+                continue
+            usual, task = self.schedule.ops[0].tiling.tiles[tile], tasks[tile]
+            if _frame(usual) != _frame(task):
+                return None
+            places = _places(usual, self._computes[tile])
+            try:
+                of_tile.append(
+                    [TEAM_WORKS.of(call, cores if call.fork else 1, places) for call in task.calls]
+                )
+            except KeyError:
+                return None
+        return [team for teams in of_tile for team in teams]
+
+    def program(self, teams: Sequence[TeamWork]) -> Program:
+        """The program with other loop nests, as `teams` gives them."""
+        rest = iter(teams)
+        actions: list[Action] = [
+            Compute(action.id, action.deps, action.work, next(rest), action.fork, action.effect)
+            if isinstance(action, Compute)
+            else action
+            for action in self.schedule.program.actions
+        ]
+        return Program(self.schedule.program.name, tuple(actions))
+
+    def _classified(self) -> Iterator[int]:
+        first: dict[Hashable, int] = {}
+        for tile, task in enumerate(self.schedule.ops[0].tiling.tiles):
+            contents = tuple(content_of(call) for call in task.calls)
+            places = tuple(_places(task, self._computes[tile]).items())
+            unknown = any(content is None for content in contents)
+            yield tile if unknown else first.setdefault((contents, places), tile)
+
+    def _lowered(self, kernel: str) -> tuple[TileTask, ...]:
+        """The tiles with a kernel; those that are not the first of their class with the default one."""
+        question, cut = self._question, self._cut
+        usual, other = (question.tiler(name, cut.depth) for name in (question.default_kernel, kernel))
+        sizes = {name: dict(cut.sizes).get(name, extent) for name, extent in usual.dims.items()}
+        ranges = list(tile_ranges(usual.dims, sizes, usual.loop_order(cut.order)))
+        if not self._tasks:
+            self._tasks = [usual.task(each) for each in ranges]
+        tasks = [
+            other.task(ranges[tile]) if first == tile else self._tasks[tile]
+            for tile, first in enumerate(self._classes)
+        ]
+        return accumulated(tasks, other.choice, other.tensors)
+
+
+def _frame(task: TileTask) -> object:
+    calls = tuple((call.reads, call.writes, call.fork) for call in task.calls)
+    return task.inputs, task.outputs, task.scratch, calls
+
+
+def _places(task: TileTask, computes: Sequence[Compute]) -> dict[str, int]:
+    """L1 address of every buffer, and part of one, that the calls of a tile name."""
+    shapes = {box.name: box.shape for box in (*task.inputs, *written(task))}
+    shapes |= {scratch.name: scratch.shape for scratch in task.scratch}
+    found: dict[str, int] = {}
+    for call, compute in zip(task.calls, computes, strict=True):
+        assert compute.effect is not None
+        places = (*compute.effect.reads, *compute.effect.writes)
+        for name, place in zip((*call.reads, *call.writes), places, strict=True):
+            buffer, first, _ = find_part(name, lambda known: shapes[known])
+            found[buffer] = place.address - first * np.dtype(place.dtype).itemsize
+            found[name] = place.address
+    return found

@@ -1,0 +1,147 @@
+"""What a candidate takes: the op alone, tensors in L2, simulated by the event model without numbers."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from arch.isa import TeamWork
+from arch.program import Program
+from arch.soc import Soc
+from arch.team_pricer import TeamPricer
+from arch.timing import SocTiming
+from configs.errors import PulptrainError
+from scheduler.tuner.candidates import Candidate, Cut, Question, list_cuts
+from scheduler.tuner.cut_programs import CutPrograms
+from scheduler.tuner.lower_bound import LowerBound
+
+MACHINES_KEPT = 2
+"""SoCs a worker keeps built, each with the kernels it has priced."""
+
+CUTS_KEPT = 8
+"""Cuts whose programs a machine remembers; the kernels of a cut come one after another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Cycles of the op from its first action to its last, hand-over to the cluster excluded; tiles; L1 bytes.
+
+    `refused` says why the candidate is impossible (a kernel without this transposition); empty if it is not.
+    """
+
+    cycles: int
+    tiles: int = 0
+    l1_bytes: int = 0
+    refused: str = ""
+
+
+class Machine:
+    """A SoC that evaluates candidates one after another and remembers what kernels cost.
+
+    It looks for no races: the tiles and buffers of a candidate are those of a schedule, which are checked
+    whenever one is run.
+    """
+
+    def __init__(self, timing: SocTiming) -> None:
+        self.timing = timing
+        self._pricer = TeamPricer(timing)
+        self._soc = Soc(timing, self._pricer, detect_races=False)
+        self._floor = LowerBound(timing)
+        self._cuts: OrderedDict[tuple[str, str, Cut], CutPrograms] = OrderedDict()
+        self.hand_over_cycles = self._soc.run(Program("nothing", ()), effects=False).cycles
+        """What an offload takes in which nothing is done."""
+
+    def evaluate(self, question: Question, candidate: Candidate) -> Evaluation:
+        """Simulate one candidate."""
+        try:
+            programs = self._programs(question, candidate.cut)
+            schedule, teams = programs.schedule, programs.teams(candidate.kernel)
+            if teams is None:
+                schedule = programs.schedule_with(candidate.kernel)
+            program = schedule.program if teams is None else programs.program(teams)
+            cycles = self._soc.run(program, effects=False).cycles
+        except PulptrainError as error:
+            return Evaluation(0, refused=str(error).splitlines()[0])
+        tiling = schedule.ops[0].tiling
+        return Evaluation(cycles - self.hand_over_cycles, len(tiling.tiles), tiling.l1_bytes)
+
+    def bounds(self, question: Question, candidates: Sequence[Candidate]) -> list[int]:
+        """Cycles the candidates certainly take (`scheduler.tuner.lower_bound`); 0 if one is impossible."""
+        known: dict[tuple[int, bool], tuple[TeamWork, int]] = {}
+
+        def duration(team: TeamWork, fork: bool) -> int:
+            found = known.get((id(team), fork))
+            if found is None:
+                # The work is kept, so that no other takes its identity.
+                found = known[id(team), fork] = team, self._floor.kernel_cycles(team, fork=fork)
+            return found[1]
+
+        result = []
+        for candidate in candidates:
+            try:
+                programs = self._programs(question, candidate.cut)
+                teams = programs.teams(candidate.kernel)
+                if teams is None:
+                    result.append(self._floor.cycles(programs.schedule_with(candidate.kernel).program))
+                else:
+                    durations = list(map(duration, teams, programs.forks))
+                    result.append(self._floor.cycles(programs.schedule.program, durations))
+            except PulptrainError:
+                result.append(0)
+        return result
+
+    def _programs(self, question: Question, cut: Cut) -> CutPrograms:
+        key = question.task.content, question.codegen, cut
+        if key not in self._cuts:
+            self._cuts[key] = CutPrograms(question, cut, self._pricer)
+            if len(self._cuts) > CUTS_KEPT:
+                self._cuts.popitem(last=False)
+        self._cuts.move_to_end(key)
+        return self._cuts[key]
+
+
+def evaluate_candidates(question: Question, candidates: Sequence[Candidate]) -> list[Evaluation]:
+    """Evaluations in the order of the candidates; runs in a worker."""
+    machine = _machine(question.timing)
+    return [machine.evaluate(question, candidate) for candidate in candidates]
+
+
+def bound_candidates(question: Question, candidates: Sequence[Candidate]) -> list[int]:
+    """Lower bounds (cycles) in the order of the candidates; runs in a worker."""
+    return _machine(question.timing).bounds(question, candidates)
+
+
+def cuts_of(question: Question) -> list[Cut]:
+    """`list_cuts`; runs in a worker."""
+    return list_cuts(question)
+
+
+_local = threading.local()
+
+
+def _machine(timing: SocTiming) -> Machine:
+    """The machine of this thread: what it remembers is not made for two at a time."""
+    known: OrderedDict[SocTiming, Machine] = _local.__dict__.setdefault("machines", OrderedDict())
+    if timing not in known:
+        known[timing] = Machine(timing)
+        if len(known) > MACHINES_KEPT:
+            known.popitem(last=False)
+    known.move_to_end(timing)
+    return known[timing]
+
+
+def as_text(evaluation: Evaluation) -> str:
+    """An evaluation for the cache."""
+    return f"{evaluation.cycles} {evaluation.tiles} {evaluation.l1_bytes} {evaluation.refused}"
+
+
+def from_text(text: str) -> Evaluation:
+    """The evaluation `as_text` has written."""
+    cycles, tiles, l1_bytes, refused = text.split(" ", 3)
+    return Evaluation(int(cycles), int(tiles), int(l1_bytes), refused)
+
+
+Evaluations = Mapping[int, Evaluation]
+"""By number of the candidate."""

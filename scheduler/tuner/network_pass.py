@@ -1,0 +1,62 @@
+"""The network pass: with every op tuned, which tensors stay in L1 between ops, by simulation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from scheduler.explore.point import Point, pricer_of
+from scheduler.options import ScheduleOptions
+from scheduler.residency import Residency, choose_resident
+from scheduler.tuner.cache import ResultCache
+from scheduler.tuner.driver import Job, drive
+from scheduler.tuner.fingerprint import model_version
+from scheduler.tuner.workers import Workers
+
+PROGRAMS = ("iteration", "update")
+"""What the programs of a training are called where something is said of each: the mini-batch, the update."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """What stays in L1 in one program, as `ScheduleOptions.resident` says it, and what that gains.
+
+    Cycles are those of one run of the program without and with it; `candidates` are the spans of tensors that
+    save transfers, `simulations` how often the program was simulated to choose.
+    """
+
+    program: str
+    resident: tuple[str, ...]
+    before_cycles: int
+    after_cycles: int
+    candidates: int
+    simulations: int
+
+
+def find_residents(point: Point) -> Residency:
+    """`choose_resident`; runs in a worker."""
+    options: ScheduleOptions = point.options
+    return choose_resident(point.graph, point.timing, pricer_of(point.timing), options)
+
+
+def choose_stays(points: Sequence[Point], workers: Workers, cache: ResultCache | None) -> list[Stay]:
+    """What stays in L1 in each of the programs (at most two) of `points`; from the cache if it is there."""
+    context = f"resident {model_version()}"
+    stored = cache.read(context) if cache is not None else {}
+    found: dict[int, Stay] = {}
+
+    def one(number: int, point: Point) -> Generator[Sequence[Job], Sequence[Any], None]:
+        content = point.content
+        if content in stored:
+            figures = json.loads(stored[content])
+            found[number] = Stay(**{**figures, "resident": tuple(figures["resident"])})
+            return
+        residency: Residency = (yield [Job(find_residents, (point,))])[0]
+        found[number] = Stay(PROGRAMS[number], **asdict(residency))
+        if cache is not None:
+            cache.write(context, {content: json.dumps(asdict(found[number]))})
+
+    drive([one(number, point) for number, point in enumerate(points)], workers)
+    return [found[number] for number in sorted(found)]

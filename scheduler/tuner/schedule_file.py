@@ -1,0 +1,330 @@
+"""`schedule.yaml`: what was tuned, for what, and the choices; written for people, read strictly."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+
+from arch.timing import SocTiming
+from configs.errors import ConfigError, DoesNotFitError, InputError
+from configs.schema import Schema, check_keys, validate
+from configs.suggest import suggestion
+from configs.yaml_file import Node, load_yaml
+from scheduler.options import ScheduleOptions
+from scheduler.resident import AT, TO
+from scheduler.tuner.candidates import Candidate, Cut
+from scheduler.tuner.choices import OpChoice, Timed, TunedSchedule, soc_content, tiler_for, with_choices
+from scheduler.tuner.choices import model_content as content_of
+from scheduler.tuner.network_pass import PROGRAMS
+from trainlib.graph import TrainingGraph
+from trainlib.kernels.catalogue import kernel_names
+from trainlib.registry import lowering_of
+
+FORMAT = 1
+"""Version of the file's layout."""
+
+_HEADER = (
+    "Tuned schedule: `pulptrain run MODEL --schedule FILE`. kernel, tile, loop_order and buffering may be\n"
+    "edited; an op that is left out is scheduled as without this file. The rest says where it comes from."
+)
+_WIDTH = 240
+
+
+@dataclass(frozen=True, slots=True)
+class FileChoice:
+    """What a schedule file says of one op, and the lines it says it in."""
+
+    op: str
+    candidate: Candidate
+    where: str
+    tile_where: str
+    kernel_where: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleFile:
+    """A read schedule file: names and hashes of what it is for, and its choices."""
+
+    node: Node
+    model: str
+    model_content: str
+    soc: str
+    timing: str
+    soc_content: str
+    codegen: str
+    choices: tuple[FileChoice, ...]
+    resident: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By program (`PROGRAMS`): what stays in L1 between ops."""
+
+    def where(self, key: str) -> str:
+        """Place of a key of the file as ``file:line``."""
+        return self.node.mapping("the schedule")[key].where
+
+    @property
+    def candidates(self) -> dict[str, Candidate]:
+        """Candidate by op, as a start of the next search."""
+        return {choice.op: choice.candidate for choice in self.choices}
+
+
+class _Named(Schema):
+    name: str
+    content: str
+
+
+class _Soc(_Named):
+    timing: str
+
+
+class _Resident(Schema):
+    iteration: list[str] = Field(default_factory=list)
+    update: list[str] = Field(default_factory=list)
+
+
+class _Choice(Schema):
+    op: str
+    tile: dict[str, Annotated[int, Field(ge=1)]]
+    loop_order: list[str]
+    buffering: Annotated[int, Field(ge=1)]
+    kernel: str = ""
+    tiles: int = 0
+    l1_bytes: int = 0
+    cycles: int = 0
+    candidates: int = 0
+    evaluated: int = 0
+    runner_up: object = None
+
+
+def schedule_text(schedule: TunedSchedule) -> str:
+    """The file as text: keys in a fixed order, no dates, so that equal schedules are equal files."""
+    top = CommentedMap()
+    top.yaml_set_start_comment(_HEADER)
+    top["format"] = FORMAT
+    top["pulptrain"] = schedule.version
+    top["simulator"] = schedule.simulator
+    top["model"] = _flow({"name": schedule.model, "content": schedule.model_content})
+    top["soc"] = _flow({"name": schedule.soc, "timing": schedule.timing, "content": schedule.soc_content})
+    top["codegen"] = schedule.codegen
+    top["strategy"] = schedule.strategy
+    top["candidates"] = schedule.candidates
+    top["evaluated"] = schedule.evaluated
+    top["cycles"] = schedule.cycles
+    if schedule.resident:
+        top["resident"] = CommentedMap(
+            {name: CommentedSeq(texts) for name, texts in schedule.resident.items() if texts}
+        )
+    top["choices"] = CommentedSeq([_choice_map(choice) for choice in schedule.choices])
+    yaml = YAML()
+    yaml.width = _WIDTH
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    stream = io.StringIO()
+    yaml.dump(top, stream)
+    return stream.getvalue()
+
+
+def write_schedule(schedule: TunedSchedule, path: Path) -> None:
+    """Write a schedule file, whole or not at all. Raises `InputError` if it cannot be written."""
+    temporary = path.with_name(path.name + ".part")
+    try:
+        temporary.write_text(schedule_text(schedule), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise InputError(
+            f"cannot be written: {error.strerror}", where=str(path), cure="another place"
+        ) from None
+
+
+def _choice_map(choice: OpChoice) -> CommentedMap:
+    result = CommentedMap({"op": choice.op})
+    cut = choice.best.candidate.cut
+    result.update(_candidate_map(choice.best.candidate))
+    result.update({"tiles": cut.tiles, "l1_bytes": cut.l1_bytes, "cycles": choice.best.cycles})
+    result.update({"candidates": choice.candidates, "evaluated": choice.evaluated})
+    result["runner_up"] = None
+    if choice.runner_up is not None:
+        result["runner_up"] = _flow(_timed_map(choice.runner_up))
+    return result
+
+
+def _timed_map(timed: Timed) -> dict[str, Any]:
+    return {**_candidate_map(timed.candidate), "cycles": timed.cycles}
+
+
+def _candidate_map(candidate: Candidate) -> dict[str, Any]:
+    kernel = {"kernel": candidate.kernel} if candidate.kernel else {}
+    order = CommentedSeq(candidate.cut.order)
+    order.fa.set_flow_style()
+    tile = _flow(dict(candidate.cut.sizes))
+    return {**kernel, "tile": tile, "loop_order": order, "buffering": candidate.cut.depth}
+
+
+def _flow(values: dict[str, Any]) -> CommentedMap:
+    result = CommentedMap(values)
+    result.fa.set_flow_style()
+    return result
+
+
+def load_schedule(path: str | Path) -> ScheduleFile:
+    """Read a schedule file. Raises `ConfigError` with ``file:line`` for whatever is not as it is written."""
+    node = load_yaml(Path(path))
+    what = "the schedule"
+    check_keys(
+        node,
+        what,
+        ("format", "model", "soc", "codegen", "choices"),
+        ("pulptrain", "simulator", "strategy", "candidates", "evaluated", "cycles", "resident"),
+    )
+    top = node.mapping(what)
+    if top["format"].value != FORMAT:
+        raise ConfigError(
+            f"format {top['format'].value!r} is not known",
+            where=top["format"].where,
+            cure=f"format: {FORMAT}",
+        )
+    model = validate(_Named, top["model"], "'model'")
+    soc = validate(_Soc, top["soc"], "'soc'")
+    codegen = top["codegen"].value
+    if not isinstance(codegen, str):
+        raise ConfigError(f"'codegen' is {top['codegen'].kind}", where=top["codegen"].where, cure="a name")
+    choices = tuple(_choice(item) for item in top["choices"].sequence("'choices'"))
+    for position, choice in enumerate(choices):
+        if choice.op in {earlier.op for earlier in choices[:position]}:
+            raise ConfigError(f"two choices for {choice.op}", where=choice.where, cure="remove one")
+    resident = validate(_Resident, top["resident"], "'resident'") if "resident" in top else _Resident()
+    return ScheduleFile(
+        node,
+        model.name,
+        model.content,
+        soc.name,
+        soc.timing,
+        soc.content,
+        codegen,
+        choices,
+        {name: tuple(getattr(resident, name)) for name in PROGRAMS},
+    )
+
+
+def _choice(node: Node) -> FileChoice:
+    read = validate(_Choice, node, "a choice")
+    keys = node.mapping("a choice")
+    cut = Cut(tuple(read.tile.items()), tuple(read.loop_order), read.buffering, read.tiles, read.l1_bytes)
+    kernel_where = keys["kernel"].where if "kernel" in keys else node.where
+    return FileChoice(
+        read.op, Candidate(cut, read.kernel), keys["op"].where, keys["tile"].where, kernel_where
+    )
+
+
+def options_from(
+    file: ScheduleFile,
+    graphs: Sequence[TrainingGraph],
+    timing: SocTiming,
+    base: ScheduleOptions,
+) -> list[ScheduleOptions]:
+    """The options `base` with the choices of a file, for every program of a model.
+
+    `graphs` are those of `trainlib.training.build_training_phases`. What `base` says of an op, and resident
+    tensors it names, go first.
+    Raises `ConfigError` (``file:line``) for a file made for another model, SoC or codegen profile, an unknown
+    op or kernel and an illegal tile or loop order, `DoesNotFitError` (``file:line``) for a tile too large.
+    """
+    check_model(file, graphs)
+    if file.soc_content != soc_content(timing):
+        named = (
+            ""
+            if (file.soc, file.timing) == (timing.name, timing.profile)
+            else f" {timing.name} ({timing.profile})"
+        )
+        raise ConfigError(
+            f"the schedule is for {file.soc} ({file.timing}), not for{named or ' it with other parameters'}",
+            where=file.where("soc"),
+            cure="tune for this SoC (`pulptrain tune`), or give the SoC options it was tuned with",
+        )
+    if file.codegen != base.codegen:
+        raise ConfigError(
+            f"the schedule is for kernels of {file.codegen}, not of {base.codegen}",
+            where=file.where("codegen"),
+            cure=f"--codegen {file.codegen}",
+        )
+    found = []
+    for program, graph in zip(PROGRAMS, graphs, strict=False):
+        options = _options(file, graph, timing, base)
+        if not base.resident:
+            check_resident(file, program, graph)
+            options = replace(options, resident=file.resident.get(program, ()))
+        found.append(options)
+    return found
+
+
+def check_resident(file: ScheduleFile, program: str, graph: TrainingGraph) -> None:
+    """Raise `ConfigError` (``file:line``) for a resident tensor or an op of its span that a graph has not."""
+    ops = [op.name for op in graph.ops]
+    for text in file.resident.get(program, ()):
+        tensor, _, span = text.partition(AT)
+        unknown = [(tensor, list(graph.tensors))] if tensor not in graph.tensors else []
+        unknown += [(name, ops) for name in (span.split(TO) if span else ()) if name not in ops]
+        if unknown and text not in graph.tensors:
+            name, known = unknown[0]
+            raise ConfigError(
+                f"{graph.name} has no {name!r}, which {text!r} names",
+                where=file.where("resident"),
+                cure=suggestion(name, known),
+            )
+
+
+def check_model(file: ScheduleFile, graphs: Sequence[TrainingGraph]) -> None:
+    """Raise `ConfigError` unless the file is for the model whose graphs these are."""
+    name, content = graphs[0].name, content_of(graphs[0])
+    if (file.model, file.model_content) != (name, content):
+        other = name if file.model != name else f"{name} as it is now (batch, layers, dtype ...)"
+        raise ConfigError(
+            f"the schedule is for the model {file.model}, not for {other}",
+            where=file.where("model"),
+            cure="tune this model (`pulptrain tune`)",
+        )
+    known = [op.name for graph in graphs for op in graph.ops]
+    for choice in file.choices:
+        if choice.op not in known:
+            cure = suggestion(choice.op, known).split(" (")[0]
+            raise ConfigError(f"{name} has no op {choice.op!r}", where=choice.where, cure=cure)
+
+
+def _options(
+    file: ScheduleFile, graph: TrainingGraph, timing: SocTiming, base: ScheduleOptions
+) -> ScheduleOptions:
+    ops = {op.name: op for op in graph.ops}
+    chosen = [choice for choice in file.choices if choice.op in ops]
+    for choice in chosen:
+        candidate = choice.candidate
+        has_kernel = bool(lowering_of(ops[choice.op]).default_kernel(ops[choice.op]))
+        if candidate.kernel and not has_kernel:
+            raise ConfigError(f"{choice.op} has no matmul", where=choice.kernel_where, cure="remove 'kernel'")
+        known = kernel_names(base.codegen, None)
+        if has_kernel and candidate.kernel not in known:
+            raise ConfigError(
+                f"unknown kernel {candidate.kernel!r} of {choice.op}",
+                where=choice.kernel_where,
+                cure=suggestion(candidate.kernel, known),
+            )
+        tiler = tiler_for(graph, ops[choice.op], timing, base.codegen, candidate)
+        try:
+            tiler.fixed(dict(candidate.cut.sizes), timing.l1_usable_bytes, candidate.cut.order)
+        except DoesNotFitError as error:
+            raise DoesNotFitError(
+                error.level,
+                error.required_bytes,
+                error.available_bytes,
+                where=f"{choice.tile_where}: {choice.op}",
+                contributors=error.contributors,
+                cure="a smaller tile, or buffering 1",
+            ) from None
+        except InputError as error:
+            raise ConfigError(
+                f"{choice.op}: {error.message}", where=choice.tile_where, cure=error.cure
+            ) from None
+    return with_choices(base, graph, timing, [(choice.op, choice.candidate) for choice in chosen])

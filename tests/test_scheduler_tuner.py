@@ -1,0 +1,276 @@
+"""The tuner: candidates, what they cost, bounds that never exceed it, and searches that agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tuner_case import RULES, question, simple_soc, small_case, small_graph
+
+from arch.program import Compute
+from arch.soc import Soc
+from arch.soc_config import load_soc
+from arch.team_pricer import TeamPricer
+from arch.timing import SocTiming
+from configs.errors import InputError
+from configs.model_file import load_model
+from scheduler.executor import Executor
+from scheduler.options import ScheduleOptions
+from scheduler.schedule import build_schedule
+from scheduler.tuner.cache import ResultCache
+from scheduler.tuner.candidates import Candidate, Cut, Question, SpaceRules, candidates_of, list_cuts
+from scheduler.tuner.choices import with_choices
+from scheduler.tuner.cut_programs import CutPrograms, options_for
+from scheduler.tuner.evaluate import Evaluation, Machine, as_text, from_text
+from scheduler.tuner.lower_bound import LowerBound
+from scheduler.tuner.strategies import StrategyOptions
+from scheduler.tuner.task import task_of
+from scheduler.tuner.tune import Tuning, tune
+from scheduler.tuner.workers import open_workers
+from traces.metrics import measure
+from traces.recorder import Recorder
+from trainlib.training import build_training_graph
+
+
+def tight_soc() -> SocTiming:
+    """L1 that holds little more than half of the weights, their gradients and the new weights."""
+    timing = simple_soc()
+    stacks_bytes = timing.l1.size_bytes - timing.l1_usable_bytes
+    return replace(timing, l1=replace(timing.l1, size_bytes=stacks_bytes + 520))
+
+
+def run_tune(
+    strategy: str = "pruned",
+    *,
+    workers: int = 1,
+    cache: ResultCache | None = None,
+    rules: SpaceRules = RULES,
+    **options: int,
+) -> Tuning:
+    graph, timing, base, _ = small_case()
+    with open_workers(workers) as pool:
+        return tune(
+            [(graph, 1)],
+            timing,
+            base,
+            pool,
+            rules=rules,
+            strategy=StrategyOptions(strategy, **options),
+            cache=cache,
+        )
+
+
+def test_layers_of_equal_shape_are_one_task() -> None:
+    graph = build_training_graph(load_model("tutorial-cnn"))
+    digits = build_training_graph(load_model("digits-cnn"))
+    tasks = {op.name: task_of(graph, op) for op in graph.ops}
+    others = {op.name: task_of(digits, op) for op in digits.ops}
+    # conv2 of digits-cnn and conv1 of tutorial-cnn are both 8x8x8 -> 16x6x6 with 3x3 filters.
+    assert tasks["conv1.FW"] == others["conv2.FW"]
+    assert tasks["fc.FW"].content != others["fc.FW"].content
+    assert set(tasks["conv1.FW"].graph.tensors) == {"x", "w", "y"}
+
+
+def test_cuts_are_divisors_or_the_largest_that_fit() -> None:
+    asked = replace(question("conv.UPD", rules=SpaceRules(cuts=0)), timing=tight_soc())
+    extents = asked.tiler("", 1).dims
+    assert extents == {"d0": 4, "d1": 2}
+    cuts = list_cuts(asked)
+    assert len({(cut.sizes, cut.order, cut.depth) for cut in cuts}) == len(cuts)
+    for cut in cuts:
+        tiling = asked.tiler("", cut.depth).build(dict(cut.sizes), cut.order)
+        assert (len(tiling.tiles), tiling.l1_bytes) == (cut.tiles, cut.l1_bytes)
+        assert cut.l1_bytes <= asked.timing.l1_usable_bytes
+    # Weights, gradients and new weights take 36 B per d0 and d1 each.
+    single = {cut.sizes for cut in cuts if cut.depth == 1}
+    sizes = {(dict(chosen)["d0"], dict(chosen)["d1"]) for chosen in single}
+    assert sizes == {(4, 1), (2, 2), (1, 2), (2, 1), (1, 1)}
+    assert {cut.depth for cut in cuts} == {1, 2}
+
+
+def test_a_candidate_takes_the_cycles_its_op_takes_in_the_whole_iteration() -> None:
+    graph, timing, _, _ = small_case()
+    options = ScheduleOptions(buffer_depth=1, prefetch=False)
+    pricer = TeamPricer(timing)
+    schedule = build_schedule(graph, timing, pricer, options)
+    recorder = Recorder()
+    result = Executor(schedule, timing, pricer, recorder, functional=False).simulate()
+    measured = {op.name: op.cycles for op in measure(recorder.slices, result.cycles).ops}
+    machine = Machine(timing)
+    for item in schedule.ops:
+        cut = Cut(item.tiling.sizes, item.tiling.order, 1)
+        asked = Question(task_of(graph, item.op), timing, "clang-xpulp")
+        assert machine.evaluate(asked, Candidate(cut, item.kernel)).cycles == measured[item.op.name]
+
+
+@pytest.mark.parametrize("op", ["conv.FW", "conv.WG", "conv.UPD"])
+def test_a_kernel_put_into_the_program_of_a_cut_takes_what_its_own_schedule_takes(op: str) -> None:
+    timing = load_soc("pulp-open")
+    asked = replace(question(op), timing=timing)
+    pricer, machine = TeamPricer(timing), Machine(timing)
+    soc = Soc(timing, pricer)
+    for candidate in list(candidates_of(list_cuts(asked), asked.kernels()))[::13]:
+        schedule = build_schedule(asked.task.graph, timing, pricer, options_for(asked, candidate))
+        cycles = soc.run(schedule.program, effects=False).cycles - machine.hand_over_cycles
+        tiling = schedule.ops[0].tiling
+        expected = Evaluation(cycles, len(tiling.tiles), tiling.l1_bytes)
+        assert machine.evaluate(asked, candidate) == expected
+        programs = CutPrograms(asked, candidate.cut, pricer)
+        teams = programs.teams(candidate.kernel)
+        assert teams is not None
+        works = [action.team for action in schedule.program.actions if isinstance(action, Compute)]
+        assert teams == works
+
+
+@pytest.mark.parametrize("soc", ["simple", "pulp-open"])
+def test_no_bound_exceeds_what_the_simulation_takes(soc: str) -> None:
+    timing = simple_soc() if soc == "simple" else load_soc("pulp-open")
+    machine, floor = Machine(timing), LowerBound(timing)
+    for op in small_graph().ops:
+        asked = replace(question(op.name), timing=timing)
+        candidates = list(candidates_of(list_cuts(asked), asked.kernels()))[::19]
+        bounds = machine.bounds(asked, candidates)
+        for candidate, bound in zip(candidates, bounds, strict=True):
+            evaluation = machine.evaluate(asked, candidate)
+            if evaluation.refused:
+                continue
+            assert 0.4 * evaluation.cycles < bound <= evaluation.cycles
+            schedule = build_schedule(
+                asked.task.graph, timing, TeamPricer(timing), options_for(asked, candidate)
+            )
+            assert bound == floor.cycles(schedule.program)
+
+
+def best(tuning: Tuning) -> list[tuple[str, Candidate, int]]:
+    return [(item.op, item.best.candidate, item.best.cycles) for item in tuning.schedule.choices]
+
+
+def test_pruned_finds_what_exhaustive_finds() -> None:
+    pruned, oracle = run_tune("pruned"), run_tune("exhaustive")
+    assert best(pruned) == best(oracle)
+    assert oracle.schedule.evaluated == oracle.schedule.candidates == pruned.schedule.candidates
+    assert pruned.schedule.evaluated < pruned.schedule.candidates / 2
+    assert pruned.schedule.cycles == oracle.schedule.cycles
+    assert pruned.untuned_cycles is not None
+    assert pruned.schedule.cycles is not None
+    assert pruned.schedule.cycles < pruned.untuned_cycles
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["digits-cnn", "tutorial-cnn"])
+def test_pruned_finds_what_exhaustive_finds_on_every_op_of_a_model(model: str) -> None:
+    graph, timing = build_training_graph(load_model(model)), load_soc("pulp-open")
+    found = []
+    with open_workers(2) as pool:
+        for name in ("exhaustive", "pruned"):
+            strategy = StrategyOptions(name)
+            found.append(tune([(graph, 1)], timing, ScheduleOptions(), pool, strategy=strategy))
+    assert best(found[0]) == best(found[1])
+    assert found[1].schedule.evaluated <= found[0].schedule.evaluated / 5
+
+
+def test_the_result_does_not_depend_on_the_workers() -> None:
+    assert run_tune(workers=1).schedule == run_tune(workers=2).schedule
+
+
+def test_paper_looks_at_the_largest_tiles_and_all_kernels() -> None:
+    tuning = run_tune("paper", largest_tiles=1)
+    oracle = {name: cycles for name, _, cycles in best(run_tune("exhaustive"))}
+    for choice in tuning.schedule.choices:
+        assert choice.best.candidate.cut.depth == 1
+        assert choice.best.cycles >= oracle[choice.op]
+    asked = question("conv.FW")
+    choice = tuning.schedule.choices[0]
+    assert choice.evaluated == len(asked.kernels())
+    largest = max(cut.l1_bytes for cut in list_cuts(asked) if cut.depth == 1)
+    assert choice.best.candidate.cut.l1_bytes == largest
+
+
+def test_optuna_keeps_its_budget_and_repeats_itself() -> None:
+    pytest.importorskip("optuna")
+    one, other = (run_tune("optuna", budget=12, seed=3) for _ in range(2))
+    assert one.schedule == other.schedule
+    assert all(choice.evaluated <= 12 for choice in one.schedule.choices)
+    assert any(choice.candidates > 12 for choice in one.schedule.choices)
+
+
+def test_what_the_cache_holds_is_not_simulated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = ResultCache(tmp_path / "c")
+    cold = run_tune(cache=cache)
+    assert cold.cached == 0
+
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("simulated although it is in the cache")
+
+    for name in ("evaluate_candidates", "bound_candidates", "cuts_of"):
+        monkeypatch.setattr(f"scheduler.tuner.strategies.{name}", refuse)
+    monkeypatch.setattr("scheduler.explore.sweep.simulate_point", refuse)
+    warm = run_tune(cache=cache)
+    assert warm.schedule == cold.schedule
+    assert warm.cached == cold.schedule.evaluated
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        replace(question("conv.FW"), timing=simple_soc("32KiB")),
+        replace(question("conv.FW"), codegen="pulp-gcc7"),
+        question("conv.WG"),
+    ],
+    ids=["soc", "codegen", "task"],
+)
+def test_another_question_has_another_key(changed: Question) -> None:
+    assert changed.content != question("conv.FW").content
+
+
+def test_the_version_of_the_simulator_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = question("conv.FW").content
+    monkeypatch.setattr("scheduler.tuner.candidates.model_version", lambda: "another")
+    assert question("conv.FW").content != before
+
+
+def test_ctrl_c_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    from scheduler.tuner import evaluate
+
+    count = 0
+    original = evaluate.evaluate_candidates
+
+    def until_then(asked: Question, candidates: Sequence[Candidate]) -> list[Evaluation]:
+        nonlocal count
+        count += 1
+        if count == 3:
+            raise KeyboardInterrupt
+        return original(asked, candidates)
+
+    monkeypatch.setattr("scheduler.tuner.strategies.evaluate_candidates", until_then)
+    tuning = run_tune()
+    assert tuning.interrupted
+    assert tuning.schedule.cycles is None
+    assert 0 < len(tuning.schedule.choices) < len(small_graph().ops)
+    graph, timing, base, _ = small_case()
+    chosen = [(choice.op, choice.best.candidate) for choice in tuning.schedule.choices]
+    build_schedule(graph, timing, TeamPricer(timing), with_choices(base, graph, timing, chosen))
+
+
+def test_a_kernel_that_cannot_is_refused_and_never_chosen() -> None:
+    asked = replace(question("conv.FW"), codegen="asm-xpulp")
+    machine = Machine(asked.timing)
+    cut = list_cuts(asked)[0]
+    refused = [
+        kernel for kernel in asked.kernels() if machine.evaluate(asked, Candidate(cut, kernel)).refused
+    ]
+    assert all(machine.bounds(asked, [Candidate(cut, kernel)]) for kernel in refused)
+
+
+@pytest.mark.parametrize("evaluation", [Evaluation(12, 3, 4), Evaluation(0, refused="a b  c")])
+def test_evaluations_survive_the_cache(evaluation: Evaluation) -> None:
+    assert from_text(as_text(evaluation)) == evaluation
+
+
+def test_unknown_strategies_and_empty_budgets_are_refused() -> None:
+    with pytest.raises(InputError, match="exhaustive"):
+        run_tune("exhaustiv")
+    with pytest.raises(InputError, match="--budget"):
+        run_tune("optuna", budget=0)

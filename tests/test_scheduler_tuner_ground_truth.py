@@ -1,0 +1,33 @@
+"""The kernel predicted fastest is near the best measured one."""
+
+from pathlib import Path
+
+import pytest
+
+from scheduler.validation.cases import parse_selection
+from scheduler.validation.kernel_choice import kernel_choices, share_within
+from scheduler.validation.runner import validate
+
+MEASURED = Path(__file__).resolve().parents[1] / "measured" / "mm.csv.gz"
+
+
+def choices(*where: str):
+    selections = [parse_selection(text) for text in where]
+    return kernel_choices(validate("mm", MEASURED, workers=1, selections=selections).results)
+
+
+def test_one_core_chooses_within_one_percent() -> None:
+    found = choices("codegen=asm-xpulp", "cores=1", "bank_conflicts=0")
+    assert len(found) == 39
+    assert all(choice.quiet for choice in found)
+    assert share_within(found, 1.0) >= 0.97
+
+
+@pytest.mark.slow
+def test_all_measured_shapes() -> None:
+    found = choices()
+    quiet = [choice for choice in found if choice.quiet]
+    others = [choice for choice in found if not choice.quiet]
+    assert (len(quiet), len(others)) == (222, 504)
+    assert share_within(quiet, 1.0) >= 0.97
+    assert share_within(others, 3.0) >= 0.90
