@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from arch.code_caches import WARM
 from arch.pricing import Pricer
 from arch.program import Array, Place
 from arch.soc import RunResult, Soc
 from arch.timing import SocTiming
 from configs.errors import InputError
-from scheduler.schedule import HOME_LEVEL, Schedule
+from scheduler.plan_check import check_program
+from scheduler.schedule import Schedule
 from traces.events import NullTracer, Tracer
 from trainlib.reference import check_given
 
 
 class Executor:
-    """Runs the program of a schedule on a `Soc` of its own.
+    """Runs the program of a schedule on a `Soc`, by default one of its own.
 
     The first iteration is simulated event by event; later ones replay the recorded order of its DMA copies
     and kernels on new inputs, which gives the numbers of an iteration without its timing. Memory contents
-    persist, so updated weights carry over.
+    persist, so updated weights carry over. Raises `scheduler.allocation.PlanError` for a plan in which live
+    buffers overlap, or a program that leaves its plan. `code_start` is that of `arch.soc.Soc`. A `soc`
+    that is given (with its tracer) is shared with the executors of other programs: they find in its memories
+    what this one leaves.
     """
 
     def __init__(
@@ -30,18 +35,20 @@ class Executor:
         tracer: Tracer | None = None,
         *,
         functional: bool = True,
+        code_start: str = WARM,
+        soc: Soc | None = None,
     ) -> None:
+        check_program(schedule.program, schedule.plan)
         self.schedule = schedule
         self.functional = functional
-        self.soc = Soc(timing, pricer, tracer or NullTracer())
+        self.soc = soc or Soc(timing, pricer, tracer or NullTracer(), code_start=code_start)
         self._result: RunResult | None = None
 
     def place(self, name: str) -> Place:
-        """Where the tensor `name` lives in its home memory (an alias: where its target lives)."""
-        graph = self.schedule.graph
-        tensor = graph.tensors[name]
-        storage = self.schedule.home[graph.storage_of(name)]
-        return Place(HOME_LEVEL, storage.address, tensor.shape, tensor.dtype, name)
+        """Where the tensor `name` lives in its home memory, L2 or L3 (an alias: where its target lives)."""
+        tensor = self.schedule.graph.tensors[name]
+        home = self.schedule.plan.home(name)
+        return Place(home.level, home.address, tensor.shape, tensor.dtype, name)
 
     def load(self, values: Mapping[str, Array]) -> None:
         """Put tensors into the home memory. Raises `InputError` for an unknown name and for values that

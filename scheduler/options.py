@@ -2,38 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from configs.errors import InputError
+from scheduler.plan_options import PlanOptions
 
-_NAMED_DEPTHS = {"single": 1, "double": 2}
+WHOLE_OPS = 0
+"""Buffer depth that stands for: no tiles, everything an op needs lies in L1 while it runs."""
+
+BEST_DEPTH = -1
+"""Buffer depth that stands for: double or single, per op, what is estimated to take fewer cycles."""
+
+AUTO = "auto"
+"""In place of resident tensors: `scheduler.residency` chooses them."""
+
+_NAMED_DEPTHS = {"none": WHOLE_OPS, "single": 1, "double": 2, "best": BEST_DEPTH}
 
 
 def parse_buffering(text: str) -> int:
-    """Buffer depth from ``single``, ``double`` or a number of buffers per operand.
+    """Buffer depth from ``none`` (`WHOLE_OPS`), ``single``, ``double``, ``best`` (`BEST_DEPTH`) or a number.
 
-    Raises `InputError` for anything else, ``none`` (whole layers resident in L1) included: it is not
-    available yet.
+    Raises `InputError` for anything else.
     """
     if text in _NAMED_DEPTHS:
         return _NAMED_DEPTHS[text]
     if text.isascii() and text.isdigit() and int(text) >= 1:
         return int(text)
     raise InputError(
-        f"unknown buffering {text!r}", where="--buffering", cure="single, double or a number of buffers, 1 up"
+        f"unknown buffering {text!r}",
+        where="--buffering",
+        cure="none, single, double, best or a number of buffers, 1 up; conv2.FW.w=1 for one operand",
     )
+
+
+def parse_buffers(text: str) -> tuple[int, dict[str, dict[str, int]]]:
+    """(depth of all, depths by op and operand) from texts like ``double`` or ``3,conv2.FW.w=1,fc.WG.dw=2``.
+
+    The depth of all is 2 if the text begins with an operand. Raises `InputError`.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    depth = parse_buffering(parts.pop(0)) if "=" not in parts[0] else 2
+    named: dict[str, dict[str, int]] = {}
+    for part in parts:
+        path, _, value = part.partition("=")
+        op, _, operand = path.strip().rpartition(".")
+        if not op or not operand or parse_buffering(value.strip()) < 1:
+            raise InputError(
+                f"cannot read {part!r}", where="--buffering", cure="write it as double,conv2.FW.w=1"
+            )
+        named.setdefault(op, {})[operand] = parse_buffering(value.strip())
+    return depth, named
+
+
+def parse_resident(text: str) -> tuple[str, ...]:
+    """Resident tensors from ``off``, ``auto`` (`AUTO`) or ``conv1.out,fc.weight@fc.FW..fc.IG``.
+
+    Raises `InputError` for what cannot be read.
+    """
+    if text.strip() == "off":
+        return ()
+    names = tuple(part.strip() for part in text.split(","))
+    if not all(names) or (AUTO in names and len(names) > 1):
+        raise InputError(
+            f"cannot read {text!r}", where="--resident", cure="auto, off, or TENSOR,TENSOR@OP..OP"
+        )
+    return names
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleOptions:
     """Choices of one schedule.
 
-    `buffer_depth` is the number of L1 buffers per moved operand (1 single, 2 double). `codegen` names the
-    compiler profile of all kernels, `kernels` the matmul kernel per op name (``conv2.WG``) or step (``WG``);
-    an op not named there takes its primitive's default. `tile_sizes` fixes the tile of an op by dimension
-    (``{"conv2.FW": {"co": 8, "ho": 3}}``); dimensions not named stay whole. `accumulation` is how matmuls
-    round (`trainlib.numerics.ACCUMULATIONS`).
+    `buffer_depth` is the number of L1 buffers per moved operand (1 single, 2 double, `WHOLE_OPS` no tiles,
+    `BEST_DEPTH` 1 or 2 per op), `buffers` that of single operands per op (``{"conv2.FW": {"w": 1}}``).
+    `codegen` names the compiler profile of all kernels, `kernels` the matmul kernel per op name
+    (``conv2.WG``) or step (``WG``); an op not named there takes its primitive's default. `tile_sizes` fixes
+    the tile of an op by dimension (``{"conv2.FW": {"co": 8, "ho": 3}}``); dimensions not named stay whole.
+    `loop_orders` gives the loops of an op, outermost first; dimensions not named follow. `accumulation` is
+    how matmuls round (`trainlib.numerics.ACCUMULATIONS`).
     """
 
     buffer_depth: int = 2
@@ -41,3 +88,13 @@ class ScheduleOptions:
     accumulation: str = "reference"
     kernels: Mapping[str, str] = field(default_factory=dict)
     tile_sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    loop_orders: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    buffers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    prefetch: bool = True
+    """Whether the first loads of an op are pushed while the op before it computes, where L1 has room."""
+    resident: Sequence[str] = ()
+    """Tensors that stay in L1 between ops (`scheduler.resident.residents_of` says how they are written).
+
+    (`AUTO`,) leaves them to `scheduler.residency.schedule_for`.
+    """
+    memory: PlanOptions = field(default_factory=PlanOptions)

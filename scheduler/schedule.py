@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arch.pricing import Pricer
-from arch.program import Place, Program
+from arch.program import Program
 from arch.timing import SocTiming
-from configs.errors import InputError
-from scheduler.estimate import TileCost, estimate_cycles
-from scheduler.l1_layout import L1Layout, lay_out
-from scheduler.memory_plan import Allocation, check_no_overlap, plan_home
-from scheduler.options import ScheduleOptions
+from configs.errors import DoesNotFitError, InputError
+from scheduler.candidates import NO_COUNTS, Counts
+from scheduler.choice import Choice, Known, choose
+from scheduler.dma_cost import DmaCost
+from scheduler.in_place import NotInPlace
+from scheduler.l1_layout import L1Layout, lay_out_ops
+from scheduler.memory_plan import MemoryPlan, plan_memory
+from scheduler.options import BEST_DEPTH, ScheduleOptions
+from scheduler.prefetch import readable_early
 from scheduler.program import ProgramBuilder
-from scheduler.tiling import Tiler, Tiling
+from scheduler.resident import NOT_RESIDENT, InPlace, Residents, residents_of, without
+from scheduler.staging_actions import StagingActions, places_of
+from scheduler.tiling import BufferDepths, Tiler, Tiling
 from trainlib.graph import Op, TrainingGraph
-from trainlib.primitives.calls import TeamChoice
 from trainlib.registry import lowering_of
+from trainlib.steps import KernelChoice
 
-HOME_LEVEL = "l2"
-"""Memory level all tensors live in between ops."""
+NEAR_LEVEL = "l2"
+"""Memory level in which an op finds its tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,64 +42,132 @@ class OpSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A graph, where its tensors live, what was chosen per op, and the actions that carry it out."""
+    """A graph, where everything lives, what was chosen per op, and the actions that carry it out."""
 
     graph: TrainingGraph
     options: ScheduleOptions
     ops: tuple[OpSchedule, ...]
-    home: Mapping[str, Allocation]
+    plan: MemoryPlan
     program: Program
     notes: tuple[str, ...]
+    counts: Counts = NO_COUNTS
+    """Tilings considered for all ops together."""
+    resident: tuple[str, ...] = ()
+    """What stays in L1 between ops, as `ScheduleOptions.resident` says it."""
 
     @property
     def peak_bytes(self) -> dict[str, int]:
         """Highest address used per level; L1 without the reserved stacks."""
-        return {
-            "l1": max((op.tiling.l1_bytes for op in self.ops), default=0),
-            "l2": max((item.end_address for item in self.home.values()), default=0),
-            "l3": 0,
-        }
+        return self.plan.peak_bytes
 
 
 def build_schedule(
-    graph: TrainingGraph, timing: SocTiming, pricer: Pricer, options: ScheduleOptions
+    graph: TrainingGraph,
+    timing: SocTiming,
+    pricer: Pricer,
+    options: ScheduleOptions,
+    known: Known | None = None,
 ) -> Schedule:
     """Tile every op, place every tensor and buffer, and emit the program.
 
-    Of the tilings that fit L1 the one with the fewest estimated cycles is taken (`estimate_cycles`). Raises
-    `DoesNotFitError` when L1 or L2 is too small, `InputError` when `options` names unknown ops or kernels.
+    Of the tilings that fit L1 the one with the fewest estimated cycles is taken (`estimate_cycles`). A
+    resident tensor that an op cannot use in place is moved like others, and a note says why. `known` keeps
+    what was found, for schedules of the same graph, SoC, pricer and options but for `resident`. Raises
+    `DoesNotFitError` when L1, L2 or L3 is too small, `InputError` for unknown names in `options`.
     """
     _check_names(graph, options)
-    home = plan_home(graph, HOME_LEVEL, timing.l2.size_bytes)
+    plan = plan_memory(graph, timing, options.memory)
     builder = ProgramBuilder(
         graph,
-        home,
-        home_level=HOME_LEVEL,
+        plan.places(0),
+        home_level=NEAR_LEVEL,
         cores=timing.cores,
-        buffer_depth=options.buffer_depth,
         max_command_bytes=timing.dma.max_command_bytes,
+        transfer_ids=timing.dma.transfer_ids,
         transfer_code_1d_cycles=timing.dma.transfer_code_1d_cycles,
         transfer_code_2d_cycles=timing.dma.transfer_code_2d_cycles,
     )
-    ops: list[OpSchedule] = []
-    notes: list[str] = []
-    for number, op in enumerate(graph.ops):
-        lowering = lowering_of(op)
-        kernel = _kernel(op, options, lowering.default_kernel(op))
-        tiler = Tiler(
-            op,
-            graph.tensors,
-            lowering,
-            TeamChoice(kernel, options.codegen, options.accumulation, timing.cores),
-            options.buffer_depth,
-        )
-        tiling = _choose(tiler, timing, pricer, options, notes)
-        layout = lay_out(tiling, number)
-        check_no_overlap(layout.allocations)
-        ops.append(OpSchedule(op, kernel, tiling, layout, lowering.macs(op, graph.tensors)))
-        builder.add_op(op, tiling, layout)
-        builder.add_release(op, _ended(number, layout, home))
-    return Schedule(graph, options, tuple(ops), home, builder.program(), tuple(notes))
+    staging = StagingActions(plan, graph, builder.actions)
+    residents, chosen, moved = _choices(graph, plan, timing, pricer, options, known or Known())
+    readable = [readable_early(graph, plan, number) for number in range(len(graph.ops))]
+    layouts = lay_out_ops(
+        [choice.tiling for choice in chosen],
+        readable if options.prefetch else [()] * len(readable),
+        timing.l1_usable_bytes,
+        timing.l1.banks * timing.l1.word_bytes,
+        residents,
+    )
+    ops = [
+        OpSchedule(op, choice.kernel, choice.tiling, layout, lowering_of(op).macs(op, graph.tensors))
+        for op, choice, layout in zip(graph.ops, chosen, layouts, strict=True)
+    ]
+    for number, item in enumerate(ops):
+        # Loads pushed early for the next op use these places as well: only of tensors `plan.readable` here.
+        builder.home = plan.places(number)
+        staging.before(number)
+        builder.add_op(item.op, item.tiling, item.layout, ops[number + 1] if number + 1 < len(ops) else None)
+        staging.after(number)
+        ending = [*item.layout.allocations, *residents.ending(number), *plan.ending(number)]
+        builder.add_release(item.op, places_of(ending))
+    plan = plan.with_l1((item.op, item.layout.allocations) for item in ops)
+    plan = replace(plan, allocations=(*plan.allocations, *residents.allocations))
+    plan.check()
+    notes = (*plan.notes, *moved, *(choice.note for choice in chosen if choice.note))
+    counts = sum((choice.counts for choice in chosen if choice.counts is not None), NO_COUNTS)
+    return Schedule(graph, options, tuple(ops), plan, builder.program(), notes, counts, residents.texts)
+
+
+def _choices(
+    graph: TrainingGraph,
+    plan: MemoryPlan,
+    timing: SocTiming,
+    pricer: Pricer,
+    options: ScheduleOptions,
+    known: Known,
+) -> tuple[Residents, list[Choice], list[str]]:
+    """What is resident; kernel and tiling of every op; why something asked for is not resident."""
+    dma = DmaCost(timing)
+    texts, notes = list(options.resident), list[str]()
+    while True:
+        residents = residents_of(graph, plan.owners, texts, timing.l1_usable_bytes)
+        chosen: list[Choice] = []
+        for number, op in enumerate(graph.ops):
+            tiler = tiler_of(op, graph, timing, options, residents.of_op(number))
+            limit_bytes = residents.limit_bytes(number)
+            try:
+                choice = choose(tiler, timing, pricer, options, dma, known, limit_bytes)
+            except DoesNotFitError as error:
+                raise residents.beside(error, number) from None
+            if isinstance(choice, NotInPlace):
+                texts = without(residents, choice.storage, number)
+                notes.append(f"{choice.storage} does not stay in L1: {choice.why}")
+                break
+            chosen.append(choice)
+        else:
+            return residents, chosen, notes
+
+
+def tiler_of(
+    op: Op,
+    graph: TrainingGraph,
+    timing: SocTiming,
+    options: ScheduleOptions,
+    resident: Mapping[str, InPlace] = NOT_RESIDENT,
+) -> Tiler:
+    """What cuts an op under some options, with the tensors it finds in L1."""
+    lowering = lowering_of(op)
+    kernel = _kernel(op, options, lowering.default_kernel(op))
+    return Tiler(
+        op,
+        graph.tensors,
+        lowering,
+        KernelChoice(kernel, options.codegen, options.accumulation, timing.cores),
+        BufferDepths(
+            2 if options.buffer_depth == BEST_DEPTH else max(1, options.buffer_depth),
+            options.buffers.get(op.name, {}),
+        ),
+        resident,
+    )
 
 
 def _kernel(op: Op, options: ScheduleOptions, default: str) -> str:
@@ -105,40 +179,18 @@ def _kernel(op: Op, options: ScheduleOptions, default: str) -> str:
 def _check_names(graph: TrainingGraph, options: ScheduleOptions) -> None:
     ops = {op.name for op in graph.ops}
     steps = {op.step for op in graph.ops}
-    for name in options.tile_sizes:
-        if name not in ops:
-            raise InputError(
-                f"no op {name!r} to tile", where=graph.name, cure="one of " + ", ".join(sorted(ops))
-            )
+    for what, named in (
+        ("to tile", options.tile_sizes),
+        ("to order the loops of", options.loop_orders),
+        ("to choose buffers for", options.buffers),
+    ):
+        for name in named:
+            if name not in ops:
+                known = ", ".join(sorted(ops))
+                raise InputError(f"no op {name!r} {what}", where=graph.name, cure=f"one of {known}")
     for name in options.kernels:
         if name not in ops | steps:
             known = ", ".join(sorted(ops | steps))
             raise InputError(
                 f"no op or step {name!r} to choose a kernel for", where=graph.name, cure=f"one of {known}"
             )
-
-
-def _choose(
-    tiler: Tiler, timing: SocTiming, pricer: Pricer, options: ScheduleOptions, notes: list[str]
-) -> Tiling:
-    available_bytes = timing.l1_usable_bytes
-    wanted = options.tile_sizes.get(tiler.op.name)
-    if wanted is not None:
-        return tiler.fixed(wanted, available_bytes)
-    tile_cost = TileCost(timing, pricer, tiler.tensors)
-    candidates = tiler.fitting(available_bytes)
-    best = min(candidates, key=lambda tiling: (estimate_cycles(tiling, tile_cost, tiler), len(tiling.tiles)))
-    if options.buffer_depth > 1 and len(candidates[0].tiles) > 1:
-        single = Tiler(tiler.op, tiler.tensors, tiler.lowering, tiler.choice, 1)
-        fewest = len(single.fitting(available_bytes, keep=1)[0].tiles)
-        if fewest < len(candidates[0].tiles):
-            notes.append(
-                f"{tiler.op.name}: tiles shrank to hold {options.buffer_depth} buffers per operand in L1: "
-                f"{len(best.tiles)} tiles, where {fewest} would fit with single buffering"
-            )
-    return best
-
-
-def _ended(number: int, layout: L1Layout, home: Mapping[str, Allocation]) -> tuple[Place, ...]:
-    ended = [*layout.allocations, *(item for item in home.values() if item.last_op == number)]
-    return tuple(Place(item.level, item.address, (item.size_bytes,), "uint8", item.name) for item in ended)

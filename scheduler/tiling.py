@@ -1,18 +1,21 @@
-"""Legal tiles of one op: which sizes fit L1 with the asked number of buffers, and which one to take."""
+"""One way of cutting an op into tiles: sizes, loop order, the tiles themselves and their L1 buffers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
 import numpy as np
 
-from configs.errors import Contributor, DoesNotFitError, InputError
-from scheduler.memory_plan import align
+from configs.errors import InputError
+from scheduler.allocation import align
+from scheduler.l1_report import does_not_fit
+from scheduler.partial_sums import SUM, accumulated, written
+from scheduler.resident import NOT_RESIDENT, InPlace
 from trainlib.graph import Op, Tensor
-from trainlib.steps import Extent, KernelChoice, Operand, StepLowering, TileTask
+from trainlib.steps import Extent, KernelChoice, Operand, StepLowering, TileTask, reductions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,8 @@ class Buffer:
     """in, out or scratch."""
     slot_bytes: int
     slots: int
+    depth: int = 1
+    """Slots asked for; there are fewer if fewer boxes ever lie in it, and none for a resident tensor."""
 
     @property
     def size_bytes(self) -> int:
@@ -33,12 +38,16 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """One way of cutting an op: size per dimension, the tiles in execution order, their L1 buffers."""
+    """One way of cutting an op: size per dimension, the tiles in execution order, their L1 buffers.
+
+    `order` holds all dimensions, reductions included, the outermost loop first.
+    """
 
     op: str
     sizes: tuple[tuple[str, int], ...]
     tiles: tuple[TileTask, ...]
     buffers: tuple[Buffer, ...]
+    order: tuple[str, ...] = ()
 
     @property
     def l1_bytes(self) -> int:
@@ -46,38 +55,42 @@ class Tiling:
         return sum(buffer.size_bytes for buffer in self.buffers)
 
 
-def balanced_sizes(extent: int) -> list[int]:
-    """Tile sizes that cut `extent` into 1, 2, 3 ... nearly equal parts, largest first."""
-    return sorted({-(-extent // parts) for parts in range(1, extent + 1)}, reverse=True)
-
-
-def tile_ranges(extents: Mapping[str, int], sizes: Mapping[str, int]) -> Iterator[dict[str, Extent]]:
-    """Intervals of every tile in loop order (first dimension outermost); border tiles are smaller."""
-    steps = [
-        [(start, min(start + sizes[name], extent)) for start in range(0, extent, sizes[name])]
-        for name, extent in extents.items()
-    ]
+def tile_ranges(
+    extents: Mapping[str, int], sizes: Mapping[str, int], order: Sequence[str] | None = None
+) -> Iterator[dict[str, Extent]]:
+    """Intervals of every tile in loop order (first of `order` outermost); border tiles are smaller."""
+    loops = list(order if order is not None else extents)
+    steps = [intervals(extents[name], sizes[name]) for name in loops]
     for combination in product(*steps):
-        yield dict(zip(extents, combination, strict=True))
+        ranges = dict(zip(loops, combination, strict=True))
+        yield {name: ranges[name] for name in extents}
 
 
-def candidate_sizes(extents: Mapping[str, int]) -> list[dict[str, int]]:
-    """Every combination of balanced tile sizes, fewest tiles first; of equals the innermost is kept whole."""
-    names = list(extents)
-    combinations = [
-        dict(zip(names, sizes, strict=True))
-        for sizes in product(*(balanced_sizes(extents[n]) for n in names))
-    ]
+def intervals(extent: int, size: int) -> list[Extent]:
+    """The pieces of `extent` in order; the last may be smaller."""
+    return [(start, min(start + size, extent)) for start in range(0, extent, size)]
 
-    def order(sizes: dict[str, int]) -> tuple[int, tuple[int, ...]]:
-        tiles = prod(-(-extents[name] // sizes[name]) for name in names)
-        return tiles, tuple(-sizes[name] for name in reversed(names))
 
-    return sorted(combinations, key=order)
+@dataclass(frozen=True, slots=True)
+class BufferDepths:
+    """How many buffers each operand of an op is asked to have: `default`, or that of its name."""
+
+    default: int = 2
+    named: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, role: str, name: str) -> int:
+        """Depth of a buffer; a sum so far has that of the result it belongs to, scratch has one."""
+        if role == "scratch":
+            return 1
+        return self.named.get(name, self.named.get(name.removesuffix(SUM), self.default))
 
 
 class Tiler:
-    """Cuts one op: builds tilings of given sizes and enumerates those that fit."""
+    """Cuts one op: builds tilings of given sizes and loop order.
+
+    `extents` are the dimensions of the op's result, `reductions` those it is a sum over, `dims` both, in the
+    default loop order.
+    """
 
     def __init__(
         self,
@@ -85,115 +98,109 @@ class Tiler:
         tensors: Mapping[str, Tensor],
         lowering: StepLowering,
         choice: KernelChoice,
-        buffer_depth: int,
+        depths: BufferDepths | int,
+        resident: Mapping[str, InPlace] = NOT_RESIDENT,
     ) -> None:
         self.op = op
         self.tensors = tensors
         self.lowering = lowering
         self.choice = choice
-        self.buffer_depth = buffer_depth
+        self.resident = resident
+        """Tensors the op finds in L1: their boxes need no buffer."""
+        self.depths = depths if isinstance(depths, BufferDepths) else BufferDepths(depths)
         self.extents = dict(lowering.extents(op, tensors))
+        self.reductions = reductions_of(lowering, op, tensors)
+        self.dims = {**self.extents, **self.reductions}
 
-    def build(self, sizes: Mapping[str, int], limit_bytes: int | None = None) -> Tiling | None:
-        """The tiling with these sizes, or None as soon as its buffers exceed `limit_bytes`."""
-        tiles: list[TileTask] = []
+    @property
+    def buffer_depth(self) -> int:
+        """Buffers of an operand of which nothing else is said."""
+        return self.depths.default
+
+    def without_residents(self) -> Tiler:
+        """The same with every tensor moved by DMA."""
+        return Tiler(self.op, self.tensors, self.lowering, self.choice, self.depths)
+
+    def with_depth(self, depth: int) -> Tiler:
+        """The same with another number of buffers for operands of which nothing else is said."""
+        depths = BufferDepths(depth, self.depths.named)
+        return Tiler(self.op, self.tensors, self.lowering, self.choice, depths, self.resident)
+
+    def task(self, ranges: Mapping[str, Extent]) -> TileTask:
+        """What the tile that covers `ranges` does, before sums are put together."""
+        return self.lowering.tile(self.op, self.tensors, ranges, self.choice)
+
+    def build(self, sizes: Mapping[str, int], order: Sequence[str] | None = None) -> Tiling:
+        """The tiling with these sizes (dimensions not named stay whole) and this loop order."""
+        full = {name: sizes.get(name, extent) for name, extent in self.dims.items()}
+        loops = self.loop_order(order or ())
+        tasks = [self.task(ranges) for ranges in tile_ranges(self.dims, full, loops)]
+        tiles = accumulated(tasks, self.choice, self.tensors)
+        return Tiling(self.op.name, tuple(full.items()), tiles, self._buffers(tiles), loops)
+
+    def loop_order(self, wanted: Sequence[str]) -> tuple[str, ...]:
+        """All dimensions: those wanted first, outermost first, then the others in their default order.
+
+        Raises `InputError` for a dimension the op has not, or that is named twice.
+        """
+        for name in wanted:
+            self._check_dimension(name)
+        if len(set(wanted)) != len(wanted):
+            raise InputError(f"loop order {', '.join(wanted)} names a dimension twice", where=self.op.name)
+        return (*wanted, *(name for name in self.dims if name not in wanted))
+
+    def _check_dimension(self, name: str) -> None:
+        if name not in self.dims:
+            names = ", ".join(self.dims) or "none: this step cannot be cut"
+            raise InputError(f"no tile dimension {name!r}", where=self.op.name, cure=f"one of {names}")
+
+    def _buffers(self, tiles: Sequence[TileTask]) -> tuple[Buffer, ...]:
         slot_bytes: dict[tuple[str, str], int] = {}
-        loads: dict[str, int] = {}
-        last_region: dict[str, object] = {}
-        for ranges in tile_ranges(self.extents, sizes):
-            task = self.lowering.tile(self.op, self.tensors, ranges, self.choice)
-            tiles.append(task)
-            for operand in task.inputs:
-                if last_region.get(operand.name) != operand.region:
-                    last_region[operand.name] = operand.region
-                    loads[operand.name] = loads.get(operand.name, 0) + 1
-                _grow(slot_bytes, ("in", operand.name), self.operand_bytes(operand))
-            for operand in task.outputs:
-                _grow(slot_bytes, ("out", operand.name), self.operand_bytes(operand))
-            for scratch in task.scratch:
-                itemsize = np.dtype(scratch.dtype).itemsize
-                _grow(slot_bytes, ("scratch", scratch.name), prod(scratch.shape) * itemsize)
-            if limit_bytes is not None and sum(slot_bytes.values()) > limit_bytes:
-                return None
-        buffers = tuple(
-            Buffer(name, role, align(size), self._slots(role, loads.get(name, 0), len(tiles)))
-            for (role, name), size in slot_bytes.items()
-        )
-        tiling = Tiling(self.op.name, tuple(sizes.items()), tuple(tiles), buffers)
-        return None if limit_bytes is not None and tiling.l1_bytes > limit_bytes else tiling
+        boxes: dict[tuple[str, str], int] = {}
+        last: dict[tuple[str, str], object] = {}
+        resident: set[tuple[str, str]] = set()
 
-    def _slots(self, role: str, loads: int, tiles: int) -> int:
-        if role == "scratch":
-            return 1
-        return min(self.buffer_depth, loads if role == "in" else tiles)
+        def note(key: tuple[str, str], box: object, size_bytes: int) -> None:
+            if key not in last or last[key] != box:
+                last[key] = box
+                boxes[key] = boxes.get(key, 0) + 1
+            slot_bytes[key] = max(slot_bytes.get(key, 0), size_bytes)
+
+        for task in tiles:
+            for role, operands in (("in", task.inputs), ("out", written(task))):
+                for operand in operands:
+                    note((role, operand.name), operand, self.operand_bytes(operand))
+                    if operand.tensor in self.resident:
+                        resident.add((role, operand.name))
+            for scratch in task.scratch:
+                itemsize_bytes = np.dtype(scratch.dtype).itemsize
+                note(("scratch", scratch.name), None, prod(scratch.shape) * itemsize_bytes)
+        buffers = []
+        for (role, name), size_bytes in slot_bytes.items():
+            depth = self.depths.of(role, name)
+            slots = 0 if (role, name) in resident else min(depth, boxes[role, name])
+            buffers.append(Buffer(name, role, align(size_bytes), slots, depth))
+        return tuple(buffers)
 
     def operand_bytes(self, operand: Operand) -> int:
         """Bytes of one box of a tensor."""
         return prod(operand.shape) * np.dtype(self.tensors[operand.tensor].dtype).itemsize
 
-    def fixed(self, wanted: Mapping[str, int], available_bytes: int) -> Tiling:
-        """The tiling with sizes the user fixed; dimensions not named stay whole.
+    def fixed(
+        self, wanted: Mapping[str, int], available_bytes: int, order: Sequence[str] | None = None
+    ) -> Tiling:
+        """The tiling with sizes and loops the user fixed; dimensions not named stay whole.
 
         Raises `InputError` for an unknown dimension or a size out of range, `DoesNotFitError` if L1 is too
         small for it.
         """
         for name, size in wanted.items():
-            if name not in self.extents:
-                names = ", ".join(self.extents) or "none: this step cannot be cut"
-                raise InputError(f"no tile dimension {name!r}", where=self.op.name, cure=f"one of {names}")
-            if not 1 <= size <= self.extents[name]:
+            self._check_dimension(name)
+            if not 1 <= size <= self.dims[name]:
                 raise InputError(
-                    f"tile size {name}={size} is outside 1..{self.extents[name]}", where=self.op.name
+                    f"tile size {name}={size} is outside 1..{self.dims[name]}", where=self.op.name
                 )
-        sizes = {name: wanted.get(name, extent) for name, extent in self.extents.items()}
-        tiling = self.build(sizes)
-        if tiling is None or tiling.l1_bytes > available_bytes:
-            raise self.does_not_fit(tiling, available_bytes)
+        tiling = self.build(wanted, order)
+        if tiling.l1_bytes > available_bytes:
+            raise does_not_fit(self, tiling, available_bytes)
         return tiling
-
-    def fitting(self, available_bytes: int, keep: int = 8) -> list[Tiling]:
-        """Up to `keep` tilings that fit `available_bytes` of L1, fewest tiles first.
-
-        The search stops once a candidate has more than twice the tiles of the first that fits. Raises
-        `DoesNotFitError` if even the smallest tile is too large.
-        """
-        found: list[Tiling] = []
-        for sizes in candidate_sizes(self.extents):
-            tiles = prod(-(-extent // sizes[name]) for name, extent in self.extents.items())
-            if found and (len(found) >= keep or tiles > 2 * len(found[0].tiles)):
-                break
-            tiling = self.build(sizes, available_bytes)
-            if tiling is not None:
-                found.append(tiling)
-        if not found:
-            raise self.does_not_fit(self.build(dict.fromkeys(self.extents, 1)), available_bytes)
-        return found
-
-    def does_not_fit(self, tiling: Tiling | None, available_bytes: int) -> DoesNotFitError:
-        """The report for a tiling (the smallest possible one, or the one asked for) that exceeds L1."""
-        buffers = tiling.buffers if tiling is not None else ()
-        required_bytes = tiling.l1_bytes if tiling is not None else 0
-        levers = [f"--l1 at least {-(-(required_bytes - available_bytes) // 1024)} KiB larger"]
-        single_bytes = sum(buffer.slot_bytes for buffer in buffers)
-        if self.buffer_depth > 1 and single_bytes <= available_bytes:
-            levers.append(f"--buffering single (needs {single_bytes} B)")
-        sizes = ", ".join(f"{name}={size}" for name, size in (tiling.sizes if tiling else ()))
-        return DoesNotFitError(
-            "l1",
-            required_bytes,
-            available_bytes,
-            where=f"{self.op.name}, tile {sizes or 'whole'}, buffer depth {self.buffer_depth}",
-            contributors=tuple(
-                Contributor(
-                    f"{self.op.roles.get(buffer.name, buffer.name)} "
-                    f"({buffer.role}, {buffer.slots} x {buffer.slot_bytes} B)",
-                    buffer.size_bytes,
-                )
-                for buffer in buffers
-            ),
-            cure=" or ".join(levers),
-        )
-
-
-def _grow(sizes: dict[tuple[str, str], int], key: tuple[str, str], size_bytes: int) -> None:
-    sizes[key] = max(sizes.get(key, 0), size_bytes)

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 
 from arch.program import Command
 from trainlib.steps import Region
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """What one transfer moves: a box of a tensor, and the address of its buffer in L1 (C-contiguous).
+
+    A `flat` box is of the tensor as one line of all its elements.
+    """
+
+    tensor: str
+    region: Region
+    l1_address: int
+    flat: bool = False
 
 
 def commands_for(

@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.memory_plan import Allocation, Request, check_no_overlap, first_fit
+from arch.program import DmaStart, Program
+from arch.soc_config import load_soc, with_options
+from configs.errors import InputError
+from configs.model_file import load_model
+from pulptrain.session import prepare
+from pulptrain.settings import Settings
+from scheduler.allocation import (
+    Allocation,
+    OverlapError,
+    PlanError,
+    Request,
+    align,
+    check_no_overlap,
+    lower_bound_bytes,
+    peak_bytes,
+)
+from scheduler.executor import Executor
+from scheduler.memory_plan import plan_memory
+from scheduler.optimal_placement import place_optimal, solver_installed
+from scheduler.placement import ORDERS, best_fit, first_fit, place
+from scheduler.plan_options import PlanOptions
+from trainlib.training import build_training_graph
 
 
 def test_buffers_that_never_live_together_share_an_address() -> None:
@@ -24,21 +47,217 @@ def test_addresses_are_whole_words() -> None:
     assert plan["b"].address == 12
 
 
-def test_the_checker_sees_an_overlap() -> None:
+def test_best_fit_takes_the_tightest_gap_where_first_fit_takes_the_lowest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Placed by name, a to d lie one after the other; at op 1 there are holes of 24 B at 0 and of 16 B at 32.
+    monkeypatch.setitem(ORDERS, "name", lambda item: (item.name,))  # type: ignore[arg-type]
+    wanted = [
+        Request("a", 24, 0, 0),
+        Request("b", 8, 0, 1),
+        Request("c", 16, 0, 0),
+        Request("d", 8, 0, 1),
+        Request("e", 16, 1, 1),
+    ]
+    assert first_fit(wanted, "l2", "name")["e"].address == 0
+    assert best_fit(wanted, "l2", "name")["e"].address == 32
+
+
+def test_the_checker_sees_an_overlap_and_names_both() -> None:
     one = Allocation("a", "l1", 0, 8, 0, 1)
-    with pytest.raises(ValueError, match="overlap"):
+    with pytest.raises(OverlapError, match=r"overlap: .*a .*0 to 8.* and b .*4 to 12") as raised:
         check_no_overlap([one, Allocation("b", "l1", 4, 8, 1, 1)])
+    assert raised.value.exit_code == 2
     check_no_overlap([one, Allocation("b", "l1", 4, 8, 2, 2), Allocation("c", "l2", 0, 8, 0, 1)])
 
 
-requests = st.lists(st.tuples(st.integers(1, 64), st.integers(0, 9), st.integers(0, 9)), max_size=25)
+requests = st.lists(
+    st.tuples(st.integers(1, 64), st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=25
+).map(lambda drawn: [Request(f"t{i}", size, min(a, b), max(a, b)) for i, (size, a, b) in enumerate(drawn)])
+allocations = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(1, 12), st.integers(0, 9), st.integers(0, 9)), max_size=12
+).map(
+    lambda drawn: [
+        Allocation(f"t{i}", "l2", place, size, min(a, b), max(a, b))
+        for i, (place, size, a, b) in enumerate(drawn)
+    ]
+)
 
 
+@settings(derandomize=True)
+@given(allocations)
+def test_the_sweep_agrees_with_comparing_every_pair(items: list[Allocation]) -> None:
+    def clash(one: Allocation, other: Allocation) -> bool:
+        together = one.first_op <= other.last_op and other.first_op <= one.last_op
+        return together and one.address < other.end_address and other.address < one.end_address
+
+    pairs = [(a, b) for i, a in enumerate(items) for b in items[i + 1 :]]
+    if any(clash(*pair) for pair in pairs):
+        with pytest.raises(OverlapError):
+            check_no_overlap(items)
+    else:
+        check_no_overlap(items)
+
+
+@settings(derandomize=True)
 @given(requests)
-def test_first_fit_never_overlaps_and_never_exceeds_the_sum(drawn: list[tuple[int, int, int]]) -> None:
-    wanted = [Request(f"t{i}", size, min(a, b), max(a, b)) for i, (size, a, b) in enumerate(drawn)]
-    plan = first_fit(wanted, "l2")
-    check_no_overlap(plan.values())
-    assert len(plan) == len(wanted)
-    words = sum(-(-request.size_bytes // 4) * 4 for request in wanted)
-    assert max((item.end_address for item in plan.values()), default=0) <= words
+def test_placement_is_valid_and_lies_between_its_bounds(wanted: list[Request]) -> None:
+    """No plan is below the bytes live at the same time, none above their sum, the best order counts."""
+    bound = max(
+        sum(align(item.size_bytes) for item in wanted if item.first_op <= op <= item.last_op)
+        for op in range(10)
+    )
+    assert lower_bound_bytes(wanted) == bound
+    for strategy, fit in (("first-fit", first_fit), ("best-fit", best_fit)):
+        peaks = []
+        for order in ORDERS:
+            tried = fit(wanted, "l2", order)
+            check_no_overlap(tried.values())
+            assert {name: item.size_bytes for name, item in tried.items()} == {
+                item.name: item.size_bytes for item in wanted
+            }
+            peaks.append(peak_bytes(tried.values()))
+        best = place(wanted, "l2", strategy)
+        check_no_overlap(best.values())
+        assert peak_bytes(best.values()) <= max(peaks)
+        assert align(peak_bytes(best.values())) == align(min(peaks))
+        assert bound <= align(min(peaks)) <= sum(align(item.size_bytes) for item in wanted)
+
+
+@pytest.mark.skipif(not solver_installed(), reason="OR-tools is an extra")
+@settings(derandomize=True, deadline=None, max_examples=30)
+@given(requests)
+def test_the_optimal_plan_is_valid_and_never_worse(wanted: list[Request]) -> None:
+    found, notes = place_optimal(wanted, "l2")
+    check_no_overlap(found.values())
+    assert {item.name for item in found.values()} == {item.name for item in wanted}
+    heuristic = min(
+        peak_bytes(place(wanted, "l2", strategy).values()) for strategy in ("first-fit", "best-fit")
+    )
+    assert lower_bound_bytes(wanted) <= align(peak_bytes(found.values())) <= align(heuristic)
+    again, _ = place_optimal(wanted, "l2")
+    assert again == found
+    assert notes == ()  # so few requests are always decided
+
+
+HOLE = [
+    Request(f"t{number}", *drawn)
+    for number, drawn in enumerate(
+        [(12, 0, 3), (16, 3, 4), (12, 2, 3), (20, 1, 4), (8, 1, 2), (12, 0, 4), (20, 4, 5), (4, 1, 2)]
+    )
+]
+"""Eight requests (bytes, first op, last op) of which every order of both heuristics leaves a hole."""
+
+
+def test_the_solver_finds_what_no_order_finds() -> None:
+    pytest.importorskip("ortools")
+    for strategy in ("first-fit", "best-fit"):
+        assert peak_bytes(place(HOLE, "l2", strategy).values()) == 80
+    found, notes = place_optimal(HOLE, "l2")
+    assert notes == ()
+    assert peak_bytes(found.values()) == lower_bound_bytes(HOLE) == 72
+
+
+def test_without_the_solver_the_better_heuristic_plan_is_taken_and_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("scheduler.optimal_placement.solver_installed", lambda: False)
+    found, notes = place_optimal(HOLE, "l2")
+    check_no_overlap(found.values())
+    assert peak_bytes(found.values()) == 80
+    assert "pulptrain[solver]" in notes[0]
+
+
+def test_every_tensor_has_a_level_an_address_and_its_whole_life() -> None:
+    graph = build_training_graph(load_model("digits-cnn"))
+    plan = plan_memory(graph, load_soc())
+    after = len(graph.ops)
+    for name in graph.tensors:
+        home = plan.home(name)
+        users = [number for number, op in enumerate(graph.ops) if name in (*op.inputs, *op.outputs)]
+        assert home.level == "l2"
+        assert all(home.first_op <= number <= home.last_op for number in users)
+    for name in graph.weights:
+        assert (plan.home(name).first_op, plan.home(name).last_op) == (0, after)
+    # The updated weight is the weight: same bytes, directed alias.
+    for weight, updated in graph.updates.items():
+        assert plan.home(updated) == plan.home(weight)
+        assert plan.owners[updated] == weight
+    # An activation the backward pass reads again lives from its FW to that step.
+    ops = [op.name for op in graph.ops]
+    relu1 = plan.home("relu1.out")
+    assert (ops[relu1.first_op], ops[relu1.last_op], relu1.kind) == ("relu1.FW", "conv2.WG", "kept")
+
+
+def test_an_elementwise_step_writes_over_an_input_that_ends_there() -> None:
+    """relu1.IG reads dy for the last time and makes dx of the same shape: dx takes the bytes of dy."""
+    graph = build_training_graph(load_model("digits-cnn"))
+    plan = plan_memory(graph, load_soc())
+    op = next(op for op in graph.ops if op.name == "relu1.IG")
+    assert plan.in_place[op["dx"]] == plan.owners[op["dy"]]
+    assert plan.home(op["dx"]) == plan.home(op["dy"])
+    # relu1.FW must not: its input is read again by relu1.IG.
+    forward = next(op for op in graph.ops if op.name == "relu1.FW")
+    assert plan.home(forward["y"]) != plan.home(forward["x"])
+    apart = plan_memory(graph, load_soc(), PlanOptions(in_place=False))
+    assert apart.in_place == {}
+    assert apart.lower_bound_bytes["l2"] >= plan.lower_bound_bytes["l2"]
+
+
+def test_a_broken_plan_is_refused_before_anything_runs() -> None:
+    prepared = prepare("digits-cnn", Settings())
+    schedule = prepared.schedule
+    weight, grad = schedule.plan.home("fc.weight"), schedule.plan.home("fc.weight.grad")
+    moved = tuple(
+        replace(item, address=weight.address + 4) if item == grad else item
+        for item in schedule.plan.allocations
+    )
+    broken = replace(schedule, plan=replace(schedule.plan, allocations=moved))
+    with pytest.raises(OverlapError, match=r"overlap.*fc\.weight.*fc\.weight"):
+        Executor(broken, prepared.timing, prepared.pricer)
+
+
+def test_a_program_that_leaves_its_plan_is_refused() -> None:
+    prepared = prepare("digits-cnn", Settings())
+    schedule = prepared.schedule
+    actions = list(schedule.program.actions)
+    number, start = next((n, a) for n, a in enumerate(actions) if isinstance(a, DmaStart))
+    stray = replace(start.commands[0], external_address=prepared.schedule.peak_bytes["l2"])
+    actions[number] = replace(start, commands=(stray, *start.commands[1:]))
+    broken = replace(schedule, program=Program(schedule.program.name, tuple(actions)))
+    with pytest.raises(PlanError, match=r"l2 bytes .*no buffer of the memory plan lives during conv1\.FW"):
+        Executor(broken, prepared.timing, prepared.pricer)
+    # One buffer shortened by an op: the program reads it after its life.
+    early = tuple(
+        replace(item, last_op=item.last_op - 1) if item.name == "relu1.out" else item
+        for item in schedule.plan.allocations
+    )
+    shortened = replace(schedule, plan=replace(schedule.plan, allocations=early))
+    with pytest.raises(PlanError, match=r"conv2\.WG"):
+        Executor(shortened, prepared.timing, prepared.pricer)
+
+
+def test_an_address_outside_the_memory_is_refused() -> None:
+    plan = plan_memory(build_training_graph(load_model("digits-cnn")), load_soc())
+    outside = replace(plan, capacity_bytes={**plan.capacity_bytes, "l2": plan.peak_bytes["l2"] - 1})
+    with pytest.raises(PlanError, match="memory plan, l2"):
+        outside.check()
+
+
+def test_unknown_tensors_are_refused() -> None:
+    graph = build_training_graph(load_model("digits-cnn"))
+    with pytest.raises(InputError, match=r"fc\.weight"):
+        plan_memory(graph, load_soc(), PlanOptions(homes={"fc.weigth": "l3"}))
+
+
+def test_placement_strategies_agree_on_what_lives_when() -> None:
+    graph = build_training_graph(load_model("resnet8"))
+    timing = with_options(load_soc(), l2="4MiB")
+    peaks = {}
+    for strategy in ("first-fit", "best-fit"):
+        plan = plan_memory(graph, timing, PlanOptions(strategy))
+        peaks[strategy] = plan.peak_bytes["l2"]
+        assert plan.lower_bound_bytes["l2"] <= plan.peak_bytes["l2"]
+    if solver_installed():
+        best = plan_memory(graph, timing, PlanOptions("optimal"))
+        assert best.peak_bytes["l2"] <= min(peaks.values())

@@ -51,7 +51,7 @@ def soc_page() -> str:
 def _overview(presets: Iterable[dict[str, ParameterTree]]) -> str:
     titles = (
         *("preset", "cores", "FPUs", "div/sqrt", "L1", "banks", "L2", "L3"),
-        *("cluster / SoC / peripheral MHz", *(f"assumed ({profile})" for profile in PROFILES)),
+        *("cluster / SoC / peripheral MHz", "codegen", *(f"assumed ({profile})" for profile in PROFILES)),
     )
     rows = []
     for trees in presets:
@@ -69,6 +69,7 @@ def _overview(presets: Iterable[dict[str, ParameterTree]]) -> str:
                 size_text(soc.l2.size_bytes),
                 size_text(soc.l3.size_bytes),
                 " / ".join(f"{hertz / 1e6:g}" for hertz in clocks),
+                f"`{tree.codegen}`",
                 *(f"{len(trees[profile].assumed)} of {len(tree)}" for profile in PROFILES),
             )
         )

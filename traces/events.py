@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 STALLS = (
     "load_use",
@@ -43,8 +43,7 @@ class Work:
 NO_WORK = Work()
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(NamedTuple):
     """One interval [start_cycles, end_cycles) on one track, in cluster clock cycles.
 
     `track` is the hierarchical name of a module (``soc.cluster.core3``) or of one of its ports or channels.

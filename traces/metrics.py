@@ -149,13 +149,17 @@ def check_tracks(slices: Iterable[Slice], makespan_cycles: int) -> None:
     """Raise TraceError unless no track has overlapping slices and busy + stalls = makespan on every core."""
     previous: Slice | None = None
     accounted: dict[str, int] = {}
-    for event in sorted_slices(slices):
+    ordered = sorted_slices(slices)
+    on_cores = {track for track in {event.track for event in ordered} if track_name(track).family == CORE}
+    for event in ordered:
         _check_overlap(previous, event)
         previous = event
-        if track_name(event.track).family != CORE:
+        if event.track not in on_cores:
             continue
         _check_core_slice(event, makespan_cycles)
-        lost_cycles = sum(cycles for _, cycles in slice_parts(event) if cycles)
+        lost_cycles = event.duration_cycles
+        if event.kind == COMPUTE:
+            lost_cycles = sum(cycles for _, cycles in slice_parts(event))
         accounted[event.track] = accounted.get(event.track, 0) + lost_cycles
     for track, cycles in accounted.items():
         if cycles != makespan_cycles:
@@ -174,13 +178,14 @@ def slice_parts(event: Slice) -> tuple[tuple[str, int], ...]:
     """Cycles of a slice on a core by word: busy and inner stalls of a compute slice, or its stall word."""
     if event.kind != COMPUTE:
         return ((event.kind, event.duration_cycles),)
-    if event.busy_cycles < 0:
+    busy_cycles = event.busy_cycles
+    if busy_cycles < 0:
         raise TraceError(
             f"compute slice at cycle {event.start_cycles} lasts {event.duration_cycles} cycles, "
-            f"its stalls {event.duration_cycles - event.busy_cycles}",
+            f"its stalls {event.duration_cycles - busy_cycles}",
             where=event.track,
         )
-    return ((BUSY, event.busy_cycles), *event.stalls)
+    return ((BUSY, busy_cycles), *event.stalls)
 
 
 def _check_overlap(previous: Slice | None, event: Slice) -> None:
@@ -196,8 +201,8 @@ def _check_overlap(previous: Slice | None, event: Slice) -> None:
 
 def _check_core_slice(event: Slice, makespan_cycles: int) -> None:
     words = {word for word, _ in event.stalls} if event.kind == COMPUTE else {event.kind}
-    unknown = sorted(words - _STALLS)
-    if unknown:
+    if not words <= _STALLS:
+        unknown = sorted(words - _STALLS)
         raise TraceError(f"{unknown[0]!r} is not a word for lost time", where=event.track)
     if event.end_cycles > makespan_cycles:
         raise TraceError(
@@ -210,6 +215,10 @@ def _core_metrics(name: str, run: Iterable[Slice]) -> CoreMetrics:
     cycles: dict[str, int] = {}
     instructions = 0
     for event in run:
+        kind = event.kind
+        if kind != COMPUTE:
+            cycles[kind] = cycles.get(kind, 0) + event.end_cycles - event.start_cycles
+            continue
         instructions += event.instructions
         for word, count in slice_parts(event):
             cycles[word] = cycles.get(word, 0) + count
@@ -239,7 +248,10 @@ def _owners(master: Sequence[Slice]) -> list[_Owned]:
         nonlocal time_cycles
         if until_cycles > time_cycles:
             label = op_label(current.op, current.step)
-            owned.append(_Owned(time_cycles, until_cycles, label, current.step))
+            start_cycles = time_cycles
+            if owned and owned[-1].end_cycles == start_cycles and owned[-1].op == label:
+                start_cycles = owned.pop().start_cycles
+            owned.append(_Owned(start_cycles, until_cycles, label, current.step))
             time_cycles = until_cycles
 
     for event in master[named[0] : named[-1] + 1]:

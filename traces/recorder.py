@@ -31,6 +31,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self._slices: list[Slice] = []
+        self._ordered: SortedSlices | None = None
         self._samples: dict[tuple[str, str, int], int] = {}
 
     def slice(self, event: Slice) -> None:
@@ -43,15 +44,18 @@ class Recorder:
         if event.kind in _STALLS and event.duration_cycles == 0:
             return
         self._slices.append(event)
+        self._ordered = None
 
     def counter(self, track: str, name: str, time_cycles: int, value: int) -> None:
         """Keep the value of a counter; within one cycle the last value counts."""
         self._samples[track, name, time_cycles] = value
 
     @property
-    def slices(self) -> tuple[Slice, ...]:
+    def slices(self) -> SortedSlices:
         """All slices, in the fixed order."""
-        return tuple(sorted_slices(self._slices))
+        if self._ordered is None:
+            self._ordered = sorted_slices(self._slices)
+        return self._ordered
 
     @property
     def counters(self) -> tuple[CounterSample, ...]:
@@ -65,8 +69,16 @@ class Recorder:
     # No __len__: an empty recorder would be falsy, and `tracer or NullTracer()` would drop it.
 
 
-def sorted_slices(slices: Iterable[Slice]) -> list[Slice]:
+class SortedSlices(tuple[Slice, ...]):
+    """Slices that `sorted_slices` has brought into order, so that nobody has to do it again."""
+
+    __slots__ = ()
+
+
+def sorted_slices(slices: Iterable[Slice]) -> SortedSlices:
     """Slices by track (DMA, cores, rest), then start, end and content, so that equal runs are equal files."""
+    if isinstance(slices, SortedSlices):
+        return slices
     order: dict[str, tuple[int, int, int, str]] = {}
 
     def key(event: Slice) -> tuple[object, ...]:
@@ -86,7 +98,7 @@ def sorted_slices(slices: Iterable[Slice]) -> list[Slice]:
             event.bytes,
         )
 
-    return sorted(slices, key=key)
+    return SortedSlices(sorted(slices, key=key))
 
 
 def transfer_direction(event: Slice) -> str:

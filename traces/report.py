@@ -99,6 +99,15 @@ def ops_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
+def _code_caches(summary: Mapping[str, Any]) -> str:
+    """What kernels waited for their code, unless the caches were taken as warm."""
+    state = summary.get("icache", "warm")
+    if state == "warm":
+        return ""
+    cycles = sum(op["stalls"].get("icache", 0) for op in summary["ops"]) // core_count(summary)
+    return f", instruction caches {state}: {cycles:,} cycles a core waiting for code"
+
+
 def total_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The totals as (name, text): time, throughput, memory, loss, and the check of the numbers."""
     cycles, seconds = summary["cycles"], summary["seconds"]
@@ -116,7 +125,7 @@ def total_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
             "peak memory",
             ", ".join(f"{level.upper()} {_kib(size)} KiB" for level, size in peak.items() if size),
         ),
-        ("machine", f"{summary['soc']}, timing {summary['timing']}"),
+        ("machine", f"{summary['soc']}, timing {summary['timing']}{_code_caches(summary)}"),
     ]
     if summary["loss"] is not None:
         lines.append(("loss", f"{summary['loss']:.6f}"))
@@ -124,6 +133,9 @@ def total_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     training = summary.get("training")
     if training and training["iterations"] > 1:
         lines.append(("training", training_line(training)))
+    estimated = summary.get("estimated_kernels", ())
+    if estimated:
+        lines.append(("estimated", f"kernels never measured with this codegen: {', '.join(estimated)}"))
     lines.extend(("note", note) for note in summary.get("notes", ()))
     return lines
 

@@ -1,0 +1,357 @@
+"""Which tiling an op gets: a short list by what it moves, then the best of the list, kernels priced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arch.pricing import Pricer
+from arch.timing import SocTiming
+from configs.errors import DoesNotFitError, InputError
+from scheduler.candidates import Candidates, Counts, enumerate_tilings
+from scheduler.dma_cost import DmaCost
+from scheduler.estimate import TileCost, estimate_cycles
+from scheduler.in_place import NotInPlace, allowed, no_room, refusal
+from scheduler.l1_report import does_not_fit
+from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
+from scheduler.tiling import Tiler, Tiling
+
+PRICED = 6
+"""Tilings whose kernels are priced, by what they move; as many as a third of it more by number of tiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The tiling taken, what was considered, and the estimate it won by."""
+
+    kernel: str
+    tiling: Tiling
+    counts: Counts | None = None
+    """None where the user fixed the tile."""
+    estimated_cycles: int = 0
+    note: str = ""
+    """What the user should know about it."""
+
+
+def overhead_cycles(candidates: Candidates, dma: DmaCost) -> NDArray[np.float64]:
+    """Per candidate: cycles of the DMA engines and of the master around them, forks, additions of sums.
+
+    The kernels themselves are left out: they do much the same work in all candidates. So do resident tensors.
+    """
+    loads = candidates.loads
+    timing = dma.timing
+    total = np.zeros(len(candidates))
+    unit = timing.event_unit
+    fork_cycles = unit.fork_master_cycles + unit.join_cycles
+    total += candidates.tiles * float(fork_cycles)
+    for column, (role, name) in enumerate(loads.keys):
+        to_l1 = role == "in"
+        if candidates.footprint.tensors[role, name] in candidates.tiler.resident:
+            continue  # what still moves of it is the same however the op is cut
+        lines = loads.lines[:, column]
+        commands = loads.commands[:, column]
+        line_bytes = np.maximum(1, np.rint(loads.box_bytes[:, column] / lines)).astype(np.int64)
+        engine = _by_line(dma, line_bytes, lines, to_l1=to_l1)
+        pieces = loads.pieces[:, column]
+        master = (
+            np.where(
+                lines > 1,
+                dma.master_cycles(boxed=True, commands=1) + (pieces - 1) * timing.dma.transfer_code_2d_cycles,
+                dma.master_cycles(boxed=False, commands=1)
+                + (pieces - 1) * timing.dma.transfer_code_1d_cycles,
+            )
+            + (commands - 1) * timing.dma.program_next_cycles
+        )
+        total += loads.boxes[:, column] * (engine + master)
+        if not to_l1:
+            total += loads.reloads[:, column] * (engine + master)
+            # An addition loads two words and stores one per element, the elements shared by the cores.
+            words = loads.box_bytes[:, column] / timing.l1.word_bytes
+            total += loads.additions[:, column] * (fork_cycles + 4 * words / timing.cores)
+    return total
+
+
+def _by_line(
+    dma: DmaCost, line_bytes: NDArray[np.int64], lines: NDArray[np.int64], *, to_l1: bool
+) -> NDArray[np.float64]:
+    lengths, inverse = np.unique(line_bytes, return_inverse=True)
+    first = np.array([dma.engine_cycles(int(length), 1, to_l1=to_l1) for length in lengths])
+    further = np.array([dma.line_cycles(int(length), to_l1=to_l1) for length in lengths])
+    inverse = inverse.reshape(-1)
+    return np.asarray(first[inverse] + (lines - 1) * further[inverse])
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """Candidates of an op on all of L1, their cost but for kernels, which of them use residents in place."""
+
+    candidates: Candidates
+    overhead: NDArray[np.float64]
+    usable: NDArray[np.bool_] | NotInPlace
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What was found so far, in one schedule or in several of one graph that differ in what is resident.
+
+    `choices` are by what makes two ops alike, `ranked` by op, names of what it finds resident, and depths.
+    """
+
+    choices: dict[object, Choice] = field(default_factory=dict)
+    ranked: dict[object, _Ranked] = field(default_factory=dict)
+
+
+def choose(
+    tiler: Tiler,
+    timing: SocTiming,
+    pricer: Pricer,
+    options: ScheduleOptions,
+    dma: DmaCost,
+    known: Known | None = None,
+    available_bytes: int | None = None,
+) -> Choice | NotInPlace:
+    """What the options fix for this op, else the whole op if they ask for no tiles, else the best tiling.
+
+    An op that is like one in `known` is cut like it. `available_bytes` is what resident tensors leave of L1.
+    The tiling is that of `choose_tiling` on all of L1 without resident tensors where it fits beside them and
+    uses them in place, unless another one has fewer estimated cycles then. Raises `DoesNotFitError`, and
+    `InputError` for dimensions, sizes and operands the op has not.
+    """
+    if options.buffer_depth == BEST_DEPTH:
+        return _of_best_depth(tiler, timing, pricer, options, dma, known or Known(), available_bytes)
+    usable_bytes = timing.l1_usable_bytes
+    limit_bytes = usable_bytes if available_bytes is None else available_bytes
+    wanted = options.tile_sizes.get(tiler.op.name)
+    order = options.loop_orders.get(tiler.op.name)
+    choice: Choice | NotInPlace
+    if wanted is not None or order is not None:
+        choice = Choice(tiler.choice.kernel, tiler.fixed(wanted or {}, limit_bytes, order))
+    elif options.buffer_depth == WHOLE_OPS:
+        choice = Choice(tiler.choice.kernel, whole_op(tiler, limit_bytes))
+    else:
+        choice = _Chooser(timing, pricer, dma, known or Known()).choose(tiler, limit_bytes)
+    if isinstance(choice, NotInPlace):
+        return choice
+    _check_buffer_names(tiler, choice.tiling, options)
+    return refusal(choice.tiling, tiler.resident) or choice
+
+
+def _of_best_depth(
+    tiler: Tiler,
+    timing: SocTiming,
+    pricer: Pricer,
+    options: ScheduleOptions,
+    dma: DmaCost,
+    known: Known,
+    available_bytes: int | None,
+) -> Choice | NotInPlace:
+    """The choice with double or single buffers, by estimate; double for a tile that is fixed and fits."""
+    found: list[Choice | NotInPlace] = []
+    for depth in (2, 1):
+        own = replace(options, buffer_depth=depth)
+        try:
+            found.append(choose(tiler.with_depth(depth), timing, pricer, own, dma, known, available_bytes))
+        except DoesNotFitError:
+            if depth == 1 and not found:
+                raise
+    choices = [item for item in found if isinstance(item, Choice)]
+    return min(choices, key=lambda choice: choice.estimated_cycles) if choices else found[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chooser:
+    """Chooses tilings and remembers them."""
+
+    timing: SocTiming
+    pricer: Pricer
+    dma: DmaCost
+    known: Known
+
+    def choose(self, tiler: Tiler, limit_bytes: int) -> Choice | NotInPlace:
+        """The tiling of an op beside what is resident."""
+        usable_bytes = self.timing.l1_usable_bytes
+        if not tiler.resident and limit_bytes == usable_bytes:
+            return self._best(tiler, usable_bytes, _kind(tiler))
+        period_bytes = self.timing.l1.banks * self.timing.l1.word_bytes
+        like = _kind(tiler), limit_bytes, _places(tiler, period_bytes)
+        if like in self.known.choices:
+            return _again(self.known.choices[like], tiler)
+        usual = self._usual(tiler, limit_bytes)
+        if usual is not None and (not tiler.resident or len(usual.tiling.tiles) == 1):
+            return usual
+        try:
+            other = self._best(tiler, limit_bytes, like)
+        except DoesNotFitError:
+            if usual is None:
+                raise
+            return usual
+        if usual is None or (isinstance(other, Choice) and other.estimated_cycles < usual.estimated_cycles):
+            return other
+        self.known.choices[like] = usual
+        return usual
+
+    def _usual(self, tiler: Tiler, limit_bytes: int) -> Choice | None:
+        """What is best with nothing resident, if it fits and uses what is resident in place."""
+        plain = tiler.without_residents()
+        try:
+            best = self._best(plain, self.timing.l1_usable_bytes, _kind(plain))
+        except DoesNotFitError:
+            return None
+        assert isinstance(best, Choice)
+        tiling = tiler.build(dict(best.tiling.sizes), best.tiling.order)
+        if tiling.l1_bytes > limit_bytes or refusal(tiling, tiler.resident) is not None:
+            return None
+        cycles = best.estimated_cycles
+        if tiler.resident:
+            cost = TileCost(self.timing, self.pricer, tiler.tensors, self.dma)
+            cycles = estimate_cycles(tiling, cost, tiler)
+        return replace(best, tiling=tiling, estimated_cycles=cycles)
+
+    def _best(self, tiler: Tiler, limit_bytes: int, like: object) -> Choice | NotInPlace:
+        if like in self.known.choices:
+            return _again(self.known.choices[like], tiler)
+        key = tiler.op.name, tuple(tiler.resident), repr(tiler.depths)
+        if key not in self.known.ranked:
+            self.known.ranked[key] = _ranked(tiler, self.timing.l1_usable_bytes, self.dma)
+        ranked = self.known.ranked[key]
+        found = _best_tiling(tiler, ranked, limit_bytes, self.timing, self.pricer, self.dma)
+        if isinstance(found, Choice):
+            self.known.choices[like] = found
+        return found
+
+
+def _again(choice: Choice, tiler: Tiler) -> Choice:
+    """A choice made for an op that is alike."""
+    tiling = tiler.build(dict(choice.tiling.sizes), choice.tiling.order)
+    return replace(choice, tiling=tiling, note=choice.note.replace(choice.tiling.op, tiling.op, 1))
+
+
+def _places(tiler: Tiler, period_bytes: int) -> object:
+    """What ops must have in common to find their resident tensors alike, bank by bank."""
+    names = (*tiler.op.inputs, *tiler.op.outputs)
+    return tuple(
+        (names.index(name), names.index(_first(tiler, item.storage)), item.address % period_bytes,
+         item.loads, item.rest, item.stores)
+        for name, item in tiler.resident.items()
+    )  # fmt: skip
+
+
+def _first(tiler: Tiler, storage: str) -> str:
+    """The first of an op's tensors that lies in a storage."""
+    return next(name for name, item in tiler.resident.items() if item.storage == storage)
+
+
+def _kind(tiler: Tiler) -> object:
+    """Equal for ops that differ in nothing but the names of layer and tensors."""
+    op = tiler.op
+    names = (*op.inputs, *op.outputs)
+    tensors = tuple((t.shape, t.dtype, t.layout) for t in (tiler.tensors[name] for name in names))
+    same = tuple(names.index(name) for name in names)
+    described = replace(op, name="", layer="", inputs=(), outputs=())
+    return repr((described, tensors, same, tiler.choice, tiler.depths))
+
+
+def _check_buffer_names(tiler: Tiler, tiling: Tiling, options: ScheduleOptions) -> None:
+    known = {buffer.name for buffer in tiling.buffers if buffer.role != "scratch"}
+    for name in options.buffers.get(tiler.op.name, {}):
+        if name not in known:
+            raise InputError(
+                f"{tiler.op.name} has no operand {name!r} to buffer",
+                where="--buffering",
+                cure=f"one of {', '.join(sorted(known))}",
+            )
+
+
+def choose_tiling(
+    tiler: Tiler, available_bytes: int, timing: SocTiming, pricer: Pricer, dma: DmaCost | None = None
+) -> Choice:
+    """The tiling with the fewest estimated cycles of a short list of those that fit.
+
+    On the list are those with the least overhead (`overhead_cycles`) and those with the fewest tiles; sums
+    are cut in some of them if that is cheaper, in all of them if nothing fits otherwise. Raises
+    `DoesNotFitError` if even the smallest tile is too large.
+    """
+    dma = dma or DmaCost(timing)
+    ranked = _ranked(tiler, available_bytes, dma)
+    choice = _best_tiling(tiler, ranked, available_bytes, timing, pricer, dma)
+    assert isinstance(choice, Choice), "a tiler with resident tensors"
+    return choice
+
+
+def _ranked(tiler: Tiler, available_bytes: int, dma: DmaCost) -> _Ranked:
+    candidates = enumerate_tilings(tiler, available_bytes)
+    usable = allowed(candidates) if tiler.resident else np.ones(len(candidates), np.bool_)
+    return _Ranked(candidates, overhead_cycles(candidates, dma), usable)
+
+
+def _best_tiling(
+    tiler: Tiler, ranked: _Ranked, available_bytes: int, timing: SocTiming, pricer: Pricer, dma: DmaCost
+) -> Choice | NotInPlace:
+    """`choose_tiling` of those that use resident tensors in place."""
+    candidates = replace(ranked.candidates, tiler=tiler)
+    fitting = candidates.l1_bytes <= available_bytes
+    if not fitting.any():
+        raise smallest_does_not_fit(tiler, available_bytes)
+    if isinstance(ranked.usable, NotInPlace):
+        return ranked.usable
+    usable = ranked.usable & fitting
+    if not usable.any():
+        return NotInPlace(next(iter(tiler.resident.values())).storage, no_room(tiler.op.name))
+    cost = TileCost(timing, pricer, tiler.tensors, dma)
+    best: tuple[int, int, int] | None = None
+    chosen: Tiling | None = None
+    refused: NotInPlace | None = None
+    for index in _short_list(candidates, ranked.overhead, usable):
+        tiling = candidates.tiling(index)
+        if tiling.l1_bytes > available_bytes:
+            continue
+        why = refusal(tiling, tiler.resident)
+        if why is not None:
+            refused = why
+            continue
+        estimated = estimate_cycles(tiling, cost, tiler)
+        key = estimated, len(tiling.tiles), index
+        if best is None or key < best:
+            best, chosen = key, tiling
+    if best is None or chosen is None:
+        if refused is not None:
+            return refused
+        raise smallest_does_not_fit(tiler, available_bytes)
+    return Choice(tiler.choice.kernel, chosen, candidates.counts, best[0], _note(tiler, chosen, candidates))
+
+
+def _note(tiler: Tiler, chosen: Tiling, candidates: Candidates) -> str:
+    fewest, single = int(candidates.tiles[0]), candidates.fewest_tiles_single
+    if not 0 < single < fewest:
+        return ""
+    return (
+        f"{tiler.op.name}: tiles shrank to hold {tiler.buffer_depth} buffers per operand in L1: "
+        f"{len(chosen.tiles)} tiles, where {single} would fit with single buffering"
+    )
+
+
+def _short_list(
+    candidates: Candidates, overhead: NDArray[np.float64], usable: NDArray[np.bool_]
+) -> list[int]:
+    """The candidates to price of the `usable` ones, best overhead first."""
+    numbers = np.flatnonzero(usable)
+    rank = numbers[np.lexsort((numbers, overhead[numbers]))]
+    fewest = numbers[: -(-PRICED // 3)].tolist()
+    listed = [*rank[:PRICED].tolist(), *fewest]
+    uncut = rank[~candidates.sums_cut[rank]]
+    return list(dict.fromkeys([*listed, *uncut[: PRICED // 2].tolist()]))
+
+
+def smallest_does_not_fit(tiler: Tiler, available_bytes: int) -> DoesNotFitError:
+    """The report for the smallest possible tile."""
+    return does_not_fit(tiler, tiler.build(dict.fromkeys(tiler.dims, 1)), available_bytes)
+
+
+def whole_op(tiler: Tiler, available_bytes: int) -> Tiling:
+    """The op in one tile, everything it needs in L1 at once. Raises `DoesNotFitError`."""
+    tiling = tiler.build({})
+    if tiling.l1_bytes > available_bytes:
+        raise does_not_fit(tiler, tiling, available_bytes, whole=True)
+    return tiling

@@ -1,0 +1,129 @@
+"""Sums that are cut: tiles of which each adds a part to the same box of a result.
+
+The first tile of a box writes it. A later tile that follows at once finds the sum so far in L1, computes its
+part beside it and adds; the box is stored after the last of such tiles. A tile that comes back to a box
+another one has stored since loads the sum so far first (read-modify-write through the DMA).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import prod
+
+from arch.isa import TeamWork
+from trainlib.graph import Tensor
+from trainlib.primitives.calls import vector_add_call
+from trainlib.steps import KernelCall, KernelChoice, Operand, Region, Scratch, TileTask
+
+PART = ".part"
+"""Ending of the name of the scratch buffer a part is computed into when the sum so far is in L1."""
+
+SUM = ".sum"
+"""Ending of the name of the input buffer that a sum so far is loaded into."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartTask(TileTask):
+    """A tile that leaves some of its results in L1 for the tile after it."""
+
+    held: tuple[Operand, ...] = ()
+    """Boxes it writes and does not store; `outputs` are those it stores."""
+
+
+def written(task: TileTask) -> tuple[Operand, ...]:
+    """All boxes a tile writes, stored or held."""
+    return (*task.outputs, *task.held) if isinstance(task, PartTask) else task.outputs
+
+
+def accumulated(
+    tasks: Sequence[TileTask], choice: KernelChoice, tensors: Mapping[str, Tensor]
+) -> tuple[TileTask, ...]:
+    """The tiles of one op in the order of execution, with the additions that make one sum of their parts.
+
+    Tiles that write each box once are returned as they are.
+    """
+    turns: dict[str, list[tuple[int, Region]]] = {}
+    for number, task in enumerate(tasks):
+        for operand in task.outputs:
+            turns.setdefault(operand.name, []).append((number, operand.region))
+    if all(len({region for _, region in turn}) == len(turn) for turn in turns.values()):
+        return tuple(tasks)
+    before, after = _neighbours(turns)
+    seen: set[tuple[str, Region]] = set()
+    result: list[TileTask] = []
+    for number, given in enumerate(tasks):
+        task = given
+        for operand in given.outputs:
+            if before.get((operand.name, number)) == operand.region:
+                task = _added_in_l1(task, operand, choice, tensors)
+            elif (operand.name, operand.region) in seen:
+                task = _added_to_loaded(task, operand, choice, tensors)
+            seen.add((operand.name, operand.region))
+        held = tuple(item for item in task.outputs if after.get((item.name, number)) == item.region)
+        stored = tuple(item for item in task.outputs if item not in held)
+        result.append(PartTask(task.inputs, stored, task.scratch, task.calls, held) if held else task)
+    return tuple(result)
+
+
+def _neighbours(
+    turns: Mapping[str, Sequence[tuple[int, Region]]],
+) -> tuple[dict[tuple[str, int], Region], dict[tuple[str, int], Region]]:
+    """(buffer, tile) -> box the buffer held last before the tile, and box it holds next after it."""
+    before: dict[tuple[str, int], Region] = {}
+    after: dict[tuple[str, int], Region] = {}
+    for name, turn in turns.items():
+        for (number, region), (following, next_region) in pairwise(turn):
+            before[name, following] = region
+            after[name, number] = next_region
+    return before, after
+
+
+def _added_in_l1(
+    task: TileTask, operand: Operand, choice: KernelChoice, tensors: Mapping[str, Tensor]
+) -> TileTask:
+    """The part goes to a scratch buffer and is added to the sum, which lies in the output buffer."""
+    aside = operand.name + PART
+    dtype = tensors[operand.tensor].dtype
+    add = vector_add_call(choice, total=operand.name, term=aside, elements=prod(operand.shape), dtype=dtype)
+    calls = tuple(_renamed(call, operand.name, aside) for call in task.calls)
+    return replace(task, scratch=(*task.scratch, Scratch(aside, operand.shape, dtype)), calls=(*calls, add))
+
+
+def _added_to_loaded(
+    task: TileTask, operand: Operand, choice: KernelChoice, tensors: Mapping[str, Tensor]
+) -> TileTask:
+    """The sum so far is loaded and added to the part."""
+    loaded = Operand(operand.tensor, operand.region, operand.name + SUM)
+    add = vector_add_call(
+        choice,
+        total=operand.name,
+        term=loaded.name,
+        elements=prod(operand.shape),
+        dtype=tensors[operand.tensor].dtype,
+    )
+    return replace(task, inputs=(*task.inputs, loaded), calls=(*task.calls, add))
+
+
+def _renamed(call: KernelCall, buffer: str, aside: str) -> KernelCall:
+    """The call with `aside` in the place of `buffer`; its loop nests still see the address as `buffer`'s."""
+
+    def moved(name: str) -> str:
+        base, bracket, rest = name.partition("[")
+        return f"{aside}{bracket}{rest}" if base == buffer else name
+
+    names = {name: moved(name) for name in (buffer, *call.reads, *call.writes)}
+    if all(name not in names or names[name] == name for name in (*call.reads, *call.writes)):
+        return call
+    work = call.work
+
+    def work_aside(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+        return work(cores, {**addresses, **{old: addresses[new] for old, new in names.items()}})
+
+    return replace(
+        call,
+        reads=tuple(names[name] for name in call.reads),
+        writes=tuple(names[name] for name in call.writes),
+        work=work_aside,
+    )

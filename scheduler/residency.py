@@ -1,0 +1,275 @@
+"""The network pass: which tensors stay in L1 between ops, decided by simulating the whole iteration."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from arch.pricing import Pricer
+from arch.soc import Soc
+from arch.timing import SocTiming
+from configs.errors import DoesNotFitError
+from scheduler.allocation import align
+from scheduler.choice import Known
+from scheduler.estimate import TileCost
+from scheduler.lifetimes import Life, storage_lives
+from scheduler.options import AUTO, ScheduleOptions
+from scheduler.partial_sums import written
+from scheduler.resident import text_of
+from scheduler.schedule import Schedule, build_schedule
+from trainlib.graph import TrainingGraph
+from trainlib.steps import Operand
+
+SIMULATIONS = 32
+"""Simulations of the iteration the pass may spend, the one without resident tensors included."""
+
+FIRST_GROUPS = 2
+"""Groups of equal size in which candidates are tried first; a group that does not help is halved."""
+
+PATIENCE = 8
+"""Simulations in a row that bring nothing, after which the search ends."""
+
+WORTH_A_LOOK = 1e-4
+"""Least part of the cycles of the iteration that the transfers saved by a candidate take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """What stays in L1 (`ScheduleOptions.resident`), and cycles of the iteration without and with it.
+
+    `candidates` are the spans of tensors that save transfers, `simulations` how often the iteration was
+    simulated. `after_cycles` is never more than `before_cycles`.
+    """
+
+    resident: tuple[str, ...]
+    before_cycles: int
+    after_cycles: int
+    candidates: int
+    simulations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A storage in L1 from op `first_op` to `last_op`: bytes it takes, and DMA cycles it saves at most."""
+
+    text: str
+    storage: str
+    first_op: int
+    last_op: int
+    size_bytes: int
+    saved_cycles: int
+    buffer_bytes: Mapping[int, int]
+    """Op -> L1 bytes of the buffers that it spares."""
+
+    @property
+    def ops(self) -> range:
+        """The ops during which it lies there."""
+        return range(self.first_op, self.last_op + 1)
+
+    def own_bytes(self, op: int) -> int:
+        """L1 bytes an op does not need any more."""
+        return self.buffer_bytes.get(op, 0)
+
+    @property
+    def gain(self) -> float:
+        """Cycles saved per byte and op it lies there."""
+        return self.saved_cycles / (max(1, self.size_bytes) * (self.last_op - self.first_op + 1))
+
+
+def schedule_for(
+    graph: TrainingGraph,
+    timing: SocTiming,
+    pricer: Pricer,
+    options: ScheduleOptions,
+    known: Known | None = None,
+) -> Schedule:
+    """`build_schedule`, after `choose_resident` if the options leave the resident tensors to it (`AUTO`)."""
+    if tuple(options.resident) == (AUTO,):
+        known = known or Known()
+        found = choose_resident(graph, timing, pricer, options, known=known)
+        options = replace(options, resident=found.resident)
+    return build_schedule(graph, timing, pricer, options, known)
+
+
+def choose_resident(
+    graph: TrainingGraph,
+    timing: SocTiming,
+    pricer: Pricer,
+    options: ScheduleOptions,
+    *,
+    simulations: int = SIMULATIONS,
+    known: Known | None = None,
+) -> Residency:
+    """Find tensors whose stay in L1 makes the iteration faster, for the tiles and kernels of some options.
+
+    Candidates are all spans between two uses of a tensor that save transfers worth looking at. They are tried
+    in groups, first those that leave the tiles as they are, then whatever fits L1, by the cycles saved per
+    byte and op. A group stays if the whole iteration, simulated with it, takes fewer cycles; if not, its
+    halves are tried. Tiles the options do not fix are chosen anew beside what is resident. What
+    `options.resident` says is not looked at. The result depends on nothing but the arguments; `known`
+    (`build_schedule`) saves time only. Raises what `build_schedule` raises without resident tensors.
+    """
+    search = _Search(graph, timing, pricer, options, simulations, known or Known())
+    before = search.simulate(())
+    assert before is not None, "without resident tensors nothing is refused"
+    candidates = [
+        item
+        for item in candidates_for(search.base, timing, pricer)
+        if item.saved_cycles >= WORTH_A_LOOK * before
+    ]
+    search.improve(candidates, before)
+    return Residency(
+        tuple(item.text for item in search.taken), before, search.cycles, len(candidates), search.simulations
+    )
+
+
+class _Search:
+    """The set so far and its cycles, and the simulations spent."""
+
+    def __init__(
+        self,
+        graph: TrainingGraph,
+        timing: SocTiming,
+        pricer: Pricer,
+        options: ScheduleOptions,
+        most_simulations: int,
+        known: Known,
+    ) -> None:
+        self.taken: list[Candidate] = []
+        self.cycles = 0
+        self.simulations = 0
+        self.in_vain = 0
+        self.base: Schedule
+        self._graph = graph
+        self._timing = timing
+        self._pricer = pricer
+        self._options = options
+        self._most = most_simulations
+        self._known = known
+        self._soc = Soc(timing, pricer)
+
+    def simulate(self, candidates: Sequence[Candidate]) -> int | None:
+        """Cycles of the iteration with these tensors resident; None if they do not fit."""
+        self.simulations += 1
+        options = replace(self._options, resident=tuple(item.text for item in candidates))
+        try:
+            schedule = build_schedule(self._graph, self._timing, self._pricer, options, self._known)
+        except DoesNotFitError:
+            if not candidates:
+                raise
+            return None
+        if not candidates:
+            self.base = schedule
+        return self._soc.run(schedule.program, effects=False).cycles
+
+    def improve(self, candidates: Sequence[Candidate], before: int) -> None:
+        """Take what helps of the candidates: first what leaves the tiles as they are, then whatever fits."""
+        self.cycles = before
+        tried: set[str] = set()
+        free_bytes = [self._timing.l1_usable_bytes - op.tiling.l1_bytes for op in self.base.ops]
+        for room in (free_bytes, [self._timing.l1_usable_bytes] * len(free_bytes)):
+            while not self._over():
+                group = self._fitting([item for item in candidates if item.text not in tried], room)
+                if not group:
+                    break
+                self._try(group)
+                tried |= {item.text for item in group}
+
+    def _fitting(self, candidates: Sequence[Candidate], room: Sequence[int]) -> list[Candidate]:
+        """One span per storage, beside those taken and within the room of each op: the one that saves most.
+
+        Storages go in the order of their best candidate.
+        """
+        found: list[Candidate] = []
+        held: Counter[int] = Counter()
+        for item in self.taken:
+            held.update(dict.fromkeys(item.ops, item.size_bytes))
+        for storage in dict.fromkeys(item.storage for item in candidates):
+            fitting = [
+                item
+                for item in candidates
+                if item.storage == storage
+                and all(held[op] + item.size_bytes - item.own_bytes(op) <= room[op] for op in item.ops)
+                and not any(_clash(item, other) for other in self.taken)
+            ]
+            if fitting:
+                item = max(fitting, key=lambda item: (item.saved_cycles, item.gain))
+                found.append(item)
+                held.update(dict.fromkeys(item.ops, item.size_bytes))
+        return found
+
+    def _try(self, group: Sequence[Candidate]) -> None:
+        size = -(-len(group) // FIRST_GROUPS)
+        waiting = [list(group[first : first + size]) for first in range(0, len(group), size)]
+        while waiting and not self._over():
+            some = waiting.pop(0)
+            cycles = self.simulate([*self.taken, *some])
+            if cycles is not None and cycles < self.cycles:
+                self.taken += some
+                self.cycles = cycles
+                self.in_vain = 0
+                continue
+            self.in_vain += 1
+            if len(some) > 1:
+                half = len(some) // 2
+                waiting[:0] = [some[:half], some[half:]]
+
+    def _over(self) -> bool:
+        return self.simulations >= self._most or self.in_vain >= PATIENCE
+
+
+def _clash(one: Candidate, other: Candidate) -> bool:
+    return one.storage == other.storage and one.first_op <= other.last_op and other.first_op <= one.last_op
+
+
+def candidates_for(schedule: Schedule, timing: SocTiming, pricer: Pricer) -> list[Candidate]:
+    """Spans of tensors that save transfers of a schedule without resident ones, most cycles per byte first.
+
+    Left out are spans that save nothing, and tensors larger than L1.
+    """
+    graph, plan = schedule.graph, schedule.plan
+    cost = TileCost(timing, pricer, graph.tensors)
+    moved: Counter[tuple[str, int]] = Counter()
+    buffers: dict[str, Counter[int]] = {}
+    for number, op in enumerate(schedule.ops):
+        tensors = {("in", item.name): item.tensor for task in op.tiling.tiles for item in task.inputs}
+        tensors |= {("out", item.name): item.tensor for task in op.tiling.tiles for item in written(task)}
+        for buffer in op.tiling.buffers:
+            if buffer.role != "scratch":
+                owner = plan.owners[tensors[buffer.role, buffer.name]]
+                buffers.setdefault(owner, Counter())[number] += buffer.size_bytes
+        last: dict[str, Operand] = {}
+        for task in op.tiling.tiles:
+            fresh = [operand for operand in task.inputs if last.get(operand.name) != operand]
+            last |= {operand.name: operand for operand in fresh}
+            for operands, to_l1 in ((fresh, True), (task.outputs, False)):
+                for operand in operands:
+                    cycles = cost.transfer([operand], to_l1=to_l1)
+                    moved[plan.owners[operand.tensor], number] += round(sum(cycles))
+    found: list[Candidate] = []
+    for life in storage_lives(graph, plan.owners).values():
+        size_bytes = align(life.size_bytes)
+        if not 0 < size_bytes <= timing.l1_usable_bytes:
+            continue
+        whole = Operand(life.name, tuple((0, size) for size in graph.tensors[life.name].shape))
+        once_in, once_out = (round(sum(cost.transfer([whole], to_l1=to_l1))) for to_l1 in (True, False))
+        for first_op, last_op in _spans(life):
+            uses = [use for use in life.uses if first_op <= use <= last_op]
+            saved = sum(moved[life.name, use] for use in uses)
+            if first_op in life.reads and (life.given or first_op > life.first_op):
+                saved -= once_in
+            if any(use in life.writes for use in uses) and (life.kept or last_op < life.uses[-1]):
+                saved -= once_out
+            if saved > 0:
+                text = text_of(graph, life.name, life.uses, first_op, last_op)
+                found.append(
+                    Candidate(text, life.name, first_op, last_op, size_bytes, saved, buffers[life.name])
+                )
+    return sorted(found, key=lambda item: (-item.gain, item.first_op, item.text))
+
+
+def _spans(life: Life) -> Iterator[tuple[int, int]]:
+    for position, first_op in enumerate(life.uses):
+        for last_op in life.uses[position:]:
+            yield first_op, last_op

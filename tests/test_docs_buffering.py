@@ -1,0 +1,92 @@
+"""Overlap gains little where kernels dominate and a lot where transfers do; a larger machine is no slower."""
+
+import importlib.util
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def page_writer():
+    spec = importlib.util.spec_from_file_location(
+        "update_buffering_page", ROOT / "tools" / "update_buffering_page.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def writer():
+    return page_writer()
+
+
+def test_the_published_contrast(writer) -> None:
+    """2.0 % on a layer bound by its kernel, 21.4 % on one bound by transfers (FloatGEMM of Deeploy)."""
+    compute_bound, few_waits = writer.gain("conv")
+    memory_bound, many_waits = writer.gain("linear")
+    assert 0 < compute_bound < 0.04
+    assert 0.15 < memory_bound < 0.35
+    assert few_waits < 0.1
+    assert many_waits > 0.25
+
+
+@pytest.mark.parametrize("workload", ["conv", "pointwise", "linear, batch 4", "linear", "relu"])
+def test_overlap_saves_no_more_than_waits_and_leaves_the_longest_of_kernels_loads_and_stores(
+    writer, workload: str
+) -> None:
+    """With the same tiles; loads and stores overlap each other too, so half of the waits may be left."""
+    double = writer.simulate(workload, buffering="double")
+    single = writer.simulate_with(workload, "64KiB", 8, "single", double)
+    assert double.cycles < single.cycles
+    assert double.cycles >= max(single.kernel_cycles, single.wait_cycles / 2)
+
+
+@pytest.mark.parametrize("buffering", ["single", "double"])
+def test_tiles_of_a_smaller_l1_take_the_same_cycles_in_a_larger_one(writer, buffering: str) -> None:
+    """So the best over the tiles of all smaller sizes, as on the page, is what the larger machine reaches."""
+    small = writer.simulate("linear", "32KiB", 8, buffering)
+    again = writer.simulate_with("linear", "256KiB", 8, buffering, small)
+    assert again.cycles == small.cycles
+
+
+def test_the_best_of_a_sweep_is_monotone(writer) -> None:
+    """Width: every schedule is simulated again on the wider DMA. L1: see the test before."""
+    widths = writer.best_by_width("linear", (2, 4, 8, 16))
+    assert all(wider <= narrower for narrower, wider in pairwise(widths.values()))
+    assert widths[16] < 0.7 * widths[2], "bound by transfers"
+    sizes = writer.best_by_l1("linear", ("16KiB", "64KiB", "256KiB"))
+    assert all(larger <= smaller for smaller, larger in pairwise(sizes.values()))
+
+
+def test_every_exception_of_the_heuristic_is_listed_with_what_got_longer(writer) -> None:
+    sizes = ("16KiB", "64KiB", "256KiB")
+    points = {(size, "double"): writer.simulate("linear", size, 8, "double") for size in sizes}
+    points |= {(size, "single"): writer.simulate("linear", size, 8, "single") for size in sizes}
+    slower = [
+        (buffering, f"{small} to {large}")
+        for buffering in ("single", "double")
+        for small, large in pairwise(sizes)
+        if points[large, buffering].cycles > points[small, buffering].cycles
+    ]
+    listed = writer._exceptions("linear", sizes, points)
+    assert [(row[2], row[1]) for row in listed] == slower
+    assert slower, "the case is worth its name only if there is one"
+    for row in listed:
+        assert int(row[4].replace(",", "")) + int(row[5].replace(",", "")) == int(
+            row[3].split()[0].replace(",", "")
+        ), "kernels and waits make up the difference"
+
+
+def test_the_first_table_is_up_to_date(writer) -> None:
+    """If this fails after a change of the model: python tools/update_buffering_page.py."""
+    assert writer.gains_table() in writer.PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_page_is_up_to_date(writer) -> None:
+    assert writer.PAGE.read_text(encoding="utf-8") == writer.buffering_page()

@@ -1,0 +1,140 @@
+"""Reports of what does not fit: every saving is what planning the changed model again gives."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from arch.soc_config import with_options
+from configs.errors import DoesNotFitError, Lever
+from configs.model_file import load_model
+from pulptrain.__main__ import run
+from pulptrain.session import prepare
+from pulptrain.settings import Settings, soc_timing
+from scheduler.levers import MAX_LEVERS
+from scheduler.memory_plan import least_l2_bytes, plan_memory
+from scheduler.plan_options import PlanOptions
+from trainlib.training import build_training_graph
+
+
+def refused(model: str | Path, settings: Settings) -> DoesNotFitError:
+    with pytest.raises(DoesNotFitError) as raised:
+        prepare(str(model), settings)
+    return raised.value
+
+
+def levers(error: DoesNotFitError) -> dict[str, Lever]:
+    return {lever.name: lever for lever in error.levers}
+
+
+def test_the_report_names_level_gap_contributors_with_lives_and_levers() -> None:
+    error = refused("digits-cnn", Settings(l2="40KiB"))
+    assert (error.level, error.required_bytes, error.available_bytes) == ("l2", 46080, 40960)
+    assert error.gap_bytes == 5120
+    text = str(error)
+    assert "46080 B required, 40960 B available, 5120 B missing" in text
+    assert "23040 B  fc.weight  [conv1.FW to the end]" in text
+    assert "--dtype bf16  (then it fits)" in text
+    assert [lever.saved_bytes for lever in error.levers] == sorted(
+        (lever.saved_bytes for lever in error.levers), reverse=True
+    )
+
+
+def test_each_saving_is_that_of_the_changed_model() -> None:
+    settings = Settings(l2="40KiB")
+    found = levers(refused("digits-cnn", settings))
+    spec, timing = load_model("digits-cnn"), soc_timing(settings)
+    fc = next(layer for layer in spec.layers if layer.name == "fc")
+    rest = tuple(layer for layer in spec.layers if layer.name != "fc")
+    changed = {
+        "16-bit numbers": replace(spec, dtype="bf16"),
+        "freeze fc": replace(spec, layers=(*rest, replace(fc, trainable=False))),
+        "update half of fc": replace(spec, layers=(*rest, replace(fc, update_channels=(0, 5)))),
+    }
+    assert set(found) == set(changed)
+    for name, model in changed.items():
+        needed = least_l2_bytes(build_training_graph(model), timing, PlanOptions())
+        assert found[name].required_bytes == needed
+        assert found[name].saved_bytes == 46080 - needed
+        # "Then it fits" is checked the hard way: it fits, and one word less than needed does not.
+        assert found[name].fits
+        graph = build_training_graph(model)
+        plan_memory(graph, with_options(timing, l2=needed))
+        with pytest.raises(DoesNotFitError):
+            plan_memory(graph, with_options(timing, l2=needed - 4))
+
+
+def test_without_l3_recomputation_saves_what_it_no_longer_keeps() -> None:
+    error = refused("digits-cnn", Settings(l2="40KiB", l3="0"))
+    found = levers(error)
+    assert found["recompute conv1"].saved_bytes == 2048  # conv1.out, [8, 8, 8] in fp32
+    assert found["tensors in L3"].how == "--l3 8MiB"
+    assert found["tensors in L3"].required_bytes == 46080  # what fc.UPD itself needs
+    assert not found["tensors in L3"].fits
+    assert len(error.levers) <= MAX_LEVERS
+
+
+def test_a_smaller_batch_and_an_optimizer_without_states_are_tried(tmp_path: Path) -> None:
+    model = tmp_path / "wide.yaml"
+    model.write_text(
+        "name: wide\ndescription: test\nsource: test\ninput: {shape: [64]}\ndataset: random\nloss: mse\n"
+        "optimizer: {name: adam, learning_rate: 0.01}\nbatch: 8\n"
+        "layers:\n  - {name: fc1, type: linear, out_features: 64}\n  - {name: relu1, type: relu}\n"
+        "  - {name: fc2, type: linear, out_features: 64}\n"
+    )
+    found = levers(refused(model, Settings(l2="40KiB", l3="0")))
+    # Two moments of two weights and two biases less.
+    assert found["optimizer without states"].saved_bytes >= 2 * 2 * 64 * 64 * 4
+    assert found["batch of 1"].saved_bytes > found["batch of 4"].saved_bytes > 0
+
+
+def test_l1_levers_are_planned_again_too() -> None:
+    error = refused("tutorial-cnn", Settings(l1="2148B", cores=1))
+    found = levers(error)
+    assert error.level == "l1"
+    # One slot less of every moved operand.
+    doubled = [item for item in error.contributors if "2 x" in item.name]
+    assert found["single buffering"].saved_bytes == sum(item.size_bytes // 2 for item in doubled)
+    assert found["16-bit numbers"].saved_bytes > 0
+    one = next(lever for name, lever in found.items() if name.startswith("one buffer for "))
+    assert one.saved_bytes == max(item.size_bytes // 2 for item in doubled)
+    # What is said of the change is what asking for it gives.
+    again = refused("tutorial-cnn", Settings(l1="2148B", cores=1, buffering=one.how.split()[1]))
+    assert (again.where, again.required_bytes) == (error.where, one.required_bytes)
+
+
+def test_a_tile_asked_for_is_changed_as_it_is() -> None:
+    """The levers of a tile that was fixed keep its sizes: single buffering saves one slot of each operand."""
+    error = refused("tutorial-cnn", Settings(l1="16KiB", tiles=("conv1.FW=co:8",)))
+    doubled = [item for item in error.contributors if "2 x" in item.name]
+    saved_bytes = sum(item.size_bytes // 2 for item in doubled)
+    lever = levers(error).get("single buffering")
+    assert (lever.saved_bytes if lever else 0) == saved_bytes
+
+
+def test_whole_ops_can_be_cut() -> None:
+    error = refused("tutorial-cnn", Settings(l1="16KiB", buffering="none"))
+    assert levers(error)["tiles instead of whole ops"].fits
+    prepare("tutorial-cnn", Settings(l1="16KiB", buffering="single"))
+
+
+def test_json_holds_the_whole_report_and_the_exit_code_is_3(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", "digits-cnn", "--l2", "40KiB", "--json"]) == 3
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
+    assert report["level"] == "l2"
+    assert report["gap_bytes"] == report["required_bytes"] - report["available_bytes"] == 5120
+    assert report["contributors"][0]["size_bytes"] == 23040
+    assert {"name", "how", "required_bytes", "saved_bytes", "fits"} == set(report["levers"][0])
+    assert "L2 is too small" in captured.err
+
+
+def test_no_more_than_ten_contributors_are_listed() -> None:
+    error = refused("resnet8", Settings(l2="256KiB", l3="0"))
+    assert len(error.contributors) > 10
+    assert len(error.largest) == 10
+    assert len(re.findall(r"\[\S+ to [^]]+\]", str(error))) == 10

@@ -1,0 +1,66 @@
+"""Writes tests/golden-metrics.json: what one training iteration of every zoo model takes.
+
+    .venv/bin/python tools/update_golden_metrics.py [--workers N] [MODEL...]
+
+Run it when a change of cycles, bytes, peaks or events is meant; the diff of the file shows what it did.
+`tests/test_golden_metrics.py` compares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from configs.library import list_names
+from pulptrain.session import run_model
+from pulptrain.settings import Settings
+
+GOLDEN = Path(__file__).parents[1] / "tests" / "golden-metrics.json"
+SETTINGS = Settings(l1="64KiB", l2="8MiB", buffering="double", dtype="fp32")
+
+
+def golden_metrics(model: str) -> dict[str, Any]:
+    """Cycles, bytes moved, peaks and events of one iteration, timing only."""
+    outcome = run_model(model, SETTINGS, functional=False)
+    summary = outcome.summary
+    steps: dict[str, int] = {}
+    for op in summary["ops"]:
+        steps[op["step"]] = steps.get(op["step"], 0) + op["cycles"]
+    return {
+        "cycles": summary["cycles"],
+        "cycles_by_step": steps,
+        "bytes_in": summary["bytes_in"],
+        "bytes_out": summary["bytes_out"],
+        "peak_bytes": dict(summary["peak_bytes"]),
+        "events": summary["simulator"]["events"],
+        "tiles": sum(op["tiles"] for op in summary["ops"]),
+    }
+
+
+def text_of(metrics: dict[str, dict[str, Any]]) -> str:
+    """The file: one figure per line, so that a change is a readable diff."""
+    return json.dumps(dict(sorted(metrics.items())), indent=1) + "\n"
+
+
+def main() -> None:
+    """Update the figures of the models named, or of all."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", nargs="*", metavar="MODEL", default=list_names("models"))
+    parser.add_argument("--workers", type=int, default=1, metavar="N")
+    asked = parser.parse_args()
+    metrics = json.loads(GOLDEN.read_text(encoding="utf-8")) if GOLDEN.exists() else {}
+    with ProcessPoolExecutor(asked.workers) as pool:
+        found = dict(zip(asked.models, pool.map(golden_metrics, asked.models), strict=True))
+    metrics = {name: value for name, value in (metrics | found).items() if name in list_names("models")}
+    GOLDEN.write_text(text_of(metrics), encoding="utf-8")
+    for name, value in found.items():
+        print(f"{name:24} {value['cycles']:14,} cycles {value['events']:10,} events")
+
+
+if __name__ == "__main__":
+    main()
