@@ -1,11 +1,15 @@
-"""Speed of the event model: simulated cycles and events per second, and the price of an event.
+"""Speed of the event model (simulated cycles and events per second, the price of an event) and of `run`.
 
 Machines differ and drift, so the figure to quote is the ratio to a bare SimPy timeout timed in the same run.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +18,7 @@ import simpy
 from pulptrain.session import prepare
 from pulptrain.settings import Settings
 from scheduler.executor import Executor
+from traces.recorder import Recorder
 from trainlib.training_data import initial_values
 
 TIMEOUTS = 20_000
@@ -74,3 +79,38 @@ def test_replayed_iteration(benchmark: Any, report: Callable[[str], None]) -> No
     executor.simulate()
     benchmark.pedantic(executor.replay, rounds=50, warmup_rounds=3)
     report(f"digits-cnn replayed iteration      {1 / benchmark.stats.stats.median:12,.0f} iterations/s")
+
+
+def test_resnet8_event_loop(benchmark: Any, bare_seconds: list[float], report: Callable[[str], None]) -> None:
+    """Double buffering, timing only, traced, kernel costs memoised by the run before."""
+    prepared = prepare("resnet8", Settings(l2="4MiB"))
+
+    def loop() -> tuple[int, int]:
+        executor = Executor(prepared.schedule, prepared.timing, prepared.pricer, Recorder(), functional=False)
+        result = executor.simulate()
+        return result.cycles, result.events
+
+    cycles, events = loop()
+    benchmark.pedantic(loop, rounds=7, warmup_rounds=1)
+    seconds = benchmark.stats.stats.median
+    report(
+        f"resnet8 event loop, traced         {events / seconds:12,.0f} events/s "
+        f"{cycles / seconds / 1e6:8.2f} M cycles/s {seconds / events / bare_seconds[0]:6.2f} x bare timeout "
+        f"per event ({events} events, {cycles:,} cycles)"
+    )
+
+
+@pytest.mark.parametrize("numbers", [False, True], ids=["timing-only", "with-numbers"])
+def test_whole_command_for_resnet8(tmp_path: Path, report: Callable[[str], None], numbers: bool) -> None:
+    """Wall-clock time of the command, Python's start included: without and with what the first run kept."""
+    command = [sys.executable, "-m", "pulptrain", "run", "resnet8", "--l2", "4MiB", "--quiet"]
+    command += ["--cache", str(tmp_path / "kept.sqlite"), *([] if numbers else ["--no-functional"])]
+    seconds = []
+    for _ in range(4):
+        started = time.perf_counter()
+        subprocess.run(command, check=True)
+        seconds.append(time.perf_counter() - started)
+    what = "with numbers" if numbers else "timing only"
+    report(
+        f"pulptrain run resnet8, {what:13s} cold {seconds[0]:6.2f} s, second run {min(seconds[1:]):6.2f} s"
+    )

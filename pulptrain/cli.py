@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from importlib import import_module
 
 import typer
 
 import pulptrain
-from configs.errors import PulptrainError
+from configs.errors import DoesNotFitError, PulptrainError
 
 COMMANDS = {
     "run": "run",
+    "tune": "tune",
+    "explore": "explore",
     "kernel": "kernel",
     "primitive": "primitive",
     "validate": "validate",
@@ -54,10 +57,15 @@ def _root(
 
 
 def dispatch(arguments: list[str]) -> int:
-    """Run one command line and return its exit code; an error raised on purpose prints its message only."""
+    """Run one command line and return its exit code; an error raised on purpose prints its message only.
+
+    With ``--json`` a memory that is too small also prints its report as an object, to standard output.
+    """
     try:
         application(arguments)(args=arguments, prog_name="pulptrain")
     except PulptrainError as error:
+        if isinstance(error, DoesNotFitError) and "--json" in arguments:
+            print(json.dumps(error.as_dict(), indent=2))
         print(f"pulptrain: error: {error}", file=sys.stderr)
         return error.exit_code
     except SystemExit as end:

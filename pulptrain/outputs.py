@@ -13,12 +13,18 @@ from typing import Any
 
 from configs.errors import InputError
 from pulptrain.session import RunOutcome
+from scheduler.memory_blocks import memory_blocks
 from traces.breakdown import draw_breakdown
 from traces.events import Slice
 from traces.gantt import ColourBy, draw_gantt
+from traces.memory_map import draw_memory_map
+from traces.memory_table import MemoryBlock, read_blocks, write_blocks
 from traces.metrics import measure
 from traces.perfetto_trace import write_perfetto
 from traces.tables import write_table
+
+PICTURES = ("gantt", "gantt-stalls", "breakdown", "memory")
+"""Pictures of a run, by the names of their files."""
 
 
 def prepare_folder(name: str) -> Path:
@@ -54,8 +60,27 @@ def write_outputs(outcome: RunOutcome, folder: Path) -> list[Path]:
     perfetto = folder / "trace.pftrace"
     write_perfetto(outcome.slices, outcome.counters, outcome.timing.clock.cluster_hz, perfetto)
     paths.append(perfetto)
+    paths.append(write_blocks(blocks_of(outcome), folder))
     paths.extend(draw_pictures(outcome.slices, outcome.summary, folder))
     return paths
+
+
+def blocks_of(outcome: RunOutcome) -> list[MemoryBlock]:
+    """The memory map of the traced programs, one after the other."""
+    cycles = int(outcome.summary.get("trace_cycles", outcome.summary["cycles"]))
+    ops = measure(outcome.slices, cycles).ops
+    schedules = [outcome.schedule, *([outcome.update_schedule] if outcome.update_schedule else [])]
+    blocks: list[MemoryBlock] = []
+    start_cycles = 0
+    for number, schedule in enumerate(schedules):
+        own = {op.op.name for op in schedule.ops}
+        last = number == len(schedules) - 1
+        end_cycles = cycles if last else max((op.end_cycles for op in ops if op.name in own), default=0)
+        blocks += memory_blocks(
+            schedule.plan, ops, outcome.timing, start_cycles=start_cycles, end_cycles=end_cycles
+        )
+        start_cycles = end_cycles
+    return blocks
 
 
 def draw_pictures(
@@ -63,26 +88,33 @@ def draw_pictures(
     summary: Mapping[str, Any],
     folder: Path,
     *,
+    source: Path | None = None,
     window: tuple[int, int] | None = None,
+    what: str = "all",
 ) -> list[Path]:
-    """Draw the Gantt charts (by step and by stall) and the breakdown of cycles, each as PNG and SVG.
+    """Draw the pictures of a run, each as PNG and SVG: one of `PICTURES`, or all of them.
 
-    `summary` needs `model`, `soc`, `cycles` and `cluster_hz`. `window` zooms the Gantt charts.
+    `summary` needs `model`, `soc`, `cycles` and `cluster_hz`. `window` zooms the Gantt charts and the memory
+    map, which is drawn from ``memory.csv`` in `folder` (or `source`).
     """
-    cycles, clock_hz = int(summary["cycles"]), int(summary["cluster_hz"])
+    cycles, clock_hz = int(summary.get("trace_cycles", summary["cycles"])), int(summary["cluster_hz"])
     ops = measure(slices, cycles).ops
     title = f"{summary['model']} on {summary['soc']}: {cycles:,} cycles"
     paths: list[Path] = []
-    colourings: tuple[tuple[str, ColourBy], ...] = (("gantt", "step"), ("gantt-stalls", "stall"))
-    for name, colour_by in colourings:
+    for name in PICTURES if what == "all" else (what,):
         png, svg = folder / f"{name}.png", folder / f"{name}.svg"
-        draw_gantt(
-            slices, cycles, clock_hz, png, svg, colour_by=colour_by, title=title, ops=ops, window=window
-        )
+        if name == "breakdown":
+            draw_breakdown(ops, png, svg, title=title)
+        elif name == "memory":
+            blocks, capacity_bytes = read_blocks(source or folder), summary.get("capacity_bytes", {})
+            draw_memory_map(blocks, ops, cycles, capacity_bytes, png, svg, title=title, window=window)
+        else:
+            colour_by: ColourBy = "stall" if name == "gantt-stalls" else "step"
+            draw_gantt(
+                slices, cycles, clock_hz, png, svg, colour_by=colour_by, title=title, ops=ops, window=window
+            )
         paths += [png, svg]
-    png, svg = folder / "breakdown.png", folder / "breakdown.svg"
-    draw_breakdown(ops, png, svg, title=title)
-    return [*paths, png, svg]
+    return paths
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> Path:

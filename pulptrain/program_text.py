@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arch.program import Action, Compute, DmaStart, DmaWait, Program, Release
+from arch.program import Action, Compute, DmaStart, DmaWait, Program, Release, UdmaStart, UdmaWait
 
 
 def program_lines(program: Program) -> list[str]:
@@ -26,7 +26,12 @@ def _detail(action: Action) -> str:
         inner = f"l1 0x{first.l1_address:05x}"
         way = f"{external} -> {inner}" if first.to_l1 else f"{inner} -> {external}"
         return f"{action.work.what}: {way}, {size_bytes} B, lines {lines}, commands {len(action.commands)}"
-    if isinstance(action, DmaWait):
+    if isinstance(action, UdmaStart):
+        command = action.commands[0]
+        near, far = f"l2 0x{command.l2_address:06x}", f"l3 0x{command.l3_address:06x}"
+        way = f"{far} -> {near}" if command.to_l2 else f"{near} -> {far}"
+        return f"{action.work.what}: {way}, {sum(one.size_bytes for one in action.commands)} B"
+    if isinstance(action, DmaWait | UdmaWait):
         return f"{action.work.what}: until action {action.transfer} has ended"
     if isinstance(action, Compute):
         team = f"{len(action.team.cores)} cores" if action.fork else "master alone"

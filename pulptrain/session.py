@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 import pulptrain
+from arch.pricing import Pricer
 from arch.team_pricer import TeamPricer
 from arch.timing import SocTiming
-from configs.errors import InputError, PulptrainError
+from configs.errors import DoesNotFitError, InputError
 from configs.model_file import ModelSpec, load_model
-from pulptrain.settings import Settings, schedule_options, soc_timing
-from pulptrain.summary import functional_summary, run_summary, simulator_summary
-from scheduler.executor import Executor
-from scheduler.schedule import Schedule, build_schedule
+from pulptrain.machine import Machine, Phase, Prepared
+from pulptrain.number_check import NumberCheck
+from pulptrain.settings import Settings, code_start, schedule_options, soc_timing
+from pulptrain.summary import run_summary, simulator_summary
+from pulptrain.update_summary import update_summary
+from scheduler.choice import Known
+from scheduler.kept_results import KeptResults
+from scheduler.levers import with_levers
+from scheduler.options import AUTO, ScheduleOptions
+from scheduler.residency import schedule_for
+from scheduler.schedule import Schedule
+from scheduler.shared_memory import plans_beside
+from scheduler.tuner.cache import ResultCache
+from scheduler.tuner.schedule_file import load_schedule, options_from
 from traces.events import Slice
-from traces.metrics import check_tracks, measure
-from traces.recorder import CounterSample, Recorder
-from trainlib import oracle_torch, reference
+from traces.recorder import CounterSample
+from trainlib import reference
 from trainlib.graph import KEPT_KINDS, TrainingGraph
-from trainlib.numerics import FP32_TOLERANCE
-from trainlib.reference import graph_tolerance
+from trainlib.numerics import FP32_TOLERANCE, dtype_named
 from trainlib.steps import Array
-from trainlib.training import build_training_graph, initial_weights
+from trainlib.training import build_training_phases
 from trainlib.training_data import digits_split, sample_stream
 
 TOLERANCE = FP32_TOLERANCE
@@ -46,25 +55,78 @@ class RunOutcome:
     schedule: Schedule
     timing: SocTiming
     interrupted: bool
+    update_schedule: Schedule | None = None
+    """That of the update, where it is a program of its own; `schedule` is then that of a mini-batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A model on a SoC before time starts."""
+def model_of(name: str, settings: Settings) -> ModelSpec:
+    """The model, with what the settings replace of it. Raises `ConfigError` and `InputError`."""
+    spec = load_model(name)
+    if settings.dtype is not None:
+        dtype_named(settings.dtype, "--dtype")
+        spec = replace(spec, dtype=settings.dtype)
+    if settings.batch is not None:
+        if settings.batch < 1:
+            raise InputError(f"a batch of {settings.batch}", where="--batch", cure="1 or more")
+        spec = replace(spec, batch=settings.batch)
+    options = dict(spec.optimizer.options)
+    if settings.accumulate is not None:
+        if settings.accumulate < 1:
+            raise InputError(f"{settings.accumulate} mini-batches", where="--accumulate", cure="1 or more")
+        options["accumulate"] = settings.accumulate
+    if settings.separate_update:
+        options["separate"] = True
+    if options != spec.optimizer.options:
+        spec = replace(spec, optimizer=replace(spec.optimizer, options=options))
+    return spec
 
-    spec: ModelSpec
-    timing: SocTiming
-    schedule: Schedule
-    pricer: TeamPricer
 
+def prepare(model: str, settings: Settings, cache: ResultCache | None = None) -> Prepared:
+    """Everything before time starts: model, SoC, schedules and the pricer of kernels.
 
-def prepare(model: str, settings: Settings) -> Prepared:
-    """Everything before time starts: model, SoC, schedule and the pricer of kernels."""
-    spec = load_model(model)
+    With a `cache` the tilings and prices of an earlier run of the same are taken from it. Raises the errors
+    of `configs.errors`; a `DoesNotFitError` says what would help (`scheduler.levers`).
+    """
+    spec = model_of(model, settings)
     timing = soc_timing(settings)
-    pricer = TeamPricer(timing)
-    schedule = build_schedule(build_training_graph(spec), timing, pricer, schedule_options(settings))
-    return Prepared(spec, timing, schedule, pricer)
+    pricer: Pricer = TeamPricer(timing)
+    options = schedule_options(settings)
+    phases = build_training_phases(spec)
+    graphs = [graph for graph in (phases.mini_batch, phases.update) if graph is not None]
+    chosen = [options] * len(graphs)
+    if settings.schedule is not None:
+        chosen = options_from(load_schedule(settings.schedule), graphs, timing, options)
+    kept: KeptResults | None = None
+    known: Sequence[Known | None] = [None] * len(graphs)
+    try:
+        chosen = _in_one_memory(graphs, timing, chosen)
+        if cache is not None:
+            kept = KeptResults(cache, timing, list(zip(graphs, chosen, strict=True)), pricer)
+            known = kept.choices
+        schedules = [
+            schedule_for(graph, timing, pricer, own, choices)
+            for graph, own, choices in zip(graphs, chosen, known, strict=True)
+        ]
+    except DoesNotFitError as error:
+        if error.level == "l1" and tuple(options.resident) not in ((), (AUTO,)):
+            raise  # it says which resident tensors are in the way
+        raise with_levers(error, spec, timing, options) from None
+    update = schedules[1] if len(schedules) > 1 else None
+    if kept is not None:
+        kept.pricer.number([schedule.program for schedule in schedules])
+        pricer = kept.pricer
+    return Prepared(spec, timing, schedules[0], pricer, update, phases, kept)
+
+
+def _in_one_memory(
+    graphs: Sequence[TrainingGraph], timing: SocTiming, chosen: Sequence[ScheduleOptions]
+) -> list[ScheduleOptions]:
+    """The options of the programs such that what they share lies at the same addresses in all plans."""
+    if len(graphs) == 1:
+        return list(chosen)
+    mini_batch, update = graphs
+    plans = plans_beside(mini_batch, update, timing, chosen[0].memory)
+    return [replace(options, memory=plan) for options, plan in zip(chosen, plans, strict=True)]
 
 
 def run_model(
@@ -74,86 +136,117 @@ def run_model(
     iterations: int = 1,
     functional: bool = True,
     progress: Progress | None = None,
+    cache: ResultCache | None = None,
 ) -> RunOutcome:
-    """Simulate one training iteration of `model` and compute `iterations` of them.
+    """Simulate one training iteration (one update) of `model` and compute `iterations` of them.
 
     `model` is a name from ``pulptrain list models`` or a path to a model file. Timing is simulated once; all
     iterations are computed. The gradients, updated weights and loss of the first iteration are compared with
-    PyTorch where it is installed, else with an untiled NumPy evaluation. Raises the errors of
-    `configs.errors`; a difference beyond `TOLERANCE` is a `PulptrainError`. Ctrl-C during training ends it
-    early: the outcome then says `interrupted` and counts the iterations that were completed.
+    PyTorch where it is installed, else with an untiled NumPy evaluation. An update over several mini-batches,
+    or one that is a program of its own, is two programs; each is simulated once in time. Raises the errors of
+    `configs.errors`; a wrong number is a `PulptrainError`. Ctrl-C during training ends it
+    early: the outcome then says `interrupted` and counts the iterations that were completed. A `cache` saves
+    the time of choosing tilings and pricing kernels the next time; it changes no result.
     """
     settings = settings or Settings()
     if iterations < 1:
         raise InputError(f"{iterations} iterations", where="--iterations", cure="1 or more")
     started = time.perf_counter()
-    prepared = prepare(model, settings)
-    spec, timing, schedule, pricer = prepared.spec, prepared.timing, prepared.schedule, prepared.pricer
-    graph = schedule.graph
-    samples = sample_stream(graph, spec, settings.seed)
-    values = {**initial_weights(graph, settings.seed), **next(samples)}
-    recorder = Recorder()
-    executor = Executor(schedule, timing, pricer, recorder, functional=functional)
-    if functional:
-        executor.load(values)
-    simulation_started = time.perf_counter()
-    result = executor.simulate()
-    wall_seconds = time.perf_counter() - simulation_started
-    slices = recorder.slices
-    check_tracks(slices, result.cycles)
-    metrics = measure(slices, result.cycles)
-    summary = run_summary(schedule, timing, metrics, pulptrain.__version__, codegen=settings.codegen)
-    interrupted = False
-    if functional:
-        summary["loss"] = float(executor.fetch(graph.loss).reshape(-1)[0])
-        summary["functional"] = check_numbers(graph, values, executor)
-        interrupted = _train(executor, spec, samples, iterations, summary, progress)
-    else:
-        summary["loss"] = None
-        summary["functional"] = None
-    summary["simulator"] = simulator_summary(result.events, wall_seconds, result.cycles)
+    prepared = prepare(model, settings, cache)
+    machine = Machine(prepared, functional=functional, code_start=code_start(settings))
+    kept = machine.start(settings.seed)
+    samples = sample_stream(prepared.schedule.graph, prepared.spec, settings.seed)
+    check = NumberCheck(kept) if functional else None
+    loss = _first_update(machine, prepared, samples, check)
+    if prepared.kept is not None:
+        prepared.kept.write()
+    summary = _summary(machine, prepared, settings)
+    summary["loss"] = loss if check is not None else None
+    summary["functional"] = check.summary() if check is not None else None
+    interrupted = _train(machine, prepared, samples, iterations, summary, progress) if functional else False
+    phases = machine.phases
+    wall_seconds = sum(phase.wall_seconds for phase in phases)
+    cycles = sum(phase.cycles for phase in phases)
+    summary["simulator"] = simulator_summary(sum(phase.events for phase in phases), wall_seconds, cycles)
     summary["simulator"]["total_wall_seconds"] = time.perf_counter() - started
-    return RunOutcome(summary, slices, recorder.counters, schedule, timing, interrupted)
+    return RunOutcome(
+        summary,
+        _one_after_the_other(phases),
+        machine.mini.recorder.counters,
+        prepared.schedule,
+        prepared.timing,
+        interrupted,
+        prepared.update,
+    )
 
 
-def check_numbers(graph: TrainingGraph, values: dict[str, Array], executor: Executor) -> dict[str, Any]:
-    """Compare output, loss, all weight gradients and updated weights of the iteration just simulated."""
-    if oracle_torch.torch_available():
-        truth_name, truth = "PyTorch", oracle_torch.evaluate_torch(graph, values)
-    else:
-        truth_name, truth = "untiled NumPy (PyTorch is not installed)", reference.evaluate(graph, values)
-    updated = [name for name in graph.updates.values() if name in truth]
-    compared = [graph.output, graph.loss, *graph.gradients.values(), *updated]
-    errors = reference.compare({name: executor.fetch(name) for name in compared}, truth, compared)
-    tolerance = graph_tolerance(graph, executor.schedule.options.accumulation)
-    result = functional_summary(truth_name, errors, tolerance)
-    if not result["passed"]:
-        raise PulptrainError(
-            f"the simulated numbers differ from {truth_name}: {result['max_rel_error']:.2e} relative in "
-            f"{result['worst_tensor']}, {tolerance:.1e} allowed",
-            where=graph.name,
-            cure="report this as a defect with the command you ran",
+def _first_update(
+    machine: Machine, prepared: Prepared, samples: Iterator[dict[str, Array]], check: NumberCheck | None
+) -> float:
+    """Simulate each program once in time, compute and check one whole update; returns its mean loss."""
+    phases = prepared.phases
+    if check is None:
+        machine.mini_batch({})
+        machine.update()
+        return 0.0
+    losses = []
+    for _ in range(phases.mini_batches):
+        sample = next(samples)
+        losses.append(machine.mini_batch(sample))
+        check.mini_batch(phases.mini_batch, sample, machine.mini.executor)
+    machine.update()
+    if machine.last is not None and phases.update is not None:
+        check.update(phases.update, phases.means, machine.last.executor)
+    return float(np.mean(losses))
+
+
+def _summary(machine: Machine, prepared: Prepared, settings: Settings) -> dict[str, Any]:
+    """Figures of one update: those of its only program, or of the mini-batches and the update together."""
+    summaries = []
+    for phase in machine.phases:
+        assert phase.metrics is not None
+        one = run_summary(
+            phase.schedule, prepared.timing, phase.metrics, pulptrain.__version__, codegen=settings.codegen
         )
-    return result
+        summaries.append({**one, "icache": settings.icache})
+    if len(summaries) == 1:
+        return summaries[0]
+    return update_summary(summaries[0], summaries[1], prepared.phases.mini_batches)
+
+
+def _one_after_the_other(phases: Sequence[Phase]) -> list[Slice]:
+    """The traces of the programs in one, each once, the second beginning where the first ends."""
+    slices = list(phases[0].slices)
+    start_cycles = phases[0].cycles
+    for phase in phases[1:]:
+        slices += [
+            item._replace(
+                start_cycles=item.start_cycles + start_cycles,
+                end_cycles=item.end_cycles + start_cycles,
+            )
+            for item in phase.slices
+        ]
+        start_cycles += phase.cycles
+    return slices
 
 
 def _train(
-    executor: Executor,
-    spec: ModelSpec,
+    machine: Machine,
+    prepared: Prepared,
     samples: Iterator[dict[str, Array]],
     iterations: int,
     summary: dict[str, Any],
     progress: Progress | None,
 ) -> bool:
     """Replay the remaining iterations; fill `summary["training"]`; True if Ctrl-C ended them early."""
-    graph = executor.schedule.graph
+    graph, executor, spec = prepared.schedule.graph, machine.mini.executor, prepared.spec
     losses = [float(summary["loss"])]
     interrupted = False
     try:
         for done in range(2, iterations + 1):
-            executor.load(next(samples))
-            executor.replay()
-            losses.append(float(executor.fetch(graph.loss).reshape(-1)[0]))
+            parts = [machine.mini_batch(next(samples)) for _ in range(prepared.phases.mini_batches)]
+            machine.update()
+            losses.append(float(np.mean(parts)))
             if progress is not None:
                 progress(done, iterations, losses[-1])
     except KeyboardInterrupt:

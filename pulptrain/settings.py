@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from arch.code_caches import WARM
 from arch.soc_config import load_soc, with_options
 from arch.timing import SocTiming
 from configs.errors import InputError
-from scheduler.options import ScheduleOptions, parse_buffering
+from configs.parameters import default_codegen
+from scheduler.options import ScheduleOptions, parse_buffers, parse_resident
+from scheduler.placement import parse_placement
+from scheduler.plan_options import PlanOptions, parse_homes
+from trainlib.kernels.catalogue import LIBRARY
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,22 +21,55 @@ class Settings:
     """Options of the command line or of a Python call; every field has the default of the command line.
 
     `overrides` maps parameter paths of the SoC file to values (``--set``). `kernels` and `tiles` are the
-    texts of ``--kernel OP=NAME`` and ``--tile OP=dim:size,...``.
+    texts of ``--kernel OP=NAME`` and ``--tile OP=dim:size,...``, `loop_orders` those of ``--loop-order
+    OP=dim,dim``, outermost first; `prefetch` (on, off) is that across ops, `resident` (off,
+    auto, or tensors) what stays in L1 between them. A `codegen` that is not given is
+    that of the SoC file; a wrong SoC then raises `ConfigError` here. `icache` is one of
+    `arch.code_caches.CODE_STARTS`. `schedule` is the path of a schedule file (`pulptrain tune`). `dtype`,
+    `batch` and `accumulate` replace what the model file says; `separate_update` makes the update a program of
+    its own.
     """
 
     soc: str = "pulp-open"
     timing: str = "rtl"
-    codegen: str = "clang-xpulp"
+    codegen: str = ""
     cores: int | None = None
     l1: str | None = None
     l2: str | None = None
+    l3: str | None = None
     fpus: str | None = None
     bank_conflicts: str | None = None
     buffering: str = "double"
     overrides: Sequence[str] = ()
     kernels: Sequence[str] = ()
     tiles: Sequence[str] = ()
+    loop_orders: Sequence[str] = ()
+    prefetch: str = "on"
+    resident: str = "off"
+    schedule: str | None = None
     seed: int = 0
+    icache: str = WARM
+    placement: str = "first-fit"
+    homes: Sequence[str] = ()
+    dtype: str | None = None
+    batch: int | None = None
+    accumulate: int | None = None
+    separate_update: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.codegen:
+            object.__setattr__(self, "codegen", default_codegen(self.soc))
+
+
+def code_start(settings: Settings) -> str:
+    """What the instruction caches hold at the start. Raises `InputError` where it would be charged twice."""
+    if settings.icache != WARM and LIBRARY.waits_for_code(settings.codegen):
+        raise InputError(
+            f"the kernels of codegen '{settings.codegen}' already contain the wait for their code",
+            where="--icache",
+            cure=f"--icache {WARM}, or another --codegen",
+        )
+    return settings.icache
 
 
 def soc_timing(settings: Settings) -> SocTiming:
@@ -42,6 +80,7 @@ def soc_timing(settings: Settings) -> SocTiming:
         cores=settings.cores,
         l1=settings.l1,
         l2=settings.l2,
+        l3=settings.l3,
         fpus=settings.fpus,
         bank_conflicts=settings.bank_conflicts,
     )
@@ -49,11 +88,19 @@ def soc_timing(settings: Settings) -> SocTiming:
 
 def schedule_options(settings: Settings) -> ScheduleOptions:
     """The schedule the settings ask for. Raises `InputError` for texts that cannot be read."""
+    depth, buffers = parse_buffers(settings.buffering)
+    if settings.prefetch not in ("on", "off"):
+        raise InputError(f"cannot read {settings.prefetch!r}", where="--prefetch", cure="on or off")
     return ScheduleOptions(
-        buffer_depth=parse_buffering(settings.buffering),
+        buffer_depth=depth,
+        buffers=buffers,
+        prefetch=settings.prefetch == "on",
+        resident=parse_resident(settings.resident),
         codegen=settings.codegen,
         kernels=dict(_pair(text, "--kernel", "conv1.FW=mm or FW=mm") for text in settings.kernels),
         tile_sizes=dict(_tile(text) for text in settings.tiles),
+        loop_orders=dict(_loop_order(text) for text in settings.loop_orders),
+        memory=PlanOptions(parse_placement(settings.placement), parse_homes(settings.homes)),
     )
 
 
@@ -62,6 +109,11 @@ def _pair(text: str, option: str, form: str) -> tuple[str, str]:
     if not separator or not name.strip() or not value.strip():
         raise InputError(f"cannot read {text!r}", where=option, cure=f"write it as {form}")
     return name.strip(), value.strip()
+
+
+def _loop_order(text: str) -> tuple[str, tuple[str, ...]]:
+    op, dims = _pair(text, "--loop-order", "conv2.FW=co,ho,ci")
+    return op, tuple(name.strip() for name in dims.split(","))
 
 
 def _tile(text: str) -> tuple[str, dict[str, int]]:

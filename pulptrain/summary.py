@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
+from arch.program import Compute
 from arch.timing import SocTiming
 from configs.errors import PulptrainError
+from scheduler.options import BEST_DEPTH
 from scheduler.schedule import OpSchedule, Schedule
 from traces.metrics import Metrics, OpMetrics
+from trainlib.kernels.catalogue import estimated_names
 
 
 def run_summary(
@@ -33,6 +37,9 @@ def run_summary(
         "mac_per_cycle": macs / cycles,
         "offload_cycles": metrics.offload_cycles,
         "peak_bytes": schedule.peak_bytes,
+        "lower_bound_bytes": schedule.plan.lower_bound_bytes,
+        "placement": schedule.plan.placement,
+        "staged_bytes": schedule.plan.staged_bytes,
         "capacity_bytes": {
             "l1": timing.l1_usable_bytes,
             "l2": timing.l2.size_bytes,
@@ -44,8 +51,11 @@ def run_summary(
         "utilisation": dict(metrics.utilisation),
         "bytes_in": metrics.bytes_in,
         "bytes_out": metrics.bytes_out,
-        "buffering": schedule.options.buffer_depth,
+        "resident": list(schedule.resident),
+        "buffering": "best" if schedule.options.buffer_depth == BEST_DEPTH else schedule.options.buffer_depth,
+        "tilings": asdict(schedule.counts),
         "notes": list(schedule.notes),
+        "estimated_kernels": _estimated_kernels(schedule, codegen),
         "soc": timing.name,
         "cores": timing.cores,
         "fpus": timing.fpu.count,
@@ -57,6 +67,12 @@ def run_summary(
     }
 
 
+def _estimated_kernels(schedule: Schedule, codegen: str) -> list[str]:
+    """Names of the kernels of the program whose cost was never compared with a measurement, sorted."""
+    used = {action.team.kernel for action in schedule.program.actions if isinstance(action, Compute)}
+    return sorted(used & set(estimated_names(codegen)))
+
+
 def _op_summary(op: OpSchedule, measured: OpMetrics | None) -> dict[str, Any]:
     cycles = measured.cycles if measured else 0
     return {
@@ -65,6 +81,7 @@ def _op_summary(op: OpSchedule, measured: OpMetrics | None) -> dict[str, Any]:
         "step": op.op.step,
         "kernel": op.kernel,
         "tile": dict(op.tiling.sizes),
+        "loop_order": list(op.tiling.order),
         "tiles": len(op.tiling.tiles),
         "cycles": cycles,
         "macs": op.macs,

@@ -27,7 +27,7 @@ BAD_INPUT = [
     (["run", "digits-cnn", "--kernel", "conv9.FW=mm"], 2, "conv1.FW"),
     (["run", "digits-cnn", "--tile", "conv2.FW=rows:2"], 2, "one of"),
     (["run", "digits-cnn", "--fpus", "3-way"], 2, "private"),
-    (["run", "digits-cnn", "--l1", "12KiB"], 3, "required"),
+    (["run", "digits-cnn", "--l1", "12KiB", "--buffering", "none"], 3, "required"),
     (["run", "digits-cnn", "--l1", "1KiB"], 3, "stack"),
     (["run", "digits-cnn", "--l2", "4KiB"], 3, "--l2"),
     (["kernel", "mm_4x4"], 2, "mm"),

@@ -16,7 +16,9 @@ CONV = {"out_channels": 16, "kernel": 3}
 
 
 def test_a_step_alone_costs_what_it_costs_in_its_network() -> None:
-    network = {op["name"]: op["cycles"] for op in run_model("tutorial-cnn").summary["ops"]}
+    """Without loads pushed for it by the op before, which it has not when it is alone."""
+    summary = run_model("tutorial-cnn", Settings(prefetch="off")).summary
+    network = {op["name"]: op["cycles"] for op in summary["ops"]}
     alone = run_primitive("conv2d", "wg", [InputCase((8, 8, 8))], CONV).summary
     assert alone["ops"][0]["cycles"] == network["conv1.WG"]
     assert alone["macs"] == 41472
@@ -79,3 +81,15 @@ def test_bad_requests_say_what_to_change(
 ) -> None:
     assert run(["primitive", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_step_made_of_several_is_run_as_a_whole_or_one_of_them_alone() -> None:
+    options, inputs = {"heads": 2}, [InputCase((6, 8))]
+    forward = run_primitive("mhsa", "fw", inputs, options).summary
+    steps = [op["step"] for op in forward["ops"]]
+    assert steps == ["FW_Q", "FW_K", "FW_V", "FW_SCORES", "FW_SOFTMAX", "FW_CONTEXT", "FW"]
+    assert forward["step"] == "FW"
+    assert forward["functional"]["tensors"] == 7
+    (scores,) = run_primitive("mhsa", "fw_scores", inputs, options).summary["ops"]
+    assert scores["name"] == "mhsa.FW_SCORES"
+    assert scores["macs"] == 6 * 8 * 6

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -13,6 +19,7 @@ from scheduler.validation import runner
 
 MEASURED = Path(__file__).parent.parent / "measured"
 DMA = str(MEASURED / "dma.csv.gz")
+T = TypeVar("T")
 SHORT = ["validate", "dma", DMA, "--where", "test=1d", "--workers", "1"]
 
 
@@ -82,6 +89,79 @@ def test_bad_input_exits_2_and_says_where(
     assert hint in captured.err
     assert "Traceback" not in captured.err
     assert captured.out == ""
+
+
+CELLS = {
+    **{"id": "r1", "soc": "pulp-open", "timing": "gvsoc", "bank_conflicts": "0", "fpus": "4-static"},
+    **{"codegen": "clang-xpulp", "kernel": "mm", "dtype": "fp32", "n": "8", "k": "8", "m": "8"},
+    **{"trans_b": "0", "cores": "1", "cycles": "2500", "cycles_kernel": "2480", "instructions": "1700"},
+    **{"load_stalls": "0", "taken_branches": "0"},
+}
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "line", "hint"),
+    [
+        ("soc", "pulp-opn", 3, "pulp-open"),
+        ("codegen", "clang-xpul", 3, "clang-xpulp"),
+        ("kernel", "mm_9x9", 3, "mm_9x9"),
+        ("n", "eight", 3, "'eight' is not a whole number"),
+        ("cycles", "nan", 3, "'nan'"),
+        ("cycles", None, 1, "column 'cycles' is missing"),
+        ("soc", None, 1, "column 'soc' is missing"),
+    ],
+)
+def test_a_wrong_file_exits_2_with_file_and_line(
+    column: str, text: str | None, line: int, hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [name for name in CELLS if text is not None or name != column]
+    good = ",".join(CELLS[name] for name in names)
+    bad = ",".join("r2" if name == "id" else text if name == column else CELLS[name] for name in names)
+    path = tmp_path / "cases.csv"
+    path.write_text("\n".join((",".join(names), good, bad)) + "\n", encoding="utf-8")
+    assert run(["validate", "mm", str(path), "--workers", "1", "--json"]) == 2
+    captured = capsys.readouterr()
+    assert f"{path}:{line}" in captured.err
+    assert hint in captured.err
+    assert captured.out == ""
+
+
+def test_a_killed_run_takes_its_workers_along() -> None:
+    """SIGTERM ends the parent at once; workers that wait for work must notice."""
+    command = [sys.executable, "-m", "pulptrain", "validate", "mm", str(MEASURED / "mm.csv.gz")]
+    parent = subprocess.Popen([*command, "--workers", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        workers = _wait_for(lambda: _children(parent.pid) if len(_children(parent.pid)) == 2 else None)
+        parent.terminate()
+        assert parent.wait(timeout=20) == -signal.SIGTERM
+        assert _wait_for(lambda: True if not any(map(_alive, workers)) else None)
+    finally:
+        parent.kill()
+        parent.communicate()
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _wait_for(ask: Callable[[], T | None], seconds: float = 30.0) -> T:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        answer = ask()
+        if answer:
+            return answer
+        time.sleep(0.05)
+    raise AssertionError(f"nothing after {seconds} s")
 
 
 def test_ctrl_c_prints_what_is_done_and_exits_130(

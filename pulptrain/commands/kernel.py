@@ -15,7 +15,7 @@ from arch.team_pricer import TeamPricer
 from configs.errors import InputError
 from pulptrain.commands import options
 from pulptrain.settings import Settings, soc_timing
-from scheduler.memory_plan import align
+from scheduler.allocation import align
 from trainlib.kernels.catalogue import (
     LIBRARY,
     depthwise_work,
@@ -49,7 +49,7 @@ def command(
     accumulate: Annotated[bool, typer.Option("--accumulate", help="Add the product to C.")] = False,
     soc: options.Soc = "pulp-open",
     timing: options.Timing = "rtl",
-    codegen: options.Codegen = "clang-xpulp",
+    codegen: options.Codegen = "",
     cores: options.Cores = None,
     fpus: options.Fpus = None,
     bank_conflicts: options.BankConflicts = None,

@@ -18,7 +18,7 @@ from configs.model_file import load_model
 from configs.parameters import load_parameters
 from configs.suggest import suggestion
 from pulptrain.commands import options
-from trainlib.kernels.catalogue import codegen_names, kernel_names
+from trainlib.kernels.catalogue import DTYPE_BYTES, LIBRARY, codegen_names, estimated_names, kind_of
 from trainlib.registry import PRIMITIVES
 
 Row = Mapping[str, Any]
@@ -118,6 +118,7 @@ def _socs(timing: str) -> Listing:
                 "cluster_hz": soc.clock.cluster_hz,
                 "soc_hz": soc.clock.soc_hz,
                 "peripheral_hz": soc.clock.peripheral_hz,
+                "codegen": tree.codegen,
                 "parameters": len(tree),
                 "assumed": [parameter.path for parameter in tree.assumed],
                 "description": tree.description,
@@ -136,6 +137,7 @@ def _soc_cells(row: Row) -> Row:
         "L2": size_text(row["l2_bytes"]),
         "L3": size_text(row["l3_bytes"]),
         "MHz": "/".join(f"{row[clock] / 1e6:g}" for clock in ("cluster_hz", "soc_hz", "peripheral_hz")),
+        "codegen": row["codegen"],
         "assumed": f"{len(row['assumed'])}/{row['parameters']}",
         "description": row["description"],
     }
@@ -168,13 +170,34 @@ def _models() -> Listing:
 
 
 def _kernels() -> Listing:
-    return Listing(
-        [
-            {"codegen": codegen, "kernel": name}
-            for codegen in codegen_names()
-            for name in kernel_names(codegen)
+    rows = []
+    for codegen in codegen_names():
+        estimated = set(estimated_names(codegen))
+        found = [(kind_of(codegen, name), name) for name in LIBRARY.kernel_names(codegen)]
+        # What `--kernel` can choose comes first, the loops of layers last.
+        rows += [
+            {
+                "codegen": codegen,
+                "kernel": name,
+                "kind": kind,
+                "dtypes": _dtypes(LIBRARY.header(codegen, name).element_bytes),
+                "estimated": name in estimated,
+            }
+            for kind, name in sorted(found, key=lambda item: (_KINDS.index(item[0]), item[1]))
         ]
-    )
+    return Listing(rows, _kernel_cells)
+
+
+_KINDS = ("matmul", "depthwise", "loop")
+
+
+def _dtypes(element_bytes: int) -> str:
+    """Element types of a kernel, by their size."""
+    return " ".join(dtype for dtype, size in DTYPE_BYTES.items() if size == element_bytes)
+
+
+def _kernel_cells(row: Row) -> Row:
+    return {**_plain_cells(row), "estimated": "estimated" if row["estimated"] else ""}
 
 
 def _primitives() -> Listing:

@@ -12,11 +12,28 @@ Timing = Annotated[
     typer.Option("--timing", metavar="rtl|gvsoc", help="Timing profile: hardware, or the GVSoC simulator."),
 ]
 Codegen = Annotated[
-    str, typer.Option("--codegen", metavar="NAME", help="What the compiler makes of the kernels.")
+    str,
+    typer.Option(
+        "--codegen",
+        metavar="NAME",
+        help="What the compiler makes of the kernels; that of the SoC file if not given.",
+        show_default=False,
+    ),
 ]
 Cores = Annotated[int | None, typer.Option("--cores", metavar="N", help="Cores of the cluster, 1 to 16.")]
 L1 = Annotated[str | None, typer.Option("--l1", metavar="SIZE", help="L1 size, e.g. 64KiB.")]
 L2 = Annotated[str | None, typer.Option("--l2", metavar="SIZE", help="L2 size, e.g. 1536KiB.")]
+L3 = Annotated[str | None, typer.Option("--l3", metavar="SIZE", help="L3 size, e.g. 8MiB; 0 for none.")]
+Placement = Annotated[
+    str,
+    typer.Option(
+        "--placement", metavar="first-fit|best-fit|optimal", help="How addresses in L2 and L3 are chosen."
+    ),
+]
+Homes = Annotated[
+    list[str] | None,
+    typer.Option("--home", metavar="TENSOR=l2|l3", help="Memory a tensor lives in, e.g. fc.weight=l3."),
+]
 Fpus = Annotated[
     str | None,
     typer.Option(
@@ -31,8 +48,39 @@ BankConflicts = Annotated[
         "--bank-conflicts", metavar="on|off", help="One access per L1 bank and cycle, or no L1 contention."
     ),
 ]
+Icache = Annotated[
+    str,
+    typer.Option(
+        "--icache",
+        metavar="warm|steady|cold",
+        help="Kernels find their code in the caches, as an earlier iteration left them, or cold caches.",
+    ),
+]
 Buffering = Annotated[
-    str, typer.Option("--buffering", metavar="single|double|N", help="L1 buffers per moved operand.")
+    str,
+    typer.Option(
+        "--buffering",
+        metavar="none|single|double|best|N[,OP.OPERAND=N]",
+        help="L1 buffers per moved operand, e.g. double,conv2.FW.w=1; best: the faster of single and double "
+        "per op; none: no tiles, whole ops in L1.",
+    ),
+]
+LoopOrders = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--loop-order", metavar="OP=DIM,...", help="Loops of an op, outermost first, e.g. conv2.FW=co,ho,ci."
+    ),
+]
+Prefetch = Annotated[
+    str, typer.Option("--prefetch", metavar="on|off", help="Load for the next op while this one computes.")
+]
+Resident = Annotated[
+    str,
+    typer.Option(
+        "--resident",
+        metavar="off|auto|TENSOR[@OP..OP],...",
+        help="Tensors that stay in L1 between ops, e.g. fc.weight@fc.FW..fc.IG; auto: what saves cycles.",
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
@@ -48,6 +96,20 @@ Tiles = Annotated[
     list[str] | None,
     typer.Option("--tile", metavar="OP=DIM:SIZE,...", help="Tile of an op, e.g. conv2.FW=co:8,ho:3."),
 ]
+ScheduleFile = Annotated[
+    str | None, typer.Option("--schedule", metavar="FILE", help="Choices per op, as `pulptrain tune` writes.")
+]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of weights, data and sample order.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no tables.")]
+Dtype = Annotated[
+    str | None,
+    typer.Option("--dtype", metavar="fp32|fp16|bf16", help="Format of layers that do not say otherwise."),
+]
+Batch = Annotated[int | None, typer.Option("--batch", metavar="N", help="Samples of a mini-batch.")]
+Accumulate = Annotated[
+    int | None, typer.Option("--accumulate", metavar="N", help="Mini-batches of one update.")
+]
+SeparateUpdate = Annotated[
+    bool, typer.Option("--separate-update", help="The update is a program of its own.")
+]

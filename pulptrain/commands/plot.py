@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from configs.errors import InputError
+from configs.suggest import suggestion
 from pulptrain.commands import options
-from pulptrain.outputs import draw_pictures, prepare_folder
+from pulptrain.outputs import PICTURES, draw_pictures, prepare_folder
 from traces.tables import read_table
 
 _NEEDED = ("model", "soc", "cycles", "cluster_hz")
@@ -24,19 +25,34 @@ def command(
         str | None,
         typer.Option("--window", metavar="START:END", help="Draw only these cycles, e.g. 0:20000."),
     ] = None,
+    what: Annotated[
+        str,
+        typer.Option(
+            "--what", metavar="|".join(("all", *PICTURES)), help="Which picture to draw; all by default."
+        ),
+    ] = "all",
     out: Annotated[
         str | None, typer.Option("--out", metavar="DIR", help="Write the pictures here (default: OUT_DIR).")
     ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Draw the Gantt charts and the breakdown of the run in OUT_DIR."""
+    """Draw the Gantt charts, the breakdown of cycles and the memory map of the run in OUT_DIR."""
+    if what not in ("all", *PICTURES):
+        raise InputError(f"no picture {what!r}", where="--what", cure=suggestion(what, ("all", *PICTURES)))
     source = Path(folder)
     summary = read_summary(source)
-    interval = parse_window(window, int(summary["cycles"])) if window is not None else None
+    interval = (
+        parse_window(window, int(summary.get("trace_cycles", summary["cycles"])))
+        if window is not None
+        else None
+    )
     slices = read_table(source)
     target = prepare_folder(out if out is not None else folder)
-    paths = [str(path) for path in draw_pictures(slices, summary, target, window=interval)]
+    paths = [
+        str(path)
+        for path in draw_pictures(slices, summary, target, source=source, window=interval, what=what)
+    ]
     if as_json:
         typer.echo(json.dumps({"pictures": paths}, indent=2))
     elif not quiet:

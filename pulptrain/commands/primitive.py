@@ -13,6 +13,7 @@ from ruamel.yaml.error import YAMLError
 
 from configs.errors import InputError
 from pulptrain.commands import options
+from pulptrain.given_values import read_values
 from pulptrain.outputs import prepare_folder, write_outputs
 from pulptrain.primitive_run import run_primitive
 from pulptrain.settings import Settings
@@ -44,17 +45,25 @@ def command(
             "--accumulation", metavar="reference|kernel", help="Sums in fp32, or rounded as the kernel does."
         ),
     ] = "reference",
+    values: Annotated[
+        str | None,
+        typer.Option("--values", metavar="FILE.npz", help="Arrays by tensor name in place of drawn ones."),
+    ] = None,
     tile: Annotated[
         str | None, typer.Option("--tile", metavar="DIM:SIZE,...", help="Tile sizes, e.g. co:8,ho:3.")
     ] = None,
+    loop_order: Annotated[
+        str | None, typer.Option("--loop-order", metavar="DIM,...", help="Loops, outermost first: co,ho,ci.")
+    ] = None,
     soc: options.Soc = "pulp-open",
     timing: options.Timing = "rtl",
-    codegen: options.Codegen = "clang-xpulp",
+    codegen: options.Codegen = "",
     cores: options.Cores = None,
     l1: options.L1 = None,
     l2: options.L2 = None,
     fpus: options.Fpus = None,
     bank_conflicts: options.BankConflicts = None,
+    icache: options.Icache = "warm",
     buffering: options.Buffering = "double",
     overrides: options.Overrides = None,
     out: Annotated[
@@ -74,8 +83,10 @@ def command(
         l2=l2,
         fpus=fpus,
         bank_conflicts=bank_conflicts,
+        icache=icache,
         buffering=buffering,
         overrides=tuple(overrides or ()),
+        loop_orders=(f"{name}.{step.upper()}={loop_order}",) if loop_order is not None else (),
         tiles=(f"{name}.{step.upper()}={tile}",) if tile is not None else (),
         seed=seed,
     )
@@ -90,6 +101,7 @@ def command(
         kernel=kernel,
         accumulation=accumulation,
         settings=settings,
+        values=read_values(values) if values is not None else None,
     )
     written = write_outputs(outcome, folder) if folder is not None else []
     if as_json:

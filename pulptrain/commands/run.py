@@ -10,11 +10,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pulptrain.commands import options
+from pulptrain.commands import options, search_options
 from pulptrain.outputs import prepare_folder, write_outputs
 from pulptrain.program_text import program_lines
 from pulptrain.session import RunOutcome, prepare, run_model
 from pulptrain.settings import Settings
+from pulptrain.update_summary import update_line
+from scheduler.tuner.cache import ResultCache
 from traces.report import print_report
 
 
@@ -27,27 +29,41 @@ def command(
     ] = 1,
     soc: options.Soc = "pulp-open",
     timing: options.Timing = "rtl",
-    codegen: options.Codegen = "clang-xpulp",
+    codegen: options.Codegen = "",
     cores: options.Cores = None,
     l1: options.L1 = None,
     l2: options.L2 = None,
+    l3: options.L3 = None,
     fpus: options.Fpus = None,
     bank_conflicts: options.BankConflicts = None,
+    icache: options.Icache = "warm",
     buffering: options.Buffering = "double",
+    placement: options.Placement = "first-fit",
+    homes: options.Homes = None,
     overrides: options.Overrides = None,
     kernels: options.Kernels = None,
     tiles: options.Tiles = None,
+    schedule: options.ScheduleFile = None,
+    loop_orders: options.LoopOrders = None,
+    prefetch: options.Prefetch = "on",
+    resident: options.Resident = "off",
     out: Annotated[
         str | None,
         typer.Option("--out", metavar="DIR", help="Write summary, trace, Perfetto file and pictures."),
     ] = None,
     seed: options.Seed = 0,
+    dtype: options.Dtype = None,
+    batch: options.Batch = None,
+    accumulate: options.Accumulate = None,
+    separate_update: options.SeparateUpdate = False,
     no_functional: Annotated[
         bool, typer.Option("--no-functional", help="Timing only: no numbers are computed or checked.")
     ] = False,
     dump_program: Annotated[
         bool, typer.Option("--dump-program", help="Print the actions of the program in order and stop.")
     ] = False,
+    cache: search_options.CacheFile = None,
+    no_cache: search_options.NoCache = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -59,25 +75,45 @@ def command(
         cores=cores,
         l1=l1,
         l2=l2,
+        l3=l3,
         fpus=fpus,
         bank_conflicts=bank_conflicts,
+        icache=icache,
         buffering=buffering,
+        placement=placement,
+        homes=tuple(homes or ()),
         overrides=tuple(overrides or ()),
         kernels=tuple(kernels or ()),
         tiles=tuple(tiles or ()),
+        schedule=schedule,
+        loop_orders=tuple(loop_orders or ()),
+        prefetch=prefetch,
+        resident=resident,
         seed=seed,
+        dtype=dtype,
+        batch=batch,
+        accumulate=accumulate,
+        separate_update=separate_update,
     )
     if dump_program:
-        typer.echo("\n".join(program_lines(prepare(model, settings).schedule.program)))
+        prepared = prepare(model, settings)
+        for program in (prepared.schedule, prepared.update):
+            if program is not None:
+                typer.echo("\n".join(program_lines(program.program)))
         return
     folder = prepare_folder(out) if out is not None else None
-    outcome = _run(model, settings, iterations, not no_functional, show_progress=not (quiet or as_json))
+    show_progress = not (quiet or as_json)
+    with search_options.open_cache(cache, no_cache) as kept:
+        outcome = _run(model, settings, iterations, not no_functional, kept, show_progress=show_progress)
     written = write_outputs(outcome, folder) if folder is not None else []
     if as_json:
         typer.echo(json.dumps(outcome.summary, indent=2))
     elif not quiet:
         console = Console(width=None if sys.stdout.isatty() else 110)
         print_report(outcome.summary, console)
+        if "update" in outcome.summary:
+            text = update_line(outcome.summary["update"])
+            console.print(f"[bold]{'update':<13}[/bold] {text}", highlight=False)
         for path in written:
             console.print(f"  {path}", highlight=False, soft_wrap=True)
     if outcome.interrupted:
@@ -86,10 +122,16 @@ def command(
 
 
 def _run(
-    model: str, settings: Settings, iterations: int, functional: bool, *, show_progress: bool
+    model: str,
+    settings: Settings,
+    iterations: int,
+    functional: bool,
+    cache: ResultCache | None,
+    *,
+    show_progress: bool,
 ) -> RunOutcome:
     if not show_progress or iterations == 1:
-        return run_model(model, settings, iterations=iterations, functional=functional)
+        return run_model(model, settings, iterations=iterations, functional=functional, cache=cache)
     columns = (
         TextColumn("training"),
         BarColumn(),
@@ -104,4 +146,6 @@ def _run(
             if done % 20 == 0 or done == total:
                 bar.update(task, completed=done, loss=loss)
 
-        return run_model(model, settings, iterations=iterations, functional=functional, progress=advance)
+        return run_model(
+            model, settings, iterations=iterations, functional=functional, progress=advance, cache=cache
+        )

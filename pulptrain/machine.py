@@ -1,0 +1,128 @@
+"""The simulated SoC of one run: the program of a mini-batch, and that of the update where it has one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from arch.pricing import Pricer
+from arch.soc import Soc
+from arch.timing import SocTiming
+from configs.model_file import ModelSpec
+from scheduler.executor import Executor
+from scheduler.kept_results import KeptResults
+from scheduler.schedule import Schedule
+from traces.events import Slice
+from traces.metrics import Metrics, check_tracks, measure
+from traces.recorder import Recorder
+from trainlib.steps import Array
+from trainlib.training import TrainingPhases, initial_weights
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A model on a SoC before time starts: the schedule of a mini-batch and that of the update, if any."""
+
+    spec: ModelSpec
+    timing: SocTiming
+    schedule: Schedule
+    pricer: Pricer
+    update: Schedule | None
+    phases: TrainingPhases
+    kept: KeptResults | None = None
+    """What is kept for the next run of the same, if the caller has given a cache."""
+
+
+class Phase:
+    """One program on the SoC: simulated in time at its first run, replayed afterwards."""
+
+    def __init__(
+        self, schedule: Schedule, prepared: Prepared, soc: Soc, listeners: Listeners, *, functional: bool
+    ) -> None:
+        self.schedule = schedule
+        self.recorder = Recorder()
+        self._listeners = listeners
+        self.executor = Executor(schedule, prepared.timing, prepared.pricer, functional=functional, soc=soc)
+        self.cycles = 0
+        self.events = 0
+        self.wall_seconds = 0.0
+        self.metrics: Metrics | None = None
+
+    def run(self) -> None:
+        """Carry the program out once."""
+        if self.metrics is not None:
+            self.executor.replay()
+            return
+        self._listeners.now = self.recorder
+        started = time.perf_counter()
+        result = self.executor.simulate()
+        self.wall_seconds = time.perf_counter() - started
+        self.cycles, self.events = result.cycles, result.events
+        check_tracks(self.slices, result.cycles)
+        self.metrics = measure(self.slices, result.cycles)
+
+    @property
+    def slices(self) -> Sequence[Slice]:
+        """What was traced in time."""
+        return self.recorder.slices
+
+
+class Listeners:
+    """The tracer of a SoC that runs several programs: hands on to the recorder of the one that runs now."""
+
+    def __init__(self) -> None:
+        self.now = Recorder()
+
+    def slice(self, event: Slice) -> None:
+        """Hand on a slice."""
+        self.now.slice(event)
+
+    def counter(self, track: str, name: str, time_cycles: int, value: int) -> None:
+        """Hand on a counter."""
+        self.now.counter(track, name, time_cycles, value)
+
+
+class Machine:
+    """Both programs of an update on one SoC, with one memory image.
+
+    Weights, gradients or their totals, and optimizer states lie at the same addresses in both memory plans
+    (`scheduler.shared_memory`), so nothing has to be handed over.
+    """
+
+    def __init__(self, prepared: Prepared, *, functional: bool, code_start: str) -> None:
+        listeners = Listeners()
+        soc = Soc(prepared.timing, prepared.pricer, listeners, code_start=code_start)
+        self.mini = Phase(prepared.schedule, prepared, soc, listeners, functional=functional)
+        self.last = (
+            Phase(prepared.update, prepared, soc, listeners, functional=functional)
+            if prepared.update is not None
+            else None
+        )
+        self.functional = functional
+
+    def start(self, seed: int) -> dict[str, Array]:
+        """Put all weights, buffers and states at their start; returns them."""
+        values = initial_weights(self.mini.schedule.graph, seed)
+        if self.functional:
+            self.mini.executor.load(values)
+        return values
+
+    @property
+    def phases(self) -> list[Phase]:
+        """The programs in order."""
+        return [self.mini] if self.last is None else [self.mini, self.last]
+
+    def mini_batch(self, sample: Mapping[str, Array]) -> float:
+        """Carry out one mini-batch; returns its loss."""
+        executor = self.mini.executor
+        if self.functional:
+            executor.load(sample)
+        self.mini.run()
+        graph = self.mini.schedule.graph
+        return float(executor.fetch(graph.loss).reshape(-1)[0]) if self.functional else 0.0
+
+    def update(self) -> None:
+        """Carry out the update, if it is a program of its own, on what the mini-batches left."""
+        if self.last is not None:
+            self.last.run()

@@ -1,0 +1,116 @@
+"""Bad input of a primitive, as a user meets it: exit code 2 and a text that says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from pulptrain.__main__ import run
+
+CONV = ["conv2d", "--shape", "4x8x8", "--option", "out_channels=8"]
+
+REFUSED = {
+    "shapes of a matmul": ("matmul --shape 4x5 --shape 6x7", r"cannot multiply .* 5 columns meet 6 rows"),
+    "shapes of a sum": ("add --shape 4x5 --shape 6x7", r"cannot add shapes"),
+    "shapes of a broadcast": ("broadcast_add --shape 4x5 --shape 4x6", r"\(4, 5\)|shape"),
+    "shapes of a concat": ("concat --shape 4x5 --shape 6x7", r"cannot join \(6, 7\) to \(4, 5\)"),
+    "no image": ("conv2d --shape 8 --option out_channels=8 --option kernel=3", r"needs an image"),
+    "split that does not add up": ("split --shape 4x8 --option sizes=[1,2]", r"add up to 3, axis 0 has 4"),
+    "reshape": ("reshape --shape 4x8 --option shape=[5,5]", r"cannot reshape"),
+    "axes of a transposition": ("transpose --shape 2x4 --option axes=[0,0]", r"no order of the dimensions"),
+    "stride 0": ([*CONV, "--option", "kernel=3", "--option", "stride=0"], r"stride 0 is less than 1"),
+    "dilation 0": ([*CONV, "--option", "kernel=3", "--option", "dilation=0"], r"dilation 0 is less than 1"),
+    "stride 0 of a pooling": (
+        "avg_pool2d --shape 6x4x4 --option kernel=2 --option stride=0",
+        r"stride.* is 0",
+    ),
+    "stride 0, transposed": (
+        "conv_transpose2d --shape 6x4x4 --option kernel=2 --option out_channels=4 --option stride=0",
+        r"stride 0 is less than 1",
+    ),
+    "kernel larger than the padded input": (
+        [*CONV, "--option", "kernel=11", "--option", "padding=1"],
+        r"kernel 11x11 is larger than the padded input 10x10",
+    ),
+    "kernel of a depthwise": ("depthwise --shape 6x4x4 --option kernel=7", r"7x7 is larger than .* 4x4"),
+    "kernel of a pooling": ("max_pool2d --shape 6x4x4 --option kernel=5", r"kernel 5 is larger than"),
+    "groups that do not divide": (
+        [*CONV, "--option", "kernel=3", "--option", "groups=3"],
+        r"groups 3 does not divide the 4 input channels",
+    ),
+    "groups of a norm": ("group_norm --shape 6x4x4 --option groups=4", r"4 groups do not divide 6 channels"),
+    "heads": ("mhsa --shape 6x8 --option heads=3", r"8 features cannot be split over 3 heads"),
+    "number out of the vocabulary": (
+        "embedding --shape 4:int32:20 --option vocabulary=10 --option features=4",
+        r"embedding\.FW: number 1\d is not in a vocabulary of 10",
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSED.values(), ids=REFUSED)
+def test_options_and_shapes(arguments, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = arguments.split() if isinstance(arguments, str) else arguments
+    assert run(["primitive", *words]) == 2
+    error = capsys.readouterr().err
+    assert re.search(message, error)
+    assert "Traceback" not in error
+
+
+@pytest.fixture
+def values(tmp_path):
+    """Writes an .npz file and gives its path."""
+
+    def write(**arrays: np.ndarray) -> str:
+        path = tmp_path / "values.npz"
+        np.savez(path, **arrays)
+        return str(path)
+
+    return write
+
+
+def test_nan_in_the_input_is_reported_with_the_op_that_reads_it(values, capsys) -> None:
+    image = np.ones((1, 4, 8, 8), np.float32)
+    image[0, 2, 3, 4] = np.nan
+    for step in ("fw", "wg"):
+        given = ["--values", values(x=image), "--step", step]
+        assert run(["primitive", *CONV, "--option", "kernel=3", *given]) == 2
+        assert re.search(r"'x', which op conv2d\.FW reads, holds NaN", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("label", [-1, 10])
+def test_a_label_out_of_range_is_reported_by_the_loss(label: int, values, capsys) -> None:
+    given = values(label=np.array([3, label], np.int32))
+    words = "cross_entropy --step loss --shape 10 --batch 2 --option labels=hard --values"
+    assert run(["primitive", *words.split(), given]) == 2
+    assert re.search(rf"LOSS: label {label} is no class", capsys.readouterr().err)
+
+
+def test_values_of_the_user_s_own_are_what_is_computed(values, capsys) -> None:
+    """The largest error is 0: relu of small integers is exact."""
+    given = values(x=np.arange(-4, 4, dtype=np.float32).reshape(1, 8))
+    assert run(["primitive", "relu", "--shape", "8", "--values", given, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["functional"]["max_abs_error"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"y": np.ones(8)}, "no given tensor 'y'"),
+        ({"x": np.ones(8)}, r"'x' has shape \(8,\), the tensor \(1, 8\)"),
+        ({"x": np.array([["a"] * 8])}, "not numbers"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(arrays, message: str, values, capsys) -> None:
+    assert run(["primitive", "relu", "--shape", "8", "--values", values(**arrays)]) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_file_that_holds_no_arrays_is_refused(tmp_path, capsys) -> None:
+    path = tmp_path / "values.npz"
+    path.write_text("x = 1", encoding="utf-8")
+    for name in (str(path), str(tmp_path / "none.npz")):
+        assert run(["primitive", "relu", "--shape", "8", "--values", name]) == 2
+        assert "cannot read" in capsys.readouterr().err
