@@ -34,7 +34,7 @@ CUTS = {
     "digits-cnn": 4,
     "deep-autoencoder": 4,
     "ds-cnn": 2,
-    "resnet8": 2,
+    "resnet8": 6,
     "tiny-transformer": 2,
 }
 """`--cuts` of each model in the order they are run; a model that is not here is listed as not run."""
