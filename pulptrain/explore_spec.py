@@ -18,7 +18,7 @@ from configs.suggest import suggestion
 from configs.yaml_file import Node, load_yaml
 from pulptrain.settings import Settings, schedule_options, soc_timing
 from scheduler.explore.energy import EnergyCosts
-from scheduler.explore.point import Outcome, Point, point_of
+from scheduler.explore.point import Outcome, Point, point_of, refusal
 from trainlib.graph import TrainingGraph
 from trainlib.kernels.catalogue import kernel_names
 from trainlib.training import build_training_graph
@@ -169,11 +169,8 @@ class _Builder:
         try:
             settings = self._settings(values)
             point = point_of(self._graph(values), soc_timing(settings), schedule_options(settings))
-        except DoesNotFitError as error:
-            missing_bytes = error.required_bytes - error.available_bytes
-            return SpecPoint(plain, None, Outcome(why=str(error).splitlines()[0], short_bytes=missing_bytes))
         except PulptrainError as error:
-            return SpecPoint(plain, None, Outcome(why=str(error).splitlines()[0]))
+            return SpecPoint(plain, None, refusal(error))
         return SpecPoint(plain, point)
 
     def _settings(self, values: Mapping[str, Node]) -> Settings:

@@ -33,13 +33,10 @@ from traces.events import Slice
 from traces.recorder import CounterSample
 from trainlib import reference
 from trainlib.graph import KEPT_KINDS, TrainingGraph
-from trainlib.numerics import FP32_TOLERANCE, dtype_named
+from trainlib.numerics import dtype_named
 from trainlib.steps import Array
 from trainlib.training import build_training_phases
 from trainlib.training_data import digits_split, sample_stream
-
-TOLERANCE = FP32_TOLERANCE
-"""Largest max|a - b| / max|b| of a tensor, fp32, between the simulated SoC and the check."""
 
 Progress = Callable[[int, int, float], None]
 """Called with (iterations done, iterations in all, loss of the last one)."""
@@ -95,7 +92,10 @@ def prepare(model: str, settings: Settings, cache: ResultCache | None = None) ->
     graphs = [graph for graph in (phases.mini_batch, phases.update) if graph is not None]
     chosen = [options] * len(graphs)
     if settings.schedule is not None:
-        chosen = options_from(load_schedule(settings.schedule), graphs, timing, options)
+        file = load_schedule(settings.schedule)
+        if settings.resident is not None:
+            file = replace(file, resident={})  # said on the command line, "off" too, goes first
+        chosen = options_from(file, graphs, timing, options)
     kept: KeptResults | None = None
     known: Sequence[Known | None] = [None] * len(graphs)
     try:

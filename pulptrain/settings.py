@@ -23,11 +23,11 @@ class Settings:
     `overrides` maps parameter paths of the SoC file to values (``--set``). `kernels` and `tiles` are the
     texts of ``--kernel OP=NAME`` and ``--tile OP=dim:size,...``, `loop_orders` those of ``--loop-order
     OP=dim,dim``, outermost first; `prefetch` (on, off) is that across ops, `resident` (off,
-    auto, or tensors) what stays in L1 between them. A `codegen` that is not given is
-    that of the SoC file; a wrong SoC then raises `ConfigError` here. `icache` is one of
-    `arch.code_caches.CODE_STARTS`. `schedule` is the path of a schedule file (`pulptrain tune`). `dtype`,
-    `batch` and `accumulate` replace what the model file says; `separate_update` makes the update a program of
-    its own.
+    auto, or tensors) what stays in L1 between them: what the schedule file says if it is not given, else off.
+    A `codegen` that is not given is that of the SoC file; a wrong SoC then raises `ConfigError` here.
+    `icache` is one of `arch.code_caches.CODE_STARTS`. `schedule` is the path of a schedule file (`pulptrain
+    tune`). `dtype`, `batch` and `accumulate` replace what the model file says; `separate_update` makes the
+    update a program of its own.
     """
 
     soc: str = "pulp-open"
@@ -45,7 +45,7 @@ class Settings:
     tiles: Sequence[str] = ()
     loop_orders: Sequence[str] = ()
     prefetch: str = "on"
-    resident: str = "off"
+    resident: str | None = None
     schedule: str | None = None
     seed: int = 0
     icache: str = WARM
@@ -95,7 +95,7 @@ def schedule_options(settings: Settings) -> ScheduleOptions:
         buffer_depth=depth,
         buffers=buffers,
         prefetch=settings.prefetch == "on",
-        resident=parse_resident(settings.resident),
+        resident=parse_resident(settings.resident or "off"),
         codegen=settings.codegen,
         kernels=dict(_pair(text, "--kernel", "conv1.FW=mm or FW=mm") for text in settings.kernels),
         tile_sizes=dict(_tile(text) for text in settings.tiles),

@@ -118,3 +118,15 @@ def functional_summary(truth: str, errors: Mapping[str, Any], tolerance: float) 
         "tolerance": tolerance,
         "passed": bool(max_rel_error <= tolerance),
     }
+
+
+def refuse_wrong_numbers(functional: Mapping[str, Any], where: str) -> None:
+    """Raise `PulptrainError`, told at `where`, unless a `functional_summary` says the numbers agree."""
+    if not functional["passed"]:
+        raise PulptrainError(
+            f"the simulated numbers differ from {functional['checked_against']}: "
+            f"{functional['max_rel_error']:.2e} relative in {functional['worst_tensor']}, "
+            f"{functional['tolerance']:.1e} allowed",
+            where=where,
+            cure="report this as a defect with the command you ran",
+        )

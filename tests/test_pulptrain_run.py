@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pulptrain.session import TOLERANCE, RunOutcome, run_model
+from pulptrain.session import RunOutcome, run_model
 from pulptrain.settings import Settings
 from traces.metrics import check_tracks
+from trainlib.numerics import FP32_TOLERANCE
 from trainlib.oracle_torch import torch_available
 
 MODELS = ("digits-cnn", "tutorial-cnn")
@@ -38,7 +39,7 @@ def test_gradients_and_updates_agree_with_pytorch(model: str, l1: str, cores: in
     assert torch_available()
     assert check["checked_against"] == "PyTorch"
     assert check["passed"]
-    assert 0.0 <= check["max_rel_error"] <= TOLERANCE
+    assert 0.0 <= check["max_rel_error"] <= FP32_TOLERANCE
     # output, loss, and per weight its gradient and its new value
     weights = {"digits-cnn": 3, "tutorial-cnn": 2}[model]
     assert check["tensors"] == 2 + 2 * weights
@@ -169,7 +170,7 @@ def test_replayed_iterations_give_what_numpy_gives(tmp_path: Path) -> None:
         executor.load(values)
         executor.replay()
     ours = {name: executor.fetch(name) for name in graph.weights}
-    assert all(error.max_rel_error <= TOLERANCE for error in compare(ours, weights).values())
+    assert all(error.max_rel_error <= FP32_TOLERANCE for error in compare(ours, weights).values())
 
 
 def test_without_pytorch_the_check_is_untiled_numpy_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pulptrain.commands import options, search_options
+from pulptrain.commands.printing import print_paths, table_console
 from pulptrain.exploration import explore, write_exploration
 from pulptrain.explore_spec import load_spec
 from pulptrain.outputs import prepare_folder
@@ -46,10 +47,9 @@ def command(
     if as_json:
         typer.echo(json.dumps(result.summary, indent=2))
     elif not quiet:
-        console = Console(width=None if sys.stdout.isatty() else 110)
+        console = table_console()
         _print(result.summary, console)
-        for path in written:
-            console.print(f"  {path}", highlight=False, soft_wrap=True)
+        print_paths(written, console)
     if result.interrupted:
         done, asked = len(result.summary["points"]), result.summary["asked"]
         print(f"pulptrain: interrupted after {done} of {asked} points; they are kept", file=sys.stderr)

@@ -75,7 +75,7 @@ Prefetch = Annotated[
     str, typer.Option("--prefetch", metavar="on|off", help="Load for the next op while this one computes.")
 ]
 Resident = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--resident",
         metavar="off|auto|TENSOR[@OP..OP],...",

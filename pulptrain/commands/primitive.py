@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from configs.errors import InputError
 from pulptrain.commands import options
+from pulptrain.commands.printing import finish_run
 from pulptrain.given_values import read_values
-from pulptrain.outputs import prepare_folder, write_outputs
+from pulptrain.outputs import prepare_folder
 from pulptrain.primitive_run import run_primitive
 from pulptrain.settings import Settings
-from traces.report import print_report
 from trainlib.primitives.definition import InputCase
 
 
@@ -103,14 +100,7 @@ def command(
         settings=settings,
         values=read_values(values) if values is not None else None,
     )
-    written = write_outputs(outcome, folder) if folder is not None else []
-    if as_json:
-        typer.echo(json.dumps(outcome.summary, indent=2))
-    elif not quiet:
-        console = Console(width=None if sys.stdout.isatty() else 110)
-        print_report(outcome.summary, console)
-        for path in written:
-            console.print(f"  {path}", highlight=False, soft_wrap=True)
+    finish_run(outcome, folder, as_json=as_json, quiet=quiet)
 
 
 def parse_shape(text: str) -> InputCase:

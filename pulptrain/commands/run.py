@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated
 
@@ -11,13 +10,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pulptrain.commands import options, search_options
-from pulptrain.outputs import prepare_folder, write_outputs
+from pulptrain.commands.printing import finish_run
+from pulptrain.outputs import prepare_folder
 from pulptrain.program_text import program_lines
 from pulptrain.session import RunOutcome, prepare, run_model
 from pulptrain.settings import Settings
-from pulptrain.update_summary import update_line
 from scheduler.tuner.cache import ResultCache
-from traces.report import print_report
 
 
 def command(
@@ -46,7 +44,7 @@ def command(
     schedule: options.ScheduleFile = None,
     loop_orders: options.LoopOrders = None,
     prefetch: options.Prefetch = "on",
-    resident: options.Resident = "off",
+    resident: options.Resident = None,
     out: Annotated[
         str | None,
         typer.Option("--out", metavar="DIR", help="Write summary, trace, Perfetto file and pictures."),
@@ -105,17 +103,7 @@ def command(
     show_progress = not (quiet or as_json)
     with search_options.open_cache(cache, no_cache) as kept:
         outcome = _run(model, settings, iterations, not no_functional, kept, show_progress=show_progress)
-    written = write_outputs(outcome, folder) if folder is not None else []
-    if as_json:
-        typer.echo(json.dumps(outcome.summary, indent=2))
-    elif not quiet:
-        console = Console(width=None if sys.stdout.isatty() else 110)
-        print_report(outcome.summary, console)
-        if "update" in outcome.summary:
-            text = update_line(outcome.summary["update"])
-            console.print(f"[bold]{'update':<13}[/bold] {text}", highlight=False)
-        for path in written:
-            console.print(f"  {path}", highlight=False, soft_wrap=True)
+    finish_run(outcome, folder, as_json=as_json, quiet=quiet)
     if outcome.interrupted:
         print("pulptrain: interrupted; the figures count the iterations completed", file=sys.stderr)
         raise typer.Exit(130)

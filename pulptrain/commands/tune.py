@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pulptrain.commands import options, search_options
+from pulptrain.commands.printing import print_paths, table_console
 from pulptrain.settings import Settings
 from pulptrain.tuning import tune_model
 from scheduler.tuner.candidates import CUTS_PER_DEPTH, SpaceRules
@@ -100,7 +101,7 @@ def command(
     if as_json:
         typer.echo(json.dumps(summary, indent=2))
     elif not quiet:
-        _print(summary, Console(width=None if sys.stdout.isatty() else 110))
+        _print(summary, table_console())
     if outcome.interrupted:
         print(f"pulptrain: interrupted; the best so far is in {schedule}", file=sys.stderr)
         raise typer.Exit(130)
@@ -139,4 +140,4 @@ def _print(summary: dict[str, Any], console: Console) -> None:
         f"{summary['simulator']['wall_seconds']:.1f} s",
         highlight=False,
     )
-    console.print(f"  {summary['schedule']}", highlight=False, soft_wrap=True)
+    print_paths([summary["schedule"]], console)

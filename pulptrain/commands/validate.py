@@ -14,6 +14,7 @@ from rich.table import Table
 
 import pulptrain
 from pulptrain.commands import options
+from pulptrain.commands.printing import table_console
 from scheduler.validation.cases import Selection, parse_selection
 from scheduler.validation.kinds import KINDS, unknown_kind
 from scheduler.validation.runner import Validation
@@ -71,7 +72,7 @@ def command(
     if as_json:
         typer.echo(json.dumps(report(done, columns), indent=2))
     elif not quiet:
-        console = Console(width=None if sys.stdout.isatty() else 160)
+        console = table_console(160)
         _print_tables(console, done, columns or done.kind.groups)
     if done.interrupted:
         print(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 
 from arch.team_pricer import TeamPricer
 from arch.timing import SocTiming
@@ -74,10 +74,8 @@ def simulate_point(point: Point) -> Outcome:
         schedule = schedule_for(point.graph, point.timing, pricer, point.options)
         recorder = Recorder()
         result = Executor(schedule, point.timing, pricer, recorder, functional=False).simulate()
-    except DoesNotFitError as error:
-        return Outcome(why=_first_line(error), short_bytes=error.required_bytes - error.available_bytes)
     except PulptrainError as error:
-        return Outcome(why=_first_line(error))
+        return refusal(error)
     metrics = measure(recorder.slices, result.cycles)
     peak = schedule.peak_bytes
     return Outcome(
@@ -93,19 +91,22 @@ def simulate_point(point: Point) -> Outcome:
     )
 
 
-def _first_line(error: PulptrainError) -> str:
-    return str(error).splitlines()[0]
+def refusal(error: PulptrainError) -> Outcome:
+    """What a point came to that is impossible for the reason `error` gives."""
+    short_bytes = error.required_bytes - error.available_bytes if isinstance(error, DoesNotFitError) else 0
+    return Outcome(why=str(error).splitlines()[0], short_bytes=short_bytes)
 
 
-_local = threading.local()
+class _OfThread(threading.local):
+    """Remembered for each thread by itself: a pricer is not made for two at a time."""
+
+    def __init__(self) -> None:
+        self.pricer_of = lru_cache(PRICERS_KEPT)(TeamPricer)
+
+
+_of_thread = _OfThread()
 
 
 def pricer_of(timing: SocTiming) -> TeamPricer:
     """The pricer of this thread for a machine, with what it has priced before."""
-    known: OrderedDict[SocTiming, TeamPricer] = _local.__dict__.setdefault("pricers", OrderedDict())
-    if timing not in known:
-        known[timing] = TeamPricer(timing)
-        if len(known) > PRICERS_KEPT:
-            known.popitem(last=False)
-    known.move_to_end(timing)
-    return known[timing]
+    return _of_thread.pricer_of(timing)

@@ -13,9 +13,6 @@ from scheduler.tuner.fingerprint import model_version
 from scheduler.tuner.progress import Meter, NoMeter
 from scheduler.tuner.workers import Workers
 
-CACHE_CONTEXT = f"explore {model_version()}"
-"""All points of one version of the simulator share a context: their content hash says the rest."""
-
 
 def simulate_points(
     points: Sequence[Point], workers: Workers, cache: ResultCache | None, meter: Meter | None = None
@@ -28,7 +25,9 @@ def simulate_points(
     by_content: dict[str, list[int]] = {}
     for position, point in enumerate(points):
         by_content.setdefault(point.content, []).append(position)
-    stored = cache.read(CACHE_CONTEXT) if cache is not None else {}
+    # All points of one version of the simulator share a context: their content hash says the rest.
+    context = f"explore {model_version()}"
+    stored = cache.read(context) if cache is not None else {}
     outcomes = {content: _outcome(stored[content]) for content in by_content if content in stored}
     cached = sum(len(by_content[content]) for content in outcomes)
     meter.expect(len(by_content) - len(outcomes))
@@ -36,7 +35,7 @@ def simulate_points(
     def arrive(content: str, outcome: Outcome) -> None:
         outcomes[content] = outcome
         if cache is not None:
-            cache.write(CACHE_CONTEXT, {content: json.dumps(outcome.figures())})
+            cache.write(context, {content: json.dumps(outcome.figures())})
         meter.done(1)
 
     def one(content: str) -> Generator[Sequence[Job], Sequence[Any], None]:

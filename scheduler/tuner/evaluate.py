@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from arch.isa import TeamWork
 from arch.program import Program
@@ -104,13 +105,13 @@ class Machine:
 
 def evaluate_candidates(question: Question, candidates: Sequence[Candidate]) -> list[Evaluation]:
     """Evaluations in the order of the candidates; runs in a worker."""
-    machine = _machine(question.timing)
+    machine = _of_thread.machine_of(question.timing)
     return [machine.evaluate(question, candidate) for candidate in candidates]
 
 
 def bound_candidates(question: Question, candidates: Sequence[Candidate]) -> list[int]:
     """Lower bounds (cycles) in the order of the candidates; runs in a worker."""
-    return _machine(question.timing).bounds(question, candidates)
+    return _of_thread.machine_of(question.timing).bounds(question, candidates)
 
 
 def cuts_of(question: Question) -> list[Cut]:
@@ -118,18 +119,14 @@ def cuts_of(question: Question) -> list[Cut]:
     return list_cuts(question)
 
 
-_local = threading.local()
+class _OfThread(threading.local):
+    """Remembered for each thread by itself: a machine is not made for two at a time."""
+
+    def __init__(self) -> None:
+        self.machine_of = lru_cache(MACHINES_KEPT)(Machine)
 
 
-def _machine(timing: SocTiming) -> Machine:
-    """The machine of this thread: what it remembers is not made for two at a time."""
-    known: OrderedDict[SocTiming, Machine] = _local.__dict__.setdefault("machines", OrderedDict())
-    if timing not in known:
-        known[timing] = Machine(timing)
-        if len(known) > MACHINES_KEPT:
-            known.popitem(last=False)
-    known.move_to_end(timing)
-    return known[timing]
+_of_thread = _OfThread()
 
 
 def as_text(evaluation: Evaluation) -> str:
@@ -141,7 +138,3 @@ def from_text(text: str) -> Evaluation:
     """The evaluation `as_text` has written."""
     cycles, tiles, l1_bytes, refused = text.split(" ", 3)
     return Evaluation(int(cycles), int(tiles), int(l1_bytes), refused)
-
-
-Evaluations = Mapping[int, Evaluation]
-"""By number of the candidate."""

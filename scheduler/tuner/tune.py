@@ -97,17 +97,19 @@ def tune(
     cycles = untuned_cycles = None
     stays: list[Stay] = []
     resident: dict[str, tuple[str, ...]] = {}
+    chooses_residents = tuple(options.resident) == (AUTO,)
+    plain = replace(options, resident=()) if chooses_residents else options
     if not interrupted:
         try:
-            tuned = _tuned(programs, timing, options, choices)
-            if tuple(options.resident) == (AUTO,):
+            tuned = _tuned(programs, timing, plain, choices)
+            if chooses_residents:
                 stays = choose_stays(tuned, workers, cache)
                 resident = {stay.program: stay.resident for stay in stays if stay.resident}
                 tuned = [
                     replace(point, options=replace(point.options, resident=stay.resident))
                     for point, stay in zip(tuned, stays, strict=True)
                 ]
-            cycles, untuned_cycles, interrupted = _iterations(programs, tuned, options, workers, cache)
+            cycles, untuned_cycles, interrupted = _iterations(programs, tuned, plain, workers, cache)
         except KeyboardInterrupt:
             interrupted = True
     graph = programs[0][0]
@@ -146,7 +148,7 @@ def _tuned(
     options: ScheduleOptions,
     choices: Sequence[OpChoice],
 ) -> list[Point]:
-    """The programs with the choices, without resident tensors if those are still to be chosen."""
+    """The programs with the choices, planned for one memory."""
     points = []
     graphs = [graph for graph, _ in programs]
     plans: Sequence[PlanOptions] = (options.memory,)
@@ -155,8 +157,7 @@ def _tuned(
     for graph, memory in zip(graphs, plans, strict=True):
         ops = {op.name for op in graph.ops}
         chosen = [(choice.op, choice.best.candidate) for choice in choices if choice.op in ops]
-        resident = () if tuple(options.resident) == (AUTO,) else options.resident
-        own = replace(options, memory=memory, resident=resident)
+        own = replace(options, memory=memory)
         points.append(point_of(graph, timing, with_choices(own, graph, timing, chosen)))
     return points
 
@@ -172,8 +173,7 @@ def _iterations(
     points: list[Point] = []
     times: list[int] = []
     for (_, count), point in zip(programs, tuned, strict=True):
-        resident = () if tuple(options.resident) == (AUTO,) else options.resident
-        untuned = replace(options, memory=point.options.memory, resident=resident)
+        untuned = replace(options, memory=point.options.memory)
         points += [point, replace(point, options=untuned)]
         times += [count, count]
     outcomes, _, interrupted = simulate_points(points, workers, cache)

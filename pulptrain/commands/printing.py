@@ -1,0 +1,41 @@
+"""How commands show what came out: one JSON object, or tables and the paths of files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from pulptrain.outputs import write_outputs
+from pulptrain.session import RunOutcome
+from pulptrain.update_summary import update_line
+from traces.report import print_report
+
+
+def table_console(width: int = 110) -> Console:
+    """Standard output, as wide as the terminal; `width` characters where it is none."""
+    return Console(width=None if sys.stdout.isatty() else width)
+
+
+def print_paths(paths: Iterable[Path | str], console: Console) -> None:
+    """Name files that were written, one a line and never broken."""
+    for path in paths:
+        console.print(f"  {path}", highlight=False, soft_wrap=True)
+
+
+def finish_run(outcome: RunOutcome, folder: Path | None, *, as_json: bool, quiet: bool) -> None:
+    """Write the files of a run, if it has a folder, and print its JSON object or its report."""
+    written = write_outputs(outcome, folder) if folder is not None else []
+    if as_json:
+        typer.echo(json.dumps(outcome.summary, indent=2))
+    elif not quiet:
+        console = table_console()
+        print_report(outcome.summary, console)
+        if "update" in outcome.summary:
+            text = update_line(outcome.summary["update"])
+            console.print(f"[bold]{'update':<13}[/bold] {text}", highlight=False)
+        print_paths(written, console)
