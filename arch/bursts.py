@@ -35,22 +35,19 @@ class EngineState(NamedTuple):
     in_flight: tuple[int, ...] = ()
     """Ends of the newest bursts, oldest first; at most as many as may be outstanding."""
 
-    def since(self, origin: int, words_per_cycle: int) -> EngineState:
-        """The same state with times counted from `origin` (negative values: before it)."""
-        return EngineState(
-            self.next_request - origin,
-            self.next_word - origin * words_per_cycle,
-            self.link_free - origin,
-            tuple([end - origin for end in self.in_flight]),
-        )
-
-    def settled(self) -> EngineState:
-        """The same state with all times in the past set to 0, so that idle engines compare equal."""
+    def seen_from(self, origin: int, words_per_cycle: int) -> EngineState:
+        """The same state with times counted from `origin`, and those before it 0: idle engines are equal."""
         request, word, link_free, in_flight = self
-        if request <= 0 and word <= 0 and link_free <= 0 and (not in_flight or max(in_flight) <= 0):
+        word_origin = origin * words_per_cycle
+        over = not in_flight or max(in_flight) <= origin
+        if over and request <= origin and word <= word_origin and link_free <= origin:
             return IDLE
-        flight = tuple([end if end > 0 else 0 for end in in_flight])
-        return EngineState(max(0, request), max(0, word), max(0, link_free), flight if any(flight) else ())
+        return EngineState(
+            max(0, request - origin),
+            max(0, word - word_origin),
+            max(0, link_free - origin),
+            () if over else tuple([end - origin if end > origin else 0 for end in in_flight]),
+        )
 
 
 IDLE = EngineState()

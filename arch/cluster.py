@@ -24,6 +24,10 @@ from configs.errors import InputError
 from configs.suggest import suggestion
 from traces.events import Tracer
 
+# The flags of an enum are slow to combine, and the traffic changes with every command.
+_WITH = tuple(tuple(Traffic(now | more) for more in range(4)) for now in range(4))
+_WITHOUT = tuple(tuple(Traffic(now & ~less) for less in range(4)) for now in range(4))
+
 
 class Cluster(Module):
     """Builds and binds the blocks of the cluster; `transport` is the mailbox the fabric controller writes.
@@ -101,7 +105,7 @@ class Cluster(Module):
             self._pace_dma()
 
     def _set_traffic(self, direction: Traffic, active: bool) -> None:
-        traffic = self._traffic | direction if active else self._traffic & ~direction
+        traffic = (_WITH if active else _WITHOUT)[self._traffic][direction]
         if traffic != self._traffic:
             self._traffic = traffic
             if self._kernel is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from arch.dma import Transfer
 from arch.dma_driver import DmaDriver
-from arch.event_unit import EventUnit
+from arch.event_unit import EventUnit, TeamJob
 from arch.kernel_run import Share
 from arch.module import Body, Module, Port, Thread
 from arch.program import Command
@@ -53,24 +53,36 @@ class Core(Module):
                 )
             self.spent_cycles = share.end_cycles
 
+    def executed(self, job: TeamJob, share: Share, released_cycles: int) -> None:
+        """Account a kernel as a worker: the wait for `job`, its share, and the wait at the join barrier."""
+        tracer, path, work = self._tracer, self.path, job.work
+        if tracer is not None:
+            pushed, start = job.pushed_cycles, share.start_cycles
+            if pushed > self.spent_cycles:
+                tracer.slice(Slice(path, self.spent_cycles, pushed, "idle"))
+            if start > pushed:
+                tracer.slice(Slice(path, pushed, start, "fork", work))
+            self.compute(share, work)
+            if released_cycles > share.end_cycles:
+                tracer.slice(Slice(path, share.end_cycles, released_cycles, "barrier", work))
+        self.spent_cycles = released_cycles
+
     def _serve(self, thread: Thread) -> Body:
-        """Worker: wait for a job, execute its share, wait at the join barrier, again."""
+        """Worker: wait for a job, do its part, wait at the join barrier, again.
+
+        Jobs that move data come here. In a kernel nothing a worker does depends on when it takes the job, so
+        the master has its cycles accounted at the join (`executed`) and the thread sleeps on: TLM's temporal
+        decoupling, two events saved per core and kernel.
+        """
         events = self.events.target
         while True:
             job = yield from events.pop(self.index, thread)
             self.lose("idle", job.pushed_cycles)
-            if job.commands is None:
-                thread.waits_for = f"the join barrier of kernel {job.kernel}"
-                yield job.barrier.released
-                share = job.share_of(self.index)
-                self.lose("fork", share.start_cycles, job.work)
-                self.compute(share, job.work)
-            else:
-                yield self.env.timeout(job.pushed_cycles + events.timing.fork_worker_cycles - self.env.now)
-                self.lose("fork", int(self.env.now), job.work)
-                yield from self.move(job.commands[self.index], job.work, thread)
-                thread.waits_for = "the join barrier of a transfer by the team"
-                yield job.barrier.arrive()
+            yield self.env.timeout(job.pushed_cycles + events.timing.fork_worker_cycles - self.env.now)
+            self.lose("fork", int(self.env.now), job.work)
+            yield from self.move(job.commands[self.index], job.work, thread)
+            thread.waits_for = "the join barrier of a transfer by the team"
+            yield job.barrier.arrive()
             self.lose("barrier", int(self.env.now), job.work)
 
     def move(self, commands: tuple[Command, ...], work: Work, thread: Thread) -> Body:

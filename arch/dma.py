@@ -227,7 +227,7 @@ class DmaChannel(Module):
         shared = memory.link_free(to_l1=self.to_l1) - self._origin
         if shared > state.link_free:
             state = state._replace(link_free=shared)
-        return state.since(entry.ready_cycles - self._origin, self._rules.words_per_cycle).settled()
+        return state.seen_from(entry.ready_cycles - self._origin, self._rules.words_per_cycle)
 
     def _run_command(self, served: _Served, pace: Pace | None) -> tuple[int, EngineState]:
         """(end of a command, state it leaves) if L1 keeps `pace`; times count from its ready cycle."""
@@ -281,6 +281,7 @@ class Dma(Module):
     def reset(self) -> None:
         """No command, no transfer ID taken."""
         self._queues: dict[str, deque[Order]] = {}
+        self._waiting = 0
         self._taken: set[int] = set()
         self._id_freed: Notification | None = None
         self._slot_freed: Notification | None = None
@@ -288,7 +289,7 @@ class Dma(Module):
     @property
     def idle(self) -> bool:
         """Whether no command is queued or under way."""
-        if any(self._queues.values()):
+        if self._waiting:
             return False
         return not any(channel.queue or channel.busy for channel in (self.inward, self.outward))
 
@@ -328,6 +329,7 @@ class Dma(Module):
             self._slot_freed = self._slot_freed or Notification(self.env)
             yield self._slot_freed
         queue.append(order)
+        self._waiting += 1
         self.refill()
 
     def refill(self) -> None:
@@ -335,6 +337,8 @@ class Dma(Module):
 
         The cores take turns; a full global queue holds up the core whose next command wants into it.
         """
+        if not self._waiting:
+            return
         moved = False
         rest = deque(self._queues.values())
         while rest:
@@ -344,6 +348,7 @@ class Dma(Module):
             channel = self.inward if queue[0].command.to_l1 else self.outward
             if channel.has_room:
                 channel.accept(queue.popleft())
+                self._waiting -= 1
                 moved = True
                 rest.append(queue)
         if moved and self._slot_freed is not None:

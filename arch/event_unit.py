@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import simpy
 
-from arch.kernel_run import KernelRun, Share
 from arch.module import Body, Call, Module, Notification, Thread
 from arch.program import Command
 from arch.timing import EventUnitTiming
@@ -34,24 +33,15 @@ class Barrier:
 
 @dataclass(slots=True)
 class TeamJob:
-    """What the master pushes into the dispatch FIFO: a kernel for a team, and the barrier that joins it.
+    """What the master pushes into the dispatch FIFO: work for a team, and the barrier that joins it.
 
-    `run` exists from the first instruction of the kernel on.
+    `commands` are the DMA commands each core programs; none in a kernel.
     """
 
-    kernel: str
     work: Work
     pushed_cycles: int
     barrier: Barrier
-    run: KernelRun | None = None
-    commands: tuple[tuple[Command, ...], ...] | None = None
-    """Instead of a kernel: the DMA commands each core programs."""
-
-    def share_of(self, core: int) -> Share:
-        """What `core` executed. Raises `PulptrainError` before the kernel has begun."""
-        if self.run is None:
-            raise PulptrainError("the kernel has not begun", where=self.kernel)
-        return self.run.shares[core]
+    commands: tuple[tuple[Command, ...], ...] = ()
 
 
 class Mutex:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import lcm
 
 import simpy
@@ -13,6 +14,12 @@ from arch.pricing import CoreCost, DmaService, Pricer, TeamCost, Traffic
 from arch.progress import Progress
 from configs.errors import PulptrainError
 
+DIFFERENT_PHASES = 4096
+"""Ways in which traffic changed during a kernel whose stalls are remembered: cores and tiles are alike."""
+
+Stalls = tuple[tuple[str, int], ...]
+"""(word, cycles) lost."""
+
 
 class Share(Progress):
     """The part of a kernel one core executes: when it starts and, as far as is known now, when it ends."""
@@ -22,7 +29,7 @@ class Share(Progress):
     def __init__(self, start_cycles: int, cost: CoreCost) -> None:
         super().__init__(start_cycles, cost.cycles)
         self.cost = cost
-        self._phases: list[tuple[CoreCost, tuple[int, int]]] = []
+        self._phases: list[tuple[Stalls, tuple[int, int]]] = []
 
     def change_rate(self, now: int, cost: CoreCost) -> None:
         """From `now` on the share advances as if it cost `cost` as a whole."""
@@ -30,7 +37,7 @@ class Share(Progress):
             return
         done = self.change(now, cost.cycles)
         if done[0]:
-            self._phases.append((self.cost, done))
+            self._phases.append((self.cost.stalls, done))
         self.cost = cost
 
     @property
@@ -38,28 +45,34 @@ class Share(Progress):
         """Instructions issued from start to end; the traffic does not change the code."""
         return self.cost.instructions
 
-    def stalls(self) -> tuple[tuple[str, int], ...]:
+    def stalls(self) -> Stalls:
         """(word, cycles) lost from start to end: phases weighted by the work done in them.
 
         Whole cycles that add up to duration - instructions; the largest fractions are rounded up.
         """
         if not self._phases:
             return self.cost.stalls
-        phases = (*self._phases, (self.cost, self.left))
-        unit = lcm(*(part[1] for _, part in phases))
-        exact: dict[str, int] = {}
-        for cost, (done, whole) in phases:
-            weight = done * (unit // whole)
-            for word, cycles in cost.stalls:
-                exact[word] = exact.get(word, 0) + cycles * weight
-        if not exact:
-            return ()
-        rounded = {word: parts // unit for word, parts in exact.items()}
-        missing = self.end_cycles - self.start_cycles - self.instructions - sum(rounded.values())
-        by_fraction = sorted(exact, key=lambda word: (-(exact[word] % unit), word))
-        for position in range(missing):
-            rounded[by_fraction[position % len(by_fraction)]] += 1
-        return tuple((word, cycles) for word, cycles in rounded.items() if cycles)
+        phases = (*self._phases, (self.cost.stalls, self.left))
+        return _shared_out(phases, self.end_cycles - self.start_cycles - self.instructions)
+
+
+@lru_cache(DIFFERENT_PHASES)
+def _shared_out(phases: tuple[tuple[Stalls, tuple[int, int]], ...], lost_cycles: int) -> Stalls:
+    """`lost_cycles` by word: a phase has its stalls and (numerator, denominator) of the work done in it."""
+    unit = lcm(*(part[1] for _, part in phases))
+    exact: dict[str, int] = {}
+    for stalls, (done, whole) in phases:
+        weight = done * (unit // whole)
+        for word, cycles in stalls:
+            exact[word] = exact.get(word, 0) + cycles * weight
+    if not exact:
+        return ()
+    rounded = {word: parts // unit for word, parts in exact.items()}
+    missing = lost_cycles - sum(rounded.values())
+    by_fraction = sorted(exact, key=lambda word: (-(exact[word] % unit), word))
+    for position in range(missing):
+        rounded[by_fraction[position % len(by_fraction)]] += 1
+    return tuple((word, cycles) for word, cycles in rounded.items() if cycles)
 
 
 def _waiting_for_code(cost: CoreCost, cycles: int) -> CoreCost:

@@ -157,7 +157,7 @@ class Master(Module):
         timing = self._timing.event_unit
         called = int(env.now)
         workers = [member for member in members if member != 0]
-        job = yield from self._fork(action.team.kernel, action.work, workers, None, thread)
+        job = yield from self._fork(action.work, len(workers))
         pushed = job.pushed_cycles
         own_start = max(pushed, called + timing.fork_master_cycles)
         starts = dict.fromkeys(workers, pushed + timing.fork_worker_cycles)
@@ -166,7 +166,7 @@ class Master(Module):
         first = min(starts.values())
         if first > env.now:
             yield env.timeout(first - env.now)
-        run = job.run = yield from self._execute(action, starts, thread)
+        run = yield from self._execute(action, starts, thread)
         # The barrier opens for the last arrival only, so the earlier ones need no event of their own.
         thread.waits_for = f"the join barrier of kernel {action.team.kernel}"
         yield job.barrier.arrive(1 + len(workers))
@@ -174,6 +174,8 @@ class Master(Module):
         core.lose("fork", own_start, action.work)
         if 0 in run.shares:
             core.compute(run.shares[0], action.work)
+        for worker in workers:
+            self._cluster.cores[worker].executed(job, run.shares[worker], released)
         yield from self._joined(released, action.work)
 
     def _team_transfer(self, action: TeamTransfer, thread: Thread) -> Body:
@@ -186,7 +188,10 @@ class Master(Module):
             )
         called = int(env.now)
         workers = [member for member, own in enumerate(commands) if own and member != 0]
-        job = yield from self._fork("a transfer by the team", action.work, workers, commands, thread)
+        job = yield from self._fork(action.work, len(workers), commands)
+        if workers:
+            yield from self._cluster.events.push(job, workers, thread)
+            job.pushed_cycles = int(env.now)
         own_start = max(int(env.now), called + self._timing.event_unit.fork_master_cycles)
         if own_start > env.now:
             yield env.timeout(own_start - env.now)
@@ -197,23 +202,13 @@ class Master(Module):
         yield from self._joined(int(env.now), action.work)
 
     def _fork(
-        self,
-        kernel: str,
-        work: Work,
-        workers: list[int],
-        commands: tuple[tuple[Command, ...], ...] | None,
-        thread: Thread,
+        self, work: Work, workers: int, commands: tuple[tuple[Command, ...], ...] = ()
     ) -> Call[TeamJob]:
-        """Set the team up and push its job; returns when the workers may take it."""
+        """Set the team up; returns its job when the workers may take it."""
         env, events = self.env, self._cluster.events
         if events.timing.fork_push_cycles:
             yield env.timeout(events.timing.fork_push_cycles)
-        barrier = events.barrier(1 + len(workers))
-        job = TeamJob(kernel, work, int(env.now), barrier, commands=commands)
-        if workers:
-            yield from events.push(job, workers, thread)
-        job.pushed_cycles = int(env.now)
-        return job
+        return TeamJob(work, int(env.now), events.barrier(1 + workers), commands)
 
     def _joined(self, released_cycles: int, work: Work) -> Body:
         """The join barrier has opened: back to the caller of the fork."""

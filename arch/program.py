@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 
 import numpy as np
@@ -13,6 +14,11 @@ from arch.isa import TeamWork
 from traces.events import NO_WORK, Work
 
 Array = NDArray[np.generic]
+
+
+@cache
+def _item_bytes(dtype: str) -> int:
+    return np.dtype(dtype).itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +34,7 @@ class Place:
     @property
     def size_bytes(self) -> int:
         """Bytes the array occupies."""
-        return prod(self.shape) * np.dtype(self.dtype).itemsize
+        return prod(self.shape) * _item_bytes(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import json
 import sys
 from ast import literal_eval
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
 
@@ -26,6 +27,9 @@ from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.fingerprint import fingerprint, model_version
 from trainlib.graph import TrainingGraph
 
+DIFFERENT_PRICES = 4096
+"""Prices of kernels remembered by their text."""
+
 
 class KeptPricer:
     """A `Pricer` that asks another one only what is not `known`; `fresh` holds what it had to ask.
@@ -39,7 +43,7 @@ class KeptPricer:
         self._known = known
         self.fresh: dict[str, str] = {}
         self._names: dict[int, tuple[TeamWork, str]] = {}
-        self._costs: dict[tuple[int, Traffic], TeamCost] = {}
+        self._costs: dict[int, TeamCost] = {}
 
     def number(self, programs: Iterable[Program]) -> None:
         """Name the kernels of these programs, which are all there will be."""
@@ -51,13 +55,14 @@ class KeptPricer:
 
     def price(self, work: TeamWork, traffic: Traffic = Traffic.NONE) -> TeamCost:
         """Price of `work`, kept or asked for."""
-        key = id(work), traffic
+        work_id = id(work)
+        key = 4 * work_id + traffic  # a number, because enums are slow to hash
         cost = self._costs.get(key)
         if cost is not None:
             return cost
-        if key[0] not in self._names:
+        if work_id not in self._names:
             return self._pricer.price(work, traffic)
-        item = f"{self._names[key[0]][1]} {int(traffic)}"
+        item = f"{self._names[work_id][1]} {int(traffic)}"
         text = self._known.get(item)
         if text is not None:
             cost = cost_from(text)
@@ -76,8 +81,9 @@ def cost_text(cost: TeamCost) -> str:
     return json.dumps([cores, [different.index(core) for core in cost.cores], dma], separators=(",", ":"))
 
 
+@lru_cache(DIFFERENT_PRICES)
 def cost_from(text: str) -> TeamCost:
-    """The price `cost_text` has written."""
+    """The price `cost_text` has written; one object for equal texts, as tiles of one loop often have."""
     cores, numbers, dma = json.loads(text)
     different = [CoreCost(cycles, issued, tuple(stalls.items())) for cycles, issued, stalls in cores]
     inward, outward = (tuple(part) if part is not None else None for part in dma or (None, None))

@@ -324,7 +324,7 @@ def test_a_full_dispatch_fifo_blocks_the_push_until_the_last_core_has_taken_an_e
 
     def master(thread: Thread):  # type: ignore[no-untyped-def]
         for name in ("a", "b"):
-            job = TeamJob(name, Work(), int(env.now), unit.barrier(1))
+            job = TeamJob(Work(op=name), int(env.now), unit.barrier(1))
             yield from unit.push(job, (1, 2), thread)
             log.append(("push", name, env.now - begin))
 
@@ -332,7 +332,7 @@ def test_a_full_dispatch_fifo_blocks_the_push_until_the_last_core_has_taken_an_e
         for _ in range(2):
             yield env.timeout(delay)
             job = yield from unit.pop(core, thread)
-            log.append((core, job.kernel, env.now - begin))
+            log.append((core, job.work.op, env.now - begin))
 
     env.process(master(Thread("master")))
     env.process(worker(1, 10, Thread("worker1")))

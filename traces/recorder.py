@@ -32,23 +32,26 @@ class Recorder:
     def __init__(self) -> None:
         self._slices: list[Slice] = []
         self._ordered: SortedSlices | None = None
-        self._samples: dict[tuple[str, str, int], int] = {}
+        self._samples: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
 
     def slice(self, event: Slice) -> None:
         """Keep one finished interval; a wait of no cycles is no event and is dropped."""
-        if event.end_cycles < event.start_cycles or event.start_cycles < 0:
-            raise TraceError(
-                f"slice {event.kind} runs from cycle {event.start_cycles} to {event.end_cycles}",
-                where=event.track,
-            )
-        if event.kind in _STALLS and event.duration_cycles == 0:
-            return
+        _, start_cycles, end_cycles, kind, *_ = event
+        if start_cycles >= end_cycles or start_cycles < 0:
+            if end_cycles < start_cycles or start_cycles < 0:
+                raise TraceError(
+                    f"slice {kind} runs from cycle {start_cycles} to {end_cycles}", where=event.track
+                )
+            if kind in _STALLS:
+                return
         self._slices.append(event)
         self._ordered = None
 
     def counter(self, track: str, name: str, time_cycles: int, value: int) -> None:
         """Keep the value of a counter; within one cycle the last value counts."""
-        self._samples[track, name, time_cycles] = value
+        times, values = self._samples.setdefault((track, name), ([], []))
+        times.append(time_cycles)
+        values.append(value)
 
     @property
     def slices(self) -> SortedSlices:
@@ -60,8 +63,12 @@ class Recorder:
     @property
     def counters(self) -> tuple[CounterSample, ...]:
         """All counter values, by track, counter and time."""
-        ordered = sorted(self._samples.items(), key=lambda item: (track_name(item[0][0]).order, *item[0][1:]))
-        return tuple(CounterSample(*key, value) for key, value in ordered)
+        by_track = sorted(self._samples, key=lambda key: (track_name(key[0]).order, key[1]))
+        return tuple(
+            CounterSample(*key, time_cycles, value)
+            for key in by_track
+            for time_cycles, value in sorted(dict(zip(*self._samples[key], strict=True)).items())
+        )
 
     def __iter__(self) -> Iterator[Slice]:
         return iter(self.slices)
