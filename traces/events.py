@@ -71,7 +71,7 @@ class Slice(NamedTuple):
         """Cycles in which an instruction was issued (0 for a stall slice)."""
         if self.kind != COMPUTE:
             return 0
-        return self.duration_cycles - sum(cycles for _, cycles in self.stalls)
+        return self.end_cycles - self.start_cycles - sum([cycles for _, cycles in self.stalls])
 
 
 class Tracer(Protocol):

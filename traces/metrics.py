@@ -288,9 +288,13 @@ def _op_metrics(
         account.cycles += span.end_cycles - span.start_cycles
         account.end_cycles = span.end_cycles
 
+    known: dict[tuple[str, str], _Account | None] = {("", ""): None}
+
     def own_account(event: Slice) -> _Account | None:
-        label = op_label(event.work.op, event.work.step)
-        return accounts.setdefault(label, _Account(event.work.step)) if event.work.op else None
+        op, step = event.work.op, event.work.step
+        if (op, step) not in known:
+            known[op, step] = accounts.setdefault(op_label(op, step), _Account(step)) if op else None
+        return known[op, step]
 
     for run in cores:
         for span, parts in _cut(run, owned):
@@ -304,9 +308,10 @@ def _op_metrics(
                 account_of_event.tiles.update({event.work.tile} - {-1})
     for event in transfers:
         account_of_event = own_account(event)
-        if account_of_event and transfer_direction(event) == INWARD:
+        direction = transfer_direction(event)
+        if account_of_event and direction == INWARD:
             account_of_event.bytes_in += event.bytes
-        elif account_of_event and transfer_direction(event) == OUTWARD:
+        elif account_of_event and direction == OUTWARD:
             account_of_event.bytes_out += event.bytes
     return tuple(
         OpMetrics(
@@ -334,6 +339,10 @@ def _cut(run: Sequence[Slice], owned: Sequence[_Owned]) -> Iterator[tuple[_Owned
         while first < len(owned) and owned[first].end_cycles <= event.start_cycles:
             first += 1
         left = slice_parts(event)
+        span = owned[first] if first < len(owned) else None
+        if span and span.start_cycles <= event.start_cycles < event.end_cycles <= span.end_cycles:
+            yield span, left  # by far the most: nothing to cut
+            continue
         at = first
         while at < len(owned) and owned[at].start_cycles < event.end_cycles:
             span = owned[at]
