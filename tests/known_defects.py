@@ -27,7 +27,7 @@ DEFECTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "Every core computes all channels in WG and IG of the depthwise convolution",
         (
-            "test_trainlib_convolution"
+            "test_trainlib_convolution_loops"
             "::test_direct_loops_share_their_channels_between_the_cores_in_every_step",
         ),
     ),

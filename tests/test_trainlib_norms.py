@@ -135,10 +135,39 @@ def test_what_may_be_cut_of_a_norm_in_several_steps(name: str, step: str) -> Non
     assert (" ".join(extents), " ".join(sums)) == CUTS[name, step]
 
 
-@pytest.mark.parametrize("name", NORMS)
-def test_tiles_of_single_elements_and_sums_of_single_terms_give_the_same_iteration(name: str) -> None:
+@pytest.mark.parametrize(
+    ("step", "batch_cuts", "instance_cuts"),
+    [
+        ("FW_KNOWN", ("c", ""), ("g", "")),
+        ("FW_APPLY", ("n c h w", ""), ("n g h w", "")),
+        ("WG", ("c", "n h w"), ("g", "n h w")),
+        ("IG_SCALE", ("n c h w", ""), ("n g h w", "")),
+    ],
+)
+def test_a_norm_with_frozen_statistics_sums_nothing_but_its_weight_gradients(
+    step: str, batch_cuts: tuple[str, str], instance_cuts: tuple[str, str]
+) -> None:
+    """So its rows need not fit L1, and dx needs no x."""
+    for name, wanted in (("batch_norm", batch_cuts), ("instance_norm", instance_cuts)):
+        graph = build_layer_graph(name, {"frozen": True}, [InputCase((4, 6, 8))], batch=2)
+        op = next(op for op in graph.ops if op.step == step)
+        lowering = lowering_of(op)
+        found = (lowering.extents(op, graph.tensors), reductions_of(lowering, op, graph.tensors))
+        assert tuple(map(" ".join, found)) == wanted
+        assert step != "IG_SCALE" or "x" not in op
+
+
+FROZEN = ("batch_norm", "instance_norm")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [*((name, {}) for name in NORMS), *((name, {"frozen": True}) for name in FROZEN)]
+)
+def test_tiles_of_single_elements_and_sums_of_single_terms_give_the_same_iteration(
+    name: str, options: dict[str, object]
+) -> None:
     """Every step from the tiled results of the steps before it, not from the references."""
-    graph = stepwise(name, (4, 3, 2), 2)
+    graph = stepwise(name, (4, 3, 2), 2, **options)
     generator = np.random.default_rng(11)
     values = {
         key: generator.uniform(0.5, 2, graph.tensors[key].shape).astype(np.float32) for key in graph.given

@@ -11,7 +11,8 @@ backward steps. Parameters w and b are gamma and beta.
 
 A norm in one FW and one IG holds in L1 all elements that share a mean. In several steps (`STEPWISE`) every
 sum is a step whose terms may lie in many tiles, and what is left per element a step that may be cut anywhere:
-mean, mean of squared differences, inverse deviation, y; the two means of the input gradient, dx.
+mean, mean of squared differences, inverse deviation, y; the two means of the input gradient, dx. With frozen
+statistics (`FROZEN`) only the latter kind is left.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ _SPACE = ("h", "w")
 
 STEPWISE = ("FW_MEAN", "FW_VAR", "FW_INV", "FW_APPLY", "WG", "IG_SUMS", "IG_APPLY")
 """Steps of a norm whose rows need not fit L1; without mean no FW_MEAN, in batch norm WG does IG_SUMS."""
+
+FROZEN = ("FW_KNOWN", "FW_APPLY", "WG", "IG_SCALE")
+"""Steps of a norm with frozen statistics: there is nothing to sum but dw and db."""
 
 Epsilon = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """What is added to a variance."""
@@ -221,6 +225,8 @@ def norm_plan(
         roles += ["var", "mean_g", "mean_gx"] if centred else ["var", "mean_gx"]
         missing = {*(() if centred else ("FW_MEAN",)), *(("IG_SUMS",) if family == "batch" else ())}
         steps = tuple(name for name in STEPWISE if name not in missing)
+    if geometry.frozen:
+        steps = FROZEN
     buffers = {}
     if running:
         buffers["running_mean"] = Buffer(shape[:1], ZEROS)

@@ -134,11 +134,10 @@ class NormForward(NormLowering):
         geometry = geometry_of(op)
         sizes = {**self.sizes(geometry, image), **self.flags(op)}
         known = [role for role in ("w", "b") if role in op]
-        frozen = ["running_mean", "running_var"] if geometry.frozen else []
         streams = {"X": "x", "Y": "y", "M": "mean", "R": "inv_std", "W": "w", "B": "b"}
         if not geometry.centred:
             return self._rms_calls(op, tensors, image, choice)
-        if geometry.family == "group" and geometry.of_group == 1 and not frozen:
+        if geometry.family == "group" and geometry.of_group == 1:
             nest = "instnorm_fw"
             row = sizes["elements"]
             arrays = self.arrays(op, tensors, image, {"X": "x", "Y": "y", "W": "w"}, sample)
@@ -148,14 +147,12 @@ class NormForward(NormLowering):
             }
             sizes = {"channels": sizes["rows"], "elements": row}
         else:
-            nest = "norm_apply" if frozen else "norm_fw"
-            if frozen:  # of channels, whose parameters are those of the whole row
-                sizes |= {"per_element": 0, "centred": 1, "saved": 0}
+            nest = "norm_fw"
             arrays = self.arrays(op, tensors, image, streams, sample)
-        reads = ("x", *known, *frozen)
-        names = (*named(("x", *known), sample), *frozen)
+        reads = ("x", *known)
         writes = named(("y", "mean", "inv_std"), sample)
-        return [loop_call(choice, nest, sizes, arrays, names, writes, _forward_function(op, reads))]
+        function = _forward_function(op, reads)
+        return [loop_call(choice, nest, sizes, arrays, named(reads, sample), writes, function)]
 
     def _rms_calls(
         self, op: Op, tensors: Mapping[str, Tensor], image: Region, choice: KernelChoice
@@ -203,15 +200,12 @@ class NormForward(NormLowering):
         regions: tuple[Region, Region, Region],
         choice: KernelChoice,
     ) -> KernelCall:
-        """running += momentum · (new - running), the variance unbiased; frozen ones are copied."""
-        geometry = geometry_of(op)
+        """running += momentum · (new - running), the variance unbiased."""
         eps, momentum = op.attributes["eps"], op.attributes["momentum"]
         count = prod(_size(extent) for extent in regions[0]) // prod(_size(extent) for extent in regions[1])
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
             old_mean, old_variance, mean, inverse = arrays
-            if geometry.frozen:
-                return old_mean.copy(), old_variance.copy()
             variance = (1 / np.square(inverse.astype(np.float64)) - eps) * (count / (count - 1))
             new = [values.reshape(-1, len(old_mean)).mean(axis=0) for values in (mean, variance)]
             return tuple(
@@ -234,15 +228,9 @@ def _forward_function(op: Op, reads: Sequence[str]) -> Function:
         given = dict(zip(reads, arrays, strict=True))
         x = given["x"]
         matrix = rows.of(x)
-        if geometry.frozen:
-            samples = len(x) if geometry.family == "group" else 1
-            mean, variance = (
-                np.tile(given[role].astype(np.float64), samples) for role in ("running_mean", "running_var")
-            )
-        else:
-            mean = matrix.sum(axis=1) / matrix.shape[1]
-            offset = matrix - mean[:, None]
-            variance = np.einsum("re,re->r", offset, offset) / matrix.shape[1]
+        mean = matrix.sum(axis=1) / matrix.shape[1]
+        offset = matrix - mean[:, None]
+        variance = np.einsum("re,re->r", offset, offset) / matrix.shape[1]
         deviation = np.sqrt(variance + eps)
         result = (matrix - mean[:, None]) / deviation[:, None] * rows.parameters(given.get("w"), x)
         if "b" in given:
@@ -378,8 +366,6 @@ class NormInputGradient(NormLowering):
         arrays = self.arrays(op, tensors, image, streams, sample)
         if not geometry.centred:
             arrays["M"] = arrays["R"]
-        if geometry.frozen:
-            return "norm_ig_scale", sizes, arrays
         if geometry.family == "group" and geometry.of_group == 1:
             row = sizes["elements"]
             plain = {
@@ -396,11 +382,10 @@ class NormInputGradient(NormLowering):
             values, xhat = given_xhat(op, op.reads, arrays)
             x = values["x"]
             g = rows.of(values["dy"]) * rows.parameters(values.get("w"), x)
-            if not geometry.frozen:
-                along = np.einsum("re,re->r", g, xhat) / g.shape[1]
-                if geometry.centred:
-                    g = g - g.mean(axis=1, keepdims=True)
-                g = g - xhat * along[:, None]
+            along = np.einsum("re,re->r", g, xhat) / g.shape[1]
+            if geometry.centred:
+                g = g - g.mean(axis=1, keepdims=True)
+            g = g - xhat * along[:, None]
             inverse = values["inv_std"].astype(np.float64).reshape(-1, 1)
             return (rows.back(g * inverse, x.shape),)
 

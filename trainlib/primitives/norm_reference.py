@@ -53,7 +53,7 @@ def forward(op: Op, values: Values) -> Values:
     results: dict[str, Array] = {}
     if "running_mean" in values:
         old_mean, old_variance = values["running_mean"], values["running_var"]
-        if attributes["frozen"] or attributes.get("inference"):
+        if attributes.get("inference"):
             results["running_mean_updated"], results["running_var_updated"] = old_mean, old_variance
             spread = (1, *kept[1:])
             mean = np.broadcast_to(old_mean.astype(np.float64).reshape(spread), kept)
@@ -103,7 +103,7 @@ def weight_gradient(op: Op, values: Values) -> Values:
 
 
 def input_gradient(op: Op, values: Values) -> Values:
-    """dx = inv_std / D · (D·g - sum g - xhat·sum g·xhat); without mean no sum g; frozen: g·inv_std."""
+    """dx = inv_std / D · (D·g - sum g - xhat·sum g·xhat); without mean no sum g."""
     x = values["x"]
     view, axes, shared, _ = _view(op, x)
     kept = tuple(1 if axis in axes else size for axis, size in enumerate(view))
@@ -111,8 +111,6 @@ def input_gradient(op: Op, values: Values) -> Values:
     if "w" in values:
         g = g * values["w"].reshape(shared)
     inverse = values["inv_std"].astype(np.float64).reshape(kept)
-    if op.attributes["frozen"]:
-        return {"dx": (g * inverse).astype(_kind(x)).reshape(x.shape)}
     xhat = _normalised(op, values, x)
     count = g.size / inverse.size
     total = count * g - xhat * (g * xhat).sum(axis=axes, keepdims=True)
@@ -166,6 +164,20 @@ def inverse_deviation(op: Op, values: Values) -> Values:
     return results
 
 
+def known_statistics(op: Op, values: Values) -> Values:
+    """The running statistics as those to normalise with; they stay as they are."""
+    attributes, mean, variance = op.attributes, values["running_mean"], values["running_var"]
+    of_batch = attributes["family"] == "batch"
+    shape = mean.shape if of_batch else (attributes["batch"], attributes["groups"])
+    inverse = 1 / np.sqrt(variance.astype(np.float64) + attributes["eps"])
+    return {
+        "mean": np.broadcast_to(mean, shape),
+        "inv_std": np.broadcast_to(inverse, shape).astype(_kind(variance)),
+        "running_mean_updated": mean,
+        "running_var_updated": variance,
+    }
+
+
 def normalised(op: Op, values: Values) -> Values:
     """y = w·xhat + b from statistics that are given."""
     x = values["x"]
@@ -210,3 +222,14 @@ def input_gradient_from_means(op: Op, values: Values) -> Values:
         total = total * weights
     inverse = values["inv_std"].astype(np.float64).reshape(kept)
     return {"dx": (inverse * total).astype(_kind(x)).reshape(x.shape)}
+
+
+def scaled_gradient(op: Op, values: Values) -> Values:
+    """dx = dy·w·inv_std, with statistics that do not depend on x."""
+    dy = values["dy"]
+    view, axes, shared, _ = _view(op, dy)
+    kept = tuple(1 if axis in axes else size for axis, size in enumerate(view))
+    g = dy.astype(np.float64).reshape(view) * values["inv_std"].astype(np.float64).reshape(kept)
+    if "w" in values:
+        g = g * values["w"].reshape(shared)
+    return {"dx": g.astype(_kind(dy)).reshape(dy.shape)}

@@ -27,6 +27,13 @@ _FORWARD = (
         reference.inverse_deviation,
         stepwise.InverseDeviation(),
     ),
+    Step(
+        "FW_KNOWN",
+        _RUNNING,
+        ("mean", "inv_std", *(f"{role}_updated" for role in _RUNNING)),
+        reference.known_statistics,
+        stepwise.KnownStatistics(),
+    ),
     Step("FW_APPLY", ("x", "mean?", "inv_std", "w?", "b?"), ("y",), reference.normalised, stepwise.APPLY),
 )
 
@@ -39,6 +46,7 @@ _INPUT_GRADIENT = (
         reference.input_gradient_from_means,
         stepwise.INPUT_GRADIENT,
     ),
+    Step("IG_SCALE", ("dy", "inv_std", "w?"), ("dx",), reference.scaled_gradient, stepwise.SCALE),
 )
 
 NORM_STEPS = (

@@ -50,7 +50,7 @@ class _Pass(NormLowering):
         reads = tuple(role for role in op.reads if role not in READ_IN_PREDICTION)
         streams = {**_ARRAYS, "Y": self.result}
         sizes = {**self.sizes(geometry, regions[0]), **self.flags(op), "centred": int(geometry.centred)}
-        sizes |= {"saved": 1, "biased": int("b" in op)}
+        sizes |= {"biased": int("b" in op)}
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
             return self.compute(op, dict(zip(reads, arrays, strict=True)))
@@ -131,6 +131,40 @@ class InverseDeviation(NormLowering):
         return TileTask(operands_of(op, op.reads, regions), operands_of(op, op.writes, regions), (), (call,))
 
 
+class KnownStatistics(NormLowering):
+    """FW_KNOWN: the running statistics, given on as they are. One fork on one number per mean."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Channels; those of all samples together."""
+        extents = geometry_of(op).statistics_extents()
+        return {name: size for name, size in extents.items() if name != BATCH}
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """Some channels, in the loop of `InverseDeviation`."""
+        regions = geometry_of(op).regions(ranges)
+        (channels,) = regions[2]
+        elements = channels[1] - channels[0]
+        shape = tuple(stop - start for start, stop in regions[1])
+        streams = {"V": "running_var", "R": "inv_std", "M": "running_mean", "A": "running_mean"}
+        streams |= {"B": "running_var", "X": "running_mean_updated", "Y": "running_var_updated"}
+        arrays = {
+            name: Placed(role, (1, 0) if name in "VM" else (elements, 1) if name == "R" else (1,))
+            for name, role in streams.items()
+        }
+        sizes = {"elements": elements, "samples": int(np.prod(shape)) // elements, "running": 1}
+
+        def function(given: Sequence[Array]) -> tuple[Array, ...]:
+            mean, variance = given
+            inverse = (1 / np.sqrt(variance.astype(np.float64) + op.attributes["eps"])).astype(np.float32)
+            wide = [np.broadcast_to(values, shape).copy() for values in (mean, inverse)]
+            return (*wide, mean.copy(), variance.copy())
+
+        call = loop_call(choice, "norm_inv", sizes, arrays, op.reads, op.writes, function)
+        return TileTask(operands_of(op, op.reads, regions), operands_of(op, op.writes, regions), (), (call,))
+
+
 def _statistic(op: Op, x: Array, sums: Array) -> Array:
     """One sum per row of a tile, over D, as the box of a statistic."""
     geometry = geometry_of(op)
@@ -186,8 +220,15 @@ def _input_gradient(op: Op, values: Values) -> tuple[Array, ...]:
     return (rows.back(g * values["inv_std"].astype(np.float64).reshape(-1, 1), x.shape),)
 
 
+def _scaled(op: Op, values: Values) -> tuple[Array, ...]:
+    rows, dy = Rows(geometry_of(op)), values["dy"]
+    g = rows.of(dy) * rows.parameters(values.get("w"), dy)
+    return (rows.back(g * values["inv_std"].astype(np.float64).reshape(-1, 1), dy.shape),)
+
+
 MEAN = SumPass("norm_mean", _mean)
 VARIANCE = SumPass("norm_var", _variance)
 APPLY = ElementPass("norm_apply", _normalised)
 GRADIENT_MEANS = SumPass("norm_ig_sums", _gradient_means)
 INPUT_GRADIENT = ElementPass("norm_ig_apply", _input_gradient, "dx")
+SCALE = ElementPass("norm_ig_scale", _scaled, "dx")
