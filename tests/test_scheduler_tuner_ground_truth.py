@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.validation.cases import parse_selection
-from scheduler.validation.kernel_choice import kernel_choices, share_within
+from scheduler.validation.kernel_choice import kernel_choices, share_repeated_within, share_within
 from scheduler.validation.runner import validate
 
 MEASURED = Path(__file__).resolve().parents[1] / "measured" / "mm.csv.gz"
@@ -31,3 +31,9 @@ def test_all_measured_shapes() -> None:
     assert (len(quiet), len(others)) == (222, 504)
     assert share_within(quiet, 1.0) >= 0.97
     assert share_within(others, 3.0) >= 0.90
+    for part, percent in ((quiet, 1.0), (others, 3.0)):
+        repeated = share_repeated_within(part, percent)
+        assert repeated is not None
+        assert share_within(part, percent) > repeated, "better than by one of the two measurements"
+    missed = [choice for choice in found if choice.regret_percent > (1 if choice.quiet else 3)]
+    assert {choice.shape for choice in missed if choice.cell[1] != "8"} == {"4x4x4"}

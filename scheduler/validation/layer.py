@@ -8,6 +8,7 @@ passes only the call around a matmul is modelled (`layer_parts.call_team`).
 from __future__ import annotations
 
 from arch.isa import CoreWork, TeamWork
+from arch.window_plan import Window
 from scheduler.validation import layer_steps
 from scheduler.validation.cases import CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.layer_parts import Builder, Layer, Pass, apart, call_team, check_window, matmul_pass
@@ -33,12 +34,15 @@ COLUMNS = (
 )
 
 
-def predict(case: Case) -> Prediction:
-    """Sum of the passes. A step ``WG+IG`` with kernel ``mm+mm_M`` is both steps one after the other."""
+def predict(case: Case, window: Window | None = None) -> Prediction:
+    """Sum of the passes. A step ``WG+IG`` with kernel ``mm+mm_M`` is both steps one after the other.
+
+    `window` says from which starts a team is priced, where not from the usual ones.
+    """
     dtype = case.text("dtype")
     layer = Layer(*(case.number(name) for name in Layer.__slots__))
     if case.text("variant") == "vector_matrix":
-        return Prediction(_vector_matrix(case, layer))
+        return Prediction(_vector_matrix(case, layer, window))
     if dtype != "fp32":
         raise case.error(
             f"no layer in dtype '{dtype}'", "fp32 is modelled, and the product vector_matrix in 16 bit"
@@ -52,20 +56,21 @@ def predict(case: Case) -> Prediction:
     cycles = 0
     for step, kernel in zip(steps, kernels, strict=True):
         for item in _builder(case, step)(case, layer, kernel):
-            cycles += (forked if item.fork else alone)(case, item.team)[0] + item.extra_cycles
+            taken = forked(case, item.team, window) if item.fork else alone(case, item.team)
+            cycles += taken[0] + item.extra_cycles
             if item.called:
                 cycles += alone(case, call_team(case))[0]
     return Prediction(cycles)
 
 
-def _vector_matrix(case: Case, layer: Layer) -> int:
+def _vector_matrix(case: Case, layer: Layer, window: Window | None) -> int:
     """A 16-bit input gradient of a linear layer as a bare product of a vector and a matrix."""
     dtype, kernel = case.text("dtype"), case.text("kernel")
     if (case.text("primitive"), case.text("step")) != ("linear", "IG") or ELEMENT_BYTES.get(dtype) != 2:
         raise case.error("no model of this vector_matrix", "linear IG in fp16 or bf16 is modelled")
     trans_b = kernel.endswith("transposed")
     team = matmul_team(case, 1, layer.co, layer.ci, trans_b=trans_b, kernel=kernel, element_bytes=2)
-    return forked(case, team)[0]
+    return forked(case, team, window)[0]
 
 
 def _builder(case: Case, step: str) -> Builder:

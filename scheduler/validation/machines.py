@@ -12,6 +12,7 @@ from arch.soc import Soc
 from arch.soc_config import load_soc, with_options
 from arch.team_pricer import TeamPricer
 from arch.timing import SocTiming
+from arch.window_plan import Window
 from configs.errors import PulptrainError
 from scheduler.validation.cases import Case
 from traces.events import TRANSFER
@@ -69,9 +70,12 @@ def _whole_memory(size_bytes: int) -> int:
 
 
 @cache
-def pricer_of(timing: SocTiming) -> TeamPricer:
-    """The pricer of a machine; it remembers its answers for the life of the process."""
-    return TeamPricer(timing)
+def pricer_of(timing: SocTiming, window: Window | None = None) -> TeamPricer:
+    """The pricer of a machine; it remembers its answers for the life of the process.
+
+    `window` says from which starts it prices a team, where not from the usual ones.
+    """
+    return TeamPricer(timing, window)
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 from arch.isa import TeamWork
 from arch.pricing import TeamCost
 from arch.timing import EventUnitTiming
+from arch.window_plan import Window
 from scheduler.validation.cases import Case
 from scheduler.validation.machines import machine_of, pricer_of
 
@@ -26,10 +27,10 @@ def fork_to_join_cycles(team: TeamWork, cost: TeamCost, unit: EventUnitTiming) -
     return last_end + unit.barrier_wake_cycles + unit.join_cycles
 
 
-def forked(case: Case, team: TeamWork) -> tuple[int, int]:
+def forked(case: Case, team: TeamWork, window: Window | None = None) -> tuple[int, int]:
     """(cycles from fork to join, instructions summed over the cores) of a kernel on the machine of a row."""
     timing = machine_of(case)
-    cost = pricer_of(timing).price(team)
+    cost = pricer_of(timing, window).price(team)
     cycles = fork_to_join_cycles(team, cost, timing.event_unit)
     return cycles, sum(core.instructions for core in cost.cores)
 
