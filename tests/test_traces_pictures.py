@@ -13,9 +13,10 @@ from traces.bars import Bar, overlay, to_columns
 from traces.breakdown import draw_breakdown
 from traces.drawing import DPI, text_points
 from traces.events import COMPUTE, STALLS, TRANSFER, Slice, Work
-from traces.gantt import LEFT_INCHES, OP_FONT, PLOT_PIXELS, chart_rows, draw_gantt, op_bands
+from traces.gantt import LEFT_INCHES, PLOT_PIXELS, chart_rows, draw_gantt
 from traces.metrics import measure
-from traces.palette import BUSY_STYLE, STALL_STYLES, STEP_STYLES, mixed_colour
+from traces.op_strip import OP_FONT, op_bands
+from traces.palette import BUSY_STYLE, STALL_STYLES, STEP_STYLES, ink_on, mixed_colour
 
 CLOCK_HZ = 100_000_000
 FW, WG = Work("fc", "FW", 0), Work("fc", "WG", 0)
@@ -83,6 +84,10 @@ def test_rows_stand_in_reading_order_and_channels_share_one() -> None:
         Slice("soc.l2.port", 0, 9, TRANSFER, WG),
     ]
     assert list(chart_rows(slices, "step")) == ["DMA in", "DMA out", "core 2", "core 10"]
+    staged = Slice("soc.udma", 2, 8, TRANSFER, Work("fc", "WG", what="fc.weight"), bytes=64)
+    rows = chart_rows([*slices, staged, Slice("soc.udma", 8, 8, TRANSFER, WG)], "step")
+    assert list(rows) == ["uDMA L3", "DMA in", "DMA out", "core 2", "core 10"]
+    assert rows["uDMA L3"] == [Bar(2, 8, (("WG", 6),))]
     assert chart_rows(slices, "stall")["core 2"] == [Bar(0, 9, (("busy", 6), ("fpu", 3)))]
 
 
@@ -90,7 +95,7 @@ def test_names_of_ops_never_collide() -> None:
     ops = measure(training_run(cores=1)).ops * 3  # names of three iterations over each other: many bands
     window = (0, max(op.end_cycles for op in ops))
     points = PLOT_PIXELS / DPI * 72 / window[1]
-    bands = op_bands(ops, window)
+    bands = op_bands(ops, window, PLOT_PIXELS / DPI)
     assert {band.placed for band in bands} >= {"inside", "above"}
     for before, after in itertools.pairwise(bands):
         assert before.end_cycles <= after.start_cycles
@@ -128,6 +133,20 @@ def test_the_colours_stand_where_the_slices_are(tmp_path: Path) -> None:
     assert has_colour(step, STEP_STYLES["WG"].colour, second, 2 * bar_pixels)
     assert has_colour(stall, STALL_STYLES["fpu"].colour, first, bar_pixels // 2)
     assert has_colour(stall, BUSY_STYLE.colour, second, bar_pixels)
+
+
+@pytest.mark.parametrize(
+    ("step", "drawn"),
+    [("FW_MEAN", "FW"), ("FW_KNOWN", "FW"), ("IG_APPLY", "IG"), ("LOSS", "LOSS"), ("", "other")],
+)
+def test_parts_of_a_step_have_its_colour(step: str, drawn: str) -> None:
+    work = Work("bn", step, 0)
+    slices = [Slice("soc.cluster.core0", 0, 5, COMPUTE, work), Slice("soc.udma", 5, 9, TRANSFER, work)]
+    assert chart_rows(slices, "step") == {
+        "uDMA L3": [Bar(5, 9, ((drawn, 4),))],
+        "core 0": [Bar(0, 5, ((drawn, 5),))],
+    }
+    assert ink_on(step) == ink_on(drawn)
 
 
 def test_a_lifelike_run_gives_small_files_equal_from_run_to_run(tmp_path: Path) -> None:

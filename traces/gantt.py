@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,9 +12,10 @@ from traces.bars import Bar, Parts, overlay, to_columns
 from traces.drawing import DPI, POINTS_PER_INCH, RC, draw_legend, empty_figure, save_figure, text_points
 from traces.events import COMPUTE, STALLS, TRANSFER, Slice
 from traces.metrics import OpMetrics, measure, slice_parts
-from traces.palette import MOVING, STALL_ORDER, STEP_ORDER, STEP_STYLES, ink_on, mixed_colour, style
+from traces.op_strip import STRIP_INCHES, draw_op_strip, names_inches, op_bands
+from traces.palette import MOVING, STALL_ORDER, STEP_ORDER, family, ink_on, mixed_colour, style
 from traces.recorder import sorted_slices, transfer_direction
-from traces.tracks import CORE, DMA, op_label, track_name
+from traces.tracks import CORE, DMA, UDMA, track_name
 
 ColourBy = Literal["step", "stall"]
 
@@ -33,23 +33,13 @@ MAX_BAR_TEXTS = 400
 """Above, numbers in bars are noise, and the chart is an overview."""
 ROW_INCHES = {"step": 0.27, "stall": 0.34}
 BAR_HEIGHT = 0.82
-STRIP_INCHES = 0.17
 BAR_FONT = 6.5
-OP_FONT = 7.0
 LEGEND_COLUMNS = 8
 
+UDMA_ROW = "uDMA L3"
+"""Transfers between L3 and L2, one at a time in either direction."""
+
 _STALLS = frozenset(STALLS)
-
-
-@dataclass(frozen=True, slots=True)
-class Band:
-    """An op on the strip along the top; `placed` says how its name is written: inside, above or not."""
-
-    start_cycles: float
-    end_cycles: float
-    name: str
-    step: str
-    placed: Literal["inside", "above", "hidden"]
 
 
 def draw_gantt(
@@ -90,14 +80,11 @@ def draw_gantt(
         label: to_columns(row, start, end, PLOT_PIXELS // (core_pixels if label.startswith("core") else 1))
         for label, row in chart_rows(ordered, colour_by).items()
     }
-    bands = op_bands(ops, (start, end))
+    bands = op_bands(ops, (start, end), PLOT_PIXELS / DPI)
     used = _categories(rows, colour_by)
 
     legend_inches = 0.32 + 0.15 * math.ceil(len(used) / LEGEND_COLUMNS)
-    names_inches = max(
-        (text_points(band.name, OP_FONT) for band in bands if band.placed == "above"), default=0
-    )
-    top_inches = names_inches / POINTS_PER_INCH + (0.34 if title else 0.1)
+    top_inches = names_inches(bands) + (0.34 if title else 0.1)
     rows_inches = ROW_INCHES[colour_by] * max(len(rows), 2)
     bottom_inches = legend_inches + 0.66
     height = bottom_inches + rows_inches + 0.05 + STRIP_INCHES + top_inches
@@ -110,7 +97,7 @@ def draw_gantt(
         _draw_rows(chart, rows, used, colour_by)
         if colour_by == "step":
             _label_bars(chart, ordered, list(rows), (start, end))
-        _draw_bands(strip, bands)
+        draw_op_strip(strip, bands)
         _time_axes(chart, (start, end), clock_hz, rows_inches)
         how = "colour: training step    grey: the core waits or manages    (slices within a pixel are mixed)"
         if colour_by == "stall":
@@ -123,9 +110,10 @@ def draw_gantt(
 
 
 def chart_rows(ordered: Iterable[Slice], colour_by: ColourBy) -> dict[str, list[Bar]]:
-    """Bars per row of the chart, top row first: DMA in, DMA out, core 0, core 1, ...
+    """Bars per row of the chart, top row first: uDMA (L3 and L2), DMA in, DMA out, core 0, core 1, ...
 
-    DMA channels of one direction share a row. Tracks that are neither DMA nor core are left to Perfetto.
+    DMA channels of one direction share a row; without a transfer there is none. Other tracks are left to
+    Perfetto.
     """
     rows: dict[str, list[Bar]] = {}
     order: dict[str, tuple[int, int]] = {}
@@ -134,46 +122,18 @@ def chart_rows(ordered: Iterable[Slice], colour_by: ColourBy) -> dict[str, list[
         if event.duration_cycles and label:
             bar = Bar(event.start_cycles, event.end_cycles, _parts(event, colour_by))
             rows.setdefault(label, []).append(bar)
-            dma_rank = {"DMA in": 0, "DMA out": 1}.get(label, 2)
+            rank = {UDMA_ROW: 0, "DMA in": 1, "DMA out": 2}.get(label, 3)
             name = track_name(event.track)
-            order[label] = (dma_rank, 0) if name.family == DMA else (3, name.index)
+            order[label] = (4, name.index) if name.family == CORE else (rank, 0)
     return {
-        label: overlay(rows[label]) if order[label][0] < 3 else rows[label]
+        label: overlay(rows[label]) if _moves_bytes(label) else rows[label]
         for label in sorted(rows, key=lambda label: order[label])
     }
 
 
-def op_bands(ops: Iterable[OpMetrics], window: tuple[int, int]) -> list[Band]:
-    """Bands of the ops in a window, and where their names go so that none collide.
-
-    A name goes into its band if it fits, else upright above it, widest bands first, else it is left out. A
-    prefetch for the next op starts inside this one, so a band begins where the band before it ends.
-    """
-    start, end = window
-    points_per_cycle = PLOT_PIXELS / DPI * POINTS_PER_INCH / (end - start)
-    previous_end = 0
-    spans = []
-    for op in sorted(ops, key=lambda op: (op.end_cycles, op.start_cycles)):
-        left, right = max(op.start_cycles, previous_end), op.end_cycles
-        previous_end = max(previous_end, right)
-        if min(right, end) > max(left, start):
-            spans.append((max(left, start), min(right, end), op_label(op.name, op.step), op.step))
-    placed: dict[int, Literal["inside", "above", "hidden"]] = {}
-    taken: list[float] = []
-    for index in sorted(range(len(spans)), key=lambda i: (spans[i][0] - spans[i][1], i)):
-        left, right, name, _ = spans[index]
-        centre = (left + right) / 2
-        cut = left == start > 0 or right == end  # the window shows only the edge of this op
-        if text_points(name, OP_FONT) + 3 < (right - left) * points_per_cycle:
-            placed[index] = "inside"
-        elif cut and (right - left) * points_per_cycle < OP_FONT:
-            placed[index] = "hidden"
-        elif all(abs(centre - other) * points_per_cycle > OP_FONT + 1.5 for other in taken):
-            placed[index] = "above"
-            taken.append(centre)
-        else:
-            placed[index] = "hidden"
-    return [Band(*span, placed[index]) for index, span in enumerate(spans)]
+def _moves_bytes(label: str) -> bool:
+    """Whether a row is that of a DMA."""
+    return label == UDMA_ROW or label.startswith("DMA")
 
 
 def _stall_column_pixels(ordered: Iterable[Slice], window: tuple[int, int]) -> int:
@@ -194,6 +154,8 @@ def _row_label(event: Slice) -> str:
         return name.label
     if name.family == DMA and event.kind == TRANSFER:
         return f"DMA {transfer_direction(event)}".rstrip()
+    if name.family == UDMA and event.kind == TRANSFER:
+        return UDMA_ROW
     return ""
 
 
@@ -201,8 +163,7 @@ def _parts(event: Slice, colour_by: ColourBy) -> Parts:
     if event.kind in _STALLS:
         return ((event.kind, event.duration_cycles),)
     if colour_by == "step":
-        step = event.work.step if event.work.step in STEP_STYLES else "other"
-        return ((step, event.duration_cycles),)
+        return ((family(event.work.step), event.duration_cycles),)
     if event.kind == COMPUTE:
         return tuple((word, cycles) for word, cycles in slice_parts(event) if cycles)
     return ((MOVING, event.duration_cycles),)
@@ -226,7 +187,7 @@ def _draw_rows(
     for row, (label, bars) in enumerate(rows.items()):
         top, bottom = row - BAR_HEIGHT / 2, row + BAR_HEIGHT / 2  # y points down: core 0 is above core 1
         for bar in bars:
-            if not bar.is_pure and (colour_by == "step" or label.startswith("DMA")):
+            if not bar.is_pure and (colour_by == "step" or _moves_bytes(label)):
                 mixed.append(_box(bar, bottom, top))
                 mixed_colours.append(mixed_colour(bar.parts, bar.width_cycles))
                 continue
@@ -251,7 +212,7 @@ def _draw_rows(
     chart.set_yticks(range(len(rows)), list(rows))
     chart.tick_params(axis="y", length=0)
     chart.spines["left"].set_visible(False)
-    dma_rows = sum(label.startswith("DMA") for label in rows)
+    dma_rows = sum(map(_moves_bytes, rows))
     if 0 < dma_rows < len(rows):
         chart.axhline(dma_rows - 0.5, color="black", linewidth=0.5)
 
@@ -282,29 +243,6 @@ def _label_bars(chart: Any, ordered: Iterable[Slice], rows: Sequence[str], windo
         return
     for x, y, text, step in texts:
         chart.text(x, y, text, ha="center", va="center", fontsize=BAR_FONT, color=ink_on(step), clip_on=True)
-
-
-def _draw_bands(strip: Any, bands: Iterable[Band]) -> None:
-    for band in bands:
-        look = style(band.step if band.step in STEP_STYLES else "other")
-        width, centre = band.end_cycles - band.start_cycles, (band.start_cycles + band.end_cycles) / 2
-        strip.barh(
-            0,
-            width,
-            1.0,
-            band.start_cycles,
-            align="edge",
-            color=look.colour,
-            edgecolor="white",
-            linewidth=0.6,
-        )
-        if band.placed == "inside":
-            ink = ink_on(band.step)
-            strip.text(centre, 0.47, band.name, ha="center", va="center", fontsize=OP_FONT, color=ink)
-        elif band.placed == "above":
-            strip.text(centre, 1.2, band.name, ha="center", va="bottom", fontsize=OP_FONT - 0.5, rotation=90)
-    strip.set_ylim(0, 1)
-    strip.axis("off")
 
 
 def _time_axes(chart: Any, window: tuple[int, int], clock_hz: int, rows_inches: float) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 from configs.errors import InputError
 from traces.drawing import POINTS_PER_INCH, RC, empty_figure, save_figure, text_points
-from traces.gantt import Band, op_bands
 from traces.memory_table import MemoryBlock
 from traces.metrics import OpMetrics
-from traces.palette import STEP_STYLES, Style, ink_on, style
+from traces.op_strip import STRIP_INCHES, Band, draw_op_strip, names_inches, op_bands
+from traces.palette import Style
 
 KIND_STYLES: Mapping[str, Style] = {
     "weight": Style("#0072B2", "weight"),
@@ -34,10 +34,8 @@ LEFT_INCHES = 0.84
 PLOT_INCHES = 9.75
 PANEL_INCHES = {"l1": 2.1, "l2": 2.9, "l3": 2.1}
 GAP_INCHES = 0.34
-STRIP_INCHES = 0.17
 LEGEND_COLUMNS = 5
 FONT = 6.0
-OP_FONT = 7.0
 MAX_VECTOR_BLOCKS = 2000
 """Maps with more blocks are embedded as an image in the SVG, to keep the file small."""
 MAX_BOUNDARIES = 150
@@ -75,11 +73,8 @@ def draw_memory_map(
     levels = [level for level in PANEL_INCHES if any(block.level == level for block in everything)]
     if not levels:
         raise InputError("there is no memory map to draw", cure="run the simulation again")
-    bands = op_bands(ops, (start, end))
-    names_points = max(
-        (text_points(band.name, OP_FONT) for band in bands if band.placed == "above"), default=0
-    )
-    top_inches = names_points / POINTS_PER_INCH + (0.34 if title else 0.1)
+    bands = op_bands(ops, (start, end), PLOT_INCHES)
+    top_inches = names_inches(bands) + (0.34 if title else 0.1)
     legend_inches = 0.62
     panels_inches = sum(PANEL_INCHES[level] + GAP_INCHES for level in levels)
     height = legend_inches + 0.36 + panels_inches + STRIP_INCHES + top_inches
@@ -103,7 +98,8 @@ def draw_memory_map(
                 panel.tick_params(labelbottom=False)
             bottom += PANEL_INCHES[level] + GAP_INCHES
         strip = figure.add_axes((left, bottom / height, width, STRIP_INCHES / height))
-        _draw_strip(strip, bands, (start, end))
+        strip.set_xlim(start, end)
+        draw_op_strip(strip, bands)
         _draw_legend(figure, shown, 0.06 / height)
         if title:
             figure.text(left, 1 - 0.07 / height, title, va="top", ha="left", fontsize=10, fontweight="bold")
@@ -184,30 +180,6 @@ def _mark_ops(panel: Any, bands: Sequence[Band], start: int) -> None:
         for band in bands:
             if band.start_cycles > start:
                 panel.axvline(band.start_cycles, color="#000000", alpha=0.18, linewidth=0.4)
-
-
-def _draw_strip(strip: Any, bands: Sequence[Band], window: tuple[int, int]) -> None:
-    strip.set_xlim(*window)
-    strip.set_ylim(0, 1)
-    strip.axis("off")
-    for band in bands:
-        look = style(band.step if band.step in STEP_STYLES else "other")
-        width, centre = band.end_cycles - band.start_cycles, (band.start_cycles + band.end_cycles) / 2
-        strip.barh(
-            0,
-            width,
-            1.0,
-            band.start_cycles,
-            align="edge",
-            color=look.colour,
-            edgecolor="white",
-            linewidth=0.6,
-        )
-        if band.placed == "inside":
-            ink = ink_on(band.step)
-            strip.text(centre, 0.47, band.name, ha="center", va="center", fontsize=OP_FONT, color=ink)
-        elif band.placed == "above":
-            strip.text(centre, 1.2, band.name, ha="center", va="bottom", fontsize=OP_FONT - 0.5, rotation=90)
 
 
 def _draw_legend(figure: Any, blocks: Sequence[MemoryBlock], bottom: float) -> None:

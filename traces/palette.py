@@ -95,6 +95,13 @@ def mixed_colour(parts: Iterable[tuple[str, float]], width_cycles: float) -> tup
     return max(red, 0.0), max(green, 0.0), max(blue, 0.0)
 
 
+def family(step: str) -> str:
+    """The step whose colour this one has: steps of a layer that does one in parts (FW_MEAN, IG_APPLY) have
+    that of the whole, and whatever else there is is "other"."""
+    whole = step.partition("_")[0]
+    return whole if whole in STEP_STYLES else "other"
+
+
 def ink_on(step: str) -> str:
     """Colour of text on the colour of a step."""
-    return "black" if step in ("LOSS", "IG", "UPD") else "white"
+    return "black" if family(step) in ("LOSS", "IG", "UPD") else "white"

@@ -16,10 +16,15 @@ from traces.events import COMPUTE, TRANSFER, Slice
 from traces.metrics import check_overlap
 from traces.palette import STALL_NAMES
 from traces.recorder import CounterSample, sorted_slices
-from traces.tracks import CORE, DMA, OTHER, op_label, track_name
+from traces.tracks import CORE, DMA, OTHER, UDMA, op_label, track_name
 
 NS_PER_SECOND = 1_000_000_000
-_GROUPS = {DMA: "DMA", CORE: "cluster cores", OTHER: "memory ports and fabric controller"}
+_GROUPS = {
+    DMA: "DMA",
+    CORE: "cluster cores",
+    UDMA: "uDMA (L3)",
+    OTHER: "memory ports and fabric controller",
+}
 _SEQUENCE = 1
 
 

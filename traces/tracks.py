@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 CORE = "core"
 DMA = "dma"
+UDMA = "udma"
 OTHER = "other"
 
 INWARD = "in"
@@ -17,7 +18,7 @@ _CORE = re.compile(r"core(\d+)\Z")
 _DMA = re.compile(r"(?:dma|mchan)\d*\Z")
 _DIRECTION = re.compile(r"(in|read|rx|to_l1|out|write|tx|from_l1|to_ext)(?=\d|_|\Z)_?(\d*)\Z")
 _INWARD_WORDS = frozenset({"in", "read", "rx", "to_l1"})
-_CLASS_RANK = {DMA: 0, CORE: 1, OTHER: 2}
+_CLASS_RANK = {DMA: 0, CORE: 1, UDMA: 2, OTHER: 2}
 _DIRECTION_RANK = {INWARD: 0, OUTWARD: 1, "": 2}
 
 
@@ -25,7 +26,7 @@ _DIRECTION_RANK = {INWARD: 0, OUTWARD: 1, "": 2}
 class TrackName:
     """A track read from its path.
 
-    `family` is `CORE`, `DMA` or `OTHER`; `index` the number of the core or channel (-1 without one);
+    `family` is `CORE`, `DMA`, `UDMA` or `OTHER`; `index` the number of the core or channel (-1 without one);
     `direction` is `INWARD` (to L1), `OUTWARD` or empty where the path does not say.
     """
 
@@ -52,6 +53,8 @@ def track_name(path: str) -> TrackName:
     core = _CORE.fullmatch(parts[-1])
     if core:
         return TrackName(path, CORE, int(core[1]), "", f"core {int(core[1])}")
+    if parts[-1] == UDMA:
+        return TrackName(path, UDMA, -1, "", "uDMA")
     if not any(_DMA.fullmatch(part) for part in parts):
         return TrackName(path, OTHER, -1, "", path.removeprefix("soc.").replace("_", " "))
     found = _DIRECTION.fullmatch(parts[-1])
