@@ -9,41 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise, product
-from math import prod
-from typing import NamedTuple
+from itertools import pairwise, product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.allocation import ALIGNMENT_BYTES
 from scheduler.partial_sums import SUM
-from scheduler.tiling import BufferDepths, Tiler, intervals
-from trainlib.steps import Extent, Operand, TileTask
+from scheduler.tile_probes import Key, Shape, TileProbes, bytes_of
+from scheduler.tiling import BufferDepths, Tiler
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
-
-PROBED_FIRST, PROBED_LAST = 8, 3
-"""Of more pieces than both together only the first and the last ones are looked at.
-
-What a halo adds repeats with the stride, so that the first 8 show every case of strides up to 8.
-"""
-
-CHECKED_TILES = 6
-"""Tiles cut along two dimensions on which it is checked that the two do not depend on each other."""
-
-Key = tuple[str, str]
-"""Role (in, out, scratch) and name of a buffer."""
-
-
-class _Shape(NamedTuple):
-    """Extents of a buffer's box and of the tensor around it, its bytes, and what tells two boxes apart."""
-
-    extents: tuple[int, ...]
-    whole: tuple[int, ...]
-    size_bytes: int
-    box: Operand | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +94,18 @@ class Footprint:
         self._tiler = tiler
         self._dims = tuple(tiler.dims)
         self._tried = tried
-        self._known: dict[tuple[Extent, ...], dict[Key, _Shape]] = {}
-        self._whole = tuple((0, tiler.dims[name]) for name in self._dims)
         self._index = [
             _lookup(sizes, tiler.dims[name]) for name, sizes in zip(self._dims, tried, strict=True)
         ]
-        blocks = self._interacting()
+        self._probes = TileProbes(tiler)
+        blocks = self._probes.interacting(tried)
         probes = {
-            block: [self._probe(block, sizes) for sizes in product(*(tried[number] for number in block))]
+            block: [
+                self._probes.tiles(block, sizes) for sizes in product(*(tried[number] for number in block))
+            ]
             for block in blocks
         }
-        whole = self._shapes(self._whole)
+        whole = self._probes.shapes({})
         found = [shapes for along in probes.values() for pieces in along for shapes in pieces]
         self.keys = tuple(dict.fromkeys(key for shapes in (whole, *found) for key in shapes))
         self.tensors = {
@@ -136,7 +114,7 @@ class Footprint:
             for key, shape in shapes.items()
             if shape.box is not None
         }
-        self._whole_bytes = np.array([_bytes(whole.get(key)) for key in self.keys], np.float64)
+        self._whole_bytes = np.array([bytes_of(whole.get(key)) for key in self.keys], np.float64)
         self._base = np.maximum(self._whole_bytes, 1.0)
         self._shape = self._tensor_shapes(found, whole)
         self._counting = self._counting_axes(found, whole)
@@ -266,69 +244,7 @@ class Footprint:
             changes[members] = last
         return changes, distinct, present
 
-    def _interacting(self) -> list[tuple[int, ...]]:
-        """The dimensions in blocks: those whose common tiles are not what each alone makes of them."""
-        block_of = list(range(len(self._dims)))
-        generator = np.random.default_rng(0)
-        for one, other in combinations(range(len(self._dims)), 2):
-            if not all(self._independent(one, other, generator) for _ in range(CHECKED_TILES)):
-                joined, old = sorted((block_of[one], block_of[other]))
-                block_of = [joined if block == old else block for block in block_of]
-        return [
-            tuple(number for number, own in enumerate(block_of) if own == block)
-            for block in sorted(set(block_of))
-        ]
-
-    def _independent(self, one: int, other: int, generator: np.random.Generator) -> bool:
-        pieces = []
-        for number in (one, other):
-            small = self._tried[number][len(self._tried[number]) // 2 :]
-            found = intervals(self._tiler.dims[self._dims[number]], int(generator.choice(np.array(small))))
-            pieces.append(found[int(generator.integers(len(found)))])
-        whole, both = self._shapes(self._whole), self._shapes(self._cut({one: pieces[0], other: pieces[1]}))
-        first, second = self._shapes(self._cut({one: pieces[0]})), self._shapes(self._cut({other: pieces[1]}))
-        return all(
-            _bytes(both.get(key)) * _bytes(whole.get(key)) == _bytes(first.get(key)) * _bytes(second.get(key))
-            and (_bytes(whole.get(key)) > 0 or _bytes(both.get(key)) == 0)
-            for key in {*whole, *both, *first, *second}
-        )
-
-    def _cut(self, pieces: Mapping[int, Extent]) -> tuple[Extent, ...]:
-        return tuple(pieces.get(number, whole) for number, whole in enumerate(self._whole))
-
-    def _probe(self, block: Sequence[int], sizes: Sequence[int]) -> list[dict[Key, _Shape]]:
-        """The tiles cut to these sizes along the dimensions of a block, or the first and last of many."""
-        found = [self._pieces(number, size)[0] for number, size in zip(block, sizes, strict=True)]
-        return [self._shapes(self._cut(dict(zip(block, pieces, strict=True)))) for pieces in product(*found)]
-
-    def _pieces(self, number: int, size: int) -> tuple[list[Extent], float]:
-        """The pieces of a dimension that are looked at, and for how many each of them stands."""
-        found = intervals(self._tiler.dims[self._dims[number]], size)
-        if len(found) <= PROBED_FIRST + PROBED_LAST:
-            return found, 1.0
-        some = [*found[:PROBED_FIRST], *found[-PROBED_LAST:]]
-        return some, len(found) / len(some)
-
-    def _shapes(self, ranges: tuple[Extent, ...]) -> dict[Key, _Shape]:
-        known = self._known.get(ranges)
-        if known is None:
-            task = self._tiler.task(dict(zip(self._dims, ranges, strict=True)))
-            known = self._known[ranges] = self._of_task(task)
-        return known
-
-    def _of_task(self, task: TileTask) -> dict[Key, _Shape]:
-        shapes: dict[Key, _Shape] = {}
-        for role, operands in (("in", task.inputs), ("out", task.outputs)):
-            for operand in operands:
-                size_bytes = self._tiler.operand_bytes(operand)
-                extents, around = _extents(operand, self._tiler.tensors[operand.tensor].shape)
-                shapes[role, operand.name] = _Shape(extents, around, size_bytes, operand)
-        for scratch in task.scratch:
-            size_bytes = prod(scratch.shape) * np.dtype(scratch.dtype).itemsize
-            shapes["scratch", scratch.name] = _Shape((), (), size_bytes, None)
-        return shapes
-
-    def _tensor_shapes(self, found: Sequence[Mapping[Key, _Shape]], whole: Mapping[Key, _Shape]) -> Integers:
+    def _tensor_shapes(self, found: Sequence[Mapping[Key, Shape]], whole: Mapping[Key, Shape]) -> Integers:
         """Extents of the tensor behind each buffer, [buffer, axis], 1 for axes it has not."""
         tensors: dict[Key, tuple[int, ...]] = {}
         for shapes in (whole, *found):
@@ -341,14 +257,14 @@ class Footprint:
             result[row, : len(shape_of)] = shape_of
         return result
 
-    def _counting_axes(self, found: Sequence[Mapping[Key, _Shape]], whole: Mapping[Key, _Shape]) -> Integers:
+    def _counting_axes(self, found: Sequence[Mapping[Key, Shape]], whole: Mapping[Key, Shape]) -> Integers:
         """[buffer]: how many axes of `_shape` count boxes, 0 for a buffer of one box."""
         axes = dict.fromkeys(self.keys, 0)
         for shapes in (whole, *found):
             axes |= {key: len(shape.box.pieces) for key, shape in shapes.items() if shape.box is not None}
         return np.array([axes[key] for key in self.keys], np.int64)
 
-    def _block(self, dims: tuple[int, ...], probes: Sequence[Sequence[Mapping[Key, _Shape]]]) -> _Block:
+    def _block(self, dims: tuple[int, ...], probes: Sequence[Sequence[Mapping[Key, Shape]]]) -> _Block:
         shape = (len(probes), len(self.keys))
         largest, mean = np.zeros(shape), np.zeros(shape)
         extents = np.ones((*shape, self._shape.shape[1]), np.int64)
@@ -371,8 +287,8 @@ class Footprint:
         distinct, present = np.ones(shape, np.int64), np.ones(shape, np.int64)
         for row, sizes in enumerate(combined):
             first = {other: (0, size) for other, size in zip(dims, sizes, strict=True)}
-            pieces, scale = self._pieces(number, first[number][1])
-            found = [self._shapes(self._cut({**first, number: piece})) for piece in pieces]
+            pieces, scale = self._probes.pieces(number, first[number][1])
+            found = [self._probes.shapes({**first, number: piece}) for piece in pieces]
             for column, key in enumerate(self.keys):
                 boxes = [shapes[key].box for shapes in found if key in shapes]
                 if boxes:
@@ -380,23 +296,6 @@ class Footprint:
                     distinct[row, column] = _scaled(changed, scale)
                     present[row, column] = _scaled(len(boxes), scale)
         return _Turns(dims, distinct, present)
-
-
-def _extents(operand: Operand, tensor: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Extents of an operand's box and of the tensor around it.
-
-    Many boxes have one more axis per dimension in front, with how many there are, and two axes behind those
-    that count as cut: no line and no command goes from one box to the next.
-    """
-    if not operand.pieces:
-        return operand.shape, tensor
-    counts = tuple(len(along) for along in operand.pieces)
-    largest = tuple(max(stop - start for start, stop in along) for along in operand.pieces)
-    return (*counts, 1, 1, *largest), (*counts, 2, 2, *tensor)
-
-
-def _bytes(shape: _Shape | None) -> int:
-    return shape.size_bytes if shape is not None else 0
 
 
 def _scaled(count: int, scale: float) -> int:

@@ -51,7 +51,14 @@ from trainlib.primitives.conv_options import (
     image_shape,
     torch_convolution,
 )
-from trainlib.primitives.conv_ranges import count, interval, position_sums, result_extents, summed
+from trainlib.primitives.conv_ranges import (
+    count,
+    cut_of,
+    interval,
+    position_sums,
+    result_extents,
+    summed,
+)
 from trainlib.primitives.conv_unroll import unrolled
 from trainlib.primitives.definition import LayerPlan, LayerPrimitive, Step
 from trainlib.steps import CutsReductions, Extent, KernelCall, KernelChoice, Scratch, TileTask, part
@@ -108,9 +115,9 @@ class _Forward(_Conv2d):
     ) -> TileTask:
         """An input box with its halo, some filters; per sample and group im2row, matmul, bias."""
         geometry = ConvGeometry.of(op.attributes)
-        samples, channels = interval(op, ranges, BATCH), interval(op, ranges, "co")
-        outputs, columns = interval(op, ranges, "ho"), interval(op, ranges, "wo")
-        taken = ranges.get("ci", (0, geometry.ci_of_group))
+        samples, channels, outputs, columns, taken = cut_of(
+            op, ranges, ("co", "ho", "wo"), "ci", geometry.ci_of_group
+        )
         parts = segments(channels, geometry.co_of_group, geometry.ci_of_group)
         view = forward_view(geometry, outputs, columns)
         dtype = tensors[op["y"]].dtype
@@ -250,9 +257,9 @@ class _InputGradient(_Conv2d):
     ) -> TileTask:
         """The box of dy that reaches this one, some channels of W; im2row, block transpose (once), matmul."""
         geometry = ConvGeometry.of(op.attributes)
-        samples, channels = interval(op, ranges, BATCH), interval(op, ranges, "ci")
-        inputs, columns = interval(op, ranges, "hi"), interval(op, ranges, "wi")
-        summed_over = ranges.get("co", (0, geometry.co_of_group))
+        samples, channels, inputs, columns, summed_over = cut_of(
+            op, ranges, ("ci", "hi", "wi"), "co", geometry.co_of_group
+        )
         parts = segments(channels, geometry.ci_of_group, geometry.co_of_group)
         view = gradient_view(geometry, inputs, columns)
         dtype = tensors[op["dx"]].dtype

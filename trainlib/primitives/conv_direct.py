@@ -31,7 +31,15 @@ from trainlib.primitives.conv_geometry import (
 )
 from trainlib.primitives.conv_groups import channels_met, within_group
 from trainlib.primitives.conv_nests import Direct
-from trainlib.primitives.conv_ranges import count, interval, position_sums, result_extents, summed
+from trainlib.primitives.conv_ranges import (
+    Cut,
+    count,
+    cut_of,
+    interval,
+    position_sums,
+    result_extents,
+    summed,
+)
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
 
 PARTIAL = "dw_of_sample"
@@ -91,6 +99,19 @@ class _Nest:
             macs=self.loop.macs,
         )
 
+    def task(
+        self, op: Op, geometry: ConvGeometry, cut: Cut, operands: tuple[Operand, ...], x: str, y: str
+    ) -> TileTask:
+        """The tile `cut` of an image; `x` and `y` are the roles on the sides of ci and co."""
+        if self.loop.bias:
+            operands = (*operands, box(op, "b", cut.channels))
+        calls = tuple(
+            self.call(part(x, sample), "w", part(y, sample)) for sample in range(count(cut.samples))
+        )
+        image = geometry.image(cut.channels, cut.rows, cut.columns)
+        role = {"X": x, "Y": y}[self.result]
+        return TileTask(operands, (box(op, role, cut.samples, *image),), (), calls)
+
 
 @dataclass(frozen=True, slots=True)
 class DirectForward(_Direct):
@@ -112,9 +133,8 @@ class DirectForward(_Direct):
     ) -> TileTask:
         """An input box with its halo and the filters of some channels; one loop nest per sample."""
         geometry = ConvGeometry.of(op.attributes)
-        samples, channels = interval(op, ranges, BATCH), interval(op, ranges, "co")
-        outputs, columns = interval(op, ranges, "ho"), interval(op, ranges, "wo")
-        taken = ranges.get("ci", (0, geometry.ci_of_group))
+        cut = cut_of(op, ranges, ("co", "ho", "wo"), "ci", geometry.ci_of_group)
+        samples, channels, outputs, columns, taken = cut
         parts = segments(channels, geometry.co_of_group, geometry.ci_of_group)
         sources, within = channels_met(parts, taken)
         view = forward_view(geometry, outputs, columns)
@@ -132,18 +152,11 @@ class DirectForward(_Direct):
 
         loop = Direct(geometry, view.reach, count(channels), count(taken), count(sources), bias)
         nest = _Nest("conv_direct_fw", conv_nests.direct_forward, loop, "Y", function, choice, dtype)
-        operands = [
+        operands = (
             box(op, self.image, samples, *view.region(geometry, sources)),
             box(op, "w", *geometry.filters(channels, taken)),
-        ]
-        if bias:
-            operands.append(box(op, "b", channels))
-        calls = [
-            nest.call(part(self.image, sample), "w", part(self.result, sample))
-            for sample in range(count(samples))
-        ]
-        result = box(op, self.result, samples, *geometry.image(channels, outputs, columns))
-        return TileTask(tuple(operands), (result,), (), tuple(calls))
+        )
+        return nest.task(op, geometry, cut, operands, self.image, self.result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +189,8 @@ class DirectInput(_Direct):
     ) -> TileTask:
         """The box of the gradient that reaches this one and the filters of the groups; a nest per sample."""
         geometry = ConvGeometry.of(op.attributes)
-        samples, channels = interval(op, ranges, BATCH), interval(op, ranges, "ci")
-        inputs, columns = interval(op, ranges, "hi"), interval(op, ranges, "wi")
-        summed_over = ranges.get("co", (0, geometry.co_of_group))
+        cut = cut_of(op, ranges, ("ci", "hi", "wi"), "co", geometry.co_of_group)
+        samples, channels, inputs, columns, summed_over = cut
         parts = segments(channels, geometry.ci_of_group, geometry.co_of_group)
         targets, within = channels_met(parts, summed_over)
         # Several groups take all input channels of their filters along: the box has one range for all.
@@ -202,18 +214,11 @@ class DirectInput(_Direct):
         if self.scattered:
             name, pricing = "conv_scatter_fw", conv_nests.scatter
         nest = _Nest(name, pricing, loop, "X", function, choice, dtype)
-        operands = [
+        operands = (
             box(op, self.gradient, samples, *view.region(geometry, targets)),
             box(op, "w", *geometry.filters(targets, taken)),
-        ]
-        if bias:
-            operands.append(box(op, "b", channels))
-        calls = [
-            nest.call(part(self.result, sample), "w", part(self.gradient, sample))
-            for sample in range(count(samples))
-        ]
-        result = box(op, self.result, samples, *geometry.image(channels, inputs, columns))
-        return TileTask(tuple(operands), (result,), (), tuple(calls))
+        )
+        return nest.task(op, geometry, cut, operands, self.result, self.gradient)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ positions and samples) it is a sum over are reductions.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from trainlib.graph import Op
 from trainlib.primitives.calls import BATCH, batch_extent
@@ -32,6 +33,22 @@ def position_sums(op: Op) -> dict[str, int]:
 def interval(op: Op, ranges: Mapping[str, Extent], name: str) -> Extent:
     """The part of a dimension a tile covers."""
     return ranges.get(name, (0, op.attributes["batch" if name == BATCH else name]))
+
+
+class Cut(NamedTuple):
+    """What a tile of a result covers: samples, channels, rows and columns, and the channels it sums over."""
+
+    samples: Extent
+    channels: Extent
+    rows: Extent
+    columns: Extent
+    summed: Extent
+
+
+def cut_of(op: Op, ranges: Mapping[str, Extent], result: tuple[str, str, str], over: str, size: int) -> Cut:
+    """The tile of a step whose result has the dimensions `result`, and that sums over `over` of this size."""
+    channels, rows, columns = (interval(op, ranges, name) for name in result)
+    return Cut(interval(op, ranges, BATCH), channels, rows, columns, ranges.get(over, (0, size)))
 
 
 def count(extent: Extent) -> int:

@@ -28,7 +28,15 @@ from trainlib.primitives.conv_direct import PARTIAL
 from trainlib.primitives.conv_examples import pointwise_cases
 from trainlib.primitives.conv_geometry import ConvGeometry
 from trainlib.primitives.conv_options import image_extents, image_shape
-from trainlib.primitives.conv_ranges import count, interval, position_sums, result_extents, summed
+from trainlib.primitives.conv_ranges import (
+    Cut,
+    count,
+    cut_of,
+    interval,
+    position_sums,
+    result_extents,
+    summed,
+)
 from trainlib.primitives.definition import (
     ZEROS,
     Example,
@@ -99,33 +107,14 @@ class _Forward(_Pointwise):
     ) -> TileTask:
         """Input channels of some positions, their weights for some outputs; per sample a matmul, the bias."""
         geometry = ConvGeometry.of(op.attributes)
-        samples = interval(op, ranges, BATCH)
-        channels, sources = interval(op, ranges, "co"), interval(op, ranges, "ci")
-        rows, columns = interval(op, ranges, "ho"), interval(op, ranges, "wo")
-        co, ci, positions = count(channels), count(sources), count(rows) * count(columns)
+        cut = cut_of(op, ranges, ("co", "ho", "wo"), "ci", op.attributes["ci"])
+        samples, channels, rows, columns, sources = cut
         dtype = tensors[op["y"]].dtype
-        shape = geometry.image_shape(co, count(rows), count(columns))
         biased = "b" in op and sources[0] == 0
         calls: list[KernelCall] = []
         for sample in range(count(samples)):
-            source, target = part("x", sample), part("y", sample)
-            left, right, n, m = ("w", source, co, positions)
-            if geometry.hwc:
-                left, right, n, m = (source, "w", positions, co)
-            calls.append(
-                matmul_call(
-                    choice,
-                    a=left,
-                    b=right,
-                    c=target,
-                    n=n,
-                    k=ci,
-                    m=m,
-                    trans_b=geometry.hwc and not op.attributes["sources_first"],
-                    c_shape=shape,
-                    dtype=dtype,
-                )
-            )
+            target = part("y", sample)
+            calls.append(_product(op, choice, cut, "w", part("x", sample), target, dtype))
             if biased:
                 calls.append(
                     bias_add_call(
@@ -133,8 +122,8 @@ class _Forward(_Pointwise):
                         choice,
                         image=target,
                         bias="b",
-                        channels=co,
-                        positions=positions,
+                        channels=count(channels),
+                        positions=count(rows) * count(columns),
                         dtype=dtype,
                     )
                 )
@@ -252,35 +241,17 @@ class _InputGradient(_Pointwise):
     ) -> TileTask:
         """Channels of dy of some positions, their weights of some inputs; a transpose, then matmuls."""
         geometry = ConvGeometry.of(op.attributes)
-        samples = interval(op, ranges, BATCH)
-        channels, targets = interval(op, ranges, "ci"), interval(op, ranges, "co")
-        rows, columns = interval(op, ranges, "hi"), interval(op, ranges, "wi")
-        co, ci, positions = count(targets), count(channels), count(rows) * count(columns)
+        cut = cut_of(op, ranges, ("ci", "hi", "wi"), "co", op.attributes["co"])
+        samples, channels, rows, columns, targets = cut
         dtype = tensors[op["dx"]].dtype
-        before, after = (co, ci), (ci, co)
+        before, after = (count(targets), count(channels)), (count(channels), count(targets))
         if op.attributes["sources_first"]:
             before, after = after, before
         calls = [_transposed(choice, "w", WEIGHTS_TRANSPOSED, *before, dtype)]
-        shape = geometry.image_shape(ci, count(rows), count(columns))
-        for sample in range(count(samples)):
-            gradient = part("dy", sample)
-            left, right, n, m = (WEIGHTS_TRANSPOSED, gradient, ci, positions)
-            if geometry.hwc:
-                left, right, n, m = (gradient, WEIGHTS_TRANSPOSED, positions, ci)
-            calls.append(
-                matmul_call(
-                    choice,
-                    a=left,
-                    b=right,
-                    c=part("dx", sample),
-                    n=n,
-                    k=co,
-                    m=m,
-                    trans_b=geometry.hwc and not op.attributes["sources_first"],
-                    c_shape=shape,
-                    dtype=dtype,
-                )
-            )
+        calls += [
+            _product(op, choice, cut, WEIGHTS_TRANSPOSED, part("dy", sample), part("dx", sample), dtype)
+            for sample in range(count(samples))
+        ]
         return TileTask(
             (
                 box(op, "dy", samples, *geometry.image(targets, rows, columns)),
@@ -290,6 +261,29 @@ class _InputGradient(_Pointwise):
             (Scratch(WEIGHTS_TRANSPOSED, after, dtype),),
             tuple(calls),
         )
+
+
+def _product(
+    op: Op, choice: KernelChoice, cut: Cut, weights: str, image: str, target: str, dtype: str
+) -> KernelCall:
+    """The tile `cut` of one sample of `target`: weights times image, in HWC image times weights."""
+    geometry = ConvGeometry.of(op.attributes)
+    channels, rows, columns = count(cut.channels), count(cut.rows), count(cut.columns)
+    left, right, n, m = (weights, image, channels, rows * columns)
+    if geometry.hwc:
+        left, right, n, m = (image, weights, rows * columns, channels)
+    return matmul_call(
+        choice,
+        a=left,
+        b=right,
+        c=target,
+        n=n,
+        k=count(cut.summed),
+        m=m,
+        trans_b=geometry.hwc and not op.attributes["sources_first"],
+        c_shape=geometry.image_shape(channels, rows, columns),
+        dtype=dtype,
+    )
 
 
 def _weights(op: Op, targets: Extent, sources: Extent) -> tuple[Extent, Extent]:

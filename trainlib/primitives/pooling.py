@@ -178,6 +178,17 @@ def each_window(op: Op) -> list[tuple[int, int, slice, slice]]:
     ]
 
 
+def _extents(op: Op, **plane: int) -> dict[str, int]:
+    """What may be cut of an image: samples, channels, and the rows and columns named here, with sizes."""
+    return {**batch_extent(op.attributes["batch"]), "c": op.attributes["channels"], **plane}
+
+
+def _cut(op: Op, ranges: Mapping[str, Extent], **plane: int) -> tuple[Extent, Extent, Plane]:
+    """Samples, channels and plane of a tile; `plane` as in `_extents`."""
+    rows, columns = (ranges.get(name, (0, size)) for name, size in plane.items())
+    return batch_range(ranges, op.attributes["batch"]), ranges["c"], Plane(rows, columns)
+
+
 class PoolingForward(NoMatmul):
     """FW: samples, channels, rows, columns of y may be cut; one fork per sample, channels over the cores.
 
@@ -190,22 +201,15 @@ class PoolingForward(NoMatmul):
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """Samples, channels, output rows, output columns."""
-        attributes = op.attributes
-        rows, columns = axes_of(attributes)
-        return {
-            **batch_extent(attributes["batch"]),
-            "c": attributes["channels"],
-            "ho": rows.outputs,
-            "wo": columns.outputs,
-        }
+        rows, columns = axes_of(op.attributes)
+        return _extents(op, ho=rows.outputs, wo=columns.outputs)
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
         """The rows and columns of x that the windows of this box touch."""
         rows, columns = axes_of(op.attributes)
-        samples, channels = batch_range(ranges, op.attributes["batch"]), ranges["c"]
-        outputs = Plane(ranges.get("ho", (0, rows.outputs)), ranges.get("wo", (0, columns.outputs)))
+        samples, channels, outputs = _cut(op, ranges, ho=rows.outputs, wo=columns.outputs)
         fetched = Plane(rows.read_by(outputs.rows), columns.read_by(outputs.columns))
         sizes = _sizes(op, channels, fetched, outputs)
         calls: list[KernelCall] = []
@@ -239,22 +243,15 @@ class PoolingBackward(NoMatmul):
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """Samples, channels, input rows, input columns."""
-        attributes = op.attributes
-        rows, columns = axes_of(attributes)
-        return {
-            **batch_extent(attributes["batch"]),
-            "c": attributes["channels"],
-            "hi": rows.size,
-            "wi": columns.size,
-        }
+        rows, columns = axes_of(op.attributes)
+        return _extents(op, hi=rows.size, wi=columns.size)
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
         """The box of dy whose windows touch this box of dx."""
         rows, columns = axes_of(op.attributes)
-        samples, channels = batch_range(ranges, op.attributes["batch"]), ranges["c"]
-        inputs = Plane(ranges.get("hi", (0, rows.size)), ranges.get("wi", (0, columns.size)))
+        samples, channels, inputs = _cut(op, ranges, hi=rows.size, wi=columns.size)
         reaching = Plane(rows.reaching(inputs.rows), columns.reaching(inputs.columns))
         sizes = _sizes(op, channels, inputs, reaching)
         function = self.function(op, inputs, reaching)
