@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from arch.program import Command
 from arch.timing import DmaTiming
+from traces.events import made_by
 
 
 class Link(NamedTuple):
@@ -42,14 +43,17 @@ class EngineState(NamedTuple):
         over = not in_flight or max(in_flight) <= origin
         if over and request <= origin and word <= word_origin and link_free <= origin:
             return IDLE
-        return EngineState(
-            max(0, request - origin),
-            max(0, word - word_origin),
-            max(0, link_free - origin),
-            () if over else tuple([end - origin if end > origin else 0 for end in in_flight]),
+        return _make_state(
+            (
+                request - origin if request > origin else 0,
+                word - word_origin if word > word_origin else 0,
+                link_free - origin if link_free > origin else 0,
+                () if over else tuple([end - origin if end > origin else 0 for end in in_flight]),
+            )
         )
 
 
+_make_state = made_by(EngineState)
 IDLE = EngineState()
 """An engine nothing is left to do for."""
 

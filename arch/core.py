@@ -8,7 +8,7 @@ from arch.event_unit import EventUnit, TeamJob
 from arch.kernel_run import Share
 from arch.module import Body, Module, Port, Thread
 from arch.program import Command
-from traces.events import COMPUTE, NO_WORK, Slice, Tracer, Work
+from traces.events import COMPUTE, NO_WORK, Tracer, Work, make_slice
 
 
 class Core(Module):
@@ -33,23 +33,18 @@ class Core(Module):
         """Account all cycles not yet spent up to `until_cycles` to the stall `word`."""
         if until_cycles > self.spent_cycles:
             if self._tracer is not None:
-                self._tracer.slice(Slice(self.path, self.spent_cycles, until_cycles, word, work))
+                self._tracer.slice(
+                    make_slice((self.path, self.spent_cycles, until_cycles, word, work, (), 0, 0))
+                )
             self.spent_cycles = until_cycles
 
     def compute(self, share: Share, work: Work) -> None:
         """Account the share of a kernel that has ended."""
         if share.end_cycles > share.start_cycles:
             if self._tracer is not None:
+                start, end, instructions = share.start_cycles, share.end_cycles, share.cost.instructions
                 self._tracer.slice(
-                    Slice(
-                        self.path,
-                        share.start_cycles,
-                        share.end_cycles,
-                        COMPUTE,
-                        work,
-                        stalls=share.stalls(),
-                        instructions=share.instructions,
-                    )
+                    make_slice((self.path, start, end, COMPUTE, work, share.stalls(), 0, instructions))
                 )
             self.spent_cycles = share.end_cycles
 
@@ -59,12 +54,12 @@ class Core(Module):
         if tracer is not None:
             pushed, start = job.pushed_cycles, share.start_cycles
             if pushed > self.spent_cycles:
-                tracer.slice(Slice(path, self.spent_cycles, pushed, "idle"))
+                tracer.slice(make_slice((path, self.spent_cycles, pushed, "idle", NO_WORK, (), 0, 0)))
             if start > pushed:
-                tracer.slice(Slice(path, pushed, start, "fork", work))
+                tracer.slice(make_slice((path, pushed, start, "fork", work, (), 0, 0)))
             self.compute(share, work)
             if released_cycles > share.end_cycles:
-                tracer.slice(Slice(path, share.end_cycles, released_cycles, "barrier", work))
+                tracer.slice(make_slice((path, share.end_cycles, released_cycles, "barrier", work, (), 0, 0)))
         self.spent_cycles = released_cycles
 
     def _serve(self, thread: Thread) -> Body:

@@ -16,9 +16,9 @@ from arch.pricing import Traffic
 from arch.program import Command
 from arch.progress import Progress
 from arch.timing import DmaTiming
-from arch.transaction import Transaction, TxnCommand
+from arch.transaction import Transaction, TxnCommand, make_transaction
 from configs.errors import InputError
-from traces.events import TRANSFER, Slice, Tracer, Work
+from traces.events import TRANSFER, Tracer, Work, made_by, make_slice
 
 _MAX_MEMOISED = 4096
 
@@ -50,6 +50,9 @@ class Order(NamedTuple):
     command: Command
     transfer: Transfer
     last: bool
+
+
+make_order = made_by(Order)
 
 
 @dataclass(slots=True)
@@ -114,6 +117,8 @@ class DmaChannel(Module):
         """Empty queue, idle engine."""
         self.queue.clear()
         self.busy = False
+        self._memory = {level: port.target for level, port in self.memories.items()}
+        self._tell_traffic = self.traffic.target
         self._state = IDLE
         self._origin = 0
         self._pace: Pace | None = None
@@ -155,11 +160,11 @@ class DmaChannel(Module):
             yield from self._serve(entry, start, thread)
             self.busy = False
             if not (self.queue and self.queue[0].ready_cycles <= env.now):
-                self.traffic.target(self._direction, False)
+                self._tell_traffic(self._direction, False)
 
     def _serve(self, entry: _Queued, start: int, thread: Thread) -> Body:
         command, transfer = entry.order.command, entry.order.transfer
-        memory = self.memories[command.external_level].target
+        memory = self._memory[command.external_level]
         over = Notification(self.env)
         served = self._under_way = _Served(entry, memory, self._state_before(entry, memory), over)
         end, self._state = self._run_command(served, None)
@@ -171,16 +176,11 @@ class DmaChannel(Module):
             transfer.ends_at_cycles = transfer.earliest_end_cycles = end
         if self._pace is not None:
             self._set_speed(served)
-        self.traffic.target(self._direction, True)
+        self._tell_traffic(self._direction, True)
         open_access = self._effects.dma_begin(command, transfer.work)
-        txn = Transaction(
-            TxnCommand.READ if self.to_l1 else TxnCommand.WRITE,
-            command.external_address,
-            command.size_bytes,
-            self.path,
-            response=served.over,
-            extension=command,
-        )
+        kind = TxnCommand.READ if self.to_l1 else TxnCommand.WRITE
+        address, size_bytes = command.external_address, command.size_bytes
+        txn = make_transaction((kind, address, size_bytes, self.path, 0, served.over, command))
         self._set_alarm(served)
         yield from memory.transport(txn, thread)
         self._under_way = None
@@ -190,10 +190,10 @@ class DmaChannel(Module):
             memory.occupy(self._state.link_free + self._origin, to_l1=self.to_l1)
         self._effects.dma_end(command, open_access)
         if self._tracer is not None:
-            size_bytes = command.size_bytes
-            self._tracer.slice(Slice(self.path, start, ended, TRANSFER, transfer.work, bytes=size_bytes))
+            moved = make_slice((self.path, start, ended, TRANSFER, transfer.work, (), size_bytes, 0))
+            self._tracer.slice(moved)
         transfer.remaining -= 1
-        if transfer.over:
+        if not transfer.remaining:
             transfer.ended.notify_listeners()
 
     def set_pace(self, pace: Pace | None) -> None:

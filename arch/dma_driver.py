@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from arch.dma import Dma, Order, Transfer
+from arch.dma import Dma, Transfer, make_order
 from arch.module import Body, Call, Thread
 from arch.program import Command
 from arch.timing import DmaTiming
-from arch.transaction import Transaction, TxnCommand
+from arch.transaction import TxnCommand, make_transaction
 from traces.events import Work
 
 if TYPE_CHECKING:
@@ -33,13 +33,9 @@ class DmaDriver:
         last = len(commands) - 1
         for position, command in enumerate(commands):
             yield env.timeout(programming_cycles(command, position, self._timing))
-            txn = Transaction(
-                TxnCommand.WRITE,
-                command.l1_address,
-                command.size_bytes,
-                core.path,
-                extension=Order(command, transfer, position == last),
-            )
+            order = make_order((command, transfer, position == last))
+            address, size_bytes = command.l1_address, command.size_bytes
+            txn = make_transaction((TxnCommand.WRITE, address, size_bytes, core.path, 0, None, order))
             yield from dma.transport(txn, thread)
         core.lose("dma_program", int(env.now), work)
         return transfer

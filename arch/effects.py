@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from arch.memory import Storage, move_views, poison_view
 from arch.program import Array, Command, Effect, Move, Place
-from arch.races import Access, RaceDetector, Span, move_spans, place_span
+from arch.races import Access, RaceDetector, Span, make_access, move_spans, place_span
 from configs.errors import InputError
-from traces.events import Work
+from traces.events import Work, made_by
 
 MAX_REMEMBERED = 100_000
 """Commands and effects whose byte spans are remembered."""
@@ -42,6 +42,9 @@ class LogEntry(NamedTuple):
     subject: Move | Effect | tuple[Place, ...]
 
 
+_make_entry = made_by(LogEntry)
+
+
 @dataclass(slots=True)
 class EffectLog:
     """Everything a run did to the memories, in order; `Soc.replay` does it again without simulating time."""
@@ -55,7 +58,7 @@ class OpenAccess:
 
     key: int
     access: Access | None
-    samples: list[Array] = field(default_factory=list)
+    samples: Sequence[Array] = ()
 
 
 class Effects:
@@ -140,32 +143,34 @@ class Effects:
         party: str,
         work: Work,
     ) -> OpenAccess:
-        key = len(self.log.entries)
-        self.log.entries.append(LogEntry(step, key, subject))
-        access = None
-        if self._races:
-            reads, writes = self._spans_of(subject)
-            access = Access(party, work, reads, writes, self._now())
-            self._races.begin(access)
-        return OpenAccess(key, access)
-
-    def _spans_of(self, subject: Move | Effect) -> tuple[Spans, Spans]:
-        """(bytes read, bytes written); remembered, because programs are run again and again."""
+        entries, races = self.log.entries, self._races
+        key = len(entries)
+        entries.append(_make_entry((step, key, subject)))
+        if races is None:
+            return OpenAccess(key, None)
         known = self._spans.get(id(subject))
         if known is None or known[0] is not subject:
-            if isinstance(subject, Effect):
-                reads = tuple(place_span(place) for place in subject.reads)
-                known = (subject, reads, tuple(place_span(place) for place in subject.writes))
-            else:
-                source, destination = move_spans(subject)
-                known = (subject, (source,), (destination,))
-            if len(self._spans) >= MAX_REMEMBERED:
-                self._spans.clear()
-            self._spans[id(subject)] = known
-        return known[1], known[2]
+            known = self._remember_spans(subject)
+        access = make_access((party, work, known[1], known[2], self._now()))
+        races.begin(access)
+        return OpenAccess(key, access)
+
+    def _remember_spans(self, subject: Move | Effect) -> tuple[Move | Effect, Spans, Spans]:
+        """(subject, bytes read, bytes written); remembered, because programs are run again and again."""
+        if isinstance(subject, Effect):
+            reads: Spans = tuple([place_span(place) for place in subject.reads])
+            writes: Spans = tuple([place_span(place) for place in subject.writes])
+        else:
+            source, destination = move_spans(subject)
+            reads, writes = (source,), (destination,)
+        known = subject, reads, writes
+        if len(self._spans) >= MAX_REMEMBERED:
+            self._spans.clear()
+        self._spans[id(subject)] = known
+        return known
 
     def _close(self, step: Step, subject: Move | Effect, under_way: OpenAccess) -> None:
-        self.log.entries.append(LogEntry(step, under_way.key, subject))
+        self.log.entries.append(_make_entry((step, under_way.key, subject)))
         if self._races and under_way.access:
             self._races.end(under_way.access)
 

@@ -27,7 +27,11 @@ class Share(Progress):
     __slots__ = ("_phases", "cost")
 
     def __init__(self, start_cycles: int, cost: CoreCost) -> None:
-        super().__init__(start_cycles, cost.cycles)
+        # `Progress.__init__`, written out: one of these is made for every core of every kernel.
+        self.start_cycles = self._since = start_cycles
+        self.cycles = cycles = cost.cycles
+        self.end_cycles = start_cycles + cycles
+        self._left = self._whole = 1
         self.cost = cost
         self._phases: list[tuple[Stalls, tuple[int, int]]] = []
 
@@ -103,6 +107,7 @@ class KernelRun:
         self._pricer = pricer
         self._team = team
         self._code_stalls = code_stalls or {}
+        self._members = [core for core, work in enumerate(team.cores) if work is not None]
         self._cost = pricer.price(team, traffic)
         costs = self._by_core(self._cost)
         self.shares = {core: Share(start, costs[core]) for core, start in starts.items()}
@@ -136,9 +141,10 @@ class KernelRun:
 
     def _by_core(self, cost: TeamCost) -> dict[int, CoreCost]:
         """Costs by core id; a price may list all cores or only those in the team."""
-        members = [core for core, work in enumerate(self._team.cores) if work is not None]
+        members = self._members
         if len(cost.cores) == len(self._team.cores):
-            found = {core: cost.cores[core] for core in members}
+            priced = cost.cores
+            found = {core: priced[core] for core in members}
         elif len(cost.cores) == len(members):
             found = dict(zip(members, cost.cores, strict=True))
         else:

@@ -27,6 +27,7 @@ class ExternalMemory(Module):
         self._links = {True: read, False: write}
         self._full_duplex = full_duplex
         self._free = {True: 0, False: 0}
+        self._serves = f"its transfer with {self.path}"
 
     def reset(self) -> None:
         """The links are free at cycle 0."""
@@ -48,7 +49,7 @@ class ExternalMemory(Module):
 
     def transport(self, txn: Transaction, thread: Thread) -> Body:
         """Serve a DMA command: it takes the time its initiator has worked out from the state of the link."""
-        thread.waits_for = f"{txn.size_bytes} B from {self.path}"
+        thread.waits_for = self._serves
         yield txn.response or self.env.timeout(txn.delay_cycles)
 
 

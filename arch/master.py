@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Master", "programming_cycles"]
 
+_WAITS = (DmaWait, UdmaWait)
+
 
 class Master(Module):
     """SC_THREAD of core 0: takes a program from the mailbox, executes it, tells the fabric controller.
@@ -69,7 +71,8 @@ class Master(Module):
                     where=program.name,
                     cure="number the actions in program order",
                 )
-            yield from self._wait_for_deps(action, thread)
+            if action.deps:
+                yield from self._wait_for_deps(action, thread)
             match action:
                 case DmaStart():
                     yield from self._start_transfer(action, thread)
@@ -91,7 +94,7 @@ class Master(Module):
 
     def _wait_for_deps(self, action: Action, thread: Thread) -> Body:
         for dep in action.deps:
-            if isinstance(action, DmaWait | UdmaWait) and dep == action.transfer:
+            if isinstance(action, _WAITS) and dep == action.transfer:
                 continue
             transfer = self._transfers.get(dep)
             if transfer is not None and not transfer.over:

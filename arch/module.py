@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import simpy
 
@@ -100,12 +100,22 @@ class Port(Generic[T]):
         return self._target
 
 
+class _NotStarted:
+    """Stands where a module has its environment, until its first run."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise PulptrainError("the module has not been started", where=self._path, cure="call Soc.run")
+
+
 class Module:
     """An sc_module: a named block that owns its children, ports and threads.
 
     `path` is the hierarchical name, e.g. ``soc.cluster.core3``. The tree is built and bound once
     (elaboration, checked by `elaborate`); each run starts it with a fresh SimPy environment whose time
-    counts cluster clock cycles from 0.
+    counts cluster clock cycles from 0: `env`, a plain attribute because it is read so often.
     """
 
     def __init__(self, parent: Module | None, name: str) -> None:
@@ -114,16 +124,9 @@ class Module:
         self.children: list[Module] = []
         self.ports: list[Port[Any]] = []
         self.threads: list[Thread] = []
-        self._env: simpy.Environment | None = None
+        self.env: simpy.Environment = _NotStarted(self.path)  # type: ignore[assignment]
         if parent is not None:
             parent.children.append(self)
-
-    @property
-    def env(self) -> simpy.Environment:
-        """The simulation under way. Raises `PulptrainError` outside a run."""
-        if self._env is None:
-            raise PulptrainError("the module has not been started", where=self.path, cure="call Soc.run")
-        return self._env
 
     def modules(self) -> Iterator[Module]:
         """This module and everything below it, parents first, in order of construction."""
@@ -144,7 +147,7 @@ class Module:
     def start(self, env: simpy.Environment) -> None:
         """Begin a run: take the environment, forget the state of the last run, spawn the threads."""
         for module in self.modules():
-            module._env = env
+            module.env = env
             module.threads.clear()
         for module in self.modules():
             module.reset()

@@ -8,7 +8,7 @@ import numpy as np
 
 from arch.program import Move, Place, UdmaCommand
 from configs.errors import RaceError
-from traces.events import Work
+from traces.events import Work, made_by
 
 
 class Span(NamedTuple):
@@ -39,6 +39,9 @@ class Span(NamedTuple):
         return self.address + self.stride_bytes * np.arange(self.lines, dtype=np.int64)
 
 
+_make_span = made_by(Span)
+
+
 def span_of(level: str, address: int, line_bytes: int, lines: int = 1, stride_bytes: int = 0) -> Span:
     """The bytes of `lines` lines of `line_bytes`, `stride_bytes` apart, from `address` on."""
     end = address + (lines - 1) * stride_bytes + line_bytes
@@ -47,7 +50,8 @@ def span_of(level: str, address: int, line_bytes: int, lines: int = 1, stride_by
 
 def place_span(place: Place) -> Span:
     """The bytes of a place."""
-    return span_of(place.level, place.address, place.size_bytes)
+    size_bytes, address = place.size_bytes, place.address
+    return _make_span((place.level, address, address + size_bytes, size_bytes, 1, 0))
 
 
 def move_spans(command: Move) -> tuple[Span, Span]:
@@ -56,14 +60,14 @@ def move_spans(command: Move) -> tuple[Span, Span]:
         l2 = span_of("l2", command.l2_address, command.size_bytes)
         l3 = span_of("l3", command.l3_address, command.size_bytes)
         return (l3, l2) if command.to_l2 else (l2, l3)
-    near = span_of("l1", command.l1_address, command.size_bytes)
-    far = span_of(
-        command.external_level,
-        command.external_address,
-        command.line_bytes,
-        command.lines,
-        command.stride_bytes if command.lines > 1 else 0,
-    )
+    # Without `span_of`: this is asked for every command of a run.
+    line_bytes, lines, start = command.line_bytes, command.lines, command.l1_address
+    size_bytes = line_bytes * lines
+    near = _make_span(("l1", start, start + size_bytes, size_bytes, 1, 0))
+    far_start = command.external_address
+    stride_bytes = command.stride_bytes if lines > 1 else 0
+    far_end = far_start + (lines - 1) * stride_bytes + line_bytes
+    far = _make_span((command.external_level, far_start, far_end, line_bytes, lines, stride_bytes))
     return (far, near) if command.to_l1 else (near, far)
 
 
@@ -75,6 +79,9 @@ class Access(NamedTuple):
     reads: tuple[Span, ...]
     writes: tuple[Span, ...]
     start_cycles: int
+
+
+make_access = made_by(Access)
 
 
 class RaceDetector:

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from arch.module import Body, Notification, Thread
+from traces.events import made_by
 
 
 class TxnCommand(Enum):
@@ -32,6 +33,9 @@ class Transaction(NamedTuple):
     delay_cycles: int = 0
     response: Notification | None = None
     extension: object = None
+
+
+make_transaction = made_by(Transaction)
 
 
 class Target(Protocol):

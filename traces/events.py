@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
+
+_T = TypeVar("_T", bound=tuple[object, ...])
 
 STALLS = (
     "load_use",
@@ -72,6 +76,17 @@ class Slice(NamedTuple):
         if self.kind != COMPUTE:
             return 0
         return self.end_cycles - self.start_cycles - sum([cycles for _, cycles in self.stalls])
+
+
+def made_by(kind: type[_T]) -> Callable[[tuple[object, ...]], _T]:
+    """A constructor of a named tuple from a tuple of all its fields, in half the time of its own.
+
+    For what a run makes a hundred thousand times.
+    """
+    return partial(tuple.__new__, kind)
+
+
+make_slice = made_by(Slice)
 
 
 class Tracer(Protocol):
