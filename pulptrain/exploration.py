@@ -14,7 +14,7 @@ import pulptrain
 from pulptrain.explore_spec import OBJECTIVES, Spec, SpecPoint
 from scheduler.explore.pareto import pareto_front
 from scheduler.explore.picture import draw_front
-from scheduler.explore.point import Outcome
+from scheduler.explore.point import Outcome, whole_update
 from scheduler.explore.sweep import simulate_points
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.progress import Meter
@@ -37,15 +37,15 @@ def explore(
     Interrupted by Ctrl-C, the result has the points simulated so far and the front among them.
     """
     started = time.perf_counter()
-    simulated = [number for number, item in enumerate(spec.points) if item.point is not None]
-    points = [item.point for item in spec.points if item.point is not None]
+    points = [point for item in spec.points for point, _ in item.programs]
     found, cached, interrupted = simulate_points(points, workers, cache, meter)
-    outcomes = {simulated[position]: outcome for position, outcome in found.items()}
-    rows = [
-        _row(spec, number, item, outcomes.get(number))
-        for number, item in enumerate(spec.points)
-        if item.point is None or number in outcomes
-    ]
+    outcomes = iter([found.get(position) for position in range(len(points))])
+    rows = []
+    for number, item in enumerate(spec.points):
+        own = [(next(outcomes), times) for _, times in item.programs]
+        done = [(outcome, times) for outcome, times in own if outcome is not None]
+        if len(done) == len(own):
+            rows.append(_row(spec, number, item, whole_update(done) if done else item.refused))
     fitting = [row for row in rows if row["why"] is None]
     front = pareto_front([[row[name] for name in spec.objectives] for row in fitting])
     for position in front:
@@ -65,15 +65,13 @@ def explore(
     return Exploration(summary, interrupted)
 
 
-def _row(spec: Spec, number: int, item: SpecPoint, outcome: Outcome | None) -> dict[str, Any]:
-    if outcome is None or item.point is None:
-        outcome = item.refused
+def _row(spec: Spec, number: int, item: SpecPoint, outcome: Outcome) -> dict[str, Any]:
     row: dict[str, Any] = {"number": number, "values": dict(item.values), "on_front": False}
     row["why"] = outcome.why or None
     row["short_bytes"] = outcome.short_bytes or None
-    if item.point is None or outcome.why:
+    if outcome.why:
         return row
-    timing = item.point.timing
+    timing = item.programs[0][0].timing
     row |= {
         "cycles": outcome.cycles,
         "seconds": outcome.seconds,

@@ -19,9 +19,10 @@ from configs.yaml_file import Node, load_yaml
 from pulptrain.settings import Settings, schedule_options, soc_timing
 from scheduler.explore.energy import EnergyCosts
 from scheduler.explore.point import Outcome, Point, point_of, refusal
-from trainlib.graph import TrainingGraph
+from scheduler.options import of_programs
+from scheduler.schedule import check_names, in_one_memory
 from trainlib.kernels.catalogue import kernel_names
-from trainlib.training import build_training_graph
+from trainlib.training import TrainingPhases, build_training_phases
 
 SETTINGS = (
     "soc",
@@ -40,8 +41,24 @@ SETTINGS = (
 )
 """Settings a sweep may vary; they are called as on the command line, with _ for -."""
 
-SHORT_PATHS: Mapping[str, str] = {"dtype": "model.dtype", "batch": "model.batch"}
+SHORT_PATHS: Mapping[str, str] = {
+    "dtype": "model.dtype",
+    "batch": "model.batch",
+    "accumulate": "model.optimizer.accumulate",
+}
 """Paths of the model that also have the name of their option."""
+
+OF_ONE: Mapping[str, str] = {
+    "kernel": "kernels",
+    "im2col": "im2col",
+    "tile": "tiles",
+    "loop_order": "loop_orders",
+    "home": "homes",
+}
+"""Options of the command line for one op, step or tensor, and their field of `Settings`.
+
+They are written ``kernel.conv1.FW: mm`` for ``--kernel conv1.FW=mm``.
+"""
 
 OBJECTIVES: Mapping[str, str] = {
     "cycles": "cycles of an iteration",
@@ -67,7 +84,8 @@ class SpecPoint:
     """One combination of values: as written, and what is simulated, or why it cannot be."""
 
     values: Mapping[str, Any]
-    point: Point | None
+    programs: tuple[tuple[Point, int], ...] = ()
+    """The programs of one update and how often each runs in it; none if it is refused."""
     refused: Outcome = field(default_factory=Outcome)
 
 
@@ -108,8 +126,14 @@ def load_spec(path: str | Path) -> Spec:
     settings = top.get("settings")
     base = _base(settings)
     codegen_given = settings is not None and "codegen" in settings.mapping("'settings'")
-    builder = _Builder(top["model"], base, Path(path).parent, codegen_given=codegen_given)
     combinations = [*_sweep(top.get("sweep")), *_listed(top.get("points"))]
+    builder = _Builder(
+        top["model"],
+        base,
+        Path(path).parent,
+        codegen_given=codegen_given,
+        models_vary=any("model" in combination for combination in combinations),
+    )
     checked: set[int] = set()
     for combination in combinations:
         for key, value in combination.items():
@@ -129,18 +153,21 @@ def load_spec(path: str | Path) -> Spec:
 class _Builder:
     """Builds points from the base and some values, and remembers graphs."""
 
-    def __init__(self, model: Node, base: Settings, folder: Path, *, codegen_given: bool) -> None:
+    def __init__(
+        self, model: Node, base: Settings, folder: Path, *, codegen_given: bool, models_vary: bool
+    ) -> None:
         self._model = model
+        self._models_vary = models_vary
         self._codegen_given = codegen_given
         self._base = base
         self._folder = folder
         self._paths = tuple(load_parameters(base.soc, base.timing))
-        self._graphs: dict[tuple[tuple[str, str], ...], TrainingGraph] = {}
-        self._at(model, lambda: self._graph({}))
+        self._known: dict[tuple[tuple[str, str], ...], TrainingPhases] = {}
+        self._at(model, lambda: self._phases({}))
 
     def check(self, key: str, value: Node) -> None:
         """Raise `ConfigError` at `value` unless it is legal on its own."""
-        if key not in SETTINGS and not key.startswith(MODEL_PREFIX) and key not in (*self._paths, "model"):
+        if not (_is_setting(key) or key.startswith(MODEL_PREFIX) or key in (*self._paths, "model")):
             known = (*SETTINGS, *SHORT_PATHS, *self._paths)
             cure = suggestion(key, known).split(" (")[0]
             raise ConfigError(
@@ -158,8 +185,13 @@ class _Builder:
         def try_it() -> None:
             settings = self._settings({key: value})
             soc_timing(settings)
-            kernel_names(schedule_options(settings).codegen)
-            self._graph({key: value})
+            options = schedule_options(settings)
+            kernel_names(options.codegen)
+            phases = self._phases({key: value})
+            if not self._models_vary:
+                graphs = [graph for graph in (phases.mini_batch, phases.update) if graph is not None]
+                for graph, own in zip(graphs, of_programs(options, graphs), strict=True):
+                    check_names(graph, own)
 
         self._at(value, try_it)
 
@@ -167,33 +199,46 @@ class _Builder:
         """The point of a combination of legal values."""
         plain = {key: value.plain() for key, value in values.items()}
         try:
-            settings = self._settings(values)
-            point = point_of(self._graph(values), soc_timing(settings), schedule_options(settings))
+            return SpecPoint(plain, self._programs(values))
         except PulptrainError as error:
-            return SpecPoint(plain, None, refusal(error))
-        return SpecPoint(plain, point)
+            return SpecPoint(plain, refused=refusal(error))
+
+    def _programs(self, values: Mapping[str, Node]) -> tuple[tuple[Point, int], ...]:
+        settings, phases = self._settings(values), self._phases(values)
+        timing, options = soc_timing(settings), schedule_options(settings)
+        graphs = [graph for graph in (phases.mini_batch, phases.update) if graph is not None]
+        chosen = in_one_memory(graphs, timing, of_programs(options, graphs))
+        return tuple(
+            (point_of(graph, timing, own), times)
+            for graph, own, times in zip(graphs, chosen, (phases.mini_batches, 1), strict=False)
+        )
 
     def _settings(self, values: Mapping[str, Node]) -> Settings:
         changes = {key: _setting(key, value) for key, value in values.items() if key in SETTINGS}
         overrides = tuple(
             f"{key}={_word(value)}"
             for key, value in values.items()
-            if key not in SETTINGS and not key.startswith(MODEL_PREFIX) and key != "model"
+            if not (_is_setting(key) or key.startswith(MODEL_PREFIX) or key == "model")
         )
+        for key, value in values.items():
+            option, _, name = key.partition(".")
+            if option in OF_ONE and name:
+                of_field = OF_ONE[option]
+                changes[of_field] = (*changes.get(of_field, ()), f"{name}={_word(value)}")
         if "soc" in changes and not self._codegen_given:
             changes.setdefault("codegen", "")  # that of the SoC file
         return replace(self._base, **changes, overrides=overrides)
 
-    def _graph(self, values: Mapping[str, Node]) -> TrainingGraph:
+    def _phases(self, values: Mapping[str, Node]) -> TrainingPhases:
         changes = {key: value for key, value in values.items() if key.startswith(MODEL_PREFIX)}
         model = values.get("model", self._model)
         key = tuple((name, str(node.plain())) for name, node in {**changes, "model": model}.items())
-        if key not in self._graphs:
+        if key not in self._known:
             tree = open_config("models", str(model.value), folder=self._folder)
             for path, value in changes.items():
                 tree = with_value(tree, path.removeprefix(MODEL_PREFIX), value)
-            self._graphs[key] = build_training_graph(read_model(tree))
-        return self._graphs[key]
+            self._known[key] = build_training_phases(read_model(tree))
+        return self._known[key]
 
     @staticmethod
     def _at(value: Node, action: Any) -> None:
@@ -207,6 +252,11 @@ class _Builder:
             if error.where is not None and error.where.startswith(f"{value.file}:"):
                 raise
             raise ConfigError(message, where=value.where, cure=error.cure) from None
+
+
+def _is_setting(key: str) -> bool:
+    option, _, name = key.partition(".")
+    return key in SETTINGS or (option in OF_ONE and bool(name))
 
 
 def _base(node: Node | None) -> Settings:

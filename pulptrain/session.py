@@ -23,16 +23,15 @@ from pulptrain.update_summary import update_summary
 from scheduler.choice import Known
 from scheduler.kept_results import KeptResults
 from scheduler.levers import with_levers
-from scheduler.options import AUTO, ScheduleOptions
+from scheduler.options import AUTO, of_programs
 from scheduler.residency import schedule_for
-from scheduler.schedule import Schedule
-from scheduler.shared_memory import plans_beside
+from scheduler.schedule import Schedule, in_one_memory
 from scheduler.tuner.cache import ResultCache
-from scheduler.tuner.schedule_file import load_schedule, options_from
+from scheduler.tuner.schedule_file import as_tuned, load_schedule, options_from
 from traces.events import Slice
 from traces.recorder import CounterSample
 from trainlib import reference
-from trainlib.graph import KEPT_KINDS, TrainingGraph
+from trainlib.graph import KEPT_KINDS
 from trainlib.numerics import dtype_named
 from trainlib.steps import Array
 from trainlib.training import build_training_phases
@@ -88,18 +87,22 @@ def prepare(model: str, settings: Settings, cache: ResultCache | None = None) ->
     timing = soc_timing(settings)
     pricer: Pricer = TeamPricer(timing)
     options = schedule_options(settings)
+    file = load_schedule(settings.schedule) if settings.schedule is not None else None
     phases = build_training_phases(spec)
+    written = phases.mini_batch
+    if file is not None and file.layouts:
+        spec = as_tuned(file, spec)
+        phases = build_training_phases(spec)
     graphs = [graph for graph in (phases.mini_batch, phases.update) if graph is not None]
-    chosen = [options] * len(graphs)
-    if settings.schedule is not None:
-        file = load_schedule(settings.schedule)
+    chosen = of_programs(options, graphs)
+    if file is not None:
         if settings.resident is not None:
             file = replace(file, resident={})  # said on the command line, "off" too, goes first
-        chosen = options_from(file, graphs, timing, options)
+        chosen = options_from(file, graphs, timing, options, written)
     kept: KeptResults | None = None
     known: Sequence[Known | None] = [None] * len(graphs)
     try:
-        chosen = _in_one_memory(graphs, timing, chosen)
+        chosen = in_one_memory(graphs, timing, chosen)
         if cache is not None:
             kept = KeptResults(cache, timing, list(zip(graphs, chosen, strict=True)), pricer)
             known = kept.choices
@@ -116,17 +119,6 @@ def prepare(model: str, settings: Settings, cache: ResultCache | None = None) ->
         kept.pricer.number([schedule.program for schedule in schedules])
         pricer = kept.pricer
     return Prepared(spec, timing, schedules[0], pricer, update, phases, kept)
-
-
-def _in_one_memory(
-    graphs: Sequence[TrainingGraph], timing: SocTiming, chosen: Sequence[ScheduleOptions]
-) -> list[ScheduleOptions]:
-    """The options of the programs such that what they share lies at the same addresses in all plans."""
-    if len(graphs) == 1:
-        return list(chosen)
-    mini_batch, update = graphs
-    plans = plans_beside(mini_batch, update, timing, chosen[0].memory)
-    return [replace(options, memory=plan) for options, plan in zip(chosen, plans, strict=True)]
 
 
 def run_model(

@@ -20,10 +20,11 @@ from trainlib.kernels.catalogue import LIBRARY
 class Settings:
     """Options of the command line or of a Python call; every field has the default of the command line.
 
-    `overrides` maps parameter paths of the SoC file to values (``--set``). `kernels` and `tiles` are the
-    texts of ``--kernel OP=NAME`` and ``--tile OP=dim:size,...``, `loop_orders` those of ``--loop-order
-    OP=dim,dim``, outermost first; `prefetch` (on, off) is that across ops, `resident` (off,
-    auto, or tensors) what stays in L1 between them: what the schedule file says if it is not given, else off.
+    `overrides` maps parameter paths of the SoC file to values (``--set``). `kernels`, `im2col` and `tiles`
+    are the texts of ``--kernel OP=NAME``, ``--im2col OP=WAY`` and ``--tile OP=dim:size,...``, `loop_orders`
+    those of ``--loop-order OP=dim,dim``, outermost first; `prefetch` (on, off) is that across ops, `resident`
+    (off, auto, or tensors) what stays in L1 between them: what the schedule file says if it is not given,
+    else off.
     A `codegen` that is not given is that of the SoC file; a wrong SoC then raises `ConfigError` here.
     `icache` is one of `arch.code_caches.CODE_STARTS`. `schedule` is the path of a schedule file (`pulptrain
     tune`). `dtype`, `batch` and `accumulate` replace what the model file says; `separate_update` makes the
@@ -42,6 +43,7 @@ class Settings:
     buffering: str = "double"
     overrides: Sequence[str] = ()
     kernels: Sequence[str] = ()
+    im2col: Sequence[str] = ()
     tiles: Sequence[str] = ()
     loop_orders: Sequence[str] = ()
     prefetch: str = "on"
@@ -98,6 +100,7 @@ def schedule_options(settings: Settings) -> ScheduleOptions:
         resident=parse_resident(settings.resident or "off"),
         codegen=settings.codegen,
         kernels=dict(_pair(text, "--kernel", "conv1.FW=mm or FW=mm") for text in settings.kernels),
+        im2col=dict(_pair(text, "--im2col", "conv1.WG=dma or WG=dma") for text in settings.im2col),
         tile_sizes=dict(_tile(text) for text in settings.tiles),
         loop_orders=dict(_loop_order(text) for text in settings.loop_orders),
         memory=PlanOptions(parse_placement(settings.placement), parse_homes(settings.homes)),

@@ -45,7 +45,13 @@ def run_summary(
             "l2": timing.l2.size_bytes,
             "l3": timing.l3.size_bytes,
         },
-        "ops": [_op_summary(op, measured.get(op.op.name)) for op in schedule.ops],
+        "ops": [
+            {
+                **_op_summary(op, measured.get(op.op.name)),
+                "streamed": list(schedule.plan.stream(number).storages),
+            }
+            for number, op in enumerate(schedule.ops)
+        ],
         "stalls": dict(metrics.total.stalls),
         "busy_cycles": metrics.total.busy_cycles,
         "utilisation": dict(metrics.utilisation),

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pulptrain
+from configs.errors import InputError
+from configs.model_file import ModelSpec
+from configs.suggest import suggestion
 from pulptrain.session import model_of
 from pulptrain.settings import Settings, schedule_options, soc_timing
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.candidates import SpaceRules
-from scheduler.tuner.choices import OpChoice, Timed, TunedSchedule, cut_fields
+from scheduler.tuner.choices import OpChoice, Timed, TunedSchedule, cut_fields, model_content
+from scheduler.tuner.layout_search import KEEP, SEARCH, programs_of, search_layouts
+from scheduler.tuner.op_tuner import OpTuner
 from scheduler.tuner.progress import Meter
-from scheduler.tuner.schedule_file import check_model, load_schedule
+from scheduler.tuner.schedule_file import as_tuned, check_model, load_schedule
 from scheduler.tuner.strategies import StrategyOptions
-from scheduler.tuner.tune import tune
+from scheduler.tuner.tune import Tuning, tune_iteration
 from scheduler.tuner.workers import Workers
-from trainlib.training import build_training_phases
+from trainlib.graph import LAYOUTS
+from trainlib.layouts import layers_with_choice, with_layouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,35 +48,48 @@ def tune_model(
     start: str | None = None,
     cache: ResultCache | None = None,
     meter: Meter | None = None,
+    layout: str = KEEP,
 ) -> TuneOutcome:
     """Tune a model for a SoC; `start` is a schedule file of the same model whose choices are tried first.
 
+    `layout` of the images is ``keep`` (as the model says), CHW or HWC for all layers with a choice, or
+    ``search``: by layer what takes the fewest cycles, or as the model says if the iteration is faster so.
     `schedule_file.write_schedule` writes the result. Raises the errors of `configs.errors`.
     """
     settings = settings or Settings()
     started = time.perf_counter()
-    phases = build_training_phases(model_of(model, settings))
-    programs = [(phases.mini_batch, phases.mini_batches)]
-    if phases.update is not None:
-        programs.append((phases.update, 1))
+    spec = model_of(model, settings)
+    asked = _asked(spec, layout)
+    written = programs_of(spec)
     first = None
     if start is not None:
         file = load_schedule(start)
-        check_model(file, [graph for graph, _ in programs])
+        check_model(file, [graph for graph, _ in programs_of(as_tuned(file, spec))], written[0][0])
         first = file.candidates
-    tuning = tune(
-        programs,
+    options = schedule_options(settings)
+    tuner = OpTuner(
         soc_timing(settings),
-        schedule_options(settings),
+        options.codegen,
         workers,
         rules=rules,
         strategy=strategy,
         cache=cache,
         meter=meter,
         start=first,
-        version=pulptrain.__version__,
     )
-    schedule = tuning.schedule
+    tried = [asked]
+    if layout == SEARCH:
+        found = search_layouts(spec, tuner)
+        tried += [found] if found else []
+    tunings = []
+    for layouts in tried:
+        programs = programs_of(with_layouts(spec, layouts))
+        tuner.search([programs])
+        tunings.append(tune_iteration(programs, options, tuner, version=pulptrain.__version__))
+    # Ops at their best by themselves are not yet a whole iteration: the model as it is may still be faster.
+    best = min(range(len(tried)), key=lambda number: _cycles(tunings[number]))
+    programs, tuning = programs_of(with_layouts(spec, tried[best])), tunings[best]
+    schedule = replace(tuning.schedule, model_content=model_content(written[0][0]), layouts=tried[best])
     wall_seconds = time.perf_counter() - started
     steps = {op.name: (op.primitive, op.step) for graph, _ in programs for op in graph.ops}
     summary = {
@@ -78,7 +98,8 @@ def tune_model(
         "timing": schedule.timing,
         "codegen": schedule.codegen,
         "cycles": schedule.cycles,
-        "untuned_cycles": tuning.untuned_cycles,
+        "untuned_cycles": tunings[0].untuned_cycles,
+        "layout": dict(schedule.layouts),
         "resident": [asdict(stay) for stay in tuning.stays],
         "candidates": schedule.candidates,
         "evaluated": schedule.evaluated,
@@ -93,7 +114,24 @@ def tune_model(
             "candidates_per_second": schedule.candidates / wall_seconds,
         },
     }
-    return TuneOutcome(summary, schedule, tuning.interrupted)
+    return TuneOutcome(summary, schedule, any(item.interrupted for item in tunings))
+
+
+def _asked(spec: ModelSpec, layout: str) -> dict[str, str]:
+    """Layer -> layout where ``--layout`` asks for another than the model says."""
+    if layout in (KEEP, SEARCH):
+        return {}
+    if layout not in LAYOUTS:
+        raise InputError(
+            f"unknown layout {layout!r}",
+            where="--layout",
+            cure=suggestion(layout, (KEEP, SEARCH, *LAYOUTS)),
+        )
+    return {name: layout for name, own in layers_with_choice(spec).items() if own != layout}
+
+
+def _cycles(tuning: Tuning) -> float:
+    return math.inf if tuning.schedule.cycles is None else tuning.schedule.cycles
 
 
 def _choice(choice: OpChoice, primitive: str, step: str) -> Mapping[str, Any]:
@@ -112,4 +150,10 @@ def _choice(choice: OpChoice, primitive: str, step: str) -> Mapping[str, Any]:
 
 
 def _timed(timed: Timed) -> dict[str, Any]:
-    return {"kernel": timed.candidate.kernel, **cut_fields(timed.candidate.cut), "cycles": timed.cycles}
+    candidate = timed.candidate
+    return {
+        "kernel": candidate.kernel,
+        "im2col": candidate.im2col,
+        **cut_fields(candidate.cut),
+        "cycles": timed.cycles,
+    }

@@ -1,4 +1,4 @@
-"""Which tiling an op gets: a short list by what it moves, then the best of the list, kernels priced."""
+"""Which tiling an op gets: a short list by what it moves and issues, then the best estimate of the list."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from scheduler.candidates import Candidates, Counts, enumerate_tilings
 from scheduler.dma_cost import DmaCost
-from scheduler.estimate import TileCost, estimate_cycles
+from scheduler.estimate import NOTHING_EARLY, Early, TileCost, estimate_cycles
 from scheduler.in_place import NotInPlace, allowed, no_room, refusal
 from scheduler.l1_report import does_not_fit
 from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
+from scheduler.short_list import Moves, moves_of, short_list
+from scheduler.streamed_tilings import fits_slots, with_streams
 from scheduler.tiling import Tiler, Tiling
 
-PRICED = 6
-"""Tilings whose kernels are priced, by what they move; as many as a third of it more by number of tiles."""
+BUILT = 5
+"""Tilings that are built and estimated tile by tile, the best by `scheduler.short_list`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,61 +37,15 @@ class Choice:
     """What the user should know about it."""
 
 
-def overhead_cycles(candidates: Candidates, dma: DmaCost) -> NDArray[np.float64]:
-    """Per candidate: cycles of the DMA engines and of the master around them, forks, additions of sums.
-
-    The kernels themselves are left out: they do much the same work in all candidates. So do resident tensors.
-    """
-    loads = candidates.loads
-    timing = dma.timing
-    total = np.zeros(len(candidates))
-    unit = timing.event_unit
-    fork_cycles = unit.fork_master_cycles + unit.join_cycles
-    total += candidates.tiles * float(fork_cycles)
-    for column, (role, name) in enumerate(loads.keys):
-        to_l1 = role == "in"
-        if candidates.footprint.tensors[role, name] in candidates.tiler.resident:
-            continue  # what still moves of it is the same however the op is cut
-        lines = loads.lines[:, column]
-        commands = loads.commands[:, column]
-        line_bytes = np.maximum(1, np.rint(loads.box_bytes[:, column] / lines)).astype(np.int64)
-        engine = _by_line(dma, line_bytes, lines, to_l1=to_l1)
-        pieces = loads.pieces[:, column]
-        master = (
-            np.where(
-                lines > 1,
-                dma.master_cycles(boxed=True, commands=1) + (pieces - 1) * timing.dma.transfer_code_2d_cycles,
-                dma.master_cycles(boxed=False, commands=1)
-                + (pieces - 1) * timing.dma.transfer_code_1d_cycles,
-            )
-            + (commands - 1) * timing.dma.program_next_cycles
-        )
-        total += loads.boxes[:, column] * (engine + master)
-        if not to_l1:
-            total += loads.reloads[:, column] * (engine + master)
-            # An addition loads two words and stores one per element, the elements shared by the cores.
-            words = loads.box_bytes[:, column] / timing.l1.word_bytes
-            total += loads.additions[:, column] * (fork_cycles + 4 * words / timing.cores)
-    return total
-
-
-def _by_line(
-    dma: DmaCost, line_bytes: NDArray[np.int64], lines: NDArray[np.int64], *, to_l1: bool
-) -> NDArray[np.float64]:
-    lengths, inverse = np.unique(line_bytes, return_inverse=True)
-    first = np.array([dma.engine_cycles(int(length), 1, to_l1=to_l1) for length in lengths])
-    further = np.array([dma.line_cycles(int(length), to_l1=to_l1) for length in lengths])
-    inverse = inverse.reshape(-1)
-    return np.asarray(first[inverse] + (lines - 1) * further[inverse])
-
-
 @dataclass(frozen=True, slots=True)
 class _Ranked:
-    """Candidates of an op on all of L1, their cost but for kernels, which of them use residents in place."""
+    """Candidates of an op on all of L1, what they move, which of them use residents in place."""
 
     candidates: Candidates
-    overhead: NDArray[np.float64]
+    moves: Moves
     usable: NDArray[np.bool_] | NotInPlace
+    lists: dict[int, list[int]] = field(default_factory=dict)
+    """L1 bytes there are -> `short_list`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +57,8 @@ class Known:
 
     choices: dict[object, Choice] = field(default_factory=dict)
     ranked: dict[object, _Ranked] = field(default_factory=dict)
+    resident: list[tuple[str, ...]] = field(default_factory=list)
+    """What `scheduler.residency` has chosen, if it has."""
 
 
 def choose(
@@ -111,16 +69,18 @@ def choose(
     dma: DmaCost,
     known: Known | None = None,
     available_bytes: int | None = None,
+    early: Early = NOTHING_EARLY,
 ) -> Choice | NotInPlace:
     """What the options fix for this op, else the whole op if they ask for no tiles, else the best tiling.
 
     An op that is like one in `known` is cut like it. `available_bytes` is what resident tensors leave of L1.
+    What is `early` the op may load while the op before it is at work.
     The tiling is that of `choose_tiling` on all of L1 without resident tensors where it fits beside them and
     uses them in place, unless another one has fewer estimated cycles then. Raises `DoesNotFitError`, and
     `InputError` for dimensions, sizes and operands the op has not.
     """
     if options.buffer_depth == BEST_DEPTH:
-        return _of_best_depth(tiler, timing, pricer, options, dma, known or Known(), available_bytes)
+        return _of_best_depth(tiler, timing, pricer, options, dma, known or Known(), available_bytes, early)
     usable_bytes = timing.l1_usable_bytes
     limit_bytes = usable_bytes if available_bytes is None else available_bytes
     wanted = options.tile_sizes.get(tiler.op.name)
@@ -131,7 +91,7 @@ def choose(
     elif options.buffer_depth == WHOLE_OPS:
         choice = Choice(tiler.choice.kernel, whole_op(tiler, limit_bytes))
     else:
-        choice = _Chooser(timing, pricer, dma, known or Known()).choose(tiler, limit_bytes)
+        choice = _Chooser(timing, pricer, dma, known or Known(), early).choose(tiler, limit_bytes)
     if isinstance(choice, NotInPlace):
         return choice
     _check_buffer_names(tiler, choice.tiling, options)
@@ -146,13 +106,16 @@ def _of_best_depth(
     dma: DmaCost,
     known: Known,
     available_bytes: int | None,
+    early: Early,
 ) -> Choice | NotInPlace:
     """The choice with double or single buffers, by estimate; double for a tile that is fixed and fits."""
     found: list[Choice | NotInPlace] = []
     for depth in (2, 1):
         own = replace(options, buffer_depth=depth)
         try:
-            found.append(choose(tiler.with_depth(depth), timing, pricer, own, dma, known, available_bytes))
+            found.append(
+                choose(tiler.with_depth(depth), timing, pricer, own, dma, known, available_bytes, early)
+            )
         except DoesNotFitError:
             if depth == 1 and not found:
                 raise
@@ -168,35 +131,44 @@ class _Chooser:
     pricer: Pricer
     dma: DmaCost
     known: Known
+    early: Early
 
     def choose(self, tiler: Tiler, limit_bytes: int) -> Choice | NotInPlace:
         """The tiling of an op beside what is resident."""
         usable_bytes = self.timing.l1_usable_bytes
         if not tiler.resident and limit_bytes == usable_bytes:
-            return self._best(tiler, usable_bytes, _kind(tiler))
+            return self._best(tiler, usable_bytes, self._kind(tiler))
         period_bytes = self.timing.l1.banks * self.timing.l1.word_bytes
-        like = _kind(tiler), limit_bytes, _places(tiler, period_bytes)
+        like = self._kind(tiler), limit_bytes, _places(tiler, period_bytes)
         if like in self.known.choices:
             return _again(self.known.choices[like], tiler)
         usual = self._usual(tiler, limit_bytes)
         if usual is not None and (not tiler.resident or len(usual.tiling.tiles) == 1):
+            self.known.choices[like] = usual
             return usual
         try:
             other = self._best(tiler, limit_bytes, like)
         except DoesNotFitError:
             if usual is None:
                 raise
+            self.known.choices[like] = usual
             return usual
         if usual is None or (isinstance(other, Choice) and other.estimated_cycles < usual.estimated_cycles):
             return other
         self.known.choices[like] = usual
         return usual
 
+    def _kind(self, tiler: Tiler) -> object:
+        """Equal for ops that differ in nothing but the names of layer and tensors."""
+        names = (*tiler.op.inputs, *tiler.op.outputs)
+        early = tuple(number for number, name in enumerate(names) if name in self.early.tensors)
+        return _kind(tiler, (*early, self.early.within_cycles) if early else ())
+
     def _usual(self, tiler: Tiler, limit_bytes: int) -> Choice | None:
         """What is best with nothing resident, if it fits and uses what is resident in place."""
         plain = tiler.without_residents()
         try:
-            best = self._best(plain, self.timing.l1_usable_bytes, _kind(plain))
+            best = self._best(plain, self.timing.l1_usable_bytes, self._kind(plain))
         except DoesNotFitError:
             return None
         assert isinstance(best, Choice)
@@ -206,20 +178,33 @@ class _Chooser:
         cycles = best.estimated_cycles
         if tiler.resident:
             cost = TileCost(self.timing, self.pricer, tiler.tensors, self.dma)
-            cycles = estimate_cycles(tiling, cost, tiler)
+            cycles = estimate_cycles(tiling, cost, tiler, self.early)
         return replace(best, tiling=tiling, estimated_cycles=cycles)
 
     def _best(self, tiler: Tiler, limit_bytes: int, like: object) -> Choice | NotInPlace:
         if like in self.known.choices:
             return _again(self.known.choices[like], tiler)
-        key = tiler.op.name, tuple(tiler.resident), repr(tiler.depths)
+        key = tiler.op.name, tuple(tiler.resident), repr(tiler.depths), tiler.stream
         if key not in self.known.ranked:
             self.known.ranked[key] = _ranked(tiler, self.timing.l1_usable_bytes, self.dma)
         ranked = self.known.ranked[key]
-        found = _best_tiling(tiler, ranked, limit_bytes, self.timing, self.pricer, self.dma)
+        found = _best_tiling(tiler, ranked, limit_bytes, self.timing, self.pricer, self.dma, self.early)
         if isinstance(found, Choice):
             self.known.choices[like] = found
         return found
+
+
+def early_beside(before: Choice | None, tensors: frozenset[str], timing: SocTiming) -> Early:
+    """What an op may load while the last tile of the op `before` is computed.
+
+    More cycles than filling all of L1 takes make no difference. The rest is rounded down to a power of two,
+    so that alike ops behind ones that differ little are cut alike.
+    """
+    if before is None:
+        return NOTHING_EARLY
+    fill_cycles = timing.l1_usable_bytes // timing.dma.l1_bytes_per_cycle
+    within_cycles = min(fill_cycles, before.estimated_cycles // len(before.tiling.tiles))
+    return Early(tensors, 1 << within_cycles.bit_length() - 1 if within_cycles else 0)
 
 
 def _again(choice: Choice, tiler: Tiler) -> Choice:
@@ -243,14 +228,16 @@ def _first(tiler: Tiler, storage: str) -> str:
     return next(name for name, item in tiler.resident.items() if item.storage == storage)
 
 
-def _kind(tiler: Tiler) -> object:
-    """Equal for ops that differ in nothing but the names of layer and tensors."""
+def _kind(tiler: Tiler, early: tuple[int, ...]) -> object:
+    """What tells ops apart but the names of layer and tensors; `early` are numbers of operands and cycles."""
     op = tiler.op
     names = (*op.inputs, *op.outputs)
     tensors = tuple((t.shape, t.dtype, t.layout) for t in (tiler.tensors[name] for name in names))
     same = tuple(names.index(name) for name in names)
     described = replace(op, name="", layer="", inputs=(), outputs=())
-    return repr((described, tensors, same, tiler.choice, tiler.depths))
+    streamed = tuple(number for number, name in enumerate(names) if name in tiler.stream.tensors)
+    far = (streamed, tiler.stream.window_bytes, tiler.stream.most_slots) if streamed else ()
+    return repr((described, tensors, same, tiler.choice, tiler.depths, early, *far))
 
 
 def _check_buffer_names(tiler: Tiler, tiling: Tiling, options: ScheduleOptions) -> None:
@@ -269,9 +256,8 @@ def choose_tiling(
 ) -> Choice:
     """The tiling with the fewest estimated cycles of a short list of those that fit.
 
-    On the list are those with the least overhead (`overhead_cycles`) and those with the fewest tiles; sums
-    are cut in some of them if that is cheaper, in all of them if nothing fits otherwise. Raises
-    `DoesNotFitError` if even the smallest tile is too large.
+    On the list are those that seem best by what they move and what their kernels issue
+    (`scheduler.short_list`). Raises `DoesNotFitError` if even the smallest tile is too large.
     """
     dma = dma or DmaCost(timing)
     ranked = _ranked(tiler, available_bytes, dma)
@@ -283,15 +269,21 @@ def choose_tiling(
 def _ranked(tiler: Tiler, available_bytes: int, dma: DmaCost) -> _Ranked:
     candidates = enumerate_tilings(tiler, available_bytes)
     usable = allowed(candidates) if tiler.resident else np.ones(len(candidates), np.bool_)
-    return _Ranked(candidates, overhead_cycles(candidates, dma), usable)
+    return _Ranked(candidates, moves_of(candidates, dma), usable)
 
 
 def _best_tiling(
-    tiler: Tiler, ranked: _Ranked, available_bytes: int, timing: SocTiming, pricer: Pricer, dma: DmaCost
+    tiler: Tiler,
+    ranked: _Ranked,
+    available_bytes: int,
+    timing: SocTiming,
+    pricer: Pricer,
+    dma: DmaCost,
+    early: Early = NOTHING_EARLY,
 ) -> Choice | NotInPlace:
     """`choose_tiling` of those that use resident tensors in place."""
     candidates = replace(ranked.candidates, tiler=tiler)
-    fitting = candidates.l1_bytes <= available_bytes
+    fitting = (candidates.l1_bytes <= available_bytes) & (ranked.moves.far_cycles < np.inf)
     if not fitting.any():
         raise smallest_does_not_fit(tiler, available_bytes)
     if isinstance(ranked.usable, NotInPlace):
@@ -303,15 +295,21 @@ def _best_tiling(
     best: tuple[int, int, int] | None = None
     chosen: Tiling | None = None
     refused: NotInPlace | None = None
-    for index in _short_list(candidates, ranked.overhead, usable):
+    estimates = 0
+    if available_bytes not in ranked.lists:
+        ranked.lists[available_bytes] = short_list(candidates, ranked.moves, usable, dma, pricer)
+    for index in ranked.lists[available_bytes]:
+        if estimates == BUILT:
+            break
         tiling = candidates.tiling(index)
-        if tiling.l1_bytes > available_bytes:
+        if tiling.l1_bytes > available_bytes or not fits_slots(tiling, tiler.stream):
             continue
         why = refusal(tiling, tiler.resident)
         if why is not None:
             refused = why
             continue
-        estimated = estimate_cycles(tiling, cost, tiler)
+        estimates += 1
+        estimated = with_streams(estimate_cycles(tiling, cost, tiler, early), tiling, tiler, timing)
         key = estimated, len(tiling.tiles), index
         if best is None or key < best:
             best, chosen = key, tiling
@@ -330,18 +328,6 @@ def _note(tiler: Tiler, chosen: Tiling, candidates: Candidates) -> str:
         f"{tiler.op.name}: tiles shrank to hold {tiler.buffer_depth} buffers per operand in L1: "
         f"{len(chosen.tiles)} tiles, where {single} would fit with single buffering"
     )
-
-
-def _short_list(
-    candidates: Candidates, overhead: NDArray[np.float64], usable: NDArray[np.bool_]
-) -> list[int]:
-    """The candidates to price of the `usable` ones, best overhead first."""
-    numbers = np.flatnonzero(usable)
-    rank = numbers[np.lexsort((numbers, overhead[numbers]))]
-    fewest = numbers[: -(-PRICED // 3)].tolist()
-    listed = [*rank[:PRICED].tolist(), *fewest]
-    uncut = rank[~candidates.sums_cut[rank]]
-    return list(dict.fromkeys([*listed, *uncut[: PRICED // 2].tolist()]))
 
 
 def smallest_does_not_fit(tiler: Tiler, available_bytes: int) -> DoesNotFitError:

@@ -31,6 +31,10 @@ DIFFERENT_PRICES = 4096
 """Prices of kernels remembered by their text."""
 
 
+RESIDENT = "resident"
+"""Beside the choices per op: the tensors `scheduler.residency` has chosen to stay in L1."""
+
+
 class KeptPricer:
     """A `Pricer` that asks another one only what is not `known`; `fresh` holds what it had to ask.
 
@@ -147,7 +151,11 @@ class KeptResults:
         ]
         kept = [cache.read(context) for context in self._tilings]
         self.choices: tuple[Known, ...] = tuple(
-            Known({literal_eval(like): _choice_from(text) for like, text in found.items()}) for found in kept
+            Known(
+                {literal_eval(like): _choice_from(text) for like, text in found.items() if like != RESIDENT},
+                resident=[tuple(json.loads(found[RESIDENT]))] if RESIDENT in found else [],
+            )
+            for found in kept
         )
         self._known = [frozenset(found) for found in kept]
         self.pricer = KeptPricer(pricer, cache.read(self._prices))
@@ -156,6 +164,8 @@ class KeptResults:
         """Keep what has not been kept yet."""
         for context, choices, known in zip(self._tilings, self.choices, self._known, strict=True):
             texts = {repr(like): _choice_text(choice) for like, choice in choices.choices.items()}
+            if choices.resident:
+                texts[RESIDENT] = json.dumps(choices.resident[0])
             self._cache.write(context, {like: text for like, text in texts.items() if like not in known})
         self._cache.write(self._prices, self.pricer.fresh)
 

@@ -11,9 +11,10 @@ from configs.model_file import LayerSpec, ModelSpec
 from scheduler.memory_plan import least_l2_bytes, plan_memory
 from scheduler.options import WHOLE_OPS, ScheduleOptions
 from scheduler.partial_sums import SUM
-from scheduler.schedule import tiler_of
+from scheduler.schedule import streamer_of, tiler_of
 from scheduler.tiling import Tiling
 from trainlib.graph import Op, TrainingGraph
+from trainlib.im2col import with_ways
 from trainlib.training import build_training_phases
 
 MAX_LEVERS = 10
@@ -49,7 +50,11 @@ def with_levers(
     for attempt in _attempts(error, spec, timing, options):
         try:
             phases = build_training_phases(attempt.spec)
-            graphs = [graph for graph in (phases.mini_batch, phases.update) if graph is not None]
+            graphs = [
+                with_ways(graph, attempt.options.im2col)
+                for graph in (phases.mini_batch, phases.update)
+                if graph is not None
+            ]
             needs = [_requirement(error, graph, attempt) for graph in graphs]
         except PulptrainError:
             continue  # this layer, dtype or optimizer cannot be changed so
@@ -73,7 +78,7 @@ def _requirement(error: DoesNotFitError, graph: TrainingGraph, attempt: Attempt)
         required_bytes = _refused_tiling(op, graph, timing, options).l1_bytes
         return required_bytes, required_bytes <= timing.l1_usable_bytes
     try:
-        plan = plan_memory(graph, timing, options.memory)
+        plan = plan_memory(graph, timing, options.memory, streamer_of(graph, timing, options))
     except DoesNotFitError as still:
         if still.level == error.level:
             return still.required_bytes, False
@@ -81,7 +86,7 @@ def _requirement(error: DoesNotFitError, graph: TrainingGraph, attempt: Attempt)
         return error.required_bytes, False
     if error.level == "l3":
         return plan.peak_bytes["l3"], True
-    return least_l2_bytes(graph, timing, options.memory), True
+    return least_l2_bytes(graph, timing, options.memory, streamer_of(graph, timing, options)), True
 
 
 def _refused_tiling(op: Op, graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions) -> Tiling:

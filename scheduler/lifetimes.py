@@ -34,10 +34,12 @@ class Life:
     writes: tuple[int, ...]
     given: bool
     kept: bool
+    streamed: tuple[int, ...] = ()
+    """Ops that use it in parts, straight from L3 (`scheduler.streams`); not among `reads` and `writes`."""
 
     @property
     def uses(self) -> tuple[int, ...]:
-        """Ops that read or write it, in order."""
+        """Ops that read or write it as a whole, in order."""
         return tuple(sorted({*self.reads, *self.writes}))
 
     @property

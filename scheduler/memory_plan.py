@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from arch.timing import SocTiming
-from configs.errors import Contributor, DoesNotFitError, InputError
+from configs.errors import InputError
 from configs.suggest import suggestion
 from scheduler.allocation import (
     Allocation,
     PlanError,
     Request,
-    align,
     check_no_overlap,
     lower_bound_bytes,
     peak_bytes,
 )
+from scheduler.l2_report import op_too_large, too_small
 from scheduler.lifetimes import Life, in_place_owners, owners_of, storage_lives
 from scheduler.optimal_placement import place_optimal
 from scheduler.placement import place
-from scheduler.plan_options import PlanOptions
+from scheduler.plan_options import STREAMED, PlanOptions
 from scheduler.staging import HomeChoice, Stay
+from scheduler.stream_plan import StreamPlan, window_name
+from scheduler.streaming import Streamer
+from scheduler.streams import NO_SLOTS, NOT_STREAMED, Key, OpSlots, OpStream, slots_of
+from scheduler.tiling import Tiling
 from trainlib.graph import Op, TrainingGraph
 
 LEVELS = ("l1", "l2", "l3")
@@ -47,6 +51,10 @@ class MemoryPlan:
     capacity_bytes: Mapping[str, int]
     placement: str
     notes: tuple[str, ...] = ()
+    streams: Mapping[int, OpStream] = field(default_factory=dict)
+    """What the ops stream, by number of the op."""
+    streamed_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of streamed boxes the uDMA moves in one iteration, ``in`` and ``out``."""
     _staged: Mapping[str, tuple[Allocation, ...]] = field(default_factory=dict, repr=False)
 
     def home(self, tensor: str) -> Allocation:
@@ -108,9 +116,41 @@ class MemoryPlan:
     def staged_bytes(self) -> dict[str, int]:
         """Bytes the uDMA moves in one iteration: from L3 to L2 (``in``) and back (``out``)."""
         return {
-            "in": sum(stay.size_bytes for stay in self.stays if stay.loads),
-            "out": sum(stay.size_bytes for stay in self.stays if stay.written_op >= 0),
+            "in": sum(stay.size_bytes for stay in self.stays if stay.loads)
+            + self.streamed_bytes.get("in", 0),
+            "out": sum(stay.size_bytes for stay in self.stays if stay.written_op >= 0)
+            + self.streamed_bytes.get("out", 0),
         }
+
+    def stream(self, op_number: int) -> OpStream:
+        """What an op streams."""
+        return self.streams.get(op_number, NOT_STREAMED)
+
+    def with_slots(self, ops: Sequence[tuple[Op, Tiling]]) -> tuple[MemoryPlan, list[OpSlots]]:
+        """The plan with the slots of the ops as they are cut, and their addresses per op."""
+        windows = {item.name: item for item in self.allocations if item.level == "l2"}
+        kept = {item.name: item for item in self.allocations}
+        items: list[Allocation] = []
+        found: list[OpSlots] = []
+        for number, (op, tiling) in enumerate(ops):
+            stream = self.stream(number)
+            if not stream.storages:
+                found.append(NO_SLOTS)
+                continue
+            window = windows[window_name(op.name)]
+            del kept[window.name]
+            slots: dict[Key, tuple[int, ...]] = {}
+            address = window.address
+            for (role, name), (size_bytes, count) in slots_of(tiling, stream).items():
+                slots[role, name] = tuple(address + index * size_bytes for index in range(count))
+                items += [
+                    self._named(op, Allocation(f"{op.name}:{name}.{role}.l2.{index}", "l2", place, size_bytes,
+                        number, number, staged=True))
+                    for index, place in enumerate(slots[role, name])
+                ]  # fmt: skip
+                address += count * size_bytes
+            found.append(OpSlots(slots, {name: self.home(name).address for name in stream.tensors}))
+        return replace(self, allocations=(*kept.values(), *items)), found
 
     def with_l1(self, ops: Iterable[tuple[Op, Iterable[Allocation]]]) -> MemoryPlan:
         """The plan with the L1 buffers of all ops, each with the kind of the tensor whose boxes it holds."""
@@ -158,10 +198,16 @@ class _OpPlaces(Mapping[str, Allocation]):
         return len(self._plan.owners)
 
 
-def plan_memory(graph: TrainingGraph, timing: SocTiming, options: PlanOptions | None = None) -> MemoryPlan:
-    """Home, address and lifetime of every tensor; L1 buffers are added when the ops have been tiled.
+def plan_memory(
+    graph: TrainingGraph,
+    timing: SocTiming,
+    options: PlanOptions | None = None,
+    streamer: Streamer | None = None,
+) -> MemoryPlan:
+    """Home, address and lifetime of every tensor; buffers and slots follow when the ops have been tiled.
 
-    Tensors stay in L2 while they fit; then the ones whose transfers cost least go to L3 and are staged.
+    Tensors stay in L2 while they fit; then the ones whose transfers cost least go to L3 and are staged. An op
+    whose own tensors do not fit streams some of them, if there is a `streamer` to choose which.
     Raises `DoesNotFitError` with the largest tensors when L2 (or L3) is too small, `InputError` when
     `options` name unknown tensors.
     """
@@ -170,11 +216,14 @@ def plan_memory(graph: TrainingGraph, timing: SocTiming, options: PlanOptions | 
     capacity_bytes = {"l1": timing.l1_usable_bytes, "l2": timing.l2.size_bytes, "l3": timing.l3.size_bytes}
     homes = _homes(graph, owners, options)
     choice = HomeChoice(lives, len(graph.ops), homes, _transfer_overhead_bytes(timing))
-    placed, notes = _placed(graph, lives, choice, capacity_bytes, options)
+    wanted = frozenset(owners[name] for name, level in options.homes.items() if level == STREAMED)
+    streams = StreamPlan(graph, lives, owners, choice, streamer, wanted)
+    whole = streams.stream_wanted(capacity_bytes["l2"])
+    placed, notes = _placed(graph, lives, choice, capacity_bytes, options, streams)
     moved = [lives[name].request for name in lives if name in choice.in_l3]
     far, more = _place(moved, "l3", capacity_bytes["l3"], options)
     if peak_bytes(far.values()) > capacity_bytes["l3"]:
-        raise _too_small(graph, "l3", peak_bytes(far.values()), capacity_bytes["l3"], far.values())
+        raise too_small(graph, "l3", peak_bytes(far.values()), capacity_bytes["l3"], far.values())
     stays = tuple(choice.stays())
     staged: dict[str, list[Allocation]] = {}
     for stay in stays:
@@ -190,14 +239,17 @@ def plan_memory(graph: TrainingGraph, timing: SocTiming, options: PlanOptions | 
         stays,
         capacity_bytes,
         options.placement,
-        (*notes, *more),
-        {name: tuple(items) for name, items in staged.items()},
+        (*notes, *more, *whole, *streams.notes()),
+        choice.streams,
+        _staged={name: tuple(items) for name, items in staged.items()},
     )
     plan.check()
     return plan
 
 
-def least_l2_bytes(graph: TrainingGraph, timing: SocTiming, options: PlanOptions) -> int:
+def least_l2_bytes(
+    graph: TrainingGraph, timing: SocTiming, options: PlanOptions, streamer: Streamer | None = None
+) -> int:
     """The smallest L2 the tensors can do with.
 
     With an L3 that is what the most demanding op itself needs in L2; without, the peak of all tensors.
@@ -207,8 +259,7 @@ def least_l2_bytes(graph: TrainingGraph, timing: SocTiming, options: PlanOptions
     if timing.l3.size_bytes == 0:
         return peak_bytes(place([life.request for life in lives.values()], "l2", "first-fit").values())
     choice = HomeChoice(lives, len(graph.ops), homes, _transfer_overhead_bytes(timing))
-    choice.fit(0)
-    return int(choice.live_bytes.max())
+    return StreamPlan(graph, lives, owners, choice, streamer).neediest()[1]
 
 
 def _storages(
@@ -244,7 +295,7 @@ def _homes(graph: TrainingGraph, owners: Mapping[str, str], options: PlanOptions
             raise InputError(
                 f"no tensor {name!r} in {graph.name}", where="--home", cure=suggestion(name, graph.tensors)
             )
-    homes = {owners[name]: level for name, level in options.homes.items()}
+    homes = {owners[name]: "l3" if level == STREAMED else level for name, level in options.homes.items()}
     return homes | {owners.get(name, name): item.level for name, item in options.shared.items()}
 
 
@@ -254,17 +305,21 @@ def _placed(
     choice: HomeChoice,
     capacity_bytes: Mapping[str, int],
     options: PlanOptions,
+    streams: StreamPlan,
 ) -> tuple[dict[str, Allocation], tuple[str, ...]]:
-    """Addresses in L2, with as many tensors moved to L3 as it takes."""
+    """Addresses in L2, with as many tensors moved to L3, and streamed, as it takes."""
     available_bytes = capacity_bytes["l2"]
-    if capacity_bytes["l3"] > 0:
+    while capacity_bytes["l3"] > 0:
         hopeless = choice.fit(available_bytes)
-        if hopeless is not None:
-            raise _op_too_large(graph, lives, choice, hopeless, available_bytes)
+        if hopeless is None:
+            break
+        if not streams.relieve(hopeless, available_bytes):
+            op, _ = streams.neediest()
+            raise op_too_large(graph, lives, choice, op, available_bytes, streams.least(op))
     first = True
     while True:
         requests = [life.request for life in lives.values() if life.name not in choice.in_l3]
-        requests += [stay.request for stay in choice.stays()]
+        requests += [*(stay.request for stay in choice.stays()), *streams.windows()]
         placed, notes = _place(requests, "l2", available_bytes, options, search=first)
         first = False
         required_bytes = peak_bytes(placed.values())
@@ -274,10 +329,13 @@ def _placed(
         top = max(placed.values(), key=lambda item: (item.end_address, item.name))
         ops = sorted(range(top.first_op, top.last_op + 1), key=lambda op: -int(choice.live_bytes[op]))
         missing_bytes = required_bytes - available_bytes
-        if capacity_bytes["l3"] == 0 or not any(choice.relieve(op, missing_bytes) for op in ops):
+        if capacity_bytes["l3"] == 0 or not (
+            any(choice.relieve(op, missing_bytes) for op in ops)
+            or any(streams.relieve(op, available_bytes, missing_bytes) for op in ops)
+        ):
             during = [item for item in placed.values() if item.first_op <= ops[0] <= item.last_op]
-            whole = [lives[item.tensor].request for item in during]
-            raise _too_small(graph, "l2", required_bytes, available_bytes, whole)
+            whole = [lives[item.tensor].request if item.tensor else item for item in during]
+            raise too_small(graph, "l2", required_bytes, available_bytes, whole)
 
 
 def _place(
@@ -311,40 +369,3 @@ def _place(
     if peak_bytes(placed.values()) <= max(peak_bytes(fixed), lower_bound_bytes(requests)):
         return placed, ()
     return placed, (f"{level}: placed by {heuristics[0]} around what the mini-batches leave in memory",)
-
-
-def _op_too_large(
-    graph: TrainingGraph, lives: Mapping[str, Life], choice: HomeChoice, op: int, available_bytes: int
-) -> DoesNotFitError:
-    """The report for an op whose own tensors exceed L2, everything else being in L3."""
-    held = [life.request for life in lives.values() if life.name not in choice.in_l3]
-    held += [stay.request for stay in choice.stays()]
-    during = [item for item in held if item.first_op <= op <= item.last_op]
-    required_bytes = sum(align(item.size_bytes) for item in during)
-    whole = [lives[item.tensor].request for item in during]
-    return _too_small(graph, "l2", required_bytes, available_bytes, whole, op)
-
-
-def _too_small(
-    graph: TrainingGraph,
-    level: str,
-    required_bytes: int,
-    available_bytes: int,
-    during: Iterable[Allocation | Request],
-    op: int | None = None,
-) -> DoesNotFitError:
-    names = [*(item.name for item in graph.ops), "the end"]
-    what = f"tensors of {graph.name}"
-    if op is not None:
-        what = f"tensors of {graph.name} during {names[op]}, all others in L3"
-    return DoesNotFitError(
-        level,
-        required_bytes,
-        available_bytes,
-        where=what,
-        contributors=tuple(
-            Contributor(item.tensor or item.name, item.size_bytes, names[item.first_op], names[item.last_op])
-            for item in during
-        ),
-        cure=f"--{level} {-(-required_bytes // 1024)}KiB or a smaller model",
-    )

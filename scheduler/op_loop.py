@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from arch.program import Place
+from scheduler.far_boxes import FarBoxes
 from scheduler.l1_layout import L1Layout
 from scheduler.partial_sums import written
 from scheduler.resident import Bytes, InPlace, missing
+from scheduler.streams import NO_SLOTS, OpSlots
 from scheduler.tiling import Tiling
 from scheduler.transfers import Box
 from traces.events import Work
@@ -54,26 +56,43 @@ class OpLoop:
     next inputs, fork, push this output, wait for the previous one. An input box that the tile before already
     used stays in L1 and is not loaded again; a box that an earlier tile stores (a partial sum) is loaded only
     after the wait for that store. Boxes of resident tensors are used where they lie; what has to be loaded of
-    such a tensor is loaded once, by the first tile that asks for it.
+    such a tensor is loaded once, by the first tile that asks for it. Boxes of streamed tensors come through
+    `slots` in L2 (`FarBoxes`), into L1 not earlier than those allow.
     """
 
     def __init__(
-        self, builder: ProgramBuilder, op: Op, tiling: Tiling, layout: L1Layout, early: Early | None
+        self,
+        builder: ProgramBuilder,
+        op: Op,
+        tiling: Tiling,
+        layout: L1Layout,
+        early: Early | None,
+        slots: OpSlots = NO_SLOTS,
     ) -> None:
         self.op = op
         self.early: dict[str, int] = {}
         self._builder = builder
         self._layout = layout
         self._tiles = tiling.tiles
+        self._there: dict[str, list[Bytes]] = {}
+        """Resident storage -> its bytes that are loaded or written by the tiles."""
+        self._inputs = self._input_slots()
+        loads = [
+            ((name, tile), slot.operand)
+            for tile, inputs in enumerate(self._inputs)
+            for name, slot in inputs.items()
+            if slot.loaded_by == tile
+        ]
+        self._far = FarBoxes(builder, slots, loads, (op.layer, op.step))
         self._ahead = {
-            (buffer.role, buffer.name): min(buffer.depth, len(self._tiles)) - 1 for buffer in tiling.buffers
+            (buffer.role, buffer.name): self._far.ahead(
+                buffer.role, buffer.name, min(buffer.depth, len(self._tiles)) - 1
+            )
+            for buffer in tiling.buffers
         }
         furthest = max([1, *self._ahead.values()])
         self._loads_at_once = max(1, builder.transfer_ids // (2 * furthest))
         self._stores_at_once = max(1, builder.transfer_ids // (2 * (furthest + 1)))
-        self._there: dict[str, list[Bytes]] = {}
-        """Resident storage -> its bytes that are loaded or written by the tiles."""
-        self._inputs = self._input_slots()
         self._stored_by = self._earlier_stores()
         self._started: dict[tuple[str, int], int] = {
             (name, 0): start for name, start in (early or {}).items()
@@ -88,20 +107,22 @@ class OpLoop:
     def run(self, following: OpLoop | None) -> None:
         """Append everything; the first loads of `following` beside the last tile."""
         tiles = self._tiles
+        self._far.begin()
         for tile in range(max([0, *self._ahead.values()])):
             self._load([(name, tile) for name in self._fresh(tile) if self._ahead["in", name] > tile])
         for tile, task in enumerate(tiles):
             self._load([(name, tile) for name in self._fresh(tile) if self._ahead["in", name] == 0])
             self._wait_for_inputs(tile)
+            self._far.taken(tile)
             self._load_ahead(tile)
             if following is not None and tile == len(tiles) - 1:
                 following.load_early(self._deps())
             self._compute(tile, task)
             self._store(tile, task)
         self._load_rest()
-        for queue in self._store_queues.values():
-            while queue:
-                self._builder.wait(queue.popleft())
+        for name in self._store_queues:
+            self._wait_for_stores(name, 0)
+        self._far.finish()
 
     def load_early(self, deps: tuple[int, ...]) -> None:
         """Push the loads of the first tile into buffers that are free already."""
@@ -199,6 +220,9 @@ class OpLoop:
                     for name in self._fresh(tile + distance)
                     if self._ahead["in", name] == distance
                 ]
+        if tile == 0:  # the kernel of the first tile would wait until L3 has brought the second one
+            self._held_back += [load for load in due if self._far.is_far(load)]
+            due = [load for load in due if not self._far.is_far(load)]
         self._load(due)
 
     def _load(self, wanted: Sequence[tuple[str, int]]) -> None:
@@ -210,9 +234,11 @@ class OpLoop:
                 free.append(load)
             else:
                 self._held_back.append(load)
+        free.sort(key=self._far.is_far)  # what lies in L2 need not wait for what comes from L3
         for some in _shared(free, self._loads_at_once):
             stores = [self._stores[self._stored_by[load]] for load in some if load in self._stored_by]
             deps = {*self._deps(), *(self._builder.wait(store) for store in stores)}
+            deps |= {action for load in some for action in self._far.arrived(load)}
             name, tile = some[0]
             start = self._builder.start(
                 [box for load in some for box in self._boxes(*load)],
@@ -227,7 +253,8 @@ class OpLoop:
         if late:
             self._held_back = [load for load in self._held_back if load[1] != tile]
             for load in late:
-                self._builder.wait(self._stores[self._stored_by[load]])
+                if load in self._stored_by:
+                    self._builder.wait(self._stores[self._stored_by[load]])
             self._load(late)
         for name, slot in self._inputs[tile].items():
             if slot.loaded_by == tile:
@@ -253,19 +280,30 @@ class OpLoop:
         """Push the outputs, then wait until one buffer of each is free for the next tile."""
         outputs = [operand for operand in task.outputs if self._is_stored(operand)]
         for some in _shared(outputs, self._stores_at_once):
-            boxes = [Box(operand.tensor, operand.region, self._output_address(operand)) for operand in some]
+            boxes = [self._stored_box(operand) for operand in some]
             work = self._work(tile, some[0].tensor)
             start = self._builder.start(boxes, work, to_l1=False, deps=self._deps())
-            for operand in some:
+            for operand, box in zip(some, boxes, strict=True):
+                self._far.under_way(operand, box, start)
                 self._stores[operand.name, tile] = start
                 self._store_queues.setdefault(operand.name, deque()).append(start)
         for operand in outputs:
             if operand.tensor in self._layout.resident:
                 continue  # no other tile needs the place: it is waited for at the end
             self._uses[operand.name] = self._uses.get(operand.name, 0) + 1
-            queue = self._store_queues[operand.name]
-            while len(queue) > self._ahead["out", operand.name]:
-                self._builder.wait(queue.popleft())
+            self._wait_for_stores(operand.name, self._ahead["out", operand.name])
+
+    def _wait_for_stores(self, name: str, left: int) -> None:
+        """Wait for the oldest stores of a buffer until so many are left under way."""
+        queue = self._store_queues[name]
+        while len(queue) > left:
+            start = queue.popleft()
+            self._far.reached(name, start, self._builder.wait(start))
+
+    def _stored_box(self, operand: Operand) -> Box:
+        address = self._output_address(operand)
+        box = self._far.stored(operand, address)
+        return box or Box(operand.tensor, operand.region, address)
 
     def _deps(self) -> tuple[int, ...]:
         return () if self._last_compute is None else (self._last_compute,)
@@ -294,6 +332,9 @@ class OpLoop:
         if slot.parts:
             whole = self._layout.resident[operand.tensor].address
             return [self._part(operand.tensor, whole, part) for part in slot.parts]
+        streamed = self._far.loaded((name, tile), address)
+        if streamed is not None:
+            return [streamed]
         itemsize_bytes = np.dtype(self._builder.graph.tensors[operand.tensor].dtype).itemsize
         found = []
         for region in operand.boxes:

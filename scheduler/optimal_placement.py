@@ -1,9 +1,9 @@
-"""Addresses with the lowest peak, by OR-tools CP-SAT where it is installed."""
+"""Addresses with the lowest peak: by a search over orders, and by OR-tools CP-SAT where it is installed."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from scheduler.allocation import (
     ALIGNMENT_BYTES,
@@ -14,12 +14,16 @@ from scheduler.allocation import (
     lower_bound_bytes,
     peak_bytes,
 )
+from scheduler.order_search import search_orders
 from scheduler.placement import place
 
 WORK_LIMIT = 2.0
 CONFLICT_LIMIT = 1000
 """Limits of CP-SAT's deterministic time and of its conflicts: unlike wall-clock time they stop the search at
-the same point on every machine, after some seconds for a network of 300 ops."""
+the same point on every machine."""
+
+MOST_SOLVED = 150
+"""Requests CP-SAT is asked to place; its model of many more takes minutes to set up."""
 
 
 def solver_installed() -> bool:
@@ -32,9 +36,11 @@ def place_optimal(
 ) -> tuple[dict[str, Allocation], tuple[str, ...]]:
     """Addresses with the lowest peak and notes on what could not be proved.
 
-    Two live requests are rectangles (ops × words) that must not overlap. The search starts from the better
-    heuristic plan and never returns a worse one. Without OR-tools, or when it finds nothing better within its
-    limit, that plan is the result and a note says so. One worker, a fixed seed: the same plan in every run.
+    The better heuristic plan, then the best of many orders of first fit (`scheduler.order_search`); both end
+    when no more bytes are taken than live at once, which nothing can beat. Else CP-SAT looks for less: two
+    live requests are rectangles (ops × words) that must not overlap. Without OR-tools, for more than
+    `MOST_SOLVED` requests, or when it finds nothing within its limit, the best plan so far is the result and
+    a note says so. One worker, fixed seeds: the same plan in every run.
     """
     items = list(requests)
     start = min(
@@ -42,16 +48,23 @@ def place_optimal(
         key=lambda plan: peak_bytes(plan.values()),
     )
     bound_bytes = lower_bound_bytes(items)
-    if align(peak_bytes(start.values())) <= bound_bytes:
+    start_bytes = align(peak_bytes(start.values()))
+    if start_bytes <= bound_bytes:
         return start, ()
-    if not solver_installed():
-        note = (
-            f"{level}: placed by first-fit or best-fit: OR-tools is missing (pip install 'pulptrain[solver]')"
-        )
-        return start, (note,)
     bars, rest = _split(items)
     bars_bytes = sum(align(item.size_bytes) for item in bars)
-    start_words = (align(peak_bytes(start.values())) - bars_bytes) // ALIGNMENT_BYTES
+    ordered = _plan(level, bars, rest, search_orders(rest, bound_bytes - bars_bytes))
+    ordered_bytes = align(peak_bytes(ordered.values()))
+    if ordered_bytes < start_bytes:
+        start, start_bytes = ordered, ordered_bytes
+    if start_bytes <= bound_bytes:
+        return start, ()
+    unproved = f"no plan is below {bound_bytes} B, this one takes {start_bytes} B"
+    if not solver_installed():
+        return start, (f"{level}: OR-tools is missing (pip install 'pulptrain[solver]'): {unproved}",)
+    if len(rest) > MOST_SOLVED:
+        return start, (f"{level}: too many buffers for the solver: {unproved}",)
+    start_words = (start_bytes - bars_bytes) // ALIGNMENT_BYTES
     words, proved = _solve(rest, start_words, (bound_bytes - bars_bytes) // ALIGNMENT_BYTES, work_limit)
     note = (
         f"{level}: placement not proved optimal within the solver's limit; no plan is below {bound_bytes} B"
@@ -59,15 +72,23 @@ def place_optimal(
     notes = () if proved else (note,)
     if words is None:
         return start, notes
+    addresses = {name: word * ALIGNMENT_BYTES for name, word in words.items()}
+    return _plan(level, bars, rest, addresses), notes
+
+
+def _plan(
+    level: str, bars: Iterable[Request], rest: Iterable[Request], addresses: Mapping[str, int]
+) -> dict[str, Allocation]:
+    """The bars at the bottom, the others at their addresses above them."""
     found: dict[str, Allocation] = {}
-    address = 0
+    bars_bytes = 0
     for item in bars:
-        found[item.name] = item.at(level, address)
-        address += align(item.size_bytes)
+        found[item.name] = item.at(level, bars_bytes)
+        bars_bytes += align(item.size_bytes)
     for item in rest:
-        found[item.name] = item.at(level, bars_bytes + words[item.name] * ALIGNMENT_BYTES)
+        found[item.name] = item.at(level, bars_bytes + addresses[item.name])
     check_no_overlap(found.values())
-    return found, notes
+    return found
 
 
 def _split(items: list[Request]) -> tuple[list[Request], list[Request]]:
@@ -99,6 +120,11 @@ def _solve(
         times.append(model.new_fixed_size_interval_var(item.first_op, ops, item.name))
     model.add_no_overlap_2d(times, spans)
     model.minimize(peak)
+    # Large and long ones first, as low as they go: a plan that is found so is often the best one.
+    first = sorted(items, key=lambda item: (-item.size_bytes * (item.last_op - item.first_op + 1), item.name))
+    model.add_decision_strategy(
+        [addresses[item.name] for item in first], cp_model.CHOOSE_FIRST, cp_model.SELECT_MIN_VALUE
+    )
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from configs.errors import InputError
 from scheduler.plan_options import PlanOptions
+from trainlib.graph import TrainingGraph
+
+_T = TypeVar("_T")
 
 WHOLE_OPS = 0
 """Buffer depth that stands for: no tiles, everything an op needs lies in L1 while it runs."""
@@ -79,14 +83,16 @@ class ScheduleOptions:
     `codegen` names the compiler profile of all kernels, `kernels` the matmul kernel per op name
     (``conv2.WG``) or step (``WG``); an op not named there takes its primitive's default. `tile_sizes` fixes
     the tile of an op by dimension (``{"conv2.FW": {"co": 8, "ho": 3}}``); dimensions not named stay whole.
-    `loop_orders` gives the loops of an op, outermost first; dimensions not named follow. `accumulation` is
-    how matmuls round (`trainlib.numerics.ACCUMULATIONS`).
+    `loop_orders` gives the loops of an op, outermost first; dimensions not named follow. `im2col` says how
+    an op or step unrolls its images (`trainlib.im2col.WAYS`) where it is not as its layer says.
+    `accumulation` is how matmuls round (`trainlib.numerics.ACCUMULATIONS`).
     """
 
     buffer_depth: int = 2
     codegen: str = "clang-xpulp"
     accumulation: str = "reference"
     kernels: Mapping[str, str] = field(default_factory=dict)
+    im2col: Mapping[str, str] = field(default_factory=dict)
     tile_sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     loop_orders: Mapping[str, Sequence[str]] = field(default_factory=dict)
     buffers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -98,3 +104,26 @@ class ScheduleOptions:
     (`AUTO`,) leaves them to `scheduler.residency.schedule_for`.
     """
     memory: PlanOptions = field(default_factory=PlanOptions)
+
+
+def of_programs(options: ScheduleOptions, graphs: Sequence[TrainingGraph]) -> list[ScheduleOptions]:
+    """The options for each program of an iteration, without what they say of ops only another one has.
+
+    What no program knows stays, for `scheduler.schedule.build_schedule` to refuse.
+    """
+    names = [{name for op in graph.ops for name in (op.name, op.step)} for graph in graphs]
+    return [_without(options, set().union(*names) - own) for own in names]
+
+
+def _without(options: ScheduleOptions, names: set[str]) -> ScheduleOptions:
+    def rest(choices: Mapping[str, _T]) -> dict[str, _T]:
+        return {name: choice for name, choice in choices.items() if name not in names}
+
+    return replace(
+        options,
+        kernels=rest(options.kernels),
+        im2col=rest(options.im2col),
+        tile_sizes=rest(options.tile_sizes),
+        loop_orders=rest(options.loop_orders),
+        buffers=rest(options.buffers),
+    )

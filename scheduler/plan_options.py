@@ -8,17 +8,20 @@ from dataclasses import dataclass, field
 from configs.errors import InputError
 from scheduler.allocation import Allocation
 
-HOME_LEVELS = ("l2", "l3")
+STREAMED = "streamed"
+"""Home of a tensor that lives in L3 and of which no op copies more to L2 than the boxes of its tiles."""
+
+HOME_LEVELS = ("l2", "l3", STREAMED)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
     """Choices of one memory plan.
 
-    `placement` is one of `scheduler.placement.STRATEGIES`. `homes` fixes the home level of tensors by name;
-    the others go to L2 as far as they fit. `in_place` lets elementwise steps write over an input that ends
-    there. `shared` are storages another program leaves in memory, by tensor name: those of the graph are
-    found there, and nothing touches the others.
+    `placement` is one of `scheduler.placement.STRATEGIES`. `homes` fixes the home level of tensors by name
+    (`HOME_LEVELS`); the others go to L2 as far as they fit. `in_place` lets elementwise steps write over an
+    input that ends there. `shared` are storages another program leaves in memory, by tensor name: those of
+    the graph are found there, and nothing touches the others.
     """
 
     placement: str = "first-fit"
@@ -34,7 +37,9 @@ def parse_homes(texts: Iterable[str]) -> dict[str, str]:
         name, separator, level = (part.strip() for part in text.rpartition("="))
         if not separator or not name or level.lower() not in HOME_LEVELS:
             raise InputError(
-                f"cannot read {text!r}", where="--home", cure="write it as tensor=l2 or tensor=l3"
+                f"cannot read {text!r}",
+                where="--home",
+                cure="write it as tensor=l2 or tensor=l3, or tensor=streamed",
             )
         homes[name] = level.lower()
     return homes

@@ -13,5 +13,9 @@ def readable_early(graph: TrainingGraph, plan: MemoryPlan, op_number: int) -> fr
     before, op = graph.ops[op_number - 1], graph.ops[op_number]
     changed = {plan.owners[name] for name in before.outputs}
     return frozenset(
-        name for name in op.inputs if plan.owners[name] not in changed and plan.readable(op_number - 1, name)
+        name
+        for name in op.inputs
+        if plan.owners[name] not in changed
+        and name not in plan.stream(op_number).tensors
+        and plan.readable(op_number - 1, name)
     )

@@ -11,10 +11,25 @@ from typing import Protocol
 
 import numpy as np
 
-from arch.program import Action, Array, Command, Compute, DmaStart, DmaWait, Effect, Place, Program, Release
+from arch.program import (
+    Action,
+    Array,
+    Command,
+    Compute,
+    DmaStart,
+    DmaWait,
+    Effect,
+    Place,
+    Program,
+    Release,
+    UdmaCommand,
+    UdmaStart,
+    UdmaWait,
+)
 from scheduler.allocation import Allocation
 from scheduler.l1_layout import L1Layout
 from scheduler.op_loop import Early, OpLoop
+from scheduler.streams import NO_SLOTS, OpSlots
 from scheduler.team_works import TeamWorks
 from scheduler.tiling import Tiling
 from scheduler.transfers import Box, commands_for
@@ -81,19 +96,31 @@ class ProgramBuilder:
         """DmaStart actions not yet waited for, oldest first: each holds an ID."""
         self._waits: dict[int, int] = {}
         """DmaStart -> its DmaWait."""
+        self._far_waits: dict[int, int] = {}
+        """UdmaStart of a streamed box -> its UdmaWait."""
+        self.streamed_bytes = {"in": 0, "out": 0}
+        """Bytes of streamed boxes between L3 and L2."""
         self._early: Early | None = None
 
     def program(self) -> Program:
         """The program so far."""
         return Program(self.graph.name, tuple(self.actions))
 
-    def add_op(self, op: Op, tiling: Tiling, layout: L1Layout, upcoming: TiledOp | None = None) -> None:
+    def add_op(
+        self,
+        op: Op,
+        tiling: Tiling,
+        layout: L1Layout,
+        upcoming: TiledOp | None = None,
+        slots: OpSlots = NO_SLOTS,
+    ) -> None:
         """Append the tile loop of one op; when the op ends all its own transfers have ended.
 
         With `upcoming` the inputs of that op's first tile whose layout says so (`L1Layout.early`) are pushed
-        while the last tile of this one is computed; it must be the next op that is added.
+        while the last tile of this one is computed; it must be the next op that is added. What has `slots` in
+        L2 is streamed from L3.
         """
-        loop = OpLoop(self, op, tiling, layout, self._early)
+        loop = OpLoop(self, op, tiling, layout, self._early, slots)
         self._early = None
         following = None
         if upcoming is not None and upcoming.layout.early:
@@ -119,7 +146,7 @@ class ProgramBuilder:
                 np.dtype(tensor.dtype).itemsize,
                 box.region,
                 external_level=self.home_level,
-                external_address=self.home[self.graph.storage_of(box.tensor)].address,
+                external_address=self._l2_address(box),
                 l1_address=box.l1_address,
                 to_l1=to_l1,
                 max_command_bytes=self.max_command_bytes,
@@ -140,6 +167,26 @@ class ProgramBuilder:
             self._waits[start] = action.id
             del self._under_way[start]
         return self._waits[start]
+
+    def _l2_address(self, box: Box) -> int:
+        if box.l2_address is not None:
+            return box.l2_address
+        return self.home[self.graph.storage_of(box.tensor)].address
+
+    def udma_start(self, commands: tuple[UdmaCommand, ...], work: Work, deps: tuple[int, ...]) -> int:
+        """Start the uDMA on a streamed box; returns its action."""
+        self.actions.append(UdmaStart(len(self.actions), deps, work, commands))
+        way = "in" if commands[0].to_l2 else "out"
+        self.streamed_bytes[way] += sum(command.size_bytes for command in commands)
+        return len(self.actions) - 1
+
+    def udma_wait(self, start: int) -> int:
+        """The wait for a streamed box, appended unless the program has it already; returns its action."""
+        if start not in self._far_waits:
+            action = UdmaWait(len(self.actions), (start,), self.actions[start].work, start)
+            self.actions.append(action)
+            self._far_waits[start] = action.id
+        return self._far_waits[start]
 
     def waited(self, start: int) -> bool:
         """Whether the wait for this transfer is in the program."""

@@ -18,17 +18,19 @@ from scheduler.options import AUTO, ScheduleOptions
 from scheduler.partial_sums import written
 from scheduler.resident import text_of
 from scheduler.schedule import Schedule, build_schedule
+from traces.events import Slice
 from trainlib.graph import TrainingGraph
 from trainlib.steps import Operand
 
 SIMULATIONS = 32
 """Simulations of the iteration the pass may spend, the one without resident tensors included."""
 
-FIRST_GROUPS = 2
-"""Groups of equal size in which candidates are tried first; a group that does not help is halved."""
+PATIENCE = 4
+"""Groups in a row that bring nothing worth a look, after which the search ends."""
 
-PATIENCE = 8
-"""Simulations in a row that bring nothing, after which the search ends."""
+DMA_STALLS = ("dma_wait", "dma_program")
+MASTER = "core0"
+"""Track of the core that drives the DMA."""
 
 WORTH_A_LOOK = 1e-4
 """Least part of the cycles of the iteration that the transfers saved by a candidate take."""
@@ -84,11 +86,19 @@ def schedule_for(
     options: ScheduleOptions,
     known: Known | None = None,
 ) -> Schedule:
-    """`build_schedule`, after `choose_resident` if the options leave the resident tensors to it (`AUTO`)."""
+    """`build_schedule`, after `choose_resident` if the options leave the resident tensors to it (`AUTO`).
+
+    What `known` says of an earlier choice is taken.
+    """
     if tuple(options.resident) == (AUTO,):
         known = known or Known()
-        found = choose_resident(graph, timing, pricer, options, known=known)
-        options = replace(options, resident=found.resident)
+        if not known.resident:
+            found = replace(
+                options, resident=choose_resident(graph, timing, pricer, options, known=known).resident
+            )
+            # Spans that an op refuses, and that were taken with others, are left out.
+            known.resident.append(build_schedule(graph, timing, pricer, found, known).resident)
+        options = replace(options, resident=known.resident[0])
     return build_schedule(graph, timing, pricer, options, known)
 
 
@@ -105,20 +115,21 @@ def choose_resident(
 
     Candidates are all spans between two uses of a tensor that save transfers worth looking at. They are tried
     in groups, first those that leave the tiles as they are, then whatever fits L1, by the cycles saved per
-    byte and op. A group stays if the whole iteration, simulated with it, takes fewer cycles; if not, its
-    halves are tried. Tiles the options do not fix are chosen anew beside what is resident. What
+    byte and op. One simulation of the whole iteration judges a group: the ops run one after another, so every
+    span is charged with what its ops and their neighbours gain or lose. If some lose, the others are
+    simulated again. A set is taken if the iteration takes fewer cycles with it; of a group of which nothing
+    helps the halves are tried. Tiles the options do not fix are chosen anew beside what is resident. What
     `options.resident` says is not looked at. The result depends on nothing but the arguments; `known`
     (`build_schedule`) saves time only. Raises what `build_schedule` raises without resident tensors.
     """
     search = _Search(graph, timing, pricer, options, simulations, known or Known())
-    before = search.simulate(())
-    assert before is not None, "without resident tensors nothing is refused"
+    before = search.start()
     candidates = [
         item
-        for item in candidates_for(search.base, timing, pricer)
+        for item in candidates_for(search.base, timing, pricer, search.waits)
         if item.saved_cycles >= WORTH_A_LOOK * before
     ]
-    search.improve(candidates, before)
+    search.improve(candidates)
     return Residency(
         tuple(item.text for item in search.taken), before, search.cycles, len(candidates), search.simulations
     )
@@ -147,10 +158,21 @@ class _Search:
         self._options = options
         self._most = most_simulations
         self._known = known
-        self._soc = Soc(timing, pricer)
+        self.waits: Mapping[str, int] = {}
+        """Op -> cycles its master waits for the DMA or programs it, with nothing resident."""
+        self._ops: Sequence[int] = ()
+        """Cycles of each op with what is taken so far."""
 
-    def simulate(self, candidates: Sequence[Candidate]) -> int | None:
-        """Cycles of the iteration with these tensors resident; None if they do not fit."""
+    def start(self) -> int:
+        """Simulate the iteration with nothing resident; its cycles."""
+        found = self._simulate(())
+        assert found is not None, "without resident tensors nothing is refused"
+        self.cycles, watch = found
+        self.waits, self._ops = watch.waits, watch.op_cycles(self.base)
+        return self.cycles
+
+    def _simulate(self, candidates: Sequence[Candidate]) -> tuple[int, _Watch] | None:
+        """Cycles of the iteration with these tensors resident, and of its ops; None if they do not fit."""
         self.simulations += 1
         options = replace(self._options, resident=tuple(item.text for item in candidates))
         try:
@@ -161,11 +183,11 @@ class _Search:
             return None
         if not candidates:
             self.base = schedule
-        return self._soc.run(schedule.program, effects=False).cycles
+        watch = _Watch()
+        return Soc(self._timing, self._pricer, watch).run(schedule.program, effects=False).cycles, watch
 
-    def improve(self, candidates: Sequence[Candidate], before: int) -> None:
+    def improve(self, candidates: Sequence[Candidate]) -> None:
         """Take what helps of the candidates: first what leaves the tiles as they are, then whatever fits."""
-        self.cycles = before
         tried: set[str] = set()
         free_bytes = [self._timing.l1_usable_bytes - op.tiling.l1_bytes for op in self.base.ops]
         for room in (free_bytes, [self._timing.l1_usable_bytes] * len(free_bytes)):
@@ -200,36 +222,98 @@ class _Search:
         return found
 
     def _try(self, group: Sequence[Candidate]) -> None:
-        size = -(-len(group) // FIRST_GROUPS)
-        waiting = [list(group[first : first + size]) for first in range(0, len(group), size)]
+        waiting = [list(group)]
         while waiting and not self._over():
             some = waiting.pop(0)
-            cycles = self.simulate([*self.taken, *some])
-            if cycles is not None and cycles < self.cycles:
-                self.taken += some
-                self.cycles = cycles
+            before, before_cycles = list(self.taken), self.cycles
+            helping = self._helping(some, self._attempt([*before, *some]))
+            if 0 < len(helping) < len(some) and not self._over():
+                self._attempt([*before, *helping])
+            if before_cycles - self.cycles >= WORTH_A_LOOK * before_cycles:
                 self.in_vain = 0
                 continue
             self.in_vain += 1
-            if len(some) > 1:
+            if self.cycles == before_cycles and len(some) > 1:
                 half = len(some) // 2
                 waiting[:0] = [some[:half], some[half:]]
 
+    def _attempt(self, candidates: list[Candidate]) -> Sequence[int] | None:
+        """Take these if the iteration is faster; by how much each op got slower, None if they do not fit."""
+        before = self._ops
+        found = self._simulate(candidates)
+        if found is None:
+            return None
+        cycles, watch = found
+        ops = watch.op_cycles(self.base)
+        if cycles < self.cycles:
+            self.taken, self.cycles, self._ops = candidates, cycles, ops
+        return [after - own for after, own in zip(ops, before, strict=True)]
+
+    def _helping(self, some: Sequence[Candidate], slower: Sequence[int] | None) -> list[Candidate]:
+        """Those whose ops, with the ones beside them and with those of spans that meet them, got faster."""
+        if slower is None:
+            return []
+        ends = sorted(some, key=lambda item: (item.first_op, item.last_op))
+        helping: set[str] = set()
+        while ends:
+            together = [ends.pop(0)]
+            last = together[0].last_op
+            while ends and ends[0].first_op <= last + 1:
+                together.append(ends.pop(0))
+                last = max(last, together[-1].last_op)
+            if sum(slower[max(0, together[0].first_op - 1) : last + 2]) < 0:
+                helping |= {item.text for item in together}
+        return [item for item in some if item.text in helping]
+
     def _over(self) -> bool:
         return self.simulations >= self._most or self.in_vain >= PATIENCE
+
+
+class _Watch:
+    """A tracer that keeps, per op, what the master core spends on transfers and when it is last at work."""
+
+    def __init__(self) -> None:
+        self.waits: Counter[str] = Counter()
+        self._ends: dict[str, int] = {}
+
+    def slice(self, event: Slice) -> None:
+        """Look at what core 0 does."""
+        if not event.track.endswith(MASTER):
+            return
+        name = f"{event.work.op}.{event.work.step}"
+        self._ends[name] = max(self._ends.get(name, 0), event.end_cycles)
+        if event.kind in DMA_STALLS:
+            self.waits[name] += event.end_cycles - event.start_cycles
+
+    def counter(self, track: str, name: str, time_cycles: int, value: int) -> None:
+        """Nothing to keep."""
+
+    def op_cycles(self, schedule: Schedule) -> list[int]:
+        """Cycles from the end of the op before to the end of each op."""
+        found: list[int] = []
+        now = 0
+        for op in schedule.ops:
+            end_cycles = max(now, self._ends.get(op.op.name, 0))
+            found.append(end_cycles - now)
+            now = end_cycles
+        return found
 
 
 def _clash(one: Candidate, other: Candidate) -> bool:
     return one.storage == other.storage and one.first_op <= other.last_op and other.first_op <= one.last_op
 
 
-def candidates_for(schedule: Schedule, timing: SocTiming, pricer: Pricer) -> list[Candidate]:
+def candidates_for(
+    schedule: Schedule, timing: SocTiming, pricer: Pricer, waits: Mapping[str, int]
+) -> list[Candidate]:
     """Spans of tensors that save transfers of a schedule without resident ones, most cycles per byte first.
 
-    Left out are spans that save nothing, and tensors larger than L1.
+    What transfers take beside kernels nobody waits for, so an op cannot gain more than its `waits` (cycles by
+    name). Left out are spans that save nothing, and tensors larger than L1.
     """
     graph, plan = schedule.graph, schedule.plan
     cost = TileCost(timing, pricer, graph.tensors)
+    names = [op.op.name for op in schedule.ops]
     moved: Counter[tuple[str, int]] = Counter()
     buffers: dict[str, Counter[int]] = {}
     for number, op in enumerate(schedule.ops):
@@ -245,15 +329,18 @@ def candidates_for(schedule: Schedule, timing: SocTiming, pricer: Pricer) -> lis
             last |= {operand.name: operand for operand in fresh}
             for operands, to_l1 in ((fresh, True), (task.outputs, False)):
                 for operand in operands:
-                    cycles = cost.transfer([operand], to_l1=to_l1)
-                    moved[plan.owners[operand.tensor], number] += round(sum(cycles))
+                    moved[plan.owners[operand.tensor], number] += round(
+                        cost.transfer([operand], to_l1=to_l1).done_cycles
+                    )
     found: list[Candidate] = []
     for life in storage_lives(graph, plan.owners).values():
         size_bytes = align(life.size_bytes)
         if not 0 < size_bytes <= timing.l1_usable_bytes:
             continue
         whole = Operand(life.name, tuple((0, size) for size in graph.tensors[life.name].shape))
-        once_in, once_out = (round(sum(cost.transfer([whole], to_l1=to_l1))) for to_l1 in (True, False))
+        once_in, once_out = (
+            round(cost.transfer([whole], to_l1=to_l1).done_cycles) for to_l1 in (True, False)
+        )
         for first_op, last_op in _spans(life):
             uses = [use for use in life.uses if first_op <= use <= last_op]
             saved = sum(moved[life.name, use] for use in uses)
@@ -261,6 +348,7 @@ def candidates_for(schedule: Schedule, timing: SocTiming, pricer: Pricer) -> lis
                 saved -= once_in
             if any(use in life.writes for use in uses) and (life.kept or last_op < life.uses[-1]):
                 saved -= once_out
+            saved = min(saved, sum(min(moved[life.name, use], waits[names[use]]) for use in uses))
             if saved > 0:
                 text = text_of(graph, life.name, life.uses, first_op, last_op)
                 found.append(

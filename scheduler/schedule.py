@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from arch.pricing import Pricer
@@ -10,18 +10,22 @@ from arch.program import Program
 from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from scheduler.candidates import NO_COUNTS, Counts
-from scheduler.choice import Choice, Known, choose
+from scheduler.choice import Choice, Known, choose, early_beside
 from scheduler.dma_cost import DmaCost
 from scheduler.in_place import NotInPlace
 from scheduler.l1_layout import L1Layout, lay_out_ops
 from scheduler.memory_plan import MemoryPlan, plan_memory
-from scheduler.options import BEST_DEPTH, ScheduleOptions
+from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
 from scheduler.prefetch import readable_early
 from scheduler.program import ProgramBuilder
 from scheduler.resident import NOT_RESIDENT, InPlace, Residents, residents_of, without
+from scheduler.shared_memory import plans_beside
 from scheduler.staging_actions import StagingActions, places_of
+from scheduler.streaming import Streamer
+from scheduler.streams import NOT_STREAMED, OpStream
 from scheduler.tiling import BufferDepths, Tiler, Tiling
 from trainlib.graph import Op, TrainingGraph
+from trainlib.im2col import with_ways
 from trainlib.registry import lowering_of
 from trainlib.steps import KernelChoice
 
@@ -75,8 +79,9 @@ def build_schedule(
     what was found, for schedules of the same graph, SoC, pricer and options but for `resident`. Raises
     `DoesNotFitError` when L1, L2 or L3 is too small, `InputError` for unknown names in `options`.
     """
-    _check_names(graph, options)
-    plan = plan_memory(graph, timing, options.memory)
+    check_names(graph, options)
+    graph = with_ways(graph, options.im2col)
+    plan = plan_memory(graph, timing, options.memory, streamer_of(graph, timing, options))
     builder = ProgramBuilder(
         graph,
         plan.places(0),
@@ -87,8 +92,9 @@ def build_schedule(
         transfer_code_1d_cycles=timing.dma.transfer_code_1d_cycles,
         transfer_code_2d_cycles=timing.dma.transfer_code_2d_cycles,
     )
-    staging = StagingActions(plan, graph, builder.actions)
     residents, chosen, moved = _choices(graph, plan, timing, pricer, options, known or Known())
+    plan, slots = plan.with_slots([(op, choice.tiling) for op, choice in zip(graph.ops, chosen, strict=True)])
+    staging = StagingActions(plan, graph, builder.actions)
     readable = [readable_early(graph, plan, number) for number in range(len(graph.ops))]
     layouts = lay_out_ops(
         [choice.tiling for choice in chosen],
@@ -105,12 +111,17 @@ def build_schedule(
         # Loads pushed early for the next op use these places as well: only of tensors `plan.readable` here.
         builder.home = plan.places(number)
         staging.before(number)
-        builder.add_op(item.op, item.tiling, item.layout, ops[number + 1] if number + 1 < len(ops) else None)
+        upcoming = ops[number + 1] if number + 1 < len(ops) else None
+        builder.add_op(item.op, item.tiling, item.layout, upcoming, slots[number])
         staging.after(number)
         ending = [*item.layout.allocations, *residents.ending(number), *plan.ending(number)]
         builder.add_release(item.op, places_of(ending))
     plan = plan.with_l1((item.op, item.layout.allocations) for item in ops)
-    plan = replace(plan, allocations=(*plan.allocations, *residents.allocations))
+    plan = replace(
+        plan,
+        allocations=(*plan.allocations, *residents.allocations),
+        streamed_bytes=dict(builder.streamed_bytes),
+    )
     plan.check()
     notes = (*plan.notes, *moved, *(choice.note for choice in chosen if choice.note))
     counts = sum((choice.counts for choice in chosen if choice.counts is not None), NO_COUNTS)
@@ -132,10 +143,19 @@ def _choices(
         residents = residents_of(graph, plan.owners, texts, timing.l1_usable_bytes)
         chosen: list[Choice] = []
         for number, op in enumerate(graph.ops):
-            tiler = tiler_of(op, graph, timing, options, residents.of_op(number))
+            in_place, stream = residents.of_op(number), plan.stream(number)
+            both = sorted(stream.tensors & in_place.keys())
+            if both:
+                storage = in_place[both[0]].storage
+                texts = without(residents, storage, number)
+                notes.append(f"{storage} does not stay in L1: {op.name} streams it from L3")
+                break
+            tiler = tiler_of(op, graph, timing, options, in_place, stream)
             limit_bytes = residents.limit_bytes(number)
+            readable = readable_early(graph, plan, number) if options.prefetch else frozenset[str]()
+            early = early_beside(chosen[-1] if chosen else None, readable, timing)
             try:
-                choice = choose(tiler, timing, pricer, options, dma, known, limit_bytes)
+                choice = choose(tiler, timing, pricer, options, dma, known, limit_bytes, early)
             except DoesNotFitError as error:
                 raise residents.beside(error, number) from None
             if isinstance(choice, NotInPlace):
@@ -153,8 +173,9 @@ def tiler_of(
     timing: SocTiming,
     options: ScheduleOptions,
     resident: Mapping[str, InPlace] = NOT_RESIDENT,
+    stream: OpStream = NOT_STREAMED,
 ) -> Tiler:
-    """What cuts an op under some options, with the tensors it finds in L1."""
+    """What cuts an op under some options, with the tensors it finds in L1 and those it has in L3."""
     lowering = lowering_of(op)
     kernel = _kernel(op, options, lowering.default_kernel(op))
     return Tiler(
@@ -167,7 +188,40 @@ def tiler_of(
             options.buffers.get(op.name, {}),
         ),
         resident,
+        stream,
     )
+
+
+def in_one_memory(
+    graphs: Sequence[TrainingGraph], timing: SocTiming, chosen: Sequence[ScheduleOptions]
+) -> list[ScheduleOptions]:
+    """The options of the programs such that what they share lies at the same addresses in all plans.
+
+    The programs are one, or that of a mini-batch and that of the update. Raises as `plans_beside`.
+    """
+    if len(graphs) == 1:
+        return list(chosen)
+    mini_batch, update = graphs
+    streamers = streamer_of(mini_batch, timing, chosen[0]), streamer_of(update, timing, chosen[1])
+    plans = plans_beside(mini_batch, update, timing, chosen[0].memory, streamers)
+    return [replace(options, memory=plan) for options, plan in zip(chosen, plans, strict=True)]
+
+
+def streamer_of(graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions) -> Streamer:
+    """What chooses which tensors the ops of a graph stream, for `plan_memory`."""
+    graph = with_ways(graph, options.im2col)
+
+    def tiler(number: int) -> Tiler:
+        return tiler_of(graph.ops[number], graph, timing, options)
+
+    def fixed(tiler: Tiler) -> Tiling | None:
+        sizes = options.tile_sizes.get(tiler.op.name)
+        order = options.loop_orders.get(tiler.op.name)
+        if sizes is None and order is None and options.buffer_depth != WHOLE_OPS:
+            return None
+        return tiler.build(sizes or {}, order or ())
+
+    return Streamer(graph, timing, tiler, fixed)
 
 
 def _kernel(op: Op, options: ScheduleOptions, default: str) -> str:
@@ -176,7 +230,8 @@ def _kernel(op: Op, options: ScheduleOptions, default: str) -> str:
     return options.kernels.get(op.name) or options.kernels.get(op.step) or default
 
 
-def _check_names(graph: TrainingGraph, options: ScheduleOptions) -> None:
+def check_names(graph: TrainingGraph, options: ScheduleOptions) -> None:
+    """Raise `InputError` for an op or step `options` names that the graph does not have."""
     ops = {op.name for op in graph.ops}
     steps = {op.step for op in graph.ops}
     for what, named in (

@@ -13,7 +13,8 @@ from arch.timing import SocTiming
 from configs.errors import DoesNotFitError
 from scheduler.allocation import Allocation
 from scheduler.memory_plan import MemoryPlan, plan_memory
-from scheduler.plan_options import PlanOptions
+from scheduler.plan_options import STREAMED, PlanOptions
+from scheduler.streaming import Streamer
 from trainlib.graph import KEPT_KINDS, TrainingGraph
 
 
@@ -27,9 +28,13 @@ def shared_places(before: TrainingGraph, plan: MemoryPlan, after: TrainingGraph)
 
 
 def plans_beside(
-    before: TrainingGraph, after: TrainingGraph, timing: SocTiming, options: PlanOptions
+    before: TrainingGraph,
+    after: TrainingGraph,
+    timing: SocTiming,
+    options: PlanOptions,
+    streamers: tuple[Streamer | None, Streamer | None] = (None, None),
 ) -> tuple[PlanOptions, PlanOptions]:
-    """Options under which both programs can be planned for one memory.
+    """Options under which both programs can be planned for one memory, each with its streamer.
 
     The first one places what both use. Where the second then does not fit L2 (its ops may use more tensors at
     once than those of the first), what it would have in L3 by itself lies there for both, and if need be all
@@ -37,12 +42,15 @@ def plans_beside(
     unknown tensors in `options`.
     """
     refused: DoesNotFitError | None = None
-    for homes in _homes_to_try(before, after, timing, options):
+    streamed = {
+        name: level for name, level in options.homes.items() if level == STREAMED and name in after.tensors
+    }
+    for homes in _homes_to_try(before, after, timing, options, streamers[1]):
         first = replace(options, homes={**homes, **options.homes})
-        plan = plan_memory(before, timing, first)
-        second = replace(options, homes={}, shared=shared_places(before, plan, after))
+        plan = plan_memory(before, timing, first, streamers[0])
+        second = replace(options, homes=streamed, shared=shared_places(before, plan, after))
         try:
-            plan_memory(after, timing, second)
+            plan_memory(after, timing, second, streamers[1])
         except DoesNotFitError as error:
             refused = error
         else:
@@ -52,14 +60,18 @@ def plans_beside(
 
 
 def _homes_to_try(
-    before: TrainingGraph, after: TrainingGraph, timing: SocTiming, options: PlanOptions
+    before: TrainingGraph,
+    after: TrainingGraph,
+    timing: SocTiming,
+    options: PlanOptions,
+    streamer: Streamer | None,
 ) -> Iterator[dict[str, str]]:
     """What is in L3 whatever the first program needs: nothing, what the second needs there, everything."""
     yield {}
     if timing.l3.size_bytes == 0:
         return
     own = {name: level for name, level in options.homes.items() if name in after.tensors}
-    alone = plan_memory(after, timing, replace(options, homes=own))
+    alone = plan_memory(after, timing, replace(options, homes=own), streamer)
     both = [name for name in after.given if name in before.tensors]
     yield {name: "l3" for name in both if alone.home(name).level == "l3"}
     yield dict.fromkeys([*both, *before.of_kind(*KEPT_KINDS)], "l3")

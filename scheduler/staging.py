@@ -2,19 +2,21 @@
 
 An op finds all its tensors in L2. The copy of one that lives in L3 arrives during the op before (prefetch)
 and goes back during the op after; with less room in L2 it arrives, or leaves, between two ops instead, and
-the cluster waits. Copies needed by neighbouring ops stay.
+the cluster waits. Copies needed by neighbouring ops stay. An op that streams a tensor (`scheduler.streams`)
+has slots in L2 instead, and no copy of it is there then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.allocation import Request, align
 from scheduler.lifetimes import Life
+from scheduler.streams import OpStream
 
 Slots = tuple[int, ...]
 
@@ -61,7 +63,7 @@ def spare_slots(life: Life, ops: int) -> frozenset[int]:
             spare.add(use - 1)
         if use in life.writes and (life.kept or use < life.last_op) and use + 1 < ops:
             spare.add(use + 1)
-    return frozenset(spare - uses)
+    return frozenset(spare - uses - set(life.streamed))
 
 
 def stays_of(life: Life, slots: Iterable[int]) -> list[Stay]:
@@ -110,11 +112,13 @@ class HomeChoice:
         homes: Mapping[str, str],
         transfer_overhead_bytes: int = 0,
     ) -> None:
-        self._lives = lives
+        self._given = lives
+        self._lives = dict(lives)
         self._ops = ops
         self._overhead_bytes = transfer_overhead_bytes
         self._fixed = frozenset(homes)
         self._slots: dict[str, set[int]] = {}
+        self._streams: dict[int, OpStream] = {}
         self._live: NDArray[np.int64] = np.zeros(ops + 1, dtype=np.int64)
         for life in lives.values():
             self._live[life.first_op : life.last_op + 1] += align(life.size_bytes)
@@ -131,6 +135,48 @@ class HomeChoice:
     def live_bytes(self) -> NDArray[np.int64]:
         """Bytes live in L2 during each op; the last entry is "after the iteration"."""
         return self._live
+
+    @property
+    def streams(self) -> dict[int, OpStream]:
+        """What is streamed, by op."""
+        return dict(sorted(self._streams.items()))
+
+    def pinned(self, name: str) -> bool:
+        """Whether a tensor has to be in L2 all its life."""
+        return name in self._fixed and name not in self._slots
+
+    def stream(self, op: int, stream: OpStream) -> None:
+        """Let `op` stream what it is to stream, and nothing else, instead of finding it in L2."""
+        before = self._streams.get(op)
+        for name in before.storages if before is not None else ():
+            if name not in stream.storages:
+                self._make_whole(name, op)
+        for name in stream.storages:
+            if name not in self._slots:
+                self._move(name)
+            life = self._lives[name]
+            self._lives[name] = replace(
+                life,
+                reads=tuple(use for use in life.reads if use != op),
+                writes=tuple(use for use in life.writes if use != op),
+                streamed=tuple(sorted({*life.streamed, op})),
+            )
+            self._drop(name, op)
+        self._live[op] += stream.window_bytes - (before.window_bytes if before is not None else 0)
+        self._streams[op] = stream
+
+    def _make_whole(self, name: str, op: int) -> None:
+        """A tensor that `op` streams is copied to L2 for it again."""
+        given, life = self._given[name], self._lives[name]
+        streamed = tuple(use for use in life.streamed if use != op)
+        self._lives[name] = replace(
+            life,
+            reads=tuple(use for use in given.reads if use not in streamed),
+            writes=tuple(use for use in given.writes if use not in streamed),
+            streamed=streamed,
+        )
+        self._slots[name] = {*self._slots[name], op}
+        self._live[op] += align(life.size_bytes)
 
     def stays(self) -> list[Stay]:
         """The stays in L2 of all tensors whose home is L3."""
@@ -188,6 +234,8 @@ class HomeChoice:
         """Take back to L2, in the order they were moved, what later and larger moves made room for again."""
         for name in [name for name in self._slots if name not in self._fixed]:
             life = self._lives[name]
+            if life.streamed:
+                continue
             size_bytes, slots = align(life.size_bytes), sorted(self._slots[name])
             self._live[slots] -= size_bytes
             self._live[life.first_op : life.last_op + 1] += size_bytes

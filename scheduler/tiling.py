@@ -14,8 +14,10 @@ from scheduler.allocation import align
 from scheduler.l1_report import does_not_fit
 from scheduler.partial_sums import SUM, accumulated, written
 from scheduler.resident import NOT_RESIDENT, InPlace
+from scheduler.streams import NOT_STREAMED, OpStream
+from scheduler.transfers import lines_of
 from trainlib.graph import Op, Tensor
-from trainlib.steps import Extent, KernelChoice, Operand, StepLowering, TileTask, reductions_of
+from trainlib.steps import Extent, KernelChoice, Operand, Region, StepLowering, TileTask, reductions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class Tiler:
         choice: KernelChoice,
         depths: BufferDepths | int,
         resident: Mapping[str, InPlace] = NOT_RESIDENT,
+        stream: OpStream = NOT_STREAMED,
     ) -> None:
         self.op = op
         self.tensors = tensors
@@ -107,6 +110,8 @@ class Tiler:
         self.choice = choice
         self.resident = resident
         """Tensors the op finds in L1: their boxes need no buffer."""
+        self.stream = stream
+        """Tensors whose boxes come from L3, through slots in L2."""
         self.depths = depths if isinstance(depths, BufferDepths) else BufferDepths(depths)
         self.extents = dict(lowering.extents(op, tensors))
         self.reductions = reductions_of(lowering, op, tensors)
@@ -119,12 +124,14 @@ class Tiler:
 
     def without_residents(self) -> Tiler:
         """The same with every tensor moved by DMA."""
-        return Tiler(self.op, self.tensors, self.lowering, self.choice, self.depths)
+        return Tiler(
+            self.op, self.tensors, self.lowering, self.choice, self.depths, NOT_RESIDENT, self.stream
+        )
 
     def with_depth(self, depth: int) -> Tiler:
         """The same with another number of buffers for operands of which nothing else is said."""
         depths = BufferDepths(depth, self.depths.named)
-        return Tiler(self.op, self.tensors, self.lowering, self.choice, depths, self.resident)
+        return Tiler(self.op, self.tensors, self.lowering, self.choice, depths, self.resident, self.stream)
 
     def task(self, ranges: Mapping[str, Extent]) -> TileTask:
         """What the tile that covers `ranges` does, before sums are put together."""
@@ -185,6 +192,11 @@ class Tiler:
     def operand_bytes(self, operand: Operand) -> int:
         """Bytes of one box of a tensor."""
         return prod(operand.shape) * np.dtype(self.tensors[operand.tensor].dtype).itemsize
+
+    def lines(self, operand: Operand, box: Region) -> list[tuple[int, int]]:
+        """(first byte in the tensor, bytes) of the runs that one of an operand's boxes is made of."""
+        tensor = self.tensors[operand.tensor]
+        return lines_of(tensor.shape, np.dtype(tensor.dtype).itemsize, box)
 
     def fixed(
         self, wanted: Mapping[str, int], available_bytes: int, order: Sequence[str] | None = None

@@ -14,13 +14,15 @@ from trainlib.steps import Region
 class Box:
     """What one transfer moves: a box of a tensor, and the address of its buffer in L1 (C-contiguous).
 
-    A `flat` box is of the tensor as one line of all its elements.
+    A `flat` box is of the tensor as one line of all its elements. With `l2_address` it lies there, not in the
+    tensor.
     """
 
     tensor: str
     region: Region
     l1_address: int
     flat: bool = False
+    l2_address: int | None = None
 
 
 def commands_for(
@@ -68,6 +70,25 @@ def commands_for(
         commands.extend(_split(command, max_command_bytes))
         l1_address += command.size_bytes
     return tuple(commands)
+
+
+def lines_of(shape: tuple[int, ...], itemsize_bytes: int, region: Region) -> list[tuple[int, int]]:
+    """The runs of bytes a box of a C-contiguous tensor is made of, in order: (first byte, bytes) of each."""
+    commands = commands_for(
+        shape,
+        itemsize_bytes,
+        region,
+        external_level="l3",
+        external_address=0,
+        l1_address=0,
+        to_l1=True,
+        max_command_bytes=prod(shape) * itemsize_bytes,
+    )
+    return [
+        (command.external_address + line * command.stride_bytes, command.line_bytes)
+        for command in commands
+        for line in range(command.lines)
+    ]
 
 
 def _split(command: Command, max_command_bytes: int) -> tuple[Command, ...]:

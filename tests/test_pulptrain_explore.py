@@ -72,6 +72,38 @@ def test_points_are_what_run_says(folder: Path, capsys: pytest.CaptureFixture[st
     assert Path("out/front.png").stat().st_size > 1000
 
 
+def test_what_holds_for_one_op_is_varied_like_the_rest(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("spec.yaml").write_text(
+        "name: per op\nmodel: small.yaml\nsweep:\n  kernel.conv.FW: [mm, mm_unroll_2x4]\n"
+        "  tile.conv.FW: ['co:2', 'co:4']\npoints:\n  - {im2col.WG: dma, loop_order.conv.FW: 'ho,co'}\n"
+    )
+    rows = explored(capsys, "--no-cache")["points"]
+    for row in rows:
+        arguments = []
+        for key, value in row["values"].items():
+            option, _, name = key.partition(".")
+            arguments += [f"--{option.replace('_', '-')}", f"{name}={value}"]
+        assert run(["run", "small.yaml", *arguments, "--no-functional", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["cycles"] == row["cycles"]
+    assert len({row["cycles"] for row in rows[:4]}) == 4
+
+
+def test_an_update_of_several_mini_batches_counts_as_a_whole(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("spec.yaml").write_text("name: micro\nmodel: small.yaml\nsweep: {accumulate: [1, 3]}\n")
+    one, three = explored(capsys, "--no-cache")["points"]
+    assert run(["run", "small.yaml", "--accumulate", "3", "--no-functional", "--json"]) == 0
+    ran = json.loads(capsys.readouterr().out)
+    assert three["cycles"] == ran["cycles"]
+    programs = [ran["update"]["mini_batch"], ran["update"]["update"]]
+    for level in ("l1", "l2"):
+        assert three[f"{level}_bytes"] == max(program["peak_bytes"][level] for program in programs)
+    assert three["macs"] == 3 * one["macs"]
+
+
 def test_an_exploration_goes_on_where_it_ended(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = explored(capsys, "--cache", "c.sqlite")
     assert first["simulator"]["cached"] == 0
@@ -100,6 +132,8 @@ def test_an_exploration_goes_on_where_it_ended(folder: Path, capsys: pytest.Capt
         ("instruction_pj", "instruction_nj", 12, "unknown key"),
         ("energy: {source", "energi: {source", 12, "unknown key"),
         ("settings: {fpus", "settings: {fpu", 4, "unknown key"),
+        ("dma.burst_bytes: 64", "kernel.cnv.FW: mm", 9, "no op or step 'cnv.FW'"),
+        ("dma.burst_bytes: 64", "tile.conv.FW: big", 9, "cannot read 'big'"),
     ],
 )
 def test_mistakes_are_told_at_their_line(

@@ -114,8 +114,8 @@ def test_double_buffering_pays_where_transfers_are_as_long_as_the_kernel() -> No
 def test_a_run_says_when_more_buffers_mean_smaller_tiles() -> None:
     assert outcome("tutorial-cnn", buffering="single").summary["notes"] == []
     notes = outcome("tutorial-cnn").summary["notes"]
-    # 8 rows of 576 weights twice fit, 16 rows once
-    assert any(note.startswith("fc.FW: tiles shrank") and "4 tiles, where 2" in note for note in notes)
+    # 8 rows of 576 weight gradients fit twice, 16 rows once
+    assert any(note.startswith("fc.WG: tiles shrank") and "4 tiles, where 2" in note for note in notes)
 
 
 def test_eight_cores_beat_one_by_six_with_private_fpus_and_mm_m() -> None:

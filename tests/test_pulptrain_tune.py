@@ -113,6 +113,121 @@ def test_a_resident_tensor_the_model_has_not_is_refused(
     assert "s.yaml:" in error
 
 
+def test_the_im2col_that_tune_chose_is_the_one_that_runs(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The layer says cores; its steps go other ways, by the file or by the command line."""
+    tuned = answer(tune(model, "--no-cache", "--resident", "off", "--schedule", "s.yaml"), capsys)
+    ways = {choice["op"]: choice["im2col"] for choice in tuned["choices"]}
+    assert ways == {
+        "conv.FW": "dma",
+        "relu.FW": "",
+        "loss.LOSS": "",
+        "relu.IG": "",
+        "conv.WG": "dma",
+        "conv.UPD": "",
+    }
+    ran = answer(["run", model, *SIMPLE, "--schedule", "s.yaml"], capsys)
+    assert ran["cycles"] == tuned["cycles"]
+    assert ran["functional"]["passed"]
+    kept = answer(tune(model, "--no-cache", "--resident", "off", "--im2col", "keep"), capsys)
+    assert {choice["im2col"] for choice in kept["choices"]} == {""}
+    assert kept["candidates"] < tuned["candidates"]
+    assert kept["cycles"] > tuned["cycles"]
+    # What the command line says of an op goes first: the file's tile and kernel are of a way it does not go.
+    other = answer(["run", model, *SIMPLE, "--schedule", "s.yaml", "--im2col", "FW=none"], capsys)
+    assert [op["kernel"] for op in other["ops"] if op["name"] == "conv.FW"] == [""]
+    assert [op["tile"] for op in other["ops"][1:]] == [op["tile"] for op in ran["ops"][1:]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--im2col", "conv.FW=gpu"], "one of cores, dma, none"),
+        (["--im2col", "relu.FW=dma"], "relu.FW: unrolls no image"),
+        (["--im2col", "conv.XX=dma"], "no op or step 'conv.XX'"),
+        (["--im2col", "dma"], "write it as conv1.WG=dma"),
+    ],
+)
+def test_an_im2col_that_cannot_be_is_refused(
+    model: str, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["run", model, *SIMPLE, *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_what_is_said_of_an_op_holds_in_the_program_that_has_it(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = [
+        "--separate-update",
+        "--kernel",
+        "conv.WG=mm_M",
+        "--im2col",
+        "FW=none",
+        "--tile",
+        "conv.UPD=d0:2",
+    ]
+    ran = answer(["run", model, *SIMPLE, *chosen], capsys)
+    ops = {op["name"]: op for op in ran["ops"]}
+    assert ops["conv.WG"]["kernel"] == "mm_M"
+    assert ops["conv.FW"]["kernel"] == ""
+    assert ops["conv.UPD"]["tile"]["d0"] == 2
+    assert run(["run", model, *SIMPLE, "--separate-update", "--kernel", "conv.XX=mm_M"]) == 2
+    assert "no op or step 'conv.XX'" in capsys.readouterr().err
+
+
+def test_layouts_are_searched_recorded_and_run(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    cache = ["--cache", "c", "--resident", "off"]
+    kept = answer(tune(model, *cache), capsys)
+    last = answer(tune(model, *cache, "--layout", "HWC", "--schedule", "hwc.yaml"), capsys)
+    assert (kept["layout"], last["layout"]) == ({}, {"conv": "HWC"})
+    assert "layout: {conv: HWC}" in Path("hwc.yaml").read_text()
+    ran = answer(["run", model, *SIMPLE, "--schedule", "hwc.yaml"], capsys)
+    assert ran["cycles"] == last["cycles"]
+    assert ran["functional"]["passed"]
+    assert "conv.layout.FW" in [op["name"] for op in ran["ops"]]
+    found = answer(tune(model, *cache, "--layout", "search", "--schedule", "s.yaml"), capsys)
+    assert found["cycles"] == min(kept["cycles"], last["cycles"])
+    again = answer(tune(model, *cache, "--layout", "search", "--workers", "2"), capsys)
+    assert again["choices"] == found["choices"]
+    assert Path("schedule.yaml").read_bytes() == Path("s.yaml").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("edited", "message"),
+    [
+        ("layout: {conv: HCW}", "no layout called 'HCW'"),
+        ("layout: {relu: HWC}", "'relu' is no layer with a choice of layout"),
+        ("layout: {conv: CHW}", "small has no op 'conv.layout.FW'"),
+    ],
+)
+def test_a_layout_edited_to_what_cannot_be_is_told_at_its_line(
+    model: str, edited: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(tune(model, "--cache", "c", "--layout", "HWC"), capsys)
+    text = Path("schedule.yaml").read_text()
+    Path("schedule.yaml").write_text(text.replace("layout: {conv: HWC}", edited))
+    assert run(["run", model, *SIMPLE, "--schedule", "schedule.yaml"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert re.search(r"schedule.yaml:\d+", error)
+
+
+def test_residents_of_the_command_line_go_before_those_of_the_file(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tuned = answer(tune(model, "--cache", "c", "--schedule", "s.yaml"), capsys)
+    stay = tuned["resident"][0]
+    assert stay["resident"]
+    with_file = ["run", model, *SIMPLE, "--schedule", "s.yaml"]
+    off = answer([*with_file, "--resident", "off"], capsys)
+    assert off["resident"] == []
+    assert off["cycles"] == stay["before_cycles"] > tuned["cycles"]
+    one = answer([*with_file, "--resident", "conv.out"], capsys)
+    assert [text.partition("@")[0] for text in one["resident"]] == ["conv.out"]
+
+
 def test_equal_runs_write_equal_files(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     cache = ["--cache", "c.sqlite"]
     one = answer(tune(model, *cache, "--schedule", "1.yaml"), capsys)
@@ -202,6 +317,8 @@ def test_ctrl_c_leaves_a_schedule_that_runs(
         (["--cache", "c", "--no-cache"], "exclude"),
         (["--start", "none.yaml"], "no such file"),
         (["--cuts", "-1"], "--cuts"),
+        (["--im2col", "gpu"], "unknown im2col 'gpu'"),
+        (["--layout", "HCW"], "unknown layout 'HCW'"),
         (["--strategy", "paper", "--largest-tiles", "0"], "--largest-tiles"),
     ],
 )

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from arch.team_pricer import TeamPricer
 from pulptrain.cli import dispatch
 from pulptrain.session import RunOutcome, run_model
 from pulptrain.settings import Settings
-from scheduler import choice
+from scheduler import choice, residency
 from scheduler.kept_results import cost_from, cost_text
 from scheduler.tuner.cache import ResultCache
 from traces.events import STALLS
@@ -50,8 +51,14 @@ def refuse(*_: object) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [Settings(), Settings(buffering="single"), Settings(accumulate=2), Settings(l2="50KiB")],
-    ids=["double", "single", "two programs", "staged"],
+    [
+        Settings(),
+        Settings(buffering="single"),
+        Settings(accumulate=2),
+        Settings(l2="50KiB"),
+        Settings(l2="12KiB"),
+    ],
+    ids=["double", "single", "two programs", "staged", "streamed"],
 )
 def test_a_second_run_asks_nothing_and_says_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Settings
@@ -65,6 +72,19 @@ def test_a_second_run_asks_nothing_and_says_the_same(
     with_numbers = run_model(MODEL, settings, cache=cache).summary
     assert with_numbers["functional"]["passed"]
     assert with_numbers["cycles"] == json.loads(without)[0]["cycles"]
+
+
+def test_a_second_run_asks_no_more_what_stays_in_l1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = ResultCache(tmp_path / "kept.sqlite")
+    settings = Settings(resident="auto")
+    first = run_model(MODEL, settings, functional=False, cache=cache)
+    assert first.summary["resident"]
+    monkeypatch.setattr(residency, "choose_resident", lambda *_, **__: refuse())
+    monkeypatch.setattr(TeamPricer, "price", refuse)
+    monkeypatch.setattr(choice, "enumerate_tilings", refuse)
+    assert results(run_model(MODEL, settings, functional=False, cache=cache)) == results(first)
+    with pytest.raises(AssertionError, match="the answer is kept"):
+        run_model(MODEL, replace(settings, l1="32KiB"), functional=False, cache=cache)
 
 
 @pytest.mark.parametrize(

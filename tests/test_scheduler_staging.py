@@ -185,7 +185,7 @@ def spans(schedule: Schedule) -> Iterator[tuple[int, object]]:
         op += isinstance(action, Release)
 
 
-@pytest.mark.parametrize("l2", ["1536KiB", "56KiB", "46KiB"])
+@pytest.mark.parametrize("l2", ["1536KiB", "56KiB", "46KiB", "20KiB", "4KiB"])
 def test_the_peaks_of_the_plan_are_those_of_the_bytes_the_program_touches(l2: str) -> None:
     """A recount that knows nothing of the plan: the highest byte of L2 and L3 in any action."""
     schedule = prepare("digits-cnn", Settings(l2=l2)).schedule
@@ -207,8 +207,9 @@ def test_the_peaks_of_the_plan_are_those_of_the_bytes_the_program_touches(l2: st
     assert max(slots) == schedule.peak_bytes["l1"]
 
 
-def test_the_peak_is_counted_again_from_the_allocations() -> None:
-    plan = prepare("digits-cnn", Settings(l2="50KiB")).schedule.plan
+@pytest.mark.parametrize("l2", ["50KiB", "20KiB"])
+def test_the_peak_is_counted_again_from_the_allocations(l2: str) -> None:
+    plan = prepare("digits-cnn", Settings(l2=l2)).schedule.plan
     for level, peak in plan.peak_bytes.items():
         bytes_used = np.zeros((len(plan.ops) + 1, peak), dtype=np.uint8)
         for item in plan.allocations:

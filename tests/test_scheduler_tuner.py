@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tuner_case import RULES, question, simple_soc, small_case, small_graph
+from tuner_case import RULES, SMALL_MODEL, question, simple_soc, small_case, small_graph
 
 from arch.program import Compute
 from arch.soc import Soc
@@ -15,7 +15,8 @@ from arch.soc_config import load_soc
 from arch.team_pricer import TeamPricer
 from arch.timing import SocTiming
 from configs.errors import InputError
-from configs.model_file import load_model
+from configs.model_file import load_model, read_model
+from configs.yaml_file import parse_yaml
 from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule
@@ -31,6 +32,7 @@ from scheduler.tuner.tune import Tuning, tune
 from scheduler.tuner.workers import open_workers
 from traces.metrics import measure
 from traces.recorder import Recorder
+from trainlib.im2col import own_way, with_ways
 from trainlib.training import build_training_graph
 
 
@@ -105,10 +107,12 @@ def test_a_candidate_takes_the_cycles_its_op_takes_in_the_whole_iteration() -> N
         assert machine.evaluate(asked, Candidate(cut, item.kernel)).cycles == measured[item.op.name]
 
 
-@pytest.mark.parametrize("op", ["conv.FW", "conv.WG", "conv.UPD"])
+@pytest.mark.parametrize("op", ["conv.FW", "conv.FW dma", "conv.WG", "conv.WG none", "conv.UPD"])
 def test_a_kernel_put_into_the_program_of_a_cut_takes_what_its_own_schedule_takes(op: str) -> None:
     timing = load_soc("pulp-open")
-    asked = replace(question(op), timing=timing)
+    name, _, way = op.partition(" ")
+    asked = replace(question(name), timing=timing)
+    asked = asked.variants()[way] if way else asked
     pricer, machine = TeamPricer(timing), Machine(timing)
     soc = Soc(timing, pricer)
     for candidate in list(candidates_of(list_cuts(asked), asked.kernels()))[::13]:
@@ -128,8 +132,8 @@ def test_a_kernel_put_into_the_program_of_a_cut_takes_what_its_own_schedule_take
 def test_no_bound_exceeds_what_the_simulation_takes(soc: str) -> None:
     timing = simple_soc() if soc == "simple" else load_soc("pulp-open")
     machine, floor = Machine(timing), LowerBound(timing)
-    for op in small_graph().ops:
-        asked = replace(question(op.name), timing=timing)
+    questions = [replace(question(op.name), timing=timing) for op in small_graph().ops]
+    for asked in [variant for each in questions for variant in each.variants().values()]:
         candidates = list(candidates_of(list_cuts(asked), asked.kernels()))[::19]
         bounds = machine.bounds(asked, candidates)
         for candidate, bound in zip(candidates, bounds, strict=True):
@@ -156,6 +160,54 @@ def test_pruned_finds_what_exhaustive_finds() -> None:
     assert pruned.untuned_cycles is not None
     assert pruned.schedule.cycles is not None
     assert pruned.schedule.cycles < pruned.untuned_cycles
+    ways = {choice.op: choice.best.candidate.im2col for choice in oracle.schedule.choices}
+    assert (ways["conv.FW"], ways["relu.FW"]) == ("dma", "")
+
+
+def test_ways_of_im2col_are_spaces_of_their_own() -> None:
+    """A variant is the question of a layer that says so itself, in the search and in the cache."""
+    graph, others = (
+        small_graph(),
+        build_training_graph(
+            read_model(parse_yaml(SMALL_MODEL.replace("kernel: 3", "kernel: 3, im2col: dma"), "other.yaml"))
+        ),
+    )
+    for op, other in zip(graph.ops, others.ops, strict=True):
+        asked = Question(task_of(graph, op), simple_soc(), "clang-xpulp", RULES)
+        says_so = Question(task_of(others, other), simple_soc(), "clang-xpulp", RULES)
+        variants = asked.variants()
+        if op.primitive != "conv2d":
+            assert variants == {"": asked}
+            continue
+        assert list(variants) == ["cores", "dma", "none"]
+        assert variants["cores"].content == asked.content
+        assert variants["dma"].content == says_so.content
+        assert len({variant.content for variant in variants.values()}) == 3
+        assert variants["none"].kernels() == ("",)
+    keep = replace(question("conv.FW"), rules=replace(RULES, im2col=()))
+    assert keep.variants() == {"": keep}
+
+
+def test_dma_knows_one_group_only() -> None:
+    model = SMALL_MODEL.replace("kernel: 3", "kernel: 3, groups: 2")
+    graph = build_training_graph(read_model(parse_yaml(model, "groups.yaml")))
+    asked = Question(task_of(graph, graph.ops[0]), simple_soc(), "clang-xpulp", RULES)
+    assert list(asked.variants()) == ["cores", "none"]
+    with pytest.raises(InputError, match="several groups"):
+        with_ways(graph, {"conv.FW": "dma"})
+
+
+def test_a_step_means_all_ops_that_have_a_choice() -> None:
+    graph = with_ways(build_training_graph(load_model("digits-cnn")), {"FW": "none", "conv2.FW": "dma"})
+    assert {op.name: own_way(op) for op in graph.ops if own_way(op)} == {
+        "conv1.FW": "none",
+        "conv2.FW": "dma",
+        "conv2.WG": "cores",
+        "conv2.IG": "cores",
+        "conv1.WG": "cores",
+    }
+    with pytest.raises(InputError, match=r"no op or step 'conv3\.FW'"):
+        with_ways(graph, {"conv3.FW": "dma"})
 
 
 @pytest.mark.slow
@@ -183,7 +235,9 @@ def test_paper_looks_at_the_largest_tiles_and_all_kernels() -> None:
         assert choice.best.cycles >= oracle[choice.op]
     asked = question("conv.FW")
     choice = tuning.schedule.choices[0]
-    assert choice.evaluated == len(asked.kernels())
+    # One tile by cores and one by DMA, each with all kernels, and one of direct loops without a matmul.
+    assert choice.evaluated == 2 * len(asked.kernels()) + 1
+    asked = asked.variants()[choice.best.candidate.im2col]
     largest = max(cut.l1_bytes for cut in list_cuts(asked) if cut.depth == 1)
     assert choice.best.candidate.cut.l1_bytes == largest
 

@@ -73,34 +73,50 @@ def test_an_error_of_a_job_ends_the_searches() -> None:
 
 
 ORPHAN = """
-import os, time
+import multiprocessing, os, threading, time
 from scheduler.tuner.workers import open_workers
 
 if __name__ == "__main__":
+    if THREADS:
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
     with open_workers(2) as workers:
-        print(workers.executor.submit(os.getpid).result(), flush=True)
+        for _ in range(8):
+            workers.executor.submit(time.sleep, 0.1)
+        workers.executor.submit(os.getpid).result()
+        children = [child.pid for child in multiprocessing.active_children()]
+        print(type(workers.executor).__name__, *children, flush=True)
         time.sleep(60)
 """
 
 
-def test_processes_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+def lives(process: int) -> bool:
+    try:
+        # Of one that is dead only its entry waits to be collected.
+        return " Z " not in Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("threads", [False, True], ids=["forked", "spawned"])
+def test_processes_end_when_their_parent_is_killed(tmp_path: Path, threads: bool) -> None:
     script = tmp_path / "orphan.py"
-    script.write_text(ORPHAN)
+    script.write_text(ORPHAN.replace("THREADS", str(threads)))
     parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
-    worker = int(parent.stdout.readline())
+    pool, *words = parent.stdout.readline().split()
+    # A thread may hold a lock that its copy would wait for, as nobody there would let it go: no copy then.
+    assert pool == ("LazyProcesses" if threads else "ProcessPoolExecutor")
+    workers = [int(word) for word in words]
+    assert len(workers) == 2
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
     for _ in range(200):
-        try:
-            os.kill(worker, 0)
-        except ProcessLookupError:
+        if not any(map(lives, workers)):
             return
-        if Path(f"/proc/{worker}/stat").exists() and " Z " in Path(f"/proc/{worker}/stat").read_text():
-            return  # dead, only its entry waits to be collected
         time.sleep(0.05)
-    pytest.fail("the worker lives on")
+    pytest.fail("a worker lives on")
 
 
 @pytest.mark.parametrize("address", ["dask://nowhere", "ray://localhost:1", "dask://localhost:port"])

@@ -97,7 +97,7 @@ def test_frozen_weights_biases_and_depthwise_weights_have_their_bytes() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(DoesNotFitError):
-        run_primitive("relu", "fw", [InputCase((64, 64, 64))], {}, settings=Settings(l2="64KiB"))
+        run_primitive("relu", "fw", [InputCase((64, 64, 64))], {}, settings=Settings(l2="64KiB", l3="0"))
 
 
 def test_every_layer_of_the_resnet_goes_backward_once() -> None:

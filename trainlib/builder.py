@@ -95,7 +95,7 @@ class GraphBuilder:
             raise ShapeError(f"{spec.type} takes {wanted} inputs, not {len(inputs)}", where=place)
         dtype = dtype_named(spec.dtype or self.dtype, place)
         if not primitive.internal:
-            layout = self._wanted_layout(spec, primitive, place)
+            layout = self._wanted_layout(spec, primitive, place) or self._common_layout(inputs)
             inputs = [self._in_layout(spec, self._in_dtype(spec, name, dtype), layout) for name in inputs]
         plan = primitive.plan(options, [self.tensors[name] for name in inputs], place)
         roles = {f"x{number or ''}": name for number, name in enumerate(inputs)}
@@ -124,6 +124,11 @@ class GraphBuilder:
                 f"{spec.type} has no layout {asked}", where=place, cure=" or ".join(primitive.layouts)
             )
         return primitive.layouts[0]
+
+    def _common_layout(self, inputs: Sequence[str]) -> str | None:
+        """That of the first image, for a layer that takes images as they come, but all of them alike."""
+        images = [self.tensors[name].layout for name in inputs if len(self.tensors[name].shape) == 4]
+        return images[0] if images else None
 
     def _in_dtype(self, spec: LayerSpec, name: str, dtype: str) -> str:
         if not is_float(self.tensors[name].dtype) or self.tensors[name].dtype == dtype:

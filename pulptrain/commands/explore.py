@@ -38,8 +38,9 @@ def command(
     folder = prepare_folder(out) if out is not None else None
     show = not (quiet or as_json)
     with (
-        search_options.open_cache(cache, no_cache) as kept,
+        # The first of all: workers are copies of this process as it is here.
         open_workers(workers if workers is not None else os.cpu_count() or 1, executor) as pool,
+        search_options.open_cache(cache, no_cache) as kept,
         meter("exploring", "points", show=show) as progress,
     ):
         result = explore(read, pool, kept, progress)

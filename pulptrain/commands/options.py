@@ -32,7 +32,11 @@ Placement = Annotated[
 ]
 Homes = Annotated[
     list[str] | None,
-    typer.Option("--home", metavar="TENSOR=l2|l3", help="Memory a tensor lives in, e.g. fc.weight=l3."),
+    typer.Option(
+        "--home",
+        metavar="TENSOR=l2|l3|streamed",
+        help="Memory a tensor lives in, e.g. fc.weight=l3; streamed: in L3, moved tile by tile.",
+    ),
 ]
 Fpus = Annotated[
     str | None,
@@ -91,6 +95,14 @@ Overrides = Annotated[
 Kernels = Annotated[
     list[str] | None,
     typer.Option("--kernel", metavar="OP|STEP=NAME", help="Matmul kernel of an op or of a step, e.g. IG=mm."),
+]
+Im2col = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--im2col",
+        metavar="OP|STEP=cores|dma|none",
+        help="How a convolution's op or step unrolls its images, e.g. WG=dma; what the layer says otherwise.",
+    ),
 ]
 Tiles = Annotated[
     list[str] | None,

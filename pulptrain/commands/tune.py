@@ -16,7 +16,7 @@ from pulptrain.commands import options, search_options
 from pulptrain.commands.printing import print_paths, table_console
 from pulptrain.settings import Settings
 from pulptrain.tuning import tune_model
-from scheduler.tuner.candidates import CUTS_PER_DEPTH, SpaceRules
+from scheduler.tuner.candidates import CUTS_PER_DEPTH, SpaceRules, parse_ways
 from scheduler.tuner.progress import meter
 from scheduler.tuner.schedule_file import write_schedule
 from scheduler.tuner.strategies import STRATEGIES, StrategyOptions
@@ -42,6 +42,22 @@ def command(
     budget: Annotated[
         int, typer.Option("--budget", metavar="N", help="Evaluations per op of the strategy optuna.")
     ] = 200,
+    im2col: Annotated[
+        str,
+        typer.Option(
+            "--im2col",
+            metavar="search|keep|WAY,...",
+            help="How a step may unroll its images: any way, as its layer says, or some of cores, dma, none.",
+        ),
+    ] = "search",
+    layout: Annotated[
+        str,
+        typer.Option(
+            "--layout",
+            metavar="keep|search|CHW|HWC",
+            help="Layout of images: as the model says, the fastest for every layer, or one for all.",
+        ),
+    ] = "keep",
     start: Annotated[
         str | None,
         typer.Option("--start", metavar="FILE", help="Schedule file whose choices are tried first."),
@@ -67,7 +83,7 @@ def command(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Find the fastest tile, loop order, buffering and kernel of every layer and step of MODEL."""
+    """Find the fastest tile, loop order, buffering, kernel and im2col of every layer and step of MODEL."""
     settings = Settings(
         soc=soc,
         timing=timing,
@@ -82,8 +98,9 @@ def command(
     )
     show = not (quiet or as_json)
     with (
-        search_options.open_cache(cache, no_cache) as kept,
+        # The first of all: workers are copies of this process as it is here.
         open_workers(workers if workers is not None else os.cpu_count() or 1, executor) as pool,
+        search_options.open_cache(cache, no_cache) as kept,
         meter(f"tuning {model}", "candidates", show=show) as progress,
     ):
         outcome = tune_model(
@@ -91,10 +108,11 @@ def command(
             pool,
             settings,
             strategy=StrategyOptions(strategy, largest_tiles, budget, seed),
-            rules=SpaceRules(cuts=cuts),
+            rules=SpaceRules(cuts=cuts, im2col=parse_ways(im2col)),
             start=start,
             cache=kept,
             meter=progress,
+            layout=layout,
         )
     write_schedule(outcome.schedule, Path(schedule))
     summary = {**outcome.summary, "schedule": schedule}
@@ -109,16 +127,17 @@ def command(
 
 def _print(summary: dict[str, Any], console: Console) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("op", "kernel", "tile", "loops", "buffers", "cycles", "runner-up", "of"):
-        table.add_column(name, justify="left" if name in ("op", "kernel", "tile", "loops") else "right")
+    for name in ("op", "kernel", "im2col", "tile in its loops", "buffers", "cycles", "runner-up", "of"):
+        left = name in ("op", "kernel", "im2col", "tile in its loops")
+        table.add_column(name, justify="left" if left else "right")
     for choice in summary["choices"]:
-        second = choice["runner_up"]
+        second, sizes = choice["runner_up"], choice["tile"]
         slower = f"+{100 * (second['cycles'] / choice['cycles'] - 1):.1f} %" if second else ""
         table.add_row(
             choice["op"],
             choice["kernel"],
-            " ".join(f"{name} {size}" for name, size in choice["tile"].items()),
-            " ".join(choice["loop_order"]),
+            choice["im2col"],
+            " ".join(f"{name} {sizes[name]}" for name in choice["loop_order"] if name in sizes),
             str(choice["buffering"]),
             f"{choice['cycles']:,}",
             slower,
@@ -129,6 +148,9 @@ def _print(summary: dict[str, Any], console: Console) -> None:
         before = summary["untuned_cycles"]
         gain = f", untuned {before:,} ({before / summary['cycles']:.2f} times as many)" if before else ""
         console.print(f"{summary['model']}: {summary['cycles']:,} cycles{gain}", highlight=False)
+    if summary["layout"]:
+        names = ", ".join(f"{name} {layout}" for name, layout in summary["layout"].items())
+        console.print(f"layout: {names}", highlight=False)
     for stay in summary["resident"]:
         before, after = stay["before_cycles"], stay["after_cycles"]
         saved = f": {before:,} cycles become {after:,} (-{100 * (1 - after / before):.1f} %)"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 
 from arch.team_pricer import TeamPricer
@@ -89,6 +90,26 @@ def simulate_point(point: Point) -> Outcome:
         l2_bytes=peak["l2"],
         l3_bytes=peak["l3"],
     )
+
+
+def whole_update(outcomes: Sequence[tuple[Outcome, int]]) -> Outcome:
+    """What one update came to whose programs came to `outcomes`, each run so many times, in one memory."""
+    refused = [outcome for outcome, _ in outcomes if outcome.why]
+    if refused or len(outcomes) == 1:
+        return refused[0] if refused else outcomes[0][0]
+    figures = {
+        field.name: (max if field.name in _LEVELS else sum)(
+            getattr(outcome, field.name) * (1 if field.name in _LEVELS else times)
+            for outcome, times in outcomes
+        )
+        for field in fields(Outcome)
+        if field.name not in ("why", "short_bytes")
+    }
+    return Outcome(**figures)
+
+
+_LEVELS = ("l1_bytes", "l2_bytes", "l3_bytes")
+"""Of these figures the largest counts, not the sum."""
 
 
 def refusal(error: PulptrainError) -> Outcome:

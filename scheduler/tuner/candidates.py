@@ -1,20 +1,23 @@
-"""What may be chosen for one op: tile sizes, loop order, buffer depth, kernel; all combinations that fit."""
+"""What may be chosen for one op: im2col, tile sizes, loop order, buffer depth, kernel; all that fits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arch.timing import SocTiming
+from configs.errors import InputError
+from configs.suggest import suggestion
 from scheduler.candidates import Candidates, enumerate_tilings
-from scheduler.choice import overhead_cycles
 from scheduler.dma_cost import DmaCost
+from scheduler.short_list import overhead_cycles
 from scheduler.tiling import Tiler
 from scheduler.tuner.fingerprint import fingerprint, model_version
 from scheduler.tuner.task import Task
+from trainlib.im2col import WAYS, own_way, ways_of
 from trainlib.kernels.catalogue import kernel_names
 from trainlib.numerics import FORMATS
 from trainlib.registry import lowering_of
@@ -30,12 +33,27 @@ class SpaceRules:
 
     A tile size is a divisor of its extent, or the largest that fits beside divisors in the other dimensions;
     of the loop orders that load and store the same one is taken. Of these, the `cuts` with the least overhead
-    (`scheduler.choice.overhead_cycles`: transfers and forks) are candidates, for each of `depths`, the
-    numbers of buffers per operand; all of them with `cuts` 0.
+    (`scheduler.short_list.overhead_cycles`: transfers and forks) are candidates, for each of `depths`, the
+    numbers of buffers per operand; all of them with `cuts` 0. Each of the ways of `im2col` is a space of its
+    own for an op that unrolls images; with none the op goes as its layer says.
     """
 
     depths: tuple[int, ...] = (1, 2)
     cuts: int = CUTS_PER_DEPTH
+    im2col: tuple[str, ...] = WAYS
+
+
+def parse_ways(text: str) -> tuple[str, ...]:
+    """`SpaceRules.im2col` from ``search`` (all), ``keep`` (none) or ``cores,dma``. Raises `InputError`."""
+    if text in ("search", "keep"):
+        return WAYS if text == "search" else ()
+    ways = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for way in ways:
+        if way not in WAYS:
+            raise InputError(
+                f"unknown im2col {way!r}", where="--im2col", cure=suggestion(way, ("search", "keep", *WAYS))
+            )
+    return ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +73,17 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A cut, and the matmul kernel it is computed with (empty for an op without a matmul)."""
+    """A cut, and the matmul kernel it is computed with (empty for an op without a matmul).
+
+    `im2col` is the way the op unrolls images; empty where that is not chosen, but as the layer says.
+    """
 
     cut: Cut
     kernel: str
+    im2col: str = ""
 
     def __str__(self) -> str:
-        return f"{self.cut} {self.kernel}".rstrip()
+        return " ".join(filter(None, (str(self.cut), self.kernel, self.im2col)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +99,24 @@ class Question:
     def content(self) -> str:
         """Hash of all that the result of a candidate depends on, the version of the simulator included."""
         return fingerprint((model_version(), self.task.content, self.timing, self.codegen))
+
+    def variants(self) -> dict[str, Question]:
+        """The question for every way of im2col that may be chosen; itself, under "", if there is no choice.
+
+        A variant is what the question of a layer that says so is, so both share their results.
+        """
+        wanted = [way for way in ways_of(self.task.op) if way in self.rules.im2col]
+        if not wanted:
+            return {"": self}
+        rules = replace(self.rules, im2col=())
+        return {way: replace(self, task=self.task.going(way), rules=rules) for way in wanted}
+
+    def as_candidate(self, candidate: Candidate) -> Candidate:
+        """The candidate, said as those of this question are: with the way of im2col if it is chosen."""
+        own = own_way(self.task.op)
+        way = candidate.im2col or own
+        chosen = "" in self.variants() and way == own
+        return replace(candidate, im2col="" if chosen else way)
 
     @property
     def default_kernel(self) -> str:
@@ -142,6 +182,6 @@ def _wanted(found: Candidates, dims: Mapping[str, int]) -> NDArray[np.int64]:
     return np.flatnonzero(keep)
 
 
-def candidates_of(cuts: Sequence[Cut], kernels: Sequence[str]) -> Iterator[Candidate]:
-    """All candidates in their order: kernels vary fastest."""
-    return (Candidate(cut, kernel) for cut in cuts for kernel in kernels)
+def candidates_of(cuts: Sequence[Cut], kernels: Sequence[str], im2col: str = "") -> Iterator[Candidate]:
+    """All candidates of one way of im2col in their order: kernels vary fastest."""
+    return (Candidate(cut, kernel, im2col) for cut in cuts for kernel in kernels)

@@ -13,6 +13,7 @@ from scheduler.tiling import Tiler, Tiling
 from scheduler.tuner.candidates import Candidate, Cut
 from scheduler.tuner.fingerprint import fingerprint
 from trainlib.graph import Op, TrainingGraph
+from trainlib.im2col import own_way, way_in, with_way
 from trainlib.registry import lowering_of
 from trainlib.steps import KernelChoice
 
@@ -46,7 +47,8 @@ class TunedSchedule:
     `model_content` and `soc_content` are hashes, `simulator` that of the simulator's source. `cycles` are
     those of one whole iteration with these choices, None if the search was interrupted; `candidates` and
     `evaluated` count each search once. `resident` says by program (`scheduler.tuner.network_pass.PROGRAMS`)
-    what stays in L1 between ops.
+    what stays in L1 between ops, `layouts` which layers have another layout than the model says;
+    `model_content` is that of the model as it is written.
     """
 
     model: str
@@ -63,6 +65,7 @@ class TunedSchedule:
     cycles: int | None
     choices: tuple[OpChoice, ...]
     resident: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    layouts: Mapping[str, str] = field(default_factory=dict)
 
 
 def model_content(graph: TrainingGraph) -> str:
@@ -76,7 +79,9 @@ def soc_content(timing: SocTiming) -> str:
 
 
 def tiler_for(graph: TrainingGraph, op: Op, timing: SocTiming, codegen: str, candidate: Candidate) -> Tiler:
-    """What cuts an op of a graph as a candidate says."""
+    """What cuts an op of a graph as a candidate says. Raises `InputError` for an im2col the op has not."""
+    if candidate.im2col:
+        op = with_way(op, candidate.im2col)
     choice = KernelChoice(candidate.kernel, codegen, cores=timing.cores)
     return Tiler(op, graph.tensors, lowering_of(op), choice, candidate.cut.depth)
 
@@ -89,14 +94,17 @@ def with_choices(
 ) -> ScheduleOptions:
     """The options `base` with candidates for ops; what `base` says of a single op goes first.
 
+    An op for which `base` asks another im2col than its candidate takes nothing of it: cut and kernel are
+    those of a way it does not go.
     Raises what `Tiler.fixed` raises for a candidate that is illegal or does not fit.
     """
     ops = {op.name: op for op in graph.ops}
-    kernels, tiles = dict(base.kernels), dict(base.tile_sizes)
+    kernels, tiles, ways = dict(base.kernels), dict(base.tile_sizes), dict(base.im2col)
     orders, buffers = dict(base.loop_orders), dict(base.buffers)
     for name, candidate in chosen:
         cut = candidate.cut
-        if name in tiles or name in orders:
+        way = candidate.im2col or own_way(ops[name])
+        if name in tiles or name in orders or (way_in(ops[name], base.im2col) or way) != way:
             continue
         tiler = tiler_for(graph, ops[name], timing, base.codegen, candidate)
         tiling = tiler.fixed(dict(cut.sizes), timing.l1_usable_bytes, cut.order)
@@ -105,7 +113,9 @@ def with_choices(
         buffers.setdefault(name, dict.fromkeys(_operands(tiling), cut.depth))
         if candidate.kernel:
             kernels.setdefault(name, candidate.kernel)
-    return replace(base, kernels=kernels, tile_sizes=tiles, loop_orders=orders, buffers=buffers)
+        if candidate.im2col:
+            ways[name] = candidate.im2col
+    return replace(base, kernels=kernels, im2col=ways, tile_sizes=tiles, loop_orders=orders, buffers=buffers)
 
 
 def _operands(tiling: Tiling) -> list[str]:

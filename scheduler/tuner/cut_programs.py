@@ -1,13 +1,13 @@
 """The programs of one cut under different matmul kernels: built once, the kernels exchanged in it.
 
 Kernels change neither the boxes of a tile nor the order of transfers, so of a program of many tiles only the
-loop nests differ. Tiles whose calls are equal under one kernel are equal under another, so one tile of each
-such class is lowered anew.
+loop nests of matmuls differ. Calls with one nest under one kernel have one nest under another
+(`scheduler.team_works`), so of the calls that share a nest one is lowered anew, with its tile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -22,7 +22,7 @@ from scheduler.schedule import Schedule, build_schedule
 from scheduler.team_works import content_of
 from scheduler.tiling import tile_ranges
 from scheduler.tuner.candidates import Candidate, Cut, Question
-from trainlib.steps import TileTask, find_part
+from trainlib.steps import KernelCall, TileTask, find_part
 
 
 def options_for(question: Question, candidate: Candidate) -> ScheduleOptions:
@@ -52,6 +52,10 @@ class CutPrograms:
             question.task.graph, question.timing, pricer, options_for(question, usual)
         )
         tiles = self.schedule.ops[0].tiling.tiles
+        self._usual = question.tiler(question.default_kernel, cut.depth)
+        dims, sizes = self._usual.dims, dict(cut.sizes)
+        whole = {name: sizes.get(name, extent) for name, extent in dims.items()}
+        self._ranges = list(tile_ranges(dims, whole, self._usual.loop_order(cut.order)))
         computes = [action for action in self.schedule.program.actions if isinstance(action, Compute)]
         self.forks = [action.fork for action in computes]
         """Of the program's kernels in order: whether the team computes them."""
@@ -60,8 +64,8 @@ class CutPrograms:
             bounds.append(bounds[-1] + len(task.calls))
         self._computes = [computes[first:last] for first, last in pairwise(bounds)]
         self._tasks: list[TileTask] = []
-        self._classes: list[int] = []
-        """By tile: the first tile whose calls and addresses are the same."""
+        self._firsts: dict[int, None] = {}
+        """Tiles in which a nest that depends on the kernel occurs first."""
 
     def schedule_with(self, kernel: str) -> Schedule:
         """The schedule built from nothing, whatever a kernel changes in it."""
@@ -76,26 +80,25 @@ class CutPrograms:
         """
         if kernel == self._question.default_kernel:
             return [item.team for items in self._computes for item in items]
-        if not self._classes:
-            self._classes = list(self._classified())
-        of_tile: list[list[TeamWork]] = []
+        if not self._tasks:
+            self._tasks = [self._usual.task(each) for each in self._ranges]
+            self._firsts = dict.fromkeys(self._find_firsts())
         cores = self._question.timing.cores
         tasks = self._lowered(kernel)
-        for tile, first in enumerate(self._classes):
-            if first < tile:
-                of_tile.append(of_tile[first])
-                continue
-            usual, task = self.schedule.ops[0].tiling.tiles[tile], tasks[tile]
+        exchanged: dict[int, TeamWork] = {}
+        for tile in self._firsts:
+            usual, task, computes = self.schedule.ops[0].tiling.tiles[tile], tasks[tile], self._computes[tile]
             if _frame(usual) != _frame(task):
                 return None
-            places = _places(usual, self._computes[tile])
-            try:
-                of_tile.append(
-                    [TEAM_WORKS.of(call, cores if call.fork else 1, places) for call in task.calls]
-                )
-            except KeyError:
-                return None
-        return [team for teams in of_tile for team in teams]
+            places = _places(usual, computes)
+            for before, call, compute in zip(usual.calls, task.calls, computes, strict=True):
+                if self._depends(before) and id(compute.team) not in exchanged:
+                    try:
+                        team = TEAM_WORKS.of(call, cores if call.fork else 1, places)
+                    except KeyError:
+                        return None
+                    exchanged[id(compute.team)] = team
+        return [exchanged.get(id(item.team), item.team) for items in self._computes for item in items]
 
     def program(self, teams: Sequence[TeamWork]) -> Program:
         """The program with other loop nests, as `teams` gives them."""
@@ -108,26 +111,24 @@ class CutPrograms:
         ]
         return Program(self.schedule.program.name, tuple(actions))
 
-    def _classified(self) -> Iterator[int]:
-        first: dict[Hashable, int] = {}
+    def _find_firsts(self) -> Iterator[int]:
+        seen: set[int] = set()
         for tile, task in enumerate(self.schedule.ops[0].tiling.tiles):
-            contents = tuple(content_of(call) for call in task.calls)
-            places = tuple(_places(task, self._computes[tile]).items())
-            unknown = any(content is None for content in contents)
-            yield tile if unknown else first.setdefault((contents, places), tile)
+            for call, compute in zip(task.calls, self._computes[tile], strict=True):
+                if self._depends(call) and id(compute.team) not in seen:
+                    seen.add(id(compute.team))
+                    yield tile
+
+    def _depends(self, call: KernelCall) -> bool:
+        """Whether the nest is another one under another kernel, as far as its content tells."""
+        return call.kernel == self._question.default_kernel or content_of(call) is None
 
     def _lowered(self, kernel: str) -> tuple[TileTask, ...]:
-        """The tiles with a kernel; those that are not the first of their class with the default one."""
-        question, cut = self._question, self._cut
-        usual, other = (question.tiler(name, cut.depth) for name in (question.default_kernel, kernel))
-        sizes = {name: dict(cut.sizes).get(name, extent) for name, extent in usual.dims.items()}
-        ranges = list(tile_ranges(usual.dims, sizes, usual.loop_order(cut.order)))
-        if not self._tasks:
-            self._tasks = [usual.task(each) for each in ranges]
-        tasks = [
-            other.task(ranges[tile]) if first == tile else self._tasks[tile]
-            for tile, first in enumerate(self._classes)
-        ]
+        """The tiles in which a nest occurs first with a kernel, all others with the default one."""
+        other = self._question.tiler(kernel, self._cut.depth)
+        tasks = list(self._tasks)
+        for tile in self._firsts:
+            tasks[tile] = other.task(self._ranges[tile])
         return accumulated(tasks, other.choice, other.tensors)
 
 

@@ -16,7 +16,7 @@ from arch.timing import SocTiming
 from configs.errors import PulptrainError
 from scheduler.tuner.candidates import Candidate, Cut, Question, list_cuts
 from scheduler.tuner.cut_programs import CutPrograms
-from scheduler.tuner.lower_bound import LowerBound
+from scheduler.tuner.lower_bound import LowerBound, Timeline
 
 MACHINES_KEPT = 2
 """SoCs a worker keeps built, each with the kernels it has priced."""
@@ -71,6 +71,7 @@ class Machine:
     def bounds(self, question: Question, candidates: Sequence[Candidate]) -> list[int]:
         """Cycles the candidates certainly take (`scheduler.tuner.lower_bound`); 0 if one is impossible."""
         known: dict[tuple[int, bool], tuple[TeamWork, int]] = {}
+        timelines: dict[Cut, Timeline] = {}
 
         def duration(team: TeamWork, fork: bool) -> int:
             found = known.get((id(team), fork))
@@ -87,8 +88,10 @@ class Machine:
                 if teams is None:
                     result.append(self._floor.cycles(programs.schedule_with(candidate.kernel).program))
                 else:
+                    if candidate.cut not in timelines:
+                        timelines[candidate.cut] = self._floor.timeline(programs.schedule.program)
                     durations = list(map(duration, teams, programs.forks))
-                    result.append(self._floor.cycles(programs.schedule.program, durations))
+                    result.append(timelines[candidate.cut].cycles(durations))
             except PulptrainError:
                 result.append(0)
         return result

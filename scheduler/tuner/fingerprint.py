@@ -21,7 +21,10 @@ SoC files are not among them: their values are part of every question.
 NO_INFLUENCE = ("scheduler/validation", "scheduler/tuner/", "scheduler/explore/")
 """Below those folders: code that asks for simulations and does not take part in them ..."""
 
-INFLUENCE = tuple(f"scheduler/tuner/{name}.py" for name in ("evaluate", "task", "candidates", "cut_programs"))
+INFLUENCE = tuple(
+    f"scheduler/tuner/{name}.py"
+    for name in ("evaluate", "task", "candidates", "cut_programs", "network_pass")
+)
 """... apart from these files, which define what is simulated."""
 
 _SUFFIXES = (".py", ".yaml", ".S")

@@ -10,11 +10,60 @@ of a program and not its transfers, so one program serves all kernels of a cut.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from arch.dma_driver import programming_cycles
 from arch.isa import CoreWork, Instruction, Loop, Op, TeamWork
 from arch.program import Compute, DmaStart, DmaWait, Program
 from arch.timing import SocTiming
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One action of the master: what it depends on, and the cycles it takes; those of a kernel come later.
+
+    `engines` are (to L1, cycles of the engine, earliest end counted from the begin of the step) of a
+    transfer, `last` the direction of its last command; `waits` says that the step waits for one.
+    """
+
+    deps: tuple[int, ...]
+    cycles: int = 0
+    kernel: bool = False
+    engines: tuple[tuple[bool, int, int], ...] = ()
+    transfer: int | None = None
+    last: bool = False
+    waits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A program without the durations of its kernels."""
+
+    steps: tuple[_Step, ...]
+    after_end_cycles: int
+
+    def cycles(self, durations: Sequence[int]) -> int:
+        """From the first action to the last, with these durations of the kernels in order."""
+        now = 0
+        kernels = iter(durations)
+        free = {True: 0, False: 0}
+        ends: dict[int, int] = {}
+        for step in self.steps:
+            if step.waits:
+                now = max(now + step.cycles, ends.get(step.deps[0], 0) + self.after_end_cycles)
+                continue
+            for dep in step.deps:
+                end = ends.get(dep, 0)
+                now = max(now, end)
+            if step.kernel:
+                now += next(kernels)
+                continue
+            for side, work, reach in step.engines:
+                free[side] = max(free[side] + work, now + reach)
+            now += step.cycles
+            if step.transfer is not None:
+                ends[step.transfer] = free[step.last]
+        return now
 
 
 class LowerBound:
@@ -29,39 +78,54 @@ class LowerBound:
             0, min(dma.wait_wake_cycles, dma.wait_done_cycles - dma.wait_check_cycles)
         )
 
-    def cycles(self, program: Program, durations: Sequence[int] | None = None) -> int:
+    def cycles(self, program: Program) -> int:
         """From the first action to the last, for a program of kernels and DMA transfers.
 
-        `durations` are those of its kernels in order, if they are others than the program's own. Other
-        actions (uDMA transfers, transfers by the team) count nothing.
+        Other actions (uDMA transfers, transfers by the team) count nothing.
         """
-        dma = self._timing.dma
-        now, kernel = 0, 0
-        engine_free = {True: 0, False: 0}
-        ends: dict[int, int] = {}
+        kernels = [action for action in program.actions if isinstance(action, Compute)]
+        return self.timeline(program).cycles(
+            [self.kernel_cycles(action.team, fork=action.fork) for action in kernels]
+        )
+
+    def timeline(self, program: Program) -> Timeline:
+        """What a program does beside its kernels, for bounds under many durations of these."""
+        steps: list[_Step] = []
         for action in program.actions:
             if isinstance(action, Compute):
-                for dep in action.deps:
-                    now = max(now, ends.get(dep, 0))
-                if durations is None:
-                    now += self.kernel_cycles(action.team, fork=action.fork)
-                else:
-                    now += durations[kernel]
-                kernel += 1
+                steps.append(_Step(action.deps, kernel=True))
             elif isinstance(action, DmaStart):
-                for dep in action.deps:
-                    now = max(now, ends.get(dep, 0))
-                now += action.code_cycles
-                end = now
-                for position, command in enumerate(action.commands):
-                    now += programming_cycles(command, position, dma)
-                    begin = max(now + dma.command_latency_cycles, engine_free[command.to_l1])
-                    end = begin + command.size_bytes // self._bytes_per_cycle(command.external_level)
-                    engine_free[command.to_l1] = end
-                ends[action.id] = end
+                steps.append(self._transfer(action))
             elif isinstance(action, DmaWait):
-                now = max(now + self._wait_cycles, ends.get(action.transfer, 0) + self._after_end_cycles)
-        return now
+                steps.append(_Step((action.transfer,), cycles=self._wait_cycles, waits=True))
+        return Timeline(tuple(steps), self._after_end_cycles)
+
+    def _transfer(self, action: DmaStart) -> _Step:
+        """The commands of a transfer together.
+
+        Command i is programmed after p_i cycles, begins `command_latency_cycles` later or when the engine of
+        its direction is free, and takes d_i cycles. So the engine ends either the sum of all d_i after it was
+        free, or at the latest of p_i + latency + the d of command i and those behind it.
+        """
+        dma = self._timing.dma
+        now = action.code_cycles
+        work = {True: 0, False: 0}
+        reach = {True: 0, False: 0}
+        for position, command in enumerate(action.commands):
+            now += programming_cycles(command, position, dma)
+            moved = command.size_bytes // self._bytes_per_cycle(command.external_level)
+            side = command.to_l1
+            work[side] += moved
+            reach[side] = max(reach[side], now + dma.command_latency_cycles) + moved
+        used = tuple(side for side in (True, False) if reach[side])
+        last = action.commands[-1].to_l1 if action.commands else None
+        return _Step(
+            action.deps,
+            now,
+            engines=tuple((side, work[side], reach[side]) for side in used),
+            transfer=action.id if action.commands else None,
+            last=bool(last),
+        )
 
     def _bytes_per_cycle(self, level: str) -> int:
         ports, link = self._timing.dma.l1_bytes_per_cycle, self._timing.l2.link_bytes_per_cycle

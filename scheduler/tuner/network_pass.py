@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from scheduler.choice import Known
 from scheduler.explore.point import Point, pricer_of
 from scheduler.options import ScheduleOptions
 from scheduler.residency import Residency, choose_resident
+from scheduler.schedule import build_schedule
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.driver import Job, drive
 from scheduler.tuner.fingerprint import model_version
@@ -36,9 +38,12 @@ class Stay:
 
 
 def find_residents(point: Point) -> Residency:
-    """`choose_resident`; runs in a worker."""
+    """`choose_resident`, without spans that an op refuses and that were taken with others; in a worker."""
     options: ScheduleOptions = point.options
-    return choose_resident(point.graph, point.timing, pricer_of(point.timing), options)
+    pricer, known = pricer_of(point.timing), Known()
+    found = choose_resident(point.graph, point.timing, pricer, options, known=known)
+    taken = replace(options, resident=found.resident)
+    return replace(found, resident=build_schedule(point.graph, point.timing, pricer, taken, known).resident)
 
 
 def choose_stays(points: Sequence[Point], workers: Workers, cache: ResultCache | None) -> list[Stay]:

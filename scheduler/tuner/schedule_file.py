@@ -13,26 +13,30 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from arch.timing import SocTiming
-from configs.errors import ConfigError, DoesNotFitError, InputError
+from configs.errors import ConfigError, DoesNotFitError, InputError, ShapeError, UnsupportedLayerError
+from configs.model_file import ModelSpec
 from configs.schema import Schema, check_keys, validate
 from configs.suggest import suggestion
 from configs.yaml_file import Node, load_yaml
-from scheduler.options import ScheduleOptions
+from scheduler.options import ScheduleOptions, of_programs
 from scheduler.resident import AT, TO
 from scheduler.tuner.candidates import Candidate, Cut
 from scheduler.tuner.choices import OpChoice, Timed, TunedSchedule, soc_content, tiler_for, with_choices
 from scheduler.tuner.choices import model_content as content_of
 from scheduler.tuner.network_pass import PROGRAMS
-from trainlib.graph import TrainingGraph
+from trainlib.graph import LAYOUTS, TrainingGraph
+from trainlib.im2col import own_way, with_way
 from trainlib.kernels.catalogue import kernel_names
+from trainlib.layouts import with_layouts
 from trainlib.registry import lowering_of
+from trainlib.training import build_training_phases
 
 FORMAT = 1
 """Version of the file's layout."""
 
 _HEADER = (
-    "Tuned schedule: `pulptrain run MODEL --schedule FILE`. kernel, tile, loop_order and buffering may be\n"
-    "edited; an op that is left out is scheduled as without this file. The rest says where it comes from."
+    "Tuned schedule: `pulptrain run MODEL --schedule FILE`. kernel, im2col, tile, loop_order and buffering\n"
+    "may be edited; an op that is left out is scheduled as without this file. The rest says what it is for."
 )
 _WIDTH = 240
 
@@ -46,6 +50,7 @@ class FileChoice:
     where: str
     tile_where: str
     kernel_where: str
+    im2col_where: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,8 @@ class ScheduleFile:
     choices: tuple[FileChoice, ...]
     resident: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By program (`PROGRAMS`): what stays in L1 between ops."""
+    layouts: Mapping[str, str] = field(default_factory=dict)
+    """Layer -> layout, where it is another than the model says."""
 
     def where(self, key: str) -> str:
         """Place of a key of the file as ``file:line``."""
@@ -93,6 +100,7 @@ class _Choice(Schema):
     loop_order: list[str]
     buffering: Annotated[int, Field(ge=1)]
     kernel: str = ""
+    im2col: str = ""
     tiles: int = 0
     l1_bytes: int = 0
     cycles: int = 0
@@ -115,6 +123,8 @@ def schedule_text(schedule: TunedSchedule) -> str:
     top["candidates"] = schedule.candidates
     top["evaluated"] = schedule.evaluated
     top["cycles"] = schedule.cycles
+    if schedule.layouts:
+        top["layout"] = _flow(dict(schedule.layouts))
     if schedule.resident:
         top["resident"] = CommentedMap(
             {name: CommentedSeq(texts) for name, texts in schedule.resident.items() if texts}
@@ -161,7 +171,8 @@ def _candidate_map(candidate: Candidate) -> dict[str, Any]:
     order = CommentedSeq(candidate.cut.order)
     order.fa.set_flow_style()
     tile = _flow(dict(candidate.cut.sizes))
-    return {**kernel, "tile": tile, "loop_order": order, "buffering": candidate.cut.depth}
+    way = {"im2col": candidate.im2col} if candidate.im2col else {}
+    return {**kernel, **way, "tile": tile, "loop_order": order, "buffering": candidate.cut.depth}
 
 
 def _flow(values: dict[str, Any]) -> CommentedMap:
@@ -178,7 +189,7 @@ def load_schedule(path: str | Path) -> ScheduleFile:
         node,
         what,
         ("format", "model", "soc", "codegen", "choices"),
-        ("pulptrain", "simulator", "strategy", "candidates", "evaluated", "cycles", "resident"),
+        ("pulptrain", "simulator", "strategy", "candidates", "evaluated", "cycles", "resident", "layout"),
     )
     top = node.mapping(what)
     if top["format"].value != FORMAT:
@@ -207,17 +218,45 @@ def load_schedule(path: str | Path) -> ScheduleFile:
         codegen,
         choices,
         {name: tuple(getattr(resident, name)) for name in PROGRAMS},
+        _layouts(top["layout"]) if "layout" in top else {},
     )
+
+
+def _layouts(node: Node) -> dict[str, str]:
+    found = {}
+    for layer, item in node.mapping("'layout'").items():
+        if item.value not in LAYOUTS:
+            raise ConfigError(
+                f"there is no layout called {item.plain()!r}",
+                where=item.where,
+                cure=suggestion(str(item.value), LAYOUTS),
+            )
+        found[layer] = str(item.value)
+    return found
+
+
+def as_tuned(file: ScheduleFile, spec: ModelSpec) -> ModelSpec:
+    """The model with the layouts of a file. Raises `ConfigError` (``file:line``) for a layer without a choice
+    and for layouts that do not go together."""
+    if not file.layouts:
+        return spec
+    try:
+        changed = with_layouts(spec, file.layouts)
+        build_training_phases(changed)
+    except (InputError, ShapeError, UnsupportedLayerError) as error:
+        raise ConfigError(error.message, where=file.where("layout"), cure=error.cure) from None
+    return changed
 
 
 def _choice(node: Node) -> FileChoice:
     read = validate(_Choice, node, "a choice")
     keys = node.mapping("a choice")
     cut = Cut(tuple(read.tile.items()), tuple(read.loop_order), read.buffering, read.tiles, read.l1_bytes)
-    kernel_where = keys["kernel"].where if "kernel" in keys else node.where
-    return FileChoice(
-        read.op, Candidate(cut, read.kernel), keys["op"].where, keys["tile"].where, kernel_where
+    kernel_where, im2col_where = (
+        keys[key].where if key in keys else node.where for key in ("kernel", "im2col")
     )
+    candidate = Candidate(cut, read.kernel, read.im2col)
+    return FileChoice(read.op, candidate, keys["op"].where, keys["tile"].where, kernel_where, im2col_where)
 
 
 def options_from(
@@ -225,15 +264,18 @@ def options_from(
     graphs: Sequence[TrainingGraph],
     timing: SocTiming,
     base: ScheduleOptions,
+    written: TrainingGraph | None = None,
 ) -> list[ScheduleOptions]:
     """The options `base` with the choices of a file, for every program of a model.
 
-    `graphs` are those of `trainlib.training.build_training_phases`. What `base` says of an op, and resident
+    `graphs` are those of `trainlib.training.build_training_phases`, in the layouts of the file (`as_tuned`);
+    `written` is the first of them without, if that differs. What `base` says of an op, and resident
     tensors it names, go first.
     Raises `ConfigError` (``file:line``) for a file made for another model, SoC or codegen profile, an unknown
-    op or kernel and an illegal tile or loop order, `DoesNotFitError` (``file:line``) for a tile too large.
+    op, kernel or im2col and an illegal tile or loop order, `DoesNotFitError` (``file:line``) for a tile too
+    large.
     """
-    check_model(file, graphs)
+    check_model(file, graphs, written)
     if file.soc_content != soc_content(timing):
         named = (
             ""
@@ -252,8 +294,8 @@ def options_from(
             cure=f"--codegen {file.codegen}",
         )
     found = []
-    for program, graph in zip(PROGRAMS, graphs, strict=False):
-        options = _options(file, graph, timing, base)
+    for program, graph, own in zip(PROGRAMS, graphs, of_programs(base, graphs), strict=False):
+        options = _options(file, graph, timing, own)
         if not base.resident:
             check_resident(file, program, graph)
             options = replace(options, resident=file.resident.get(program, ()))
@@ -277,9 +319,11 @@ def check_resident(file: ScheduleFile, program: str, graph: TrainingGraph) -> No
             )
 
 
-def check_model(file: ScheduleFile, graphs: Sequence[TrainingGraph]) -> None:
-    """Raise `ConfigError` unless the file is for the model whose graphs these are."""
-    name, content = graphs[0].name, content_of(graphs[0])
+def check_model(
+    file: ScheduleFile, graphs: Sequence[TrainingGraph], written: TrainingGraph | None = None
+) -> None:
+    """Raise `ConfigError` unless the file is for the model whose graphs these are (as of `options_from`)."""
+    name, content = graphs[0].name, content_of(written or graphs[0])
     if (file.model, file.model_content) != (name, content):
         other = name if file.model != name else f"{name} as it is now (batch, layers, dtype ...)"
         raise ConfigError(
@@ -300,10 +344,21 @@ def _options(
     ops = {op.name: op for op in graph.ops}
     chosen = [choice for choice in file.choices if choice.op in ops]
     for choice in chosen:
-        candidate = choice.candidate
-        has_kernel = bool(lowering_of(ops[choice.op]).default_kernel(ops[choice.op]))
+        candidate, op = choice.candidate, ops[choice.op]
+        if candidate.im2col:
+            try:
+                op = with_way(op, candidate.im2col)
+            except InputError as error:
+                cure = error.cure or "remove 'im2col'"
+                raise ConfigError(
+                    f"{choice.op}: {error.message}", where=choice.im2col_where, cure=cure
+                ) from None
+        has_kernel = bool(lowering_of(op).default_kernel(op))
         if candidate.kernel and not has_kernel:
-            raise ConfigError(f"{choice.op} has no matmul", where=choice.kernel_where, cure="remove 'kernel'")
+            without = f" with im2col {own_way(op)}" if own_way(op) else ""
+            raise ConfigError(
+                f"{choice.op} has no matmul{without}", where=choice.kernel_where, cure="remove 'kernel'"
+            )
         known = kernel_names(base.codegen, None)
         if has_kernel and candidate.kernel not in known:
             raise ConfigError(
@@ -311,7 +366,7 @@ def _options(
                 where=choice.kernel_where,
                 cure=suggestion(candidate.kernel, known),
             )
-        tiler = tiler_for(graph, ops[choice.op], timing, base.codegen, candidate)
+        tiler = tiler_for(graph, op, timing, base.codegen, candidate)
         try:
             tiler.fixed(dict(candidate.cut.sizes), timing.l1_usable_bytes, candidate.cut.order)
         except DoesNotFitError as error:

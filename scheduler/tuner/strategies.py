@@ -46,11 +46,37 @@ class StrategyOptions:
     seed: int = 0
 
 
+@dataclass(slots=True)
+class Variant:
+    """The candidates of one way of im2col: every cut with every kernel, numbered from `first` on.
+
+    `stored` is what the cache held of them when the search began, by item.
+    """
+
+    im2col: str
+    question: Question
+    content: str
+    stored: Mapping[str, str]
+    kernels: tuple[str, ...]
+    cuts: list[Cut]
+    first: int = 0
+
+    @property
+    def numbers(self) -> range:
+        """Those of its candidates, in the order of `candidates_of`."""
+        return range(self.first, self.first + len(self.cuts) * len(self.kernels))
+
+    def of_cut(self, position: int) -> range:
+        """Those of one cut under every kernel."""
+        return self.numbers[position * len(self.kernels) : (position + 1) * len(self.kernels)]
+
+
 class OpSearch:
     """The search of one op: what is known so far, and the steps to know more.
 
-    `start` are candidates to evaluate before all others; those that are none of the candidates are ignored.
-    The best candidate is that of the fewest cycles, then of the least L1, then the first.
+    Its candidates are those of all `variants`, one variant after the other. `start` are candidates to
+    evaluate before all others; those that are none of the candidates are ignored. The best candidate is that
+    of the fewest cycles, then of the least L1, then the first.
     """
 
     def __init__(
@@ -69,17 +95,20 @@ class OpSearch:
         self._cache = cache
         self._meter = meter
         self._start = start
-        self._content = question.content
-        self._stored = cache.read(self._content) if cache is not None else {}
+        self.variants = [
+            Variant(way, each, content, cache.read(content) if cache is not None else {}, each.kernels(), [])
+            for way, each in question.variants().items()
+            for content in (each.content,)
+        ]
 
     def steps(self) -> Search:
         """All steps, for `scheduler.tuner.driver.drive`."""
-        cuts = yield from self._cuts()
-        self.candidates = list(candidates_of(cuts, self.question.kernels()))
+        yield from self._list_candidates()
         self._meter.expect(len(self.candidates))
         numbers = {candidate: number for number, candidate in enumerate(self.candidates)}
-        yield from self.evaluate([numbers[item] for item in self._start if item in numbers])
-        yield from STRATEGIES[self.options.name](self, cuts)
+        start = map(self.question.as_candidate, self._start)
+        yield from self.evaluate([numbers[item] for item in start if item in numbers])
+        yield from STRATEGIES[self.options.name](self)
         self._meter.done(len(self.candidates) - len(self.evaluations))
 
     def evaluate(self, wanted: Sequence[int]) -> Search:
@@ -88,42 +117,55 @@ class OpSearch:
         for number in dict.fromkeys(wanted):
             if number in self.evaluations:
                 continue
-            text = self._stored.get(f"cycles {self.candidates[number]}")
+            text = self._variant(number).stored.get(f"cycles {self._item(number)}")
             if text is None:
                 missing.append(number)
             else:
                 self.evaluations[number] = from_text(text)
                 self.cached += 1
                 self._meter.done(1)
-        missing.sort()  # kernels of one cut side by side
-        kernels = len(self.question.kernels())
-        size = kernels * max(1, CHUNK // kernels)
-        if missing:
-            yield [
-                self._evaluation_job(missing[first : first + size]) for first in range(0, len(missing), size)
+        jobs = []
+        for variant in self.variants:
+            kernels = len(variant.kernels)
+            size = kernels * max(1, CHUNK // kernels)
+            own = [number for number in sorted(missing) if number in variant.numbers]  # cut by cut
+            jobs += [
+                self._evaluation_job(variant, own[first : first + size]) for first in range(0, len(own), size)
             ]
+        if jobs:
+            yield jobs
 
     def bounds(self) -> Generator[Sequence[Job], Sequence[Any], list[int]]:
         """Lower bounds of all candidates."""
-        keys = [f"bound {candidate}" for candidate in self.candidates]
-        known = {key: int(self._stored[key]) for key in keys if key in self._stored}
-        missing = [number for number, key in enumerate(keys) if key not in known]
+        known: dict[int, int] = {}
 
-        def job(numbers: Sequence[int]) -> Job:
+        def job(variant: Variant, numbers: Sequence[int]) -> Job:
             def arrived(bounds: Sequence[int]) -> None:
-                found = dict(zip((keys[number] for number in numbers), bounds, strict=True))
+                found = dict(zip(numbers, bounds, strict=True))
                 known.update(found)
-                self._keep({key: str(bound) for key, bound in found.items()})
+                self._keep(
+                    variant, {f"bound {self._item(number)}": str(bound) for number, bound in found.items()}
+                )
 
-            return Job(
-                bound_candidates, (self.question, [self.candidates[number] for number in numbers]), arrived
-            )
+            candidates = [self.candidates[number] for number in numbers]
+            return Job(bound_candidates, (variant.question, candidates), arrived)
 
-        if missing:
-            yield [
-                job(missing[first : first + BOUNDS_CHUNK]) for first in range(0, len(missing), BOUNDS_CHUNK)
+        jobs = []
+        for variant in self.variants:
+            missing = []
+            for number in variant.numbers:
+                text = variant.stored.get(f"bound {self._item(number)}")
+                if text is None:
+                    missing.append(number)
+                else:
+                    known[number] = int(text)
+            jobs += [
+                job(variant, missing[first : first + BOUNDS_CHUNK])
+                for first in range(0, len(missing), BOUNDS_CHUNK)
             ]
-        return [known[key] for key in keys]
+        if jobs:
+            yield jobs
+        return [known[number] for number in range(len(self.candidates))]
 
     def ranking(self) -> list[int]:
         """Numbers of the possible candidates evaluated so far, the best first."""
@@ -134,40 +176,55 @@ class OpSearch:
 
         return sorted((number for number, item in self.evaluations.items() if not item.refused), key=key)
 
-    def _cuts(self) -> Generator[Sequence[Job], Sequence[Any], list[Cut]]:
-        key = "cuts " + fingerprint(self.question.rules)
-        if key in self._stored:
-            return [_cut_from(line) for line in self._stored[key].splitlines()]
-        cuts: list[Cut] = (yield [Job(cuts_of, (self.question,))])[0]
-        self._keep({key: "\n".join(_cut_text(cut) for cut in cuts)})
-        return cuts
+    def _list_candidates(self) -> Search:
+        """Fill `candidates` with those of every variant."""
+        key = "cuts " + fingerprint((self.question.rules.depths, self.question.rules.cuts))
+        unknown = [variant for variant in self.variants if key not in variant.stored]
+        listed = (yield [Job(cuts_of, (variant.question,)) for variant in unknown]) if unknown else []
+        found = dict(zip((variant.im2col for variant in unknown), listed, strict=True))
+        for variant in self.variants:
+            variant.first = len(self.candidates)
+            if key in variant.stored:
+                variant.cuts = [_cut_from(line) for line in variant.stored[key].splitlines()]
+            else:
+                variant.cuts = found[variant.im2col]
+                self._keep(variant, {key: "\n".join(_cut_text(cut) for cut in variant.cuts)})
+            self.candidates += candidates_of(variant.cuts, variant.kernels, variant.im2col)
 
-    def _evaluation_job(self, numbers: Sequence[int]) -> Job:
+    def _variant(self, number: int) -> Variant:
+        return next(variant for variant in self.variants if number in variant.numbers)
+
+    def _item(self, number: int) -> str:
+        """What the cache calls a candidate, under the content of its variant."""
+        candidate = self.candidates[number]
+        return f"{candidate.cut} {candidate.kernel}".rstrip()
+
+    def _evaluation_job(self, variant: Variant, numbers: Sequence[int]) -> Job:
         def arrived(results: Sequence[Evaluation]) -> None:
             self.evaluations.update(zip(numbers, results, strict=True))
             self._keep(
+                variant,
                 {
-                    f"cycles {self.candidates[number]}": as_text(result)
+                    f"cycles {self._item(number)}": as_text(result)
                     for number, result in zip(numbers, results, strict=True)
-                }
+                },
             )
             self._meter.done(len(numbers))
 
-        return Job(
-            evaluate_candidates, (self.question, [self.candidates[number] for number in numbers]), arrived
-        )
+        candidates = [self.candidates[number] for number in numbers]
+        return Job(evaluate_candidates, (variant.question, candidates), arrived)
 
-    def _keep(self, values: Mapping[str, str]) -> None:
+    def _keep(self, variant: Variant, values: Mapping[str, str]) -> None:
         if self._cache is not None:
-            self._cache.write(self._content, values)
+            self._cache.write(variant.content, values)
 
 
-def _exhaustive(search: OpSearch, cuts: Sequence[Cut]) -> Search:
+def _exhaustive(search: OpSearch) -> Search:
     """All candidates: the oracle."""
     yield from search.evaluate(range(len(search.candidates)))
 
 
-def _pruned(search: OpSearch, cuts: Sequence[Cut]) -> Search:
+def _pruned(search: OpSearch) -> Search:
     """In the order of their lower bounds, until the bound of the next one exceeds the best.
 
     Whatever is not evaluated takes longer than the best, so the answer is that of `exhaustive`.
@@ -186,22 +243,22 @@ def _pruned(search: OpSearch, cuts: Sequence[Cut]) -> Search:
         size = min(2 * size, LARGEST_ROUND)
 
 
-def _paper(search: OpSearch, cuts: Sequence[Cut]) -> Search:
+def _paper(search: OpSearch) -> Search:
     """Algorithm 1 of Nadalini et al. (SAMOS 2022): the K_T largest tiles that fit, all kernels.
 
-    Largest by L1 bytes, single buffering, the default loop order among equals.
+    Largest by L1 bytes, single buffering, the default loop order among equals; for every way of im2col.
     """
-    single = [(number, cut) for number, cut in enumerate(cuts) if cut.depth == 1]
-    largest = sorted(single, key=lambda pair: (-pair[1].l1_bytes, pair[0]))
-    distinct = {cut.sizes: number for number, cut in reversed(largest)}
-    chosen = [number for number, cut in largest if distinct[cut.sizes] == number]
-    kernels = len(search.candidates) // max(1, len(cuts))
-    for number in chosen[: search.options.largest_tiles]:
-        yield from search.evaluate(range(number * kernels, (number + 1) * kernels))
+    for variant in search.variants:
+        single = [(number, cut) for number, cut in enumerate(variant.cuts) if cut.depth == 1]
+        largest = sorted(single, key=lambda pair: (-pair[1].l1_bytes, pair[0]))
+        distinct = {cut.sizes: number for number, cut in reversed(largest)}
+        chosen = [number for number, cut in largest if distinct[cut.sizes] == number]
+        for number in chosen[: search.options.largest_tiles]:
+            yield from search.evaluate(variant.of_cut(number))
 
 
-def _optuna(search: OpSearch, cuts: Sequence[Cut]) -> Search:
-    """Tree-structured Parzen estimators over cut and kernel jointly, `budget` evaluations."""
+def _optuna(search: OpSearch) -> Search:
+    """Tree-structured Parzen estimators over im2col, cut and kernel jointly, `budget` evaluations."""
     try:
         import optuna
     except ImportError:
@@ -215,14 +272,16 @@ def _optuna(search: OpSearch, cuts: Sequence[Cut]) -> Search:
         return
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=search.options.seed))
-    kernels = len(search.candidates) // len(cuts)
+    ways = {variant.im2col: variant for variant in search.variants if variant.cuts}
     for spent in range(0, search.options.budget, TRIALS):
         trials = [study.ask() for _ in range(min(TRIALS, search.options.budget - spent))]
         numbers = []
         for trial in trials:
-            cut = trial.suggest_int("cut", 0, len(cuts) - 1)
-            kernel = trial.suggest_categorical("kernel", list(range(kernels)))
-            numbers.append(cut * kernels + int(kernel))
+            variant = ways[trial.suggest_categorical("im2col", list(ways))]
+            # Cuts and kernels of one way are not those of another: each has parameters of its own.
+            cut = trial.suggest_int(f"cut {variant.im2col}", 0, len(variant.cuts) - 1)
+            kernel = trial.suggest_categorical(f"kernel {variant.im2col}", list(range(len(variant.kernels))))
+            numbers.append(variant.of_cut(cut)[int(kernel)])
         yield from search.evaluate(numbers)
         for trial, number in zip(trials, numbers, strict=True):
             evaluation = search.evaluations[number]
@@ -232,7 +291,7 @@ def _optuna(search: OpSearch, cuts: Sequence[Cut]) -> Search:
                 study.tell(trial, evaluation.cycles)
 
 
-STRATEGIES: Mapping[str, Callable[[OpSearch, Sequence[Cut]], Search]] = {
+STRATEGIES: Mapping[str, Callable[[OpSearch], Search]] = {
     "pruned": _pruned,
     "exhaustive": _exhaustive,
     "paper": _paper,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from scheduler.tuner.fingerprint import fingerprint
 from trainlib.graph import Op, Tensor, TrainingGraph
+from trainlib.im2col import with_way
 from trainlib.training import only
 
 LAYER = "op"
@@ -27,6 +28,10 @@ class Task:
     def op(self) -> Op:
         """The op."""
         return self.graph.ops[0]
+
+    def going(self, way: str) -> Task:
+        """The task with another way of im2col (`trainlib.im2col`). Raises `InputError` if there is none."""
+        return _task(replace(self.graph, ops=(with_way(self.op, way),)))
 
 
 def task_of(graph: TrainingGraph, op: Op) -> Task:
@@ -59,7 +64,11 @@ def task_of(graph: TrainingGraph, op: Op) -> Task:
         gradients={},
         kept=tuple(sorted(named.outputs)),
     )
-    return Task(canonical, fingerprint((canonical.tensors, canonical.ops)))
+    return _task(canonical)
+
+
+def _task(graph: TrainingGraph) -> Task:
+    return Task(graph, fingerprint((graph.tensors, graph.ops)))
 
 
 def _renamed(tensor: Tensor, names: dict[str, str]) -> Tensor:

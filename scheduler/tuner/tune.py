@@ -10,26 +10,16 @@ from configs.errors import InputError
 from scheduler.explore.point import Point, point_of
 from scheduler.explore.sweep import simulate_points
 from scheduler.options import AUTO, ScheduleOptions
-from scheduler.plan_options import PlanOptions
-from scheduler.shared_memory import plans_beside
+from scheduler.schedule import in_one_memory
 from scheduler.tuner.cache import ResultCache
-from scheduler.tuner.candidates import Candidate, Question, SpaceRules
-from scheduler.tuner.choices import (
-    OpChoice,
-    Timed,
-    TunedSchedule,
-    model_content,
-    soc_content,
-    with_choices,
-)
-from scheduler.tuner.driver import drive
+from scheduler.tuner.candidates import Candidate, SpaceRules
+from scheduler.tuner.choices import OpChoice, TunedSchedule, model_content, soc_content, with_choices
 from scheduler.tuner.fingerprint import model_version
 from scheduler.tuner.network_pass import Stay, choose_stays
-from scheduler.tuner.progress import Meter, NoMeter
-from scheduler.tuner.strategies import OpSearch, StrategyOptions, check_strategy
-from scheduler.tuner.task import task_of
+from scheduler.tuner.op_tuner import OpTuner, Programs
+from scheduler.tuner.progress import Meter
+from scheduler.tuner.strategies import StrategyOptions
 from scheduler.tuner.workers import Workers
-from trainlib.graph import TrainingGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +39,7 @@ class Tuning:
 
 
 def tune(
-    programs: Sequence[tuple[TrainingGraph, int]],
+    programs: Programs,
     timing: SocTiming,
     options: ScheduleOptions,
     workers: Workers,
@@ -61,39 +51,38 @@ def tune(
     start: Mapping[str, Candidate] | None = None,
     version: str = "",
 ) -> Tuning:
-    """Find the best tile, loop order, buffer depth and kernel of every op of some programs.
+    """Find the best tile, loop order, buffer depth, kernel and im2col of every op of some programs.
 
-    `programs` are the graphs one iteration consists of and how often each runs in it, the main one first.
     Every op is searched by itself with its tensors in L2, ops of equal content once; the result does not
     depend on the workers. What `options` say of single ops is not respected by the search but by the
     iteration. Resident tensors left to the scheduler (`AUTO`) are chosen for the tuned ops. `start` are
     candidates by op that are looked at first. Raises `InputError` for an unknown strategy, and
     `DoesNotFitError` if an op fits in no way.
     """
-    strategy = strategy or StrategyOptions()
-    check_strategy(strategy)
-    if rules is not None and (rules.cuts < 0 or not rules.depths or min(rules.depths) < 1):
-        raise InputError("a space of nothing", where="--cuts", cure="0 for all cuts, or 1 or more")
-    meter = meter or NoMeter()
-    searches: dict[str, OpSearch] = {}
-    of_op: dict[str, OpSearch] = {}
-    starts: dict[str, list[Candidate]] = {}
-    tasks = {op.name: task_of(graph, op) for graph, _ in programs for op in graph.ops}
-    for name, candidate in (start or {}).items():
-        if name in tasks:
-            starts.setdefault(tasks[name].content, []).append(candidate)
-    for name, task in tasks.items():
-        if task.content not in searches:
-            question = Question(task, timing, options.codegen, rules or SpaceRules())
-            first = starts.get(task.content, ())
-            searches[task.content] = OpSearch(question, strategy, cache, meter, first)
-        of_op[name] = searches[task.content]
-    interrupted = False
-    try:
-        drive([search.steps() for search in searches.values()], workers)
-    except KeyboardInterrupt:
-        interrupted = True
-    choices = tuple(choice for name in tasks if (choice := _choice(name, of_op[name])) is not None)
+    tuner = OpTuner(
+        timing,
+        options.codegen,
+        workers,
+        rules=rules,
+        strategy=strategy,
+        cache=cache,
+        meter=meter,
+        start=start,
+    )
+    tuner.search([programs])
+    return tune_iteration(programs, options, tuner, version=version)
+
+
+def tune_iteration(
+    programs: Programs, options: ScheduleOptions, tuner: OpTuner, *, version: str = ""
+) -> Tuning:
+    """What the ops `tuner` has searched come to together: residents and cycles of the iteration.
+
+    Raises `DoesNotFitError` if an op fits in no way.
+    """
+    timing, workers, cache = tuner.timing, tuner.workers, tuner.cache
+    interrupted = tuner.interrupted
+    choices = tuner.choices(programs)
     cycles = untuned_cycles = None
     stays: list[Stay] = []
     resident: dict[str, tuple[str, ...]] = {}
@@ -122,48 +111,37 @@ def tune(
         codegen=options.codegen,
         version=version,
         simulator=model_version()[:16],
-        strategy=strategy.name,
-        candidates=sum(len(search.candidates) for search in searches.values()),
-        evaluated=sum(len(search.evaluations) for search in searches.values()),
+        strategy=tuner.strategy.name,
+        candidates=tuner.candidates,
+        evaluated=tuner.evaluated,
         cycles=cycles,
         choices=choices,
         resident=resident,
     )
-    cached = sum(search.cached for search in searches.values())
-    return Tuning(schedule, untuned_cycles, tuple(stays), cached, interrupted)
-
-
-def _choice(name: str, search: OpSearch) -> OpChoice | None:
-    ranking = search.ranking()
-    if not ranking:
-        return None
-    timed = [Timed(search.candidates[number], search.evaluations[number].cycles) for number in ranking[:2]]
-    runner_up = timed[1] if len(timed) > 1 else None
-    return OpChoice(name, timed[0], runner_up, len(search.candidates), len(search.evaluations))
+    return Tuning(schedule, untuned_cycles, tuple(stays), tuner.cached, interrupted)
 
 
 def _tuned(
-    programs: Sequence[tuple[TrainingGraph, int]],
+    programs: Programs,
     timing: SocTiming,
     options: ScheduleOptions,
     choices: Sequence[OpChoice],
 ) -> list[Point]:
     """The programs with the choices, planned for one memory."""
-    points = []
     graphs = [graph for graph, _ in programs]
-    plans: Sequence[PlanOptions] = (options.memory,)
-    if len(graphs) > 1:
-        plans = plans_beside(graphs[0], graphs[1], timing, options.memory)
-    for graph, memory in zip(graphs, plans, strict=True):
+    tuned = []
+    for graph in graphs:
         ops = {op.name for op in graph.ops}
         chosen = [(choice.op, choice.best.candidate) for choice in choices if choice.op in ops]
-        own = replace(options, memory=memory)
-        points.append(point_of(graph, timing, with_choices(own, graph, timing, chosen)))
-    return points
+        tuned.append(with_choices(options, graph, timing, chosen))
+    return [
+        point_of(graph, timing, own)
+        for graph, own in zip(graphs, in_one_memory(graphs, timing, tuned), strict=True)
+    ]
 
 
 def _iterations(
-    programs: Sequence[tuple[TrainingGraph, int]],
+    programs: Programs,
     tuned: Sequence[Point],
     options: ScheduleOptions,
     workers: Workers,

@@ -6,11 +6,13 @@ depend on who computed what, or when.
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
@@ -24,6 +26,10 @@ from scheduler.tuner.fingerprint import model_version
 
 DASK_TIMEOUT_SECONDS = 10
 """How long to wait for a Dask scheduler to answer, and for its first worker."""
+
+
+GARBAGE_THRESHOLD = 100_000
+"""Objects a worker makes between two looks for garbage: a simulation leaves little that is in cycles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +54,9 @@ class InlineExecutor(Executor):
 
 
 class LazyProcesses(Executor):
-    """A pool of processes that starts with the first call: a run that finds all in the cache needs none.
+    """A pool of processes that are spawned with the first call: a run that finds all in the cache needs none.
 
-    The processes are spawned, not forked, ignore Ctrl-C, which is the caller's business, and end when the
-    caller dies, however it dies.
+    They ignore Ctrl-C, which is the caller's business, and end when the caller dies, however it dies.
     """
 
     def __init__(self, count: int) -> None:
@@ -61,8 +66,7 @@ class LazyProcesses(Executor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run `fn`, which must be importable, with arguments that can be pickled."""
         if self._pool is None:
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._count, context, initializer=_begin_worker)
+            self._pool = _processes(self._count, "spawn")
         return self._pool.submit(fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -85,14 +89,38 @@ def open_workers(count: int, executor: str | None = None) -> Iterator[Workers]:
         return
     if count < 1:
         raise InputError(f"{count} workers", where="--workers", cure="1 or more")
-    pool = InlineExecutor() if count == 1 else LazyProcesses(count)
+    pool: Executor
+    if count == 1:
+        pool = InlineExecutor()
+    elif _may_fork():
+        # Forked now, while no other thread runs: a copy of this process has imported everything already,
+        # which takes a spawned one a second, and it costs milliseconds if all is in the cache.
+        pool = _processes(count, "fork")
+        pool.submit(_nothing)
+    else:
+        pool = LazyProcesses(count)
     try:
         yield Workers(pool, count)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
+def _processes(count: int, method: str) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(count, multiprocessing.get_context(method), initializer=_begin_worker)
+
+
+def _may_fork() -> bool:
+    """Whether a copy of this process can be trusted: no lock is held by a thread that it does not have."""
+    return sys.platform == "linux" and threading.active_count() == 1
+
+
+def _nothing() -> None:
+    """The call that starts a pool."""
+
+
 def _begin_worker() -> None:
+    gc.freeze()
+    gc.set_threshold(GARBAGE_THRESHOLD)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -1,0 +1,120 @@
+"""The ops of some programs, each tuned by itself: equal ops once, however many graphs they stand in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from arch.timing import SocTiming
+from configs.errors import InputError
+from scheduler.tuner.cache import ResultCache
+from scheduler.tuner.candidates import Candidate, Question, SpaceRules
+from scheduler.tuner.choices import OpChoice, Timed
+from scheduler.tuner.driver import drive
+from scheduler.tuner.progress import Meter, NoMeter
+from scheduler.tuner.strategies import OpSearch, StrategyOptions, check_strategy
+from scheduler.tuner.task import Task, task_of
+from scheduler.tuner.workers import Workers
+from trainlib.graph import TrainingGraph
+
+Programs = Sequence[tuple[TrainingGraph, int]]
+"""The graphs one iteration consists of and how often each runs in it, the main one first."""
+
+
+class OpTuner:
+    """Searches ops on one SoC with the kernels of one codegen profile, and remembers what it found.
+
+    `start` are candidates by op name that are looked at first. Raises `InputError` for an unknown strategy
+    and for rules that leave no candidates.
+    """
+
+    def __init__(
+        self,
+        timing: SocTiming,
+        codegen: str,
+        workers: Workers,
+        *,
+        rules: SpaceRules | None = None,
+        strategy: StrategyOptions | None = None,
+        cache: ResultCache | None = None,
+        meter: Meter | None = None,
+        start: Mapping[str, Candidate] | None = None,
+    ) -> None:
+        self.strategy = strategy or StrategyOptions()
+        check_strategy(self.strategy)
+        self._rules = rules or SpaceRules()
+        if self._rules.cuts < 0 or not self._rules.depths or min(self._rules.depths) < 1:
+            raise InputError("a space of nothing", where="--cuts", cure="0 for all cuts, or 1 or more")
+        self.timing = timing
+        self.codegen = codegen
+        self.workers = workers
+        self.cache = cache
+        self._meter = meter or NoMeter()
+        self._start = start or {}
+        self._searches: dict[str, OpSearch] = {}
+        self.interrupted = False
+        """Whether Ctrl-C ended a search; nothing more is searched then."""
+
+    def search(self, alternatives: Iterable[Programs]) -> None:
+        """Search all ops of these programs that have not been searched, first those of the first ones."""
+        new: list[OpSearch] = []
+        for programs in alternatives:
+            tasks = _tasks(programs)
+            starts: dict[str, list[Candidate]] = {}
+            for name, candidate in self._start.items():
+                if name in tasks:
+                    starts.setdefault(tasks[name].content, []).append(candidate)
+            for task in tasks.values():
+                if task.content not in self._searches:
+                    question = Question(task, self.timing, self.codegen, self._rules)
+                    first = starts.get(task.content, ())
+                    search = OpSearch(question, self.strategy, self.cache, self._meter, first)
+                    self._searches[task.content] = search
+                    new.append(search)
+        if not self.interrupted:
+            try:
+                drive([search.steps() for search in new], self.workers)
+            except KeyboardInterrupt:
+                self.interrupted = True
+
+    def choices(self, programs: Programs) -> tuple[OpChoice, ...]:
+        """The choice of every op of programs that were searched; none for one of which nothing is known."""
+        found = (_choice(name, self._searches[task.content]) for name, task in _tasks(programs).items())
+        return tuple(choice for choice in found if choice is not None)
+
+    def cycles(self, programs: Programs) -> int | None:
+        """Cycles of all ops of an iteration, each at its best by itself; None if one fits in no way."""
+        total = 0
+        for graph, count in programs:
+            best = [_choice(op.name, self._searches[task_of(graph, op).content]) for op in graph.ops]
+            if any(choice is None for choice in best):
+                return None
+            total += count * sum(choice.best.cycles for choice in best if choice is not None)
+        return total
+
+    @property
+    def candidates(self) -> int:
+        """Candidates of all searches."""
+        return sum(len(search.candidates) for search in self._searches.values())
+
+    @property
+    def evaluated(self) -> int:
+        """Those of them that were evaluated."""
+        return sum(len(search.evaluations) for search in self._searches.values())
+
+    @property
+    def cached(self) -> int:
+        """Evaluations that came from the cache."""
+        return sum(search.cached for search in self._searches.values())
+
+
+def _tasks(programs: Programs) -> dict[str, Task]:
+    return {op.name: task_of(graph, op) for graph, _ in programs for op in graph.ops}
+
+
+def _choice(name: str, search: OpSearch) -> OpChoice | None:
+    ranking = search.ranking()
+    if not ranking:
+        return None
+    timed = [Timed(search.candidates[number], search.evaluations[number].cycles) for number in ranking[:2]]
+    runner_up = timed[1] if len(timed) > 1 else None
+    return OpChoice(name, timed[0], runner_up, len(search.candidates), len(search.evaluations))
