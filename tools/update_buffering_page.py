@@ -222,8 +222,11 @@ def buffering_page() -> str:
         exceptions += _exceptions(workload, names, wide)
     parts += [
         "## Where more is slower\n",
-        "The best is monotone, the heuristic is not: it prices a short list of tilings by an estimate.\n"
-        "Steps up a sweep that cost cycles, by what they cost on core 0:\n",
+        "The best is monotone, the heuristic need not be: it counts what thousands of tilings move and\n"
+        "issue, and estimates the five that look best tile by tile. Double buffering is slower than single\n"
+        "where two boxes per buffer leave so little of L1 that tiles, and with them sums, are cut finer\n"
+        "than overlap makes good for (`--buffering best` chooses per op). Steps up a sweep that cost\n"
+        "cycles, by what they cost on core 0:\n",
         _table(
             ("workload", "step", "buffering", "cycles", "of kernels", "of waits", "tiles", "cause"),
             exceptions,

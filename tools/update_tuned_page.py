@@ -29,13 +29,19 @@ PAGE = ROOT / "docs" / "tuned.md"
 PICTURE = ROOT / "docs" / "tuned.png"
 
 CUTS = {
-    "simple-mlp": 4,
-    "tutorial-cnn": 4,
-    "digits-cnn": 4,
-    "deep-autoencoder": 4,
+    "simple-mlp": 16,
+    "tutorial-cnn": 16,
+    "digits-cnn": 8,
+    "deep-autoencoder": 8,
+    "tiny-transformer": 3,
+    "resnet8": 4,
+    "gru-keywords": 2,
     "ds-cnn": 2,
-    "resnet8": 6,
-    "tiny-transformer": 2,
+    "tiny-vit": 2,
+    "speechnet": 2,
+    "trainlib-resnet-cifar10": 2,
+    "cct": 2,
+    "mobilenet-v1": 2,
 }
 """`--cuts` of each model in the order they are run; a model that is not here is listed as not run."""
 
@@ -53,9 +59,10 @@ default codegen). *mm* and *2x4* compute every matmul of FW, WG and IG with the 
 `mm_unroll_2x4`, with the tiles the scheduler picks unasked and nothing resident in L1:
 `pulptrain run MODEL --buffering double --kernel FW=mm --kernel WG=mm --kernel IG=mm`. *Tuned* is
 `pulptrain tune MODEL --cuts N` (strategy `pruned`); *tuned, single* allows no second buffer, *tuned, off* may
-use it op by op, both with nothing resident; *tuned* also keeps tensors in L1 between ops. *cuts* is the
-number of tilings per op and buffer depth that were candidates, less than the default 16 to save time: a
-schedule of more cuts may be faster still.
+use it op by op, both with nothing resident; *tuned* also keeps tensors in L1 between ops. How images are
+unrolled (im2col by the cores, by the DMA, not at all) is searched too, their layout is the model's. *cuts* is
+the number of tilings per op and buffer depth that were candidates, often less than the default 16 to save
+time: a schedule of more cuts may be faster still.
 """
 
 
