@@ -17,7 +17,7 @@ from arch.pricing import Traffic
 from arch.soc_config import load_soc, with_options
 from arch.team_pricer import TeamPricer
 from arch.timing import SocTiming
-from scheduler.kernel_cost import KernelCosts
+from scheduler.tiles.kernel_cost import KernelCosts
 from trainlib.kernels.catalogue import kernel_names
 
 pytestmark = pytest.mark.bench

@@ -84,7 +84,7 @@ class Machine:
     """Both programs of an update on one SoC, with one memory image.
 
     Weights, gradients or their totals, and optimizer states lie at the same addresses in both memory plans
-    (`scheduler.shared_memory`), so nothing has to be handed over.
+    (`scheduler.memory.shared_memory`), so nothing has to be handed over.
     """
 
     def __init__(self, prepared: Prepared, *, functional: bool, code_start: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from configs.errors import InputError
 from pulptrain.session import RunOutcome
-from scheduler.memory_blocks import memory_blocks
+from scheduler.memory.memory_blocks import memory_blocks
 from traces.breakdown import draw_breakdown
 from traces.events import Slice
 from traces.gantt import ColourBy, draw_gantt

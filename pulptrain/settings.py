@@ -10,9 +10,9 @@ from arch.soc_config import load_soc, with_options
 from arch.timing import SocTiming
 from configs.errors import InputError
 from configs.parameters import default_codegen
+from scheduler.addresses.placement import parse_placement
+from scheduler.addresses.plan_options import PlanOptions, parse_homes
 from scheduler.options import ScheduleOptions, parse_buffers, parse_resident
-from scheduler.placement import parse_placement
-from scheduler.plan_options import PlanOptions, parse_homes
 from trainlib.kernels.catalogue import LIBRARY
 
 

@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 from arch.pricing import Pricer
 from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
-from scheduler.candidates import Candidates, Counts, enumerate_tilings
-from scheduler.dma_cost import DmaCost
-from scheduler.estimate import NOTHING_EARLY, Early, TileCost, estimate_cycles
-from scheduler.in_place import NotInPlace, allowed, no_room, refusal
-from scheduler.l1_report import does_not_fit
 from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
-from scheduler.short_list import Moves, moves_of, short_list
-from scheduler.streamed_tilings import fits_slots, with_streams
-from scheduler.tiling import Tiler, Tiling
+from scheduler.tiles.candidates import Candidates, Counts, enumerate_tilings
+from scheduler.tiles.dma_cost import DmaCost
+from scheduler.tiles.estimate import NOTHING_EARLY, Early, TileCost, estimate_cycles
+from scheduler.tiles.in_place import NotInPlace, allowed, no_room, refusal
+from scheduler.tiles.l1_report import does_not_fit
+from scheduler.tiles.short_list import Moves, moves_of, short_list
+from scheduler.tiles.streamed_tilings import fits_slots, with_streams
+from scheduler.tiles.tiling import Tiler, Tiling
 
 BUILT = 5
-"""Tilings that are built and estimated tile by tile, the best by `scheduler.short_list`."""
+"""Tilings that are built and estimated tile by tile, the best by `scheduler.tiles.short_list`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ def choose_tiling(
     """The tiling with the fewest estimated cycles of a short list of those that fit.
 
     On the list are those that seem best by what they move and what their kernels issue
-    (`scheduler.short_list`). Raises `DoesNotFitError` if even the smallest tile is too large.
+    (`scheduler.tiles.short_list`). Raises `DoesNotFitError` if even the smallest tile is too large.
     """
     dma = dma or DmaCost(timing)
     ranked = _ranked(tiler, available_bytes, dma)

@@ -10,7 +10,7 @@ from arch.program import Array, Place
 from arch.soc import RunResult, Soc
 from arch.timing import SocTiming
 from configs.errors import InputError
-from scheduler.plan_check import check_program
+from scheduler.memory.plan_check import check_program
 from scheduler.schedule import Schedule
 from traces.events import NullTracer, Tracer
 from trainlib.reference import check_given
@@ -21,7 +21,7 @@ class Executor:
 
     The first iteration is simulated event by event; later ones replay the recorded order of its DMA copies
     and kernels on new inputs, which gives the numbers of an iteration without its timing. Memory contents
-    persist, so updated weights carry over. Raises `scheduler.allocation.PlanError` for a plan in which live
+    persist, so updated weights carry over. Raises `addresses.allocation.PlanError` for a plan in which live
     buffers overlap, or a program that leaves its plan. `code_start` is that of `arch.soc.Soc`. A `soc`
     that is given (with its tracer) is shared with the executors of other programs: they find in its memories
     what this one leaves.

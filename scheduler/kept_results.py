@@ -19,10 +19,10 @@ from arch.isa import TeamWork
 from arch.pricing import CoreCost, DmaService, Pricer, TeamCost, Traffic
 from arch.program import Compute, Program
 from arch.timing import SocTiming
-from scheduler.candidates import Counts
 from scheduler.choice import Choice, Known
 from scheduler.options import ScheduleOptions
-from scheduler.tiling import Tiling
+from scheduler.tiles.candidates import Counts
+from scheduler.tiles.tiling import Tiling
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.fingerprint import fingerprint, model_version
 from trainlib.graph import TrainingGraph

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, Lever, PulptrainError
 from configs.model_file import LayerSpec, ModelSpec
-from scheduler.memory_plan import least_l2_bytes, plan_memory
+from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
 from scheduler.options import WHOLE_OPS, ScheduleOptions
-from scheduler.partial_sums import SUM
 from scheduler.schedule import streamer_of, tiler_of
-from scheduler.tiling import Tiling
+from scheduler.tiles.partial_sums import SUM
+from scheduler.tiles.tiling import Tiling
 from trainlib.graph import Op, TrainingGraph
 from trainlib.im2col import with_ways
 from trainlib.training import build_training_phases

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from configs.errors import InputError
-from scheduler.plan_options import PlanOptions
+from scheduler.addresses.plan_options import PlanOptions
 from trainlib.graph import TrainingGraph
 
 _T = TypeVar("_T")
@@ -99,7 +99,7 @@ class ScheduleOptions:
     prefetch: bool = True
     """Whether the first loads of an op are pushed while the op before it computes, where L1 has room."""
     resident: Sequence[str] = ()
-    """Tensors that stay in L1 between ops (`scheduler.resident.residents_of` says how they are written).
+    """Tensors that stay in L1 between ops (`tiles.resident.residents_of` says how they are written).
 
     (`AUTO`,) leaves them to `scheduler.residency.schedule_for`.
     """

@@ -10,14 +10,14 @@ from arch.pricing import Pricer
 from arch.soc import Soc
 from arch.timing import SocTiming
 from configs.errors import DoesNotFitError
-from scheduler.allocation import align
+from scheduler.addresses.allocation import align
+from scheduler.addresses.lifetimes import Life, storage_lives
 from scheduler.choice import Known
-from scheduler.estimate import TileCost
-from scheduler.lifetimes import Life, storage_lives
 from scheduler.options import AUTO, ScheduleOptions
-from scheduler.partial_sums import written
-from scheduler.resident import text_of
 from scheduler.schedule import Schedule, build_schedule
+from scheduler.tiles.estimate import TileCost
+from scheduler.tiles.partial_sums import written
+from scheduler.tiles.resident import text_of
 from traces.events import Slice
 from trainlib.graph import TrainingGraph
 from trainlib.steps import Operand

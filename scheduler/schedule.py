@@ -9,21 +9,21 @@ from arch.pricing import Pricer
 from arch.program import Program
 from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
-from scheduler.candidates import NO_COUNTS, Counts
 from scheduler.choice import Choice, Known, choose, early_beside
-from scheduler.dma_cost import DmaCost
-from scheduler.in_place import NotInPlace
-from scheduler.l1_layout import L1Layout, lay_out_ops
-from scheduler.memory_plan import MemoryPlan, plan_memory
+from scheduler.memory.memory_plan import MemoryPlan, plan_memory
+from scheduler.memory.shared_memory import plans_beside
 from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
-from scheduler.prefetch import readable_early
-from scheduler.program import ProgramBuilder
-from scheduler.resident import NOT_RESIDENT, InPlace, Residents, residents_of, without
-from scheduler.shared_memory import plans_beside
-from scheduler.staging_actions import StagingActions, places_of
-from scheduler.streaming import Streamer
-from scheduler.streams import NOT_STREAMED, OpStream
-from scheduler.tiling import BufferDepths, Tiler, Tiling
+from scheduler.programs.prefetch import readable_early
+from scheduler.programs.program import ProgramBuilder
+from scheduler.programs.staging_actions import StagingActions, places_of
+from scheduler.tiles.candidates import NO_COUNTS, Counts
+from scheduler.tiles.dma_cost import DmaCost
+from scheduler.tiles.in_place import NotInPlace
+from scheduler.tiles.l1_layout import L1Layout, lay_out_ops
+from scheduler.tiles.resident import NOT_RESIDENT, InPlace, Residents, residents_of, without
+from scheduler.tiles.streaming import Streamer
+from scheduler.tiles.streams import NOT_STREAMED, OpStream
+from scheduler.tiles.tiling import BufferDepths, Tiler, Tiling
 from trainlib.graph import Op, TrainingGraph
 from trainlib.im2col import with_ways
 from trainlib.registry import lowering_of

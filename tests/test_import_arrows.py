@@ -18,6 +18,9 @@ ALLOWED: dict[str, set[str]] = {
     "pulptrain": {"configs", "traces", "arch", "trainlib", "scheduler"},
 }
 
+FLOORS_OF_SCHEDULER = ("addresses", "tiles", "memory", "programs")
+"""Folders of the scheduler, the lowest first: where bytes lie, one op, a whole program, its actions."""
+
 
 def imported_modules(source: str) -> set[str]:
     """Dotted names imported anywhere in a module, function bodies included."""
@@ -47,6 +50,18 @@ def test_room_imports_only_along_the_arrows(room: str) -> None:
         f"{path.relative_to(ROOT)}: {name}"
         for path in sorted((ROOT / room).rglob("*.py"))
         for name in violations(room, path.read_text())
+    }
+    assert not found
+
+
+@pytest.mark.parametrize("floor", FLOORS_OF_SCHEDULER)
+def test_a_floor_of_the_scheduler_imports_from_itself_and_below(floor: str) -> None:
+    below = FLOORS_OF_SCHEDULER[: FLOORS_OF_SCHEDULER.index(floor) + 1]
+    found = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / "scheduler" / floor).rglob("*.py"))
+        for name in imported_modules(path.read_text())
+        if name.startswith("scheduler.") and name.split(".")[1] not in below
     }
     assert not found
 

@@ -17,12 +17,12 @@ from pulptrain.__main__ import run
 from pulptrain.primitive_run import run_primitive
 from pulptrain.session import run_model
 from pulptrain.settings import Settings
-from scheduler.allocation import Allocation
-from scheduler.l1_layout import lay_out, lay_out_ops
+from scheduler.addresses.allocation import Allocation
 from scheduler.options import ScheduleOptions, parse_buffers
-from scheduler.program import UNLIMITED_IDS
+from scheduler.programs.program import UNLIMITED_IDS
 from scheduler.schedule import build_schedule
-from scheduler.tiling import Buffer, Tiling
+from scheduler.tiles.l1_layout import lay_out, lay_out_ops
+from scheduler.tiles.tiling import Buffer, Tiling
 from trainlib.primitives.definition import InputCase
 from trainlib.steps import Operand, TileTask
 from trainlib.training import build_training_graph

@@ -10,14 +10,14 @@ import pytest
 from arch.soc import Soc
 from arch.soc_config import load_soc, with_options
 from arch.team_pricer import TeamPricer
-from scheduler.candidates import enumerate_tilings
 from scheduler.choice import Choice, choose_tiling, early_beside
-from scheduler.dma_cost import DmaCost
-from scheduler.estimate import NOTHING_EARLY, Early, TileCost, estimate_cycles
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule, tiler_of
-from scheduler.short_list import KernelCount, issued, moves_of, short_list
-from scheduler.tiling import Tiling
+from scheduler.tiles.candidates import enumerate_tilings
+from scheduler.tiles.dma_cost import DmaCost
+from scheduler.tiles.estimate import NOTHING_EARLY, Early, TileCost, estimate_cycles
+from scheduler.tiles.short_list import KernelCount, issued, moves_of, short_list
+from scheduler.tiles.tiling import Tiling
 from trainlib.kernels.catalogue import matmul_work
 from trainlib.primitives.definition import InputCase
 from trainlib.training import build_layer_graph, only

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from arch.program import DmaStart
-from scheduler.allocation import Allocation, Request
-from scheduler.footprint import Footprint
-from scheduler.l1_layout import lay_out
-from scheduler.program import ProgramBuilder
-from scheduler.tiling import Buffer, Tiler, Tiling
-from scheduler.transfers import commands_for
+from scheduler.addresses.allocation import Allocation, Request
+from scheduler.programs.program import ProgramBuilder
+from scheduler.tiles.footprint import Footprint
+from scheduler.tiles.l1_layout import lay_out
+from scheduler.tiles.tiling import Buffer, Tiler, Tiling
+from scheduler.tiles.transfers import commands_for
 from trainlib.graph import Op, Tensor, TrainingGraph
 from trainlib.primitives.definition import InputCase
 from trainlib.registry import lowering_of

@@ -6,7 +6,7 @@ from arch.isa import TeamWork
 from arch.pricing import TeamCost, Traffic
 from arch.soc_config import load_soc
 from arch.team_pricer import TeamPricer
-from scheduler.kernel_cost import KernelCosts
+from scheduler.tiles.kernel_cost import KernelCosts
 from trainlib.kernels.catalogue import matmul_work
 
 

@@ -16,7 +16,7 @@ from pulptrain.__main__ import run
 from pulptrain.session import prepare
 from pulptrain.settings import Settings, schedule_options, soc_timing
 from scheduler.levers import MAX_LEVERS
-from scheduler.memory_plan import least_l2_bytes, plan_memory
+from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
 from scheduler.schedule import streamer_of
 from trainlib.training import build_training_graph
 

@@ -15,7 +15,7 @@ from configs.errors import InputError
 from configs.model_file import load_model
 from pulptrain.session import prepare
 from pulptrain.settings import Settings
-from scheduler.allocation import (
+from scheduler.addresses.allocation import (
     Allocation,
     OverlapError,
     PlanError,
@@ -25,12 +25,12 @@ from scheduler.allocation import (
     lower_bound_bytes,
     peak_bytes,
 )
+from scheduler.addresses.optimal_placement import place_optimal, solver_installed
+from scheduler.addresses.order_search import STARTS, search_orders
+from scheduler.addresses.placement import ORDERS, best_fit, first_fit, place
+from scheduler.addresses.plan_options import PlanOptions
 from scheduler.executor import Executor
-from scheduler.memory_plan import plan_memory
-from scheduler.optimal_placement import place_optimal, solver_installed
-from scheduler.order_search import STARTS, search_orders
-from scheduler.placement import ORDERS, best_fit, first_fit, place
-from scheduler.plan_options import PlanOptions
+from scheduler.memory.memory_plan import plan_memory
 from trainlib.training import build_training_graph
 
 
@@ -161,7 +161,7 @@ def test_the_solver_finds_what_no_order_finds() -> None:
 
 
 def test_without_the_solver_the_search_over_orders_finds_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler.optimal_placement.solver_installed", lambda: False)
+    monkeypatch.setattr("scheduler.addresses.optimal_placement.solver_installed", lambda: False)
     found, notes = place_optimal(HOLE, "l2")
     check_no_overlap(found.values())
     assert peak_bytes(found.values()) == 72
@@ -170,15 +170,17 @@ def test_without_the_solver_the_search_over_orders_finds_it_too(monkeypatch: pyt
 
 def test_what_is_not_proved_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the solver and without steps of the search the better heuristic plan is all there is."""
-    monkeypatch.setattr("scheduler.optimal_placement.solver_installed", lambda: False)
-    monkeypatch.setattr("scheduler.optimal_placement.search_orders", partial(search_orders, steps=0))
+    monkeypatch.setattr("scheduler.addresses.optimal_placement.solver_installed", lambda: False)
+    monkeypatch.setattr(
+        "scheduler.addresses.optimal_placement.search_orders", partial(search_orders, steps=0)
+    )
     found, notes = place_optimal(HOLE, "l2")
     check_no_overlap(found.values())
     assert peak_bytes(found.values()) == 80
     assert "pulptrain[solver]" in notes[0]
     assert "no plan is below 72 B, this one takes 80 B" in notes[0]
-    monkeypatch.setattr("scheduler.optimal_placement.solver_installed", lambda: True)
-    monkeypatch.setattr("scheduler.optimal_placement.MOST_SOLVED", 3)
+    monkeypatch.setattr("scheduler.addresses.optimal_placement.solver_installed", lambda: True)
+    monkeypatch.setattr("scheduler.addresses.optimal_placement.MOST_SOLVED", 3)
     again, notes = place_optimal(HOLE, "l2")
     assert again == found
     assert "too many buffers for the solver" in notes[0]

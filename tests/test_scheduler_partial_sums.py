@@ -11,15 +11,15 @@ from arch.isa import CoreWork, TeamWork
 from arch.program import Compute, DmaStart, DmaWait
 from arch.soc_config import load_soc
 from arch.team_pricer import TeamPricer
+from scheduler.addresses.lifetimes import storage_lives
+from scheduler.addresses.placement import first_fit
 from scheduler.executor import Executor
-from scheduler.l1_layout import lay_out
-from scheduler.lifetimes import storage_lives
 from scheduler.options import ScheduleOptions
-from scheduler.partial_sums import PartTask
-from scheduler.placement import first_fit
-from scheduler.program import ProgramBuilder
+from scheduler.programs.program import ProgramBuilder
 from scheduler.schedule import build_schedule
-from scheduler.tiling import Tiler
+from scheduler.tiles.l1_layout import lay_out
+from scheduler.tiles.partial_sums import PartTask
+from scheduler.tiles.tiling import Tiler
 from trainlib.graph import Op, Tensor, TrainingGraph
 from trainlib.primitives.definition import InputCase
 from trainlib.reference import evaluate, graph_tolerance

@@ -8,11 +8,11 @@ import numpy as np
 
 from arch.isa import CoreWork, TeamWork
 from arch.program import Compute, DmaStart, DmaWait, Release
-from scheduler.l1_layout import lay_out
-from scheduler.lifetimes import storage_lives
-from scheduler.placement import first_fit
-from scheduler.program import ProgramBuilder
-from scheduler.tiling import Tiler
+from scheduler.addresses.lifetimes import storage_lives
+from scheduler.addresses.placement import first_fit
+from scheduler.programs.program import ProgramBuilder
+from scheduler.tiles.l1_layout import lay_out
+from scheduler.tiles.tiling import Tiler
 from trainlib.graph import Op, Tensor, TrainingGraph
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, TileTask
 

@@ -19,14 +19,14 @@ from configs.model_file import load_model
 from pulptrain.__main__ import run
 from pulptrain.session import run_model
 from pulptrain.settings import Settings
-from scheduler.allocation import PlanError
+from scheduler.addresses.allocation import PlanError
 from scheduler.executor import Executor
+from scheduler.memory.plan_check import check_program
 from scheduler.options import ScheduleOptions, parse_resident
-from scheduler.partial_sums import written
-from scheduler.plan_check import check_program
 from scheduler.residency import choose_resident
-from scheduler.resident import box_bytes, missing, residents_of
 from scheduler.schedule import build_schedule, tiler_of
+from scheduler.tiles.partial_sums import written
+from scheduler.tiles.resident import box_bytes, missing, residents_of
 from trainlib.graph import Tensor
 from trainlib.reference import compare, evaluate
 from trainlib.training import build_training_graph

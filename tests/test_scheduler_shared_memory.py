@@ -12,10 +12,10 @@ from configs.units import parse_bytes
 from pulptrain.machine import Machine
 from pulptrain.session import prepare, run_model
 from pulptrain.settings import Settings
-from scheduler.allocation import check_no_overlap
-from scheduler.memory_plan import plan_memory
-from scheduler.plan_options import PlanOptions
-from scheduler.shared_memory import plans_beside, shared_places
+from scheduler.addresses.allocation import check_no_overlap
+from scheduler.addresses.plan_options import PlanOptions
+from scheduler.memory.memory_plan import plan_memory
+from scheduler.memory.shared_memory import plans_beside, shared_places
 from trainlib.graph import KEPT_KINDS
 
 ADAM = "name: adam, learning_rate: 0.01, accumulate: 2"

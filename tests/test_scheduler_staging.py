@@ -16,12 +16,12 @@ from configs.errors import DoesNotFitError
 from configs.model_file import load_model
 from pulptrain.session import prepare, run_model
 from pulptrain.settings import Settings
-from scheduler.allocation import align
-from scheduler.lifetimes import Life
-from scheduler.memory_plan import least_l2_bytes, plan_memory
-from scheduler.plan_options import PlanOptions
+from scheduler.addresses.allocation import align
+from scheduler.addresses.lifetimes import Life
+from scheduler.addresses.plan_options import PlanOptions
+from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
+from scheduler.memory.staging import HomeChoice, Stay, spare_slots, stays_of
 from scheduler.schedule import Schedule
-from scheduler.staging import HomeChoice, Stay, spare_slots, stays_of
 from traces.events import TRANSFER
 from trainlib.training import build_training_graph
 

@@ -30,18 +30,18 @@ from configs.model_file import load_model
 from pulptrain.program_text import program_lines
 from pulptrain.session import prepare, run_model
 from pulptrain.settings import Settings
-from scheduler.allocation import Allocation, check_no_overlap
-from scheduler.candidates import enumerate_tilings
-from scheduler.far_cost import FarCost
-from scheduler.l1_layout import lay_out
-from scheduler.memory_plan import least_l2_bytes, plan_memory
+from scheduler.addresses.allocation import Allocation, check_no_overlap
+from scheduler.addresses.plan_options import PlanOptions
+from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
 from scheduler.options import ScheduleOptions
-from scheduler.plan_options import PlanOptions
-from scheduler.program import ProgramBuilder
+from scheduler.programs.program import ProgramBuilder
 from scheduler.schedule import Schedule, streamer_of, tiler_of
-from scheduler.streams import OpSlots, OpStream, slot_bytes, slots_of
-from scheduler.tiling import Tiler, Tiling
-from scheduler.transfers import lines_of
+from scheduler.tiles.candidates import enumerate_tilings
+from scheduler.tiles.far_cost import FarCost
+from scheduler.tiles.l1_layout import lay_out
+from scheduler.tiles.streams import OpSlots, OpStream, slot_bytes, slots_of
+from scheduler.tiles.tiling import Tiler, Tiling
+from scheduler.tiles.transfers import lines_of
 from traces.events import TRANSFER
 from trainlib.graph import Op, Tensor, TrainingGraph
 from trainlib.registry import lowering_of

@@ -10,8 +10,8 @@ import pytest
 from arch.isa import TeamWork
 from arch.soc_config import load_soc
 from configs.model_file import load_model
-from scheduler.team_works import TeamWorks, content_of
-from scheduler.tiling import Tiler
+from scheduler.programs.team_works import TeamWorks, content_of
+from scheduler.tiles.tiling import Tiler
 from trainlib.primitives.calls import matmul_call
 from trainlib.registry import lowering_of
 from trainlib.steps import KernelCall, KernelChoice

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arch.program import Command
-from scheduler.transfers import commands_for
+from scheduler.tiles.transfers import commands_for
 from trainlib.steps import Region
 
 

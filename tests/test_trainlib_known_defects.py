@@ -15,7 +15,7 @@ from configs.errors import DoesNotFitError
 from configs.model_file import load_model
 from pulptrain.primitive_run import run_primitive
 from pulptrain.settings import Settings
-from scheduler.memory_plan import plan_memory
+from scheduler.memory.memory_plan import plan_memory
 from trainlib.kernels import catalogue
 from trainlib.primitives.definition import Example, InputCase
 from trainlib.reference import evaluate

@@ -15,7 +15,7 @@ from arch.team_pricer import TeamPricer
 from configs.errors import InputError
 from pulptrain.commands import options
 from pulptrain.settings import Settings, soc_timing
-from scheduler.allocation import align
+from scheduler.addresses.allocation import align
 from trainlib.kernels.catalogue import (
     LIBRARY,
     depthwise_work,

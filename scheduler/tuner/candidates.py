@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from arch.timing import SocTiming
 from configs.errors import InputError
 from configs.suggest import suggestion
-from scheduler.candidates import Candidates, enumerate_tilings
-from scheduler.dma_cost import DmaCost
-from scheduler.short_list import overhead_cycles
-from scheduler.tiling import Tiler
+from scheduler.tiles.candidates import Candidates, enumerate_tilings
+from scheduler.tiles.dma_cost import DmaCost
+from scheduler.tiles.short_list import overhead_cycles
+from scheduler.tiles.tiling import Tiler
 from scheduler.tuner.fingerprint import fingerprint, model_version
 from scheduler.tuner.task import Task
 from trainlib.im2col import WAYS, own_way, ways_of
@@ -33,7 +33,7 @@ class SpaceRules:
 
     A tile size is a divisor of its extent, or the largest that fits beside divisors in the other dimensions;
     of the loop orders that load and store the same one is taken. Of these, the `cuts` with the least overhead
-    (`scheduler.short_list.overhead_cycles`: transfers and forks) are candidates, for each of `depths`, the
+    (`tiles.short_list.overhead_cycles`: transfers and forks) are candidates, for each of `depths`, the
     numbers of buffers per operand; all of them with `cuts` 0. Each of the ways of `im2col` is a space of its
     own for an op that unrolls images; with none the op goes as its layer says.
     """

@@ -8,8 +8,8 @@ from typing import Any
 
 from arch.timing import SocTiming
 from scheduler.options import ScheduleOptions
-from scheduler.partial_sums import SUM
-from scheduler.tiling import Tiler, Tiling
+from scheduler.tiles.partial_sums import SUM
+from scheduler.tiles.tiling import Tiler, Tiling
 from scheduler.tuner.candidates import Candidate, Cut
 from scheduler.tuner.fingerprint import fingerprint
 from trainlib.graph import Op, TrainingGraph

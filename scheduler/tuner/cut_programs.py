@@ -2,7 +2,7 @@
 
 Kernels change neither the boxes of a tile nor the order of transfers, so of a program of many tiles only the
 loop nests of matmuls differ. Calls with one nest under one kernel have one nest under another
-(`scheduler.team_works`), so of the calls that share a nest one is lowered anew, with its tile.
+(`scheduler.programs.team_works`), so of the calls that share a nest one is lowered anew, with its tile.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from arch.isa import TeamWork
 from arch.pricing import Pricer
 from arch.program import Action, Compute, Program
 from scheduler.options import ScheduleOptions
-from scheduler.partial_sums import accumulated, written
-from scheduler.program import TEAM_WORKS
+from scheduler.programs.program import TEAM_WORKS
+from scheduler.programs.team_works import content_of
 from scheduler.schedule import Schedule, build_schedule
-from scheduler.team_works import content_of
-from scheduler.tiling import tile_ranges
+from scheduler.tiles.partial_sums import accumulated, written
+from scheduler.tiles.tiling import tile_ranges
 from scheduler.tuner.candidates import Candidate, Cut, Question
 from trainlib.steps import KernelCall, TileTask, find_part
 

@@ -19,7 +19,7 @@ from configs.schema import Schema, check_keys, validate
 from configs.suggest import suggestion
 from configs.yaml_file import Node, load_yaml
 from scheduler.options import ScheduleOptions, of_programs
-from scheduler.resident import AT, TO
+from scheduler.tiles.resident import AT, TO
 from scheduler.tuner.candidates import Candidate, Cut
 from scheduler.tuner.choices import OpChoice, Timed, TunedSchedule, soc_content, tiler_for, with_choices
 from scheduler.tuner.choices import model_content as content_of

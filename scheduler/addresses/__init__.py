@@ -1,0 +1,1 @@
+"""Bytes and lives: where in one memory buffers lie."""

@@ -1,0 +1,161 @@
+"""When the bytes of each tensor are needed: first and last op, the ops that use it, and what it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduler.addresses.allocation import Request
+from trainlib.graph import GIVEN_KINDS, KEPT_KINDS, Op, Tensor, TrainingGraph
+from trainlib.primitives.calls import ElementwiseLowering
+from trainlib.primitives.definition import is_forward
+from trainlib.registry import lowering_of
+
+KINDS = ("input", "weight", "optimizer_state", "kept", "activation", "gradient", "loss", "scratch", "stack")
+"""What bytes are for. ``kept`` are activations (and what else a forward step saves) that a backward step
+reads again, ``scratch`` are L1 buffers that hold no tensor, ``stack`` is what stacks take of L1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One storage: size, op numbers of its life, and of the ops that read and write it, in order.
+
+    `given` storages have a value before the first op, `kept` ones are read after the last.
+    """
+
+    name: str
+    size_bytes: int
+    kind: str
+    first_op: int
+    last_op: int
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    given: bool
+    kept: bool
+    streamed: tuple[int, ...] = ()
+    """Ops that use it in parts, straight from L3 (`tiles.streams`); not among `reads` and `writes`."""
+
+    @property
+    def uses(self) -> tuple[int, ...]:
+        """Ops that read or write it as a whole, in order."""
+        return tuple(sorted({*self.reads, *self.writes}))
+
+    @property
+    def request(self) -> Request:
+        """The bytes for the whole life."""
+        return Request(self.name, self.size_bytes, self.first_op, self.last_op, self.kind, self.name)
+
+
+def storage_lives(graph: TrainingGraph, owners: Mapping[str, str] | None = None) -> dict[str, Life]:
+    """The life of each storage of the graph, by the name of the tensor that owns it, in graph order.
+
+    Op numbers run from 0; the number of ops stands for "after the iteration". Given tensors (inputs, labels,
+    random numbers, weights, buffers, optimizer states) live from 0 until after it, the graph's results (loss,
+    output, weight gradients) from their first use until after it, so that they can be read; the rest from
+    first write to last read. An alias has no storage of its own: its uses lengthen the life of its target.
+    `owners` maps every tensor to the owner of its bytes (default: `TrainingGraph.storage_of`).
+    """
+    if owners is None:
+        owners = {name: graph.storage_of(name) for name in graph.tensors}
+    after = len(graph.ops)
+    reads: dict[str, list[int]] = {}
+    writes: dict[str, list[int]] = {}
+    for number, op in enumerate(graph.ops):
+        for name in op.inputs:
+            reads.setdefault(owners[name], []).append(number)
+        for name in op.outputs:
+            writes.setdefault(owners[name], []).append(number)
+    kept_after = {owners[name] for name in graph.results}
+    backward = backward_begins(graph)
+    lives: dict[str, Life] = {}
+    for name, tensor in graph.tensors.items():
+        if owners[name] != name:
+            continue
+        used = [*reads.get(name, ()), *writes.get(name, ())]
+        given = tensor.kind in GIVEN_KINDS
+        if not used and not given:
+            continue
+        kept = given or name in kept_after
+        lives[name] = Life(
+            name,
+            tensor.size_bytes,
+            kind_of(tensor, used, backward),
+            0 if given else min(used),
+            after if kept else max(used),
+            tuple(sorted(set(reads.get(name, ())))),
+            tuple(sorted(set(writes.get(name, ())))),
+            given,
+            kept,
+        )
+    return lives
+
+
+def backward_begins(graph: TrainingGraph) -> int:
+    """Number of the first op of the backward pass: the one after the loss, or else the first not forward."""
+    losses = [number for number, op in enumerate(graph.ops) if op.step == "LOSS"]
+    if losses:
+        return losses[-1] + 1
+    others = (number for number, op in enumerate(graph.ops) if not is_forward(op.step))
+    return next(others, len(graph.ops))
+
+
+def kind_of(tensor: Tensor, used: Sequence[int], backward: int) -> str:
+    """The word of `KINDS` for a tensor used by these ops; `backward` is the first op of the backward pass."""
+    if tensor.kind in ("weight", "buffer"):
+        return "weight"
+    if tensor.kind in ("optimizer_state", "gradient", "loss"):
+        return tensor.kind
+    if tensor.kind not in ("activation", "saved"):
+        return "input"
+    return "kept" if min(used) < backward <= max(used) else "activation"
+
+
+def in_place_owners(graph: TrainingGraph, lives: Mapping[str, Life]) -> dict[str, str]:
+    """Tensor written -> tensor whose bytes it takes over because that one ends at the op that writes it.
+
+    Only for steps whose tiles read and write the same box of each (`ElementwiseLowering`): a tile's result
+    then covers exactly the bytes that tile has read, whatever other tiles are under way. Shape and dtype must
+    be equal, no window may shift the boxes, and nothing may need the input afterwards.
+    """
+    taken: dict[str, str] = {}
+    for number, op in enumerate(graph.ops):
+        if not isinstance(lowering_of(op), ElementwiseLowering) or len(op.outputs) != 1 or op.windows:
+            continue
+        target = op.outputs[0]
+        if not _own(graph, lives, target) or lives[target].first_op != number:
+            continue
+        source = _dying_input(graph, lives, op, number)
+        if source is not None:
+            taken[target] = source
+    return taken
+
+
+def _dying_input(graph: TrainingGraph, lives: Mapping[str, Life], op: Op, number: int) -> str | None:
+    target = graph.tensors[op.outputs[0]]
+    storages = [graph.storage_of(name) for name in op.inputs]
+    ending: list[tuple[int, str]] = []
+    for name, storage in zip(op.inputs, storages, strict=True):
+        source, life = graph.tensors[name], lives[storage]
+        same = source.shape == target.shape and np.dtype(source.dtype) == np.dtype(target.dtype)
+        if same and not life.kept and life.last_op == number and storages.count(storage) == 1:
+            ending.append((life.first_op, storage))
+    # The youngest: the longer a tensor waits unused, the more it is worth to keep its bytes movable.
+    return max(ending)[1] if ending else None
+
+
+def _own(graph: TrainingGraph, lives: Mapping[str, Life], name: str) -> bool:
+    tensor = graph.tensors[name]
+    return tensor.alias_of is None and tensor.kind not in KEPT_KINDS and name in lives
+
+
+def owners_of(graph: TrainingGraph, taken: Mapping[str, str]) -> dict[str, str]:
+    """Tensor -> tensor that owns its bytes, the graph's aliases and those of `in_place_owners` followed."""
+    owners: dict[str, str] = {}
+    for name in graph.tensors:
+        owner = graph.storage_of(name)
+        while owner in taken:
+            owner = taken[owner]
+        owners[name] = owner
+    return owners

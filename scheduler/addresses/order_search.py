@@ -1,0 +1,87 @@
+"""A lower peak by first fit in better orders: what lies too high is moved forward, again and again.
+
+Some order gives first fit the lowest peak there is: that of the addresses in an optimal plan. A search over
+orders needs no solver and is fast where a plan that is good enough to reach its lower bound is not rare.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import insort
+from collections.abc import Sequence
+
+from scheduler.addresses.allocation import Request, align
+from scheduler.addresses.placement import ORDERS
+
+STEPS = 1500
+"""Orders tried from each start, about a millisecond each for a network of 400 buffers."""
+
+STARTS = ("first use", "size", "lifetime")
+"""Orders (`scheduler.addresses.placement.ORDERS`) the search begins with, one after the other."""
+
+Span = tuple[int, int, int]
+"""Bytes (whole words), first op, last op."""
+
+
+def search_orders(items: Sequence[Request], enough_bytes: int, *, steps: int = STEPS) -> dict[str, int]:
+    """Addresses of the lowest peak found, by name; ends at once when that is `enough_bytes`.
+
+    From each of `STARTS` one of the requests that end above `enough_bytes` is moved to an earlier place in
+    the order, drawn at random, and the move is kept unless it makes the peak, or else the bytes above,
+    larger. The same result in every run.
+    """
+    spans = [(align(item.size_bytes), item.first_op, item.last_op) for item in items]
+    best: tuple[int, list[int]] | None = None
+    for start in STARTS:
+        places = {item.name: index for index, item in enumerate(items)}
+        order = [places[item.name] for item in sorted(items, key=ORDERS[start])]
+        peak, addresses = _search(spans, order, enough_bytes, steps)
+        if best is None or peak < best[0]:
+            best = peak, addresses
+        if best[0] <= enough_bytes:
+            break
+    assert best is not None
+    return {item.name: address for item, address in zip(items, best[1], strict=True)}
+
+
+def _search(spans: Sequence[Span], order: list[int], enough_bytes: int, steps: int) -> tuple[int, list[int]]:
+    generator = random.Random(0)
+    addresses = first_fit_addresses(spans, order)
+    score = _score(spans, addresses, enough_bytes)
+    for _ in range(steps):
+        if score[0] <= enough_bytes:
+            break
+        high = [index for index, address in enumerate(addresses) if address + spans[index][0] > enough_bytes]
+        moved = generator.choice(high)
+        place = order.index(moved)
+        tried = [*order[:place], *order[place + 1 :]]
+        tried.insert(generator.randrange(place) if place else 0, moved)
+        found = first_fit_addresses(spans, tried)
+        found_score = _score(spans, found, enough_bytes)
+        if found_score <= score:
+            order, addresses, score = tried, found, found_score
+    return score[0], addresses
+
+
+def _score(spans: Sequence[Span], addresses: Sequence[int], enough_bytes: int) -> tuple[int, int]:
+    """(peak, bytes by which requests end above `enough_bytes`, summed over them)."""
+    ends = [address + span[0] for address, span in zip(addresses, spans, strict=True)]
+    return max(ends, default=0), sum(end - enough_bytes for end in ends if end > enough_bytes)
+
+
+def first_fit_addresses(spans: Sequence[Span], order: Sequence[int]) -> list[int]:
+    """The lowest address free during its whole life, for one request after another in this order."""
+    addresses = [0] * len(spans)
+    taken: list[tuple[int, int, int, int]] = []
+    for index in order:
+        size_bytes, first_op, last_op = spans[index]
+        address = 0
+        for begin, end, first, last in taken:
+            if first <= last_op and first_op <= last:
+                if address + size_bytes <= begin:
+                    break
+                if end > address:  # noqa: PLR1730  max() is a third of the time
+                    address = end
+        addresses[index] = address
+        insort(taken, (address, address + size_bytes, first_op, last_op))
+    return addresses

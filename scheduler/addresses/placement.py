@@ -1,0 +1,93 @@
+"""Addresses for requests of one memory level: first fit, best fit, and the best of a few orders."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from configs.errors import InputError
+from configs.suggest import suggestion
+from scheduler.addresses.allocation import Allocation, Request, align, lower_bound_bytes, peak_bytes
+
+Strategy = Literal["first-fit", "best-fit", "optimal"]
+STRATEGIES: tuple[str, ...] = get_args(Strategy)
+
+ORDERS: Mapping[str, Callable[[Request], tuple[Any, ...]]] = {
+    "size": lambda item: (-item.size_bytes, item.first_op, item.name),
+    "lifetime": lambda item: (item.first_op - item.last_op, -item.size_bytes, item.first_op, item.name),
+    "first use": lambda item: (item.first_op, -item.size_bytes, item.name),
+}
+"""Orders in which requests are placed; every one is total, so a plan is the same in every run."""
+
+
+def parse_placement(text: str) -> str:
+    """A strategy by name. Raises `InputError` for another one."""
+    if text not in STRATEGIES:
+        cure = suggestion(text, STRATEGIES) or "one of " + ", ".join(STRATEGIES)
+        raise InputError(f"unknown placement {text!r}", where="--placement", cure=cure)
+    return text
+
+
+def place(
+    requests: Iterable[Request], level: str, strategy: str, around: Sequence[Allocation] = ()
+) -> dict[str, Allocation]:
+    """Place requests by first-fit or best-fit in each of `ORDERS` and keep the lowest peak.
+
+    What is to stay `around` them has its addresses already. A tie goes to the order that comes first. For the
+    optimum see `scheduler.addresses.optimal_placement`.
+    """
+    items = list(requests)
+    bound_bytes = max(lower_bound_bytes([*items, *around]), peak_bytes(around))
+    fit = first_fit if strategy == "first-fit" else best_fit
+    best: dict[str, Allocation] = {}
+    for number, order in enumerate(ORDERS):
+        placed = fit(items, level, order, around)
+        if number == 0 or peak_bytes(placed.values()) < peak_bytes(best.values()):
+            best = placed
+        if align(peak_bytes(best.values())) <= bound_bytes:
+            break
+    return best
+
+
+def first_fit(
+    requests: Iterable[Request], level: str, order: str = "size", around: Sequence[Allocation] = ()
+) -> dict[str, Allocation]:
+    """Place requests at the lowest address free during their whole lifetime."""
+    return _fit(requests, level, order, around, lambda gaps: 0)
+
+
+def best_fit(
+    requests: Iterable[Request], level: str, order: str = "size", around: Sequence[Allocation] = ()
+) -> dict[str, Allocation]:
+    """Place requests in the tightest gap free during their whole lifetime; the open end counts as loosest."""
+    return _fit(
+        requests, level, order, around, lambda gaps: min(range(len(gaps)), key=lambda i: (gaps[i][1], i))
+    )
+
+
+def _fit(
+    requests: Iterable[Request],
+    level: str,
+    order: str,
+    around: Sequence[Allocation],
+    choose: Callable[[Sequence[tuple[int, float]]], int],
+) -> dict[str, Allocation]:
+    """`choose` gets (address, size) of every gap that is large enough, lowest first, and returns one."""
+    placed: dict[str, Allocation] = {}
+    # (address, aligned end, first op, last op) by address: plain tuples, this is the planner's hot loop.
+    taken = sorted((item.address, align(item.end_address), item.first_op, item.last_op) for item in around)
+    for request in sorted(requests, key=ORDERS[order]):
+        size_bytes, first_op, last_op = request.size_bytes, request.first_op, request.last_op
+        gaps: list[tuple[int, float]] = []
+        address = 0
+        for begin, end, first, last in taken:
+            if first <= last_op and first_op <= last:
+                if address + size_bytes <= begin:
+                    gaps.append((address, begin - address))
+                if end > address:  # noqa: PLR1730  max() is a third of the time
+                    address = end
+        gaps.append((address, float("inf")))
+        allocation = placed[request.name] = request.at(level, gaps[choose(gaps)][0])
+        insort(taken, (allocation.address, align(allocation.end_address), first_op, last_op))
+    return placed

@@ -1,0 +1,45 @@
+"""What the user may choose about the memory plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from configs.errors import InputError
+from scheduler.addresses.allocation import Allocation
+
+STREAMED = "streamed"
+"""Home of a tensor that lives in L3 and of which no op copies more to L2 than the boxes of its tiles."""
+
+HOME_LEVELS = ("l2", "l3", STREAMED)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """Choices of one memory plan.
+
+    `placement` is one of `placement.STRATEGIES`. `homes` fixes the home level of tensors by name
+    (`HOME_LEVELS`); the others go to L2 as far as they fit. `in_place` lets elementwise steps write over an
+    input that ends there. `shared` are storages another program leaves in memory, by tensor name: those of
+    the graph are found there, and nothing touches the others.
+    """
+
+    placement: str = "first-fit"
+    homes: Mapping[str, str] = field(default_factory=dict)
+    in_place: bool = True
+    shared: Mapping[str, Allocation] = field(default_factory=dict)
+
+
+def parse_homes(texts: Iterable[str]) -> dict[str, str]:
+    """Homes from texts like ``fc.w=l3``. Raises `InputError` for anything else."""
+    homes: dict[str, str] = {}
+    for text in texts:
+        name, separator, level = (part.strip() for part in text.rpartition("="))
+        if not separator or not name or level.lower() not in HOME_LEVELS:
+            raise InputError(
+                f"cannot read {text!r}",
+                where="--home",
+                cure="write it as tensor=l2 or tensor=l3, or tensor=streamed",
+            )
+        homes[name] = level.lower()
+    return homes

@@ -1,0 +1,1 @@
+"""A whole program: which level holds a tensor when, and what is copied or streamed."""

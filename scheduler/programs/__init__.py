@@ -1,0 +1,1 @@
+"""The program of the cluster's master core, emitted op by op."""

@@ -1,0 +1,229 @@
+"""From tilings and addresses to the Program: transfers under few IDs, waits, kernels, ends of life.
+
+In which order one op does what is the business of `scheduler.programs.op_loop`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Protocol
+
+import numpy as np
+
+from arch.program import (
+    Action,
+    Array,
+    Command,
+    Compute,
+    DmaStart,
+    DmaWait,
+    Effect,
+    Place,
+    Program,
+    Release,
+    UdmaCommand,
+    UdmaStart,
+    UdmaWait,
+)
+from scheduler.addresses.allocation import Allocation
+from scheduler.programs.op_loop import Early, OpLoop
+from scheduler.programs.team_works import TeamWorks
+from scheduler.tiles.l1_layout import L1Layout
+from scheduler.tiles.streams import NO_SLOTS, OpSlots
+from scheduler.tiles.tiling import Tiling
+from scheduler.tiles.transfers import Box, commands_for
+from traces.events import Work
+from trainlib.graph import Op, TrainingGraph
+from trainlib.primitives.calls import refuse_nan
+from trainlib.steps import KernelCall, find_part
+
+UNLIMITED_IDS = 1 << 30
+"""Transfer IDs of a DMA whose number of IDs is of no interest."""
+
+
+class TiledOp(Protocol):
+    """An op with its tiles and the L1 addresses of its buffers."""
+
+    @property
+    def op(self) -> Op:
+        """The op."""
+
+    @property
+    def tiling(self) -> Tiling:
+        """Its tiles."""
+
+    @property
+    def layout(self) -> L1Layout:
+        """Its addresses."""
+
+
+TEAM_WORKS = TeamWorks()
+"""Loop nests of this process, shared by equal kernel calls of all programs."""
+
+
+class ProgramBuilder:
+    """Emits the actions of a training graph, op after op.
+
+    Transfer IDs are taken when a transfer is pushed and given back when it is waited for, in program order,
+    so the builder counts them: before a push that would find none free it waits for the oldest transfer.
+    Every box costs the master the address arithmetic around it: that of a range if all its commands are 1D,
+    else that of a box.
+    """
+
+    def __init__(
+        self,
+        graph: TrainingGraph,
+        home: Mapping[str, Allocation],
+        *,
+        home_level: str,
+        cores: int,
+        max_command_bytes: int,
+        transfer_ids: int = UNLIMITED_IDS,
+        transfer_code_1d_cycles: int = 0,
+        transfer_code_2d_cycles: int = 0,
+    ) -> None:
+        self.graph = graph
+        self.home = home
+        self.home_level = home_level
+        self.cores = cores
+        self.max_command_bytes = max_command_bytes
+        self.transfer_ids = transfer_ids
+        self.transfer_code_1d_cycles = transfer_code_1d_cycles
+        self.transfer_code_2d_cycles = transfer_code_2d_cycles
+        self.actions: list[Action] = []
+        self._under_way: dict[int, None] = {}
+        """DmaStart actions not yet waited for, oldest first: each holds an ID."""
+        self._waits: dict[int, int] = {}
+        """DmaStart -> its DmaWait."""
+        self._far_waits: dict[int, int] = {}
+        """UdmaStart of a streamed box -> its UdmaWait."""
+        self.streamed_bytes = {"in": 0, "out": 0}
+        """Bytes of streamed boxes between L3 and L2."""
+        self._early: Early | None = None
+
+    def program(self) -> Program:
+        """The program so far."""
+        return Program(self.graph.name, tuple(self.actions))
+
+    def add_op(
+        self,
+        op: Op,
+        tiling: Tiling,
+        layout: L1Layout,
+        upcoming: TiledOp | None = None,
+        slots: OpSlots = NO_SLOTS,
+    ) -> None:
+        """Append the tile loop of one op; when the op ends all its own transfers have ended.
+
+        With `upcoming` the inputs of that op's first tile whose layout says so (`L1Layout.early`) are pushed
+        while the last tile of this one is computed; it must be the next op that is added. What has `slots` in
+        L2 is streamed from L3.
+        """
+        loop = OpLoop(self, op, tiling, layout, self._early, slots)
+        self._early = None
+        following = None
+        if upcoming is not None and upcoming.layout.early:
+            following = OpLoop(self, upcoming.op, upcoming.tiling, upcoming.layout, None)
+        loop.run(following)
+        if following is not None:
+            self._early = following.early
+
+    def add_release(self, op: Op, places: tuple[Place, ...]) -> None:
+        """Append the end of life of some buffers: reading them later is an error the numbers will show."""
+        self.actions.append(Release(len(self.actions), (), Work(op.layer, op.step), places))
+
+    def start(self, boxes: Sequence[Box], work: Work, *, to_l1: bool, deps: tuple[int, ...]) -> int:
+        """Push one transfer of some boxes, the commands of all under one ID; returns its action."""
+        while len(self._under_way) >= self.transfer_ids:
+            self.wait(next(iter(self._under_way)))
+        commands: list[Command] = []
+        code_cycles = 0
+        for box in boxes:
+            tensor = self.graph.tensors[box.tensor]
+            found = commands_for(
+                (prod(tensor.shape),) if box.flat else tensor.shape,
+                np.dtype(tensor.dtype).itemsize,
+                box.region,
+                external_level=self.home_level,
+                external_address=self._l2_address(box),
+                l1_address=box.l1_address,
+                to_l1=to_l1,
+                max_command_bytes=self.max_command_bytes,
+            )
+            flat = all(command.lines == 1 for command in found)
+            code_cycles += self.transfer_code_1d_cycles if flat else self.transfer_code_2d_cycles
+            commands += found
+        action = DmaStart(len(self.actions), deps, work, tuple(commands), code_cycles)
+        self.actions.append(action)
+        self._under_way[action.id] = None
+        return action.id
+
+    def wait(self, start: int) -> int:
+        """The wait for a pushed transfer, appended unless the program has it already; returns its action."""
+        if start not in self._waits:
+            action = DmaWait(len(self.actions), (start,), self.actions[start].work, start)
+            self.actions.append(action)
+            self._waits[start] = action.id
+            del self._under_way[start]
+        return self._waits[start]
+
+    def _l2_address(self, box: Box) -> int:
+        if box.l2_address is not None:
+            return box.l2_address
+        return self.home[self.graph.storage_of(box.tensor)].address
+
+    def udma_start(self, commands: tuple[UdmaCommand, ...], work: Work, deps: tuple[int, ...]) -> int:
+        """Start the uDMA on a streamed box; returns its action."""
+        self.actions.append(UdmaStart(len(self.actions), deps, work, commands))
+        way = "in" if commands[0].to_l2 else "out"
+        self.streamed_bytes[way] += sum(command.size_bytes for command in commands)
+        return len(self.actions) - 1
+
+    def udma_wait(self, start: int) -> int:
+        """The wait for a streamed box, appended unless the program has it already; returns its action."""
+        if start not in self._far_waits:
+            action = UdmaWait(len(self.actions), (start,), self.actions[start].work, start)
+            self.actions.append(action)
+            self._far_waits[start] = action.id
+        return self._far_waits[start]
+
+    def waited(self, start: int) -> bool:
+        """Whether the wait for this transfer is in the program."""
+        return start in self._waits
+
+    def call(
+        self, op: Op, work: Work, call: KernelCall, places: Mapping[str, Place], deps: tuple[int, ...]
+    ) -> int:
+        """Append one kernel on the buffers `places`; returns its action."""
+        used = {name: _part_of(places, name) for name in (*call.reads, *call.writes)}
+        addresses = {name: place.address for name, place in ({**places, **used}).items()}
+        effect = Effect(
+            tuple(used[name] for name in call.reads),
+            tuple(used[name] for name in call.writes),
+            _watched(op, call),
+        )
+        team = TEAM_WORKS.of(call, self.cores if call.fork else 1, addresses)
+        self.actions.append(Compute(len(self.actions), deps, work, team, call.fork, effect))
+        return len(self.actions) - 1
+
+
+def _watched(op: Op, call: KernelCall) -> Callable[[Sequence[Array]], Sequence[Array]]:
+    """What the call computes; InputError that names the op if it makes a NaN of its own."""
+
+    def function(arrays: Sequence[Array]) -> Sequence[Array]:
+        results = call.compute(arrays)
+        refuse_nan(op, arrays, results)
+        return results
+
+    return function
+
+
+def _part_of(places: Mapping[str, Place], name: str) -> Place:
+    """The place of a buffer, or of a part of one (`trainlib.steps.part`), which is contiguous."""
+    buffer, first, shape = find_part(name, lambda known: places[known].shape)
+    whole = places[buffer]
+    if buffer == name:
+        return whole
+    itemsize = np.dtype(whole.dtype).itemsize
+    return Place(whole.level, whole.address + first * itemsize, shape, whole.dtype, name)

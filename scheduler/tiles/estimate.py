@@ -1,0 +1,304 @@
+"""A quick estimate of a tile loop, used to rank tilings before any is simulated."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from arch.pricing import Pricer
+from arch.timing import SocTiming
+from scheduler.tiles.dma_cost import DmaCost
+from scheduler.tiles.l1_layout import L1Layout, lay_out
+from scheduler.tiles.partial_sums import written
+from scheduler.tiles.tiling import Tiler, Tiling
+from scheduler.tiles.transfers import commands_for
+from trainlib.graph import Tensor
+from trainlib.steps import KernelCall, Operand, TileTask, find_part
+
+MOST_PRICED = 32
+"""Tiles of one tiling whose kernels are priced, if no more are given: others are like one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Boxes that move one after another: cycles of the engine, of the master, and until the last wait ends.
+
+    The master's are those of address arithmetic, programming, and waits that find the transfers over.
+    """
+
+    engine_cycles: float
+    master_cycles: int
+    done_cycles: float
+
+
+NO_TRANSFER = Transfer(0.0, 0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """Commands of a box, most lines of one, cycles of its first command, and at what pace others follow."""
+
+    commands: int
+    lines: int
+    first_cycles: float
+    pace_cycles: float
+
+
+@dataclass(frozen=True, slots=True)
+class Early:
+    """Tensors an op may load boxes of while the op before computes its last tile, for `within_cycles`."""
+
+    tensors: frozenset[str]
+    within_cycles: int
+
+
+NOTHING_EARLY = Early(frozenset(), 0)
+
+
+class TileCost:
+    """Compute and transfer cycles of one tile, without contention between them."""
+
+    def __init__(
+        self, timing: SocTiming, pricer: Pricer, tensors: Mapping[str, Tensor], dma: DmaCost | None = None
+    ) -> None:
+        self.tensors = tensors
+        self.timing = timing
+        self.pricer = pricer
+        self.dma = dma or DmaCost(timing)
+        self._moved: dict[object, _Box] = {}
+
+    def compute_cycles(self, task: TileTask, addresses: Mapping[str, int]) -> int:
+        """Kernels of the tile one after another, each with its fork and join.
+
+        `addresses` (L1 bytes) are those of its operands and scratch buffers.
+        """
+        places = dict(addresses)
+        shapes = {operand.name: operand.shape for operand in (*task.inputs, *written(task))}
+        shapes |= {scratch.name: scratch.shape for scratch in task.scratch}
+        itemsize = {operand.name: self._itemsize_bytes(operand) for operand in (*task.inputs, *written(task))}
+        itemsize |= {scratch.name: np.dtype(scratch.dtype).itemsize for scratch in task.scratch}
+        for call in task.calls:
+            for name in (*call.reads, *call.writes):
+                if name not in places:
+                    buffer, first, _ = find_part(name, shapes.__getitem__)
+                    places[name] = places[buffer] + first * itemsize[buffer]
+        return sum(self._call_cycles(call, places) for call in task.calls)
+
+    def _itemsize_bytes(self, operand: Operand) -> int:
+        return np.dtype(self.tensors[operand.tensor].dtype).itemsize
+
+    def _call_cycles(self, call: KernelCall, addresses: dict[str, int]) -> int:
+        team = call.work(self.timing.cores if call.fork else 1, addresses)
+        unit = self.timing.event_unit
+        fork_cycles = unit.fork_master_cycles + unit.join_cycles if call.fork else 0
+        return fork_cycles + self.pricer.price(team).cycles
+
+    def transfer(self, operands: Sequence[Operand], *, to_l1: bool) -> Transfer:
+        """What moving some boxes one after another takes, pushed together on an idle DMA."""
+        dma = self.timing.dma
+        engine_cycles, pushed_cycles, end_cycles = 0.0, 0, 0.0
+        ends: list[float] = []
+        for operand in operands:
+            shapes = Counter(tuple(stop - start for start, stop in region) for region in operand.boxes)
+            boxes = [(self._box(operand.tensor, shape, to_l1), count) for shape, count in shapes.items()]
+            boxed = any(box.lines > 1 for box, _ in boxes)
+            pushed_cycles += self.dma.master_cycles(boxed=boxed, commands=1) - dma.wait_done_cycles
+            code_cycles = dma.transfer_code_2d_cycles if boxed else dma.transfer_code_1d_cycles
+            pushed_cycles += code_cycles * (len(operand.boxes) - 1)
+            first = True
+            for box, count in boxes:
+                commands = box.commands * count
+                # Further commands follow at the pace of the engine, or of the master that pushes them.
+                first_end = max(end_cycles + box.pace_cycles, pushed_cycles + box.first_cycles)
+                pushed_cycles += (commands - first) * dma.program_next_cycles
+                end_cycles = max(
+                    first_end + (commands - 1) * box.pace_cycles, pushed_cycles + box.first_cycles
+                )
+                engine_cycles += commands * box.pace_cycles + (first and box.first_cycles - box.pace_cycles)
+                first = False
+            ends.append(end_cycles)
+        done_cycles = float(pushed_cycles)
+        for end in ends:
+            done_cycles = max(done_cycles, end) + dma.wait_done_cycles
+        return Transfer(engine_cycles, pushed_cycles + len(ends) * dma.wait_done_cycles, done_cycles)
+
+    def _box(self, name: str, shape: tuple[int, ...], to_l1: bool) -> _Box:
+        key = name, shape, to_l1
+        if key not in self._moved:
+            tensor = self.tensors[name]
+            commands = commands_for(
+                tensor.shape,
+                np.dtype(tensor.dtype).itemsize,
+                tuple((0, size) for size in shape),
+                external_level="l2",
+                external_address=0,
+                l1_address=0,
+                to_l1=to_l1,
+                max_command_bytes=self.timing.dma.max_command_bytes,
+            )
+            first = commands[0]
+            pace = sum(
+                command.lines * self.dma.line_cycles(command.line_bytes, to_l1=to_l1) for command in commands
+            )
+            self._moved[key] = _Box(
+                len(commands),
+                max(command.lines for command in commands),
+                self.dma.engine_cycles(first.line_bytes, first.lines, to_l1=to_l1),
+                pace / len(commands),
+            )
+        return self._moved[key]
+
+
+def estimate_cycles(
+    tiling: Tiling,
+    cost: TileCost,
+    tiler: Tiler,
+    early: Early = NOTHING_EARLY,
+    most_priced: int = MOST_PRICED,
+) -> int:
+    """Cycles of the tile loop from first load to last store.
+
+    At most `most_priced` tiles are priced, see `_compute_cycles`. One buffer per operand: sum of loads,
+    kernels and stores. More: first load, then per tile the longer of the master (its kernels, and the code of
+    the transfers) and the transfers beside them, then the last store. Tensors in L1 move only where the op
+    has to load or to store them. What of the first load may be `early` is not waited for as long as the op
+    before computes, if there is room for it beside buffers like these.
+    """
+    layout = lay_out(tiling, 0, tiler.resident)
+    compute_cycles = _compute_cycles(tiling, cost, layout, most_priced)
+    loaded: dict[str, Operand] = {}
+    there: set[Operand] = set()
+    loads: list[Transfer] = []
+    stores: list[Transfer] = []
+    saved_cycles = 0.0
+    for task in tiling.tiles:
+        fresh = [
+            operand
+            for operand in task.inputs
+            if loaded.get(operand.name) != operand and _is_loaded(operand, tiler, there)
+        ]
+        loaded.update({operand.name: operand for operand in fresh})
+        if not loads:
+            late = _late(tiling, fresh, tiler, early, cost.timing.l1_usable_bytes)
+            saved_cycles = (
+                cost.transfer(fresh, to_l1=True).done_cycles - cost.transfer(late, to_l1=True).done_cycles
+            )
+        loads.append(cost.transfer(fresh, to_l1=True))
+        stores.append(cost.transfer([item for item in task.outputs if _is_stored(item, tiler)], to_l1=False))
+    saved_cycles = min(saved_cycles, early.within_cycles)
+    if tiler.buffer_depth == 1 or len(tiling.tiles) == 1:
+        return round(sum(compute_cycles) + sum(item.done_cycles for item in (*loads, *stores)) - saved_cycles)
+    # Loads and stores have an engine each: beside tile t run the load of t + 1, which is not pushed before
+    # the wait for that of t is over, and the store of t - 1.
+    total = loads[0].done_cycles - saved_cycles + stores[-1].done_cycles - stores[-1].master_cycles
+    for tile, compute in enumerate(compute_cycles):
+        load = loads[tile + 1] if tile + 1 < len(loads) else NO_TRANSFER
+        store = stores[tile - 1] if tile else NO_TRANSFER
+        total += max(
+            compute + load.master_cycles + stores[tile].master_cycles, load.done_cycles, store.engine_cycles
+        )
+    return round(total)
+
+
+def _late(
+    tiling: Tiling, inputs: Sequence[Operand], tiler: Tiler, early: Early, usable_bytes: int
+) -> list[Operand]:
+    """Inputs of the first tile that are not loaded while the op before is at work."""
+    late = [item for item in inputs if item.tensor not in early.tensors or item.tensor in tiler.resident]
+    early_bytes = sum(tiler.operand_bytes(item) for item in inputs if item not in late)
+    return late if tiling.l1_bytes + early_bytes <= usable_bytes else list(inputs)
+
+
+def _is_loaded(operand: Operand, tiler: Tiler, there: set[Operand]) -> bool:
+    """Whether a box has to be loaded; `there` collects those of resident tensors, which are loaded once."""
+    in_place = tiler.resident.get(operand.tensor)
+    if in_place is None:
+        return True
+    is_new = in_place.loads and operand not in there
+    there.add(operand)
+    return is_new
+
+
+def _is_stored(operand: Operand, tiler: Tiler) -> bool:
+    in_place = tiler.resident.get(operand.tensor)
+    return in_place is None or in_place.stores
+
+
+def _compute_cycles(tiling: Tiling, cost: TileCost, layout: L1Layout, most_priced: int) -> list[float]:
+    """Per tile. Tiles of the same shape at the same banks are priced once, the most frequent ones first.
+
+    At least one of those that run the same kernels is. Others take what the most frequent one of their shape
+    takes, or that of their kernels in proportion to what they write.
+    """
+    turn = cost.timing.l1.banks * cost.timing.l1.word_bytes
+    groups: dict[object, _Group] = {}
+    slots = _Slots(layout)
+    for number, task in enumerate(tiling.tiles):
+        addresses = slots.addresses(task)
+        calls = (*[(call.kernel, call.fork) for call in task.calls], len(task.inputs))
+        shape = calls, (*[operand.shape for operand in (*task.inputs, *written(task))],)
+        key = shape, (*[address % turn for address in addresses.values()],)
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = _Group(calls, shape, task, addresses, [])
+        group.tiles.append(number)
+    result = [0.0] * len(tiling.tiles)
+    known: dict[object, float] = {}
+    priced = 0
+    for group in sorted(groups.values(), key=lambda group: -len(group.tiles)):
+        elements = max(1, _elements(group.task))
+        if priced < most_priced or group.calls not in known:
+            cycles = float(cost.compute_cycles(group.task, group.addresses))
+            priced += 1
+            known.setdefault(group.shape, cycles)
+            known.setdefault(group.calls, cycles / elements)
+        else:
+            cycles = known.get(group.shape, known[group.calls] * elements)
+        for number in group.tiles:
+            result[number] = cycles
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Tiles that cost the same."""
+
+    calls: object
+    shape: object
+    task: TileTask
+    addresses: Mapping[str, int]
+    tiles: list[int]
+
+
+class _Slots:
+    """Where the buffers of one tile after another lie, slots going round as in `programs.op_loop`."""
+
+    def __init__(self, layout: L1Layout) -> None:
+        self._layout = layout
+        self._loaded: dict[str, Operand] = {}
+        self._loads: Counter[str] = Counter()
+        self._uses: Counter[str] = Counter()
+
+    def addresses(self, task: TileTask) -> dict[str, int]:
+        """L1 addresses of the operands and scratch buffers of the next tile."""
+        layout = self._layout
+        found: dict[str, int] = {}
+        for operand in task.inputs:
+            if self._loaded.get(operand.name) != operand:
+                self._loaded[operand.name] = operand
+                self._loads[operand.name] += 1
+            found[operand.name] = layout.operand_address("in", operand, self._loads[operand.name] - 1)
+        for operand in written(task):
+            found[operand.name] = layout.operand_address("out", operand, self._uses[operand.name])
+        self._uses.update(operand.name for operand in task.outputs)
+        for scratch in task.scratch:
+            found[scratch.name] = layout.address("scratch", scratch.name, 0)
+        return found
+
+
+def _elements(task: TileTask) -> int:
+    return sum(prod(operand.shape) for operand in written(task))

@@ -1,0 +1,234 @@
+"""Which of thousands of tilings are worth building: what they move and what their kernels issue, as arrays.
+
+What moves follows from the boxes (`Candidates.loads`). What kernels issue is counted on tiles cut along one
+dimension at a time and multiplied, then counted again on the tiles of those that look best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arch.isa import Loop, Node, TeamWork
+from arch.pricing import Pricer
+from scheduler.tiles.candidates import Candidates
+from scheduler.tiles.dma_cost import DmaCost
+from scheduler.tiles.streamed_tilings import far_overhead
+from scheduler.tiles.tiling import Tiler
+from trainlib.steps import Extent, TileTask
+
+Floats = NDArray[np.float64]
+
+COUNTED = 16
+"""Candidates whose own tile is counted, by the product of what cuts along one dimension make of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Per candidate, in cycles of the whole op: what each of those that move data is busy for.
+
+    `alone_cycles` are those of L2 transfers, code included, that nothing overlaps. `additions_cycles` are the
+    kernels that add to sums in L1, with their forks. `far_cycles` (uDMA) are infinite where what is streamed
+    lacks room in L2.
+    """
+
+    load_cycles: Floats
+    store_cycles: Floats
+    master_cycles: Floats
+    alone_cycles: Floats
+    additions_cycles: Floats
+    far_cycles: Floats
+
+
+def moves_of(candidates: Candidates, dma: DmaCost) -> Moves:
+    """What the transfers of each candidate cost. Left out are tensors that are resident in L1."""
+    loads, timing, tiler = candidates.loads, dma.timing, candidates.tiler
+    fork_cycles = timing.event_unit.fork_master_cycles + timing.event_unit.join_cycles
+    load, store, master, alone, additions = (np.zeros(len(candidates)) for _ in range(5))
+    for column, (role, name) in enumerate(loads.keys):
+        tensor = candidates.footprint.tensors[role, name]
+        if tensor in tiler.resident:
+            continue  # what still moves of it is the same however the op is cut
+        lines = loads.lines[:, column]
+        commands = loads.commands[:, column]
+        pieces = loads.pieces[:, column]
+        if tensor in tiler.stream.tensors:
+            lines = commands = pieces = np.ones_like(lines)  # in its slot in L2 a box is one line
+        line_bytes = np.maximum(1, np.rint(loads.box_bytes[:, column] / lines)).astype(np.int64)
+        code = np.where(
+            lines > 1,
+            dma.master_cycles(boxed=True, commands=1) + (pieces - 1) * timing.dma.transfer_code_2d_cycles,
+            dma.master_cycles(boxed=False, commands=1) + (pieces - 1) * timing.dma.transfer_code_1d_cycles,
+        )
+        further = (commands - 1) * timing.dma.program_next_cycles
+        boxes, reloads = loads.boxes[:, column], loads.reloads[:, column]
+        directions = [(boxes, True)] if role == "in" else [(boxes, False), (reloads, True)]
+        for count, to_l1 in directions:
+            engine = _by_line(dma, line_bytes, lines, to_l1=to_l1)
+            busy = load if to_l1 else store
+            busy += count * engine
+            master += count * (code + further)
+            alone += count * (code + np.maximum(engine, further))
+        if role == "out":
+            # An addition loads two words and stores one per element, the elements shared by the cores.
+            words = loads.box_bytes[:, column] / timing.l1.word_bytes
+            additions += loads.additions[:, column] * (fork_cycles + 4 * words / timing.cores)
+    return Moves(load, store, master, alone, additions, far_overhead(candidates, timing))
+
+
+def _by_line(dma: DmaCost, line_bytes: NDArray[np.int64], lines: NDArray[np.int64], *, to_l1: bool) -> Floats:
+    lengths, inverse = np.unique(line_bytes, return_inverse=True)
+    first = np.array([dma.engine_cycles(int(length), 1, to_l1=to_l1) for length in lengths])
+    further = np.array([dma.line_cycles(int(length), to_l1=to_l1) for length in lengths])
+    inverse = inverse.reshape(-1)
+    return np.asarray(first[inverse] + (lines - 1) * further[inverse])
+
+
+def overhead_cycles(candidates: Candidates, dma: DmaCost) -> Floats:
+    """Per candidate: cycles of the DMA engines and of the master around them, forks, additions of sums.
+
+    Also of the uDMA for streamed tensors, infinite where that cannot be. The kernels are left out.
+    """
+    moves = moves_of(candidates, dma)
+    unit = dma.timing.event_unit
+    forks = candidates.tiles * float(unit.fork_master_cycles + unit.join_cycles)
+    transfers = moves.load_cycles + moves.store_cycles + moves.master_cycles + moves.far_cycles
+    return np.asarray(transfers + moves.additions_cycles + forks)
+
+
+def loop_cycles(candidates: Candidates, moves: Moves, kernel_cycles: Floats) -> Floats:
+    """Per candidate: the tile loop, if its kernels take `kernel_cycles`.
+
+    One buffer per operand: all one after another. More: the longest of the cores, the loads, the stores and
+    the uDMA, and what nothing hides of the first load and the last store.
+    """
+    kernels = kernel_cycles + moves.additions_cycles
+    alone = kernels + moves.alone_cycles + moves.far_cycles
+    if candidates.tiler.buffer_depth == 1:
+        return np.asarray(alone)
+    busiest = np.maximum(kernels + moves.master_cycles, np.maximum(moves.load_cycles, moves.store_cycles))
+    ends = (moves.load_cycles + moves.store_cycles + moves.far_cycles) / candidates.tiles
+    return np.asarray(np.minimum(alone, np.maximum(busiest, moves.far_cycles) + ends))
+
+
+class KernelCount:
+    """Cycles of the kernels of one op by tile size, from the instructions they issue.
+
+    `cycles` multiplies what cuts along single dimensions make of a `reference` (its sizes); where `counted`
+    has looked at the tile itself only the smaller tiles at the borders are judged so. Both are scaled by what
+    the tile of the reference costs over what it issues: stalls are taken to grow with the instructions.
+    """
+
+    def __init__(self, candidates: Candidates, reference: Mapping[str, int], pricer: Pricer, dma: DmaCost):
+        self._candidates = candidates
+        self._tiler = candidates.tiler
+        self._reference = dict(reference)
+        self._cores = dma.timing.cores
+        unit = dma.timing.event_unit
+        self._fork_cycles = unit.fork_master_cycles + unit.join_cycles
+        self._along: dict[tuple[str, int], int] = {}
+        self._whole = self._issued(self._reference)
+        self._scale = self._stalls(pricer)
+
+    def cycles(self) -> Floats:
+        """Per candidate."""
+        found = np.full(len(self._candidates), float(self._whole))
+        for column, name in enumerate(self._candidates.dims):
+            sizes, inverse = np.unique(self._candidates.sizes[:, column], return_inverse=True)
+            factors = np.array([self._all_pieces(name, int(size)) / self._whole for size in sizes])
+            found *= factors[inverse.reshape(-1)]
+        return found * self._scale
+
+    def counted(self, sizes: Mapping[str, int]) -> float:
+        """Of one candidate."""
+        found = float(self._issued(sizes))
+        for name, size in sizes.items():
+            found *= self._all_pieces(name, size) / self._piece(name, size)
+        return found * self._scale
+
+    def _all_pieces(self, name: str, size: int) -> float:
+        """Cycles of all pieces along a dimension, of the reference in all others."""
+        full, rest = divmod(self._tiler.dims[name], size)
+        return full * self._piece(name, size) + (self._piece(name, rest) if rest else 0)
+
+    def _piece(self, name: str, length: int) -> int:
+        key = name, length
+        if key not in self._along:
+            self._along[key] = self._issued({**self._reference, name: length})
+        return self._along[key]
+
+    def _issued(self, sizes: Mapping[str, int]) -> int:
+        """Instructions of the slowest core in each kernel of a tile, and the forks."""
+        return max(1, sum(self._call(work, fork=fork) for work, fork in self._works(sizes)))
+
+    def _call(self, work: TeamWork, *, fork: bool) -> int:
+        bodies = {id(core): core.body for core in work.cores if core is not None}
+        return max(map(issued, bodies.values()), default=0) + (self._fork_cycles if fork else 0)
+
+    def _works(self, sizes: Mapping[str, int]) -> list[tuple[TeamWork, bool]]:
+        task = self._tiler.task(inner_tile(self._tiler, sizes))
+        return [
+            (call.work(self._cores if call.fork else 1, _unplaced(task)), call.fork) for call in task.calls
+        ]
+
+    def _stalls(self, pricer: Pricer) -> float:
+        works = self._works(self._reference)
+        priced = sum(pricer.price(work).cycles + (self._fork_cycles if fork else 0) for work, fork in works)
+        return priced / self._whole if priced else 1.0
+
+
+def inner_tile(tiler: Tiler, sizes: Mapping[str, int]) -> dict[str, Extent]:
+    """A tile of full size that is at no border, if there is one; dimensions not named are whole."""
+    ranges: dict[str, Extent] = {}
+    for name, extent in tiler.dims.items():
+        size = sizes.get(name, extent)
+        start = (extent // size) // 2 * size
+        ranges[name] = (start, start + size) if start + size <= extent else (0, size)
+    return ranges
+
+
+def _unplaced(task: TileTask) -> dict[str, int]:
+    """All buffers of a tile, and the parts of them that kernels use, at address 0."""
+    names = [operand.name for operand in (*task.inputs, *task.outputs)]
+    names += [scratch.name for scratch in task.scratch]
+    names += [name for call in task.calls for name in (*call.reads, *call.writes)]
+    return dict.fromkeys(names, 0)
+
+
+def issued(body: tuple[Node, ...]) -> int:
+    """Instructions a core issues in a loop nest."""
+    return sum(node.trips * issued(node.body) if isinstance(node, Loop) else 1 for node in body)
+
+
+def short_list(
+    candidates: Candidates,
+    moves: Moves,
+    usable: NDArray[np.bool_],
+    dma: DmaCost,
+    pricer: Pricer,
+) -> list[int]:
+    """The `COUNTED` candidates of the `usable` ones that seem to take the fewest cycles, best first.
+
+    Of the same sizes only the best loop order is listed, unless tensors are resident: whether they can be
+    used in place may depend on the order.
+    """
+    numbers = np.flatnonzero(usable)
+    if len(numbers) == 1:
+        return [int(number) for number in numbers]
+    moved = moves.alone_cycles + moves.additions_cycles + moves.far_cycles
+    reference = int(numbers[np.argmin(moved[numbers])])
+    count = KernelCount(candidates, candidates.sizes_at(reference), pricer, dma)
+    kernels = count.cycles()
+    total = loop_cycles(candidates, moves, kernels)
+    rank = numbers[np.lexsort((numbers, total[numbers]))]
+    if not candidates.tiler.resident:
+        _, first = np.unique(candidates.sizes[rank], axis=0, return_index=True)
+        rank = rank[np.sort(first)]
+    looked_at = rank[:COUNTED]
+    for index in looked_at:
+        kernels[index] = count.counted(candidates.sizes_at(index))
+    total = loop_cycles(candidates, moves, kernels)
+    return [int(index) for index in looked_at[np.lexsort((looked_at, total[looked_at]))]]

@@ -1,0 +1,218 @@
+"""One way of cutting an op into tiles: sizes, loop order, the tiles themselves and their L1 buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from configs.errors import InputError
+from scheduler.addresses.allocation import align
+from scheduler.tiles.l1_report import does_not_fit
+from scheduler.tiles.partial_sums import SUM, accumulated, written
+from scheduler.tiles.resident import NOT_RESIDENT, InPlace
+from scheduler.tiles.streams import NOT_STREAMED, OpStream
+from scheduler.tiles.transfers import lines_of
+from trainlib.graph import Op, Tensor
+from trainlib.steps import Extent, KernelChoice, Operand, Region, StepLowering, TileTask, reductions_of
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """L1 storage of one operand or scratch array: `slots` slots of `slot_bytes` each."""
+
+    name: str
+    role: str
+    """in, out or scratch."""
+    slot_bytes: int
+    slots: int
+    depth: int = 1
+    """Slots asked for; there are fewer if fewer boxes ever lie in it, and none for a resident tensor."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all slots."""
+        return self.slot_bytes * self.slots
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """One way of cutting an op: size per dimension, the tiles in execution order, their L1 buffers.
+
+    `order` holds all dimensions, reductions included, the outermost loop first.
+    """
+
+    op: str
+    sizes: tuple[tuple[str, int], ...]
+    tiles: tuple[TileTask, ...]
+    buffers: tuple[Buffer, ...]
+    order: tuple[str, ...] = ()
+
+    @property
+    def l1_bytes(self) -> int:
+        """L1 bytes all buffers need together."""
+        return sum(buffer.size_bytes for buffer in self.buffers)
+
+
+def tile_ranges(
+    extents: Mapping[str, int], sizes: Mapping[str, int], order: Sequence[str] | None = None
+) -> Iterator[dict[str, Extent]]:
+    """Intervals of every tile in loop order (first of `order` outermost); border tiles are smaller."""
+    loops = list(order if order is not None else extents)
+    steps = [intervals(extents[name], sizes[name]) for name in loops]
+    for combination in product(*steps):
+        ranges = dict(zip(loops, combination, strict=True))
+        yield {name: ranges[name] for name in extents}
+
+
+def intervals(extent: int, size: int) -> list[Extent]:
+    """The pieces of `extent` in order; the last may be smaller."""
+    return [(start, min(start + size, extent)) for start in range(0, extent, size)]
+
+
+@dataclass(frozen=True, slots=True)
+class BufferDepths:
+    """How many buffers each operand of an op is asked to have: `default`, or that of its name."""
+
+    default: int = 2
+    named: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, role: str, name: str) -> int:
+        """Depth of a buffer; a sum so far has that of the result it belongs to, scratch has one."""
+        if role == "scratch":
+            return 1
+        return self.named.get(name, self.named.get(name.removesuffix(SUM), self.default))
+
+
+class Tiler:
+    """Cuts one op: builds tilings of given sizes and loop order.
+
+    `extents` are the dimensions of the op's result, `reductions` those it is a sum over, `dims` both, in the
+    default loop order.
+    """
+
+    def __init__(
+        self,
+        op: Op,
+        tensors: Mapping[str, Tensor],
+        lowering: StepLowering,
+        choice: KernelChoice,
+        depths: BufferDepths | int,
+        resident: Mapping[str, InPlace] = NOT_RESIDENT,
+        stream: OpStream = NOT_STREAMED,
+    ) -> None:
+        self.op = op
+        self.tensors = tensors
+        self.lowering = lowering
+        self.choice = choice
+        self.resident = resident
+        """Tensors the op finds in L1: their boxes need no buffer."""
+        self.stream = stream
+        """Tensors whose boxes come from L3, through slots in L2."""
+        self.depths = depths if isinstance(depths, BufferDepths) else BufferDepths(depths)
+        self.extents = dict(lowering.extents(op, tensors))
+        self.reductions = reductions_of(lowering, op, tensors)
+        self.dims = {**self.extents, **self.reductions}
+
+    @property
+    def buffer_depth(self) -> int:
+        """Buffers of an operand of which nothing else is said."""
+        return self.depths.default
+
+    def without_residents(self) -> Tiler:
+        """The same with every tensor moved by DMA."""
+        return Tiler(
+            self.op, self.tensors, self.lowering, self.choice, self.depths, NOT_RESIDENT, self.stream
+        )
+
+    def with_depth(self, depth: int) -> Tiler:
+        """The same with another number of buffers for operands of which nothing else is said."""
+        depths = BufferDepths(depth, self.depths.named)
+        return Tiler(self.op, self.tensors, self.lowering, self.choice, depths, self.resident, self.stream)
+
+    def task(self, ranges: Mapping[str, Extent]) -> TileTask:
+        """What the tile that covers `ranges` does, before sums are put together."""
+        return self.lowering.tile(self.op, self.tensors, ranges, self.choice)
+
+    def build(self, sizes: Mapping[str, int], order: Sequence[str] | None = None) -> Tiling:
+        """The tiling with these sizes (dimensions not named stay whole) and this loop order."""
+        full = {name: sizes.get(name, extent) for name, extent in self.dims.items()}
+        loops = self.loop_order(order or ())
+        tasks = [self.task(ranges) for ranges in tile_ranges(self.dims, full, loops)]
+        tiles = accumulated(tasks, self.choice, self.tensors)
+        return Tiling(self.op.name, tuple(full.items()), tiles, self._buffers(tiles), loops)
+
+    def loop_order(self, wanted: Sequence[str]) -> tuple[str, ...]:
+        """All dimensions: those wanted first, outermost first, then the others in their default order.
+
+        Raises `InputError` for a dimension the op has not, or that is named twice.
+        """
+        for name in wanted:
+            self._check_dimension(name)
+        if len(set(wanted)) != len(wanted):
+            raise InputError(f"loop order {', '.join(wanted)} names a dimension twice", where=self.op.name)
+        return (*wanted, *(name for name in self.dims if name not in wanted))
+
+    def _check_dimension(self, name: str) -> None:
+        if name not in self.dims:
+            names = ", ".join(self.dims) or "none: this step cannot be cut"
+            raise InputError(f"no tile dimension {name!r}", where=self.op.name, cure=f"one of {names}")
+
+    def _buffers(self, tiles: Sequence[TileTask]) -> tuple[Buffer, ...]:
+        slot_bytes: dict[tuple[str, str], int] = {}
+        boxes: dict[tuple[str, str], int] = {}
+        last: dict[tuple[str, str], object] = {}
+        resident: set[tuple[str, str]] = set()
+
+        def note(key: tuple[str, str], box: object, size_bytes: int) -> None:
+            if key not in last or last[key] != box:
+                last[key] = box
+                boxes[key] = boxes.get(key, 0) + 1
+            slot_bytes[key] = max(slot_bytes.get(key, 0), size_bytes)
+
+        for task in tiles:
+            for role, operands in (("in", task.inputs), ("out", written(task))):
+                for operand in operands:
+                    note((role, operand.name), operand, self.operand_bytes(operand))
+                    if operand.tensor in self.resident:
+                        resident.add((role, operand.name))
+            for scratch in task.scratch:
+                itemsize_bytes = np.dtype(scratch.dtype).itemsize
+                note(("scratch", scratch.name), None, prod(scratch.shape) * itemsize_bytes)
+        buffers = []
+        for (role, name), size_bytes in slot_bytes.items():
+            depth = self.depths.of(role, name)
+            slots = 0 if (role, name) in resident else min(depth, boxes[role, name])
+            buffers.append(Buffer(name, role, align(size_bytes), slots, depth))
+        return tuple(buffers)
+
+    def operand_bytes(self, operand: Operand) -> int:
+        """Bytes of one box of a tensor."""
+        return prod(operand.shape) * np.dtype(self.tensors[operand.tensor].dtype).itemsize
+
+    def lines(self, operand: Operand, box: Region) -> list[tuple[int, int]]:
+        """(first byte in the tensor, bytes) of the runs that one of an operand's boxes is made of."""
+        tensor = self.tensors[operand.tensor]
+        return lines_of(tensor.shape, np.dtype(tensor.dtype).itemsize, box)
+
+    def fixed(
+        self, wanted: Mapping[str, int], available_bytes: int, order: Sequence[str] | None = None
+    ) -> Tiling:
+        """The tiling with sizes and loops the user fixed; dimensions not named stay whole.
+
+        Raises `InputError` for an unknown dimension or a size out of range, `DoesNotFitError` if L1 is too
+        small for it.
+        """
+        for name, size in wanted.items():
+            self._check_dimension(name)
+            if not 1 <= size <= self.dims[name]:
+                raise InputError(
+                    f"tile size {name}={size} is outside 1..{self.dims[name]}", where=self.op.name
+                )
+        tiling = self.build(wanted, order)
+        if tiling.l1_bytes > available_bytes:
+            raise does_not_fit(self, tiling, available_bytes)
+        return tiling
