@@ -14,7 +14,7 @@ test: $(VENV)/.test
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 bench: $(VENV)/.test
 	$(BIN)/python -m pytest benchmarks -m bench -o addopts="-q" --benchmark-columns=median,iqr,rounds --benchmark-sort=name

@@ -31,17 +31,17 @@ PICTURE = ROOT / "docs" / "tuned.png"
 CUTS = {
     "simple-mlp": 16,
     "tutorial-cnn": 16,
-    "digits-cnn": 8,
-    "deep-autoencoder": 8,
-    "tiny-transformer": 3,
-    "resnet8": 4,
-    "gru-keywords": 2,
-    "ds-cnn": 2,
-    "tiny-vit": 2,
-    "speechnet": 2,
-    "trainlib-resnet-cifar10": 2,
-    "cct": 2,
-    "mobilenet-v1": 2,
+    "digits-cnn": 16,
+    "deep-autoencoder": 16,
+    "tiny-transformer": 8,
+    "resnet8": 8,
+    "gru-keywords": 4,
+    "ds-cnn": 8,
+    "tiny-vit": 4,
+    "speechnet": 4,
+    "trainlib-resnet-cifar10": 8,
+    "cct": 3,
+    "mobilenet-v1": 8,
 }
 """`--cuts` of each model in the order they are run; a model that is not here is listed as not run."""
 
