@@ -157,7 +157,7 @@ def enumerate_tilings(
     cut = all_sizes < np.array([tiler.dims[name] for name in dims], dtype=np.int64)
     masks = cut @ (1 << np.arange(len(dims), dtype=np.int64))
     pairs = 0
-    for mask in np.unique(masks):
+    for mask in np.flatnonzero(np.bincount(masks)):
         members = np.flatnonzero(masks == mask)
         loops = [name for number, name in enumerate(dims) if mask >> number & 1]
         kept = [order_of_name[order] for order in _orders(loops, dims, footprint, loop_orders)]

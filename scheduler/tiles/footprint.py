@@ -227,11 +227,11 @@ class Footprint:
         changes = np.ones(shape, np.int64)
         distinct = np.ones(shape, np.int64)
         present = np.ones(shape, np.int64)
-        for index in np.unique(order):
+        for index in np.flatnonzero(np.bincount(order)):
             members = np.flatnonzero(order == index)
             running = np.ones((len(members), len(self.keys)), np.int64)
             last = np.ones_like(running)
-            for name in orders[index]:
+            for name in orders[int(index)]:
                 number = self._dims.index(name)
                 loop = self._turns[number]
                 rows = self._rows(loop.dims, sizes[members])

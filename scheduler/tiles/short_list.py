@@ -80,11 +80,13 @@ def moves_of(candidates: Candidates, dma: DmaCost) -> Moves:
 
 
 def _by_line(dma: DmaCost, line_bytes: NDArray[np.int64], lines: NDArray[np.int64], *, to_l1: bool) -> Floats:
-    lengths, inverse = np.unique(line_bytes, return_inverse=True)
-    first = np.array([dma.engine_cycles(int(length), 1, to_l1=to_l1) for length in lengths])
-    further = np.array([dma.line_cycles(int(length), to_l1=to_l1) for length in lengths])
-    inverse = inverse.reshape(-1)
-    return np.asarray(first[inverse] + (lines - 1) * further[inverse])
+    # Tables by length: sorting the lengths of a hundred thousand candidates takes longer.
+    first = np.zeros(int(line_bytes.max(initial=0)) + 1)
+    further = np.zeros_like(first)
+    for length in np.flatnonzero(np.bincount(line_bytes)):
+        first[length] = dma.engine_cycles(int(length), 1, to_l1=to_l1)
+        further[length] = dma.line_cycles(int(length), to_l1=to_l1)
+    return np.asarray(first[line_bytes] + (lines - 1) * further[line_bytes])
 
 
 def overhead_cycles(candidates: Candidates, dma: DmaCost) -> Floats:
@@ -137,9 +139,11 @@ class KernelCount:
         """Per candidate."""
         found = np.full(len(self._candidates), float(self._whole))
         for column, name in enumerate(self._candidates.dims):
-            sizes, inverse = np.unique(self._candidates.sizes[:, column], return_inverse=True)
-            factors = np.array([self._all_pieces(name, int(size)) / self._whole for size in sizes])
-            found *= factors[inverse.reshape(-1)]
+            sizes = self._candidates.sizes[:, column]
+            factors = np.zeros(self._tiler.dims[name] + 1)  # by size: a table is faster than sorting them
+            for size in np.flatnonzero(np.bincount(sizes)):
+                factors[size] = self._all_pieces(name, int(size)) / self._whole
+            found *= factors[sizes]
         return found * self._scale
 
     def counted(self, sizes: Mapping[str, int]) -> float:
@@ -200,7 +204,10 @@ def _unplaced(task: TileTask) -> dict[str, int]:
 
 def issued(body: tuple[Node, ...]) -> int:
     """Instructions a core issues in a loop nest."""
-    return sum(node.trips * issued(node.body) if isinstance(node, Loop) else 1 for node in body)
+    count = 0
+    for node in body:
+        count += node.trips * issued(node.body) if isinstance(node, Loop) else 1
+    return count
 
 
 def short_list(
