@@ -44,7 +44,7 @@ def draw_breakdown(
         axes.set_xlabel("cluster cycles (colours: mean share of a core)", labelpad=1)
         axes.grid(axis="x", linewidth=0.4, color="#DDDDDD")
         axes.set_axisbelow(True)
-        draw_legend(figure, used, LEGEND_COLUMNS, 0.06 / height, "")
+        draw_legend(figure, [style(word) for word in used], LEGEND_COLUMNS, 0.06 / height, "")
         if title:
             figure.text(0.02, 1 - 0.07 / height, title, va="top", ha="left", fontsize=10, fontweight="bold")
         save_figure(figure, path_png, path_svg)

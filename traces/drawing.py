@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
-from traces.palette import style
+from traces.palette import Style
 
 DPI = 160
 POINTS_PER_INCH = 72
@@ -44,8 +44,8 @@ def empty_figure(width_inches: float, height_inches: float) -> Any:
     return figure
 
 
-def draw_legend(figure: Any, categories: Sequence[str], columns: int, bottom: float, title: str) -> None:
-    """A legend along the bottom of the figure, one patch per category; `bottom` in figure units."""
+def draw_legend(figure: Any, looks: Sequence[Style], columns: int, bottom: float, title: str) -> None:
+    """A legend along the bottom of the figure, one patch per look; `bottom` in figure units."""
     from matplotlib.patches import Patch
 
     patches = [
@@ -56,7 +56,7 @@ def draw_legend(figure: Any, categories: Sequence[str], columns: int, bottom: fl
             linewidth=0.4,
             label=look.name,
         )
-        for look in map(style, categories)
+        for look in looks
     ]
     figure.legend(
         handles=patches,

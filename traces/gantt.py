@@ -103,7 +103,7 @@ def draw_gantt(
         if colour_by == "stall":
             averaged = f", averaged over {(end - start) * core_pixels / PLOT_PIXELS:,.0f} cycles"
             how = f"height of a colour: its share of the cycles{averaged if core_pixels > 1 else ''}"
-        draw_legend(figure, used, LEGEND_COLUMNS, 0.06 / height, how)
+        draw_legend(figure, [style(word) for word in used], LEGEND_COLUMNS, 0.06 / height, how)
         if title:
             figure.text(left, 1 - 0.07 / height, title, va="top", ha="left", fontsize=10, fontweight="bold")
         save_figure(figure, path_png, path_svg)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
-from traces.drawing import POINTS_PER_INCH, RC, empty_figure, save_figure, text_points
+from traces.drawing import POINTS_PER_INCH, RC, draw_legend, empty_figure, save_figure, text_points
 from traces.memory_table import MemoryBlock
 from traces.metrics import OpMetrics
 from traces.op_strip import STRIP_INCHES, Band, draw_op_strip, names_inches, op_bands
@@ -183,34 +183,9 @@ def _mark_ops(panel: Any, bands: Sequence[Band], start: int) -> None:
 
 
 def _draw_legend(figure: Any, blocks: Sequence[MemoryBlock], bottom: float) -> None:
-    from matplotlib.patches import Patch
-
     kinds = {block.kind for block in blocks}
     looks = [look for kind, look in KIND_STYLES.items() if kind in kinds]
     if any(block.staged for block in blocks):
         looks.append(STAGED)
-    patches = [
-        Patch(
-            facecolor=look.colour,
-            hatch=look.hatch or None,
-            edgecolor="#8A8A8A",
-            linewidth=0.4,
-            label=look.name,
-        )
-        for look in looks
-    ]
-    figure.legend(
-        handles=patches,
-        loc="lower center",
-        bbox_to_anchor=(0.5, bottom),
-        ncols=max(min(len(patches), LEGEND_COLUMNS), 1),
-        frameon=False,
-        fontsize=7,
-        title="a block: bytes that hold one buffer while it lives    dashed: peak",
-        title_fontsize=7,
-        handlelength=1.5,
-        columnspacing=1.3,
-        borderpad=0.0,
-        borderaxespad=0.0,
-        labelspacing=0.3,
-    )
+    title = "a block: bytes that hold one buffer while it lives    dashed: peak"
+    draw_legend(figure, looks, LEGEND_COLUMNS, bottom, title)

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-MIN_WIDTH = 100
-"""Columns a terminal should have."""
 TOP_STALLS = 2
 _KIB = 1024
 _SHORT = {

@@ -105,13 +105,6 @@ class Candidates:
         return np.asarray(np.prod(self.footprint.pieces(self.sizes), axis=1, dtype=np.int64))
 
     @cached_property
-    def sums_cut(self) -> NDArray[np.bool_]:
-        """Whether a reduction dimension is cut, per candidate."""
-        whole = [self.tiler.dims[name] for name in self.dims]
-        reduced = np.array([name in self.tiler.reductions for name in self.dims], np.bool_)
-        return np.asarray(((self.sizes < whole) & reduced).any(axis=1))
-
-    @cached_property
     def loads(self) -> Loads:
         """Boxes moved per buffer and candidate."""
         return self.footprint.loads(self.sizes, self.boxes)

@@ -108,38 +108,6 @@ def vector_add_call(
     )
 
 
-def accumulated_matmul_calls(
-    choice: KernelChoice,
-    terms: Sequence[tuple[Sequence[KernelCall], str, str]],
-    *,
-    c: str,
-    scratch: str,
-    n: int,
-    k: int,
-    m: int,
-    trans_b: bool,
-    c_shape: tuple[int, ...],
-    dtype: str = "float32",
-) -> tuple[KernelCall, ...]:
-    """C = sum over the terms of A·B, each term (calls before it, A, B): the sum over a batch of WG.
-
-    The first product is written, each further one goes to the buffer `scratch` (of C's shape, needed for
-    more than one term) and is added: PULP-TrainLib's `mm_add`, which would add in place, has no nest here.
-    """
-    calls: list[KernelCall] = []
-    for number, (before, a, b) in enumerate(terms):
-        target = c if number == 0 else scratch
-        calls.extend(before)
-        calls.append(
-            matmul_call(
-                choice, a=a, b=b, c=target, n=n, k=k, m=m, trans_b=trans_b, c_shape=c_shape, dtype=dtype
-            )
-        )
-        if number:
-            calls.append(vector_add_call(choice, total=c, term=scratch, elements=prod(c_shape), dtype=dtype))
-    return tuple(calls)
-
-
 def transpose_call(
     choice: KernelChoice,
     *,
