@@ -8,7 +8,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from arch.memory import Storage, move_views, poison_view
-from arch.program import Array, Command, Effect, Move, Place
+from arch.program import Array, Command, Effect, Move, Release
 from arch.races import Access, RaceDetector, Span, make_access, move_spans, place_span
 from configs.errors import InputError
 from traces.events import Work, made_by
@@ -17,6 +17,9 @@ MAX_REMEMBERED = 100_000
 """Commands and effects whose byte spans are remembered."""
 
 Spans = tuple[Span, ...]
+
+Probe = Callable[[Release, Sequence[Array]], None]
+"""Called at the end of some work with the arrays at its `results`: views, to be copied if they are kept."""
 
 
 class Step(Enum):
@@ -39,7 +42,7 @@ class LogEntry(NamedTuple):
 
     step: Step
     key: int
-    subject: Move | Effect | tuple[Place, ...]
+    subject: Move | Effect | Release
 
 
 _make_entry = made_by(LogEntry)
@@ -72,6 +75,7 @@ class Effects:
         self, storages: Mapping[str, Storage], now: Callable[[], int], *, detect_races: bool
     ) -> None:
         self.storages = storages
+        self.probe: Probe | None = None
         self.log = EffectLog()
         self._now = now
         self._enabled = True
@@ -123,17 +127,19 @@ class Effects:
         if self._enabled:
             commit(effect, effect.function(under_way.samples), self.storages)
 
-    def release(self, places: tuple[Place, ...], work: Work) -> None:
-        """Buffers end their life. Raises `RaceError` when somebody still uses them."""
+    def release(self, action: Release) -> None:
+        """Work ends, and the life of some buffers. Raises `RaceError` when somebody still uses them."""
         key = len(self.log.entries)
-        self.log.entries.append(LogEntry(Step.RELEASE, key, places))
+        self.log.entries.append(LogEntry(Step.RELEASE, key, action))
         if self._races:
-            spans = tuple(place_span(place) for place in places)
-            access = Access("the release of buffers", work, (), spans, self._now())
+            spans = tuple(place_span(place) for place in action.places)
+            access = Access("the release of buffers", action.work, (), spans, self._now())
             self._races.begin(access)
             self._races.end(access)
         if self._enabled:
-            for place in places:
+            if self.probe is not None:
+                self.probe(action, [self.storage(place.level).view(place) for place in action.results])
+            for place in action.places:
                 self.storage(place.level).poison(place)
 
     def _open(

@@ -85,7 +85,7 @@ class Master(Module):
                 case Compute():
                     yield from self._compute(action, thread)
                 case Release():
-                    self._cluster.effects.release(action.places, action.work)
+                    self._cluster.effects.release(action)
                 case _:
                     raise InputError(f"the master cannot execute a {type(action).__name__}")
             self._ended.add(action.id)

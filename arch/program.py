@@ -149,9 +149,14 @@ class Compute(Action):
 
 @dataclass(frozen=True, slots=True)
 class Release(Action):
-    """The life of some buffers ends: costs no time, and their bytes become poison (NaN)."""
+    """The life of some buffers ends: costs no time, and their bytes become poison (NaN).
+
+    `results` is where the work that ends here has left what it made. The hardware has no use for it; a probe
+    (`Soc.watch`) reads the numbers there before any byte is poisoned.
+    """
 
     places: tuple[Place, ...] = ()
+    results: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

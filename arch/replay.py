@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from arch.effects import EffectLog, LogEntry, Step
+from arch.effects import EffectLog, LogEntry, Probe, Step
 from arch.memory import Storage, move_views, poison_view
-from arch.program import Array, Command, Effect, Place, UdmaCommand
+from arch.program import Array, Command, Effect, Place, Release, UdmaCommand
 from arch.races import Span, move_spans, place_span
 from configs.errors import InputError, ShapeError
 
@@ -30,10 +30,11 @@ class ReplayPlan:
     A copy sampled at the start of an access and stored at its end collapses into one direct copy at the end
     when nothing wrote its source and nothing touched its destination in between; the same for the arrays a
     kernel reads. Where something did (a race, or deliberate reuse), the sample and the poison are kept, so
-    that the memories end up as in the simulated run.
+    that the memories end up as in the simulated run. `probe` is that of `arch.effects.Effects`.
     """
 
     def __init__(self, log: EffectLog, storages: Mapping[str, Storage]) -> None:
+        self.probe: Probe | None = None
         self._storages = storages
         self._entries = log.entries
         self._footprints = [_footprint(entry) for entry in log.entries]
@@ -61,7 +62,8 @@ class ReplayPlan:
                 return self._sample_kernel(index, entry.key, subject)
             writes = [self._storages[place.level].view(place) for place in subject.writes]
             return [_kernel(subject, self._pending.pop(entry.key), writes)]
-        return [self._poison(place) for place in subject]
+        probed = [self._probed(subject)] if subject.results else []
+        return [*probed, *(self._poison(place) for place in subject.places)]
 
     def _sample_command(self, index: int, key: int, source: Array, destination: Array) -> list[Act]:
         read, written = self._footprints[index].reads, self._footprints[index].writes
@@ -99,6 +101,15 @@ class ReplayPlan:
         self._pending[key] = samples
         return moves
 
+    def _probed(self, ended: Release) -> Act:
+        views = [self._storages[place.level].view(place) for place in ended.results]
+
+        def move() -> None:
+            if self.probe is not None:
+                self.probe(ended, views)
+
+        return move
+
     def _poison(self, place: Place) -> Act:
         storage = self._storages[place.level]
         storage.check(place.address, place.size_bytes, place.name)
@@ -118,7 +129,7 @@ def _footprint(entry: LogEntry) -> _Footprint:
         if entry.step is Step.KERNEL_READ:
             return _Footprint(tuple(place_span(place) for place in subject.reads), ())
         return _Footprint((), tuple(place_span(place) for place in subject.writes))
-    return _Footprint((), tuple(place_span(place) for place in subject))
+    return _Footprint((), tuple(place_span(place) for place in subject.places))
 
 
 def _touch(ours: tuple[Span, ...], theirs: tuple[Span, ...]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from simpy.core import EmptySchedule
 from arch.clock import Clock
 from arch.cluster import Cluster
 from arch.code_caches import WARM
-from arch.effects import EffectLog, Effects
+from arch.effects import EffectLog, Effects, Probe
 from arch.fabric_controller import FabricController
 from arch.l2 import hyper_ram, shared_l2
 from arch.memory import Storage
@@ -93,6 +93,19 @@ class Soc(Module):
         """End the life of the bytes of `place`: reading them gives NaN."""
         self._effects.storage(place.level).poison(place)
 
+    def memories(self) -> dict[str, Array]:
+        """A copy of all bytes of all memories, by level, for `restore`."""
+        return {level: storage.bytes.copy() for level, storage in self._effects.storages.items()}
+
+    def restore(self, memories: Mapping[str, Array]) -> None:
+        """Make all memories hold again what they held when `memories` was taken."""
+        for level, content in memories.items():
+            self._effects.storages[level].bytes[:] = content
+
+    def watch(self, probe: Probe | None) -> None:
+        """From now on call `probe` at the end of any work, in runs and replays; None: nobody."""
+        self._effects.probe = probe
+
     def run(self, program: Program, effects: bool = True) -> RunResult:
         """Offload `program`, simulate until the fabric controller knows of its end and no DMA moves.
 
@@ -133,6 +146,7 @@ class Soc(Module):
             plan = ReplayPlan(effect_log, self._effects.storages)
             # Two programs may take turns: a mini-batch and the update.
             self._plans = [*self._plans[-1:], (effect_log, plan)]
+        plan.probe = self._effects.probe
         plan.run()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 
 class PulptrainError(Exception):
@@ -27,6 +28,27 @@ class InputError(PulptrainError):
     """The user's request cannot be understood or is contradictory."""
 
     exit_code = 2
+
+
+class WrongNumbersError(PulptrainError):
+    """A tensor of a run is not what it should be: a defect of the simulator. `outcome` is the run."""
+
+    def __init__(self, message: str, *, where: str, outcome: Any = None) -> None:
+        self.outcome = outcome
+        super().__init__(message, where=where, cure="report this as a defect with the command you ran")
+
+
+class NotFiniteError(InputError):
+    """An op made an infinity or a NaN of finite numbers: training diverged, or its format overflowed."""
+
+    def __init__(self, op: str, tensor: str, value: str, dtype: str) -> None:
+        self.op, self.tensor, self.value, self.dtype = op, tensor, value, dtype
+        made = f"overflows {dtype} to infinity" if value == "infinity" else "makes a NaN from finite numbers"
+        super().__init__(
+            f"op {op} {made} in '{tensor}'",
+            where=op,
+            cure="a smaller learning rate, smaller inputs, or a dtype with a larger range (fp32, bf16)",
+        )
 
 
 class ConfigError(InputError):

@@ -1,20 +1,23 @@
-"""Values of the user's own for a primitive: an .npz file with an array per tensor."""
+"""Values of the user's own, and values for the user: .npz files with an array per tensor."""
 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from configs.errors import InputError
 from configs.suggest import suggestion
-from trainlib.graph import TrainingGraph
-from trainlib.numerics import is_float, rounded
+from trainlib.graph import FED_KINDS, TrainingGraph
+from trainlib.numerics import is_float, rounded, widened
 from trainlib.steps import Array
 
 WHERE = "--values"
+
+RESULT_FOLDERS = ("before/", "results/")
+"""What a file of ``--save-values`` has beside the tensors that training goes on from."""
 
 
 def read_values(path: str) -> dict[str, Array]:
@@ -26,6 +29,44 @@ def read_values(path: str) -> dict[str, Array]:
         raise InputError(
             f"cannot read '{path}': {error}", where=WHERE, cure="a file that numpy.savez has written"
         ) from None
+
+
+def prepare_file(name: str, where: str) -> Path:
+    """The path of a file to be written, before any work is done. Raises InputError without its folder."""
+    path = Path(name)
+    if path.is_dir() or not path.parent.is_dir():
+        raise InputError(f"cannot write '{name}'", where=where, cure="a file in a folder that exists")
+    return path if path.suffix == ".npz" else path.with_name(f"{path.name}.npz")
+
+
+def write_values(path: Path, values: Mapping[str, Array]) -> None:
+    """Write arrays to an .npz file; 16-bit floats, which NumPy's format does not have, as float32."""
+    arrays: dict[str, Array] = {name: widened(array) for name, array in values.items()}
+    np.savez(path, allow_pickle=False, **arrays)
+
+
+def with_own_values(
+    graph: TrainingGraph,
+    kept: Mapping[str, Array],
+    stream: Iterator[Mapping[str, Array]],
+    own: Mapping[str, Array],
+) -> tuple[dict[str, Array], Iterator[Mapping[str, Array]]]:
+    """(kept tensors at the start, values of every iteration) with the user's own in their places.
+
+    What `write_values` has written can be given: its results are passed over. Raises as `replaced`.
+    """
+    wanted = {name: array for name, array in own.items() if not name.startswith(RESULT_FOLDERS)}
+    fed = graph.of_kind(*FED_KINDS)
+    first = next(stream)
+    known = replaced(graph, {**kept, **first}, wanted)
+    fixed = {name: known[name] for name in wanted if name in fed}
+
+    def samples() -> Iterator[Mapping[str, Array]]:
+        yield {**first, **fixed}
+        for sample in stream:
+            yield {**sample, **fixed}
+
+    return {name: known[name] for name in kept}, samples()
 
 
 def replaced(graph: TrainingGraph, values: Mapping[str, Array], own: Mapping[str, Array]) -> dict[str, Array]:
@@ -47,7 +88,10 @@ def replaced(graph: TrainingGraph, values: Mapping[str, Array], own: Mapping[str
         if is_float(tensor.dtype):
             if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
                 raise InputError(f"'{name}' holds {array.dtype}, not numbers", where=WHERE)
-            result[name] = rounded(array.astype(np.float32), tensor.dtype)
+            with np.errstate(over="ignore"):
+                result[name] = rounded(array.astype(np.float32), tensor.dtype)
+            if np.isfinite(array).all() and not np.isfinite(widened(result[name])).all():
+                raise InputError(f"'{name}' holds numbers that {tensor.dtype} cannot", where=WHERE)
         else:
             if not np.issubdtype(array.dtype, np.integer) or (array.astype(tensor.dtype) != array).any():
                 raise InputError(f"'{name}' is of {tensor.dtype}: integers of its range", where=WHERE)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from arch.pricing import Pricer
 from arch.soc import Soc
 from arch.timing import SocTiming
+from configs.errors import NotFiniteError
 from configs.model_file import ModelSpec
+from pulptrain.number_check import NumberCheck
 from scheduler.executor import Executor
 from scheduler.kept_results import KeptResults
 from scheduler.schedule import Schedule
 from traces.events import Slice
 from traces.metrics import Metrics, check_tracks, measure
 from traces.recorder import Recorder
+from trainlib.graph import KEPT_KINDS
 from trainlib.steps import Array
-from trainlib.training import TrainingPhases, initial_weights
+from trainlib.training import TrainingPhases
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,29 +101,58 @@ class Machine:
             else None
         )
         self.functional = functional
+        self.not_finite: NotFiniteError | None = None
 
-    def start(self, seed: int) -> dict[str, Array]:
-        """Put all weights, buffers and states at their start; returns them."""
-        values = initial_weights(self.mini.schedule.graph, seed)
+    def load_kept(self, values: Mapping[str, Array]) -> None:
+        """Put weights, buffers and states where both programs find them."""
         if self.functional:
             self.mini.executor.load(values)
-        return values
+
+    def fetch_kept(self) -> dict[str, Array]:
+        """Weights, buffers and states as they are now."""
+        graph = self.mini.schedule.graph
+        return {name: self.mini.executor.fetch(name) for name in graph.of_kind(*KEPT_KINDS)}
+
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Do something else with the machine: afterwards all memories hold what they held before."""
+        soc = self.mini.executor.soc
+        before = soc.memories()
+        try:
+            yield
+        finally:
+            soc.restore(before)
 
     @property
     def phases(self) -> list[Phase]:
         """The programs in order."""
         return [self.mini] if self.last is None else [self.mini, self.last]
 
-    def mini_batch(self, sample: Mapping[str, Array]) -> float:
-        """Carry out one mini-batch; returns its loss."""
-        executor = self.mini.executor
-        if self.functional:
-            executor.load(sample)
-        self.mini.run()
-        graph = self.mini.schedule.graph
-        return float(executor.fetch(graph.loss).reshape(-1)[0]) if self.functional else 0.0
+    def iterate(
+        self, samples: Sequence[Mapping[str, Array]], check: NumberCheck | None = None
+    ) -> list[float]:
+        """Carry out one iteration: a mini-batch per sample, then the update; returns the losses.
 
-    def update(self) -> None:
-        """Carry out the update, if it is a program of its own, on what the mini-batches left."""
+        A `check` follows every program of it. `not_finite` says afterwards whether numbers went astray.
+        """
+        self.not_finite = None
+        losses = []
+        for sample in samples:
+            if self.functional:
+                self.mini.executor.load(sample)
+            self._carry_out(self.mini, sample, check)
+            graph = self.mini.schedule.graph
+            loss = self.mini.executor.fetch(graph.loss).reshape(-1)[0] if self.functional else 0.0
+            losses.append(float(loss))
         if self.last is not None:
-            self.last.run()
+            self._carry_out(self.last, {}, check)
+        if check is not None:
+            check.iterations += 1
+        return losses
+
+    def _carry_out(self, phase: Phase, given: Mapping[str, Array], check: NumberCheck | None) -> None:
+        follower = check.followed(phase.executor, phase.schedule.graph, given) if check is not None else None
+        phase.run()
+        if follower is not None:
+            follower.confirm(follower.judge())
+        self.not_finite = self.not_finite or phase.executor.not_finite

@@ -1,137 +1,291 @@
-"""Are the numbers of the simulated SoC right: each of an update against PyTorch, or an untiled evaluation."""
+"""Are the numbers of the simulated SoC right: every tensor of an iteration, op by op, and the mathematics.
+
+Two questions are asked, and both can be answered sharply:
+
+1. Did the machine compute what each op is? Every tensor an op has left in the simulated memory is compared
+   with the op's untiled float64 reference on the very numbers the op was given, rounded once as it is stored
+   (`trainlib.op_truth`, `trainlib.verdicts`). What an iteration begins with is remembered here, not fetched
+   from the machine, so a state that is lost or kept too long shows.
+2. Are these ops the training of this network? PyTorch computes the same iteration by autograd and
+   `torch.optim` in float64, going on from the machine's numbers at every tensor it knows, and must find what
+   the references find; its weights and optimizer states are its own over all iterations that are followed.
+
+Since each tensor is judged by what it was made from, no error is magnified by what comes after, no input lies
+on another side of a kink for the truth than for the machine, and 16-bit roundings are those that happened.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from pulptrain.summary import functional_summary, refuse_wrong_numbers
 from scheduler.executor import Executor
-from trainlib import oracle_torch, reference
-from trainlib.graph import TrainingGraph
-from trainlib.reference import Difference, graph_tolerance
+from scheduler.roundings import roundings_behind
+from scheduler.schedule import Schedule
+from trainlib import oracle_torch
+from trainlib.graph import Op, TrainingGraph
+from trainlib.numerics import is_float, is_narrow
+from trainlib.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, exact, op_truth, room
+from trainlib.oracle_torch import TorchUpdates
+from trainlib.primitives.definition import is_forward
+from trainlib.reference import complete, overwritten, views_of
 from trainlib.steps import Array
+from trainlib.verdicts import (
+    FAILED,
+    NOT_DECIDABLE,
+    PASSED,
+    WITHOUT_TRUTH,
+    Verdict,
+    judged,
+    judged_copy,
+    judged_numbers,
+    leans,
+    together,
+)
 
-MAX_KINKS = 8
-"""Elements next to a kink that are tried on its other side."""
+FOLLOWED = 3
+"""Iterations that are followed from the start; of more, the last one is checked as well."""
 
-
-def _size(error: Difference) -> float:
-    return error.max_rel_error
-
-
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """One program that was checked: what it was given, the truth, and the tensors compared, ours too."""
-
-    graph: TrainingGraph
-    values: Mapping[str, Array]
-    truth: Mapping[str, Array]
-    names: Sequence[str]
-    ours: Mapping[str, Array]
-
-    def own_rounding(self) -> float:
-        """How much the network magnifies rounding."""
-        return oracle_torch.own_rounding(self.graph, self.values, self.truth, self.names)
-
-    def errors(self, truth: Mapping[str, Array]) -> dict[str, Difference]:
-        """Ours against a truth."""
-        scales = reference.gradient_scales(self.graph, truth)
-        return reference.compare(self.ours, truth, self.names, scales)
-
-    def across_kinks(self, tolerance: float) -> tuple[int, dict[str, Difference]]:
-        """(elements moved across 0, errors then): the truth with each near element where it fits ours better.
-
-        Elements are moved only as far as rounding could have moved them (`oracle_torch.near_kinks`).
-        """
-        best, moved, count = self.errors(self.truth), dict[str, Array](), 0
-        for name, across in oracle_torch.near_kinks(self.graph, self.values, self.truth)[:MAX_KINKS]:
-            if max(map(_size, best.values())) <= tolerance:
-                break
-            trial = {**moved, name: moved.get(name, 0) + across}
-            found = self.errors(oracle_torch.evaluate_torch(self.graph, self.values, moved=trial))
-            if sum(map(_size, found.values())) < sum(map(_size, best.values())):
-                best, moved, count = found, trial, count + 1
-        return count, best
+WITH_TORCH = "PyTorch"
+WITHOUT_TORCH = "untiled NumPy (PyTorch is not installed)"
 
 
 class NumberCheck:
-    """Follows one update in exact numbers and compares what the simulated SoC has with them.
-
-    `kept` are the values of all kept tensors at the start. Without PyTorch the truth is the untiled NumPy
-    evaluation.
-    """
+    """Verdicts on the tensors of some iterations; `kept` is what the first one begins with."""
 
     def __init__(self, kept: Mapping[str, Array]) -> None:
         self.torch = oracle_torch.torch_available()
-        self.kept = dict(kept)
-        self.errors: dict[str, Difference] = {}
-        self.tolerance = 0.0
-        self.name = ""
-        self._sums: dict[str, Array] = {}
-        self._mini_batches = 0
-        self._cases: list[_Case] = []
+        self.verdicts: dict[str, Verdict] = {}
+        self.iterations = 0
+        self._roundings: dict[tuple[int, str], int] = {}
+        self.begin(kept)
 
-    def mini_batch(self, graph: TrainingGraph, sample: Mapping[str, Array], executor: Executor) -> None:
-        """Check output, loss, gradients and updated tensors of the mini-batch the executor has just run."""
-        truth = self._check(graph, {**self.kept, **sample}, executor, graph.results)
-        self._mini_batches += 1
-        for name in graph.gradients.values():
-            self._sums[name] = self._sums.get(name, 0) + truth[name].astype(np.float64)
-        self.kept |= {kept: truth[new] for kept, new in graph.updates.items() if new in truth}
+    def begin(self, kept: Mapping[str, Array]) -> None:
+        """Follow an iteration that begins with these values, states of the optimizer at their start."""
+        self.memory = dict(kept)
+        self._updates: TorchUpdates | None = TorchUpdates()
+        self._drift: dict[str, Array] = {}
 
-    def update(self, graph: TrainingGraph, totals: Mapping[str, str], executor: Executor) -> None:
-        """Check the update on the mean of the exact gradients.
+    def begin_anywhere(self, kept: Mapping[str, Array]) -> None:
+        """Follow an iteration that begins with these values, whatever came before them."""
+        self.begin(kept)
+        self._updates = None
 
-        `totals` maps the tensors the update is given to the gradients they are the mean of.
+    @property
+    def wrong(self) -> bool:
+        """Whether a tensor failed."""
+        return any(verdict.verdict == FAILED for verdict in self.verdicts.values())
+
+    def take_over(self, other: NumberCheck) -> None:
+        """Remember the verdicts of another check as well."""
+        for verdict in other.verdicts.values():
+            self.add(verdict)
+
+    def followed(self, executor: Executor, graph: TrainingGraph, given: Mapping[str, Array]) -> Follower:
+        """Watches one program that is about to run on the values of `given` and on what is remembered."""
+        return Follower(self, executor, graph, {**self.memory, **given})
+
+    def add(self, verdict: Verdict) -> None:
+        """Remember a verdict, together with what is known of the tensor."""
+        known = self.verdicts.get(verdict.name)
+        self.verdicts[verdict.name] = verdict if known is None else together(known, verdict)
+
+    def roundings(self, schedule: Schedule, op: Op) -> int:
+        """Roundings to 16 bit behind a result of an op, at most; 1 where none is on the way."""
+        if not any(is_narrow(schedule.graph.tensors[name].dtype) for name in op.outputs):
+            return 1
+        key = id(schedule), op.name
+        if key not in self._roundings:
+            (tiling,) = (item.tiling for item in schedule.ops if item.op.name == op.name)
+            self._roundings[key] = roundings_behind(tiling)
+        return self._roundings[key]
+
+    def confirm(
+        self,
+        graph: TrainingGraph,
+        values: Mapping[str, Array],
+        seen: Mapping[str, Array],
+        truths: Mapping[str, OpTruth],
+    ) -> None:
+        """Ask PyTorch whether these ops are the training of the network (question 2).
+
+        `values` are the given tensors, `seen` what the ops have left, `truths` what they should have left, as
+        far as that is known.
         """
-        means = {name: self._sums[gradient] / self._mini_batches for name, gradient in totals.items()}
-        self._check(graph, {**self.kept, **means}, executor, ())
+        if not self.torch:
+            return
+        found = oracle_torch.evaluate_torch(graph, values, "float64", seen, self._updates)
+        chain = {name: exact(array) for name, array in values.items()}
+        views = views_of(graph)
+        complete(views, chain)
+        own: dict[tuple[str, str], Array] = {}
+        """What a layer has made, unrounded: to autograd its own output is not what was stored of it."""
+        gone: set[str] = set()
+        """Tensors whose storage has been taken over: PyTorch has them still."""
+        for op in graph.ops:
+            kept = {name: own[op.layer, name] for name in op.inputs if (op.layer, name) in own}
+            truth = truths.get(op.name)
+            if truth is None or kept or any(name not in found for name in op.inputs):
+                truth = op_truth(op, graph.tensors, {**chain, **kept})
+            for name, made in truth.outputs.items():
+                if is_forward(op.step):
+                    own[op.layer, name] = made
+                chain[name] = exact(seen[name]) if name in found else made
+                if name in found and is_float(graph.tensors[name].dtype) and gone.isdisjoint(op.inputs):
+                    self._confirm_tensor(truth, graph, name, found[name].reshape(made.shape), seen)
+            over = overwritten(graph, {name: chain[name] for name in truth.outputs})
+            chain |= over
+            gone |= over.keys()
+            complete(views, chain)
 
-    def _check(
-        self, graph: TrainingGraph, values: dict[str, Array], executor: Executor, results: Sequence[str]
-    ) -> dict[str, Array]:
-        truth = self._evaluate(graph, values)
-        names = [*results, *(name for name in graph.updates.values() if name in truth)]
-        names = [name for name in names if name in truth]
-        self.name = self.name or graph.name
-        self.tolerance = max(self.tolerance, graph_tolerance(graph, executor.schedule.options.accumulation))
-        case = _Case(graph, values, truth, names, {name: executor.fetch(name) for name in names})
-        for name, error in case.errors(truth).items():
-            known = self.errors.get(name)
-            if known is None or not error.max_rel_error <= known.max_rel_error:
-                self.errors[name] = error
-        self._cases.append(case)
-        return truth
-
-    def _evaluate(self, graph: TrainingGraph, values: dict[str, Array]) -> dict[str, Array]:
-        if self.torch:
-            return oracle_torch.evaluate_torch(graph, values)
-        return reference.evaluate(graph, values)
+    def _confirm_tensor(
+        self, truth: OpTruth, graph: TrainingGraph, name: str, found: Array, seen: Mapping[str, Array]
+    ) -> None:
+        """Compare a tensor with the reference's; a weight of its own, where roundings add up, with ours."""
+        gain = truth.gains(FEW_NUDGES)[name]
+        allowed = room(truth, {name: gain}, graph.tensors, 1, kernel=False)[name]
+        if truth.op.step != "UPD":
+            verdict = judged(name, found, truth.outputs[name], allowed, gain)
+            self.add(replace(verdict, why=f"its NumPy reference differs from PyTorch: {verdict.why}"))
+        elif self._updates is not None:
+            step = np.spacing(np.abs(seen[name])).astype(np.float64)
+            self._drift[name] = self._drift.get(name, np.float64(0)) + allowed + step
+            verdict = judged(name, seen[name], found, self._drift[name], gain)
+            self.add(replace(verdict, why=f"not what torch.optim has after these updates: {verdict.why}"))
 
     def summary(self) -> dict[str, Any]:
-        """The entry ``functional`` of a run. Raises `PulptrainError` for a difference that is no rounding.
+        """The entry ``functional`` of a run."""
+        return functional_summary(
+            WITH_TORCH if self.torch else WITHOUT_TORCH, self.verdicts.values(), self.iterations
+        )
 
-        Where the tolerance is not kept, the rounding error of PyTorch itself, float32 against float64, says
-        whether the network is one that magnifies rounding (batch norms over few elements do). If that is not
-        enough, an input of a ReLU may have been rounded across 0: `kinks_crossed` says how many were.
+
+class Follower:
+    """Collects what the ops of one program leave, and judges it when the program has ended."""
+
+    def __init__(
+        self, check: NumberCheck, executor: Executor, graph: TrainingGraph, values: Mapping[str, Array]
+    ) -> None:
+        self._check = check
+        self._executor = executor
+        self._graph = graph
+        self._values = {name: values[name] for name in graph.given}
+        self._seen: dict[str, dict[str, Array]] = {}
+        executor.watch = self._op_ended
+
+    def _op_ended(self, op: str, tensors: Mapping[str, Array]) -> None:
+        self._seen.setdefault(op, {}).update(tensors)
+
+    @property
+    def left(self) -> dict[str, Array]:
+        """What all ops together have left."""
+        return {name: array for tensors in self._seen.values() for name, array in tensors.items()}
+
+    def judge(self) -> dict[str, OpTruth]:
+        """Judge every tensor the ops have left and what the memories hold at the end of the program.
+
+        Returns what each op should have left, by its name.
         """
-        truth = "PyTorch" if self.torch else "untiled NumPy (PyTorch is not installed)"
-        result = functional_summary(truth, self.errors, self.tolerance)
-        if not result["passed"] and self.torch:
-            magnified = max(case.own_rounding() for case in self._cases)
-            self.tolerance = max(self.tolerance, oracle_torch.ROUNDING_MARGIN * magnified)
-            result = functional_summary(truth, self.errors, self.tolerance)
-        if not result["passed"] and self.torch:
-            crossings = [case.across_kinks(self.tolerance) for case in self._cases]
-            self.errors = {
-                name: max((errors[name] for _, errors in crossings if name in errors), key=_size)
-                for name in self.errors
+        self._executor.watch = None
+        graph, check = self._graph, self._check
+        known = dict(self._values)
+        truths: dict[str, OpTruth] = {}
+        views = views_of(graph)
+        complete(views, known)
+        for op in graph.ops:
+            truth = op_truth(op, graph.tensors, known)
+            left = self._seen.get(op.name, {})
+            truths[op.name] = truth
+            for name in op.outputs:
+                if name not in left or name not in truth.outputs:
+                    check.add(Verdict(name, WITHOUT_TRUTH, why=f"{op.name} has no reference of it"))
+            self._judge_op(truth, {name: left[name] for name in truth.outputs if name in left})
+            known |= {**left, **overwritten(graph, left)}
+            complete(views, known)
+        self._judge_end(known)
+        return truths
+
+    def confirm(self, truths: Mapping[str, OpTruth]) -> None:
+        """Ask PyTorch about the program."""
+        self._check.confirm(self._graph, self._values, self.left, truths)
+
+    def _judge_op(self, truth: OpTruth, left: Mapping[str, Array]) -> None:
+        """Verdicts on the results of one op."""
+        tensors = self._graph.tensors
+        roundings = self._check.roundings(self._executor.schedule, truth.op)
+        kernel = self._executor.schedule.options.accumulation == "kernel"
+        verdicts: list[Verdict] = []
+        for nudges in (FEW_NUDGES, MANY_NUDGES):
+            gains = truth.gains(nudges)
+            rooms = room(truth, gains, tensors, roundings, kernel)
+            verdicts = [
+                judged(name, ours, truth.outputs[name], rooms[name], gains[name])
+                if name in rooms
+                else judged_numbers(name, ours, truth.outputs[name])
+                for name, ours in left.items()
+            ]
+            if all(verdict.verdict == PASSED for verdict in verdicts):
+                break
+        for verdict in verdicts:
+            self._check.add(self._upright(verdict, truth, left[verdict.name]))
+
+    def _upright(self, verdict: Verdict, truth: OpTruth, ours: Array) -> Verdict:
+        """The verdict, or failed: a 16-bit sum of products whose roundings lean to one side."""
+        if verdict.verdict != PASSED or not truth.contracts or not is_narrow(ours.dtype):
+            return verdict
+        steps = leans(ours, truth.outputs[verdict.name])
+        if not steps:
+            return verdict
+        return replace(verdict, verdict=FAILED, why=f"its elements lean by {steps:.2g} steps of {ours.dtype}")
+
+    def _judge_end(self, known: Mapping[str, Array]) -> None:
+        """Compare what the memories hold at the end with what the ops left; remember it for what follows."""
+        graph, executor, memory = self._graph, self._executor, self._check.memory
+        updates = graph.updates
+        for name in (*memory, *graph.gradients.values()):
+            if name not in graph.tensors:
+                continue
+            left = known.get(updates.get(name, name))
+            if left is None:
+                continue
+            found = executor.fetch(name)
+            why = "memory holds something else at the end of the program than its op has left there"
+            self._check.add(judged_copy(name, found, left.reshape(found.shape), why))
+            memory[name] = found
+
+
+def functional_summary(truth: str, found: Iterable[Verdict], iterations: int) -> dict[str, Any]:
+    """How the numbers agree, by the contract of ``run --json``.
+
+    `passed` is false if a tensor failed, null if one is not decidable, else true. `tolerance` is the largest
+    of a tensor that passed.
+    """
+    verdicts = list(found)
+    counts = {word: sum(item.verdict == word for item in verdicts) for word in (FAILED, NOT_DECIDABLE)}
+    passed = False if counts[FAILED] else None if counts[NOT_DECIDABLE] else True
+    worst = max(verdicts, key=lambda item: (item.verdict == FAILED, item.ratio), default=None)
+    return {
+        "checked_against": truth,
+        "passed": passed,
+        "tolerance": max((item.tolerance for item in verdicts if item.verdict == PASSED), default=0.0),
+        "not_decidable": counts[NOT_DECIDABLE],
+        "without_truth": sum(item.verdict == WITHOUT_TRUTH for item in verdicts),
+        "iterations_checked": iterations,
+        "max_abs_error": max((item.abs_error for item in verdicts), default=0.0),
+        "max_rel_error": max((item.error for item in verdicts), default=0.0),
+        "worst_tensor": worst.name if worst else None,
+        "worst_ratio": worst.ratio if worst else 0.0,
+        "tensors": [
+            {
+                "name": item.name,
+                "error": item.error,
+                "tolerance": item.tolerance,
+                "verdict": item.verdict,
+                **({"why": item.why} if item.verdict != PASSED else {}),
             }
-            result = functional_summary(truth, self.errors, self.tolerance)
-            result["kinks_crossed"] = sum(count for count, _ in crossings)
-        refuse_wrong_numbers(result, self.name)
-        return result
+            for item in verdicts
+        ],
+    }

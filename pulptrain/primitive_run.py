@@ -11,18 +11,19 @@ import pulptrain
 from arch.team_pricer import TeamPricer
 from configs.errors import InputError
 from pulptrain.given_values import replaced
+from pulptrain.number_check import NumberCheck
 from pulptrain.session import RunOutcome
 from pulptrain.settings import Settings, code_start, schedule_options, soc_timing
-from pulptrain.summary import functional_summary, refuse_wrong_numbers, run_summary, simulator_summary
+from pulptrain.summary import run_summary, simulator_summary
 from scheduler.executor import Executor
 from scheduler.schedule import build_schedule
 from traces.metrics import check_tracks, measure
 from traces.recorder import Recorder
-from trainlib import oracle_torch, reference
+from trainlib import reference
 from trainlib.graph import Op, TrainingGraph
 from trainlib.numerics import ACCUMULATIONS
 from trainlib.primitives.definition import InputCase
-from trainlib.single import single
+from trainlib.single import Single, single
 from trainlib.steps import Array
 from trainlib.training import only
 
@@ -45,9 +46,9 @@ def run_primitive(
     A step that is made of several (FW_Q, FW_K ... FW of attention) is simulated as a whole; `step` may also
     name one of them.
     Inputs, parameters and output gradients are drawn from the seed of the settings, except those `values` has
-    by tensor name; what an earlier step makes (a mask) is computed untimed. Results are compared with PyTorch
-    where it knows them, else with the untiled NumPy reference. Raises the errors of `configs.errors`; a
-    difference beyond `trainlib.reference.graph_tolerance` is a `PulptrainError`.
+    by tensor name; what an earlier step makes (a mask) is computed untimed. Results are checked as those of a
+    network (`pulptrain.number_check`). Raises the errors of `configs.errors`; a wrong tensor is a
+    `WrongNumbersError`, an infinity or a NaN that the step makes a `NotFiniteError`.
     """
     settings = settings or Settings()
     if batch < 1:
@@ -78,10 +79,19 @@ def run_primitive(
     schedule = build_schedule(graph, timing, pricer, options)
     recorder = Recorder()
     executor = Executor(schedule, timing, pricer, recorder, code_start=code_start(settings))
-    executor.load({given: known[given] for given in graph.given})
+    given = {name: known[name] for name in graph.given}
+    executor.load(given)
+    check = NumberCheck({})
+    check.begin_anywhere({})
+    follower = check.followed(executor, schedule.graph, given)
     simulation_started = time.perf_counter()
     result = executor.simulate()
     wall_seconds = time.perf_counter() - simulation_started
+    follower.judge()
+    _check_layer(made, known, check, follower.left)
+    check.iterations = 1
+    if executor.not_finite is not None and not check.wrong:
+        raise executor.not_finite
     check_tracks(recorder.slices, result.cycles)
     metrics = measure(recorder.slices, result.cycles)
     summary = run_summary(schedule, timing, metrics, pulptrain.__version__, codegen=settings.codegen)
@@ -101,11 +111,13 @@ def run_primitive(
             {"cycles": result.cycles, "instructions": core.instructions, "stalls": dict(core.stalls)}
             for core in metrics.cores
         ],
-        "functional": _checked(made.graph, made.values, known, ops, executor, accumulation),
+        "functional": check.summary(),
     }
     summary["simulator"] = simulator_summary(result.events, wall_seconds, result.cycles)
     summary["simulator"]["total_wall_seconds"] = time.perf_counter() - started
-    return RunOutcome(summary, recorder.slices, recorder.counters, schedule, timing, False)
+    outcome = RunOutcome(summary, recorder.slices, recorder.counters, schedule, timing, False)
+    outcome.refuse_wrong_numbers()
+    return outcome
 
 
 def _ops_of(graph: TrainingGraph, step: str) -> list[Op]:
@@ -121,26 +133,11 @@ def _ops_of(graph: TrainingGraph, step: str) -> list[Op]:
     )
 
 
-def _checked(
-    graph: TrainingGraph,
-    values: Mapping[str, Any],
-    known: Mapping[str, Any],
-    ops: Sequence[Op],
-    executor: Executor,
-    accumulation: str,
-) -> dict[str, Any]:
-    """Compare what the step wrote; the whole layer's graph has what lies before it."""
-    names = [name for op in ops for name in op.outputs]
-    truth = dict(known)
-    against = "untiled NumPy"
-    if oracle_torch.torch_available():
-        confirmed = oracle_torch.evaluate_torch(graph, values)
-        known_there = [name for name in names if name in confirmed]
-        truth |= {name: confirmed[name] for name in known_there}
-        if known_there:
-            against = "PyTorch" if len(known_there) == len(names) else "PyTorch, what it lacks untiled NumPy"
-    tolerance = reference.graph_tolerance(graph, accumulation)
-    errors = reference.compare({name: executor.fetch(name) for name in names}, truth, names)
-    result = functional_summary(against, errors, tolerance)
-    refuse_wrong_numbers(result, ops[0].name)
-    return result
+def _check_layer(
+    made: Single, known: Mapping[str, Array], check: NumberCheck, left: Mapping[str, Array]
+) -> None:
+    """Ask PyTorch about the whole layer, which has what lies before the step; forget what the step is not."""
+    if all(not made.values[name].any() for name in made.graph.of_kind("optimizer_state")):
+        check.begin({})
+    check.confirm(made.graph, made.values, {**known, **left}, {})
+    check.verdicts = {name: verdict for name, verdict in check.verdicts.items() if name in left}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,11 @@ from arch.team_pricer import TeamPricer
 from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from configs.model_file import ModelSpec, load_model
+from pulptrain.given_values import with_own_values
 from pulptrain.machine import Machine, Phase, Prepared
-from pulptrain.number_check import NumberCheck
 from pulptrain.settings import Settings, code_start, schedule_options, soc_timing
-from pulptrain.summary import run_summary, simulator_summary
+from pulptrain.summary import finite_or_none, refuse_wrong_numbers, run_summary, simulator_summary
+from pulptrain.training import Progress, Training
 from pulptrain.update_summary import update_summary
 from scheduler.choice import Known
 from scheduler.kept_results import KeptResults
@@ -31,14 +32,10 @@ from scheduler.tuner.schedule_file import as_tuned, load_schedule, options_from
 from traces.events import Slice
 from traces.recorder import CounterSample
 from trainlib import reference
-from trainlib.graph import KEPT_KINDS
 from trainlib.numerics import dtype_named
 from trainlib.steps import Array
-from trainlib.training import build_training_phases
+from trainlib.training import build_training_phases, initial_weights
 from trainlib.training_data import digits_split, sample_stream
-
-Progress = Callable[[int, int, float], None]
-"""Called with (iterations done, iterations in all, loss of the last one)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +50,12 @@ class RunOutcome:
     interrupted: bool
     update_schedule: Schedule | None = None
     """That of the update, where it is a program of its own; `schedule` is then that of a mini-batch."""
+    values: Mapping[str, Array] = field(default_factory=dict)
+    """Weights, states, gradients, output and losses, by the names of `pulptrain.given_values`."""
+
+    def refuse_wrong_numbers(self) -> None:
+        """Raise `WrongNumbersError` if a tensor of the run is not what it should be."""
+        refuse_wrong_numbers(self.summary["functional"], self.summary["model"], self)
 
 
 def model_of(name: str, settings: Settings) -> ModelSpec:
@@ -129,38 +132,69 @@ def run_model(
     functional: bool = True,
     progress: Progress | None = None,
     cache: ResultCache | None = None,
+    values: Mapping[str, Array] | None = None,
 ) -> RunOutcome:
     """Simulate one training iteration (one update) of `model` and compute `iterations` of them.
 
     `model` is a name from ``pulptrain list models`` or a path to a model file. Timing is simulated once; all
-    iterations are computed. The gradients, updated weights and loss of the first iteration are compared with
-    PyTorch where it is installed, else with an untiled NumPy evaluation. An update over several mini-batches,
-    or one that is a program of its own, is two programs; each is simulated once in time. Raises the errors of
-    `configs.errors`; a wrong number is a `PulptrainError`. Ctrl-C during training ends it
-    early: the outcome then says `interrupted` and counts the iterations that were completed. A `cache` saves
-    the time of choosing tilings and pricing kernels the next time; it changes no result.
+    iterations are computed. Every tensor of the first three iterations and of the last one is checked
+    (`pulptrain.number_check`), against PyTorch where it is installed; ``summary["functional"]`` says what was
+    found, and a wrong tensor is a `WrongNumbersError`, which has the outcome. An update over several
+    mini-batches, or one that is a program of its own, is two programs; each is simulated once in time.
+    `values` replace weights, buffers, states (at the start) and inputs, labels (in all iterations) by name.
+    Raises the errors of `configs.errors`. Ctrl-C during training ends it early: the outcome then says
+    `interrupted` and counts the iterations that were completed; so does an infinity or a NaN
+    (``summary["not_finite"]``). A `cache` saves the time of choosing tilings and pricing kernels the next
+    time; it changes no result.
     """
     settings = settings or Settings()
     if iterations < 1:
         raise InputError(f"{iterations} iterations", where="--iterations", cure="1 or more")
+    if values and not functional:
+        raise InputError("values for a run without numbers", where="--values", cure="no --no-functional")
     started = time.perf_counter()
     prepared = prepare(model, settings, cache)
+    outcome = run_prepared(
+        prepared, settings, iterations=iterations, functional=functional, progress=progress, values=values
+    )
+    outcome.summary["simulator"]["total_wall_seconds"] = time.perf_counter() - started
+    outcome.refuse_wrong_numbers()
+    return outcome
+
+
+def run_prepared(
+    prepared: Prepared,
+    settings: Settings,
+    *,
+    iterations: int = 1,
+    functional: bool = True,
+    progress: Progress | None = None,
+    values: Mapping[str, Array] | None = None,
+) -> RunOutcome:
+    """`run_model` from the point where everything is planned; wrong numbers are not raised, but told."""
     machine = Machine(prepared, functional=functional, code_start=code_start(settings))
-    kept = machine.start(settings.seed)
-    samples = sample_stream(prepared.schedule.graph, prepared.spec, settings.seed)
-    check = NumberCheck(kept) if functional else None
-    loss = _first_update(machine, prepared, samples, check)
+    graph = prepared.schedule.graph
+    kept = initial_weights(graph, settings.seed)
+    stream: Iterator[Mapping[str, Array]] = sample_stream(graph, prepared.spec, settings.seed)
+    if values:
+        kept, stream = with_own_values(graph, kept, stream, values)
+    training = Training(machine, prepared.phases.mini_batches, stream, kept)
+    training.first(check=functional)
+    if values and training.not_finite is not None and not training.wrong:
+        raise training.not_finite.error
     if prepared.kept is not None:
         prepared.kept.write()
     summary = _summary(machine, prepared, settings)
-    summary["loss"] = loss if check is not None else None
-    summary["functional"] = check.summary() if check is not None else None
-    interrupted = _train(machine, prepared, samples, iterations, summary, progress) if functional else False
+    summary["loss"] = finite_or_none(training.losses[0]) if functional else None
+    interrupted = functional and training.go_on(iterations, progress)
+    summary["not_finite"] = training.not_finite.as_dict() if training.not_finite else None
+    summary["functional"] = training.check.summary() if training.check is not None else None
+    if functional:
+        summary["training"] = _training_summary(training, prepared, iterations, summary)
     phases = machine.phases
     wall_seconds = sum(phase.wall_seconds for phase in phases)
     cycles = sum(phase.cycles for phase in phases)
     summary["simulator"] = simulator_summary(sum(phase.events for phase in phases), wall_seconds, cycles)
-    summary["simulator"]["total_wall_seconds"] = time.perf_counter() - started
     return RunOutcome(
         summary,
         _one_after_the_other(phases),
@@ -169,27 +203,8 @@ def run_model(
         prepared.timing,
         interrupted,
         prepared.update,
+        training.values() if functional else {},
     )
-
-
-def _first_update(
-    machine: Machine, prepared: Prepared, samples: Iterator[dict[str, Array]], check: NumberCheck | None
-) -> float:
-    """Simulate each program once in time, compute and check one whole update; returns its mean loss."""
-    phases = prepared.phases
-    if check is None:
-        machine.mini_batch({})
-        machine.update()
-        return 0.0
-    losses = []
-    for _ in range(phases.mini_batches):
-        sample = next(samples)
-        losses.append(machine.mini_batch(sample))
-        check.mini_batch(phases.mini_batch, sample, machine.mini.executor)
-    machine.update()
-    if machine.last is not None and phases.update is not None:
-        check.update(phases.update, phases.means, machine.last.executor)
-    return float(np.mean(losses))
 
 
 def _summary(machine: Machine, prepared: Prepared, settings: Settings) -> dict[str, Any]:
@@ -222,45 +237,28 @@ def _one_after_the_other(phases: Sequence[Phase]) -> list[Slice]:
     return slices
 
 
-def _train(
-    machine: Machine,
-    prepared: Prepared,
-    samples: Iterator[dict[str, Array]],
-    iterations: int,
-    summary: dict[str, Any],
-    progress: Progress | None,
-) -> bool:
-    """Replay the remaining iterations; fill `summary["training"]`; True if Ctrl-C ended them early."""
-    graph, executor, spec = prepared.schedule.graph, machine.mini.executor, prepared.spec
-    losses = [float(summary["loss"])]
-    interrupted = False
-    try:
-        for done in range(2, iterations + 1):
-            parts = [machine.mini_batch(next(samples)) for _ in range(prepared.phases.mini_batches)]
-            machine.update()
-            losses.append(float(np.mean(parts)))
-            if progress is not None:
-                progress(done, iterations, losses[-1])
-    except KeyboardInterrupt:
-        interrupted = True
-    weights = {name: executor.fetch(name) for name in graph.of_kind(*KEPT_KINDS)}
+def _training_summary(
+    training: Training, prepared: Prepared, iterations: int, summary: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What training came to: losses, and the accuracy on test samples where the data set has any."""
+    losses, graph = training.losses, prepared.schedule.graph
     window = min(len(losses), 100)
-    summary["training"] = {
+    result = {
         "iterations": len(losses),
         "iterations_asked": iterations,
-        "first_loss": losses[0],
-        "last_loss": losses[-1],
-        "mean_loss_first": float(np.mean(losses[:window])),
-        "mean_loss_last": float(np.mean(losses[-window:])),
+        "first_loss": finite_or_none(losses[0]),
+        "last_loss": finite_or_none(losses[-1]),
+        "mean_loss_first": finite_or_none(float(np.mean(losses[:window]))),
+        "mean_loss_last": finite_or_none(float(np.mean(losses[-window:]))),
         "mean_window": window,
         "test_accuracy": None,
         "test_samples": 0,
         "cycles": summary["cycles"] * len(losses),
         "seconds": summary["seconds"] * len(losses),
     }
-    if spec.dataset == "digits":
+    if prepared.spec.dataset == "digits":
         split = digits_split()
-        training = summary["training"]
-        training["test_accuracy"] = reference.accuracy(graph, weights, split.test_images, split.test_classes)
-        training["test_samples"] = len(split.test_classes)
-    return interrupted
+        weights = training.machine.fetch_kept()
+        result["test_accuracy"] = reference.accuracy(graph, weights, split.test_images, split.test_classes)
+        result["test_samples"] = len(split.test_classes)
+    return result

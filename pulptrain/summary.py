@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from math import isfinite
 from typing import Any
 
 from arch.program import Compute
 from arch.timing import SocTiming
-from configs.errors import PulptrainError
+from configs.errors import PulptrainError, WrongNumbersError
 from scheduler.options import BEST_DEPTH
 from scheduler.schedule import OpSchedule, Schedule
 from traces.metrics import Metrics, OpMetrics
@@ -111,28 +112,21 @@ def simulator_summary(events: int, wall_seconds: float, cycles: int) -> dict[str
     }
 
 
-def functional_summary(truth: str, errors: Mapping[str, Any], tolerance: float) -> dict[str, Any]:
-    """How the numbers agree: against what, the worst errors over all compared tensors, and where they are."""
-    worst = max(errors, key=lambda name: errors[name].max_rel_error, default=None)
-    max_rel_error = errors[worst].max_rel_error if worst is not None else 0.0
-    return {
-        "checked_against": truth,
-        "tensors": len(errors),
-        "max_abs_error": max((error.max_abs_error for error in errors.values()), default=0.0),
-        "max_rel_error": max_rel_error,
-        "worst_tensor": worst,
-        "tolerance": tolerance,
-        "passed": bool(max_rel_error <= tolerance),
-    }
+def finite_or_none(number: float) -> float | None:
+    """The number, for JSON, which knows neither infinity nor NaN."""
+    return float(number) if isfinite(number) else None
 
 
-def refuse_wrong_numbers(functional: Mapping[str, Any], where: str) -> None:
-    """Raise `PulptrainError`, told at `where`, unless a `functional_summary` says the numbers agree."""
-    if not functional["passed"]:
-        raise PulptrainError(
-            f"the simulated numbers differ from {functional['checked_against']}: "
-            f"{functional['max_rel_error']:.2e} relative in {functional['worst_tensor']}, "
-            f"{functional['tolerance']:.1e} allowed",
-            where=where,
-            cure="report this as a defect with the command you ran",
-        )
+def refuse_wrong_numbers(functional: Mapping[str, Any] | None, where: str, outcome: Any) -> None:
+    """Raise `WrongNumbersError`, told at `where`, if the entry ``functional`` says that a tensor is wrong."""
+    if functional is None or functional["passed"] is not False:
+        return
+    failed = [item for item in functional["tensors"] if item["verdict"] == "failed"]
+    worst = next(item for item in failed if item["name"] == functional["worst_tensor"])
+    raise WrongNumbersError(
+        f"the simulated numbers differ from {functional['checked_against']} in {len(failed)} of "
+        f"{len(functional['tensors'])} tensors: {worst['name']}: {worst['why']} "
+        f"({worst['error']:.2e} relative, {worst['tolerance']:.1e} allowed)",
+        where=where,
+        outcome=outcome,
+    )

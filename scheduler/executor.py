@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
 
 from arch.code_caches import WARM
 from arch.pricing import Pricer
-from arch.program import Array, Place
+from arch.program import Array, Place, Release
 from arch.soc import RunResult, Soc
 from arch.timing import SocTiming
-from configs.errors import InputError
+from configs.errors import InputError, NotFiniteError
 from scheduler.memory.plan_check import check_program
 from scheduler.schedule import Schedule
 from traces.events import NullTracer, Tracer
-from trainlib.reference import check_given
+from trainlib.reference import check_given, not_finite
+
+Watch = Callable[[str, Mapping[str, Array]], None]
+"""Called when an op ends, with its name and copies of the tensors it has written, as they lie in memory."""
 
 
 class Executor:
@@ -21,10 +26,11 @@ class Executor:
 
     The first iteration is simulated event by event; later ones replay the recorded order of its DMA copies
     and kernels on new inputs, which gives the numbers of an iteration without its timing. Memory contents
-    persist, so updated weights carry over. Raises `addresses.allocation.PlanError` for a plan in which live
-    buffers overlap, or a program that leaves its plan. `code_start` is that of `arch.soc.Soc`. A `soc`
-    that is given (with its tracer) is shared with the executors of other programs: they find in its memories
-    what this one leaves.
+    persist, so updated weights carry over. Where an op makes an infinity or a NaN the iteration goes on, so
+    that its cycles are known; `not_finite` then names the first such op. Raises
+    `addresses.allocation.PlanError` for a plan in which live buffers overlap, or a program that leaves its
+    plan. `code_start` is that of `arch.soc.Soc`. A `soc` that is given (with its tracer) is shared with the
+    executors of other programs: they find in its memories what this one leaves.
     """
 
     def __init__(
@@ -42,6 +48,8 @@ class Executor:
         self.schedule = schedule
         self.functional = functional
         self.soc = soc or Soc(timing, pricer, tracer or NullTracer(), code_start=code_start)
+        self.watch: Watch | None = None
+        self.not_finite: NotFiniteError | None = None
         self._result: RunResult | None = None
 
     def place(self, name: str) -> Place:
@@ -67,7 +75,9 @@ class Executor:
 
     def simulate(self) -> RunResult:
         """Simulate one iteration in time, numbers included unless the executor was made non-functional."""
-        self._result = self.soc.run(self.schedule.program, effects=self.functional)
+        self._begin()
+        with np.errstate(all="ignore"):
+            self._result = self.soc.run(self.schedule.program, effects=self.functional)
         return self._result
 
     def replay(self) -> None:
@@ -75,4 +85,18 @@ class Executor:
         if self._result is None:
             self.simulate()
         else:
-            self.soc.replay(self._result.effect_log)
+            self._begin()
+            with np.errstate(all="ignore"):
+                self.soc.replay(self._result.effect_log)
+
+    def _begin(self) -> None:
+        self.not_finite = None
+        self.soc.watch(self._op_ended)
+
+    def _op_ended(self, action: Release, results: Sequence[Array]) -> None:
+        op = f"{action.work.op}.{action.work.step}"
+        tensors = dict(zip([place.name for place in action.results], results, strict=True))
+        if self.not_finite is None:
+            self.not_finite = not_finite(op, tensors)
+        if self.watch is not None:
+            self.watch(op, {name: array.copy() for name, array in tensors.items()})

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from arch.pricing import Pricer
-from arch.program import Program
+from arch.program import Place, Program
 from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from scheduler.choice import Choice, Known, choose, early_beside
@@ -115,7 +115,7 @@ def build_schedule(
         builder.add_op(item.op, item.tiling, item.layout, upcoming, slots[number])
         staging.after(number)
         ending = [*item.layout.allocations, *residents.ending(number), *plan.ending(number)]
-        builder.add_release(item.op, places_of(ending))
+        builder.add_release(item.op, places_of(ending), _results(graph, plan, number, item.layout))
     plan = plan.with_l1((item.op, item.layout.allocations) for item in ops)
     plan = replace(
         plan,
@@ -126,6 +126,21 @@ def build_schedule(
     notes = (*plan.notes, *moved, *(choice.note for choice in chosen if choice.note))
     counts = sum((choice.counts for choice in chosen if choice.counts is not None), NO_COUNTS)
     return Schedule(graph, options, tuple(ops), plan, builder.program(), notes, counts, residents.texts)
+
+
+def _results(graph: TrainingGraph, plan: MemoryPlan, number: int, layout: L1Layout) -> tuple[Place, ...]:
+    """Where the tensors an op has written lie when it ends: in L1, in L2, or in L3 what it streamed there."""
+    places = []
+    for name in graph.ops[number].outputs:
+        tensor, in_place = graph.tensors[name], layout.resident.get(name)
+        if in_place is not None:
+            level, address = "l1", in_place.address
+        else:
+            streamed = name in plan.stream(number).tensors
+            lies = plan.home(name) if streamed else plan.place(number, name)
+            level, address = lies.level, lies.address
+        places.append(Place(level, address, tensor.shape, tensor.dtype, name))
+    return tuple(places)
 
 
 def _choices(

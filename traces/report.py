@@ -128,6 +128,8 @@ def total_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     if summary["loss"] is not None:
         lines.append(("loss", f"{summary['loss']:.6f}"))
     lines.append(("numbers", functional_line(summary["functional"])))
+    if summary.get("not_finite"):
+        lines.append(("not finite", not_finite_line(summary["not_finite"])))
     training = summary.get("training")
     if training and training["iterations"] > 1:
         lines.append(("training", training_line(training)))
@@ -142,8 +144,8 @@ def training_line(training: Mapping[str, Any]) -> str:
     """What several iterations gave: simulated time, mean loss at both ends, test accuracy."""
     text = (
         f"{training['iterations']:,} iterations = {training['seconds']:.3g} s of simulated time; mean loss "
-        f"of {training['mean_window']} iterations: first {training['mean_loss_first']:.4f}, "
-        f"last {training['mean_loss_last']:.4f}"
+        f"of {training['mean_window']} iterations: first {_loss(training['mean_loss_first'])}, "
+        f"last {_loss(training['mean_loss_last'])}"
     )
     if training["test_accuracy"] is not None:
         text += f"; test accuracy {training['test_accuracy']:.1%} of {training['test_samples']} samples"
@@ -151,13 +153,33 @@ def training_line(training: Mapping[str, Any]) -> str:
 
 
 def functional_line(functional: Mapping[str, Any] | None) -> str:
-    """What the computed numbers were compared with, and how far they are off."""
+    """What was checked, against what, and how much of its tolerance the worst tensor needs."""
     if not functional or not functional.get("checked_against"):
         return "not checked"
-    return (
-        f"checked against {functional['checked_against']}: "
-        f"max error {functional['max_abs_error']:.1e} absolute, {functional['max_rel_error']:.1e} relative"
+    iterations, tensors = functional["iterations_checked"], functional["tensors"]
+    verdict = {True: "checked", False: "WRONG", None: "checked in part"}[functional["passed"]]
+    text = (
+        f"{verdict} against {functional['checked_against']}: {_plural(iterations, 'iteration')}, "
+        f"{_plural(len(tensors), 'tensor')}"
     )
+    if functional["worst_tensor"]:
+        ratio = functional["worst_ratio"]
+        text += f"; worst error {ratio:.2g} of its tolerance ({functional['worst_tensor']})"
+    text += f"; {functional['not_decidable']} not decidable"
+    if functional["without_truth"]:
+        text += f", {functional['without_truth']} without truth"
+    return text
+
+
+def not_finite_line(event: Mapping[str, Any]) -> str:
+    """Where numbers went astray."""
+    what = f"overflowed {event['dtype']}" if event["value"] == "infinity" else "became NaN"
+    place = f"iteration {event['iteration']}, op {event['op']}"
+    return f"'{event['tensor']}' {what} in {place}; training ended there"
+
+
+def _loss(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4f}"
 
 
 def top_stalls(stalls: Mapping[str, int], core_cycles: int) -> str:

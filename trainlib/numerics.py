@@ -175,6 +175,18 @@ def unit_roundoff(dtype: str) -> float:
     return float(_UNIT_ROUNDOFF[dtype])
 
 
+_STORED_BITS = {"float32": 23, "float16": 10, "bfloat16": 7}
+"""Bits of the fraction behind the point."""
+
+_LEAST_EXPONENT = {"float32": -126, "float16": -14, "bfloat16": -126}
+"""Exponent of the smallest normal number."""
+
+
+def finest_step(dtype: str) -> float:
+    """Distance of the numbers around 0, which are subnormal."""
+    return float(2.0 ** (_LEAST_EXPONENT[dtype] - _STORED_BITS[dtype]))
+
+
 def tolerance(dtype: str, *, roundings: int = 1, length: int = 0) -> float:
     """Largest error of a tensor of `dtype`, relative to the largest sum of magnitudes behind an element.
 

@@ -6,6 +6,7 @@ PyTorch is imported only here and only when asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from types import MappingProxyType
@@ -26,11 +27,34 @@ def torch_available() -> bool:
     return find_spec("torch") is not None
 
 
+class TorchUpdates:
+    """Optimizers of `torch.optim` that go on from update to update, on weights and states of their own.
+
+    They start at the weights of the first update they see, with states at their start.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Any, Any]] = {}
+
+    def stepped(self, torch: Any, op: Op, weight: Array, gradient: Array, precision: Any) -> Array:
+        """The weight (or its trained part) after one more update with this gradient."""
+        if op["w"] not in self._known:
+            parameter = torch.tensor(weight, dtype=precision, requires_grad=True)
+            make = optimizer_primitive(op.primitive).torch_optimizer
+            self._known[op["w"]] = parameter, make(torch, [parameter], op.attributes)
+        parameter, optimizer = self._known[op["w"]]
+        parameter.grad = torch.tensor(gradient, dtype=precision)
+        optimizer.step()
+        updated: Array = parameter.detach().numpy().copy()
+        return updated
+
+
 def evaluate_torch(
     graph: TrainingGraph,
     values: Mapping[str, Array],
     dtype: str = "float64",
-    moved: Mapping[str, Array] = MappingProxyType({}),
+    forced: Mapping[str, Array] = MappingProxyType({}),
+    updates: TorchUpdates | None = None,
 ) -> dict[str, Array]:
     """The tensors of the graph, as `reference.evaluate`, but gradients by autograd, update by torch.optim.
 
@@ -39,9 +63,13 @@ def evaluate_torch(
     gradient before they are summed, optimizer states. `dtype` is that of the whole computation and of the
     result; where the graph has 16-bit tensors, values and gradients are rounded to them on the way.
     float64 measures our rounding alone; in float32 the gradient softmax - target of a confident network
-    (loss below 1e-4) is off by 1e-3 and more in PyTorch itself. `moved` are constants added to activations.
+    (loss below 1e-4) is off by 1e-3 and more in PyTorch itself.
+
+    Of the activations and gradients in `forced` the result holds what PyTorch makes, but what comes after
+    them goes on with the forced value (unrounded): each tensor is then the truth for what it was made from.
+    `updates` keep weights and optimizer states from one call to the next; without them both start anew.
     """
-    run = _Run(graph, values, dtype, moved)
+    run = _Run(graph, values, dtype, forced, updates or TorchUpdates())
     for op in graph.ops:
         if is_forward(op.step) and "y" in op.writes:
             run.forward(op)
@@ -78,40 +106,21 @@ Measured on the models installed: below 3 (mobilenet-v1, the one that magnifies 
 """
 
 
-KINKED = ("relu", "leaky_relu")
-"""Layers whose slope jumps where their input is 0."""
-
-
-def near_kinks(
-    graph: TrainingGraph, values: Mapping[str, Array], truth: Mapping[str, Array]
-) -> list[tuple[str, Array]]:
-    """(activation, what moves one element of it to the other side of 0), nearest first, where rounding may.
-
-    Those are elements in front of a layer of `KINKED` that are no further from 0 in `truth` than
-    `ROUNDING_MARGIN` times the largest error PyTorch makes in that tensor in float32. On which side such an
-    element comes to lie is chance, and its whole gradient depends on it.
-    """
-    single = evaluate_torch(graph, values, "float32")
-    found: list[tuple[float, str, Array]] = []
-    for op in graph.ops:
-        if op.primitive not in KINKED or not is_forward(op.step) or op["x"] not in single:
-            continue
-        exact = truth[op["x"]].astype(np.float64)
-        bound = ROUNDING_MARGIN * float(np.max(np.abs(single[op["x"]] - exact), initial=0.0))
-        for place in zip(*np.nonzero((np.abs(exact) <= bound) & (exact != 0)), strict=True):
-            across = np.zeros(exact.shape)
-            across[place] = -2 * exact[place]
-            found.append((abs(float(exact[place])) / bound, op["x"], across))
-    return [(name, across) for _, name, across in sorted(found, key=lambda item: item[:2])]
-
-
 class _Run:
     """Tensors of one evaluation."""
 
     def __init__(
-        self, graph: TrainingGraph, values: Mapping[str, Array], dtype: str, moved: Mapping[str, Array]
+        self,
+        graph: TrainingGraph,
+        values: Mapping[str, Array],
+        dtype: str,
+        forced: Mapping[str, Array],
+        updates: TorchUpdates,
     ) -> None:
-        self.moved = moved
+        self.forced = forced
+        self.updates = updates
+        self.made: dict[str, Array] = {}
+        """What PyTorch made of forced tensors."""
         self.torch: Any = import_module("torch")
         self.graph = graph
         self.dtype = dtype
@@ -144,18 +153,30 @@ class _Run:
 
     def _keep(self, name: str, tensor: Any) -> None:
         """Remember a result, rounded to the dtype it has in the graph, its gradient too."""
-        if name in self.moved:
-            tensor = tensor + self.torch.tensor(self.moved[name], dtype=self.precision)
         dtype = self.graph.tensors[name].dtype
-        if is_narrow(dtype):
+        if name in self.forced:
+            self.made[name] = tensor.detach().numpy().copy()
+            tensor = self._given(name) + (tensor - tensor.detach())  # exact, so that no tie breaks
+        elif is_narrow(dtype):
             tensor = tensor + (self._rounded(tensor.detach(), dtype) - tensor.detach())
         if tensor.requires_grad:
             gradient = self.graph.backward.get(name)
-            if gradient is not None and is_narrow(self.graph.tensors[gradient].dtype):
+            if gradient is not None and gradient in self.forced:
+                tensor.register_hook(partial(self._go_on_with, gradient))
+            elif gradient is not None and is_narrow(self.graph.tensors[gradient].dtype):
                 kind = self.graph.tensors[gradient].dtype
                 tensor.register_hook(lambda value: self._rounded(value, kind))
             tensor.retain_grad()
         self.tensors[name] = tensor
+
+    def _given(self, name: str) -> Any:
+        """The forced value of a tensor."""
+        return self.torch.tensor(self.forced[name].astype(self.dtype), dtype=self.precision)
+
+    def _go_on_with(self, name: str, gradient: Any) -> Any:
+        """Remember the gradient autograd has made; what lies before is made of the forced one."""
+        self.made[name] = gradient.detach().numpy().copy()
+        return self._given(name).reshape(gradient.shape)
 
     def _rounded(self, tensor: Any, dtype: str) -> Any:
         return tensor.to(getattr(self.torch, dtype)).to(self.precision)
@@ -207,10 +228,10 @@ class _Run:
                 whole = tensor.grad if tensor.grad is not None else self.torch.zeros_like(tensor)
                 if name in self.graph.parts:
                     whole = whole[self.graph.parts[name].index]
-                if is_narrow(self.graph.tensors[gradient].dtype):
+                if not self.forced and is_narrow(self.graph.tensors[gradient].dtype):
                     whole = self._rounded(whole, self.graph.tensors[gradient].dtype)
                 result[gradient] = whole.numpy().copy()
-        return result
+        return result | self.made
 
     def gradient_step(self, op: Op, result: dict[str, Array]) -> None:
         """Clipping of gradients by torch.nn.utils, all of them at the first op that applies a norm."""
@@ -225,23 +246,26 @@ class _Run:
         parameters = []
         for before in pairs:
             parameter = self.torch.zeros(result[before].shape, dtype=self.precision, requires_grad=True)
-            parameter.grad = self.torch.tensor(result[before], dtype=self.precision)
+            parameter.grad = self._found(before, result)
             parameters.append(parameter)
         clip(parameters, limit)
         for after, parameter in zip(pairs.values(), parameters, strict=True):
             kind = self.graph.tensors[after].dtype
-            gradient = self._rounded(parameter.grad, kind) if is_narrow(kind) else parameter.grad
+            narrow = is_narrow(kind) and not self.forced
+            gradient = self._rounded(parameter.grad, kind) if narrow else parameter.grad
             result[after] = gradient.numpy().copy()
 
     def update(self, op: Op, result: dict[str, Array]) -> None:
-        """UPD of one weight, or of its trained part, by torch.optim, its states at their start."""
+        """UPD of one weight, or of its trained part, by torch.optim."""
         whole = result[op["w"]].copy()
         part = op.windows["w"].index if "w" in op.windows else ...
-        parameter = self.torch.tensor(whole[part], dtype=self.precision, requires_grad=True)
-        parameter.grad = self.torch.tensor(result[op["dw"]], dtype=self.precision)
-        optimizer_primitive(op.primitive).torch_optimizer(self.torch, [parameter], op.attributes).step()
-        whole[part] = parameter.detach().numpy()
+        gradient = self._found(op["dw"], result).numpy()
+        whole[part] = self.updates.stepped(self.torch, op, whole[part], gradient, self.precision)
         result[op["w_updated"]] = whole
+
+    def _found(self, name: str, result: Mapping[str, Array]) -> Any:
+        """A gradient to go on with: the forced one, or what was made."""
+        return self._given(name) if name in self.forced else self.torch.tensor(result[name])
 
     def add_view(self, name: str, result: dict[str, Array]) -> None:
         """A tensor not known yet that is only another one in another shape."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from configs.errors import InputError
+from configs.errors import InputError, NotFiniteError
 from trainlib.graph import Tensor, TrainingGraph
-from trainlib.numerics import is_narrow, tolerance, widened
-from trainlib.primitives.calls import has_nan, refuse_nan, run_reference
+from trainlib.numerics import is_float, is_narrow, rounded, tolerance, widened
+from trainlib.primitives.calls import run_reference
 from trainlib.primitives.definition import is_forward
 from trainlib.registry import step_of
 from trainlib.steps import Array
@@ -33,10 +33,11 @@ def check_given(graph: TrainingGraph, values: Mapping[str, Array]) -> None:
                 f"value of shape {array.shape} for a tensor of shape {tensor.shape}",
                 where=f"{graph.name}: {name}",
             )
-        if has_nan(array):
+        if is_float(str(array.dtype)) and not np.isfinite(widened(array)).all():
             user = next((op.name for op in graph.ops if name in op.inputs), graph.name)
+            value = "NaN" if np.isnan(widened(array)).any() else "an infinity"
             raise InputError(
-                f"tensor '{name}', which op {user} reads, holds NaN",
+                f"tensor '{name}', which op {user} reads, holds {value}",
                 where=user,
                 cure="numbers in the data or the weights; a learning rate that does not diverge",
             )
@@ -46,22 +47,57 @@ def evaluate(graph: TrainingGraph, values: Mapping[str, Array]) -> dict[str, Arr
     """One training iteration: every tensor of the graph, from the given ones in `values`.
 
     Each op runs whole, by its primitive's own reference, which shares no code with the tiles. Raises
-    InputError if a value is missing or wrong (`check_given`), and if an op makes a NaN.
+    InputError if a value is missing or wrong (`check_given`), and if an op makes an infinity or a NaN.
     """
     check_values(graph, values)
     known = {name: values[name] for name in graph.given}
-    views = [tensor for name, tensor in graph.tensors.items() if graph.is_view(name)]
-    _complete(views, known)
+    views = views_of(graph)
+    complete(views, known)
     for op in graph.ops:
-        results = run_reference(op, graph.tensors, known)
-        refuse_nan(op, [known[name] for name in op.inputs], list(results.values()))
+        with np.errstate(all="ignore"):
+            results = run_reference(op, graph.tensors, known)
+        astray = not_finite(op.name, results)
+        if astray is not None:
+            raise astray
         known.update(results)
-        _complete(views, known)
+        complete(views, known)
     return known
 
 
-def _complete(views: Iterable[Tensor], values: dict[str, Array]) -> None:
-    """Add the views whose source has a value by now (a view comes after its source in `views`)."""
+def not_finite(op: str, results: Mapping[str, Array]) -> NotFiniteError | None:
+    """The first of an op's results that is not finite throughout, as the error it is."""
+    for name, array in results.items():
+        dtype = str(array.dtype)
+        if is_float(dtype) and not np.isfinite(widened(array)).all():
+            value = "NaN" if np.isnan(widened(array)).any() else "infinity"
+            return NotFiniteError(op, name, value, dtype)
+    return None
+
+
+def views_of(graph: TrainingGraph) -> list[Tensor]:
+    """The tensors that are only others in another shape, each after its source."""
+    written = {name for op in graph.ops for name in op.outputs}
+    return [
+        tensor
+        for name, tensor in graph.tensors.items()
+        if tensor.alias_of is not None and name not in written
+    ]
+
+
+def overwritten(graph: TrainingGraph, written: Mapping[str, Array]) -> dict[str, Array]:
+    """What the tensors hold whose storage these have taken over (an old weight holds the new one)."""
+    found: dict[str, Array] = {}
+    for name, array in written.items():
+        target = graph.tensors[name].alias_of
+        while target is not None:
+            tensor = graph.tensors[target]
+            found[target] = array.reshape(tensor.shape)
+            target = tensor.alias_of
+    return found
+
+
+def complete(views: Iterable[Tensor], values: dict[str, Array]) -> None:
+    """Add the views whose source has a value by now."""
     for view in views:
         if view.name not in values and view.alias_of in values:
             values[view.name] = values[view.alias_of].reshape(view.shape)
@@ -88,7 +124,10 @@ def predict(graph: TrainingGraph, weights: Mapping[str, Array], images: Array) -
         quiet = replace(op, attributes={**op.attributes, "inference": True})
         arrays = {role: widened(values[name]) for role, name in zip(op.reads, op.inputs, strict=True)}
         results = step_of(op).reference(quiet, arrays)
-        values.update({op[role]: array for role, array in results.items() if role in op.writes})
+        for role, array in results.items():
+            if role in op.writes:
+                known = np.asarray(array)
+                values[op[role]] = rounded(known, "float32") if known.dtype.kind == "f" else known
     return values[graph.output] if graph.output in values else _batched_view(graph, values, graph.output)
 
 

@@ -10,7 +10,7 @@ from ruamel.yaml.error import YAMLError
 
 from configs.errors import InputError
 from pulptrain.commands import options
-from pulptrain.commands.printing import finish_run
+from pulptrain.commands.printing import finish_run, told
 from pulptrain.given_values import read_values
 from pulptrain.outputs import prepare_folder
 from pulptrain.primitive_run import run_primitive
@@ -88,17 +88,20 @@ def command(
         seed=seed,
     )
     folder = prepare_folder(out) if out is not None else None
-    outcome = run_primitive(
-        name,
-        step,
-        [parse_shape(text) for text in shape],
-        dict(parse_option(text) for text in option or ()),
-        batch=batch,
-        dtype=dtype,
-        kernel=kernel,
-        accumulation=accumulation,
-        settings=settings,
-        values=read_values(values) if values is not None else None,
+    own = read_values(values) if values is not None else None
+    outcome = told(
+        lambda: run_primitive(
+            name,
+            step,
+            [parse_shape(text) for text in shape],
+            dict(parse_option(text) for text in option or ()),
+            batch=batch,
+            dtype=dtype,
+            kernel=kernel,
+            accumulation=accumulation,
+            settings=settings,
+            values=own,
+        )
     )
     finish_run(outcome, folder, as_json=as_json, quiet=quiet)
 

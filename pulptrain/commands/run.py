@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from configs.errors import InputError
 from pulptrain.commands import options, search_options
-from pulptrain.commands.printing import finish_run
+from pulptrain.commands.printing import finish_run, told
+from pulptrain.given_values import prepare_file, read_values, write_values
 from pulptrain.outputs import prepare_folder
 from pulptrain.program_text import program_lines
 from pulptrain.session import RunOutcome, prepare, run_model
 from pulptrain.settings import Settings
 from scheduler.tuner.cache import ResultCache
+from trainlib.steps import Array
 
 
 def command(
@@ -55,6 +59,23 @@ def command(
     batch: options.Batch = None,
     accumulate: options.Accumulate = None,
     separate_update: options.SeparateUpdate = False,
+    values: Annotated[
+        str | None,
+        typer.Option(
+            "--values",
+            metavar="FILE.npz",
+            help="Weights, states, input or label by tensor name, in place of drawn ones; an input or label "
+            "is that of every iteration. Takes what --save-values writes.",
+        ),
+    ] = None,
+    save_values: Annotated[
+        str | None,
+        typer.Option(
+            "--save-values",
+            metavar="FILE.npz",
+            help="Write weights and states (and before/ the last iteration), gradients, output, losses.",
+        ),
+    ] = None,
     no_functional: Annotated[
         bool, typer.Option("--no-functional", help="Timing only: no numbers are computed or checked.")
     ] = False,
@@ -102,9 +123,19 @@ def command(
                 typer.echo("\n".join(program_lines(program.program)))
         return
     folder = prepare_folder(out) if out is not None else None
+    own = read_values(values) if values is not None else None
+    if no_functional and save_values is not None:
+        raise InputError("a run without numbers has none", where="--save-values", cure="no --no-functional")
+    target = prepare_file(save_values, "--save-values") if save_values is not None else None
     show_progress = not (quiet or as_json)
     with search_options.open_cache(cache, no_cache) as kept:
-        outcome = _run(model, settings, iterations, not no_functional, kept, show_progress=show_progress)
+        outcome = told(
+            lambda: _run(
+                model, settings, iterations, not no_functional, kept, own, show_progress=show_progress
+            )
+        )
+    if target is not None:
+        write_values(target, outcome.values)
     finish_run(outcome, folder, as_json=as_json, quiet=quiet)
     if outcome.interrupted:
         print("pulptrain: interrupted; the figures count the iterations completed", file=sys.stderr)
@@ -117,11 +148,14 @@ def _run(
     iterations: int,
     functional: bool,
     cache: ResultCache | None,
+    values: Mapping[str, Array] | None,
     *,
     show_progress: bool,
 ) -> RunOutcome:
     if not show_progress or iterations == 1:
-        return run_model(model, settings, iterations=iterations, functional=functional, cache=cache)
+        return run_model(
+            model, settings, iterations=iterations, functional=functional, cache=cache, values=values
+        )
     columns = (
         TextColumn("training"),
         BarColumn(),
@@ -137,5 +171,11 @@ def _run(
                 bar.update(task, completed=done, loss=loss)
 
         return run_model(
-            model, settings, iterations=iterations, functional=functional, progress=advance, cache=cache
+            model,
+            settings,
+            iterations=iterations,
+            functional=functional,
+            progress=advance,
+            cache=cache,
+            values=values,
         )

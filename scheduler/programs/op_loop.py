@@ -274,7 +274,7 @@ class OpLoop:
         for call in task.calls:
             deps = tuple(sorted({*loaded, *self._deps()}))
             work = self._work(tile, call.kernel)
-            self._last_compute = self._builder.call(self.op, work, call, places, deps)
+            self._last_compute = self._builder.call(work, call, places, deps)
 
     def _store(self, tile: int, task: TileTask) -> None:
         """Push the outputs, then wait until one buffer of each is free for the next tile."""

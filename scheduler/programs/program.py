@@ -5,7 +5,7 @@ In which order one op does what is the business of `scheduler.programs.op_loop`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Protocol
 
@@ -13,7 +13,6 @@ import numpy as np
 
 from arch.program import (
     Action,
-    Array,
     Command,
     Compute,
     DmaStart,
@@ -35,7 +34,6 @@ from scheduler.tiles.tiling import Tiling
 from scheduler.tiles.transfers import Box, commands_for
 from traces.events import Work
 from trainlib.graph import Op, TrainingGraph
-from trainlib.primitives.calls import refuse_nan
 from trainlib.steps import KernelCall, find_part
 
 UNLIMITED_IDS = 1 << 30
@@ -129,9 +127,12 @@ class ProgramBuilder:
         if following is not None:
             self._early = following.early
 
-    def add_release(self, op: Op, places: tuple[Place, ...]) -> None:
-        """Append the end of life of some buffers: reading them later is an error the numbers will show."""
-        self.actions.append(Release(len(self.actions), (), Work(op.layer, op.step), places))
+    def add_release(self, op: Op, places: tuple[Place, ...], results: tuple[Place, ...]) -> None:
+        """Append the end of an op and of the life of some buffers: reading them later is an error.
+
+        `results` is where the tensors the op has written lie now.
+        """
+        self.actions.append(Release(len(self.actions), (), Work(op.layer, op.step), places, results))
 
     def start(self, boxes: Sequence[Box], work: Work, *, to_l1: bool, deps: tuple[int, ...]) -> int:
         """Push one transfer of some boxes, the commands of all under one ID; returns its action."""
@@ -192,31 +193,18 @@ class ProgramBuilder:
         """Whether the wait for this transfer is in the program."""
         return start in self._waits
 
-    def call(
-        self, op: Op, work: Work, call: KernelCall, places: Mapping[str, Place], deps: tuple[int, ...]
-    ) -> int:
+    def call(self, work: Work, call: KernelCall, places: Mapping[str, Place], deps: tuple[int, ...]) -> int:
         """Append one kernel on the buffers `places`; returns its action."""
         used = {name: _part_of(places, name) for name in (*call.reads, *call.writes)}
         addresses = {name: place.address for name, place in ({**places, **used}).items()}
         effect = Effect(
             tuple(used[name] for name in call.reads),
             tuple(used[name] for name in call.writes),
-            _watched(op, call),
+            call.compute,
         )
         team = TEAM_WORKS.of(call, self.cores if call.fork else 1, addresses)
         self.actions.append(Compute(len(self.actions), deps, work, team, call.fork, effect))
         return len(self.actions) - 1
-
-
-def _watched(op: Op, call: KernelCall) -> Callable[[Sequence[Array]], Sequence[Array]]:
-    """What the call computes; InputError that names the op if it makes a NaN of its own."""
-
-    def function(arrays: Sequence[Array]) -> Sequence[Array]:
-        results = call.compute(arrays)
-        refuse_nan(op, arrays, results)
-        return results
-
-    return function
 
 
 def _part_of(places: Mapping[str, Place], name: str) -> Place:

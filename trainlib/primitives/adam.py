@@ -73,9 +73,9 @@ def _reference(op: Op, values: Values, decoupled: bool) -> Values:
     if decoupled:
         direction = direction + a["weight_decay"] * w
     return {
-        "w_updated": (w - a["learning_rate"] * direction).astype(np.float32),
-        "m_updated": m.astype(np.float32),
-        "v_updated": v.astype(np.float32),
+        "w_updated": w - a["learning_rate"] * direction,
+        "m_updated": m,
+        "v_updated": v,
         "t_updated": np.array([t], np.int32),
     }
 

@@ -60,8 +60,8 @@ def _reference(op: Op, values: Values) -> Values:
             loss += (e * e + limit * limit) / (2 * limit)
             gradient[index] = e / limit
     return {
-        "loss": np.array([loss / error.size], np.float32),
-        "dy": (gradient / error.size).astype(np.float32).reshape(values["y"].shape),
+        "loss": np.array([loss / error.size]),
+        "dy": (gradient / error.size).reshape(values["y"].shape),
     }
 
 

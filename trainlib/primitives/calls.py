@@ -12,10 +12,9 @@ from math import prod
 import numpy as np
 
 from arch.isa import TeamWork
-from configs.errors import InputError
 from trainlib.graph import Op, Tensor
 from trainlib.kernels import catalogue
-from trainlib.numerics import is_float, matmul, rounded, sum_order, widened
+from trainlib.numerics import matmul, rounded, sum_order, widened
 from trainlib.primitives import nests
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Region, TileTask, part
 
@@ -276,24 +275,6 @@ def _scaled_sum(function: Function, share: float) -> Function:
         return function
     scaled = _scaled(function, share)
     return lambda arrays: tuple(sum(arrays[2:], term) for term in scaled(arrays[:2]))
-
-
-def has_nan(array: Array) -> bool:
-    """Whether a float array holds a NaN; integers never do."""
-    return array.dtype.kind not in "iub" and bool(np.isnan(widened(array)).any())
-
-
-def refuse_nan(op: Op, before: Sequence[Array], after: Sequence[Array]) -> None:
-    """InputError that names `op` if it made a NaN: one in results `after`, none in inputs `before`."""
-    if not any(has_nan(array) for array in after) or any(has_nan(array) for array in before):
-        return
-    infinite = any(is_float(str(array.dtype)) and np.isinf(widened(array)).any() for array in before)
-    source = "from infinities an op before it overflowed to" if infinite else "from finite numbers"
-    raise InputError(
-        f"op {op.name} makes a NaN {source}",
-        where=op.name,
-        cure="a smaller learning rate, inputs of smaller size, or a dtype with a larger range (fp32, bf16)",
-    )
 
 
 def run_reference(op: Op, tensors: Mapping[str, Tensor], arrays: Mapping[str, Array]) -> dict[str, Array]:

@@ -89,7 +89,7 @@ def _forward(op: Op, values: Values) -> Values:
         y = x * 0.5 * (1 + np.vectorize(erf, otypes=[float])(x * 0.5**0.5))
     else:
         y = 0.5 * x * (1 + _inner(op, x)[2])
-    return {"y": y.astype(np.float32)}
+    return {"y": y}
 
 
 def _backward(op: Op, values: Values) -> Values:
@@ -100,7 +100,7 @@ def _backward(op: Op, values: Values) -> Values:
     else:
         _, u_slope, t, t_slope = _inner(op, x)
         slope = 0.5 * (1 + t) + 0.5 * x * t_slope * u_slope
-    return {"dx": (values["dy"] * slope).astype(np.float32)}
+    return {"dx": values["dy"] * slope}
 
 
 def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:

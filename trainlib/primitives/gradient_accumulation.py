@@ -24,7 +24,7 @@ def _tile(op: Op, values: Values) -> Values:
 def _reference(op: Op, values: Values) -> Values:
     kept = np.where(values["count"] % op.attributes["steps"] == 0, 0.0, values["total"].astype(np.float64))
     total = kept + op.attributes["share"] * values["dw"].astype(np.float64)
-    return {"total_updated": total.astype(np.float32), "count_updated": values["count"] + np.int32(1)}
+    return {"total_updated": total, "count_updated": values["count"] + np.int32(1)}
 
 
 PRIMITIVE = InternalPrimitive(

@@ -48,7 +48,7 @@ VALUE = InternalPrimitive(
 
 def _squares_reference(op: Op, values: Values) -> Values:
     dw = values["dw"].astype(np.float64)
-    return {"squares": np.square(dw).sum(axis=tuple(range(1, dw.ndim))).astype(np.float32)}
+    return {"squares": np.square(dw).sum(axis=tuple(range(1, dw.ndim)))}
 
 
 class _Squares(NoMatmul):
@@ -89,7 +89,7 @@ SQUARES = InternalPrimitive(
 def _scale_reference(op: Op, values: Values) -> Values:
     rows = np.concatenate([values[role] for role in op.reads]).astype(np.float64)
     norm = sqrt(rows.sum())
-    return {"scale": np.array([min(1.0, op.attributes["limit"] / (norm + NORM_GUARD))], np.float32)}
+    return {"scale": np.array([min(1.0, op.attributes["limit"] / (norm + NORM_GUARD))])}
 
 
 class _Scale(NoMatmul):

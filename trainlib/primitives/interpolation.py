@@ -256,12 +256,12 @@ def _matrices(op: Op) -> tuple[Array, Array]:
 
 def _forward(op: Op, values: Values) -> Values:
     rows, columns = _matrices(op)
-    return {"y": (rows @ values["x"].astype(np.float64) @ columns.T).astype(np.float32)}
+    return {"y": rows @ values["x"].astype(np.float64) @ columns.T}
 
 
 def _backward(op: Op, values: Values) -> Values:
     rows, columns = _matrices(op)
-    return {"dx": (rows.T @ values["dy"].astype(np.float64) @ columns).astype(np.float32)}
+    return {"dx": rows.T @ values["dy"].astype(np.float64) @ columns}
 
 
 def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:

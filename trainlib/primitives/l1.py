@@ -28,7 +28,7 @@ def _reference(op: Op, values: Values) -> Values:
     above, below = output > target, output < target
     loss = (output[above] - target[above]).sum() + (target[below] - output[below]).sum()
     gradient = (above.astype(np.float64) - below) / output.size
-    return {"loss": np.array([loss / output.size], dtype=np.float32), "dy": gradient.astype(np.float32)}
+    return {"loss": np.array([loss / output.size]), "dy": gradient}
 
 
 PRIMITIVE = LossPrimitive(

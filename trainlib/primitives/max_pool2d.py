@@ -42,7 +42,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
 def _reference_forward(op: Op, values: Values) -> Values:
     x = values["x"]
     rows, columns = axes_of(op.attributes)
-    y = np.empty((*x.shape[:2], rows.outputs, columns.outputs), np.float32)
+    y = np.empty((*x.shape[:2], rows.outputs, columns.outputs), x.dtype)
     argmax = np.empty(y.shape, np.int32)
     for h, w, high, wide in each_window(op):
         window = x[:, :, high, wide]
@@ -62,7 +62,7 @@ def _reference_backward(op: Op, values: Values) -> Values:
             argmax.reshape(-1, argmax[0, 0].size), dy.reshape(-1, dy[0, 0].size), strict=True
         )
     ]
-    return {"dx": np.stack(planes).astype(np.float32).reshape(*dy.shape[:2], rows.size, columns.size)}
+    return {"dx": np.stack(planes).reshape(*dy.shape[:2], rows.size, columns.size)}
 
 
 def _tile_forward(op: Op, outputs: Plane, fetched: Plane) -> Function:

@@ -32,7 +32,7 @@ def _reference(op: Op, values: Values) -> Values:
     output, target = (values[role].astype(np.float64) for role in ("y", "label"))
     loss = np.square(output - target).sum() / output.size
     gradient = 2 * output / output.size - 2 * target / output.size
-    return {"loss": np.array([loss], dtype=np.float32), "dy": gradient.astype(np.float32)}
+    return {"loss": np.array([loss]), "dy": gradient}
 
 
 PRIMITIVE = LossPrimitive(

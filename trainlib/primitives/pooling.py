@@ -286,7 +286,7 @@ def average_reference(op: Op, values: Values) -> Values:
     """Mean of every window, one by one."""
     x = values["x"]
     rows, columns = axes_of(op.attributes)
-    y = np.empty((*x.shape[:2], rows.outputs, columns.outputs), np.float32)
+    y = np.empty((*x.shape[:2], rows.outputs, columns.outputs))
     for h, w, high, wide in each_window(op):
         window = x[:, :, high, wide].astype(np.float64)
         counted = window[0, 0].size
@@ -306,7 +306,7 @@ def average_gradient_reference(op: Op, values: Values) -> Values:
         if op.attributes["count_include_pad"]:
             counted = rows.kernel * columns.kernel
         dx[:, :, high, wide] += dy[:, :, h, w, None, None] / counted
-    return {"dx": dx.astype(np.float32)}
+    return {"dx": dx}
 
 
 def _tile_average(op: Op, outputs: Plane, fetched: Plane) -> Function:

@@ -146,7 +146,7 @@ def _axes(op: Op) -> tuple[int, ...]:
 
 
 def _forward(op: Op, values: Values) -> Values:
-    y = np.mean(values["x"], axis=_axes(op), keepdims=op.attributes["keep_dims"], dtype=np.float32)
+    y = np.mean(values["x"], axis=_axes(op), keepdims=op.attributes["keep_dims"], dtype=np.float64)
     return {"y": np.asarray(y)}
 
 
@@ -154,7 +154,7 @@ def _backward(op: Op, values: Values) -> Values:
     dy, reduced = values["dy"], op.attributes["reduced"]
     wide = dy if op.attributes["keep_dims"] else np.expand_dims(dy, _axes(op))
     shape = (*wide.shape[: op.attributes["first"]], *reduced, *wide.shape[op.attributes["last"] :])
-    return {"dx": np.broadcast_to(wide / np.float32(prod(reduced)), shape)}
+    return {"dx": np.broadcast_to(wide.astype(np.float64) / prod(reduced), shape)}
 
 
 def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:

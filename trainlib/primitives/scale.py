@@ -23,11 +23,11 @@ def _tile(op: Op) -> Numbers:
 
 
 def _forward(op: Op, values: Values) -> Values:
-    return {"y": (values["x"].astype(np.float64) * op.attributes["factor"]).astype(np.float32)}
+    return {"y": values["x"].astype(np.float64) * op.attributes["factor"]}
 
 
 def _backward(op: Op, values: Values) -> Values:
-    return {"dx": (values["dy"].astype(np.float64) * op.attributes["factor"]).astype(np.float32)}
+    return {"dx": values["dy"].astype(np.float64) * op.attributes["factor"]}
 
 
 PRIMITIVE = LayerPrimitive(

@@ -62,7 +62,7 @@ def _reference(op: Op, values: Values) -> Values:
     velocity = attributes["momentum"] * old + decayed
     ahead = attributes["momentum"] * velocity + decayed
     w = w - attributes["learning_rate"] * (ahead if attributes["nesterov"] else velocity)
-    return {"w_updated": w.astype(np.float32), "velocity_updated": velocity.astype(np.float32)}
+    return {"w_updated": w, "velocity_updated": velocity}
 
 
 def _nest(op: Op) -> str:

@@ -225,18 +225,16 @@ def _forward(op: Op, values: Values) -> Values:
     x = values["x"]
     if kind == "exact":
         shifted = x.astype(np.float64)
-        return {
-            "y": np.exp(shifted - np.logaddexp.reduce(shifted, axis=-1, keepdims=True)).astype(np.float32)
-        }
+        return {"y": np.exp(shifted - np.logaddexp.reduce(shifted, axis=-1, keepdims=True))}
     below = x - np.amax(x, axis=-1, keepdims=True)
     weights = _EXPONENTIALS[kind][1](below).astype(np.float64)
-    return {"y": (weights / np.sum(weights, axis=-1, keepdims=True)).astype(np.float32)}
+    return {"y": weights / np.sum(weights, axis=-1, keepdims=True)}
 
 
 def _backward(op: Op, values: Values) -> Values:
     y, dy = values["y"].astype(np.float64), values["dy"].astype(np.float64)
     inner = np.einsum("...i,...i->...", y, dy)
-    return {"dx": (y * dy - y * inner[..., None]).astype(np.float32)}
+    return {"dx": y * dy - y * inner[..., None]}
 
 
 def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:

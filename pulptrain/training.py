@@ -1,0 +1,166 @@
+"""Iteration after iteration on the simulated machine: which are checked, and when training ends early."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from configs.errors import NotFiniteError
+from pulptrain.machine import Machine
+from pulptrain.number_check import FOLLOWED, NumberCheck
+from trainlib.graph import TrainingGraph
+from trainlib.numerics import is_float, rounded
+from trainlib.steps import Array
+
+Progress = Callable[[int, int, float], None]
+"""Called with (iterations done, iterations in all, loss of the last one)."""
+
+STIR = 0.2
+"""How far the values of the stirred iteration are at most from those a tensor starts with."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotFinite:
+    """The iteration (from 1) in which an op made an infinity or a NaN, and which op that was."""
+
+    iteration: int
+    error: NotFiniteError
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the summary of a run."""
+        error = self.error
+        return {
+            "iteration": self.iteration,
+            "op": error.op,
+            "tensor": error.tensor,
+            "value": error.value,
+            "dtype": error.dtype,
+        }
+
+
+class Training:
+    """All iterations of one run; `kept` are weights, buffers and optimizer states at its start."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        mini_batches: int,
+        samples: Iterator[Mapping[str, Array]],
+        kept: Mapping[str, Array],
+    ) -> None:
+        self.machine = machine
+        self.losses: list[float] = []
+        """Mean loss of each iteration done."""
+        self.not_finite: NotFinite | None = None
+        self.check: NumberCheck | None = None
+        self._mini_batches = mini_batches
+        self._samples = samples
+        self._before = dict(kept)
+        machine.load_kept(kept)
+
+    @property
+    def wrong(self) -> bool:
+        """Whether a tensor that was checked is wrong."""
+        return self.check is not None and self.check.wrong
+
+    def first(self, *, check: bool) -> None:
+        """Simulate each program once in time; with `check` look at its numbers, then at stirred ones.
+
+        Much starts at 0: biases, moments of an optimizer, the second matrix of an adapter. A term that is
+        left out or added twice would not show, so the same iteration is computed once more, aside, with
+        values in their place that are not 0.
+        """
+        if not check:
+            self.machine.iterate([{}] * self._mini_batches)
+            return
+        self.check = NumberCheck(self._before)
+        batch = self._batch()
+        self._iterate(batch, self.check)
+        graph = self.machine.mini.schedule.graph
+        stirred = NumberCheck({})
+        stirred.begin_anywhere(values := stirred_values(graph, self._before))
+        with self.machine.set_aside():
+            self.machine.load_kept(values)
+            self.machine.iterate(batch, stirred)
+        self.check.take_over(stirred)
+
+    def go_on(self, iterations: int, progress: Progress | None) -> bool:
+        """Replay until so many iterations are done; True if Ctrl-C ended it early."""
+        assert self.check is not None
+        try:
+            while len(self.losses) < iterations and self.not_finite is None:
+                number = len(self.losses) + 1
+                batch, last = self._batch(), None
+                check = self.check if number <= FOLLOWED else None
+                if check is None:
+                    self._before = self.machine.fetch_kept()
+                    check = last = self._anywhere() if number == iterations else None
+                self._iterate(batch, check)
+                if self.not_finite is not None and check is None:
+                    last = self._again(batch)
+                if last is not None:
+                    self.check.take_over(last)
+                    self.check.iterations += 1
+                if progress is not None:
+                    progress(len(self.losses), iterations, self.losses[-1])
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    def values(self) -> dict[str, Array]:
+        """Tensors after the last iteration and, under ``before/``, at its start; ``results/`` are its own.
+
+        Results are the gradients, the output and the loss of the last mini-batch, ``results/losses`` the mean
+        loss of every iteration.
+        """
+        executor, graph = self.machine.mini.executor, self.machine.mini.schedule.graph
+        return {
+            **self.machine.fetch_kept(),
+            **{f"before/{name}": array for name, array in self._before.items()},
+            **{f"results/{name}": executor.fetch(name) for name in graph.results},
+            "results/losses": np.array(self.losses),
+        }
+
+    def _batch(self) -> list[Mapping[str, Array]]:
+        return [next(self._samples) for _ in range(self._mini_batches)]
+
+    def _iterate(self, batch: list[Mapping[str, Array]], check: NumberCheck | None) -> None:
+        if check is not None and check is self.check:
+            self._before = {name: check.memory[name] for name in self._before}
+        losses = self.machine.iterate(batch, check)
+        self.losses.append(float(np.mean(losses)))
+        if self.machine.not_finite is not None:
+            self.not_finite = NotFinite(len(self.losses), self.machine.not_finite)
+
+    def _anywhere(self) -> NumberCheck:
+        check = NumberCheck({})
+        check.begin_anywhere(self._before)
+        return check
+
+    def _again(self, batch: list[Mapping[str, Array]]) -> NumberCheck:
+        """The iteration that went astray once more, followed: was it the machine or the mathematics?"""
+        check = self._anywhere()
+        with self.machine.set_aside():
+            self.machine.load_kept(self._before)
+            self.machine.iterate(batch, check)
+        return check
+
+
+def stirred_values(graph: TrainingGraph, kept: Mapping[str, Array]) -> dict[str, Array]:
+    """Kept tensors, those that are the same number throughout (0, mostly) moved by up to `STIR`.
+
+    States of an optimizer only move upwards: a second moment has no root below 0.
+    """
+    result = dict(kept)
+    for name, array in kept.items():
+        tensor = graph.tensors[name]
+        if is_float(tensor.dtype) and array.size and (array == array.flat[0]).all():
+            low = 0.0 if tensor.kind == "optimizer_state" else -STIR
+            generator = np.random.default_rng(zlib.crc32(name.encode()))
+            moved = array.astype(np.float32) + generator.uniform(low, STIR, array.shape)
+            result[name] = rounded(moved.astype(np.float32), tensor.dtype)
+    return result

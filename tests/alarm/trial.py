@@ -1,0 +1,115 @@
+"""One trial: a planned run with a defect in it, and whether `run` alone refuses it."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import numpy as np
+
+import configs
+from alarm.defects import DEFECTS
+from configs.errors import PulptrainError
+from pulptrain.machine import Prepared
+from pulptrain.session import prepare, run_prepared
+from pulptrain.settings import Settings
+
+MODELS = Path(configs.__file__).parent / "models"
+
+DTYPES = ("fp32", "fp16", "bf16")
+
+REFUSED, SURVIVED, NO_EFFECT, NOT_HERE = "refused", "survived", "no effect", "not here"
+"""No effect: all tensors of all iterations are what they are without the defect. Not here: no such op."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, the optimizer it is trained with (its own if empty) and the machine."""
+
+    model: str
+    optimizer: str = ""
+    batch: int = 1
+    l1: str = "64KiB"
+
+    def settings(self, dtype: str) -> Settings:
+        return Settings(dtype=dtype, batch=self.batch, l1=self.l1)
+
+
+CASES = (
+    Case("simple-mlp", "{name: sgd_momentum, learning_rate: 0.05}", batch=2),
+    Case("digits-cnn", "{name: sgd_momentum, learning_rate: 0.01, accumulate: 2}", batch=2, l1="16KiB"),
+    Case("ds-cnn"),
+    Case("tiny-transformer", "{name: adam, learning_rate: 0.001, accumulate: 2}", l1="16KiB"),
+    Case("deep-autoencoder", "{name: adamw, learning_rate: 0.001}"),
+    Case("resnet8"),
+    Case("pools"),
+)
+"""Six models of the zoo, and one of our own with the layers those lack."""
+
+POOLS = """\
+name: pools
+description: pools with padding on values of both signs, biases, a residual sum
+source: tests
+input: {shape: [2, 9, 9]}
+dataset: random
+loss: mse
+optimizer: {name: sgd_momentum, learning_rate: 0.01}
+batch: 2
+layers:
+  - {name: conv1, type: conv2d, out_channels: 4, kernel: 3, padding: 1, bias: true}
+  - {name: max1, type: max_pool2d, kernel: 3, stride: 1, padding: 1}
+  - {name: norm1, type: batch_norm}
+  - {name: add1, type: add, inputs: [norm1, conv1]}
+  - {name: avg1, type: avg_pool2d, kernel: 3, stride: 2}
+  - {name: dw1, type: depthwise, kernel: 3, padding: 1, bias: true}
+  - {name: flat, type: flatten}
+  - {name: fc1, type: linear, out_features: 6, bias: true}
+"""
+
+
+@cache
+def planned(case: Case, dtype: str) -> Prepared:
+    """The case without a defect, before time starts."""
+    folder = Path(mkdtemp(prefix="pulptrain-alarm-"))
+    path = folder / f"{case.model}.yaml"
+    text = POOLS if case.model == "pools" else (MODELS / f"{case.model}.yaml").read_text()
+    if case.optimizer:
+        text = re.sub(r"^optimizer:.*$", f"optimizer: {case.optimizer}", text, flags=re.MULTILINE)
+    path.write_text(text)
+    return prepare(str(path), case.settings(dtype))
+
+
+@cache
+def right(case: Case, dtype: str, iterations: int) -> int:
+    """A sum over all numbers of the run without a defect. Raises `PulptrainError` for a false alarm."""
+    outcome = run_prepared(planned(case, dtype), case.settings(dtype), iterations=iterations)
+    outcome.refuse_wrong_numbers()
+    return _sum(outcome.values)
+
+
+def tried(case: Case, dtype: str, name: str, iterations: int = 3) -> tuple[str, str]:
+    """(verdict, why) of the case with one of `DEFECTS` in it."""
+    expected = right(case, dtype, iterations)
+    prepared = DEFECTS[name](planned(case, dtype))
+    if prepared is None:
+        return NOT_HERE, ""
+    try:
+        with np.errstate(all="ignore"):
+            outcome = run_prepared(prepared, case.settings(dtype), iterations=iterations)
+        outcome.refuse_wrong_numbers()
+    except PulptrainError as error:
+        return REFUSED, str(error).splitlines()[0]
+    functional = outcome.summary["functional"]
+    if functional["passed"] is None:
+        return SURVIVED, f"{functional['not_decidable']} tensors not decidable"
+    if _sum(outcome.values) == expected:
+        return NO_EFFECT, ""
+    return SURVIVED, f"worst error {functional['worst_ratio']:.2g} of its tolerance"
+
+
+def _sum(values: dict[str, np.ndarray]) -> int:
+    return zlib.crc32(b"".join(np.ascontiguousarray(array).tobytes() for array in values.values()))

@@ -1,0 +1,135 @@
+"""What one op should have made of the numbers it was given, and how far rounding may take each element of it.
+
+The truth is the op's untiled reference in float64. How much an element may differ follows from what it is
+made of: its *gain* is how far it moves (root mean square) when every float input is nudged by a relative
+amount of random size, divided by that amount. Of a sum of products that is the root of the sum of squares of
+the terms; it needs no knowledge of the op. A nudge is far smaller than the distance of two fp32 numbers and
+the same for equal values, so it changes no order and breaks no tie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod, sqrt
+
+import numpy as np
+
+from trainlib.graph import Op, Tensor
+from trainlib.numerics import finest_step, is_float, is_narrow, unit_roundoff
+from trainlib.registry import lowering_of, step_of
+from trainlib.steps import Array
+
+NUDGE = 2.0**-40
+"""Size of a nudge, relative: 2^16 times finer than fp32, 2^12 times coarser than float64."""
+
+FEW_NUDGES, MANY_NUDGES = 2, 16
+"""Nudged evaluations at first, and before an element is called wrong: few may miss how far it moves."""
+
+ROUNDINGS_OF_AN_OP = 8
+"""Roundings to fp32 that an op of no sums makes at most one after the other (an exponential has four)."""
+
+SPREAD = 4
+"""Times the expected size of a random walk of roundings that it may have: beyond it lies 1 in 10,000 at most,
+and a sum by blocks, as BLAS makes it, walks much less than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpTruth:
+    """The outputs of an op by tensor name, float64 or integers, before they are rounded to be stored."""
+
+    op: Op
+    inputs: Mapping[str, Array]
+    """By role, float64 or integers."""
+    outputs: Mapping[str, Array]
+    length: int
+    """Terms of the longest sum behind an element of an output, at most."""
+    contracts: bool
+    """Whether it is a sum of products, whose elements have no rounding in common."""
+    _gains: dict[int, dict[str, Array]] = field(default_factory=dict, repr=False)
+
+    def gains(self, nudges: int) -> dict[str, Array]:
+        """Gain of every element of every float output, float64, from so many nudged evaluations."""
+        if nudges not in self._gains:
+            self._gains[nudges] = self._moved(nudges)
+        return self._gains[nudges]
+
+    def _moved(self, nudges: int) -> dict[str, Array]:
+        squares: dict[str, Array] = {}
+        for seed in range(nudges):
+            moved = _reference(self.op, {role: nudged(array, seed) for role, array in self.inputs.items()})
+            for name, array in moved.items():
+                if array.dtype.kind == "f":
+                    change = (array - self.outputs[name]) / NUDGE
+                    squares[name] = squares.get(name, np.float64(0)) + np.square(change)
+        return {name: np.sqrt(array / nudges) for name, array in squares.items()}
+
+
+def op_truth(op: Op, tensors: Mapping[str, Tensor], values: Mapping[str, Array]) -> OpTruth:
+    """The op on `values`, which hold at least its inputs by tensor name. Raises what its reference raises."""
+    inputs = {role: exact(values[name]) for role, name in zip(op.reads, op.inputs, strict=True)}
+    with np.errstate(all="ignore"):
+        macs = lowering_of(op).macs(op, tensors)
+        return OpTruth(op, inputs, _reference(op, inputs), _length(op, tensors, macs), macs > 0)
+
+
+def exact(array: Array) -> Array:
+    """Floats of any format as float64; integers as they are."""
+    return array if array.dtype.kind in "iub" else array.astype(np.float64)
+
+
+def nudged(array: Array, seed: int) -> Array:
+    """Every element moved by a random share of `NUDGE` of itself, in ±2, equal elements alike.
+
+    The share is a hash of the bits of the element and of `seed`, of mean 0 and variance 1.
+    """
+    if array.dtype.kind != "f":
+        return array
+    bits = array.view(np.uint64) + np.uint64((0x9E3779B97F4A7C15 * (2 * seed + 1)) & 0xFFFFFFFFFFFFFFFF)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    share = ((bits >> np.uint64(40)).astype(np.float64) / 2.0**23 - 1) * sqrt(3)
+    with np.errstate(invalid="ignore"):
+        moved: Array = array * (1 + NUDGE * share)
+    return moved
+
+
+def room(
+    truth: OpTruth, gains: Mapping[str, Array], tensors: Mapping[str, Tensor], roundings: int, kernel: bool
+) -> dict[str, Array]:
+    """How far rounding may have taken every element of every float output before it was rounded to be stored.
+
+    Two things add up: fp32 arithmetic (a random walk over the terms of a sum) and, in 16 bit, results that
+    are stored on the way: `roundings` of them, the output itself included, each a part of the sum that may be
+    twice the gain. With `kernel` every partial sum is rounded to the format of the result. Source of the
+    walk: Higham and Mary (2019).
+    """
+    found = {}
+    for name, gain in gains.items():
+        dtype, size = tensors[name].dtype, np.abs(truth.outputs[name]) + gain
+        far = unit_roundoff("float32") * (ROUNDINGS_OF_AN_OP + SPREAD * sqrt(truth.length)) * size
+        if is_narrow(dtype):
+            steps = roundings - 1 + (truth.length if kernel else 0)
+            walk = min(steps, SPREAD * sqrt(steps))
+            far = far + walk * (unit_roundoff(dtype) * (size + gain) + finest_step(dtype) / 2)
+        found[name] = far
+    return found
+
+
+def _reference(op: Op, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    with np.errstate(all="ignore"):
+        results = step_of(op).reference(op, inputs)
+    found = {}
+    for role, name in zip(op.writes, op.outputs, strict=True):
+        if role in results:
+            array = np.asarray(results[role])
+            found[name] = array if array.dtype.kind in "iub" else array.astype(np.float64)
+    return found
+
+
+def _length(op: Op, tensors: Mapping[str, Tensor], macs: int) -> int:
+    """Products per result of a contraction; else inputs per result, if every input went into one result."""
+    results = [prod(tensors[name].shape) for name in op.outputs if is_float(tensors[name].dtype)]
+    fewest = max(1, min(results, default=1))
+    largest = max([prod(tensors[name].shape) for name in op.inputs], default=1)
+    return max(1, -(-largest // fewest), -(-macs // max(1, *results)) if macs else 1)
