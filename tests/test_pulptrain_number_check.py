@@ -5,10 +5,10 @@ import pytest
 
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from pulptrain.number_check import _Case
-from trainlib.oracle_torch import evaluate_torch, near_kinks, torch_available
+from trainlib.oracle_torch import evaluate_torch, near_kinks
 from trainlib.training import build_training_graph
 
-pytestmark = pytest.mark.skipif(not torch_available(), reason="PyTorch is not installed")
+pytestmark = pytest.mark.needs_torch
 
 TOLERANCE = 1e-5
 
