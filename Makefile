@@ -1,10 +1,15 @@
 # pulptrain: `make demo` and `make test` install everything they need into .venv; nothing else is touched.
+#
+# Tiers of tests, from seconds to half an hour (CONTRIBUTING.md says what each holds):
+#   make smoke    one of everything, under 30 s: while you work
+#   make test     lint, types and every test that is not slow, under 10 minutes on two cores: before every commit
+#   make sweep    slow tests, and the rows of long parametrisations of which `make test` runs a tenth
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test bench validation clean
+.PHONY: demo smoke test sweep bench validation clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pulptrain run digits-cnn --iterations 3000 --seed 0 --out out/digits-cnn
@@ -15,6 +20,13 @@ test: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# Of the files that have such tests only: collecting all of them takes longer than the tests.
+smoke: $(VENV)/.test
+	$(BIN)/python -m pytest -m smoke --durations=5 $$(grep -lw smoke tests/test_*.py)
+
+sweep: $(VENV)/.test
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or sweep" --durations=10
 
 bench: $(VENV)/.test
 	$(BIN)/python -m pytest benchmarks -m bench -o addopts="-q" --benchmark-columns=median,iqr,rounds --benchmark-sort=name

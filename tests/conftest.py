@@ -1,9 +1,14 @@
-"""Shared test settings: hypothesis draws the same examples in every run; nothing is kept from run to run."""
+"""Shared test settings: hypothesis draws the same examples in every run; nothing is kept from run to run.
+
+A test whose `needs_...` marker names a tool this machine lacks is skipped, and pytest prints why.
+"""
 
 import os
 import tempfile
 
+import pytest
 from hypothesis import settings
+from tiers import skip_what_lacks_a_tool
 
 CACHE_FOLDER = tempfile.TemporaryDirectory(prefix="pulptrain-cache-")
 """In place of the user's: what commands keep there must not outlive this process of pytest."""
@@ -12,3 +17,9 @@ os.environ["XDG_CACHE_HOME"] = CACHE_FOLDER.name
 
 settings.register_profile("pulptrain", derandomize=True, deadline=None)
 settings.load_profile("pulptrain")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """After `-m` has chosen: a tool that only deselected tests need is not looked for."""
+    skip_what_lacks_a_tool(items)

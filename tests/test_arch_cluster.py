@@ -45,6 +45,7 @@ FORK_ALONE = MASTER + BARRIER + JOIN
 """What a fork costs the master on top of the kernel: with workers, and with a team of one."""
 
 
+@pytest.mark.smoke
 def test_one_tile_single_buffered() -> None:
     script = Script()
     script.wait(script.start(read(0, 0, 1024)))

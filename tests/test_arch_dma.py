@@ -98,6 +98,7 @@ def transfer_cycles(command: Command, timing=None) -> int:
     return max(end for _, end, kind in tracer.track("soc.cluster.core0") if kind == "dma_wait") - OFFLOAD
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("to_l1", "size", "offset", "cycles"), MEASURED_1D)
 def test_one_1d_transfer_takes_the_measured_cycles(to_l1: bool, size: int, offset: int, cycles: int) -> None:
     assert transfer_cycles(Command(to_l1, 4096 + offset, "l2", 0, size)) == pytest.approx(cycles, rel=0.01)

@@ -61,6 +61,7 @@ def test_memory_survives_runs_and_release_ends_it() -> None:
     assert np.isnan(soc.fetch(IN_L2)).all()
 
 
+@pytest.mark.smoke
 def test_a_missing_wait_is_a_race_that_names_both_parties() -> None:
     with pytest.raises(RaceError) as caught:
         soc_with_values().run(double_in_l1(wait_for_input=False))

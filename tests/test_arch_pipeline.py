@@ -96,6 +96,7 @@ def test_an_access_over_a_word_border_takes_a_second_bus_cycle(width, base, stri
     assert dict(result.stalls).get("misaligned", 0) == crossings
 
 
+@pytest.mark.smoke
 def test_dot_product_of_a_hardware_loop_in_closed_form():
     body = (ins(Op.LOAD, 1), ins(Op.LOAD, 2), ins(Op.FMA, 3, 1, 2, 3))
     result = cost(ins(Op.HWLOOP), Loop(1000, body, hardware=True))
@@ -174,6 +175,7 @@ MICRO = [
 ]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("name", "body", "count", "measured"), MICRO, ids=[row[0] for row in MICRO])
 def test_measured_instruction_micro_benchmarks(name, body, count, measured):
     """Within 5 % or 0.2 cycles: the measurement carries up to 7 cycles of instruction cache misses."""

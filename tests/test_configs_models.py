@@ -28,6 +28,7 @@ def test_digits_cnn():
     ]
 
 
+@pytest.mark.smoke
 def test_tutorial_cnn():
     model = load_model("tutorial-cnn")
     assert (model.input_shape, model.dataset, model.loss.name) == ((8, 8, 8), "random", "mse")
@@ -36,6 +37,7 @@ def test_tutorial_cnn():
     assert 16 * 8 * 3 * 3 + 576 * 32 == 19584
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", list_names("models"))
 def test_installed_models_load(name):
     assert load_model(name).name == name

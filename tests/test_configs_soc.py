@@ -18,6 +18,7 @@ from configs.parameters import PROFILES, load_parameters
 SOC_FOLDER = Path(configs.__file__).parent / "soc"
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("name", list_names("soc"))
 def test_installed_socs_load(name, profile):

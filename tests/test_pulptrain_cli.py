@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -94,9 +93,7 @@ def test_faults_in_a_model_file_name_file_and_line(
     assert hint in capsys.readouterr().err
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 and not Path("/proc").exists(), reason="needs a place nobody can write to"
-)
+@pytest.mark.needs_proc  # a place where not even root can write
 def test_an_output_folder_that_cannot_be_written_is_refused_before_any_work(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

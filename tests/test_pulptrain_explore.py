@@ -49,6 +49,7 @@ def explored(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any
     return result
 
 
+@pytest.mark.smoke
 def test_points_are_what_run_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = explored(capsys, "--no-cache", "--out", "out")
     rows = result["points"]

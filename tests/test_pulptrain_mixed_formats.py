@@ -83,7 +83,7 @@ def test_the_simulated_numbers_are_those_of_pytorch(outcome: RunOutcome) -> None
     assert outcome.summary["training"]["iterations"] == 2
 
 
-@pytest.mark.skipif(not torch_available(), reason="PyTorch is not installed")
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize("layout", ["CHW", "HWC"])
 @pytest.mark.parametrize("batch", [1, 3])

@@ -55,6 +55,7 @@ def test_16_bit_data_moves_half_the_bytes() -> None:
         assert result.summary["bytes_out"] == element_bytes * 16 * 6 * 6
 
 
+@pytest.mark.smoke
 def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     conv = ["primitive", "conv2d", "--shape", "4x8x8", "--option", "out_channels=8"]
     assert run([*conv, "--option", "kernel=3", "--step", "ig", "--kernel", "mm_unroll_2x2", "--json"]) == 0

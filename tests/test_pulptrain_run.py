@@ -24,7 +24,7 @@ def outcome(model: str, **settings: object) -> RunOutcome:
 @pytest.mark.parametrize(
     ("l1", "cores", "buffering"),
     [
-        ("64KiB", 8, "double"),
+        pytest.param("64KiB", 8, "double", marks=pytest.mark.smoke),
         ("64KiB", 8, "single"),
         ("64KiB", 1, "double"),
         ("32KiB", 16, "single"),

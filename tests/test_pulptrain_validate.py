@@ -28,6 +28,7 @@ def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.smoke
 def test_json_holds_the_figures_and_every_row(capsys: pytest.CaptureFixture[str]) -> None:
     report = json.loads(output(capsys, "--json", "--group-by", "direction,bank_conflicts"))
     assert report["cases"] == len(report["rows"]) == 56

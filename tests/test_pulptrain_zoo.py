@@ -5,12 +5,11 @@ import pytest
 from configs.library import list_names
 from pulptrain.session import run_model
 from pulptrain.settings import Settings
-from trainlib.oracle_torch import torch_available
 
 QUICK = ("simple-mlp", "tutorial-cnn", "digits-cnn", "tiny-transformer", "deep-autoencoder")
 """Models of the normal suite; the others run with the slow tests."""
 
-pytestmark = pytest.mark.skipif(not torch_available(), reason="PyTorch is not installed")
+pytestmark = pytest.mark.needs_torch
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from arch.isa import TeamWork
 from arch.pricing import TeamCost, Traffic
 from arch.soc_config import load_soc
@@ -22,6 +24,7 @@ class Counting:
         return self.pricer.price(work, traffic)
 
 
+@pytest.mark.smoke
 def test_a_shape_is_priced_once_and_like_the_pricer_does():
     pricer = Counting()
     costs = KernelCosts(load_soc(), pricer, "clang-xpulp")

@@ -126,7 +126,7 @@ def test_placement_is_valid_and_lies_between_its_bounds(wanted: list[Request]) -
         assert bound <= align(min(peaks)) <= sum(align(item.size_bytes) for item in wanted)
 
 
-@pytest.mark.skipif(not solver_installed(), reason="OR-tools is an extra")
+@pytest.mark.needs_ortools
 @settings(derandomize=True, deadline=None, max_examples=30)
 @given(requests)
 def test_the_optimal_plan_is_valid_and_never_worse(wanted: list[Request]) -> None:
@@ -151,8 +151,8 @@ HOLE = [
 """Eight requests (bytes, first op, last op) of which every order of both heuristics leaves a hole."""
 
 
+@pytest.mark.needs_ortools
 def test_the_solver_finds_what_no_order_finds() -> None:
-    pytest.importorskip("ortools")
     for strategy in ("first-fit", "best-fit"):
         assert peak_bytes(place(HOLE, "l2", strategy).values()) == 80
     found, notes = place_optimal(HOLE, "l2")

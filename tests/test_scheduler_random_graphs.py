@@ -23,11 +23,11 @@ from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule
 from trainlib.numerics import FP32_TOLERANCE
-from trainlib.oracle_torch import ROUNDING_MARGIN, evaluate_torch, torch_available
+from trainlib.oracle_torch import ROUNDING_MARGIN, evaluate_torch
 from trainlib.training import build_training_graph
 from trainlib.training_data import initial_values
 
-pytestmark = pytest.mark.skipif(not torch_available(), reason="PyTorch is not installed")
+pytestmark = pytest.mark.needs_torch
 
 TIMING = load_soc("pulp-open", "rtl")
 STACK_BYTES = TIMING.l1.size_bytes - TIMING.l1_usable_bytes

@@ -151,6 +151,7 @@ def best(tuning: Tuning) -> list[tuple[str, Candidate, int]]:
     return [(item.op, item.best.candidate, item.best.cycles) for item in tuning.schedule.choices]
 
 
+@pytest.mark.smoke
 def test_pruned_finds_what_exhaustive_finds() -> None:
     pruned, oracle = run_tune("pruned"), run_tune("exhaustive")
     assert best(pruned) == best(oracle)
@@ -242,8 +243,8 @@ def test_paper_looks_at_the_largest_tiles_and_all_kernels() -> None:
     assert choice.best.candidate.cut.l1_bytes == largest
 
 
+@pytest.mark.needs_optuna
 def test_optuna_keeps_its_budget_and_repeats_itself() -> None:
-    pytest.importorskip("optuna")
     one, other = (run_tune("optuna", budget=12, seed=3) for _ in range(2))
     assert one.schedule == other.schedule
     assert all(choice.evaluated <= 12 for choice in one.schedule.choices)

@@ -97,7 +97,7 @@ def lives(process: int) -> bool:
         return False
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.needs_proc
 @pytest.mark.parametrize("threads", [False, True], ids=["forked", "spawned"])
 def test_processes_end_when_their_parent_is_killed(tmp_path: Path, threads: bool) -> None:
     script = tmp_path / "orphan.py"
@@ -136,8 +136,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.mark.needs_distributed
 def test_a_scheduler_nobody_runs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("distributed")
     monkeypatch.setattr("scheduler.tuner.workers.DASK_TIMEOUT_SECONDS", 1)
     with (
         pytest.raises(InputError, match="no Dask scheduler answers"),
@@ -149,7 +149,6 @@ def test_a_scheduler_nobody_runs_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
     """A real scheduler and two worker processes on loopback."""
-    pytest.importorskip("distributed")
     port = free_port()
     address = f"127.0.0.1:{port}"
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -172,6 +171,7 @@ def cluster() -> Iterator[str]:
         process.wait()
 
 
+@pytest.mark.needs_distributed
 def test_a_cluster_gives_what_this_process_gives(cluster: str) -> None:
     graph, timing, options, rules = small_case()
     with open_workers(1, cluster) as workers:

@@ -22,6 +22,7 @@ def parse(path: Path) -> Trace:
     return trace
 
 
+@pytest.mark.smoke
 def test_parsed_back_every_slice_is_there_and_none_overlap(tmp_path: Path) -> None:
     recorder = training_run(cores=3)
     slices = recorder.slices

@@ -44,6 +44,7 @@ def printed(text: dict[str, Any], width: int = 100) -> list[str]:
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
+@pytest.mark.smoke
 def test_the_report_of_a_run_counted_by_hand() -> None:
     # busy 121 of 684 core-cycles; idle 212, wait for DMA 132
     assert printed(summary()) == [

@@ -145,12 +145,12 @@ def test_values_of_one_head_do_not_reach_the_probabilities_of_another() -> None:
     assert not np.array_equal(before[:, 0], after[:, 0])
 
 
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
 def test_a_layer_of_196_tokens_is_right_within_what_its_roundings_allow(dtype: str) -> None:
     """fp32: 1e-5. 16 bit, u = 2^-11 or 2^-8: the longest way, by q, s, p, ds and dq to dx, rounds six times
     and PyTorch as often, so 12 u; in fact it is below 2 u, since rounding errors go either way.
     """
-    pytest.importorskip("torch")
     made = single("mhsa", {"heads": 8, "features": 160, "bias": True}, [InputCase((196, 160))], dtype=dtype)
     ours, truth = evaluate(made.graph, made.values), evaluate_torch(made.graph, made.values)
     allowed = graph_tolerance(made.graph)

@@ -1,11 +1,13 @@
 """Every single-layer case of PULP-TrainLib's tests runs as `pulptrain primitive` does, numbers checked.
 
-`trainlib_cases.py` says which call a row of tests/data/trainlib-cases.csv.gz becomes.
+`trainlib_cases.py` says which call a row of tests/data/trainlib-cases.csv.gz becomes. `make test` runs some
+of every primitive, step, dtype and kernel, `make sweep` the others and the large ones.
 """
 
 from functools import cache
 
 import pytest
+from tiers import sweep_nine_of_ten
 from trainlib_cases import NO_PRIMITIVE, Call, calls_of, rows
 
 from configs.errors import DoesNotFitError
@@ -86,7 +88,14 @@ CALLS = {call: None for row in ROWS for call in calls_of(row)}
 
 @pytest.mark.parametrize(
     "call",
-    [pytest.param(call, id=str(call), marks=[pytest.mark.slow] * is_slow(call)) for call in CALLS],
+    [
+        *sweep_nine_of_ten(
+            [call for call in CALLS if not is_slow(call)],
+            lambda call: (call.primitive, call.step, call.dtype),
+            lambda call: (codegen_of(call), call.kernel),
+        ),
+        *(pytest.param(call, id=str(call), marks=pytest.mark.slow) for call in CALLS if is_slow(call)),
+    ],
 )
 def test_a_case_runs_with_right_numbers(call: Call) -> None:
     summary = summary_of(call)

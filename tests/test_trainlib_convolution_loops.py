@@ -4,12 +4,19 @@ import numpy as np
 import pytest
 from convolution_tasks import CHOICE, FAMILY, executed, task_of, work_of
 from primitive_harness import build, cases_of
+from tiers import sweep_nine_of_ten
 
 from arch.isa import Loop, Op
 from trainlib.registry import PRIMITIVES, lowering_of
 
+CASES = [case for name in FAMILY for case in cases_of(PRIMITIVES[name])]
 
-@pytest.mark.parametrize("case", [case for name in FAMILY for case in cases_of(PRIMITIVES[name])], ids=str)
+
+def by_example(case):
+    return case.primitive, case.number
+
+
+@pytest.mark.parametrize("case", sweep_nine_of_ten(CASES, by_example, lambda case: (case.dtype, case.batch)))
 def test_every_call_of_every_option_has_nests_at_its_buffers(case):
     graph, _ = build(case)
     for op in graph.ops:

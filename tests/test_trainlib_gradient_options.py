@@ -15,7 +15,7 @@ from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule
 from trainlib.graph import KEPT_KINDS
-from trainlib.oracle_torch import evaluate_torch, torch_available
+from trainlib.oracle_torch import evaluate_torch
 from trainlib.reference import evaluate
 from trainlib.training import (
     build_training_graph,
@@ -64,7 +64,7 @@ def test_clipping_stands_between_backward_pass_and_updates(tmp_path: Path) -> No
     assert [op.step for op in graph_of(tmp_path, "momentum: 0.9").ops] == steps[: -len(middle)] + ["UPD"] * 3
 
 
-@pytest.mark.skipif(not torch_available(), reason="PyTorch is not installed")
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("options", ["clip_value: 0.05", "clip_norm: 0.1", CLIPPED, "clip_norm: 1000.0"])
 def test_the_simulated_update_is_that_of_torch_with_clipped_gradients(tmp_path: Path, options: str) -> None:
     summary = run_model(written(tmp_path, options), iterations=3).summary
@@ -74,7 +74,7 @@ def test_the_simulated_update_is_that_of_torch_with_clipped_gradients(tmp_path: 
         assert op["cycles"] > 0, op["name"]
 
 
-@pytest.mark.skipif(not torch_available(), reason="PyTorch is not installed")
+@pytest.mark.needs_torch
 def test_the_oracle_clips_by_torch_and_the_limits_bind(tmp_path: Path) -> None:
     spec = load_model(written(tmp_path, CLIPPED))
     graph = build_training_graph(spec)

@@ -7,7 +7,7 @@ import pytest
 
 from configs.errors import ConfigError, InputError, ShapeError, UnsupportedLayerError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec, load_model
-from trainlib.oracle_torch import evaluate_torch, torch_available
+from trainlib.oracle_torch import evaluate_torch
 from trainlib.reference import compare, evaluate, graph_tolerance
 from trainlib.registry import lowering_of
 from trainlib.training import build_training_graph
@@ -25,6 +25,7 @@ def model(*layers, input_shape=(1, 8, 8), loss="mse"):
     )
 
 
+@pytest.mark.smoke
 def test_ops_of_digits_cnn_in_execution_order():
     graph = build_training_graph(load_model("digits-cnn"))
     assert [op.name for op in graph.ops] == [
@@ -162,7 +163,7 @@ def known(graph, values):
     return [name for name in evaluate_torch(graph, values) if name in graph.tensors]
 
 
-@pytest.mark.skipif(not torch_available(), reason="PyTorch is the oracle")
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("batch", [1, 3])
 def test_gradients_of_a_tensor_with_several_users_are_summed_by_ops(batch):
     graph = agree(residual(batch))
@@ -177,7 +178,7 @@ def test_gradients_of_a_tensor_with_several_users_are_summed_by_ops(batch):
     assert [op.name for op in graph.ops if op.step == "UPD"][-2:] == ["fc.UPD", "fc.bias.UPD"]
 
 
-@pytest.mark.skipif(not torch_available(), reason="PyTorch is the oracle")
+@pytest.mark.needs_torch
 def test_frozen_layers_are_not_trained_and_stop_the_backward_pass():
     spec = residual()
     frozen = [dataclasses.replace(item, trainable=item.name == "fc") for item in spec.layers]
@@ -192,7 +193,7 @@ def test_frozen_layers_are_not_trained_and_stop_the_backward_pass():
     assert not {"conv2.WG", "conv2.UPD"} & set(names)
 
 
-@pytest.mark.skipif(not torch_available(), reason="PyTorch is the oracle")
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_casts_stand_where_the_format_changes_forward_and_backward(dtype):
     graph = agree(residual(2, dtype=dtype))

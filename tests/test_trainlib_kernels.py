@@ -160,6 +160,7 @@ MEASURED = [
 ]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     "row", MEASURED, ids=lambda row: f"{row[0]}-{row[1]}x{row[2]}x{row[3]}-t{int(row[4])}"
 )

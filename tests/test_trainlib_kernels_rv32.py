@@ -153,8 +153,8 @@ def test_eight_core_rows_are_predicted() -> None:
     assert percentile_95(cycles) < 0.14
 
 
+@pytest.mark.needs_scipy
 def test_the_files_are_what_the_tool_derives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("scipy")
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     tool = importlib.import_module("derive_rv32_kernels")
     tool.main([str(ROWS), str(FOLDER.parent / "clang-xpulp"), str(tmp_path)])

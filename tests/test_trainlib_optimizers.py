@@ -55,10 +55,12 @@ def iterate(graph: TrainingGraph, kept: dict, fed: dict, *, tiles: random.Random
     return {name: known[graph.updates.get(name, name)] for name in kept}, known
 
 
+@pytest.mark.needs_torch
 @pytest.mark.parametrize(("name", "options"), OPTIONS, ids=str)
 @pytest.mark.parametrize("tiled", [False, True])
 def test_ten_steps_are_those_of_torch_optim(name: str, options: dict, tiled: bool) -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     attributes = {"learning_rate": 0.05, **options}
     graph = build_update_graph(name, attributes, (4, 3))
     generator = np.random.default_rng(2)
@@ -205,9 +207,11 @@ def test_what_an_old_total_holds_does_not_matter_after_an_update() -> None:
     assert results[op["count_updated"]].tolist() == [5]
 
 
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("limit", [0.05, 100.0])
 def test_clipping_by_norm_is_that_of_torch(limit: float) -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     graph = clip_gradients_by_norm(network(3), limit)
     inputs, labels = samples(3, scale=20.0)
     start = initial_weights(graph, 0)

@@ -1,4 +1,7 @@
-"""Every registered primitive, every step, dtype and batch: a new primitive is tested by being registered."""
+"""Every registered primitive, every step, dtype and batch: a new primitive is tested by being registered.
+
+Of the thousands of rows `make test` runs a tenth that meets every primitive, `make sweep` the rest.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from primitive_harness import (
     check_work,
     terms,
 )
+from tiers import sweep_nine_of_ten
 
 from configs.errors import InputError
 from trainlib.primitives.definition import Example, InputCase, LayerPrimitive
@@ -28,22 +32,47 @@ CASES = all_cases()
 STRATEGIES = [name for name, primitive in PRIMITIVES.items() if getattr(primitive, "cases", None)]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+ALONE = [case for case in CASES if case.batch == 1]
+FIRST = [case for case in CASES if case.number == 0]
+
+
+def by_dtype(case: Case) -> tuple[str, str]:
+    return case.primitive, case.dtype
+
+
+def by_batch(case: Case) -> tuple[str, bool]:
+    return case.primitive, case.batch > 1
+
+
+def by_example(case: Case) -> tuple[str, int]:
+    """The examples of a primitive together touch its every option."""
+    return case.primitive, case.number
+
+
+def by_primitive(case: Case) -> str:
+    return case.primitive
+
+
+def any_dtype(case: Case) -> str:
+    return case.dtype
+
+
+@pytest.mark.parametrize("case", sweep_nine_of_ten(CASES, by_dtype, by_batch, smoke=by_primitive))
 def test_reference_agrees_with_pytorch(case: Case) -> None:
     check_reference(case)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", sweep_nine_of_ten(CASES, by_example, by_batch, smoke=by_primitive))
 def test_tiles_of_any_size_give_the_reference(case: Case) -> None:
     check_tiles(case)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.batch == 1], ids=str)
+@pytest.mark.parametrize("case", sweep_nine_of_ten(ALONE, by_primitive, any_dtype))
 def test_kernel_accumulation_stays_within_its_bound(case: Case) -> None:
     check_tiles(case, "kernel")
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.number == 0], ids=str)
+@pytest.mark.parametrize("case", sweep_nine_of_ten(FIRST, by_primitive, any_dtype))
 def test_every_kernel_call_has_loop_nests_at_its_buffers(case: Case) -> None:
     check_work(case)
 

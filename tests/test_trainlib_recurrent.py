@@ -106,11 +106,11 @@ def test_the_published_size_in_tiles(name: str) -> None:
     check_tiles(Case(name, 0, Example({"hidden": 16}, ((64, 8),), roundings=40), "fp32", 2))
 
 
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
 def test_64_steps_are_right_within_what_the_roundings_of_their_ops_allow(name: str, dtype: str) -> None:
     """Weights of ±1/sqrt(hidden), as in training: the state forgets, and so do its rounding errors."""
-    pytest.importorskip("torch")
     made = single(name, {"hidden": 16}, [sequence(64, 8)], dtype=dtype)
     ours, truth = evaluate(made.graph, made.values), evaluate_torch(made.graph, made.values)
     found = compare(ours, truth, [made.graph.output, *made.graph.gradients.values(), "x.grad"])

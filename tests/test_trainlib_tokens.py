@@ -112,9 +112,9 @@ def block(width: int, heads: int) -> tuple[LayerSpec, ...]:
     )
 
 
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("batch", [1, 2])
 def test_a_vision_transformer_of_one_block_trains_as_in_pytorch(batch: int) -> None:
-    pytest.importorskip("torch")
     sgd = OptimizerSpec("sgd", {"learning_rate": 0.1, "momentum": 0.9}, "here")
     loss, layers = LossSpec("cross_entropy"), block(8, 2)
     spec = ModelSpec("vit", "", "", (5, 6), "random", loss, sgd, batch, layers, "here")

@@ -7,7 +7,7 @@ import pytest
 
 from configs.errors import InputError, ShapeError
 from configs.model_file import load_model
-from trainlib.oracle_torch import evaluate_torch, torch_available
+from trainlib.oracle_torch import evaluate_torch
 from trainlib.reference import Difference, accuracy, compare, evaluate, predict
 from trainlib.training import build_training_graph, initial_weights
 from trainlib.training_data import digits_split, initial_values, one_hot, sample_order, sample_stream
@@ -26,7 +26,7 @@ def train(name, iterations, seed):
     return graph, weights, losses
 
 
-@pytest.mark.skipif(not torch_available(), reason="PyTorch is the oracle")
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("name", ["digits-cnn", "tutorial-cnn"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_ten_iterations_agree_with_pytorch_in_every_tensor(name, dtype):
@@ -44,7 +44,7 @@ def test_ten_iterations_agree_with_pytorch_in_every_tensor(name, dtype):
         weights = {weight: ours[f"{weight}_updated"] for weight in graph.weights}
 
 
-@pytest.mark.skipif(not torch_available(), reason="PyTorch is the oracle")
+@pytest.mark.needs_torch
 def test_confident_network_agrees_too():
     """Where softmax - target cancels almost entirely, fp32 PyTorch loses digits; we must not."""
     graph, weights, _ = train("digits-cnn", 1500, seed=0)

@@ -10,12 +10,9 @@ from training_form_models import CNN, changed, check_against_torch, graph_of, va
 
 from configs.errors import InputError
 from pulptrain.session import run_model
-from trainlib.oracle_torch import torch_available
 from trainlib.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.training import build_training_graph
-
-needs_torch = pytest.mark.skipif(not torch_available(), reason="PyTorch is not installed")
 
 DTYPES = ("fp32", "fp16", "bf16")
 
@@ -59,7 +56,7 @@ def test_a_list_of_parameters_trains_these_only(tmp_path: Path) -> None:
     assert "db" not in gradient, "and no bias gradient is computed"
 
 
-@needs_torch
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("model", ["train: last", "train: [pw, fc]", "train: [norm1]"])
 def test_a_partly_frozen_network_agrees_with_torch(tmp_path: Path, model: str) -> None:
     path = written(tmp_path, model=model, batch=3)
@@ -78,7 +75,7 @@ def sparse(layers=CNN, only=tuple(SPARSE)) -> tuple[str, ...]:
     return layers
 
 
-@needs_torch
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", ["CHW", "HWC"])
 @pytest.mark.parametrize("batch", [1, 3])
@@ -100,7 +97,7 @@ def test_a_sparse_update_agrees_with_torch(tmp_path: Path, dtype: str, layout: s
         assert graph.tensors[f"{weight}.grad"].shape[axis] == last - first
 
 
-@needs_torch
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("name", list(SPARSE))
 def test_the_tiles_of_a_sparse_update_touch_its_channels_only(tmp_path: Path, name: str) -> None:
     """On the simulated SoC, with momentum whose velocity exists for the trained part alone."""
@@ -128,7 +125,7 @@ def test_weight_gradient_costs_and_bytes_fall_with_the_channels(tmp_path: Path) 
     assert (sparse_macs * 2, sparse_bytes * 2) == (macs, size_bytes), "3 of 6 channels"
 
 
-@needs_torch
+@pytest.mark.needs_torch
 def test_clipping_and_accumulation_take_the_part(tmp_path: Path) -> None:
     path = written(
         tmp_path, sparse(), optimizer="name: adam, learning_rate: 0.01, clip_value: 0.01, clip_norm: 0.02"
@@ -147,7 +144,7 @@ ADAPTED = changed(
 )
 
 
-@needs_torch
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_adapters_agree_with_torch_and_the_layer_itself_is_frozen(tmp_path: Path, dtype: str) -> None:
     path = written(tmp_path, ADAPTED, batch=2, model="train: [conv1, pw, fc]")
@@ -190,7 +187,7 @@ def test_an_adapter_needs_few_trained_numbers(tmp_path: Path) -> None:
 # Recomputation
 
 
-@needs_torch
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_recomputed_activations_give_the_same_bits(tmp_path: Path, dtype: str) -> None:
     plain_path = written(tmp_path, batch=2)
@@ -265,7 +262,7 @@ FORMS = {
 }
 
 
-@needs_torch
+@pytest.mark.needs_torch
 @settings(max_examples=30)
 @given(
     forms=st.fixed_dictionaries({name: st.sampled_from(forms) for name, forms in FORMS.items()}),

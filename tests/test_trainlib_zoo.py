@@ -9,7 +9,7 @@ import pytest
 from configs.library import list_names
 from configs.model_file import load_model
 from trainlib.graph import TrainingGraph
-from trainlib.oracle_torch import ROUNDING_MARGIN, evaluate_torch, own_rounding, torch_available
+from trainlib.oracle_torch import ROUNDING_MARGIN, evaluate_torch, own_rounding
 from trainlib.primitives.definition import is_forward
 from trainlib.reference import compare, evaluate, gradient_scales, graph_tolerance
 from trainlib.registry import lowering_of
@@ -110,7 +110,7 @@ def test_trainlib_resnet_shapes() -> None:
     assert graph.tensors["fc.weight"].shape == (2, 3200)
 
 
-@pytest.mark.skipif(not torch_available(), reason="PyTorch is not installed")
+@pytest.mark.needs_torch
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_whole_iteration_agrees_with_torch(name: str, dtype: str) -> None:
