@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pulptrain import interrupts
+
+if interrupts.is_command():
+    interrupts.leave_when_interrupted()  # before anything else is imported
+
 from pulptrain.environment import check_own_packages
 
 __version__ = "0.1.0"

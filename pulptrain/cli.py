@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
+from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 import typer
 
 import pulptrain
 from configs.errors import DoesNotFitError, PulptrainError
+from pulptrain import interrupts
 
 COMMANDS = {
     "run": "run",
@@ -38,8 +42,21 @@ def application(arguments: list[str]) -> typer.Typer:
     app.callback()(_root)
     named = [argument for argument in arguments[:1] if argument in COMMANDS]
     for name in named or COMMANDS:
-        app.command(name)(import_module(f"pulptrain.commands.{COMMANDS[name]}").command)
+        app.command(name)(_interruptible(import_module(f"pulptrain.commands.{COMMANDS[name]}").command))
     return app
+
+
+def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, saying so if Ctrl-C ends it; typer would say nothing."""
+
+    @functools.wraps(command)
+    def call(*arguments: Any, **options: Any) -> None:
+        try:
+            command(*arguments, **options)
+        except KeyboardInterrupt:
+            raise typer.Exit(interrupts.say_interrupted()) from None
+
+    return call
 
 
 def _version(wanted: bool) -> None:
@@ -61,8 +78,10 @@ def dispatch(arguments: list[str]) -> int:
 
     With ``--json`` a memory that is too small also prints its report as an object, to standard output.
     """
+    app = application(arguments)
+    interrupts.stop_when_interrupted()
     try:
-        application(arguments)(args=arguments, prog_name="pulptrain")
+        app(args=arguments, prog_name="pulptrain")
     except PulptrainError as error:
         if isinstance(error, DoesNotFitError) and "--json" in arguments:
             print(json.dumps(error.as_dict(), indent=2))
