@@ -24,7 +24,7 @@ def main() -> None:
     gc.set_threshold(GARBAGE_THRESHOLD, 20, 20)
     streams.install()
     exit_code = run(sys.argv[1:])
-    interrupts.leave_when_interrupted()  # nothing is left to be kept
+    interrupts.last_ones(exit_code)
     gc.freeze()  # nor is there anything to find in what the process leaves behind
     sys.exit(exit_code)
 

@@ -8,8 +8,8 @@ import that it does on the way the exception waits until that is over. This modu
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]  # `signal` takes milliseconds to make enums
 import os
-import signal
 import sys
 from types import FrameType
 
@@ -36,7 +36,7 @@ def is_command() -> bool:
 
 def leave_when_interrupted() -> None:
     """From now on Ctrl-C ends the process at once. Not if its parent wants Ctrl-C to be ignored."""
-    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _stop):
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         try:
             signal.signal(signal.SIGINT, _leave)
         except ValueError:
@@ -50,6 +50,13 @@ def stop_when_interrupted() -> None:
             signal.signal(signal.SIGALRM, _stop)
         sys.unraisablehook = _not_lost
         signal.signal(signal.SIGINT, _stop)
+
+
+def last_ones(exit_code: int) -> None:
+    """From now on Ctrl-C is ignored, as all is done; or ends at once what an earlier one is ending."""
+    if signal.getsignal(signal.SIGINT) is not _stop:
+        return
+    signal.signal(signal.SIGINT, _leave if exit_code == EXIT_CODE else signal.SIG_IGN)
 
 
 def was_interrupted() -> bool:
