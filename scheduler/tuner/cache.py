@@ -112,10 +112,11 @@ class ResultCache:
         """
 
         def select(connection: sqlite3.Connection) -> dict[str, _T]:
-            rows = connection.execute(
-                "SELECT item, value, checksum FROM results_1 WHERE context = ?", (context,)
-            )
-            return {item: _parsed(parse, context, item, value, checksum) for item, value, checksum in rows}
+            asked = "SELECT item, value, checksum FROM results_1 WHERE context = ?"
+            with contextlib.closing(connection.execute(asked, (context,))) as rows:
+                return {
+                    item: _parsed(parse, context, item, value, checksum) for item, value, checksum in rows
+                }
 
         return self._guarded(select) or {}
 
