@@ -5,7 +5,7 @@ from __future__ import annotations
 from pulptrain import interrupts
 
 if interrupts.is_command():
-    interrupts.leave_when_interrupted()  # before anything else is imported
+    interrupts.begin()  # before anything else is imported
 
 from pulptrain.environment import check_own_packages
 

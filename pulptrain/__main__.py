@@ -24,7 +24,8 @@ def main() -> None:
     gc.set_threshold(GARBAGE_THRESHOLD, 20, 20)
     streams.install()
     exit_code = run(sys.argv[1:])
-    interrupts.last_ones(exit_code)
+    if exit_code != interrupts.EXIT_CODE:
+        interrupts.all_is_done()
     gc.freeze()  # nor is there anything to find in what the process leaves behind
     sys.exit(exit_code)
 

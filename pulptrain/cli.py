@@ -52,9 +52,12 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def call(*arguments: Any, **options: Any) -> None:
         try:
+            interrupts.command_begins()
             command(*arguments, **options)
         except KeyboardInterrupt:
             raise typer.Exit(interrupts.say_interrupted()) from None
+        finally:
+            interrupts.command_ends()
 
     return call
 
@@ -78,10 +81,8 @@ def dispatch(arguments: list[str]) -> int:
 
     With ``--json`` a memory that is too small also prints its report as an object, to standard output.
     """
-    app = application(arguments)
-    interrupts.stop_when_interrupted()
     try:
-        app(args=arguments, prog_name="pulptrain")
+        application(arguments)(args=arguments, prog_name="pulptrain")
     except PulptrainError as error:
         if isinstance(error, DoesNotFitError) and "--json" in arguments:
             print(json.dumps(error.as_dict(), indent=2))

@@ -34,29 +34,39 @@ def is_command() -> bool:
     return sys.orig_argv[len(sys.orig_argv) - len(sys.argv)].endswith("pulptrain")
 
 
-def leave_when_interrupted() -> None:
+def begin() -> None:
     """From now on Ctrl-C ends the process at once. Not if its parent wants Ctrl-C to be ignored."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        try:
-            signal.signal(signal.SIGINT, _leave)
-        except ValueError:
-            return  # not the main thread
+    _switch(signal.default_int_handler, _leave)
 
 
-def stop_when_interrupted() -> None:
-    """From now on Ctrl-C is a `KeyboardInterrupt`, for commands that keep what they have."""
-    if signal.getsignal(signal.SIGINT) is _leave:
+def command_begins() -> None:
+    """From now on Ctrl-C is a `KeyboardInterrupt`, for a command that keeps what it has."""
+    if _switch(_leave, _stop):
+        sys.unraisablehook = _not_lost
         if hasattr(signal, "SIGALRM"):
             signal.signal(signal.SIGALRM, _stop)
-        sys.unraisablehook = _not_lost
-        signal.signal(signal.SIGINT, _stop)
 
 
-def last_ones(exit_code: int) -> None:
-    """From now on Ctrl-C is ignored, as all is done; or ends at once what an earlier one is ending."""
-    if signal.getsignal(signal.SIGINT) is not _stop:
-        return
-    signal.signal(signal.SIGINT, _leave if exit_code == EXIT_CODE else signal.SIG_IGN)
+def command_ends() -> None:
+    """From now on Ctrl-C ends the process at once again: there is nothing left to keep."""
+    if _switch(_stop, _leave) and hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, 0)  # one that still waits is known: `was_interrupted`
+
+
+def all_is_done() -> None:
+    """From now on Ctrl-C is ignored: only Python itself has something to do."""
+    _switch(_leave, signal.SIG_IGN)
+
+
+def _switch(before: object, after: object) -> bool:
+    """Exchange one handler for another; whoever has set one of their own keeps it."""
+    if signal.getsignal(signal.SIGINT) is not before:
+        return False
+    try:
+        signal.signal(signal.SIGINT, after)
+    except ValueError:
+        return False  # not the main thread
+    return True
 
 
 def was_interrupted() -> bool:
