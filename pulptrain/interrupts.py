@@ -3,7 +3,8 @@
 While a command is imported nothing is worth keeping: the process says so and ends at once, because an
 exception in the middle of a native import may surface as another one, or be lost. While a command works,
 Ctrl-C is a `KeyboardInterrupt`, of which the command makes the best of what it has; only in the middle of an
-import that it does on the way the exception waits until that is over. This module imports nothing slow.
+import that it does on the way the exception waits until that is over. Native code that calls Python may drop
+an exception; one that has not come out to code of ours is raised again. This module imports nothing slow.
 """
 
 from __future__ import annotations
@@ -17,12 +18,23 @@ EXIT_CODE = 130
 MESSAGE = "pulptrain: interrupted"
 
 _LOOK_AGAIN_SECONDS = 0.02
+_LOST_AFTER_SECONDS = 0.5
 _IMPORTLIB = "<frozen importlib._bootstrap"
+
+_HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_OWN_CODE = tuple(
+    os.path.join(_HOME, room, "")
+    for room in ("configs", "traces", "arch", "trainlib", "scheduler", "pulptrain")
+)
+_PASSES_ON = f"{os.sep}simpy{os.sep}"
+"""SimPy takes an exception of a process and raises another one like it."""
 
 _owner = os.getpid()
 """A forked worker has our handlers too, and must not act on them: Ctrl-C is the business of this process."""
 
 _received = False
+_raised: KeyboardInterrupt | None = None
+"""The last one, to see how far it came."""
 
 
 def is_command() -> bool:
@@ -44,7 +56,7 @@ def command_begins() -> None:
     if _switch(_leave, _stop):
         sys.unraisablehook = _not_lost
         if hasattr(signal, "SIGALRM"):
-            signal.signal(signal.SIGALRM, _stop)
+            signal.signal(signal.SIGALRM, _look_again)
 
 
 def command_ends() -> None:
@@ -90,14 +102,33 @@ def _leave(_: int, frame: FrameType | None) -> None:
 
 
 def _stop(_: int, frame: FrameType | None) -> None:
-    global _received  # noqa: PLW0603 - there is one process, and one Ctrl-C
+    global _received, _raised  # noqa: PLW0603 - there is one process, and one Ctrl-C
     if os.getpid() != _owner:
         return
     _received = True
-    if hasattr(signal, "setitimer") and _imports(frame):
-        signal.setitimer(signal.ITIMER_REAL, _LOOK_AGAIN_SECONDS)
-        return
-    raise KeyboardInterrupt
+    if hasattr(signal, "setitimer"):
+        waits = _imports(frame)
+        signal.setitimer(signal.ITIMER_REAL, _LOOK_AGAIN_SECONDS if waits else _LOST_AFTER_SECONDS)
+        if waits:
+            _raised = None
+            return
+    _raised = KeyboardInterrupt()
+    raise _raised
+
+
+def _look_again(number: int, frame: FrameType | None) -> None:
+    """Raise what had to wait, or was lost."""
+    if _raised is None or not _came_out(_raised):
+        _stop(number, frame)
+
+
+def _came_out(error: KeyboardInterrupt) -> bool:
+    """Whether an exception has reached code of ours (but the handler), which knows what to do with it."""
+    reached = error.__traceback__
+    if reached is None or reached.tb_next is None:
+        return False
+    file = reached.tb_frame.f_code.co_filename
+    return file.startswith(_OWN_CODE) or _PASSES_ON in file
 
 
 def _imports(frame: FrameType | None) -> bool:
@@ -112,6 +143,8 @@ def _imports(frame: FrameType | None) -> bool:
 def _not_lost(problem: sys.UnraisableHookArgs) -> None:
     """Python drops an exception in a finalizer or a callback of C: a Ctrl-C that came then comes again."""
     if problem.exc_type is KeyboardInterrupt and hasattr(signal, "setitimer"):
+        global _raised  # noqa: PLW0603
+        _raised = None
         signal.setitimer(signal.ITIMER_REAL, _LOOK_AGAIN_SECONDS)
     else:
         sys.__unraisablehook__(problem)

@@ -132,25 +132,47 @@ def test_a_ctrl_c_in_the_middle_of_an_import_waits_for_its_end(tmp_path: Path) -
         "except BaseException:\n"
         "    print('lost', flush=True)\n"
     )
+    assert interrupted_while("import slow", tmp_path) == "imported\ninterrupted True\n"
+
+
+def test_a_ctrl_c_that_a_library_swallows_comes_again(tmp_path: Path) -> None:
+    (tmp_path / "library.py").write_text(
+        "import os, signal, time\n"
+        "def call():\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "        time.sleep(1)\n"
+        "    except BaseException:\n"
+        "        print('swallowed', flush=True)\n"
+    )
+    assert interrupted_while("library.call()", tmp_path) == "swallowed\ninterrupted True\n"
+
+
+def interrupted_while(statement: str, folder: Path) -> str:
+    """What a command prints that executes a statement, with the modules in a folder, and then waits."""
+    setting = "import library\n" if "library" in statement else ""
     program = (
         "import time\n"
+        f"{setting}"
         "from pulptrain import interrupts\n"
         "interrupts.begin()\n"
         "interrupts.command_begins()\n"
         "try:\n"
-        "    import slow\n"
+        f"    {statement}\n"
         "    time.sleep(5)\n"
         "except KeyboardInterrupt:\n"
+        "    interrupts.command_ends()\n"
         "    print('interrupted', interrupts.was_interrupted())\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}"},
+        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{Path.cwd()}"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.stdout, done.stderr) == ("imported\ninterrupted True\n", "")
+    assert done.stderr == ""
+    return done.stdout
 
 
 def test_who_only_imports_pulptrain_keeps_their_own_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
