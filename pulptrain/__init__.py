@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from pulptrain import interrupts
 
 if interrupts.is_command():
@@ -11,4 +13,9 @@ from pulptrain.environment import check_own_packages
 
 __version__ = "0.1.0"
 
-check_own_packages()
+try:
+    check_own_packages()
+except ImportError as error:
+    if interrupts.is_command():
+        sys.exit(f"pulptrain: {error}")
+    raise
