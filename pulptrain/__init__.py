@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+
+from pulptrain import interrupts
+
+if interrupts.is_command():
+    interrupts.begin()  # before anything else is imported
+
 from pulptrain.environment import check_own_packages
 
 __version__ = "0.1.0"
 
-check_own_packages()
+try:
+    check_own_packages()
+except ImportError as error:
+    if interrupts.is_command():
+        sys.exit(f"pulptrain: {error}")
+    raise

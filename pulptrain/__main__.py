@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import sys
+
+from pulptrain import interrupts, streams
 
 GARBAGE_THRESHOLD = 200_000
 """Objects made before Python looks for cycles among them (usually 700).
@@ -12,11 +15,17 @@ A command builds a large graph of objects that lives to its end; searching it ag
 the time of a run.
 """
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
+"""Errors of the system that say nothing about pulptrain: disk full, read-only, too many open files."""
+
 
 def main() -> None:
     """Run the command line: exit code 0 done, 1 defect, 2 input, 3 does not fit, 4 deadlock, 130 Ctrl-C."""
     gc.set_threshold(GARBAGE_THRESHOLD, 20, 20)
+    streams.install()
     exit_code = run(sys.argv[1:])
+    if exit_code != interrupts.EXIT_CODE:
+        interrupts.all_is_done()
     gc.freeze()  # nor is there anything to find in what the process leaves behind
     sys.exit(exit_code)
 
@@ -24,11 +33,46 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; messages of errors go to standard error."""
     try:
+        return _run(arguments)
+    except streams.ReaderGoneError:
+        return 0
+    except KeyboardInterrupt:
+        return interrupts.say_interrupted()
+    except Exception as error:
+        return _tell(error)
+
+
+def _tell(error: Exception) -> int:
+    """Print one line about an error that no command has dealt with; returns the exit code."""
+    if interrupts.was_interrupted():
+        # In the middle of native code a KeyboardInterrupt may come out as something else.
+        return interrupts.say_interrupted()
+    if isinstance(error, MemoryError):
+        print("pulptrain: error: this computer has not enough memory for it", file=sys.stderr)
+        return 2
+    if isinstance(error, streams.OutputLostError):
+        print(f"pulptrain: error: {error}", file=sys.stderr)
+        return 2
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        print(f"pulptrain: error: {error.strerror}", file=sys.stderr)
+        return 2
+    from pulptrain.defects import tell_defect
+
+    return tell_defect(error)
+
+
+def _run(arguments: list[str]) -> int:
+    try:
         from pulptrain.cli import dispatch
     except ImportError as error:
         print(f"pulptrain: {error}", file=sys.stderr)
         return 1
-    return dispatch(arguments)
+    exit_code = dispatch(arguments)
+    sys.stdout.flush()
+    if exit_code == 0 and interrupts.was_interrupted():
+        # It was lost on its way: some library has taken it for a failure of its own.
+        return interrupts.say_interrupted()
+    return exit_code
 
 
 if __name__ == "__main__":

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
+from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 import typer
 
 import pulptrain
 from configs.errors import DoesNotFitError, PulptrainError
+from pulptrain import interrupts
 
 COMMANDS = {
     "run": "run",
@@ -38,8 +42,24 @@ def application(arguments: list[str]) -> typer.Typer:
     app.callback()(_root)
     named = [argument for argument in arguments[:1] if argument in COMMANDS]
     for name in named or COMMANDS:
-        app.command(name)(import_module(f"pulptrain.commands.{COMMANDS[name]}").command)
+        app.command(name)(_interruptible(import_module(f"pulptrain.commands.{COMMANDS[name]}").command))
     return app
+
+
+def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, saying so if Ctrl-C ends it; typer would say nothing."""
+
+    @functools.wraps(command)
+    def call(*arguments: Any, **options: Any) -> None:
+        try:
+            interrupts.command_begins()
+            command(*arguments, **options)
+        except KeyboardInterrupt:
+            raise typer.Exit(interrupts.say_interrupted()) from None
+        finally:
+            interrupts.command_ends()
+
+    return call
 
 
 def _version(wanted: bool) -> None:

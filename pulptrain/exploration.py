@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pulptrain
+from configs.files import replacing
 from pulptrain.explore_spec import OBJECTIVES, Spec, SpecPoint
+from pulptrain.outputs import EXPLORATION_FILES, write_json
 from scheduler.explore.pareto import pareto_front
 from scheduler.explore.picture import draw_front
 from scheduler.explore.point import Outcome, whole_update
@@ -96,11 +97,11 @@ def _row(spec: Spec, number: int, item: SpecPoint, outcome: Outcome) -> dict[str
 def write_exploration(summary: Mapping[str, Any], folder: Path) -> list[Path]:
     """Write points.json, points.csv and, for two objectives or more, front.png and front.svg."""
     plain = {key: value for key, value in summary.items() if key != "simulator"}
-    paths = [folder / "points.json", folder / "points.csv"]
-    paths[0].write_text(json.dumps(plain, indent=2) + "\n")
+    points, table, png, svg = (folder / name for name in EXPLORATION_FILES)
+    paths = [write_json(points, plain), table]
     axes = summary["axes"]
     figures = list(dict.fromkeys(key for row in summary["points"] for key in row if key != "values"))
-    with paths[1].open("w", newline="") as stream:
+    with replacing(table) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow([*axes, *figures])
         for row in summary["points"]:
@@ -110,7 +111,6 @@ def write_exploration(summary: Mapping[str, Any], folder: Path) -> list[Path]:
     fitting = [row for row in summary["points"] if row["why"] is None]
     if len(summary["objectives"]) > 1 and fitting:
         down, along = summary["objectives"][:2]
-        png, svg = folder / "front.png", folder / "front.svg"
         draw_front(
             [(row[along], row[down]) for row in fitting],
             [position for position, row in enumerate(fitting) if row["on_front"]],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,42 +11,91 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
+from configs.files import check_folder, refuse_foreign, write_text
 from pulptrain.session import RunOutcome
 from scheduler.memory.memory_blocks import memory_blocks
 from traces.breakdown import draw_breakdown
+from traces.drawing import is_our_picture
 from traces.events import Slice
 from traces.gantt import ColourBy, draw_gantt
 from traces.memory_map import draw_memory_map
+from traces.memory_table import CSV_NAME as MEMORY_NAME
 from traces.memory_table import MemoryBlock, read_blocks, write_blocks
 from traces.metrics import measure
 from traces.perfetto_trace import write_perfetto
-from traces.tables import write_table
+from traces.tables import CSV_NAME, PARQUET_NAME, write_table
 
 PICTURES = ("gantt", "gantt-stalls", "breakdown", "memory")
 """Pictures of a run, by the names of their files."""
 
 
-def prepare_folder(name: str) -> Path:
-    """Make the output folder before any work is done. Raises `InputError` if it cannot be written to."""
-    folder = Path(name)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".pulptrain-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise InputError(
-            f"cannot write to {name!r}: {error.strerror}",
-            where="--out",
-            cure="another folder, or its permissions",
-        ) from error
+PICTURE_FILES = tuple(f"{name}.{ending}" for name in PICTURES for ending in ("png", "svg"))
+
+SUMMARY_NAME, INFORMATION_NAME, PERFETTO_NAME = "summary.json", "run-info.json", "trace.pftrace"
+
+RUN_FILES = (
+    *(SUMMARY_NAME, INFORMATION_NAME, PARQUET_NAME, CSV_NAME, PERFETTO_NAME, MEMORY_NAME),
+    *PICTURE_FILES,
+)
+"""Files of a run; the summary is the first to be written."""
+
+EXPLORATION_FILES = ("points.json", "points.csv", "front.png", "front.svg")
+"""Files of an exploration; the points are the first to be written."""
+
+FORMAT = 1
+"""Number of the layout of a result folder, `format` in its JSON files; they had none before the first."""
+
+_LARGEST_JSON_BYTES = 1 << 28
+
+
+def prepare_folder(name: str, files: Sequence[str] = RUN_FILES, option: str = "--out") -> Path:
+    """Make the output folder, and refuse before any work is done what must not be written over.
+
+    Of the `files` that will be written, one that is there already must be one of ours: a JSON file or picture
+    that says so, or any of them beside a ``summary.json`` or ``points.json`` of ours. Raises `InputError`.
+    """
+    folder = check_folder(name, option)
+    ours = any(is_our_json(folder / mark) for mark in (SUMMARY_NAME, EXPLORATION_FILES[0]))
+
+    def is_ours(path: Path) -> bool:
+        if path.suffix == ".json":
+            return is_our_json(path)
+        return ours or (path.suffix in (".png", ".svg") and is_our_picture(path))
+
+    for file in files:
+        refuse_foreign(folder / file, str(folder / file), option, is_ours)
     return folder
+
+
+def is_our_json(path: Path) -> bool:
+    """Whether a file holds an object as pulptrain writes it, today or before there were format numbers."""
+    try:
+        if not path.is_file() or path.stat().st_size > _LARGEST_JSON_BYTES:
+            return False
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    if not isinstance(content, dict):
+        return False
+    simulated = "version" in content and ("cycles" in content or "objectives" in content)
+    return simulated or ("simulator" in content and "command" in content)
+
+
+def check_format(content: Mapping[str, Any], path: Path) -> None:
+    """Raise `InputError` for a result file of a newer pulptrain; one without a number is of an older one."""
+    number = content.get("format", 0)
+    if type(number) is not int or not 0 <= number <= FORMAT:
+        raise InputError(
+            f"format {number!r} is not known; this pulptrain reads up to {FORMAT}",
+            where=str(path),
+            cure="a newer pulptrain, or run `pulptrain run` again",
+        )
 
 
 def write_outputs(outcome: RunOutcome, folder: Path) -> list[Path]:
     """Write all files of a run and return their paths; for equal runs all but run-info.json are equal."""
     summary = {key: value for key, value in outcome.summary.items() if key != "simulator"}
-    paths = [_write_json(folder / "summary.json", summary)]
+    paths = [write_json(folder / SUMMARY_NAME, summary)]
     information = {
         "simulator": outcome.summary["simulator"],
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -55,9 +103,9 @@ def write_outputs(outcome: RunOutcome, folder: Path) -> list[Path]:
         "platform": platform.platform(),
         "command": sys.argv,
     }
-    paths.append(_write_json(folder / "run-info.json", information))
+    paths.append(write_json(folder / INFORMATION_NAME, information))
     paths.append(write_table(outcome.slices, folder))
-    perfetto = folder / "trace.pftrace"
+    perfetto = folder / PERFETTO_NAME
     write_perfetto(outcome.slices, outcome.counters, outcome.timing.clock.cluster_hz, perfetto)
     paths.append(perfetto)
     paths.append(write_blocks(blocks_of(outcome), folder))
@@ -117,6 +165,7 @@ def draw_pictures(
     return paths
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> Path:
-    path.write_text(json.dumps(content, indent=2) + "\n")
+def write_json(path: Path, content: Mapping[str, Any]) -> Path:
+    """Write a JSON file of a result folder, with its format number."""
+    write_text(path, json.dumps({"format": FORMAT, **content}, indent=2) + "\n")
     return path

@@ -140,8 +140,9 @@ class _Chooser:
             return self._best(tiler, usable_bytes, self._kind(tiler))
         period_bytes = self.timing.l1.banks * self.timing.l1.word_bytes
         like = self._kind(tiler), limit_bytes, _places(tiler, period_bytes)
-        if like in self.known.choices:
-            return _again(self.known.choices[like], tiler)
+        known = self._known(like, tiler, limit_bytes)
+        if known is not None:
+            return known
         usual = self._usual(tiler, limit_bytes)
         if usual is not None and (not tiler.resident or len(usual.tiling.tiles) == 1):
             self.known.choices[like] = usual
@@ -181,9 +182,21 @@ class _Chooser:
             cycles = estimate_cycles(tiling, cost, tiler, self.early)
         return replace(best, tiling=tiling, estimated_cycles=cycles)
 
+    def _known(self, like: object, tiler: Tiler, limit_bytes: int) -> Choice | None:
+        """The choice made for an op that is alike; None for one that this op can't have been given.
+
+        What is known may come from a file (`scheduler.kept_results`), which others may have changed.
+        """
+        choice = self.known.choices.get(like)
+        if choice is None or not _goes_with(choice, tiler):
+            return None
+        again = _again(choice, tiler)
+        return again if again.tiling.l1_bytes <= limit_bytes else None
+
     def _best(self, tiler: Tiler, limit_bytes: int, like: object) -> Choice | NotInPlace:
-        if like in self.known.choices:
-            return _again(self.known.choices[like], tiler)
+        known = self._known(like, tiler, limit_bytes)
+        if known is not None:
+            return known
         key = tiler.op.name, tuple(tiler.resident), repr(tiler.depths), tiler.stream
         if key not in self.known.ranked:
             self.known.ranked[key] = _ranked(tiler, self.timing.l1_usable_bytes, self.dma)
@@ -205,6 +218,16 @@ def early_beside(before: Choice | None, tensors: frozenset[str], timing: SocTimi
     fill_cycles = timing.l1_usable_bytes // timing.dma.l1_bytes_per_cycle
     within_cycles = min(fill_cycles, before.estimated_cycles // len(before.tiling.tiles))
     return Early(tensors, 1 << within_cycles.bit_length() - 1 if within_cycles else 0)
+
+
+def _goes_with(choice: Choice, tiler: Tiler) -> bool:
+    """Whether a choice has the kernel and the dimensions of an op."""
+    sizes, dims = dict(choice.tiling.sizes), tiler.dims
+    return (
+        choice.kernel == tiler.choice.kernel
+        and sorted(sizes) == sorted(choice.tiling.order) == sorted(dims)
+        and all(1 <= size <= dims[name] for name, size in sizes.items())
+    )
 
 
 def _again(choice: Choice, tiler: Tiler) -> Choice:

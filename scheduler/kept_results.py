@@ -11,9 +11,9 @@ import json
 import sys
 from ast import literal_eval
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
-from typing import Any
 
 from arch.isa import TeamWork
 from arch.pricing import CoreCost, DmaService, Pricer, TeamCost, Traffic
@@ -23,8 +23,10 @@ from scheduler.choice import Choice, Known
 from scheduler.options import ScheduleOptions
 from scheduler.tiles.candidates import Counts
 from scheduler.tiles.tiling import Tiling
+from scheduler.tuner import rows
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.fingerprint import fingerprint, model_version
+from traces.events import STALLS
 from trainlib.graph import TrainingGraph
 
 DIFFERENT_PRICES = 4096
@@ -38,11 +40,12 @@ RESIDENT = "resident"
 class KeptPricer:
     """A `Pricer` that asks another one only what is not `known`; `fresh` holds what it had to ask.
 
-    Both map an item to a price as text. An item names a kernel by its place in the programs it is priced for
-    (`number`), because these are the same whenever their question is; a kernel of no program is always asked.
+    `fresh` has prices as text, for the cache. An item names a kernel by its place in the programs it is
+    priced for (`number`), because these are the same whenever their question is; a kernel of no program is
+    always asked.
     """
 
-    def __init__(self, pricer: Pricer, known: Mapping[str, str]) -> None:
+    def __init__(self, pricer: Pricer, known: Mapping[str, TeamCost]) -> None:
         self._pricer = pricer
         self._known = known
         self.fresh: dict[str, str] = {}
@@ -67,10 +70,8 @@ class KeptPricer:
         if work_id not in self._names:
             return self._pricer.price(work, traffic)
         item = f"{self._names[work_id][1]} {int(traffic)}"
-        text = self._known.get(item)
-        if text is not None:
-            cost = cost_from(text)
-        else:
+        cost = self._known.get(item)
+        if cost is None or len(cost.cores) != len(work.cores):
             cost = self._pricer.price(work, traffic)
             self.fresh[item] = cost_text(cost)
         self._costs[key] = cost
@@ -87,12 +88,34 @@ def cost_text(cost: TeamCost) -> str:
 
 @lru_cache(DIFFERENT_PRICES)
 def cost_from(text: str) -> TeamCost:
-    """The price `cost_text` has written; one object for equal texts, as tiles of one loop often have."""
-    cores, numbers, dma = json.loads(text)
-    different = [CoreCost(cycles, issued, tuple(stalls.items())) for cycles, issued, stalls in cores]
-    inward, outward = (tuple(part) if part is not None else None for part in dma or (None, None))
-    service = DmaService(inward, outward) if dma is not None else None
-    return TeamCost(tuple(different[number] for number in numbers), service)
+    """The price `cost_text` has written; one object for equal texts, as tiles of one loop often have.
+
+    Raises `ValueError` for any other text.
+    """
+    cores, numbers, dma = rows.items(json.loads(text), 3)
+    different = [_core_from(item) for item in rows.items(cores)]
+    team = [rows.whole(number) for number in rows.items(numbers)]
+    if any(number >= len(different) for number in team):
+        raise ValueError("a core without a price")
+    service = DmaService(*map(_pace_from, rows.items(dma, 2))) if dma is not None else None
+    return TeamCost(tuple(different[number] for number in team), service)
+
+
+def _core_from(item: object) -> CoreCost:
+    cycles, issued, stalls = rows.items(item, 3)
+    if not isinstance(stalls, dict) or not stalls.keys() <= set(STALLS):
+        raise ValueError("stalls that do not exist")
+    lost = tuple((word, rows.whole(value)) for word, value in stalls.items())
+    if rows.whole(cycles) != rows.whole(issued) + sum(value for _, value in lost):
+        raise ValueError("cycles that do not add up")
+    return CoreCost(cycles, issued, lost)
+
+
+def _pace_from(item: object) -> tuple[int, int] | None:
+    if item is None:
+        return None
+    moved, cycles = rows.items(item, 2)
+    return rows.whole(moved), rows.whole(cycles, 1)
 
 
 def _choice_text(choice: Choice) -> str:
@@ -110,21 +133,44 @@ def _choice_text(choice: Choice) -> str:
     return json.dumps(fields, separators=(",", ":"))
 
 
+_FIELDS = ("kernel", "op", "sizes", "order", "counts", "estimated_cycles", "note")
 _COUNTS = ("total", "by_size_rule", "by_equal_loops", "by_l1", "kept")
 
 
 def _choice_from(text: str) -> Choice:
-    """The choice, its tiling without tiles: whoever takes it over builds them (`scheduler.choice.choose`)."""
-    fields: Mapping[str, Any] = json.loads(text)
-    sizes = tuple((name, size) for name, size in fields["sizes"])
+    """The choice, its tiling without tiles: whoever takes it over builds them (`scheduler.choice.choose`).
+
+    Raises `ValueError` for a text that `_choice_text` has not written.
+    """
+    fields = rows.fields(text, _FIELDS)
+    pairs = [rows.items(pair, 2) for pair in rows.items(fields["sizes"])]
+    sizes = tuple((rows.text_in(name), rows.whole(size, 1)) for name, size in pairs)
     counts = fields["counts"]
+    if counts is not None:
+        counts = Counts(*(rows.whole(number) for number in rows.items(counts, len(_COUNTS))))
     return Choice(
-        fields["kernel"],
-        Tiling(fields["op"], sizes, (), (), tuple(fields["order"])),
-        Counts(*counts) if counts is not None else None,
-        fields["estimated_cycles"],
-        fields["note"],
+        rows.text_in(fields["kernel"]),
+        Tiling(rows.text_in(fields["op"]), sizes, (), (), rows.words(fields["order"])),
+        counts,
+        rows.whole(fields["estimated_cycles"]),
+        rows.text_in(fields["note"]),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One row of the tilings: what is alike and its choice, or what stays in L1; and the text of it."""
+
+    text: str
+    choice: tuple[object, Choice] | None = None
+    resident: tuple[str, ...] | None = None
+
+
+def _row(item: str, text: str) -> _Row:
+    """The row that was kept. Raises `ValueError` and others for any other text."""
+    if item == RESIDENT:
+        return _Row(text, resident=rows.words(json.loads(text)))
+    return _Row(text, choice=(literal_eval(item), _choice_from(text)))
 
 
 class KeptResults:
@@ -149,16 +195,16 @@ class KeptResults:
             fingerprint(("tilings", _versions(), timing, *program))
             for program in zip(graphs, options, strict=True)
         ]
-        kept = [cache.read(context) for context in self._tilings]
+        kept = [cache.read(context, _row) for context in self._tilings]
         self.choices: tuple[Known, ...] = tuple(
             Known(
-                {literal_eval(like): _choice_from(text) for like, text in found.items() if like != RESIDENT},
-                resident=[tuple(json.loads(found[RESIDENT]))] if RESIDENT in found else [],
+                dict(row.choice for row in found.values() if row.choice is not None),
+                resident=[row.resident for row in found.values() if row.resident is not None],
             )
             for found in kept
         )
-        self._known = [frozenset(found) for found in kept]
-        self.pricer = KeptPricer(pricer, cache.read(self._prices))
+        self._known = [{item: row.text for item, row in found.items()} for found in kept]
+        self.pricer = KeptPricer(pricer, cache.read(self._prices, lambda _, text: cost_from(text)))
 
     def write(self) -> None:
         """Keep what has not been kept yet."""
@@ -166,7 +212,9 @@ class KeptResults:
             texts = {repr(like): _choice_text(choice) for like, choice in choices.choices.items()}
             if choices.resident:
                 texts[RESIDENT] = json.dumps(choices.resident[0])
-            self._cache.write(context, {like: text for like, text in texts.items() if like not in known})
+            self._cache.write(
+                context, {like: text for like, text in texts.items() if known.get(like) != text}
+            )
         self._cache.write(self._prices, self.pricer.fresh)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from arch.pricing import Pricer
 from arch.soc import Soc
 from arch.timing import SocTiming
-from configs.errors import DoesNotFitError
+from configs.errors import DoesNotFitError, InputError
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import Life, storage_lives
 from scheduler.choice import Known
@@ -92,6 +92,13 @@ def schedule_for(
     """
     if tuple(options.resident) == (AUTO,):
         known = known or Known()
+        if known.resident:
+            try:
+                kept = replace(options, resident=known.resident[0])
+                return build_schedule(graph, timing, pricer, kept, known)
+            except (InputError, DoesNotFitError):
+                # It comes from a file that others may have changed: this model has no such tensors.
+                known.resident.clear()
         if not known.resident:
             found = replace(
                 options, resident=choose_resident(graph, timing, pricer, options, known=known).resident

@@ -110,7 +110,10 @@ def test_another_question_finds_nothing(tmp_path: Path, other: Settings) -> None
 
 def test_a_damaged_file_is_set_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "kept.sqlite"
-    path.write_bytes(b"this is no database" * 1000)
+    ResultCache(path).close()
+    with path.open("r+b") as stream:
+        stream.seek(16)
+        stream.write(b"this is no database" * 3)
     expected = results(run_model(MODEL, functional=False))
     assert results(run_model(MODEL, functional=False, cache=ResultCache(path))) == expected
     assert "damaged" in capsys.readouterr().err

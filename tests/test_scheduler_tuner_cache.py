@@ -8,12 +8,18 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from configs.errors import InputError
 from scheduler.tuner.cache import ResultCache
+
+
+def as_it_is(_: str, value: str) -> str:
+    return value
+
 
 WRITER = """
 import sys
@@ -35,18 +41,22 @@ def test_what_is_written_is_read_by_context(tmp_path: Path) -> None:
     cache.write("one", {"x": "1", "y": "2"})
     cache.write("two", {"x": "3"})
     cache.write("one", {"x": "4"})
-    assert cache.read("one") == {"x": "4", "y": "2"}
-    assert cache.read("two") == {"x": "3"}
-    assert cache.read("three") == {}
+    assert cache.read("one", as_it_is) == {"x": "4", "y": "2"}
+    assert cache.read("two", as_it_is) == {"x": "3"}
+    assert cache.read("three", as_it_is) == {}
     cache.close()
-    assert ResultCache(cache.path).read("one") == {"x": "4", "y": "2"}
+    assert ResultCache(cache.path).read("one", as_it_is) == {"x": "4", "y": "2"}
 
 
 def test_two_users_of_one_file_see_each_other(tmp_path: Path) -> None:
     one, other = ResultCache(tmp_path / "c"), ResultCache(tmp_path / "c")
     for number in range(20):
         (one if number % 2 else other).write("shared", {str(number): "x"})
-    assert set(one.read("shared")) == set(other.read("shared")) == {str(number) for number in range(20)}
+    assert (
+        set(one.read("shared", as_it_is))
+        == set(other.read("shared", as_it_is))
+        == {str(number) for number in range(20)}
+    )
 
 
 def test_a_writer_killed_at_any_moment_leaves_whole_transactions(tmp_path: Path) -> None:
@@ -62,7 +72,7 @@ def test_a_writer_killed_at_any_moment_leaves_whole_transactions(tmp_path: Path)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()
-        rows = ResultCache(path, warnings.append).read("pairs")
+        rows = ResultCache(path, warnings.append).read("pairs", as_it_is)
         firsts = {name[1:] for name in rows if name[0] == "a"}
         assert firsts == {name[1:] for name in rows if name[0] == "b"}
         assert all(rows[f"a{number}"] == str(-int(rows[f"b{number}"])) for number in firsts)
@@ -70,15 +80,29 @@ def test_a_writer_killed_at_any_moment_leaves_whole_transactions(tmp_path: Path)
     assert not warnings
 
 
-def test_a_file_that_is_no_database_is_set_aside_with_a_warning(tmp_path: Path) -> None:
+def test_a_file_that_was_never_a_cache_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    notes, database = tmp_path / "notes.txt", tmp_path / "letters.sqlite"
+    notes.write_text("buy milk " * 100)
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("CREATE TABLE letters (body TEXT)")
+        connection.commit()
+    for path in (notes, database):
+        before = path.read_bytes()
+        with pytest.raises(InputError, match="no cache of pulptrain"):
+            ResultCache(path)
+        assert path.read_bytes() == before
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["letters.sqlite", "notes.txt"]
+
+
+def test_in_a_place_of_our_own_whatever_cannot_be_read_is_set_aside(tmp_path: Path) -> None:
     path = tmp_path / "c.sqlite"
     for number in (1, 2):
         path.write_bytes(b"no database at all " * 100)
         warnings: list[str] = []
-        cache = ResultCache(path, warnings.append)
-        assert cache.read("x") == {}
+        cache = ResultCache(path, warnings.append, own_place=True)
+        assert cache.read("x", as_it_is) == {}
         cache.write("x", {"k": "v"})
-        assert cache.read("x") == {"k": "v"}
+        assert cache.read("x", as_it_is) == {"k": "v"}
         cache.close()
         aside = tmp_path / f"c.sqlite.corrupt-{number}"
         assert aside.read_bytes().startswith(b"no database")
@@ -96,7 +120,7 @@ def test_a_damaged_page_is_found_when_it_is_read(tmp_path: Path) -> None:
         stream.write(b"\xff" * 16384)
     warnings: list[str] = []
     cache = ResultCache(path, warnings.append)
-    assert cache.read("x") == {}
+    assert cache.read("x", as_it_is) == {}
     assert warnings
     assert (tmp_path / "c.sqlite.corrupt-1").exists()
 
@@ -110,7 +134,7 @@ def test_a_changed_value_does_not_pass_its_checksum(tmp_path: Path) -> None:
         connection.execute("UPDATE results_1 SET value = '999'")
     connection.close()
     warnings: list[str] = []
-    assert ResultCache(path, warnings.append).read("x") == {}
+    assert ResultCache(path, warnings.append).read("x", as_it_is) == {}
     assert "checksum" in warnings[0]
 
 
@@ -123,9 +147,9 @@ def test_the_process_that_finds_the_damage_second_keeps_the_new_file(tmp_path: P
         connection.execute("UPDATE results_1 SET value = '2'")
     connection.close()
     one, other = (ResultCache(path, lambda message: None) for _ in range(2))
-    assert one.read("x") == {}
+    assert one.read("x", as_it_is) == {}
     one.write("x", {"k": "3"})
-    assert other.read("x") == {"k": "3"}
+    assert other.read("x", as_it_is) == {"k": "3"}
     assert (
         sorted(item.name for item in tmp_path.iterdir() if "corrupt" in item.name)[0] == "c.sqlite.corrupt-1"
     )

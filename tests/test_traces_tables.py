@@ -77,6 +77,6 @@ def test_bad_tables_are_refused_with_their_place(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_an_input_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="cannot be written") as error:
+    with pytest.raises(InputError, match="cannot write to") as error:
         write_table([], tmp_path / "file" / "out")
     assert error.value.exit_code == 2

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from configs.errors import InputError
+from configs.files import replacing, start_of
 from traces.palette import Style
 
 DPI = 160
+DRAWN_BY = "drawn by pulptrain"
 POINTS_PER_INCH = 72
 CHARACTER_POINTS = 0.62
 """Mean width of a character of DejaVu Sans in units of the font size, a little generous."""
@@ -78,19 +79,18 @@ def draw_legend(figure: Any, looks: Sequence[Style], columns: int, bottom: float
 def save_figure(figure: Any, path_png: Path | None, path_svg: Path | None) -> None:
     """Write the figure without dates or versions, so that equal pictures are equal files.
 
-    Raises InputError if a file cannot be written.
+    They say that pulptrain has drawn them: only such pictures are ever drawn over. Raises InputError if a
+    file cannot be written.
     """
     for path, options in (
-        (path_png, {"format": "png", "metadata": {"Software": None}}),
-        (path_svg, {"format": "svg", "metadata": {"Date": None, "Creator": None}}),
+        (path_png, {"format": "png", "metadata": {"Software": DRAWN_BY}}),
+        (path_svg, {"format": "svg", "metadata": {"Date": None, "Creator": DRAWN_BY}}),
     ):
-        if path is None:
-            continue
-        try:
-            figure.savefig(path, dpi=DPI, **options)
-        except OSError as error:
-            raise InputError(
-                f"the picture cannot be written: {error.strerror or error}",
-                where=str(path),
-                cure="name a folder you may write to with --out",
-            ) from error
+        if path is not None:
+            with replacing(path) as temporary:
+                figure.savefig(temporary, dpi=DPI, **options)
+
+
+def is_our_picture(path: Path) -> bool:
+    """Whether a picture says that `save_figure` has written it."""
+    return DRAWN_BY.encode() in start_of(path, 4096)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from configs.errors import InputError
+from configs.files import replacing
+from traces.tables import LARGEST_CYCLE, csv_rows
 
 CSV_NAME = "memory.csv"
 
@@ -44,46 +46,25 @@ COLUMNS = tuple(field.name for field in fields(MemoryBlock))
 def write_blocks(blocks: Iterable[MemoryBlock], folder: Path) -> Path:
     """Write ``memory.csv`` into `folder` and return its path. Raises InputError if that is not possible."""
     path = folder / CSV_NAME
-    try:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(COLUMNS)
-            for block in blocks:
-                writer.writerow(
-                    [int(block.staged) if name == "staged" else getattr(block, name) for name in COLUMNS]
-                )
-    except OSError as error:
-        raise InputError(
-            f"the memory map cannot be written: {error.strerror or error}",
-            where=str(path),
-            cure="name a folder you may write to with --out",
-        ) from error
+    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for block in blocks:
+            writer.writerow(
+                [int(block.staged) if name == "staged" else getattr(block, name) for name in COLUMNS]
+            )
     return path
 
 
 def read_blocks(folder: Path) -> list[MemoryBlock]:
     """The blocks of a ``memory.csv``. Raises InputError (file:line) for a missing file or a wrong row."""
     path = folder / CSV_NAME
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            missing = sorted(set(COLUMNS) - set(reader.fieldnames or ()))
-            if missing:
-                raise InputError(
-                    f"no column {missing[0]!r}", where=f"{path}:1", cure="run the simulation again"
-                )
-            return [_block(row, f"{path}:{reader.line_num}") for row in reader]
-    except OSError as error:
-        raise InputError(
-            f"cannot read the memory map: {error.strerror or error}",
-            where=str(path),
-            cure="a folder written by `pulptrain run MODEL --out DIR`",
-        ) from error
+    return [_block(row, where) for where, row in csv_rows(path, COLUMNS)]
 
 
-def _block(row: dict[str, str], where: str) -> MemoryBlock:
+def _block(row: Mapping[str, str], where: str) -> MemoryBlock:
     try:
-        return MemoryBlock(
+        block = MemoryBlock(
             name=row["name"],
             level=row["level"],
             address=int(row["address"]),
@@ -97,3 +78,7 @@ def _block(row: dict[str, str], where: str) -> MemoryBlock:
         )
     except (TypeError, ValueError) as error:
         raise InputError(f"not a whole number: {error}", where=where) from error
+    spans = (block.address, block.size_bytes), (block.start_cycle, block.end_cycle)
+    if not all(0 <= number <= LARGEST_CYCLE for span in spans for number in span):
+        raise InputError("a number is out of range", where=where)
+    return block

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
+from configs.files import replacing
 from traces.events import COMPUTE, TRANSFER, Slice
 from traces.metrics import check_overlap
 from traces.palette import STALL_NAMES
@@ -61,14 +62,8 @@ def write_perfetto(
         packet.track_event.type = packet.track_event.TYPE_COUNTER
         packet.track_event.track_uuid = tracks.uuid[f"{sample.track}/{sample.name}"]
         packet.track_event.counter_value = sample.value
-    try:
-        path.write_bytes(builder.serialize())
-    except OSError as error:
-        raise InputError(
-            f"the Perfetto trace cannot be written: {error.strerror or error}",
-            where=str(path),
-            cure="name a folder you may write to with --out",
-        ) from error
+    with replacing(path) as temporary:
+        temporary.write_bytes(builder.serialize())
 
 
 class _Tracks:

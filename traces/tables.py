@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import csv
 import importlib.util
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
+from configs.files import check_folder, replacing
 from traces.events import COMPUTE, STALLS, Slice, Work
 from traces.recorder import sorted_slices
+
+LARGEST_CYCLE = 1 << 52
+"""Beyond every trace that could be simulated; whole numbers up to here are exact wherever they are drawn."""
+
+_AGAIN = "a folder written by `pulptrain run MODEL --out DIR`; run the simulation again"
 
 PARQUET_NAME = "trace.parquet"
 CSV_NAME = "trace.csv"
@@ -50,19 +56,13 @@ def write_table(slices: Iterable[Slice], folder: Path, *, parquet: bool | None =
     if not wanted:
         path, stale = stale, path
     ordered = sorted_slices(slices)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    check_folder(str(folder), "--out")
+    with replacing(path) as temporary:
         if wanted:
-            _write_parquet(ordered, path)
+            _write_parquet(ordered, temporary)
         else:
-            _write_csv(ordered, path)
+            _write_csv(ordered, temporary)
         stale.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"the trace table cannot be written: {error.strerror or error}",
-            where=str(path),
-            cure="name a folder you may write to with --out",
-        ) from error
     return path
 
 
@@ -109,8 +109,10 @@ def _row(event: Slice) -> dict[str, str | int]:
 def _slice(row: Mapping[str, Any], where: str) -> Slice:
     try:
         number = {name: int(row[name]) for name in COLUMNS if name not in _TEXT}
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"not a whole number: {error}", where=where) from error
+    if not all(-1 <= value <= LARGEST_CYCLE for value in number.values()) or number["start_cycles"] < 0:
+        raise InputError("a number is out of range", where=where)
     if number["end_cycles"] < number["start_cycles"]:
         raise InputError("end_cycles is before start_cycles", where=where)
     stalls = tuple((word, number[f"{word}_cycles"]) for word in STALLS if number[f"{word}_cycles"])
@@ -134,14 +136,33 @@ def _write_csv(ordered: Iterable[Slice], path: Path) -> None:
 
 
 def _read_csv(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        _require_columns(reader.fieldnames or (), f"{path}:1")
-        for row in reader:
-            where = f"{path}:{reader.line_num}"
-            if None in row or None in row.values():
-                raise InputError("wrong number of fields", where=where)
-            yield where, row
+    for where, row in csv_rows(path, COLUMNS):
+        if None in row or None in row.values():
+            raise InputError("wrong number of fields", where=where)
+        yield where, row
+
+
+def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(``file:line``, cells by column) of the rows of a CSV file that has at least `columns`.
+
+    Raises `InputError` for a file that cannot be read, that is not UTF-8 or no CSV, or lacks a column.
+    """
+    line = 1
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            missing = [name for name in columns if name not in (reader.fieldnames or ())]
+            if missing:
+                raise InputError(f"no column {missing[0]!r}", where=f"{path}:1", cure=_AGAIN)
+            for row in reader:
+                line = reader.line_num
+                yield f"{path}:{line}", row
+    except OSError as error:
+        raise InputError(
+            f"cannot be read: {error.strerror or error}", where=str(path), cure=_AGAIN
+        ) from error
+    except (csv.Error, UnicodeError) as error:
+        raise InputError(f"not a CSV file in UTF-8: {error}", where=f"{path}:{line}", cure=_AGAIN) from error
 
 
 def _write_parquet(ordered: Iterable[Slice], path: Path) -> None:
@@ -162,7 +183,7 @@ def _read_parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
     try:
         table = pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"not a Parquet file: {error}", where=str(path)) from error
     _require_columns(table.column_names, str(path))
     for index, row in enumerate(table.select(list(COLUMNS)).to_pylist()):
@@ -172,9 +193,7 @@ def _read_parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _require_columns(found: Iterable[str], where: str) -> None:
     missing = [name for name in COLUMNS if name not in set(found)]
     if missing:
-        raise InputError(
-            f"no column {missing[0]!r} in the trace table", where=where, cure="run the simulation again"
-        )
+        raise InputError(f"no column {missing[0]!r} in the trace table", where=where, cure=_AGAIN)
 
 
 def _needs_pyarrow(path: Path) -> InputError:

@@ -15,7 +15,7 @@ from pulptrain.commands import options, search_options
 from pulptrain.commands.printing import print_paths, table_console
 from pulptrain.exploration import explore, write_exploration
 from pulptrain.explore_spec import load_spec
-from pulptrain.outputs import prepare_folder
+from pulptrain.outputs import EXPLORATION_FILES, prepare_folder
 from scheduler.tuner.progress import meter
 from scheduler.tuner.workers import open_workers
 
@@ -35,7 +35,7 @@ def command(
 ) -> None:
     """Simulate every point of SPEC.yaml and say which are worth having."""
     read = load_spec(spec)
-    folder = prepare_folder(out) if out is not None else None
+    folder = prepare_folder(out, EXPLORATION_FILES) if out is not None else None
     show = not (quiet or as_json)
     with (
         # The first of all: workers are copies of this process as it is here.

@@ -11,10 +11,11 @@ import typer
 from configs.errors import InputError
 from configs.suggest import suggestion
 from pulptrain.commands import options
-from pulptrain.outputs import PICTURES, draw_pictures, prepare_folder
-from traces.tables import read_table
+from pulptrain.outputs import PICTURE_FILES, PICTURES, check_format, draw_pictures, prepare_folder
+from traces.tables import LARGEST_CYCLE, read_table
 
 _NEEDED = ("model", "soc", "cycles", "cluster_hz")
+_AGAIN = "run `pulptrain run MODEL --out DIR` again"
 
 
 def command(
@@ -47,8 +48,8 @@ def command(
         if window is not None
         else None
     )
+    target = prepare_folder(out if out is not None else folder, PICTURE_FILES)
     slices = read_table(source)
-    target = prepare_folder(out if out is not None else folder)
     paths = [
         str(path)
         for path in draw_pictures(slices, summary, target, source=source, window=interval, what=what)
@@ -63,18 +64,33 @@ def read_summary(folder: Path) -> dict[str, Any]:
     """`summary.json` of a run. Raises `InputError` if it is missing, not JSON or lacks what pictures need."""
     path = folder / "summary.json"
     try:
-        summary = json.loads(path.read_text())
+        summary = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(
             f"cannot read {path}: {error.strerror}",
             cure="a folder written by `pulptrain run MODEL --out DIR`",
         ) from error
-    except ValueError as error:
-        raise InputError(f"not JSON: {error}", where=str(path), cure="run `pulptrain run` again") from error
-    missing = [key for key in _NEEDED if not isinstance(summary, dict) or key not in summary]
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not JSON: {error}", where=str(path), cure=_AGAIN) from error
+    if not isinstance(summary, dict):
+        raise InputError("not an object", where=str(path), cure=_AGAIN)
+    check_format(summary, path)
+    missing = [key for key in _NEEDED if key not in summary]
     if missing:
-        raise InputError(f"no {', '.join(missing)} in it", where=str(path), cure="run `pulptrain run` again")
-    return dict(summary)
+        raise InputError(f"no {', '.join(missing)} in it", where=str(path), cure=_AGAIN)
+    for key in ("cycles", "cluster_hz", "trace_cycles"):
+        if key in summary and not _is_count(summary[key]):
+            raise InputError(f"{key!r} is no number of cycles", where=str(path), cure=_AGAIN)
+    capacity_bytes = summary.get("capacity_bytes", {})
+    if not isinstance(capacity_bytes, dict) or not all(
+        value == 0 or _is_count(value) for value in capacity_bytes.values()
+    ):
+        raise InputError("'capacity_bytes' are no sizes", where=str(path), cure=_AGAIN)
+    return summary
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 1 <= value <= LARGEST_CYCLE
 
 
 def parse_window(text: str, makespan_cycles: int) -> tuple[int, int]:

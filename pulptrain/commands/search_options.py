@@ -60,7 +60,7 @@ def _opened(file: str | None) -> ResultCache | None:
     if file is not None:
         return ResultCache(Path(file))
     try:
-        return ResultCache(default_cache_file())
+        return ResultCache(default_cache_file(), own_place=True)
     except InputError as error:
         warn_on_stderr(f"{error.message}; results are not kept")
         return None

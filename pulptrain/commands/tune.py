@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from configs.files import check_file
 from pulptrain.commands import options, search_options
 from pulptrain.commands.printing import print_paths, table_console
 from pulptrain.settings import Settings
 from pulptrain.tuning import tune_model
 from scheduler.tuner.candidates import CUTS_PER_DEPTH, SpaceRules, parse_ways
 from scheduler.tuner.progress import meter
-from scheduler.tuner.schedule_file import write_schedule
+from scheduler.tuner.schedule_file import is_schedule, write_schedule
 from scheduler.tuner.strategies import STRATEGIES, StrategyOptions
 from scheduler.tuner.workers import open_workers
 
@@ -97,6 +97,7 @@ def command(
         resident=resident,
     )
     show = not (quiet or as_json)
+    target = check_file(schedule, "--schedule", is_schedule)
     with (
         # The first of all: workers are copies of this process as it is here.
         open_workers(workers if workers is not None else os.cpu_count() or 1, executor) as pool,
@@ -114,7 +115,7 @@ def command(
             meter=progress,
             layout=layout,
         )
-    write_schedule(outcome.schedule, Path(schedule))
+    write_schedule(outcome.schedule, target)
     summary = {**outcome.summary, "schedule": schedule}
     if as_json:
         typer.echo(json.dumps(summary, indent=2))

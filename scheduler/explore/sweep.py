@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import fields
 from typing import Any
 
 from scheduler.explore.point import Outcome, Point, simulate_point
+from scheduler.tuner import rows
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.driver import Job, drive
 from scheduler.tuner.fingerprint import model_version
@@ -27,8 +29,8 @@ def simulate_points(
         by_content.setdefault(point.content, []).append(position)
     # All points of one version of the simulator share a context: their content hash says the rest.
     context = f"explore {model_version()}"
-    stored = cache.read(context) if cache is not None else {}
-    outcomes = {content: _outcome(stored[content]) for content in by_content if content in stored}
+    stored = cache.read(context, _outcome) if cache is not None else {}
+    outcomes = {content: stored[content] for content in by_content if content in stored}
     cached = sum(len(by_content[content]) for content in outcomes)
     meter.expect(len(by_content) - len(outcomes))
 
@@ -51,6 +53,9 @@ def simulate_points(
     return dict(sorted(found.items())), cached, interrupted
 
 
-def _outcome(text: str) -> Outcome:
-    figures: Mapping[str, Any] = json.loads(text)
-    return Outcome(**figures)
+def _outcome(_: str, text: str) -> Outcome:
+    """The outcome that was kept. Raises `ValueError` for any other text."""
+    checks: dict[str, Callable[[object], Any]] = {"why": rows.text_in, "seconds": rows.number}
+    names = [field.name for field in fields(Outcome)]
+    found = rows.fields(text, names)
+    return Outcome(**{name: checks.get(name, rows.whole)(found[name]) for name in names})

@@ -159,6 +159,13 @@ def residents_of(
     return Residents(residences, allocations, in_place, usable_bytes)
 
 
+def names_known(graph: TrainingGraph, text: str) -> bool:
+    """Whether the tensor and the ops that the text of a residence names are those of a graph."""
+    tensor, _, span = text.partition(AT)
+    ops = {op.name for op in graph.ops}
+    return tensor in graph.tensors and (not span or all(name in ops for name in span.split(TO)))
+
+
 def without(residents: Residents, storage: str, number: int) -> list[str]:
     """Texts of all residences but the one of a storage that op `number` cannot use in place."""
     return [

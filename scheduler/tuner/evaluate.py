@@ -17,6 +17,7 @@ from configs.errors import PulptrainError
 from scheduler.tuner.candidates import Candidate, Cut, Question, list_cuts
 from scheduler.tuner.cut_programs import CutPrograms
 from scheduler.tuner.lower_bound import LowerBound, Timeline
+from scheduler.tuner.rows import whole_of
 
 MACHINES_KEPT = 2
 """SoCs a worker keeps built, each with the kernels it has priced."""
@@ -138,6 +139,6 @@ def as_text(evaluation: Evaluation) -> str:
 
 
 def from_text(text: str) -> Evaluation:
-    """The evaluation `as_text` has written."""
+    """The evaluation `as_text` has written. Raises `ValueError` for any other text."""
     cycles, tiles, l1_bytes, refused = text.split(" ", 3)
-    return Evaluation(int(cycles), int(tiles), int(l1_bytes), refused)
+    return Evaluation(whole_of(cycles), whole_of(tiles), whole_of(l1_bytes), refused)

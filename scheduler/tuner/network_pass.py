@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,6 +13,8 @@ from scheduler.explore.point import Point, pricer_of
 from scheduler.options import ScheduleOptions
 from scheduler.residency import Residency, choose_resident
 from scheduler.schedule import build_schedule
+from scheduler.tiles.resident import names_known
+from scheduler.tuner import rows
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.driver import Job, drive
 from scheduler.tuner.fingerprint import model_version
@@ -46,17 +49,26 @@ def find_residents(point: Point) -> Residency:
     return replace(found, resident=build_schedule(point.graph, point.timing, pricer, taken, known).resident)
 
 
+def _stay(_: str, text: str) -> Stay:
+    """The `Stay` that was kept. Raises `ValueError` for any other text."""
+    names = [field.name for field in dataclasses.fields(Stay)]
+    found = rows.fields(text, names)
+    if found["program"] not in PROGRAMS:
+        raise ValueError("not a program")
+    figures = {name: rows.whole(found[name]) for name in names if name not in ("program", "resident")}
+    return Stay(found["program"], rows.words(found["resident"]), **figures)
+
+
 def choose_stays(points: Sequence[Point], workers: Workers, cache: ResultCache | None) -> list[Stay]:
     """What stays in L1 in each of the programs (at most two) of `points`; from the cache if it is there."""
     context = f"resident {model_version()}"
-    stored = cache.read(context) if cache is not None else {}
+    stored = cache.read(context, _stay) if cache is not None else {}
     found: dict[int, Stay] = {}
 
     def one(number: int, point: Point) -> Generator[Sequence[Job], Sequence[Any], None]:
         content = point.content
-        if content in stored:
-            figures = json.loads(stored[content])
-            found[number] = Stay(**{**figures, "resident": tuple(figures["resident"])})
+        if content in stored and all(names_known(point.graph, text) for text in stored[content].resident):
+            found[number] = stored[content]
             return
         residency: Residency = (yield [Job(find_residents, (point,))])[0]
         found[number] = Stay(PROGRAMS[number], **asdict(residency))

@@ -14,6 +14,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from arch.timing import SocTiming
 from configs.errors import ConfigError, DoesNotFitError, InputError, ShapeError, UnsupportedLayerError
+from configs.files import start_of, write_text
 from configs.model_file import ModelSpec
 from configs.schema import Schema, check_keys, validate
 from configs.suggest import suggestion
@@ -140,14 +141,13 @@ def schedule_text(schedule: TunedSchedule) -> str:
 
 def write_schedule(schedule: TunedSchedule, path: Path) -> None:
     """Write a schedule file, whole or not at all. Raises `InputError` if it cannot be written."""
-    temporary = path.with_name(path.name + ".part")
-    try:
-        temporary.write_text(schedule_text(schedule), encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise InputError(
-            f"cannot be written: {error.strerror}", where=str(path), cure="another place"
-        ) from None
+    write_text(path, schedule_text(schedule))
+
+
+def is_schedule(path: Path) -> bool:
+    """Whether a file has the keys a schedule of ours begins with, whatever it then says."""
+    lines = start_of(path).splitlines()
+    return all(any(line.startswith(key) for line in lines) for key in (b"format:", b"model:", b"soc:"))
 
 
 def _choice_map(choice: OpChoice) -> CommentedMap:
@@ -192,11 +192,12 @@ def load_schedule(path: str | Path) -> ScheduleFile:
         ("pulptrain", "simulator", "strategy", "candidates", "evaluated", "cycles", "resident", "layout"),
     )
     top = node.mapping(what)
-    if top["format"].value != FORMAT:
+    number = top["format"].value
+    if type(number) is not int or number != FORMAT:
         raise ConfigError(
-            f"format {top['format'].value!r} is not known",
+            f"format {top['format'].plain()!r} is not known; this pulptrain reads format {FORMAT}",
             where=top["format"].where,
-            cure=f"format: {FORMAT}",
+            cure="the pulptrain that wrote it, or tune again (`pulptrain tune`)",
         )
     model = validate(_Named, top["model"], "'model'")
     soc = validate(_Soc, top["soc"], "'soc'")

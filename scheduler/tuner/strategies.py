@@ -21,6 +21,7 @@ from scheduler.tuner.evaluate import (
 )
 from scheduler.tuner.fingerprint import fingerprint
 from scheduler.tuner.progress import Meter
+from scheduler.tuner.rows import whole_of
 
 CHUNK = 24
 """Candidates of one call to a worker, less than a second: the kernels of a cut, which share its program."""
@@ -46,6 +47,10 @@ class StrategyOptions:
     seed: int = 0
 
 
+Kept = Evaluation | int | tuple[Cut, ...]
+"""What the cache keeps of a question: evaluations and lower bounds of candidates, lists of cuts."""
+
+
 @dataclass(slots=True)
 class Variant:
     """The candidates of one way of im2col: every cut with every kernel, numbered from `first` on.
@@ -56,7 +61,7 @@ class Variant:
     im2col: str
     question: Question
     content: str
-    stored: Mapping[str, str]
+    stored: Mapping[str, Kept]
     kernels: tuple[str, ...]
     cuts: list[Cut]
     first: int = 0
@@ -96,7 +101,7 @@ class OpSearch:
         self._meter = meter
         self._start = start
         self.variants = [
-            Variant(way, each, content, cache.read(content) if cache is not None else {}, each.kernels(), [])
+            Variant(way, each, content, _stored(cache, each, content), each.kernels(), [])
             for way, each in question.variants().items()
             for content in (each.content,)
         ]
@@ -117,13 +122,13 @@ class OpSearch:
         for number in dict.fromkeys(wanted):
             if number in self.evaluations:
                 continue
-            text = self._variant(number).stored.get(f"cycles {self._item(number)}")
-            if text is None:
-                missing.append(number)
-            else:
-                self.evaluations[number] = from_text(text)
+            kept = self._variant(number).stored.get(f"cycles {self._item(number)}")
+            if isinstance(kept, Evaluation):
+                self.evaluations[number] = kept
                 self.cached += 1
                 self._meter.done(1)
+            else:
+                missing.append(number)
         jobs = []
         for variant in self.variants:
             kernels = len(variant.kernels)
@@ -154,11 +159,11 @@ class OpSearch:
         for variant in self.variants:
             missing = []
             for number in variant.numbers:
-                text = variant.stored.get(f"bound {self._item(number)}")
-                if text is None:
-                    missing.append(number)
+                kept = variant.stored.get(f"bound {self._item(number)}")
+                if isinstance(kept, int):
+                    known[number] = kept
                 else:
-                    known[number] = int(text)
+                    missing.append(number)
             jobs += [
                 job(variant, missing[first : first + BOUNDS_CHUNK])
                 for first in range(0, len(missing), BOUNDS_CHUNK)
@@ -184,8 +189,9 @@ class OpSearch:
         found = dict(zip((variant.im2col for variant in unknown), listed, strict=True))
         for variant in self.variants:
             variant.first = len(self.candidates)
-            if key in variant.stored:
-                variant.cuts = [_cut_from(line) for line in variant.stored[key].splitlines()]
+            kept = variant.stored.get(key)
+            if isinstance(kept, tuple):
+                variant.cuts = list(kept)
             else:
                 variant.cuts = found[variant.im2col]
                 self._keep(variant, {key: "\n".join(_cut_text(cut) for cut in variant.cuts)})
@@ -317,13 +323,38 @@ def _cut_text(cut: Cut) -> str:
     return f"{sizes} {','.join(cut.order)} {cut.depth} {cut.tiles} {cut.l1_bytes}"
 
 
-def _cut_from(text: str) -> Cut:
+def _cut_from(text: str, dims: Mapping[str, int]) -> Cut:
     sizes, order, depth, tiles, l1_bytes = text.split(" ")
-    pairs = (pair.split("=") for pair in sizes.split(",") if pair)
-    return Cut(
-        tuple((name, int(size)) for name, size in pairs),
+    pairs = [pair.split("=") for pair in sizes.split(",") if pair]
+    cut = Cut(
+        tuple((name, whole_of(size, 1)) for name, size in pairs),
         tuple(name for name in order.split(",") if name),
-        int(depth),
-        int(tiles),
-        int(l1_bytes),
+        whole_of(depth, 1),
+        whole_of(tiles, 1),
+        whole_of(l1_bytes),
     )
+    named = [name for name, _ in cut.sizes]
+    if not sorted(named) == sorted(cut.order) == sorted(dims) or any(
+        size > dims[name] for name, size in cut.sizes
+    ):
+        raise ValueError("not a cut of this op")
+    return cut
+
+
+def _stored(cache: ResultCache | None, question: Question, content: str) -> dict[str, Kept]:
+    """What the cache holds of a question."""
+    if cache is None:
+        return {}
+    dims = question.tiler(question.default_kernel, 1).dims
+
+    def parse(item: str, value: str) -> Kept:
+        kind = item.partition(" ")[0]
+        if kind == "cycles":
+            return from_text(value)
+        if kind == "bound":
+            return whole_of(value)
+        if kind == "cuts":
+            return tuple(_cut_from(line, dims) for line in value.splitlines())
+        raise ValueError("not an item of a question")
+
+    return cache.read(content, parse)

@@ -67,7 +67,8 @@ class LazyProcesses(Executor):
         """Run `fn`, which must be importable, with arguments that can be pickled."""
         if self._pool is None:
             self._pool = _processes(self._count, "spawn")
-        return self._pool.submit(fn, *args, **kwargs)
+        with without_interrupts():
+            return self._pool.submit(fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the processes, if there are any, after the calls under way."""
@@ -96,7 +97,8 @@ def open_workers(count: int, executor: str | None = None) -> Iterator[Workers]:
         # Forked now, while no other thread runs: a copy of this process has imported everything already,
         # which takes a spawned one a second, and it costs milliseconds if all is in the cache.
         pool = _processes(count, "fork")
-        pool.submit(_nothing)
+        with without_interrupts():
+            pool.submit(_nothing)
     else:
         pool = LazyProcesses(count)
     try:
@@ -106,7 +108,23 @@ def open_workers(count: int, executor: str | None = None) -> Iterator[Workers]:
 
 
 def _processes(count: int, method: str) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(count, multiprocessing.get_context(method), initializer=_begin_worker)
+    return ProcessPoolExecutor(count, multiprocessing.get_context(method), initializer=begin_worker)
+
+
+@contextmanager
+def without_interrupts() -> Iterator[None]:
+    """Ctrl-C waits for the end of the ``with``; processes and threads begun in it never see one.
+
+    A worker that were interrupted before it could ignore Ctrl-C would print a traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _may_fork() -> bool:
@@ -118,7 +136,8 @@ def _nothing() -> None:
     """The call that starts a pool."""
 
 
-def _begin_worker() -> None:
+def begin_worker() -> None:
+    """What every worker process does first: it ignores Ctrl-C and ends with its parent, however that ends."""
     gc.freeze()
     gc.set_threshold(GARBAGE_THRESHOLD)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from configs.files import check_folder, write_text
 from scheduler.validation import micro
 from scheduler.validation.peak import peaks
 from scheduler.validation.pictures import draw
@@ -56,12 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         item.name: validate(item.kind, options.measured / item.file, workers=options.workers, keep_going=True)
         for item in SETS.values()
     }
-    options.out.mkdir(parents=True, exist_ok=True)
+    check_folder(str(options.out), "--out")
     for name, validation in done.items():
         if validation.results:
             draw(validation.results, name, options.out / SETS[name].picture)
     text = page(done, micro.read_rows(options.measured / MICRO))
-    (options.out / "validation.md").write_text(text, encoding="utf-8")
+    write_text(options.out / "validation.md", text)
 
 
 def page(done: Mapping[str, Validation], micro_rows: Sequence[dict[str, str]]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from configs.files import replacing
 from scheduler.validation.statistics import Result
 
 MACHINES = {
@@ -64,7 +65,8 @@ def draw(results: Sequence[Result], title: str, path: Path) -> None:
             handles, labels, loc="lower center", ncols=len(labels), fontsize=7, frameon=False, markerscale=2
         )
     figure.tight_layout(rect=(0, 0.05, 1, 1))
-    figure.savefig(path, dpi=100, metadata={"Software": None})
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=100, metadata={"Software": None})
     pyplot.close(figure)
 
 

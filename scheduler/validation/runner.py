@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
-import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing.connection import wait
 from pathlib import Path
 
 from configs.errors import InputError, PulptrainError
 from configs.suggest import suggestion
+from scheduler.tuner.workers import begin_worker, without_interrupts
 from scheduler.validation.cases import Case, Selection, read_cases
 from scheduler.validation.kinds import Kind, kind_named
 from scheduler.validation.prediction import Prediction
@@ -130,25 +127,11 @@ def _in_parallel(
     kind: str, tasks: Sequence[tuple[Case, ...]], workers: int
 ) -> Generator[list[Answer], None, None]:
     """The answers to all tasks, in their order."""
-    pool = ProcessPoolExecutor(min(workers, len(tasks)), initializer=_live_with_parent)
+    pool = ProcessPoolExecutor(min(workers, len(tasks)), initializer=begin_worker)
     try:
-        for future in [pool.submit(predict_rows, kind, task) for task in tasks]:
+        with without_interrupts():
+            futures = [pool.submit(predict_rows, kind, task) for task in tasks]
+        for future in futures:
             yield future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _live_with_parent() -> None:
-    """Ctrl-C reaches every process of the group; only the parent shall act on it. A worker ends with it.
-
-    However the parent ends: a worker that waits for work would never hear of a SIGTERM or a crash.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-
-
-def _end_with(sentinel: int) -> None:
-    wait([sentinel])
-    os._exit(1)

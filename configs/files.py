@@ -1,0 +1,167 @@
+"""Files that are written: whole under their name or not there, and never in place of what is not ours.
+
+Every file a command writes goes through `replacing`; what is asked for is checked before any work by
+`check_file` and `check_folder`. A hard link is not kept: the new file takes this name only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from configs.errors import InputError
+
+TEMPORARY_PREFIX, TEMPORARY_SUFFIX = ".pulptrain-", ".part"
+"""A file being written is called so, with random digits between; who was killed leaves one of these."""
+
+_KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+)
+
+_ANOTHER_PLACE = "a place you may write to, with room on its disk"
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file to write in place of `path`: it takes that name when the ``with`` ends well, else it is removed.
+
+    It lies in the folder of the target, under a name of its own. What a symbolic link points to is written,
+    the link stays. A file that was there gives its permissions to the new one. Raises `InputError` for a
+    target that is a folder or a special file, and for whatever the system refuses (no room, no permission).
+    """
+    target = _resolved(path, str(path))
+    _refuse_special(target, str(path), str(path))
+    temporary = _temporary(target.parent)
+    try:
+        try:
+            # Created for writing by all: the umask takes away what the user does not want.
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            if target.exists():
+                temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+            yield temporary
+            temporary.replace(target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+    except OSError as error:
+        raise _cannot_be_written(error, str(path)) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 file, whole or not at all. Raises `InputError` if it cannot be written."""
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as stream:
+        stream.write(text)
+
+
+def check_file(name: str, option: str, is_ours: Callable[[Path], bool]) -> Path:
+    """The place of a file that will be written, refused before any work if it cannot or may not be.
+
+    A file that is there may be overwritten if it is empty, or one of ours as `is_ours` sees it. Raises
+    `InputError` naming `option`.
+    """
+    if not name.strip():
+        raise InputError("the name of the file is empty", where=option, cure="name a file")
+    target = _resolved(Path(name), option)
+    _refuse_special(target, name, option)
+    refuse_foreign(target, name, option, is_ours)
+    if not target.parent.is_dir():
+        raise InputError(
+            f"cannot write to {name!r}: there is no folder {str(target.parent)!r}",
+            where=option,
+            cure="make the folder first",
+        )
+    _probe(target.parent, name, option)
+    return Path(name)
+
+
+def check_folder(name: str, option: str) -> Path:
+    """The folder that will be written to, made if it is not there. Raises `InputError` naming `option`."""
+    if not name.strip():
+        raise InputError("the name of the folder is empty", where=option, cure="name a folder")
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise _cannot_be_written(error, option, name) from error
+    _probe(folder, name, option)
+    return folder
+
+
+def refuse_foreign(path: Path, name: str, option: str, is_ours: Callable[[Path], bool]) -> None:
+    """Raise `InputError` if there is something at `path` that is no file, or a file that is not ours."""
+    target = _resolved(path, option)
+    _refuse_special(target, name, option)
+    try:
+        foreign = target.is_file() and target.stat().st_size > 0 and not is_ours(target)
+    except OSError as error:
+        raise _cannot_be_written(error, option, name) from error
+    if foreign:
+        raise InputError(
+            f"{name!r} is there already and pulptrain has not written it; it would be lost",
+            where=option,
+            cure="another name, or move that file away first",
+        )
+    if target.is_file() and not os.access(target, os.W_OK):
+        raise InputError(f"{name!r} is read-only", where=option, cure="another name, or its permissions")
+
+
+def start_of(path: Path, size_bytes: int = 1 << 16) -> bytes:
+    """The first bytes of a file, to see what it is."""
+    with path.open("rb") as stream:
+        return stream.read(size_bytes)
+
+
+def regular_target(path: Path, option: str) -> Path:
+    """What `path` points to, links followed. Raises `InputError` if that is a folder or a special file."""
+    target = _resolved(path, option)
+    _refuse_special(target, str(path), option)
+    return target
+
+
+def _resolved(path: Path, where: str) -> Path:
+    try:
+        return Path(os.path.realpath(path))
+    except (OSError, ValueError) as error:
+        raise _cannot_be_written(error, where, str(path)) from error
+
+
+def _refuse_special(target: Path, name: str, where: str) -> None:
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        raise _cannot_be_written(error, where, name) from error
+    for is_kind, kind in _KINDS:
+        if is_kind(mode):
+            raise InputError(f"{name!r} is {kind}, not a file", where=where, cure="name a file")
+
+
+def _probe(folder: Path, name: str, option: str) -> None:
+    """Make and remove a file: whoever may write to a folder is best asked so."""
+    probe = _temporary(folder)
+    try:
+        os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        probe.unlink()
+    except OSError as error:
+        raise _cannot_be_written(error, option, name) from error
+
+
+def _temporary(folder: Path) -> Path:
+    return folder / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
+
+
+def _cannot_be_written(error: Exception, where: str, name: str = "") -> InputError:
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    what = f"cannot write to {name!r}" if name and name != where else "cannot be written"
+    return InputError(f"{what}: {reason}", where=where, cure=_ANOTHER_PLACE)
