@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from configs.errors import InputError
+from configs.files import check_file, replacing
 from configs.suggest import suggestion
 from trainlib.graph import FED_KINDS, TrainingGraph
 from trainlib.numerics import is_float, rounded, widened
@@ -18,6 +19,9 @@ WHERE = "--values"
 
 RESULT_FOLDERS = ("before/", "results/")
 """What a file of ``--save-values`` has beside the tensors that training goes on from."""
+
+LOSSES = "results/losses"
+"""Mean loss of every iteration; every file of ``--save-values`` has it."""
 
 
 def read_values(path: str) -> dict[str, Array]:
@@ -31,18 +35,24 @@ def read_values(path: str) -> dict[str, Array]:
         ) from None
 
 
-def prepare_file(name: str, where: str) -> Path:
-    """The path of a file to be written, before any work is done. Raises InputError without its folder."""
-    path = Path(name)
-    if path.is_dir() or not path.parent.is_dir():
-        raise InputError(f"cannot write '{name}'", where=where, cure="a file in a folder that exists")
-    return path if path.suffix == ".npz" else path.with_name(f"{path.name}.npz")
+def prepare_file(name: str) -> Path:
+    """The file of ``--save-values``, refused before any work (`configs.files.check_file`)."""
+    return check_file(name, "--save-values", _is_ours)
 
 
 def write_values(path: Path, values: Mapping[str, Array]) -> None:
     """Write arrays to an .npz file; 16-bit floats, which NumPy's format does not have, as float32."""
     arrays: dict[str, Array] = {name: widened(array) for name, array in values.items()}
-    np.savez(path, allow_pickle=False, **arrays)
+    with replacing(path) as temporary, temporary.open("wb") as stream:
+        np.savez(stream, allow_pickle=False, **arrays)
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return f"{LOSSES}.npy" in archive.namelist()
+    except zipfile.BadZipFile:
+        return False
 
 
 def with_own_values(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from configs.errors import NotFiniteError
+from pulptrain.given_values import LOSSES
 from pulptrain.machine import Machine
 from pulptrain.number_check import FOLLOWED, NumberCheck
 from trainlib.graph import TrainingGraph
@@ -122,7 +123,7 @@ class Training:
             **self.machine.fetch_kept(),
             **{f"before/{name}": array for name, array in self._before.items()},
             **{f"results/{name}": executor.fetch(name) for name in graph.results},
-            "results/losses": np.array(self.losses),
+            LOSSES: np.array(self.losses),
         }
 
     def _batch(self) -> list[Mapping[str, Array]]:

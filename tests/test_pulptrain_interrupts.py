@@ -71,7 +71,7 @@ def group_is_gone(group: int) -> bool:
     return False
 
 
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="sees in /proc how far a process is")
+@pytest.mark.needs_proc
 @pytest.mark.parametrize(
     "seeds", [range(3), pytest.param(range(40), marks=pytest.mark.slow)], ids=["three", "40"]
 )

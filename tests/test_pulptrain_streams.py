@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +21,7 @@ def shell(command: str) -> subprocess.CompletedProcess[str]:
         ">&-",
         pytest.param(
             "> /dev/full",
-            marks=pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full"),
+            marks=pytest.mark.needs_proc,
         ),
     ],
 )

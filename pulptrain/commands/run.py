@@ -126,7 +126,7 @@ def command(
     own = read_values(values) if values is not None else None
     if no_functional and save_values is not None:
         raise InputError("a run without numbers has none", where="--save-values", cure="no --no-functional")
-    target = prepare_file(save_values, "--save-values") if save_values is not None else None
+    target = prepare_file(save_values) if save_values is not None else None
     show_progress = not (quiet or as_json)
     with search_options.open_cache(cache, no_cache) as kept:
         outcome = told(
