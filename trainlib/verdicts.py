@@ -27,6 +27,9 @@ A tensor that needs more is not decidable: a defect of that size could hide in i
 LEANING_ELEMENTS, LEANING_DEVIATIONS = 32, 8
 """Inexact elements a tensor needs before it can be said to lean, and standard errors of their mean."""
 
+LEANING_STEPS = 0.2
+"""Steps it must lean by at least: rounding towards 0 leans by a half."""
+
 ROUNDING_DEVIATION = 12**-0.5
 """Standard deviation of one rounding to nearest, in steps of the format."""
 
@@ -99,17 +102,18 @@ def leans(ours: Array, truth: Array) -> float:
 
     Rounding to nearest errs to both sides alike. A tensor whose elements have roundings of their own and that
     leans to one side was rounded another way, or scaled by less than the tolerance of an element shows.
+    Elements of equal truth round alike and count once.
     """
-    value = np.where(np.isfinite(truth), truth, 0).reshape(-1)
+    value, first = np.unique(np.where(np.isfinite(truth), truth, 0).reshape(-1), return_index=True)
     steps = np.spacing(np.abs(value).astype(ours.dtype)).astype(np.float64)
     with np.errstate(all="ignore"):
-        error = np.sign(value) * (ours.astype(np.float64).reshape(-1) - value) / steps
+        error = np.sign(value) * (ours.reshape(-1)[first].astype(np.float64) - value) / steps
     error = error[np.isfinite(error) & (error != 0)]
     if error.size < LEANING_ELEMENTS:
         return 0.0
     spread = max(float(error.std()), ROUNDING_DEVIATION) / sqrt(error.size)
     mean = float(error.mean())
-    return mean if abs(mean) > LEANING_DEVIATIONS * spread else 0.0
+    return mean if abs(mean) > max(LEANING_STEPS, LEANING_DEVIATIONS * spread) else 0.0
 
 
 def judged_numbers(name: str, ours: Array, truth: Array) -> Verdict:

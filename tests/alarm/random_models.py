@@ -1,0 +1,128 @@
+"""Random networks, optimizers and machines: whatever is drawn, a run without a defect must raise no alarm."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from configs.errors import DoesNotFitError, InputError, PulptrainError
+from pulptrain.session import prepare, run_prepared
+from pulptrain.settings import Settings
+
+IMAGE = (
+    "conv2d, out_channels: {c}, kernel: {k}, padding: {p}, stride: {s}, bias: {b}",
+    "pointwise, out_channels: {c}, bias: {b}",
+    "depthwise, kernel: 3, padding: 1, bias: {b}",
+    "batch_norm",
+    "instance_norm, running: {b}",
+    "group_norm, groups: 1",
+    "max_pool2d, kernel: 2",
+    "avg_pool2d, kernel: 2",
+    "conv_transpose2d, out_channels: {c}, kernel: 3, stride: {s}, padding: 1, bias: {b}",
+    "interpolation, scale: 2",
+)
+SEQUENCE = (
+    "mhsa, heads: 1",
+    "gru, hidden: {c}, bias: {b}",
+    "lstm, hidden: {c}",
+    "rnn, hidden: {c}",
+    "position",
+    "layer_norm",
+    "linear, out_features: {c}, bias: {b}",
+)
+VECTOR = ("linear, out_features: {c}, bias: {b}", "layer_norm", "rms_norm")
+ANY = (
+    "relu",
+    "leaky_relu",
+    "sigmoid",
+    "tanh",
+    "gelu, form: {g}",
+    "silu",
+    "softmax",
+    "dropout, p: 0.3",
+    "scale, factor: 0.5",
+)
+OPTIMIZERS = (
+    "name: sgd, learning_rate: 0.05",
+    "name: sgd, learning_rate: 0.05, weight_decay: 0.001",
+    "name: sgd_momentum, learning_rate: 0.05, nesterov: true",
+    "name: adam, learning_rate: 0.001",
+    "name: adamw, learning_rate: 0.001, weight_decay: 0.01",
+)
+EXTRAS = ("", ", accumulate: 3", ", separate: true", ", clip_norm: 0.1", ", clip_value: 0.05")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A model file, its dtype and its machine, all from one seed."""
+
+    seed: int
+    text: str
+    settings: Settings
+
+
+def drawn(seed: int) -> Drawn:
+    """The model of this seed; not every one has shapes that fit together."""
+    draw = random.Random(seed)
+    kind = draw.choice(("image", "sequence", "vector"))
+    shape = {
+        "image": [draw.randint(1, 4), draw.randint(5, 10), draw.randint(5, 10)],
+        "sequence": [draw.randint(2, 6), draw.randint(2, 8)],
+        "vector": [draw.randint(2, 20)],
+    }[kind]
+    pool = {"image": IMAGE, "sequence": SEQUENCE, "vector": VECTOR}[kind]
+    layers = [_layer(draw, pool if draw.random() < 0.65 else ANY) for _ in range(draw.randint(1, 5))]
+    if kind != "vector":
+        layers.append("flatten")
+    layers.append(_layer(draw, VECTOR[:1]))
+    body = "".join(f"  - {{name: l{number}, type: {layer}}}\n" for number, layer in enumerate(layers))
+    text = (
+        f"name: drawn{seed}\ndescription: drawn\nsource: tests\ninput: {{shape: {shape}}}\n"
+        f"dataset: random\nloss: {draw.choice(('mse', 'cross_entropy', 'l1', 'berhu'))}\n"
+        f"optimizer: {{{draw.choice(OPTIMIZERS)}{draw.choice(EXTRAS)}}}\n"
+        f"batch: {draw.randint(1, 4)}\nlayers:\n{body}"
+    )
+    settings = Settings(
+        dtype=draw.choice(("fp32", "fp32", "fp16", "bf16")),
+        cores=draw.choice((1, 2, 5, 8)),
+        l1=draw.choice(("8KiB", "16KiB", "64KiB")),
+        buffering=draw.choice(("single", "double", "3")),
+        prefetch=draw.choice(("on", "off")),
+        placement=draw.choice(("first-fit", "best-fit")),
+        seed=seed,
+    )
+    return Drawn(seed, text, settings)
+
+
+def _layer(draw: random.Random, pool: tuple[str, ...]) -> str:
+    return draw.choice(pool).format(
+        c=draw.randint(1, 6),
+        k=draw.choice((1, 3)),
+        p=draw.randint(0, 1),
+        s=draw.randint(1, 2),
+        b=draw.choice(("true", "false")),
+        g=draw.choice(("erf", "tanh")),
+    )
+
+
+def tried(model: Drawn, iterations: int = 3) -> tuple[str, str]:
+    """(verdict, why): "right", "not decidable", "refused" for what is no network, or "ALARM"."""
+    with TemporaryDirectory(prefix="pulptrain-drawn-") as folder:
+        path = Path(folder) / "drawn.yaml"
+        path.write_text(model.text)
+        try:
+            outcome = run_prepared(prepare(str(path), model.settings), model.settings, iterations=iterations)
+        except (InputError, DoesNotFitError) as error:
+            return "refused", str(error).splitlines()[0]
+        except PulptrainError as error:
+            return "ALARM", str(error).splitlines()[0]
+    functional = outcome.summary["functional"]
+    if functional["passed"] is None:
+        names = [item["name"] for item in functional["tensors"] if item["verdict"] == "not_decidable"]
+        return "not decidable", ", ".join(names)
+    if functional["passed"]:
+        return "right", f"{len(functional['tensors'])} tensors"
+    wrong = [item for item in functional["tensors"] if item["verdict"] == "failed"]
+    return "ALARM", "; ".join(f"{item['name']}: {item['why']}" for item in wrong[:3])

@@ -1,0 +1,49 @@
+"""The alarm of the number check: defects are refused, whatever they are in, and what is right is not.
+
+A share of what `make alarm` tries (see tests/alarm): every defect once, in the first small model that it can
+be put into, in one dtype after the other.
+"""
+
+from __future__ import annotations
+
+import pytest
+from alarm import random_models
+from alarm.defects import DEFECTS
+from alarm.trial import CASES, DTYPES, NOT_HERE, REFUSED, SURVIVED, tried
+
+SMALL = ("simple-mlp", "pools", "digits-cnn", "tiny-transformer")
+
+
+def first_verdict(name: str, dtype: str) -> tuple[str, str]:
+    """What comes of a defect in the first small model it can be put into and has an effect."""
+    for model in SMALL:
+        (case,) = (case for case in CASES if case.model == model)
+        verdict, why = tried(case, dtype, name)
+        if verdict in (REFUSED, SURVIVED):
+            return verdict, f"{model} {dtype}: {name}: {why}"
+    return NOT_HERE, ""
+
+
+@pytest.mark.parametrize("number", range(len(DTYPES)), ids=DTYPES)
+def test_run_alone_refuses_every_defect(number: int) -> None:
+    names = list(DEFECTS)[number :: len(DTYPES)]
+    found = [first_verdict(name, DTYPES[number]) for name in names]
+    assert [why for verdict, why in found if verdict == SURVIVED] == []
+    assert sum(verdict == REFUSED for verdict, _ in found) >= 0.8 * len(names)
+
+
+def test_there_are_as_many_defects_as_asked_for() -> None:
+    assert len(DEFECTS) >= 40
+
+
+@pytest.mark.parametrize("seed", range(1000, 1008))
+def test_a_random_model_raises_no_alarm(seed: int) -> None:
+    verdict, why = random_models.tried(random_models.drawn(seed))
+    assert verdict in ("right", "refused", "not decidable"), why
+
+
+@pytest.mark.parametrize("seed", range(2000, 2004))
+def test_nor_does_one_without_pytorch(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainlib.oracle_torch.torch_available", lambda: False)
+    verdict, why = random_models.tried(random_models.drawn(seed))
+    assert verdict in ("right", "refused", "not decidable"), why
