@@ -316,7 +316,7 @@ def _number(given: Any, *, whole: bool) -> int | float | None:
     if isinstance(given, bool):
         return None
     if isinstance(given, int):
-        return given
+        return given if abs(given) <= 2**53 else None
     try:
         number = float(given)
     except (ValueError, TypeError):

@@ -332,7 +332,7 @@ def _note(tiler: Tiler, chosen: Tiling, candidates: Candidates) -> str:
 
 def smallest_does_not_fit(tiler: Tiler, available_bytes: int) -> DoesNotFitError:
     """The report for the smallest possible tile."""
-    return does_not_fit(tiler, tiler.build(dict.fromkeys(tiler.dims, 1)), available_bytes)
+    return does_not_fit(tiler, tiler.smallest(), available_bytes)
 
 
 def whole_op(tiler: Tiler, available_bytes: int) -> Tiling:
