@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from configs.errors import InputError
+from traces.csv_file import AGAIN, rows_of, whole_number
 
 CSV_NAME = "memory.csv"
 
@@ -38,6 +39,7 @@ class MemoryBlock:
         return self.address + self.size_bytes
 
 
+_NUMBERS = ("address", "size_bytes", "start_cycle", "end_cycle", "staged")
 COLUMNS = tuple(field.name for field in fields(MemoryBlock))
 
 
@@ -64,36 +66,23 @@ def write_blocks(blocks: Iterable[MemoryBlock], folder: Path) -> Path:
 def read_blocks(folder: Path) -> list[MemoryBlock]:
     """The blocks of a ``memory.csv``. Raises InputError (file:line) for a missing file or a wrong row."""
     path = folder / CSV_NAME
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            missing = sorted(set(COLUMNS) - set(reader.fieldnames or ()))
-            if missing:
-                raise InputError(
-                    f"no column {missing[0]!r}", where=f"{path}:1", cure="run the simulation again"
-                )
-            return [_block(row, f"{path}:{reader.line_num}") for row in reader]
-    except OSError as error:
-        raise InputError(
-            f"cannot read the memory map: {error.strerror or error}",
-            where=str(path),
-            cure="a folder written by `pulptrain run MODEL --out DIR`",
-        ) from error
+    return [_block(row, where) for where, row in rows_of(path, COLUMNS, "the memory map")]
 
 
-def _block(row: dict[str, str], where: str) -> MemoryBlock:
-    try:
-        return MemoryBlock(
-            name=row["name"],
-            level=row["level"],
-            address=int(row["address"]),
-            size_bytes=int(row["size_bytes"]),
-            first_op=row["first_op"],
-            last_op=row["last_op"],
-            start_cycle=int(row["start_cycle"]),
-            end_cycle=int(row["end_cycle"]),
-            kind=row["kind"],
-            staged=bool(int(row["staged"])),
-        )
-    except (TypeError, ValueError) as error:
-        raise InputError(f"not a whole number: {error}", where=where) from error
+def _block(row: Mapping[str, str], where: str) -> MemoryBlock:
+    number = {name: whole_number(row[name], name, where) for name in _NUMBERS}
+    if number["address"] < 0 or number["size_bytes"] < 0 or number["end_cycle"] < number["start_cycle"]:
+        raise InputError("a block of no bytes or no time", where=where, cure=AGAIN)
+    text = {name: row[name] for name in ("name", "level", "first_op", "last_op", "kind")}
+    return MemoryBlock(
+        name=text["name"],
+        level=text["level"],
+        address=number["address"],
+        size_bytes=number["size_bytes"],
+        first_op=text["first_op"],
+        last_op=text["last_op"],
+        start_cycle=number["start_cycle"],
+        end_cycle=number["end_cycle"],
+        kind=text["kind"],
+        staged=bool(number["staged"]),
+    )

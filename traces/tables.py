@@ -9,11 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
+from configs.limits import require_host_memory
+from traces.csv_file import AGAIN, rows_of, whole_number
 from traces.events import COMPUTE, STALLS, Slice, Work
 from traces.recorder import sorted_slices
 
 PARQUET_NAME = "trace.parquet"
 CSV_NAME = "trace.csv"
+
+ROW_BYTES = 4096
+"""What a row takes of this computer's memory once it is read."""
 
 _TEXT = frozenset({"track", "kind", "op", "step", "what"})
 COLUMNS = (
@@ -107,10 +112,7 @@ def _row(event: Slice) -> dict[str, str | int]:
 
 
 def _slice(row: Mapping[str, Any], where: str) -> Slice:
-    try:
-        number = {name: int(row[name]) for name in COLUMNS if name not in _TEXT}
-    except (TypeError, ValueError) as error:
-        raise InputError(f"not a whole number: {error}", where=where) from error
+    number = {name: whole_number(row[name], name, where) for name in COLUMNS if name not in _TEXT}
     if number["end_cycles"] < number["start_cycles"]:
         raise InputError("end_cycles is before start_cycles", where=where)
     stalls = tuple((word, number[f"{word}_cycles"]) for word in STALLS if number[f"{word}_cycles"])
@@ -134,14 +136,7 @@ def _write_csv(ordered: Iterable[Slice], path: Path) -> None:
 
 
 def _read_csv(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        _require_columns(reader.fieldnames or (), f"{path}:1")
-        for row in reader:
-            where = f"{path}:{reader.line_num}"
-            if None in row or None in row.values():
-                raise InputError("wrong number of fields", where=where)
-            yield where, row
+    return rows_of(path, COLUMNS, "the trace table")
 
 
 def _write_parquet(ordered: Iterable[Slice], path: Path) -> None:
@@ -161,9 +156,12 @@ def _read_parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"not a Parquet file: {error}", where=str(path)) from error
+        with pq.ParquetFile(path) as file:
+            rows = max(file.metadata.num_rows, 0)
+            require_host_memory(rows * ROW_BYTES, f"{rows:,} rows need", where=str(path))
+            table = file.read()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"not a Parquet file: {error}", where=str(path), cure=AGAIN) from error
     _require_columns(table.column_names, str(path))
     for index, row in enumerate(table.select(list(COLUMNS)).to_pylist()):
         yield f"{path}: row {index}", row

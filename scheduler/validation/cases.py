@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from configs.errors import ConfigError, InputError
+from configs.limits import CSV_BYTES_PER_BYTE, check_file_size, check_text_size
 from configs.suggest import suggestion
 
 MAX_NUMBER = 2**40
@@ -134,9 +135,10 @@ def read_cases(
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """(line number, cells) of every line that is not empty."""
     opener = gzip.open if path.suffix == ".gz" else open
+    check_file_size(path, CSV_BYTES_PER_BYTE)
     try:
         with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
+            reader = csv.reader(_bounded(file, path), strict=True)
             line = 1
             try:
                 for cells in reader:
@@ -149,6 +151,15 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise InputError("no such file", where=str(path), cure="name a CSV file of measured cases") from error
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise InputError(f"cannot be read: {error}", where=str(path)) from error
+
+
+def _bounded(lines: Iterable[str], path: Path) -> Iterator[str]:
+    """The lines, as long as there are not too many: a small archive may hold a large file."""
+    size_bytes = 0
+    for line in lines:
+        size_bytes += len(line)
+        check_text_size(size_bytes, CSV_BYTES_PER_BYTE, str(path))
+        yield line
 
 
 def _check_header(
