@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test bench validation clean
+.PHONY: demo test bench fuzz validation clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pulptrain run digits-cnn --iterations 3000 --seed 0 --out out/digits-cnn
@@ -18,6 +18,12 @@ test: $(VENV)/.test
 
 bench: $(VENV)/.test
 	$(BIN)/python -m pytest benchmarks -m bench -o addopts="-q" --benchmark-columns=median,iqr,rounds --benchmark-sort=name
+
+# Mutated inputs of every kind; goes on where it stopped. What fails is minimised below out/fuzz/$(SEED).
+SEED  ?= 0
+COUNT ?= 20000
+fuzz: $(VENV)/.test
+	$(BIN)/python -W ignore -m tools.fuzz --seed $(SEED) --count $(COUNT)
 
 # docs/validation.md, its pictures, and the figures the tests compare with.
 validation: $(VENV)/.demo

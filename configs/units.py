@@ -12,6 +12,9 @@ from configs.suggest import suggestion
 LARGEST_INTEGER = 2**63 - 1
 """Of every integer that is read: arrays hold 64 bits, and nothing about a microcontroller needs more."""
 
+LARGEST_FLOAT = 3.4e38
+"""Of every other number: what fp32 holds. Infinity and NaN are none."""
+
 BYTE_UNITS: Mapping[str, int] = {
     "B": 1,
     "kB": 1000,

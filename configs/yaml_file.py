@@ -13,7 +13,7 @@ from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 
 from configs.errors import ConfigError
 from configs.limits import YAML_BYTES_PER_BYTE, check_file_size, check_text_size
-from configs.units import LARGEST_INTEGER
+from configs.units import LARGEST_FLOAT, LARGEST_INTEGER
 
 Scalar = str | int | float | bool | None
 
@@ -201,6 +201,8 @@ class _Converter:
             raise self.error(
                 node, f"an integer beyond {LARGEST_INTEGER} or -{LARGEST_INTEGER}", "write a smaller number"
             )
+        if isinstance(value, float) and not abs(value) <= LARGEST_FLOAT:
+            raise self.error(node, f"{value} is no number that fp32 holds", f"at most {LARGEST_FLOAT}")
         if value is None or isinstance(value, str | int | float | bool):
             return value
         raise self.error(node, f"a {type(value).__name__} is not allowed here", "quote it to make it a text")

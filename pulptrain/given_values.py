@@ -77,7 +77,7 @@ def read_values(path: str) -> dict[str, Array]:
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> tuple[str, Array]:
-    """Name and values of one member. Raises InputError for one that is no array, or not as large as it says."""
+    """Name and values of one member. Raises InputError for one that is no array, or not as it says."""
     where = f"{WHERE} {path}: {member.filename!r}"
     if member.flag_bits & ENCRYPTED:
         raise InputError("is encrypted", where=where, cure="an archive without a password")

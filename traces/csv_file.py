@@ -53,7 +53,7 @@ def whole_number(given: object, column: str, where: str) -> int:
         number = int(str(given)) if len(str(given)) < 20 else LARGEST + 1
     except ValueError:
         raise InputError(
-            f"'{column}' is {str(given)[:60]!r}, not a whole number", where=where, cure=AGAIN
+            f"not a whole number: '{column}' is {str(given)[:60]!r}", where=where, cure=AGAIN
         ) from None
     if abs(number) > LARGEST:
         raise InputError(f"'{column}' is beyond {LARGEST}", where=where, cure=AGAIN)
