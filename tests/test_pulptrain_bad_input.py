@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import re
@@ -262,6 +263,20 @@ def test_a_summary_with_something_else_for_a_number(
 def test_a_summary_that_is_no_json(text: str, damaged: Path, capsys: Capture) -> None:
     (damaged / "summary.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     assert "summary.json" in refused(capsys, *_picture(damaged, ""))
+
+
+def test_a_trace_that_contradicts_itself(damaged: Path, capsys: Capture) -> None:
+    """Of a run it would be a defect; here somebody has changed the file."""
+    file = damaged / "trace.csv"
+    with file.open(newline="") as source:
+        rows = list(csv.DictReader(source))
+    row = next(row for row in rows if row["kind"] == "compute")
+    row["load_use_cycles"] = "1000141"
+    with file.open("w", newline="") as target:
+        writer = csv.DictWriter(target, list(row))
+        writer.writeheader()
+        writer.writerows(rows)
+    assert str(damaged) in refused(capsys, *_picture(damaged, ""))
 
 
 # Options

@@ -14,6 +14,7 @@ from configs.suggest import suggestion
 from pulptrain.commands import options
 from pulptrain.outputs import PICTURES, draw_pictures, prepare_folder
 from traces.csv_file import LARGEST
+from traces.errors import TraceError
 from traces.tables import read_table
 
 _NEEDED = ("model", "soc", "cycles", "cluster_hz")
@@ -52,10 +53,12 @@ def command(
     )
     slices = read_table(source)
     target = prepare_folder(out if out is not None else folder)
-    paths = [
-        str(path)
-        for path in draw_pictures(slices, summary, target, source=source, window=interval, what=what)
-    ]
+    try:
+        drawn = draw_pictures(slices, summary, target, source=source, window=interval, what=what)
+    except TraceError as error:
+        # Of a run it would be a defect; what was read from a file, somebody has changed.
+        raise InputError(str(error), where=str(source), cure="run the simulation again") from None
+    paths = [str(path) for path in drawn]
     if as_json:
         typer.echo(json.dumps({"pictures": paths}, indent=2))
     elif not quiet:

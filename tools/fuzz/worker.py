@@ -85,6 +85,8 @@ def serve(connection: Connection, folder: Path, log: Path) -> None:
         os.dup2(log_file, stream)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
+    # Not those of the parent: a test runner may have put others in their place.
+    sys.stdout, sys.stderr = (os.fdopen(os.dup(stream), "w") for stream in (1, 2))
     watch = Watch()
     home = folder.parent / f"{folder.name}-home"
     for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "TMPDIR"):
