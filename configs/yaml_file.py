@@ -202,7 +202,7 @@ class _Converter:
                 node, f"an integer beyond {LARGEST_INTEGER} or -{LARGEST_INTEGER}", "write a smaller number"
             )
         if isinstance(value, float) and not abs(value) <= LARGEST_FLOAT:
-            raise self.error(node, f"{value} is no number that fp32 holds", f"at most {LARGEST_FLOAT}")
+            raise self.error(node, f"{value} is no finite number that fp32 holds", f"at most {LARGEST_FLOAT}")
         if value is None or isinstance(value, str | int | float | bool):
             return value
         raise self.error(node, f"a {type(value).__name__} is not allowed here", "quote it to make it a text")

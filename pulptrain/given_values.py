@@ -60,7 +60,11 @@ def read_values(path: str) -> dict[str, Array]:
     file = Path(path)
     try:
         if not file.is_file():
-            raise InputError(f"'{path}' is no file", where=WHERE, cure="a file that numpy.savez has written")
+            raise InputError(
+                f"cannot read '{path}': it is no file",
+                where=WHERE,
+                cure="a file that numpy.savez has written",
+            )
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
             sizes_bytes = sum(member.file_size for member in members)
