@@ -4,12 +4,14 @@
 #   make smoke    one of everything, under 30 s: while you work
 #   make test     lint, types and every test that is not slow, under 10 minutes on two cores: before every commit
 #   make sweep    slow tests, and the rows of long parametrisations of which `make test` runs a tenth
+#   make alarm    defects put into runs on purpose, and random models without any: what the number check says
+#   make fuzz     changed inputs of every kind: an error in one line, or a result
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo smoke test sweep bench validation clean
+.PHONY: demo smoke test sweep alarm fuzz bench validation clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pulptrain run digits-cnn --iterations 3000 --seed 0 --out out/digits-cnn
@@ -28,8 +30,17 @@ smoke: $(VENV)/.test
 sweep: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or sweep" --durations=10
 
+alarm: $(VENV)/.test
+	PYTHONPATH=tests $(BIN)/python -m alarm
+
 bench: $(VENV)/.test
 	$(BIN)/python -m pytest benchmarks -m bench -o addopts="-q" --benchmark-columns=median,iqr,rounds --benchmark-sort=name
+
+# Mutated inputs of every kind; goes on where it stopped. What fails is minimised below out/fuzz/$(SEED).
+SEED  ?= 0
+COUNT ?= 20000
+fuzz: $(VENV)/.test
+	$(BIN)/python -W ignore -m tools.fuzz --seed $(SEED) --count $(COUNT)
 
 # docs/validation.md, its pictures, and the figures the tests compare with.
 validation: $(VENV)/.demo

@@ -75,6 +75,27 @@ MINIMUM_BY_PATH: Mapping[str, int] = {
 }
 """Smallest legal value where it is not that of the unit."""
 
+SLOWEST_BUS = 0.001
+"""Bytes per peripheral cycle; 0 would never end."""
+
+MAXIMUM_BY_PATH: Mapping[str, int] = {
+    "dma.burst_bytes": 65_536,
+    "l3.burst_bytes": 65_536,
+    "icache.line_bytes": 65_536,
+    "l1.word_bytes": 65_536,
+}
+"""Largest legal value where it is not that of the unit: there are tables with an entry per byte."""
+
+MAXIMUM_BY_UNIT: Mapping[str, int] = {
+    "cycles": 100_000,
+    "peripheral cycles": 100_000,
+    "count": 65_536,
+    "B/cycle": 65_536,
+    "B/peripheral cycle": 65_536,
+    "Hz": 10**12,
+}
+"""Largest legal value of a parameter, by its unit: beyond any chip, and few enough to be simulated."""
+
 POWERS_OF_TWO = frozenset({"l1.banks", "l1.word_bytes", "icache.line_bytes"})
 """Values that select bits of an address."""
 
@@ -238,16 +259,19 @@ def _check_type(parameter: Parameter, kind: type) -> None:
 def _check_value(path: str, value: Any, unit: str, where: str | None) -> None:
     """Raise `ConfigError` unless `value` is legal for the parameter at `path`."""
     problem, cure = None, ""
+    largest = MAXIMUM_BY_PATH.get(path, MAXIMUM_BY_UNIT.get(unit))
     smallest = MINIMUM_BY_PATH.get(path, MINIMUM_BY_UNIT.get(unit))
     if path in CHOICES:
         if value not in CHOICES[path]:
             problem, cure = "is not a known arrangement", suggestion(str(value), CHOICES[path])
     elif path in ("cores", "fpu.count") and not 1 <= value <= MAX_CORES:
         problem, cure = f"must be between 1 and {MAX_CORES}", f"a number from 1 to {MAX_CORES}"
-    elif unit == "B/peripheral cycle" and not value > 0:
-        problem, cure = "must be above 0", "a positive number"
+    elif unit == "B/peripheral cycle" and not value >= SLOWEST_BUS:
+        problem, cure = f"must be above 0, {SLOWEST_BUS} or more", f"{SLOWEST_BUS} {unit} or more"
     elif smallest is not None and value < smallest:
         problem, cure = f"must be at least {smallest}", f"{smallest} {unit} or more"
+    elif largest is not None and value > largest:
+        problem, cure = f"must be at most {largest}", f"{largest} {unit} or less"
     elif unit == "B" and value > ADDRESS_SPACE_BYTES:
         problem, cure = f"is beyond the address space of {ADDRESS_SPACE_BYTES} B", "a smaller size"
     elif path in POWERS_OF_TWO and value & (value - 1):

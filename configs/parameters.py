@@ -25,7 +25,7 @@ from configs.library import is_path, open_config
 from configs.schema import Schema, check_keys, validate
 from configs.suggest import suggestion
 from configs.units import parse_bytes, parse_hz
-from configs.yaml_file import Node
+from configs.yaml_file import Node, shortened
 
 Value = str | int | float | bool
 
@@ -158,9 +158,11 @@ def load_parameters(
     tree = _trees(name_or_path)[profile]
     changed = dict(tree.parameters)
     for path, text in (overrides or {}).items():
-        where = f"--set {path}={text}"
+        where = f"--set {shortened(path)}={shortened(str(text))}"
         if path not in changed:
-            raise ConfigError(f"unknown parameter '{path}'", where=where, cure=_path_cure(path, changed))
+            raise ConfigError(
+                f"unknown parameter '{shortened(path)}'", where=where, cure=_path_cure(path, changed)
+            )
         old = changed[path]
         value = _value(text, old.unit, path, where)
         changed[path] = replace(old, value=value, source="set by the user", assumed=False, where=where)
@@ -306,7 +308,9 @@ def _value(given: Any, unit: str, path: str, where: str) -> Value:
         needed = "a whole number" if kind == "integer" else "a finite number"
     if result is None:
         raise ConfigError(
-            f"'{path}' is '{given}' but must be {needed}", where=where, cure=f"give {needed} ({unit})"
+            f"'{path}' is '{shortened(str(given))}' but must be {needed}",
+            where=where,
+            cure=f"give {needed} ({unit})",
         )
     return result
 
@@ -316,7 +320,7 @@ def _number(given: Any, *, whole: bool) -> int | float | None:
     if isinstance(given, bool):
         return None
     if isinstance(given, int):
-        return given
+        return given if abs(given) <= 2**53 else None
     try:
         number = float(given)
     except (ValueError, TypeError):

@@ -15,7 +15,7 @@ from configs.yaml_file import Node
 class Schema(BaseModel):
     """Base of all file schemas: exact types, no unknown keys, immutable."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 SchemaT = TypeVar("SchemaT", bound=Schema)

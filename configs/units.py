@@ -9,6 +9,12 @@ from fractions import Fraction
 from configs.errors import ConfigError
 from configs.suggest import suggestion
 
+LARGEST_INTEGER = 2**63 - 1
+"""Of every integer that is read: arrays hold 64 bits, and nothing about a microcontroller needs more."""
+
+LARGEST_FLOAT = 3.4e38
+"""Of every other number: what fp32 holds. Infinity and NaN are none."""
+
 BYTE_UNITS: Mapping[str, int] = {
     "B": 1,
     "kB": 1000,
@@ -37,8 +43,8 @@ AMBIGUOUS_BYTE_UNITS: Mapping[str, tuple[str, str]] = {
 }
 """Spellings that people use for both 1000 and 1024; refused, because a silent guess changes the machine."""
 
-# The exponent is limited to two digits so that no input can make the exact arithmetic explode.
-_QUANTITY = re.compile(r"([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,2})?)\s*([A-Za-z]*)")
+# Digits are limited, those of the exponent to two, so that no input can make the exact arithmetic explode.
+_QUANTITY = re.compile(r"([+-]?\d{1,40}(?:\.\d{1,40})?(?:[eE][+-]?\d{1,2})?)\s*([A-Za-z]*)", re.ASCII)
 
 
 def parse_bytes(text: str | int | float, *, where: str | None = None) -> int:
@@ -65,7 +71,8 @@ def _parse(
 ) -> int:
     match = None if isinstance(text, bool) else _QUANTITY.fullmatch(str(text).strip())
     if match is None:
-        raise ConfigError(f"'{text}' is not {what}", where=where, cure=f"write it like '{example}'")
+        shown = str(text)[:60]
+        raise ConfigError(f"'{shown}' is not {what}", where=where, cure=f"write it like '{example}'")
     number, unit = Fraction(match[1]), match[2]
     base = next(iter(units))
     amount = number * _unit_factor(unit or base, number, units, where)
@@ -77,6 +84,8 @@ def _parse(
             where=where,
             cure=f"'{int(amount)} {base}' or '{int(amount) + 1} {base}'",
         )
+    if amount > LARGEST_INTEGER:
+        raise ConfigError(f"'{text}' is too large", where=where, cure=f"at most {LARGEST_INTEGER} {base}")
     return int(amount)
 
 

@@ -12,6 +12,8 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 
 from configs.errors import ConfigError
+from configs.limits import YAML_BYTES_PER_BYTE, check_file_size, check_text_size
+from configs.units import LARGEST_FLOAT, LARGEST_INTEGER
 
 Scalar = str | int | float | bool | None
 
@@ -65,10 +67,10 @@ class Node:
         if isinstance(self.value, Mapping):
             return "a mapping"
         if isinstance(self.value, str):
-            return f"the text '{self.value}'"
+            return f"the text '{shortened(self.value)}'"
         if self.value is None:
             return "empty"
-        return "a list" if isinstance(self.value, Sequence) else f"the value {self.value}"
+        return "a list" if isinstance(self.value, Sequence) else f"the value {shortened(str(self.value))}"
 
     def plain(self) -> Any:
         """Return the value as plain dicts, lists and scalars."""
@@ -79,8 +81,14 @@ class Node:
         return self.value
 
 
+def shortened(text: str, most: int = 60) -> str:
+    """The text for a message: no more of it than a line takes."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 def read_text(path: Path) -> str:
-    """Read a UTF-8 file; raises `ConfigError` when it is missing, unreadable or not text."""
+    """Read a UTF-8 file; raises `ConfigError` when it is missing, unreadable, too large or not text."""
+    check_file_size(path, YAML_BYTES_PER_BYTE)
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -104,8 +112,9 @@ def parse_yaml(text: str, file: str) -> Node:
     """Parse one YAML 1.2 document; `file` is the label for messages.
 
     Raises `ConfigError` with ``file:line`` for a syntax error, a duplicate or non-text key, a merge key, an
-    alias, an unknown tag, several documents or an empty file.
+    alias, an unknown tag, several documents, an empty or too large file.
     """
+    check_text_size(len(text), YAML_BYTES_PER_BYTE, file)
     yaml = YAML(typ="safe", pure=True)
     try:
         root = yaml.compose(text)
@@ -125,6 +134,11 @@ def parse_yaml(text: str, file: str) -> Node:
         first = str(error).strip().splitlines()[0]
         raise ConfigError(
             f"YAML error: {first}", where=f"{file}:1", cure="save the file as plain text"
+        ) from None
+    except (ValueError, OverflowError) as error:
+        # The parser lets some through that an escape sequence such as \\UFFFFFFFF causes.
+        raise ConfigError(
+            f"YAML error: {error}", where=f"{file}:1", cure="save the file as plain text"
         ) from None
     except RecursionError:
         raise ConfigError("nested too deeply", where=f"{file}:1", cure="flatten the file") from None
@@ -175,7 +189,20 @@ class _Converter:
         return children
 
     def scalar(self, node: Any) -> Scalar:
-        value = self.constructor.construct_object(node)
+        try:
+            value = self.constructor.construct_object(node)
+        except (ValueError, TypeError, OverflowError, LookupError, AttributeError) as error:
+            # What a tag asks for and the text does not give (!!int abc), or more digits than Python reads.
+            shown = shortened(str(node.value))
+            raise self.error(
+                node, f"'{shown}' cannot be read as {node.tag}: {error}", "write another value"
+            ) from None
+        if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+            raise self.error(
+                node, f"an integer beyond {LARGEST_INTEGER} or -{LARGEST_INTEGER}", "write a smaller number"
+            )
+        if isinstance(value, float) and not abs(value) <= LARGEST_FLOAT:
+            raise self.error(node, f"{value} is no finite number that fp32 holds", f"at most {LARGEST_FLOAT}")
         if value is None or isinstance(value, str | int | float | bool):
             return value
         raise self.error(node, f"a {type(value).__name__} is not allowed here", "quote it to make it a text")

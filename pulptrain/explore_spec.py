@@ -307,7 +307,7 @@ def _objectives(node: Node | None, has_energy: bool) -> tuple[str, ...]:
         return ("cycles", "l1_bytes", *(("energy_nj",) if has_energy else ()))
     names = []
     for item in node.sequence("'objectives'"):
-        if item.value not in OBJECTIVES:
+        if item.value not in tuple(OBJECTIVES):  # a mapping or a list may stand there
             cure = suggestion(str(item.value), OBJECTIVES)
             raise ConfigError(f"unknown objective {item.value!r}", where=item.where, cure=cure)
         if item.value == "energy_nj" and not has_energy:

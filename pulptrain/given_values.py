@@ -1,58 +1,20 @@
-"""Values of the user's own, and values for the user: .npz files with an array per tensor."""
+"""Values of the user's own in the place of drawn ones."""
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
 
 from configs.errors import InputError
-from configs.files import check_file, replacing
 from configs.suggest import suggestion
+from pulptrain.npz_file import WHERE
 from trainlib.graph import FED_KINDS, TrainingGraph
 from trainlib.numerics import is_float, rounded, widened
 from trainlib.steps import Array
 
-WHERE = "--values"
-
 RESULT_FOLDERS = ("before/", "results/")
 """What a file of ``--save-values`` has beside the tensors that training goes on from."""
-
-LOSSES = "results/losses"
-"""Mean loss of every iteration; every file of ``--save-values`` has it."""
-
-
-def read_values(path: str) -> dict[str, Array]:
-    """The arrays of an .npz file by name. Raises InputError for a file that is none."""
-    try:
-        with np.load(Path(path), allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        raise InputError(
-            f"cannot read '{path}': {error}", where=WHERE, cure="a file that numpy.savez has written"
-        ) from None
-
-
-def prepare_file(name: str) -> Path:
-    """The file of ``--save-values``, refused before any work (`configs.files.check_file`)."""
-    return check_file(name, "--save-values", _is_ours)
-
-
-def write_values(path: Path, values: Mapping[str, Array]) -> None:
-    """Write arrays to an .npz file; 16-bit floats, which NumPy's format does not have, as float32."""
-    arrays: dict[str, Array] = {name: widened(array) for name, array in values.items()}
-    with replacing(path) as temporary, temporary.open("wb") as stream:
-        np.savez(stream, allow_pickle=False, **arrays)
-
-
-def _is_ours(path: Path) -> bool:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return f"{LOSSES}.npy" in archive.namelist()
-    except zipfile.BadZipFile:
-        return False
 
 
 def with_own_values(
@@ -63,7 +25,7 @@ def with_own_values(
 ) -> tuple[dict[str, Array], Iterator[Mapping[str, Array]]]:
     """(kept tensors at the start, values of every iteration) with the user's own in their places.
 
-    What `write_values` has written can be given: its results are passed over. Raises as `replaced`.
+    What ``--save-values`` has written can be given: its results are passed over. Raises as `replaced`.
     """
     wanted = {name: array for name, array in own.items() if not name.startswith(RESULT_FOLDERS)}
     fed = graph.of_kind(*FED_KINDS)

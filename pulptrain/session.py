@@ -51,7 +51,7 @@ class RunOutcome:
     update_schedule: Schedule | None = None
     """That of the update, where it is a program of its own; `schedule` is then that of a mini-batch."""
     values: Mapping[str, Array] = field(default_factory=dict)
-    """Weights, states, gradients, output and losses, by the names of `pulptrain.given_values`."""
+    """Weights, states, gradients, output and losses, by the names of `pulptrain.training.Training.values`."""
 
     def refuse_wrong_numbers(self) -> None:
         """Raise `WrongNumbersError` if a tensor of the run is not what it should be."""

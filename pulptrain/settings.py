@@ -10,10 +10,12 @@ from arch.soc_config import load_soc, with_options
 from arch.timing import SocTiming
 from configs.errors import InputError
 from configs.parameters import default_codegen
+from configs.units import LARGEST_INTEGER
 from scheduler.addresses.placement import parse_placement
 from scheduler.addresses.plan_options import PlanOptions, parse_homes
 from scheduler.options import ScheduleOptions, parse_buffers, parse_resident
 from trainlib.kernels.catalogue import LIBRARY
+from trainlib.options import MOST_MINI_BATCHES
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,19 @@ class Settings:
     separate_update: bool = False
 
     def __post_init__(self) -> None:
+        check_seed(self.seed)
+        if self.accumulate is not None and self.accumulate > MOST_MINI_BATCHES:
+            raise InputError(
+                f"{self.accumulate} mini-batches", where="--accumulate", cure=f"1 to {MOST_MINI_BATCHES}"
+            )
         if not self.codegen:
             object.__setattr__(self, "codegen", default_codegen(self.soc))
+
+
+def check_seed(seed: int) -> None:
+    """Raise `InputError` for a seed that random numbers cannot be drawn from."""
+    if not 0 <= seed <= LARGEST_INTEGER:
+        raise InputError(f"{seed} is not a seed", where="--seed", cure=f"0 to {LARGEST_INTEGER}")
 
 
 def code_start(settings: Settings) -> str:
@@ -124,7 +137,7 @@ def _tile(text: str) -> tuple[str, dict[str, int]]:
     tile: dict[str, int] = {}
     for part in sizes.split(","):
         name, separator, size = part.partition(":")
-        if not separator or not (size.strip().isascii() and size.strip().isdigit()):
+        if not separator or not (size.strip().isascii() and size.strip().isdigit() and len(size) < 19):
             raise InputError(
                 f"cannot read {part!r} in {text!r}", where="--tile", cure="write it as conv2.FW=co:8,ho:3"
             )

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from configs.errors import NotFiniteError
-from pulptrain.given_values import LOSSES
 from pulptrain.machine import Machine
+from pulptrain.npz_file import LOSSES
 from pulptrain.number_check import FOLLOWED, NumberCheck
 from trainlib.graph import TrainingGraph
 from trainlib.numerics import is_float, rounded

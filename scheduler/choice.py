@@ -346,16 +346,17 @@ def _best_tiling(
 def _note(tiler: Tiler, chosen: Tiling, candidates: Candidates) -> str:
     fewest, single = int(candidates.tiles[0]), candidates.fewest_tiles_single
     if not 0 < single < fewest:
-        return ""
-    return (
+        return candidates.note
+    shrunk = (
         f"{tiler.op.name}: tiles shrank to hold {tiler.buffer_depth} buffers per operand in L1: "
         f"{len(chosen.tiles)} tiles, where {single} would fit with single buffering"
     )
+    return f"{shrunk}; {candidates.note}" if candidates.note else shrunk
 
 
 def smallest_does_not_fit(tiler: Tiler, available_bytes: int) -> DoesNotFitError:
     """The report for the smallest possible tile."""
-    return does_not_fit(tiler, tiler.build(dict.fromkeys(tiler.dims, 1)), available_bytes)
+    return does_not_fit(tiler, tiler.smallest(), available_bytes)
 
 
 def whole_op(tiler: Tiler, available_bytes: int) -> Tiling:

@@ -96,7 +96,7 @@ def _refused_tiling(op: Op, graph: TrainingGraph, timing: SocTiming, options: Sc
         return tiler.build(options.tile_sizes.get(op.name, {}), options.loop_orders.get(op.name))
     if options.buffer_depth == WHOLE_OPS:
         return tiler.build({})
-    return tiler.build(dict.fromkeys(tiler.dims, 1))
+    return tiler.smallest()
 
 
 def _l1_attempts(

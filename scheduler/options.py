@@ -21,6 +21,9 @@ BEST_DEPTH = -1
 AUTO = "auto"
 """In place of resident tensors: `scheduler.residency` chooses them."""
 
+MOST_BUFFERS = 1000
+"""Buffers one operand may have: L1 holds fewer boxes that are worth a transfer."""
+
 _NAMED_DEPTHS = {"none": WHOLE_OPS, "single": 1, "double": 2, "best": BEST_DEPTH}
 
 
@@ -31,12 +34,13 @@ def parse_buffering(text: str) -> int:
     """
     if text in _NAMED_DEPTHS:
         return _NAMED_DEPTHS[text]
-    if text.isascii() and text.isdigit() and int(text) >= 1:
+    if text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MOST_BUFFERS:
         return int(text)
     raise InputError(
         f"unknown buffering {text!r}",
         where="--buffering",
-        cure="none, single, double, best or a number of buffers, 1 up; conv2.FW.w=1 for one operand",
+        cure=f"none, single, double, best or a number of buffers, 1 to {MOST_BUFFERS}; "
+        "conv2.FW.w=1 for one operand",
     )
 
 

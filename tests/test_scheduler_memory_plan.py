@@ -25,7 +25,7 @@ from scheduler.addresses.allocation import (
     lower_bound_bytes,
     peak_bytes,
 )
-from scheduler.addresses.optimal_placement import place_optimal, solver_installed
+from scheduler.addresses.optimal_placement import _optimal, place_optimal, solver_installed
 from scheduler.addresses.order_search import STARTS, search_orders
 from scheduler.addresses.placement import ORDERS, best_fit, first_fit, place
 from scheduler.addresses.plan_options import PlanOptions
@@ -170,6 +170,7 @@ def test_without_the_solver_the_search_over_orders_finds_it_too(monkeypatch: pyt
 
 def test_what_is_not_proved_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the solver and without steps of the search the better heuristic plan is all there is."""
+    _optimal.cache_clear()  # plans made with the solver
     monkeypatch.setattr("scheduler.addresses.optimal_placement.solver_installed", lambda: False)
     monkeypatch.setattr(
         "scheduler.addresses.optimal_placement.search_orders", partial(search_orders, steps=0)
@@ -181,7 +182,9 @@ def test_what_is_not_proved_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no plan is below 72 B, this one takes 80 B" in notes[0]
     monkeypatch.setattr("scheduler.addresses.optimal_placement.solver_installed", lambda: True)
     monkeypatch.setattr("scheduler.addresses.optimal_placement.MOST_SOLVED", 3)
+    _optimal.cache_clear()
     again, notes = place_optimal(HOLE, "l2")
+    _optimal.cache_clear()
     assert again == found
     assert "too many buffers for the solver" in notes[0]
 

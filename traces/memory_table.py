@@ -9,7 +9,7 @@ from pathlib import Path
 
 from configs.errors import InputError
 from configs.files import replacing
-from traces.tables import LARGEST_CYCLE, csv_rows
+from traces.csv_file import AGAIN, rows_of, whole_number
 
 CSV_NAME = "memory.csv"
 
@@ -40,6 +40,7 @@ class MemoryBlock:
         return self.address + self.size_bytes
 
 
+_NUMBERS = ("address", "size_bytes", "start_cycle", "end_cycle", "staged")
 COLUMNS = tuple(field.name for field in fields(MemoryBlock))
 
 
@@ -59,26 +60,23 @@ def write_blocks(blocks: Iterable[MemoryBlock], folder: Path) -> Path:
 def read_blocks(folder: Path) -> list[MemoryBlock]:
     """The blocks of a ``memory.csv``. Raises InputError (file:line) for a missing file or a wrong row."""
     path = folder / CSV_NAME
-    return [_block(row, where) for where, row in csv_rows(path, COLUMNS)]
+    return [_block(row, where) for where, row in rows_of(path, COLUMNS, "the memory map")]
 
 
 def _block(row: Mapping[str, str], where: str) -> MemoryBlock:
-    try:
-        block = MemoryBlock(
-            name=row["name"],
-            level=row["level"],
-            address=int(row["address"]),
-            size_bytes=int(row["size_bytes"]),
-            first_op=row["first_op"],
-            last_op=row["last_op"],
-            start_cycle=int(row["start_cycle"]),
-            end_cycle=int(row["end_cycle"]),
-            kind=row["kind"],
-            staged=bool(int(row["staged"])),
-        )
-    except (TypeError, ValueError) as error:
-        raise InputError(f"not a whole number: {error}", where=where) from error
-    spans = (block.address, block.size_bytes), (block.start_cycle, block.end_cycle)
-    if not all(0 <= number <= LARGEST_CYCLE for span in spans for number in span):
-        raise InputError("a number is out of range", where=where)
-    return block
+    number = {name: whole_number(row[name], name, where) for name in _NUMBERS}
+    if number["address"] < 0 or number["size_bytes"] < 0 or number["end_cycle"] < number["start_cycle"]:
+        raise InputError("a block of no bytes or no time", where=where, cure=AGAIN)
+    text = {name: row[name] for name in ("name", "level", "first_op", "last_op", "kind")}
+    return MemoryBlock(
+        name=text["name"],
+        level=text["level"],
+        address=number["address"],
+        size_bytes=number["size_bytes"],
+        first_op=text["first_op"],
+        last_op=text["last_op"],
+        start_cycle=number["start_cycle"],
+        end_cycle=number["end_cycle"],
+        kind=text["kind"],
+        staged=bool(number["staged"]),
+    )

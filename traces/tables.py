@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import csv
 import importlib.util
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
 from configs.files import check_folder, replacing
+from configs.limits import require_host_memory
+from traces.csv_file import AGAIN, rows_of, whole_number
 from traces.events import COMPUTE, STALLS, Slice, Work
 from traces.recorder import sorted_slices
-
-LARGEST_CYCLE = 1 << 52
-"""Beyond every trace that could be simulated; whole numbers up to here are exact wherever they are drawn."""
 
 _AGAIN = "a folder written by `pulptrain run MODEL --out DIR`; run the simulation again"
 
 PARQUET_NAME = "trace.parquet"
 CSV_NAME = "trace.csv"
+
+ROW_BYTES = 4096
+"""What a row takes of this computer's memory once it is read."""
 
 _TEXT = frozenset({"track", "kind", "op", "step", "what"})
 COLUMNS = (
@@ -107,12 +109,9 @@ def _row(event: Slice) -> dict[str, str | int]:
 
 
 def _slice(row: Mapping[str, Any], where: str) -> Slice:
-    try:
-        number = {name: int(row[name]) for name in COLUMNS if name not in _TEXT}
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"not a whole number: {error}", where=where) from error
-    if not all(-1 <= value <= LARGEST_CYCLE for value in number.values()) or number["start_cycles"] < 0:
-        raise InputError("a number is out of range", where=where)
+    number = {name: whole_number(row[name], name, where) for name in COLUMNS if name not in _TEXT}
+    if number["start_cycles"] < 0:
+        raise InputError("start_cycles is before 0", where=where, cure=AGAIN)
     if number["end_cycles"] < number["start_cycles"]:
         raise InputError("end_cycles is before start_cycles", where=where)
     stalls = tuple((word, number[f"{word}_cycles"]) for word in STALLS if number[f"{word}_cycles"])
@@ -136,33 +135,7 @@ def _write_csv(ordered: Iterable[Slice], path: Path) -> None:
 
 
 def _read_csv(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for where, row in csv_rows(path, COLUMNS):
-        if None in row or None in row.values():
-            raise InputError("wrong number of fields", where=where)
-        yield where, row
-
-
-def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """(``file:line``, cells by column) of the rows of a CSV file that has at least `columns`.
-
-    Raises `InputError` for a file that cannot be read, that is not UTF-8 or no CSV, or lacks a column.
-    """
-    line = 1
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in columns if name not in (reader.fieldnames or ())]
-            if missing:
-                raise InputError(f"no column {missing[0]!r}", where=f"{path}:1", cure=_AGAIN)
-            for row in reader:
-                line = reader.line_num
-                yield f"{path}:{line}", row
-    except OSError as error:
-        raise InputError(
-            f"cannot be read: {error.strerror or error}", where=str(path), cure=_AGAIN
-        ) from error
-    except (csv.Error, UnicodeError) as error:
-        raise InputError(f"not a CSV file in UTF-8: {error}", where=f"{path}:{line}", cure=_AGAIN) from error
+    return rows_of(path, COLUMNS, "the trace table")
 
 
 def _write_parquet(ordered: Iterable[Slice], path: Path) -> None:
@@ -182,9 +155,12 @@ def _read_parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path)
+        with pq.ParquetFile(path) as file:
+            rows = max(file.metadata.num_rows, 0)
+            require_host_memory(rows * ROW_BYTES, f"{rows:,} rows need", where=str(path))
+            table = file.read()
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"not a Parquet file: {error}", where=str(path)) from error
+        raise InputError(f"not a Parquet file: {error}", where=str(path), cure=AGAIN) from error
     _require_columns(table.column_names, str(path))
     for index, row in enumerate(table.select(list(COLUMNS)).to_pylist()):
         yield f"{path}: row {index}", row

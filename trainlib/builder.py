@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from configs.errors import ShapeError, UnsupportedLayerError
+from configs.limits import MOST_ELEMENTS, require_host_memory
 from configs.model_file import LayerSpec
 from configs.suggest import suggestion
 from trainlib.built_layer import BuiltLayer, expanded, gradient_name, place_of
@@ -25,6 +26,9 @@ from trainlib.primitives.definition import (
     Step,
 )
 from trainlib.registry import layer_primitive
+
+OP_BYTES = 100_000
+"""What an op and its schedule take of this computer's memory, about."""
 
 
 @dataclass(slots=True)
@@ -43,7 +47,13 @@ class GraphBuilder:
     _converted: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def add(self, tensor: Tensor) -> str:
-        """Add a tensor; ShapeError if the name is taken."""
+        """Add a tensor; ShapeError if the name is taken, or for more elements than any memory holds."""
+        if prod(tensor.shape) > MOST_ELEMENTS:
+            shape = "x".join(str(size) for size in tensor.shape)
+            raise ShapeError(
+                f"{tensor.name} of shape {shape} has more than {MOST_ELEMENTS:,} elements",
+                cure="a smaller shape or batch",
+            )
         if tensor.name in self.tensors:
             raise ShapeError(f"two tensors are called {tensor.name}", cure="rename one of the layers")
         self.tensors[tensor.name] = tensor
@@ -63,6 +73,7 @@ class GraphBuilder:
     ) -> None:
         """Append an op; `reads` and `writes` default to those of the step."""
         read, written = tuple(reads or step.reads), tuple(writes or step.writes)
+        require_host_memory(len(self.ops) * OP_BYTES, f"more than {len(self.ops):,} ops need")
         self.ops.append(
             Op(
                 name=f"{layer}.{step.name}",

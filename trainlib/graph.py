@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes as _ml_dtypes  # noqa: F401  makes np.dtype("bfloat16") known
@@ -68,7 +69,7 @@ class Tensor:
     @property
     def size_bytes(self) -> int:
         """Bytes of storage."""
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+        return prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,9 @@ from configs.schema import Schema, SchemaT, validate, validate_values
 from configs.yaml_file import Node
 from trainlib.primitives.definition import LayerPrimitive, LossPrimitive, OptimizerPrimitive
 
+MOST_MINI_BATCHES = 1_000_000
+"""Mini-batches of one update: each is computed."""
+
 
 class GradientOptions(Schema):
     """What a model file may say about gradients in its optimizer section, whatever the optimizer.
@@ -22,7 +25,7 @@ class GradientOptions(Schema):
     own, which shares weights and gradients with that of the mini-batch; several mini-batches always do.
     """
 
-    accumulate: Annotated[int, Field(ge=1)] = 1
+    accumulate: Annotated[int, Field(ge=1, le=MOST_MINI_BATCHES)] = 1
     clip_value: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     separate: bool = False

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from configs.errors import InputError, UnsupportedLayerError
+from configs.limits import TENSOR_COPIES, require_host_memory
 from configs.suggest import suggestion
 from trainlib.graph import Tensor, TrainingGraph
 from trainlib.numerics import is_float, rounded
@@ -72,6 +73,8 @@ def single(
         graph = build_update_graph(name, attributes, inputs[0].shape, dtype=dtype, where=where)
     else:
         raise UnsupportedLayerError(f"{name} is put into graphs by their builder only", where=where)
+    values_bytes = sum(tensor.size_bytes for tensor in graph.tensors.values() if tensor.alias_of is None)
+    require_host_memory(TENSOR_COPIES * values_bytes, "its tensors need", where=where)
     return Single(graph, _values(graph, cases, classes, seed))
 
 

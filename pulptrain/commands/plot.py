@@ -9,12 +9,16 @@ from typing import Annotated, Any
 import typer
 
 from configs.errors import InputError
+from configs.limits import JSON_BYTES_PER_BYTE, check_file_size
 from configs.suggest import suggestion
 from pulptrain.commands import options
 from pulptrain.outputs import PICTURE_FILES, PICTURES, check_format, draw_pictures, prepare_folder
-from traces.tables import LARGEST_CYCLE, read_table
+from traces.csv_file import LARGEST
+from traces.errors import TraceError
+from traces.tables import read_table
 
 _NEEDED = ("model", "soc", "cycles", "cluster_hz")
+_NUMBERS = ("cycles", "cluster_hz", "trace_cycles")
 _AGAIN = "run `pulptrain run MODEL --out DIR` again"
 
 
@@ -50,10 +54,12 @@ def command(
     )
     target = prepare_folder(out if out is not None else folder, PICTURE_FILES)
     slices = read_table(source)
-    paths = [
-        str(path)
-        for path in draw_pictures(slices, summary, target, source=source, window=interval, what=what)
-    ]
+    try:
+        drawn = draw_pictures(slices, summary, target, source=source, window=interval, what=what)
+    except TraceError as error:
+        # Of a run it would be a defect; what was read from a file, somebody has changed.
+        raise InputError(str(error), where=str(source), cure="run the simulation again") from None
+    paths = [str(path) for path in drawn]
     if as_json:
         typer.echo(json.dumps({"pictures": paths}, indent=2))
     elif not quiet:
@@ -63,6 +69,7 @@ def command(
 def read_summary(folder: Path) -> dict[str, Any]:
     """`summary.json` of a run. Raises `InputError` if it is missing, not JSON or lacks what pictures need."""
     path = folder / "summary.json"
+    check_file_size(path, JSON_BYTES_PER_BYTE)
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -78,26 +85,27 @@ def read_summary(folder: Path) -> dict[str, Any]:
     missing = [key for key in _NEEDED if key not in summary]
     if missing:
         raise InputError(f"no {', '.join(missing)} in it", where=str(path), cure=_AGAIN)
-    for key in ("cycles", "cluster_hz", "trace_cycles"):
-        if key in summary and not _is_count(summary[key]):
-            raise InputError(f"{key!r} is no number of cycles", where=str(path), cure=_AGAIN)
-    capacity_bytes = summary.get("capacity_bytes", {})
-    if not isinstance(capacity_bytes, dict) or not all(
-        value == 0 or _is_count(value) for value in capacity_bytes.values()
+    for key in _NUMBERS:
+        value = summary.get(key, 1)
+        if type(value) is not int or not 0 < value <= LARGEST:
+            raise _wrong(key, f"a whole number from 1 to {LARGEST}", path)
+    sizes = summary.get("capacity_bytes", {})
+    if not isinstance(sizes, dict) or not all(
+        type(size) is int and 0 <= size <= LARGEST for size in sizes.values()
     ):
-        raise InputError("'capacity_bytes' are no sizes", where=str(path), cure=_AGAIN)
-    return summary
+        raise _wrong("capacity_bytes", "a whole number of bytes per memory", path)
+    return {**summary, "model": str(summary["model"])[:200], "soc": str(summary["soc"])[:200]}
 
 
-def _is_count(value: object) -> bool:
-    return type(value) is int and 1 <= value <= LARGEST_CYCLE
+def _wrong(key: str, wanted: str, path: Path) -> InputError:
+    return InputError(f"'{key}' is not {wanted}", where=str(path), cure=_AGAIN)
 
 
 def parse_window(text: str, makespan_cycles: int) -> tuple[int, int]:
     """``START:END`` in cycles; either may be left out. Raises `InputError` for anything else."""
     first, separator, last = text.partition(":")
     try:
-        start, end = int(first or 0), int(last or makespan_cycles)
+        start, end = int(first[:20] or 0), int(last[:20] or makespan_cycles)
     except ValueError:
         separator = ""
         start = end = 0

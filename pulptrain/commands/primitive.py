@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from configs.errors import InputError
+from configs.yaml_file import parse_yaml
 from pulptrain.commands import options
 from pulptrain.commands.printing import finish_run, told
-from pulptrain.given_values import read_values
+from pulptrain.npz_file import read_values
 from pulptrain.outputs import prepare_folder
 from pulptrain.primitive_run import run_primitive
 from pulptrain.settings import Settings
@@ -124,7 +123,7 @@ def parse_shape(text: str) -> InputCase:
 
 
 def _is_size(text: str) -> bool:
-    return text.isascii() and text.isdigit() and int(text) >= 1
+    return text.isascii() and text.isdigit() and len(text) < 19 and int(text) >= 1
 
 
 def parse_option(text: str) -> tuple[str, Any]:
@@ -132,7 +131,4 @@ def parse_option(text: str) -> tuple[str, Any]:
     key, separator, value = text.partition("=")
     if not separator or not key.strip() or not value.strip():
         raise InputError(f"cannot read {text!r}", where="--option", cure="write it as kernel=3")
-    try:
-        return key.strip(), YAML(typ="safe", pure=True).load(value)
-    except YAMLError:
-        raise InputError(f"cannot read the value of {text!r}", where="--option") from None
+    return key.strip(), parse_yaml(value, f"--option {key.strip()}").plain()

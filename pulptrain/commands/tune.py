@@ -14,7 +14,7 @@ from rich.table import Table
 from configs.files import check_file
 from pulptrain.commands import options, search_options
 from pulptrain.commands.printing import print_paths, table_console
-from pulptrain.settings import Settings
+from pulptrain.settings import Settings, check_seed
 from pulptrain.tuning import tune_model
 from scheduler.tuner.candidates import CUTS_PER_DEPTH, SpaceRules, parse_ways
 from scheduler.tuner.progress import meter
@@ -96,6 +96,7 @@ def command(
         overrides=tuple(overrides or ()),
         resident=resident,
     )
+    check_seed(seed)
     show = not (quiet or as_json)
     target = check_file(schedule, "--schedule", is_schedule)
     with (

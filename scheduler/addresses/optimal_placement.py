@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from scheduler.addresses.allocation import (
     ALIGNMENT_BYTES,
@@ -25,6 +26,9 @@ the same point on every machine."""
 MOST_SOLVED = 150
 """Requests CP-SAT is asked to place; its model of many more takes minutes to set up."""
 
+PLANS_KEPT = 64
+"""Plans that are remembered: schedules that differ in what stays in L1 ask for the same one again."""
+
 
 def solver_installed() -> bool:
     """Whether OR-tools can be imported."""
@@ -42,7 +46,14 @@ def place_optimal(
     `MOST_SOLVED` requests, or when it finds nothing within its limit, the best plan so far is the result and
     a note says so. One worker, fixed seeds: the same plan in every run.
     """
-    items = list(requests)
+    plan, notes = _optimal(tuple(requests), level, work_limit)
+    return dict(plan), notes
+
+
+@lru_cache(maxsize=PLANS_KEPT)
+def _optimal(
+    items: tuple[Request, ...], level: str, work_limit: float
+) -> tuple[dict[str, Allocation], tuple[str, ...]]:
     start = min(
         (place(items, level, strategy) for strategy in ("first-fit", "best-fit")),
         key=lambda plan: peak_bytes(plan.values()),
@@ -91,7 +102,7 @@ def _plan(
     return found
 
 
-def _split(items: list[Request]) -> tuple[list[Request], list[Request]]:
+def _split(items: Sequence[Request]) -> tuple[list[Request], list[Request]]:
     """(requests that live all the time, the others).
 
     Whatever a plan looks like, the former can be moved to its bottom and what lay above each of them moved

@@ -16,6 +16,9 @@ from scheduler.addresses.placement import ORDERS
 STEPS = 1500
 """Orders tried from each start, about a millisecond each for a network of 400 buffers."""
 
+FULLY_SEARCHED = 400
+"""Requests up to which so many are tried; of more, fewer, as trying one takes the square of their number."""
+
 STARTS = ("first use", "size", "lifetime")
 """Orders (`scheduler.addresses.placement.ORDERS`) the search begins with, one after the other."""
 
@@ -30,6 +33,7 @@ def search_orders(items: Sequence[Request], enough_bytes: int, *, steps: int = S
     the order, drawn at random, and the move is kept unless it makes the peak, or else the bytes above,
     larger. The same result in every run.
     """
+    steps = steps * FULLY_SEARCHED**2 // max(len(items), FULLY_SEARCHED) ** 2
     spans = [(align(item.size_bytes), item.first_op, item.last_op) for item in items]
     best: tuple[int, list[int]] | None = None
     for start in STARTS:

@@ -13,6 +13,7 @@ from scheduler.addresses.allocation import (
     PlanError,
     Request,
     check_no_overlap,
+    live_bytes,
     lower_bound_bytes,
     peak_bytes,
 )
@@ -20,6 +21,7 @@ from scheduler.addresses.lifetimes import Life, in_place_owners, owners_of, stor
 from scheduler.addresses.optimal_placement import place_optimal
 from scheduler.addresses.placement import place
 from scheduler.addresses.plan_options import STREAMED, PlanOptions
+from scheduler.memory.host_memory import check_host_memory
 from scheduler.memory.l2_report import op_too_large, too_small
 from scheduler.memory.staging import HomeChoice, Stay
 from scheduler.memory.stream_plan import StreamPlan, window_name
@@ -214,6 +216,8 @@ def plan_memory(
     options = options or PlanOptions()
     owners, lives, taken = _storages(graph, options)
     capacity_bytes = {"l1": timing.l1_usable_bytes, "l2": timing.l2.size_bytes, "l3": timing.l3.size_bytes}
+    _check_room(graph, lives.values(), capacity_bytes)
+    check_host_memory(graph, timing)
     homes = _homes(graph, owners, options)
     choice = HomeChoice(lives, len(graph.ops), homes, _transfer_overhead_bytes(timing))
     wanted = frozenset(owners[name] for name, level in options.homes.items() if level == STREAMED)
@@ -245,6 +249,21 @@ def plan_memory(
     )
     plan.check()
     return plan
+
+
+def _check_room(graph: TrainingGraph, lives: Iterable[Life], capacity_bytes: Mapping[str, int]) -> None:
+    """Raise `DoesNotFitError` when L2 and L3 together are too small, whatever lies where.
+
+    That follows from the shapes alone: no tiles are searched and no addresses chosen for what cannot fit.
+    """
+    level = "l3" if capacity_bytes["l3"] > 0 else "l2"
+    requests = [life.request for life in lives]
+    live = live_bytes(requests)
+    op = max(live, key=lambda number: (live[number], -number))
+    near_bytes = capacity_bytes["l2"] if level == "l3" else 0
+    if live[op] - near_bytes > capacity_bytes[level]:
+        during = [item for item in requests if item.first_op <= op <= item.last_op]
+        raise too_small(graph, level, live[op] - near_bytes, capacity_bytes[level], during)
 
 
 def least_l2_bytes(

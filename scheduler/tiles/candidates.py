@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
-from math import factorial, prod
+from math import factorial, isqrt, prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from configs.errors import InputError
-from scheduler.tiles.footprint import Boxes, Footprint, Loads
+from scheduler.tiles.footprint import Boxes, Footprint, Loads, thinned
 from scheduler.tiles.tiling import BufferDepths, Tiler, Tiling
 
 Integers = NDArray[np.int64]
@@ -24,20 +24,33 @@ SIZE_RULES = ("balanced", "divisors", "all")
 ORDER_RULES = ("stationary", "all")
 """Which loop orders are tried: those that load differently, or all that differ in the order of tiles."""
 
-MOST_CANDIDATES = 4_000_000
-"""Pairs of sizes and loop order one enumeration may hold in memory."""
+MOST_CANDIDATES = 400_000
+"""Pairs of sizes and loop order one enumeration looks at: no op of the model zoo has a fifth of it.
+
+Of more, sizes are left out (`thinned`). A number and not a time, so that results are the same everywhere.
+"""
+
+MOST_SIZES = 1000
+"""Sizes of one dimension that are tried; extents up to 250,000 have fewer nearly equal parts."""
 
 
 def balanced_sizes(extent: int) -> list[int]:
     """Tile sizes that cut `extent` into 1, 2, 3 ... nearly equal parts, largest first."""
-    return sorted({-(-extent // parts) for parts in range(1, extent + 1)}, reverse=True)
+    root = isqrt(extent)
+    few_parts = {-(-extent // parts) for parts in range(1, root + 1)}
+    # Every size up to the root is that of some number of parts, as are those the few parts give.
+    return sorted(few_parts | set(range(1, -(-extent // (root + 1)) + 1)), reverse=True)
 
 
 def sizes_of(extent: int, rule: str) -> list[int]:
     """Tile sizes of a dimension by one of `SIZE_RULES`, largest first."""
     if rule == "balanced":
         return balanced_sizes(extent)
-    return [size for size in range(extent, 0, -1) if rule == "all" or extent % size == 0]
+    if rule == "all":
+        step = -(-extent // MOST_SIZES)  # more would be thinned out again
+        return sorted({*range(extent, 0, -step), 1}, reverse=True)
+    small = [size for size in range(1, isqrt(extent) + 1) if extent % size == 0]
+    return sorted({*small, *(extent // size for size in small)}, reverse=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +108,8 @@ class Candidates:
     boxes: Boxes
     fewest_tiles_single: int
     """Tiles of the largest tiles that would fit with one buffer per operand; 0 if none would."""
+    note: str = ""
+    """That sizes were left out because there are too many, and how many of how many."""
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -128,18 +143,18 @@ def enumerate_tilings(
 ) -> Candidates:
     """All tilings of an op that fit `available_bytes` of L1, by a rule for sizes and one for loop orders.
 
-    With `reductions` False no sum is cut. Raises `InputError` for an unknown rule and for more than
-    `MOST_CANDIDATES` pairs. There may be no candidate at all.
+    With `reductions` False no sum is cut. Of more than `MOST_CANDIDATES` pairs sizes are left out, and the
+    `note` says so. Raises `InputError` for an unknown rule. There may be no candidate at all.
     """
     for word, known in ((sizes, SIZE_RULES), (loop_orders, ORDER_RULES)):
         if word not in known:
             raise InputError(f"unknown rule {word!r}", where=tiler.op.name, cure=f"one of {', '.join(known)}")
     dims = tuple(tiler.dims)
-    tried = [
+    asked = [
         sizes_of(extent, sizes) if reductions or name in tiler.extents else [extent]
         for name, extent in tiler.dims.items()
     ]
-    footprint = Footprint(tiler, tried)
+    footprint, tried, kept_orders, note = _bounded(tiler, asked, loop_orders)
     all_sizes = np.zeros((1, 0), np.int64)
     if dims:
         all_sizes = np.array(np.meshgrid(*tried, indexing="ij"), dtype=np.int64).reshape(len(dims), -1).T
@@ -152,15 +167,8 @@ def enumerate_tilings(
     pairs = 0
     for mask in np.flatnonzero(np.bincount(masks)):
         members = np.flatnonzero(masks == mask)
-        loops = [name for number, name in enumerate(dims) if mask >> number & 1]
-        kept = [order_of_name[order] for order in _orders(loops, dims, footprint, loop_orders)]
+        kept = [order_of_name[order] for order in kept_orders(int(mask))]
         pairs += len(members) * len(kept)
-        if pairs > MOST_CANDIDATES:
-            raise InputError(
-                f"more than {MOST_CANDIDATES} candidates",
-                where=tiler.op.name,
-                cure="sizes balanced or divisors",
-            )
         rows.append(np.repeat(members, len(kept)))
         chosen.append(np.tile(np.array(kept, np.int64), len(members)))
     pair_sizes, pair_order = all_sizes[np.concatenate(rows)], np.concatenate(chosen)
@@ -187,8 +195,64 @@ def enumerate_tilings(
         footprint,
         boxes.take(fits),
         _fewest_tiles(footprint, pair_sizes[alone]),
+        note,
     )
     return _fewest_first(found)
+
+
+_KeptOrders = Callable[[int], list[tuple[str, ...]]]
+"""Loop orders that are tried, by the dimensions that are cut (a bit each)."""
+
+
+def _bounded(
+    tiler: Tiler, asked: Sequence[Sequence[int]], rule: str
+) -> tuple[Footprint, Sequence[Sequence[int]], _KeptOrders, str]:
+    """Sizes thinned out until there are no more than `MOST_CANDIDATES` pairs, and what says so.
+
+    The dimension with the most sizes is thinned first. Which loop orders are tried may depend on the sizes.
+    """
+    dims = tuple(tiler.dims)
+    tried = list(asked)
+    while True:
+        while any(len(sizes) > MOST_SIZES for sizes in tried) or _grid(tried) > MOST_CANDIDATES:
+            _thin_longest(tried)
+        footprint = Footprint(tiler, tried)
+        tried = list(footprint.tried)
+        known: dict[int, list[tuple[str, ...]]] = {}
+
+        def kept_orders(mask: int, footprint: Footprint = footprint, known: Any = known) -> Any:
+            if mask not in known:
+                loops = [name for number, name in enumerate(dims) if mask >> number & 1]
+                known[mask] = _orders(loops, dims, footprint, rule)
+            return known[mask]
+
+        pairs = 0
+        for mask in range(1 << len(dims)):
+            counts = [
+                sum((size < extent) == bool(mask >> number & 1) for size in tried[number])
+                for number, extent in enumerate(tiler.dims.values())
+            ]
+            members = prod(counts)
+            pairs += members * len(kept_orders(mask)) if members else 0
+        if pairs <= MOST_CANDIDATES or max(map(len, tried)) <= 2:
+            break
+        _thin_longest(tried)
+    note = ""
+    if _grid(tried) < _grid(asked):
+        note = (
+            f"{tiler.op.name}: too many tile sizes to try all: {_grid(tried):,} of {_grid(asked):,} "
+            f"combinations were looked at"
+        )
+    return footprint, tried, kept_orders, note
+
+
+def _thin_longest(tried: list[Sequence[int]]) -> None:
+    longest = max(range(len(tried)), key=lambda number: len(tried[number]))
+    tried[longest] = thinned(tried[longest])
+
+
+def _grid(tried: Sequence[Sequence[int]]) -> int:
+    return prod(len(sizes) for sizes in tried)
 
 
 def _fewest_first(found: Candidates) -> Candidates:

@@ -7,20 +7,27 @@ of sizes. Dimensions of which that is not true (the channels of a grouped convol
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.addresses.allocation import ALIGNMENT_BYTES
 from scheduler.tiles.partial_sums import SUM
-from scheduler.tiles.tile_probes import Key, Shape, TileProbes, bytes_of
+from scheduler.tiles.tile_probes import PROBED_FIRST, PROBED_LAST, Key, Shape, TileProbes, bytes_of
 from scheduler.tiles.tiling import BufferDepths, Tiler
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+MOST_PROBES = 60_000
+"""Tiles that are looked at to learn what sizes that depend on each other make of the buffers."""
+
+LARGEST_TABLE = 1_000_000
+"""Largest size up to which sizes are looked up in a table with an entry for every integer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +100,17 @@ class Footprint:
     def __init__(self, tiler: Tiler, tried: Sequence[Sequence[int]]) -> None:
         self._tiler = tiler
         self._dims = tuple(tiler.dims)
-        self._tried = tried
-        self._index = [
-            _lookup(sizes, tiler.dims[name]) for name, sizes in zip(self._dims, tried, strict=True)
-        ]
         self._probes = TileProbes(tiler)
         blocks = self._probes.interacting(tried)
+        self.tried = tried = _affordable(tuple(tiler.dims.values()), blocks, tried)
+        """Sizes per dimension; fewer than asked for where dimensions depend on each other."""
         probes = {
             block: [
                 self._probes.tiles(block, sizes) for sizes in product(*(tried[number] for number in block))
             ]
             for block in blocks
         }
+        self._index = [_lookup(sizes) for sizes in tried]
         whole = self._probes.shapes({})
         found = [shapes for along in probes.values() for pieces in along for shapes in pieces]
         self.keys = tuple(dict.fromkeys(key for shapes in (whole, *found) for key in shapes))
@@ -216,7 +222,7 @@ class Footprint:
         """Row of each candidate in the arrays of a block."""
         rows = np.zeros(len(sizes), np.int64)
         for number in dims:
-            rows = rows * len(self._tried[number]) + self._index[number][sizes[:, number]]
+            rows = rows * len(self.tried[number]) + self._index[number](sizes[:, number])
         return rows
 
     def _changes(
@@ -282,7 +288,7 @@ class Footprint:
 
     def _turns_of(self, number: int, dims: tuple[int, ...]) -> _Turns:
         """Changes along one dimension of a block, the other ones at the first piece of their sizes."""
-        combined = list(product(*(self._tried[other] for other in dims)))
+        combined = list(product(*(self.tried[other] for other in dims)))
         shape = (len(combined), len(self.keys))
         distinct, present = np.ones(shape, np.int64), np.ones(shape, np.int64)
         for row, sizes in enumerate(combined):
@@ -298,14 +304,42 @@ class Footprint:
         return _Turns(dims, distinct, present)
 
 
+def _affordable(
+    extents: Sequence[int], blocks: Sequence[Sequence[int]], tried: Sequence[Sequence[int]]
+) -> list[Sequence[int]]:
+    """The sizes, thinned out where looking at the tiles of a block would take more than `MOST_PROBES`."""
+    kept = list(tried)
+    for block in blocks:
+        while prod(_pieces_of(extents[number], kept[number]) for number in block) > MOST_PROBES:
+            longest = max(block, key=lambda number: len(kept[number]))
+            if len(kept[longest]) <= 2:
+                break
+            kept[longest] = thinned(kept[longest])
+    return kept
+
+
+def _pieces_of(extent: int, sizes: Sequence[int]) -> int:
+    """Tiles that are looked at along a dimension."""
+    return sum(min(-(-extent // size), PROBED_FIRST + PROBED_LAST) for size in sizes)
+
+
+def thinned(sizes: Sequence[int]) -> list[int]:
+    """Every other size, the largest and the smallest among them."""
+    return [*sizes[:-1:2], sizes[-1]]
+
+
 def _scaled(count: int, scale: float) -> int:
     """What is counted on some of the pieces, for all of them; one stays one."""
     return count if count <= 1 else round(count * scale)
 
 
-def _lookup(sizes: Sequence[int], extent: int) -> Integers:
-    """Size -> its number in `sizes`."""
-    result = np.zeros(extent + 1, np.int64)
-    for number, size in enumerate(sizes):
-        result[size] = number
-    return result
+def _lookup(sizes: Sequence[int]) -> Callable[[Integers], Integers]:
+    """Size -> its number in `sizes`: by a table while that is small, which is faster than a search."""
+    largest = max(sizes)
+    if largest <= LARGEST_TABLE:
+        table = np.zeros(largest + 1, np.int64)
+        table[np.array(sizes, np.int64)] = np.arange(len(sizes))
+        return lambda asked: table[asked]
+    order = np.argsort(np.array(sizes, np.int64))
+    ascending = np.array(sizes, np.int64)[order]
+    return lambda asked: order[np.searchsorted(ascending, asked)]

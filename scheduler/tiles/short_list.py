@@ -16,6 +16,7 @@ from arch.isa import Loop, Node, TeamWork
 from arch.pricing import Pricer
 from scheduler.tiles.candidates import Candidates
 from scheduler.tiles.dma_cost import DmaCost
+from scheduler.tiles.footprint import LARGEST_TABLE
 from scheduler.tiles.streamed_tilings import far_overhead
 from scheduler.tiles.tiling import Tiler
 from trainlib.steps import Extent, TileTask
@@ -80,13 +81,24 @@ def moves_of(candidates: Candidates, dma: DmaCost) -> Moves:
 
 
 def _by_line(dma: DmaCost, line_bytes: NDArray[np.int64], lines: NDArray[np.int64], *, to_l1: bool) -> Floats:
-    # Tables by length: sorting the lengths of a hundred thousand candidates takes longer.
-    first = np.zeros(int(line_bytes.max(initial=0)) + 1)
-    further = np.zeros_like(first)
-    for length in np.flatnonzero(np.bincount(line_bytes)):
-        first[length] = dma.engine_cycles(int(length), 1, to_l1=to_l1)
-        further[length] = dma.line_cycles(int(length), to_l1=to_l1)
-    return np.asarray(first[line_bytes] + (lines - 1) * further[line_bytes])
+    lengths, rows = _distinct(line_bytes)
+    first, further = np.zeros(len(lengths)), np.zeros(len(lengths))
+    for row, length in enumerate(lengths):
+        first[row] = dma.engine_cycles(int(length), 1, to_l1=to_l1)
+        further[row] = dma.line_cycles(int(length), to_l1=to_l1)
+    return np.asarray(first[rows] + (lines - 1) * further[rows])
+
+
+def _distinct(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The different numbers, ascending, and for each of `numbers` its place among them.
+
+    By a table while that is small: sorting the numbers of a hundred thousand candidates takes longer.
+    """
+    if int(numbers.max(initial=0)) > LARGEST_TABLE:
+        found, places = np.unique(numbers, return_inverse=True)
+        return found, places.reshape(numbers.shape)
+    present = np.bincount(numbers) > 0
+    return np.flatnonzero(present), (np.cumsum(present) - 1)[numbers]
 
 
 def overhead_cycles(candidates: Candidates, dma: DmaCost) -> Floats:
@@ -140,10 +152,9 @@ class KernelCount:
         found = np.full(len(self._candidates), float(self._whole))
         for column, name in enumerate(self._candidates.dims):
             sizes = self._candidates.sizes[:, column]
-            factors = np.zeros(self._tiler.dims[name] + 1)  # by size: a table is faster than sorting them
-            for size in np.flatnonzero(np.bincount(sizes)):
-                factors[size] = self._all_pieces(name, int(size)) / self._whole
-            found *= factors[sizes]
+            different, rows = _distinct(sizes)
+            factors = np.array([self._all_pieces(name, int(size)) / self._whole for size in different])
+            found *= factors[rows]
         return found * self._scale
 
     def counted(self, sizes: Mapping[str, int]) -> float:

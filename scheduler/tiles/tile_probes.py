@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduler.tiles.tiling import Tiler, intervals
+from scheduler.tiles.tiling import Tiler, interval, intervals
 from trainlib.steps import Extent, Operand, TileTask
 
 PROBED_FIRST, PROBED_LAST = 8, 3
@@ -62,8 +62,8 @@ class TileProbes:
         pieces = []
         for number in (one, other):
             small = tried[number][len(tried[number]) // 2 :]
-            found = intervals(self._tiler.dims[self._dims[number]], int(generator.choice(np.array(small))))
-            pieces.append(found[int(generator.integers(len(found)))])
+            extent, size = self._tiler.dims[self._dims[number]], int(generator.choice(np.array(small)))
+            pieces.append(interval(extent, size, int(generator.integers(-(-extent // size)))))
         whole, both = self.shapes({}), self.shapes({one: pieces[0], other: pieces[1]})
         first, second = self.shapes({one: pieces[0]}), self.shapes({other: pieces[1]})
         return all(
@@ -80,11 +80,12 @@ class TileProbes:
 
     def pieces(self, number: int, size: int) -> tuple[list[Extent], float]:
         """The pieces of a dimension that are looked at, and for how many each of them stands."""
-        found = intervals(self._tiler.dims[self._dims[number]], size)
-        if len(found) <= PROBED_FIRST + PROBED_LAST:
-            return found, 1.0
-        some = [*found[:PROBED_FIRST], *found[-PROBED_LAST:]]
-        return some, len(found) / len(some)
+        extent = self._tiler.dims[self._dims[number]]
+        count = -(-extent // size)
+        if count <= PROBED_FIRST + PROBED_LAST:
+            return intervals(extent, size), 1.0
+        looked_at = (*range(PROBED_FIRST), *range(count - PROBED_LAST, count))
+        return [interval(extent, size, piece) for piece in looked_at], count / len(looked_at)
 
     def shapes(self, pieces: Mapping[int, Extent]) -> dict[Key, Shape]:
         """The buffers of the tile that is cut to these pieces, by number of the dimension, and whole else."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import islice, product
 from math import prod
 
 import numpy as np
 
 from configs.errors import InputError
+from configs.limits import require_host_memory
 from scheduler.addresses.allocation import align
 from scheduler.tiles.l1_report import does_not_fit
 from scheduler.tiles.partial_sums import SUM, accumulated, written
@@ -18,6 +19,12 @@ from scheduler.tiles.streams import NOT_STREAMED, OpStream
 from scheduler.tiles.transfers import lines_of
 from trainlib.graph import Op, Tensor
 from trainlib.steps import Extent, KernelChoice, Operand, Region, StepLowering, TileTask, reductions_of
+
+TILE_BYTES = 4096
+"""What a tile with its boxes, kernels and actions takes of this computer's memory, about."""
+
+MOST_SMALLEST = 4096
+"""Tiles that are built to learn what the smallest ones need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,12 @@ def tile_ranges(
 
 def intervals(extent: int, size: int) -> list[Extent]:
     """The pieces of `extent` in order; the last may be smaller."""
-    return [(start, min(start + size, extent)) for start in range(0, extent, size)]
+    return [interval(extent, size, number) for number in range(-(-extent // size))]
+
+
+def interval(extent: int, size: int, number: int) -> Extent:
+    """One of the `intervals`, of which there may be too many to list."""
+    return number * size, min((number + 1) * size, extent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +150,40 @@ class Tiler:
         return self.lowering.tile(self.op, self.tensors, ranges, self.choice)
 
     def build(self, sizes: Mapping[str, int], order: Sequence[str] | None = None) -> Tiling:
-        """The tiling with these sizes (dimensions not named stay whole) and this loop order."""
+        """The tiling with these sizes (dimensions not named stay whole) and this loop order.
+
+        Raises `InputError` for more tiles than may be held in memory.
+        """
         full = {name: sizes.get(name, extent) for name, extent in self.dims.items()}
         loops = self.loop_order(order or ())
-        tasks = [self.task(ranges) for ranges in tile_ranges(self.dims, full, loops)]
-        tiles = accumulated(tasks, self.choice, self.tensors)
-        return Tiling(self.op.name, tuple(full.items()), tiles, self._buffers(tiles), loops)
+        count = prod(-(-extent // full[name]) for name, extent in self.dims.items())
+        require_host_memory(count * TILE_BYTES, f"{count:,} tiles take", where=self.op.name)
+        return self._built(full, loops, tile_ranges(self.dims, full, loops))
+
+    def smallest(self) -> Tiling:
+        """The tiling into the smallest tiles, of many those at the borders and in the middle only."""
+        sizes = dict.fromkeys(self.dims, 1)
+        if prod(self.dims.values()) <= MOST_SMALLEST:
+            return self.build(sizes)
+        few = [
+            sorted(
+                start
+                for start in {0, 1, extent // 2, extent // 2 + 1, extent - 2, extent - 1}
+                if 0 <= start < extent
+            )
+            for extent in self.dims.values()
+        ]
+        ranges = (
+            {name: (start, start + 1) for name, start in zip(self.dims, starts, strict=True)}
+            for starts in islice(product(*few), MOST_SMALLEST)
+        )
+        return self._built(sizes, self.loop_order(()), ranges)
+
+    def _built(
+        self, sizes: Mapping[str, int], loops: tuple[str, ...], ranges: Iterable[Mapping[str, Extent]]
+    ) -> Tiling:
+        tiles = accumulated([self.task(each) for each in ranges], self.choice, self.tensors)
+        return Tiling(self.op.name, tuple(sizes.items()), tiles, self._buffers(tiles), loops)
 
     def loop_order(self, wanted: Sequence[str]) -> tuple[str, ...]:
         """All dimensions: those wanted first, outermost first, then the others in their default order.

@@ -8,9 +8,17 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO, cast
 
 from configs.errors import ConfigError, InputError
+from configs.limits import CSV_BYTES_PER_BYTE, check_file_size, check_text_size
 from configs.suggest import suggestion
+
+LONGEST_LINE = 1 << 20
+"""Characters of a row."""
+
+LINE_BYTES = 32
+"""What a row takes beyond its characters, counted as if it were characters (`CSV_BYTES_PER_BYTE` each)."""
 
 MAX_NUMBER = 2**40
 """Larger numbers in a case are taken for damage: no cycle count or size of a microcontroller reaches it."""
@@ -134,9 +142,10 @@ def read_cases(
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """(line number, cells) of every line that is not empty."""
     opener = gzip.open if path.suffix == ".gz" else open
+    check_file_size(path, CSV_BYTES_PER_BYTE)
     try:
         with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
+            reader = csv.reader(_bounded(cast(TextIO, file), path), strict=True)
             line = 1
             try:
                 for cells in reader:
@@ -149,6 +158,17 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise InputError("no such file", where=str(path), cure="name a CSV file of measured cases") from error
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise InputError(f"cannot be read: {error}", where=str(path)) from error
+
+
+def _bounded(file: TextIO, path: Path) -> Iterator[str]:
+    """The lines, as long as there are not too many: a small archive may hold a large file or line."""
+    size_bytes = 0
+    for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), ""), start=1):
+        if len(line) > LONGEST_LINE:
+            raise ConfigError(f"a line of more than {LONGEST_LINE} characters", where=f"{path}:{number}")
+        size_bytes += len(line) + LINE_BYTES
+        check_text_size(size_bytes, CSV_BYTES_PER_BYTE, str(path))
+        yield line
 
 
 def _check_header(

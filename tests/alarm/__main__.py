@@ -1,55 +1,121 @@
-"""`make alarm`: every defect in every case and dtype, and the score; then random models without a defect."""
+"""`make alarm`: every defect in every case and dtype, and the score; then runs without a defect.
+
+Those are the zoo in three dtypes with seeds 0 to 4, and random models, with PyTorch and as if it were not
+installed. Progress goes to standard error, the score to standard output.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 
+from alarm import random_models
 from alarm.defects import DEFECTS
-from alarm.trial import CASES, DTYPES, REFUSED, SURVIVED, Case, tried
+from alarm.trial import CASES, DTYPES, REFUSED, SURVIVED, Case, tried, zoo_verdicts
+from configs.library import list_names
+from trainlib import oracle_torch
+
+Line = tuple[str, str, str]
+"""(what was tried, verdict, why)."""
 
 
-def _all_of(case: Case, dtype: str) -> list[tuple[str, str, str]]:
+def _defects_of(case: Case, dtype: str) -> list[Line]:
     return [(name, *tried(case, dtype, name)) for name in DEFECTS]
 
 
-def main() -> int:
-    """Print the score by dtype and every survivor; exit code 1 if there is one."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", nargs="*", default=[case.model for case in CASES], help="models")
-    parser.add_argument("--dtypes", nargs="*", default=DTYPES)
-    parser.add_argument("--workers", type=int, default=2)
-    arguments = parser.parse_args()
-    counts: dict[str, Counter[str]] = {dtype: Counter() for dtype in arguments.dtypes}
-    seen: Counter[str] = Counter()
+def _random(seeds: range, *, torch: bool) -> list[Line]:
+    if not torch:
+        oracle_torch.torch_available = lambda: False
+    return [(str(seed), *random_models.tried(random_models.drawn(seed))) for seed in seeds]
+
+
+def _carried_out(jobs: dict[str, Callable[[], list[Line]]], workers: int) -> Iterable[tuple[str, list[Line]]]:
+    # A process per job: one that has forgotten PyTorch must not try anything else.
+    with ProcessPoolExecutor(workers, max_tasks_per_child=1) as pool:
+        futures = {pool.submit(job): name for name, job in jobs.items()}
+        for number, future in enumerate(as_completed(futures), 1):
+            print(f"{number} of {len(futures)}: {futures[future]}", file=sys.stderr, flush=True)
+            yield futures[future], future.result()
+
+
+def _score(models: list[str], dtypes: list[str], workers: int) -> bool:
+    """Print how many defects were refused; whether none survived."""
+    jobs = {
+        f"{dtype} {case.model}": partial(_defects_of, case, dtype)
+        for case in CASES
+        for dtype in dtypes
+        if case.model in models
+    }
+    counts: dict[str, Counter[str]] = {dtype: Counter() for dtype in dtypes}
+    refused: set[str] = set()
     survivors = []
-    with ProcessPoolExecutor(arguments.workers) as pool:
-        jobs = {
-            pool.submit(_all_of, case, dtype): (case, dtype)
-            for case in CASES
-            for dtype in arguments.dtypes
-            if case.model in arguments.cases
-        }
-        for job in as_completed(jobs):
-            case, dtype = jobs[job]
-            for name, verdict, why in job.result():
-                counts[dtype][verdict] += 1
-                seen[name] += verdict == REFUSED
-                if verdict == SURVIVED:
-                    survivors.append(f"{case.model} {dtype}: {name}: {why}")
-            print(f"done: {case.model} {dtype}", file=sys.stderr, flush=True)
-    print(f"{len(DEFECTS)} defects, {len(arguments.cases)} models, 3 iterations")
+    for job, lines in _carried_out(jobs, workers):
+        for name, verdict, why in lines:
+            counts[job.partition(" ")[0]][verdict] += 1
+            if verdict == REFUSED:
+                refused.add(name)
+            if verdict == SURVIVED:
+                survivors.append(f"survived: {job}: {name}: {why}")
+    print(f"{len(DEFECTS)} defects in {len(jobs) // len(dtypes)} models, 3 iterations")
     for dtype, count in counts.items():
-        effective = count[REFUSED] + count[SURVIVED]
         rest = ", ".join(f"{count[word]} {word}" for word in sorted(count) if word not in (REFUSED, SURVIVED))
-        print(f"{dtype}: {count[REFUSED]} of {effective} refused; {rest}")
-    for line in sorted(survivors):
-        print(f"survived: {line}")
-    for name in sorted(set(DEFECTS) - {name for name, number in seen.items() if number}):
-        print(f"never seen at work: {name}")
-    return 1 if survivors else 0
+        print(f"{dtype}: {count[REFUSED]} of {count[REFUSED] + count[SURVIVED]} refused; {rest}")
+    print("\n".join(sorted(survivors)) or "no survivor")
+    for name in sorted(set(DEFECTS) - refused):
+        print(f"refused nowhere: {name}")
+    return not survivors
+
+
+def _false_alarms(jobs: dict[str, Callable[[], list[Line]]], workers: int) -> bool:
+    """Print the verdicts on runs without a defect; whether none was called wrong."""
+    counts: dict[str, Counter[str]] = {}
+    told = []
+    for job, lines in _carried_out(jobs, workers):
+        for name, verdict, why in lines:
+            counts.setdefault(job.partition(":")[0], Counter())[verdict] += 1
+            if verdict not in ("right", "refused"):
+                told.append(f"{verdict}: {job} {name}: {why}")
+    for kind, count in sorted(counts.items()):
+        print(f"{kind}: " + ", ".join(f"{number} {word}" for word, number in sorted(count.items())))
+    print("\n".join(sorted(told)) or "no alarm, nothing undecided")
+    return not any(line.startswith("ALARM") for line in told)
+
+
+def main() -> int:
+    """Print the scores; exit code 1 for a survivor or a false alarm."""
+    parser = argparse.ArgumentParser(prog="python -m alarm", description=__doc__)
+    parser.add_argument("--parts", nargs="*", default=["defects", "zoo", "random"])
+    parser.add_argument("--models", nargs="*", default=[case.model for case in CASES])
+    parser.add_argument("--zoo", nargs="*", default=list(list_names("models")))
+    parser.add_argument("--dtypes", nargs="*", default=list(DTYPES))
+    parser.add_argument("--seeds", type=int, default=5, help="seeds of the zoo")
+    parser.add_argument("--count", type=int, default=500, help="random models, with and without PyTorch each")
+    parser.add_argument("--workers", type=int, default=2)
+    given = parser.parse_args()
+    fine = True
+    if "defects" in given.parts:
+        fine &= _score(given.models, given.dtypes, given.workers)
+    if "zoo" in given.parts:
+        zoo = {
+            f"zoo {dtype}: {model}": partial(zoo_verdicts, model, dtype, range(given.seeds))
+            for model in given.zoo
+            for dtype in given.dtypes
+        }
+        fine &= _false_alarms(zoo, given.workers)
+    if "random" in given.parts:
+        parts = {
+            f"random {'with' if torch else 'without'} PyTorch: {start}": partial(
+                _random, range(start, min(start + 25, given.count)), torch=torch
+            )
+            for torch in (True, False)
+            for start in range(0, given.count, 25)
+        }
+        fine &= _false_alarms(parts, given.workers)
+    return 0 if fine else 1
 
 
 if __name__ == "__main__":

@@ -111,5 +111,18 @@ def tried(case: Case, dtype: str, name: str, iterations: int = 3) -> tuple[str, 
     return SURVIVED, f"worst error {functional['worst_ratio']:.2g} of its tolerance"
 
 
+def zoo_verdicts(model: str, dtype: str, seeds: range) -> list[tuple[str, str, str]]:
+    """(seed, verdict, why) of a zoo model as it is: "right", "not decidable" or "ALARM"."""
+    found = []
+    prepared = prepare(model, Settings(dtype=dtype))
+    for seed in seeds:
+        functional = run_prepared(prepared, Settings(dtype=dtype, seed=seed)).summary["functional"]
+        others = [item for item in functional["tensors"] if item["verdict"] != "passed"]
+        why = "; ".join(f"{item['name']}: {item['why']}" for item in others[:5])
+        word = {True: "right", None: "not decidable", False: "ALARM"}[functional["passed"]]
+        found.append((f"seed {seed}", word, f"{len(others)} of {len(functional['tensors'])} tensors: {why}"))
+    return found
+
+
 def _sum(values: dict[str, np.ndarray]) -> int:
     return zlib.crc32(b"".join(np.ascontiguousarray(array).tobytes() for array in values.values()))

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from arch.isa import CoreWork, Loop, Node, Stream, TeamWork
 from configs.errors import InputError
 from trainlib.kernels.expand import Array
-from trainlib.kernels.library import Kernel, KernelLibrary, suggestion
+from trainlib.kernels.library import Fallback, Kernel, KernelLibrary, suggestion
 
 ELEMENT_BYTES = 4
 """Bytes of an fp32 element."""
@@ -296,20 +296,34 @@ def _core_work(
     shared: dict[Kernel, dict[str, int]],
 ) -> CoreWork:
     """The work of one core; `shared` keeps the names that are the same on all cores of the team."""
+    names, fallback = _evaluated(kernel, sizes, core, shared)
+    if fallback is None:
+        return kernel.expander.core_work(names, arrays, kernel.code_bytes)
+    before = fallback.cost.core_work(names, arrays, kernel.code_bytes)
+    used = library.kernel(kernel.codegen, fallback.use, accumulate=kernel.accumulates)
+    return _chain(before, _core_work(library, used, sizes, core, arrays, shared))
+
+
+def _evaluated(
+    kernel: Kernel, sizes: Mapping[str, int], core: int, shared: dict[Kernel, dict[str, int]]
+) -> tuple[dict[str, int], Fallback | None]:
+    """The names of one core, and the other kernel it executes, if any."""
     common = shared.get(kernel)
-    if common is None:
-        common = shared[kernel] = dict(sizes)
-        for name, expression in kernel.team_names:
-            common[name] = expression.evaluate(common)
-    names = {**common, "core": core}
-    for name, expression in kernel.core_names:
-        names[name] = expression.evaluate(names)
-    for fallback in kernel.fallbacks:
-        if fallback.when.evaluate(names):
-            before = fallback.cost.core_work(names, arrays, kernel.code_bytes)
-            used = library.kernel(kernel.codegen, fallback.use, accumulate=kernel.accumulates)
-            return _chain(before, _core_work(library, used, sizes, core, arrays, shared))
-    return kernel.expander.core_work(names, arrays, kernel.code_bytes)
+    names = dict(sizes) if common is None else common
+    try:
+        if common is None:
+            for name, expression in kernel.team_names:
+                names[name] = expression.evaluate(names)
+            common = shared[kernel] = names
+        names = {**common, "core": core}
+        for name, expression in kernel.core_names:
+            names[name] = expression.evaluate(names)
+        for fallback in kernel.fallbacks:
+            if fallback.when.evaluate(names):
+                return names, fallback
+    except (KeyError, ArithmeticError, RecursionError) as error:
+        raise kernel.failure(error, names) from None
+    return names, None
 
 
 def _chain(first: CoreWork, second: CoreWork) -> CoreWork:

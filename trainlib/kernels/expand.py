@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from arch.isa import CoreWork, Instruction, Loop, Node, Stream
 from configs.errors import ConfigError
 from trainlib.kernels.expressions import Evaluator, Names, Sum, evaluator
+from trainlib.kernels.kernel_file import suggestion
 from trainlib.kernels.nodes import Access, Choice, Code, Nest, NestNode
 
 BODY_CACHE_ENTRIES = 4096
@@ -23,6 +24,12 @@ LAYOUT_CACHE_ENTRIES = 1024
 
 PLAN_CACHE_ENTRIES = 64
 """Bodies per layout whose streams are kept ready."""
+
+MOST_EXECUTED = 10**18
+"""Instructions of one core in one kernel: their cycles still fit 64 bits."""
+
+FARTHEST_BYTES = 2**52
+"""Bytes between any two accesses of a kernel: what an index may make of the address of an array."""
 
 _UNUSED = Stream(0, ())
 
@@ -166,7 +173,15 @@ class Expander:
             plan = layout.plans.get(body.number) or self._plan(body, layout, arrays, names)
             anchors_bytes = {index: self._anchors[index].address(names, arrays) for index in body.anchors}
         except KeyError as error:
-            raise ConfigError(f"the kernel text uses the unknown name {error}", where=self.where) from error
+            raise ConfigError(
+                f"the kernel text uses the unknown name {error}",
+                where=self.where,
+                cure=suggestion(str(error.args[0]), names),
+            ) from None
+        except (ArithmeticError, RecursionError) as error:
+            raise ConfigError(
+                f"an expression of the kernel text has no value: {error}", where=self.where
+            ) from None
         streams = [_UNUSED] * len(self._uses)
         for access, anchor, offset_bytes, strides_bytes in plan:
             streams[access] = Stream(anchors_bytes[anchor] + offset_bytes, strides_bytes)
@@ -198,6 +213,12 @@ class Expander:
         if cached is None:
             used: list[int] = []
             body = _build(self._block, iter(key), used)
+            if _executed(body) > MOST_EXECUTED:
+                raise ConfigError(
+                    f"a core would execute more than {MOST_EXECUTED:.0e} instructions",
+                    where=self.where,
+                    cure="smaller sizes, or fewer trips of the loops",
+                )
             uses = tuple(self._uses[index] for index in used)
             anchors = tuple(dict.fromkeys(use.anchor for use in uses))
             if len(self._bodies) >= BODY_CACHE_ENTRIES:
@@ -237,8 +258,17 @@ class Expander:
         offset_bytes = 0
         for unit, base in zip(arrays[access.array].strides_bytes, access.base, strict=True):
             offset_bytes += unit * base.constant
+        self._check_distance(offset_bytes)
         layout.offsets_bytes[use.offset] = offset_bytes
         return offset_bytes
+
+    def _check_distance(self, size_bytes: int) -> None:
+        if abs(size_bytes) > FARTHEST_BYTES:
+            raise ConfigError(
+                f"an access is more than {FARTHEST_BYTES} bytes away",
+                where=self.where,
+                cure="smaller indices",
+            )
 
     def _strides(
         self, use: _Use, layout: _Layout, arrays: Mapping[str, Array], names: Names
@@ -253,9 +283,15 @@ class Expander:
                     strides_bytes[depth] += unit * stride.evaluate(names)
                 elif stride.constant:
                     strides_bytes[depth] += unit * stride.constant
+        self._check_distance(max(strides_bytes, key=abs, default=0))
         if fixed:
             layout.strides_bytes[use.strides] = tuple(strides_bytes)
         return tuple(strides_bytes)
+
+
+def _executed(body: tuple[Node, ...]) -> int:
+    """Instructions a body executes, and trips of its loops."""
+    return sum(node.trips * (1 + _executed(node.body)) if isinstance(node, Loop) else 1 for node in body)
 
 
 def _flat(access: Access) -> tuple[Sum, ...]:

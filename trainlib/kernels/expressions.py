@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from configs.errors import ConfigError
+from configs.units import LARGEST_INTEGER
 
 Names = Mapping[str, int]
 Evaluator = Callable[[Names], int]
@@ -34,6 +35,9 @@ _COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
     ast.NotEq: operator.ne,
 }
 _FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max, "ceildiv": _ceildiv}
+LONGEST = 400
+"""Characters of an expression: few enough that it can be read and evaluated without end of stack."""
+
 _ALLOWED = "integers, names, + - * // %, comparisons, and/or/not, min, max, ceildiv"
 
 
@@ -178,10 +182,16 @@ def _names(node: ast.expr) -> frozenset[str]:
 
 
 def _tree(text: str) -> ast.expr:
+    if len(text) > LONGEST:
+        raise ConfigError(f"an expression of {len(text)} characters, at most {LONGEST} are read")
     try:
-        return ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError) as error:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ConfigError(f"cannot read the expression '{text}'", cure=_ALLOWED) from error
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and type(node.value) is int and node.value > LARGEST_INTEGER:
+            raise ConfigError(f"a number beyond {LARGEST_INTEGER} in an expression", cure="a smaller number")
+    return tree
 
 
 def _binary(function: Callable[[int, int], int], first: Evaluator, second: Evaluator) -> Evaluator:

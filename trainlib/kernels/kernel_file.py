@@ -12,9 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from configs.errors import ConfigError
+from configs.limits import YAML_BYTES_PER_BYTE, check_file_size
 from configs.suggest import closest
 from configs.yaml_file import Node, parse_yaml
 
@@ -22,9 +24,9 @@ FEW = 8
 """Names that are listed in full beside the nearest one."""
 
 _KEY = re.compile(r"([a-z_]\w*):(?: +(\S.*))?")
-_NUMBER = re.compile(r"0|-?[1-9]\d*")
+_NUMBER = re.compile(r"0|-?[1-9]\d{0,17}")
 _PLAIN = re.compile(r"[A-Za-z(](?:[^:#\t]|:(?=\S)|(?<=\S)#)*")
-_EXTENTS = re.compile(r"\{[A-Za-z_]\w*: [1-9]\d*(?:, [A-Za-z_]\w*: [1-9]\d*)*\}")
+_EXTENTS = re.compile(r"\{[A-Za-z_]\w*: [1-9]\d{0,17}(?:, [A-Za-z_]\w*: [1-9]\d{0,17})*\}")
 _NOT_TEXT = frozenset({"null", "true", "false", "yes", "no", "on", "off", "nan"})
 _BLOCK = re.compile(r":\s*[|>][-+0-9]*\s*(#.*)?$")
 _SETTING = re.compile(r"\s*#@\s*(let\s+(\w+)\s*=|code_bytes\b|element_bytes\b|trans_b\b|about\b)\s*(.*)")
@@ -74,12 +76,15 @@ def suggestion(wanted: str, known: Iterable[str]) -> str:
 def read_section(file: Traversable) -> Section:
     """The keys of a kernel file (.yaml, .yml) or listing (.S, .s). Raises ConfigError with ``file:line``."""
     path = str(file)
+    if isinstance(file, Path):
+        check_file_size(file, YAML_BYTES_PER_BYTE)
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError("not UTF-8 text", where=path, cure="save it as UTF-8") from error
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", where=path, cure="check the path") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"cannot be read: {reason}", where=path, cure="check the path") from error
     if file.name.endswith((".S", ".s")):
         return _listing(text, file.name.rpartition(".")[0], path)
     return quick_section(text, path) or full_section(text, path)

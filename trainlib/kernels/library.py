@@ -48,6 +48,9 @@ __all__ = ["Fallback", "Header", "Kernel", "KernelLibrary", "suggestion"]
 
 _REQUIRED = ("kernel", "code_bytes", "arrays")
 _OPTIONAL = ("about", "names", "fallback", "nest", "listing", "element_bytes", "trans_b", "validated")
+MOST_CODE_BYTES = 1 << 20
+"""Size of the machine code of one kernel."""
+
 _MATMUL = {"A": 2, "B": 2, "C": 2}
 _DEPTHWISE = {"A": 2, "B": 3, "C": 2}
 
@@ -131,6 +134,29 @@ class Kernel:
         """The only transposition of B it can do, or None."""
         return self.header.trans_b
 
+    def failure(self, error: Exception, names: Mapping[str, int]) -> ConfigError:
+        """What to tell the user of an expression of the file that has no value: its place, and why.
+
+        `names` are those that were known.
+        """
+        if isinstance(error, ZeroDivisionError):
+            return ConfigError("an expression of the kernel divides by zero", where=self.where)
+        if not isinstance(error, KeyError):
+            return ConfigError(f"an expression of the kernel has no value: {error}", where=self.where)
+        missing = str(error.args[0])
+        section = self.header.section.values.get("names")
+        where = next(
+            (
+                section.where(name)
+                for name, expression in self.names
+                if missing in expression.names and isinstance(section, Section)
+            ),
+            self.where,
+        )
+        return ConfigError(
+            f"the kernel uses the unknown name '{missing}'", where=where, cure=suggestion(missing, names)
+        )
+
     @cached_property
     def core_names(self) -> tuple[tuple[str, Expression], ...]:
         """The names that differ from core to core, in order."""
@@ -192,7 +218,24 @@ class KernelLibrary:
         name = file.stem
         library._sources[codegen] = {**sources, name: _Source(file, TRANSFORMS["none"])}
         library.kernel(codegen, name)
+        library._check_fallbacks(codegen, name)
         return library, name
+
+    def _check_fallbacks(self, codegen: str, name: str) -> None:
+        """Raise ConfigError if the fallbacks of a kernel, or theirs, lead back to it."""
+        seen: set[str] = set()
+        wanted = [item.use for item in self.kernel(codegen, name).fallbacks]
+        while wanted:
+            used = wanted.pop()
+            if used == name:
+                raise ConfigError(
+                    f"the fallbacks of '{name}' lead back to it",
+                    where=self.header(codegen, name).section.where("fallback"),
+                    cure="a fallback to a kernel that ends",
+                )
+            if used not in seen:
+                seen.add(used)
+                wanted += [item.use for item in self.kernel(codegen, used).fallbacks]
 
     def header(self, codegen: str, name: str) -> Header:
         """What the file of a kernel says without its text. Raises like `kernel`."""
@@ -309,8 +352,11 @@ def _header(file: Traversable, codegen: str) -> Header:
             where=section.where("kernel"),
             cure="give both the same name",
         )
-    if type(values["code_bytes"]) is not int or values["code_bytes"] < 0:
-        raise ConfigError("'code_bytes' must be a number of bytes", where=section.where("code_bytes"))
+    if type(values["code_bytes"]) is not int or not 0 <= values["code_bytes"] <= MOST_CODE_BYTES:
+        raise ConfigError(
+            f"'code_bytes' must be a number of bytes up to {MOST_CODE_BYTES}",
+            where=section.where("code_bytes"),
+        )
     element_bytes = values.get("element_bytes", 4)
     if type(element_bytes) is not int or element_bytes not in (1, 2, 4):
         raise ConfigError("'element_bytes' must be 1, 2 or 4", where=section.where("element_bytes"))
@@ -343,8 +389,10 @@ def _kernel(header: Header, transform: Transform, accumulate: bool) -> Kernel:
         part = _part(section, "names")
         names = [(key, parse_expression(str(text), part.where(key))) for key, text in part.values.items()]
     entries = section.values.get("fallback") or ()
-    if isinstance(entries, str | int | Section):
-        raise ConfigError("'fallback' must be a list", where=section.where("fallback"))
+    if not isinstance(entries, list | tuple) or not all(isinstance(entry, Section) for entry in entries):
+        raise ConfigError(
+            "'fallback' must be a list of mappings with when, use and cost", where=section.where("fallback")
+        )
     fallbacks: list[Fallback] = []
     for entry in entries:
         entry.check(("when", "use", "cost"), ())

@@ -56,6 +56,12 @@ _SPACE = re.compile(r"(?:\s+|#[^\n]*)*")
 _ZERO = Sum(0)
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
+MOST_INSTRUCTIONS = 65_536
+"""Instructions of one kernel text, repeats counted out: 256 KiB of code."""
+
+DEEPEST = 32
+"""Loops and conditions inside each other."""
+
 
 @dataclass(frozen=True, slots=True)
 class _OpenLoop:
@@ -76,6 +82,8 @@ class _Parser:
         self.accesses: list[Access] = []
         self.names: set[str] = set()
         self.indices: dict[str, tuple[Sum, tuple[Sum, ...]]] = {}
+        self.instructions = 0
+        self.depth = 0
 
     @property
     def where(self) -> str:
@@ -108,6 +116,25 @@ class _Parser:
 
     def nodes(self, closing: str) -> tuple[NestNode, ...]:
         """Everything up to `closing` ("}" or "" for the end of the text)."""
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise self.fail(f"more than {DEEPEST} loops and conditions inside each other")
+        result = self.sequence(closing)
+        self.depth -= 1
+        return result
+
+    def repeats(self, digits: str) -> int:
+        """How often an instruction is repeated; counts it."""
+        count = int(digits) if len(digits) < 10 else MOST_INSTRUCTIONS
+        self.instructions += count
+        if self.instructions > MOST_INSTRUCTIONS or len(digits) >= 10:
+            raise self.fail(
+                f"more than {MOST_INSTRUCTIONS:,} instructions", "a loop around what is repeated so often"
+            )
+        return count
+
+    def sequence(self, closing: str) -> tuple[NestNode, ...]:
+        """The nodes of `nodes`."""
         result: list[NestNode] = []
         while True:
             self.skip()
@@ -121,7 +148,7 @@ class _Parser:
             plain = _PLAIN.match(self.text, self.position)
             if plain is not None:
                 self.position = plain.end()
-                result.extend(self.registers.plain(CODES[plain[1]], int(plain[2] or 1)))
+                result.extend(self.registers.plain(CODES[plain[1]], self.repeats(plain[2] or "1")))
                 continue
             word = self.word()
             if word == "for":
@@ -189,8 +216,8 @@ class _Parser:
             self.expect("step")
             self.skip()
             number = _NUMBER.match(self.text, self.position)
-            if number is None or not number.group().isdigit() or int(number.group()) == 0:
-                raise self.fail("'step' needs a positive integer")
+            if number is None or not number.group().isdigit() or not 0 < len(number.group().lstrip("0")) < 19:
+                raise self.fail("'step' needs a positive integer of at most 18 digits")
             self.position = number.end()
             step = int(number.group())
         kind = self.word()
@@ -250,6 +277,7 @@ class _Parser:
         letter, increment, width, uses_load = match.groups()
         op = CODES[letter]
         self.position = match.end()
+        self.repeats("1")
         memory = op in (Op.LOAD, Op.STORE)
         if (increment or width) and not memory:
             raise self.fail(f"'{match.group()}': only L and S have '+' and a width")
@@ -269,14 +297,14 @@ class _Parser:
         codes = [code]
         if self.accept("*"):
             number = _NUMBER.match(self.text, self.position)
-            if number is None or not number.group().isdigit() or int(number.group()) == 0:
+            if number is None or not number.group().isdigit() or not number.group().strip("0"):
                 raise self.fail("'*' needs a positive repeat count")
             if stream >= 0:
                 raise self.fail("an access with an address cannot be repeated: each has its own")
             self.position = number.end()
             codes += [
                 Code(self.registers.instruction(op, False, int(width or 4), -1))
-                for _ in range(int(number.group()) - 1)
+                for _ in range(self.repeats(number.group().lstrip("0")) - 1)
             ]
         if self.position < len(self.text) and not re.match(r"[\s}#]", self.text[self.position]):
             raise self.fail(f"unexpected '{self.text[self.position]}' after '{letter}'")

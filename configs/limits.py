@@ -1,0 +1,97 @@
+"""How much of this computer a request may take, and the checks that are made before any work is done.
+
+One limit governs all: the memory a request may need on this computer, `DEFAULT_HOST_MEMORY_BYTES` unless the
+environment variable `HOST_MEMORY_VARIABLE` says otherwise. What a request will need is estimated from shapes
+and sizes alone. The limit is a fixed number and not what this computer happens to have, so that a request
+that is refused here is refused everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from configs.errors import ConfigError, InputError
+from configs.units import parse_bytes
+
+HOST_MEMORY_VARIABLE = "PULPTRAIN_HOST_MEMORY"
+"""Environment variable that replaces the default, e.g. ``4GiB``."""
+
+DEFAULT_HOST_MEMORY_BYTES = 1 << 30
+
+TENSOR_COPIES = 12
+"""Bytes a run and the check of its numbers take per byte of a tensor.
+
+The values lie in the simulated memory, in the untiled evaluation, in PyTorch and in double precision:
+measured as 11.8 for linear layers of 128 MB with their gradients and adam.
+"""
+
+YAML_BYTES_PER_BYTE = 2048
+"""Allowance per byte of YAML: the parser is slow (50 kB/s), so that time counts here and not memory."""
+
+CSV_BYTES_PER_BYTE = 32
+"""What a byte of CSV takes once it is read: cells are Python objects."""
+
+JSON_BYTES_PER_BYTE = 32
+"""What a byte of JSON takes at most once it is read."""
+
+MOST_ELEMENTS = 2**48
+"""Of one tensor: far more than any memory holds, and few enough that products of a few do not overflow."""
+
+
+def host_memory_bytes() -> int:
+    """The memory a request may need. Raises `ConfigError` for a variable that cannot be read."""
+    text = os.environ.get(HOST_MEMORY_VARIABLE, "").strip()
+    return parse_bytes(text, where=HOST_MEMORY_VARIABLE) if text else DEFAULT_HOST_MEMORY_BYTES
+
+
+def require_host_memory(required_bytes: int, what: str, *, where: str | None = None) -> None:
+    """Raise `InputError` if `what` ("the tensors need", for the message) is more than is allowed."""
+    allowed_bytes = host_memory_bytes()
+    if required_bytes > allowed_bytes:
+        raise InputError(
+            f"{what} about {size_text(required_bytes)} of this computer's memory, "
+            f"{size_text(allowed_bytes)} are allowed",
+            where=where,
+            cure=f"something smaller, or {HOST_MEMORY_VARIABLE}={_raised(required_bytes)} in the environment",
+        )
+
+
+def check_file_size(path: Path, bytes_per_byte: int) -> None:
+    """Refuse a file that would take more memory than allowed, before it is read.
+
+    A file that cannot be looked at is left to whoever reads it.
+    """
+    try:
+        size_bytes = path.stat().st_size
+    except (OSError, ValueError):
+        return
+    check_text_size(size_bytes, bytes_per_byte, str(path))
+
+
+def check_text_size(size_bytes: int, bytes_per_byte: int, where: str) -> None:
+    """As `check_file_size`, for a text of a size that is known otherwise."""
+    limit_bytes = host_memory_bytes() // bytes_per_byte
+    if size_bytes > limit_bytes:
+        raise ConfigError(
+            f"the file has {size_text(size_bytes)}, at most {size_text(limit_bytes)} are read",
+            where=where,
+            cure=f"a smaller file, or {HOST_MEMORY_VARIABLE}={_raised(size_bytes * bytes_per_byte)} "
+            "in the environment",
+        )
+
+
+def size_text(size_bytes: int) -> str:
+    """A number of bytes for people."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_bytes >= 1 << 70:
+            return f"more than 2^{size_bytes.bit_length() - 1} B"
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:,.1f} {unit}"
+    return f"{size_bytes} B"
+
+
+def _raised(required_bytes: int) -> str:
+    """A value of the variable that is enough, in whole GiB; what no computer has is left open."""
+    gibibytes = -(-required_bytes // (1 << 30))
+    return f"{gibibytes}GiB" if gibibytes < 1 << 20 else "SIZE"

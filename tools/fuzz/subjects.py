@@ -1,0 +1,554 @@
+"""The inputs: a command line with its files, drawn from a seed and a number, of one of `KINDS`."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from configs.yaml_file import load_yaml
+from pulptrain.__main__ import run
+from tools.fuzz.mutate import NUMBERS, WORDS, mutated_bytes, mutated_text
+from traces.tables import read_table, write_table
+from trainlib.primitives.definition import LayerPrimitive, LossPrimitive, OptimizerPrimitive
+from trainlib.registry import PRIMITIVES, is_internal
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FOLDER = "@"
+"""Stands in arguments for the folder of an input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One input: what is typed, and the files it may name, by path in the folder of the input."""
+
+    kind: str
+    arguments: tuple[str, ...]
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def subject(seed: int, number: int, kinds: Sequence[str] = ()) -> Subject:
+    """Input `number` of a seed: always the same."""
+    generator = Random(f"{seed}:{number}")
+    kind = generator.choice(tuple(kinds) or tuple(KINDS))
+    return KINDS[kind](generator)
+
+
+# Models
+
+SMALL_SOC = ("--cores", "2")
+
+
+def _layer(name: str, generator: Random) -> str:
+    kinds = [
+        key for key, item in PRIMITIVES.items() if isinstance(item, LayerPrimitive) and not is_internal(item)
+    ]
+    kind = generator.choice(kinds)
+    schema = PRIMITIVES[kind].schema
+    options = [f"name: {name}", f"type: {kind}"]
+    for key, declared in schema.model_fields.items():
+        if key in ("name", "type", "inputs") or not (declared.is_required() or generator.random() < 0.15):
+            continue
+        options.append(f"{key}: {_option(key, str(declared.annotation), generator)}")
+    return "  - {" + ", ".join(options) + "}"
+
+
+def _option(key: str, annotation: str, generator: Random) -> str:
+    if generator.random() < 0.03:
+        return generator.choice((*NUMBERS, *WORDS))
+    if "bool" in annotation and generator.random() < 0.7:
+        return generator.choice(("true", "false"))
+    if key in ("shape", "axes", "starts", "stops", "padding", "kernel", "stride", "scales", "order"):
+        few = [str(generator.randrange(4)) for _ in range(generator.randrange(1, 4))]
+        return generator.choice((few[0], "[" + ", ".join(few) + "]"))
+    if "float" in annotation:
+        return generator.choice(("0.1", "0.5", "1.0", "2.0", "0"))
+    if "str" in annotation and "int" not in annotation:
+        return generator.choice(("erf", "tanh", "same", "mean", "nearest", "bilinear", "relu", "fp16", "HWC"))
+    return str(generator.randrange(10))
+
+
+def model_text(generator: Random) -> str:
+    """A small model, of layers that may or may not fit together."""
+    shape = generator.choice(([8], [4, 6], [3, 8, 8], [2, 5, 7], [16]))
+    layers = [_layer(f"l{number}", generator) for number in range(generator.randrange(0, 4))]
+    if len(shape) == 3 and generator.random() < 0.7:
+        layers.append("  - {name: flat, type: flatten}")
+    if generator.random() < 0.8:
+        layers.append("  - {name: fc, type: linear, out_features: 4}")
+    optimizer = generator.choice(
+        [key for key, item in PRIMITIVES.items() if isinstance(item, OptimizerPrimitive)]
+    )
+    loss = generator.choice([key for key, item in PRIMITIVES.items() if isinstance(item, LossPrimitive)])
+    more = generator.choice(
+        ("", "", "", ", clip_value: 0.1", ", clip_norm: 1.0", ", accumulate: 2", ", separate: true")
+    )
+    lines = [
+        "name: m",
+        "description: d",
+        "source: s",
+        f"input: {{shape: {shape}}}",
+        "dataset: random",
+        f"loss: {loss}",
+        f"optimizer: {{name: {optimizer}, learning_rate: 0.01{more}}}",
+        f"batch: {generator.choice((1, 1, 2, 3))}",
+        generator.choice(("", "", "dtype: fp16", "dtype: bf16", "layout: HWC", "train: last")),
+        "layers:",
+        *layers,
+    ]
+    return "\n".join(line for line in lines if line) + "\n"
+
+
+def _models(generator: Random) -> Subject:
+    text = model_text(generator) if generator.random() < 0.7 else _shipped_model(generator)
+    options = _some_options(RUN_OPTIONS, generator, 0.3)
+    return Subject(
+        "model",
+        ("run", f"{FOLDER}/m.yaml", "--no-cache", "-q", *options),
+        {"m.yaml": text.encode() if generator.random() < 0.5 else mutated_text(text, generator)},
+    )
+
+
+def _shipped_model(generator: Random) -> str:
+    name = generator.choice(("simple-mlp", "simple-mlp", "tutorial-cnn", "digits-cnn"))
+    return (ROOT / "configs" / "models" / f"{name}.yaml").read_text()
+
+
+# SoCs and kernels
+
+
+def _socs(generator: Random) -> Subject:
+    names = ("pulpissimo", "stm32l4", "gap9")
+    name = generator.choice(names)
+    if generator.random() < 0.4:
+        paths = generator.sample(_parameter_paths(), generator.randrange(1, 4))
+        groups: dict[str, list[str]] = {}
+        for path in paths:
+            group, _, key = path.rpartition(".")
+            leaf = f"{{value: {generator.choice(NUMBERS)}, source: s}}"
+            groups.setdefault(group, []).append(f"{key}: {leaf}")
+        lines = ["name: x", "description: d", "base: pulp-open", "parameters:"]
+        for group, leaves in groups.items():
+            lines += (
+                [f"  {group}:", *(f"    {leaf}" for leaf in leaves)]
+                if group
+                else [f"  {leaf}" for leaf in leaves]
+            )
+        data = "\n".join(lines).encode()
+    else:
+        data = mutated_text((ROOT / "configs" / "soc" / f"{name}.yaml").read_text(), generator)
+    command: tuple[str, ...] = ("run", "simple-mlp", "--no-cache", "-q")
+    if generator.random() < 0.4:
+        command = ("kernel", "mm", "--n", "3", "--k", "4", "--m", "5", "-q")
+    return Subject("soc", (*command, "--soc", f"{FOLDER}/soc.yaml"), {"soc.yaml": data})
+
+
+@cache
+def _parameter_paths() -> tuple[str, ...]:
+    found: list[str] = []
+
+    def walk(node: object, path: str) -> None:
+        if isinstance(node, dict):
+            if "value" in node:
+                found.append(path)
+                return
+            for key, child in node.items():
+                walk(child, f"{path}.{key}" if path else key)
+
+    walk(load_yaml(ROOT / "configs" / "soc" / "pulp-open.yaml").plain()["parameters"], "")
+    return tuple(found)
+
+
+def _kernels(generator: Random) -> Subject:
+    folder = ROOT / "configs" / "kernels" / "clang-xpulp"
+    files = sorted(
+        path for path in folder.iterdir() if path.name != "codegen.yaml" and path.name.startswith("mm")
+    )
+    file = generator.choice(files)
+    size = [generator.choice(("1", "2", "4", "7", "9")) for _ in range(3)]
+    if generator.random() < 0.1:
+        size[generator.randrange(3)] = generator.choice(NUMBERS)
+    listings = sorted((ROOT / "configs" / "kernels" / "asm-xpulp").glob("*.S"))
+    if listings and generator.random() < 0.15:
+        file = generator.choice(listings)
+    return Subject(
+        "kernel",
+        ("kernel", f"{FOLDER}/{file.name}", "--n", size[0], "--k", size[1], "--m", size[2], "-q"),
+        {file.name: mutated_text(file.read_text(), generator)},
+    )
+
+
+# Schedules and explore specs
+
+
+def _schedules(generator: Random) -> Subject:
+    data = mutated_text(base_files()["schedule.yaml"].decode(), generator)
+    return Subject(
+        "schedule",
+        ("run", "simple-mlp", "--cores", "2", "--schedule", f"{FOLDER}/s.yaml", "--no-cache", "-q"),
+        {"s.yaml": data},
+    )
+
+
+EXPLORE = """\
+name: n
+model: simple-mlp
+settings:
+  l2: 256KiB
+sweep:
+  cores: [1, 2]
+  l1.size_bytes: [32KiB]
+points:
+  - {cores: 2, l1: 64KiB, resident: auto}
+objectives: [cycles, l1_size_bytes]
+"""
+
+
+def _explore(generator: Random) -> Subject:
+    arguments = ("explore", f"{FOLDER}/e.yaml", "--workers", "1", "--no-cache", "-q")
+    return Subject("explore", arguments, {"e.yaml": mutated_text(EXPLORE, generator)})
+
+
+# Arguments
+
+SIZES = ("64KiB", "32KiB", "16KiB", "4KiB", "0", "1B", "1MiB", "8MiB", "1TiB", "64k", "-1KiB", "1e99GiB", "x")
+OPS = ("fc1.FW", "fc1.WG", "fc2.IG", "fc1.UPD", "loss.LOSS", "FW", "UPD", "no.FW", "", "fc1")
+RUN_OPTIONS: Mapping[str, Sequence[str]] = {
+    "--cores": ("1", "2", "4", "8", "16", "17"),
+    "--l1": SIZES,
+    "--l2": SIZES,
+    "--l3": SIZES,
+    "--fpus": ("private", "1-static", "2-dynamic", "99-static", "x"),
+    "--bank-conflicts": ("on", "off", "x"),
+    "--icache": ("warm", "cold", "steady", "x"),
+    "--buffering": (
+        "none",
+        "single",
+        "double",
+        "best",
+        "3",
+        "double,fc1.FW.w=1",
+        "2,x.y=1",
+        "fc1.FW.w=9",
+        "1000",
+    ),
+    "--placement": ("first-fit", "best-fit", "optimal", "x"),
+    "--home": ("fc1.weight=l3", "fc1.weight=streamed", "x=l2", "fc1.weight=x", "input=l3", "label=streamed"),
+    "--kernel": ("FW=mm", "fc1.FW=mm_unroll_2x4", "FW=x", "x=mm", "UPD=mm"),
+    "--im2col": ("FW=cores", "WG=dma", "IG=none", "x=dma", "FW=x"),
+    "--tile": ("fc1.FW=co:1", "fc1.FW=co:3,ci:2", "fc1.WG=co:99", "fc1.FW=x:1", "x=co:1", "fc1.FW=co:0"),
+    "--loop-order": ("fc1.FW=ci,co", "fc1.FW=co,co", "fc1.FW=x", "x=co"),
+    "--prefetch": ("on", "off", "x"),
+    "--resident": (
+        "off",
+        "auto",
+        "fc1.weight",
+        "fc1.weight@fc1.FW..fc1.WG",
+        "x",
+        "fc1.weight@x",
+        "input,auto",
+    ),
+    "--seed": ("0", "1", "7"),
+    "--dtype": ("fp32", "fp16", "bf16", "x"),
+    "--batch": ("1", "2", "5"),
+    "--accumulate": ("1", "2", "3"),
+    "--iterations": ("1", "2", "3"),
+    "--timing": ("rtl", "gvsoc", "x"),
+    "--codegen": ("clang-xpulp", "gcc-xpulp", "asm-xpulp", "x"),
+    "--soc": ("pulp-open", "stm32l4", "gap9", "pulpissimo", "vega", "x", "/no/such.yaml"),
+    "--out": (f"{FOLDER}/out", f"{FOLDER}/m.yaml", f"{FOLDER}/out/a/b"),
+    "--separate-update": (),
+    "--no-functional": (),
+    "--json": (),
+    "--dump-program": (),
+}
+KERNEL_OPTIONS: Mapping[str, Sequence[str]] = {
+    "--n": ("1", "3", "16"),
+    "--k": ("1", "5", "16"),
+    "--m": ("1", "7", "16"),
+    "--trans-b": (),
+    "--accumulate": (),
+    "--dtype": ("fp32", "fp16", "bf16", "int8", "x"),
+    "--cores": ("1", "8"),
+    "--json": (),
+    **{key: RUN_OPTIONS[key] for key in ("--soc", "--timing", "--codegen", "--fpus", "--bank-conflicts")},
+}
+PRIMITIVE_OPTIONS: Mapping[str, Sequence[str]] = {
+    "--shape": ("4", "8x8", "4x6x6", "2x3x5x5", "5:int32:10", "0x3", "x", "3x", "4:uint8:2", "4:x:3"),
+    "--step": ("fw", "ig", "wg", "loss", "upd", "x"),
+    "--option": (
+        "out_features=4",
+        "kernel=3",
+        "out_channels=2",
+        "hidden=3",
+        "heads=2",
+        "classes=3",
+        "axes=[1]",
+        "x=1",
+        "learning_rate=0.1",
+        "kernel=[",
+        "name=x",
+        "dtype=fp16",
+        "shape=[2, 2]",
+        "layout=HWC",
+        "words=5",
+    ),
+    "--batch": ("1", "2"),
+    "--accumulation": ("reference", "kernel", "x"),
+    "--json": (),
+    **{
+        key: RUN_OPTIONS[key]
+        for key in ("--dtype", "--l1", "--l2", "--cores", "--buffering", "--seed", "--icache")
+    },
+    "--tile": ("co:2", "n:1", "x:1", "co"),
+    "--loop-order": ("co,ci", "x"),
+    "--kernel": ("mm", "mm_unroll_2x4", "x"),
+}
+TUNE_OPTIONS: Mapping[str, Sequence[str]] = {
+    "--strategy": ("pruned", "paper", "exhaustive", "x"),
+    "--cuts": ("1", "3"),
+    "--largest-tiles": ("1", "2"),
+    "--budget": ("1", "3"),
+    "--im2col": ("search", "keep", "cores,dma", "x"),
+    "--layout": ("keep", "search", "HWC", "x"),
+    "--json": (),
+    **{
+        key: RUN_OPTIONS[key]
+        for key in ("--cores", "--l1", "--l2", "--fpus", "--resident", "--seed", "--soc")
+    },
+}
+SETTABLE = (
+    "cores",
+    "l1.size_bytes",
+    "l1.banks",
+    "dma.burst_bytes",
+    "l2.dma_read_latency_cycles",
+    "x.y",
+    "l3.size_bytes",
+)
+
+
+def _some_options(known: Mapping[str, Sequence[str]], generator: Random, share: float = 1.0) -> list[str]:
+    """Some of the options with values they know, and some they do not."""
+    if generator.random() > share:
+        return []
+    result: list[str] = []
+    for name in generator.sample(sorted(known), min(len(known), generator.choice((1, 1, 2, 2, 3, 5)))):
+        result.append(name)
+        if known[name]:
+            drawn = generator.random()
+            odd = generator.choice(NUMBERS) if drawn < 0.1 else generator.choice(WORDS)
+            result.append(odd if drawn < 0.14 else generator.choice(known[name]))
+    if "--soc" in known and generator.random() < 0.15:
+        result += [
+            "--set",
+            f"{generator.choice((*SETTABLE, *_parameter_paths()))}={generator.choice(NUMBERS)}",
+        ]
+    # A null byte cannot be typed, and what is written goes to the folder of the input.
+    return [text.replace("\0", "") if "\0" in text else text for text in _safe(result)]
+
+
+def _safe(arguments: Sequence[str]) -> list[str]:
+    """The arguments with no output file or folder outside that of the input."""
+    result = list(arguments)
+    for place, name in enumerate(result[:-1]):
+        if name in ("--out", "--schedule", "--cache") and not result[place + 1].startswith(FOLDER):
+            result[place + 1] = f"{FOLDER}/out"
+    return result
+
+
+def _arguments(generator: Random) -> Subject:
+    files = {"m.yaml": (ROOT / "configs" / "models" / "simple-mlp.yaml").read_bytes()}
+    match generator.randrange(8):
+        case 0 | 1 | 2:
+            words = ["run", "simple-mlp", "--no-cache", *_some_options(RUN_OPTIONS, generator)]
+        case 3:
+            words = ["kernel", generator.choice(("mm", "mm_unroll_2x4", "dw", "x", ""))]
+            words += _some_options(KERNEL_OPTIONS, generator)
+        case 4 | 5:
+            names = [key for key, item in PRIMITIVES.items() if not is_internal(item)]
+            words = ["primitive", generator.choice((*names, "x"))]
+            words += ["--shape", generator.choice(PRIMITIVE_OPTIONS["--shape"])]
+            words += _some_options(PRIMITIVE_OPTIONS, generator) + _some_options(PRIMITIVE_OPTIONS, generator)
+        case 6:
+            words = ["tune", "simple-mlp", "--cuts", "1", "--workers", "1", "--no-cache", "--schedule"]
+            words += [f"{FOLDER}/out/s.yaml", *_some_options(TUNE_OPTIONS, generator)]
+        case _:
+            words = [generator.choice(("list", "validate", "plot", "explore", "x", "--version", "-h", "run"))]
+            words += [generator.choice(("socs", "models", "kernels", "primitives", "mm", "x", *WORDS[:20]))]
+    if (
+        "--json" not in words
+        and generator.random() < 0.8
+        and words[0] not in ("list", "--version", "-h", "x")
+    ):
+        words.append("-q")
+    if generator.random() < 0.05:
+        words.insert(generator.randrange(len(words) + 1), generator.choice(WORDS).replace("\0", ""))
+    return Subject("arguments", tuple(_safe(words)), files)
+
+
+# Arrays
+
+
+def _archives(generator: Random) -> Subject:
+    arrays = {
+        "x": np.ones((1, 4, 4), np.float32),
+        "linear.weight": np.ones((3, 4), np.float32),
+        generator.choice(("x1", "", "a/b", "../x", "y.grad")): np.arange(5),
+    }
+    for name in list(arrays):
+        if generator.random() < 0.3:
+            arrays[name] = generator.choice(_ODD_ARRAYS)()
+        if generator.random() < 0.3:
+            del arrays[name]
+    buffer = io.BytesIO()
+    if generator.random() < 0.5:
+        np.savez_compressed(buffer, **arrays)
+        data = buffer.getvalue()
+    else:
+        data = _archive_by_hand(arrays, generator)
+    if generator.random() < 0.5:
+        data = mutated_bytes(data, generator)
+    arguments = (
+        "primitive",
+        "relu" if generator.random() < 0.5 else "linear",
+        "--shape",
+        "4x4",
+        "--option",
+        "out_features=3",
+        "--values",
+        f"{FOLDER}/v.npz",
+        "-q",
+    )
+    if arguments[1] == "relu":
+        arguments = (*arguments[:4], *arguments[6:])
+    return Subject("npz", arguments, {"v.npz": data})
+
+
+_ODD_ARRAYS: tuple[Callable[[], np.ndarray], ...] = (
+    lambda: np.full((1, 4, 4), np.nan, np.float32),
+    lambda: np.full((1, 4, 4), np.inf, np.float64),
+    lambda: np.full((1, 4, 4), 1e300),
+    lambda: np.ones((1, 4, 4), np.complex64),
+    lambda: np.array(["a"]),
+    lambda: np.array([None, "x"], dtype=object),
+    lambda: np.zeros((0, 4)),
+    lambda: np.array(3),
+    lambda: np.zeros((1, 4, 4), np.dtype([("a", "f4")])),
+    lambda: np.zeros((1, 4, 4), "datetime64[s]"),
+    lambda: np.zeros((1, 4, 4), np.longdouble),
+    lambda: np.zeros((1, 4, 4), bool),
+    lambda: np.zeros(5_000_000, np.int8),
+)
+
+
+def _archive_by_hand(arrays: Mapping[str, np.ndarray], generator: Random) -> bytes:
+    """An archive with headers that lie, foreign members, or none at all."""
+    buffer = io.BytesIO()
+    kind = generator.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))
+    with warnings.catch_warnings(), zipfile.ZipFile(buffer, "w", kind) as archive:
+        warnings.simplefilter("ignore")  # of names that are there already
+        for name in arrays:
+            shape = generator.choice(
+                ("(1, 4, 4)", "(1000000000000,)", "(-1,)", "(4, 4", "()", "(1e3,)", "(True,)")
+            )
+            descr = generator.choice(("<f4", "<f8", "|O", "<i4", "V9999999", "x", "|S0", "<U9"))
+            header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+            body = (
+                b"\x93NUMPY" + bytes((generator.choice((1, 1, 2, 3, 9)), 0)) + struct.pack("<H", len(header))
+            )
+            body += header.encode() + bytes(generator.choice((0, 10, 64, 1000)))
+            archive.writestr(name + generator.choice((".npy", ".npy", ".", ".txt")), body)
+        if generator.random() < 0.1:
+            archive.writestr("x.npy", bytes(30_000_000))
+    return buffer.getvalue()
+
+
+# Tables and folders of results
+
+
+def _cases(generator: Random) -> Subject:
+    kind, file = generator.choice(
+        (("mm", "mm"), ("loop", "loops"), ("layer", "layer"), ("dma", "dma"), ("tiled", "tiled"))
+    )
+    text = _measured(file)
+    rows = text.split("\n")
+    some = [rows[0], *generator.sample(rows[1:], 3)]
+    if generator.random() < 0.2:
+        some.append(generator.choice(rows[1:]).replace(",", "," + "x" * 200_000, 1))
+    data = mutated_text("\n".join(some) + "\n", generator)
+    name = "c.csv"
+    if generator.random() < 0.2:
+        name, data = "c.csv.gz", gzip.compress(data)
+        data = mutated_bytes(data, generator) if generator.random() < 0.5 else data
+    more = generator.choice(((), (), ("--group-by", "soc"), ("--where", "soc=pulp-open"), ("--keep-going",)))
+    return Subject("cases", ("validate", kind, f"{FOLDER}/{name}", "--workers", "1", *more), {name: data})
+
+
+@cache
+def _measured(name: str) -> str:
+    with gzip.open(ROOT / "measured" / f"{name}.csv.gz", "rt") as file:
+        return "\n".join(line.rstrip("\n") for _, line in zip(range(400), file, strict=False))
+
+
+def _results(generator: Random) -> Subject:
+    table = generator.choice(("run/trace.csv", "run/trace.csv", "run/trace.parquet"))
+    files = {name: base_files()[name] for name in ("run/summary.json", "run/memory.csv", table)}
+    name = generator.choice(sorted(files))
+    if name.endswith(".parquet"):
+        files[name] = mutated_bytes(files[name], generator)
+    else:
+        files[name] = mutated_text(files[name].decode(), generator)
+    if generator.random() < 0.1:
+        place = files[name].find(b",") + 1
+        files[name] = files[name][:place] + b"x" * 200_000 + files[name][place:]
+    if generator.random() < 0.05:
+        del files[name]
+    what = generator.choice(("breakdown", "breakdown", "gantt", "memory", "all"))
+    window = generator.choice(
+        ((), (), ("--window", generator.choice(("0:1000", ":", "5:1", "x", "0:" + "9" * 30))))
+    )
+    return Subject(
+        "results", ("plot", f"{FOLDER}/run", "--what", what, *window, "--out", f"{FOLDER}/out", "-q"), files
+    )
+
+
+@cache
+def base_files() -> Mapping[str, bytes]:
+    """What `tune` writes for a small model, and the folder of a run of it, both to be mutated."""
+    with TemporaryDirectory() as folder:
+        schedule, out = Path(folder, "schedule.yaml"), Path(folder, "run")
+        small = ("simple-mlp", "--cores", "2", "--no-cache", "-q")
+        run(["tune", *small, "--workers", "1", "--cuts", "1", "--schedule", str(schedule)])
+        run(["run", *small, "--out", str(out)])
+        found = {"schedule.yaml": schedule.read_bytes()}
+        slices = read_table(out)
+        for parquet in (True, False):
+            table = write_table(slices, out, parquet=parquet)
+            found[f"run/{table.name}"] = table.read_bytes()
+        return found | {f"run/{name}": (out / name).read_bytes() for name in ("summary.json", "memory.csv")}
+
+
+KINDS: Mapping[str, Callable[[Random], Subject]] = {
+    "model": _models,
+    "soc": _socs,
+    "kernel": _kernels,
+    "schedule": _schedules,
+    "explore": _explore,
+    "arguments": _arguments,
+    "npz": _archives,
+    "cases": _cases,
+    "results": _results,
+}
+"""What is mutated."""

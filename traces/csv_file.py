@@ -1,0 +1,60 @@
+"""Reads a table of a run from CSV, strictly: every complaint names ``file:line``."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from configs.errors import InputError
+from configs.limits import CSV_BYTES_PER_BYTE, check_file_size
+
+AGAIN = "run the simulation again"
+
+LARGEST = 2**53
+"""Of every number in a table: cycles and bytes that can be drawn exactly."""
+
+
+def rows_of(path: Path, columns: Sequence[str], what: str) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """(``file:line``, cells by column) of every row of the file, which holds `what`.
+
+    Raises InputError for a file that cannot be read, is too large or no UTF-8 text, for a column that is
+    missing, a row of another length, and a cell no table of ours has (over 131,072 characters).
+    """
+    check_file_size(path, CSV_BYTES_PER_BYTE)
+    line = 1
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file, strict=True)
+            missing = [name for name in columns if name not in (reader.fieldnames or ())]
+            if missing:
+                raise InputError(f"no column {missing[0]!r} in {what}", where=f"{path}:1", cure=AGAIN)
+            for row in reader:
+                line = reader.line_num
+                if None in row or None in row.values():
+                    raise InputError("wrong number of fields", where=f"{path}:{line}", cure=AGAIN)
+                yield f"{path}:{line}", row
+                line += 1
+    except UnicodeDecodeError as error:
+        raise InputError(f"{what} is not UTF-8 text: {error.reason}", where=str(path), cure=AGAIN) from None
+    except csv.Error as error:
+        raise InputError(f"{what} is not valid CSV: {error}", where=f"{path}:{line}", cure=AGAIN) from None
+    except OSError as error:
+        raise InputError(
+            f"cannot read {what}: {error.strerror or error}",
+            where=str(path),
+            cure="a folder written by `pulptrain run MODEL --out DIR`",
+        ) from error
+
+
+def whole_number(given: object, column: str, where: str) -> int:
+    """The number a cell means. Raises InputError for anything but a whole number that can be drawn."""
+    try:
+        number = int(str(given)) if len(str(given)) < 20 else LARGEST + 1
+    except ValueError:
+        raise InputError(
+            f"not a whole number: '{column}' is {str(given)[:60]!r}", where=where, cure=AGAIN
+        ) from None
+    if abs(number) > LARGEST:
+        raise InputError(f"'{column}' is beyond {LARGEST}", where=where, cure=AGAIN)
+    return number
