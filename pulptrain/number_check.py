@@ -27,7 +27,7 @@ from scheduler.roundings import roundings_behind
 from scheduler.schedule import Schedule
 from trainlib import oracle_torch
 from trainlib.graph import Op, TrainingGraph
-from trainlib.numerics import is_float, is_narrow
+from trainlib.numerics import FP32_TOLERANCE, is_float, is_narrow
 from trainlib.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, exact, op_truth, room
 from trainlib.oracle_torch import TorchUpdates
 from trainlib.primitives.definition import is_forward
@@ -126,6 +126,8 @@ class NumberCheck:
         complete(views, chain)
         own: dict[tuple[str, str], Array] = {}
         """What a layer has made, unrounded: to autograd its own output is not what was stored of it."""
+        rough: set[str] = set()
+        """Layers that compute in fp32 by definition: another order of their steps gives another bit."""
         gone: set[str] = set()
         """Tensors whose storage has been taken over: PyTorch has them still."""
         for op in graph.ops:
@@ -133,19 +135,29 @@ class NumberCheck:
             truth = truths.get(op.name)
             if truth is None or kept or any(name not in found for name in op.inputs):
                 truth = op_truth(op, graph.tensors, {**chain, **kept})
+            if truth.single:
+                rough.add(op.layer)
             for name, made in truth.outputs.items():
                 if is_forward(op.step):
                     own[op.layer, name] = made
                 chain[name] = exact(seen[name]) if name in found else made
                 if name in found and is_float(graph.tensors[name].dtype) and gone.isdisjoint(op.inputs):
-                    self._confirm_tensor(truth, graph, name, found[name].reshape(made.shape), seen)
+                    theirs = found[name].reshape(made.shape)
+                    spare = FP32_TOLERANCE * _size(made) if op.layer in rough else 0.0
+                    self._confirm_tensor(truth, graph, name, theirs, seen, spare)
             over = overwritten(graph, {name: chain[name] for name in truth.outputs})
             chain |= over
             gone |= over.keys()
             complete(views, chain)
 
     def _confirm_tensor(
-        self, truth: OpTruth, graph: TrainingGraph, name: str, found: Array, seen: Mapping[str, Array]
+        self,
+        truth: OpTruth,
+        graph: TrainingGraph,
+        name: str,
+        found: Array,
+        seen: Mapping[str, Array],
+        spare: float,
     ) -> None:
         """Compare a tensor with the reference's; a weight of its own, where roundings add up, with ours.
 
@@ -153,7 +165,7 @@ class NumberCheck:
         """
         gain = truth.gains(FEW_NUDGES)[name]
         allowed = room(truth, {name: gain}, graph.tensors, 1, kernel=False)[name]
-        allowed = allowed + CANCELLED * max(map(_size, truth.inputs.values()), default=0.0)
+        allowed = allowed + spare + CANCELLED * max(map(_size, truth.inputs.values()), default=0.0)
         if truth.op.step != "UPD":
             verdict = judged(name, found, truth.outputs[name], allowed, gain)
             why = "its NumPy reference differs from PyTorch"

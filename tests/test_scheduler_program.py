@@ -121,5 +121,5 @@ def test_neighbouring_tiles_use_different_slots() -> None:
 
 def test_a_release_ends_the_life_of_buffers() -> None:
     builder = ProgramBuilder(GRAPH, {}, home_level="l2", cores=1, max_command_bytes=64)
-    builder.add_release(OP, ())
+    builder.add_release(OP, (), ())
     assert isinstance(builder.program().actions[0], Release)

@@ -17,6 +17,7 @@ from scheduler.addresses.plan_options import PlanOptions
 from scheduler.memory.memory_plan import plan_memory
 from scheduler.memory.shared_memory import plans_beside, shared_places
 from trainlib.graph import KEPT_KINDS
+from trainlib.training import initial_weights
 
 ADAM = "name: adam, learning_rate: 0.01, accumulate: 2"
 DENSE = tuple(f"{{name: fc{number}, type: linear, out_features: 40}}" for number in range(3))
@@ -54,16 +55,17 @@ def test_what_the_update_does_not_know_survives_it(tmp_path: Path) -> None:
     prepared = prepare(path, Settings())
     machine = Machine(prepared, functional=True, code_start="warm")
     generator = np.random.default_rng(0)
-    machine.start(0)
     graph = prepared.schedule.graph
+    machine.load_kept(initial_weights(graph, 0))
     sample = {
         name: generator.standard_normal(graph.tensors[name].shape).astype(np.float32)
         for name in graph.of_kind("input", "label")
     }
-    machine.mini_batch(sample)
-    machine.mini_batch(sample)
+    machine.mini.executor.load(sample)
+    machine.mini.run()
+    machine.mini.run()
     kept = {name: machine.mini.executor.fetch(name) for name in graph.of_kind(*KEPT_KINDS)}
-    machine.update()
+    machine.last.run()
     unknown = set(kept) - set(prepared.update.graph.tensors)
     assert {"pw.weight", "norm1.running_mean"} <= unknown
     for name in unknown:

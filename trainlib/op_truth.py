@@ -26,8 +26,8 @@ NUDGE = 2.0**-40
 FEW_NUDGES, MANY_NUDGES = 2, 16
 """Nudged evaluations at first, and before an element is called wrong: few may miss how far it moves."""
 
-ROUNDINGS_OF_AN_OP = 8
-"""Roundings to fp32 that an op of no sums makes at most one after the other (an exponential has four)."""
+ROUNDINGS_OF_AN_OP = 16
+"""Roundings to fp32 that an op of no sums makes at most, those of its constants included."""
 
 SPREAD = 4
 """Times the expected size of a random walk of roundings that it may have: beyond it lies 1 in 10,000 at most,
@@ -46,6 +46,8 @@ class OpTruth:
     """Terms of the longest sum behind an element of an output, at most."""
     contracts: bool
     """Whether it is a sum of products, whose elements have no rounding in common."""
+    single: bool
+    """Whether its reference computes in fp32 whatever it is given, as the bit tricks of PULP-TrainLib do."""
     _gains: dict[int, dict[str, Array]] = field(default_factory=dict, repr=False)
 
     def gains(self, nudges: int) -> dict[str, Array]:
@@ -70,7 +72,10 @@ def op_truth(op: Op, tensors: Mapping[str, Tensor], values: Mapping[str, Array])
     inputs = {role: exact(values[name]) for role, name in zip(op.reads, op.inputs, strict=True)}
     with np.errstate(all="ignore"):
         macs = lowering_of(op).macs(op, tensors)
-        return OpTruth(op, inputs, _reference(op, inputs), _length(op, tensors, macs), macs > 0)
+        outputs = _reference(op, inputs)
+        single = any(array.dtype == np.float32 for array in outputs.values())
+        outputs = {name: exact(array) for name, array in outputs.items()}
+        return OpTruth(op, inputs, outputs, _length(op, tensors, macs), macs > 0, single)
 
 
 def exact(array: Array) -> Array:
@@ -122,8 +127,7 @@ def _reference(op: Op, inputs: Mapping[str, Array]) -> dict[str, Array]:
     found = {}
     for role, name in zip(op.writes, op.outputs, strict=True):
         if role in results:
-            array = np.asarray(results[role])
-            found[name] = array if array.dtype.kind in "iub" else array.astype(np.float64)
+            found[name] = np.asarray(results[role])
     return found
 
 
