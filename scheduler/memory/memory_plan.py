@@ -216,8 +216,11 @@ def plan_memory(
     options = options or PlanOptions()
     owners, lives, taken = _storages(graph, options)
     capacity_bytes = {"l1": timing.l1_usable_bytes, "l2": timing.l2.size_bytes, "l3": timing.l3.size_bytes}
-    _check_room(graph, lives.values(), capacity_bytes)
-    check_host_memory(graph, timing)
+    try:
+        check_host_memory(graph, timing)
+    except InputError:
+        _check_room(graph, lives.values(), capacity_bytes)
+        raise
     homes = _homes(graph, owners, options)
     choice = HomeChoice(lives, len(graph.ops), homes, _transfer_overhead_bytes(timing))
     wanted = frozenset(owners[name] for name, level in options.homes.items() if level == STREAMED)
@@ -254,7 +257,8 @@ def plan_memory(
 def _check_room(graph: TrainingGraph, lives: Iterable[Life], capacity_bytes: Mapping[str, int]) -> None:
     """Raise `DoesNotFitError` when L2 and L3 together are too small, whatever lies where.
 
-    That follows from the shapes alone: no tiles are searched and no addresses chosen for what cannot fit.
+    That follows from the shapes alone: for what is too large to be planned here no tiles are searched and no
+    addresses chosen, so the bytes required are those at least.
     """
     level = "l3" if capacity_bytes["l3"] > 0 else "l2"
     requests = [life.request for life in lives]

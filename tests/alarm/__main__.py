@@ -13,28 +13,17 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 
-from alarm import random_models
 from alarm.defects import DEFECTS
-from alarm.trial import CASES, DTYPES, REFUSED, SURVIVED, Case, tried, zoo_verdicts
+from alarm.random_models import all_of
+from alarm.trial import CASES, DTYPES, REFUSED, SURVIVED, all_defects, zoo_verdicts
 from configs.library import list_names
-from trainlib import oracle_torch
 
 Line = tuple[str, str, str]
 """(what was tried, verdict, why)."""
 
 
-def _defects_of(case: Case, dtype: str) -> list[Line]:
-    return [(name, *tried(case, dtype, name)) for name in DEFECTS]
-
-
-def _random(seeds: range, *, torch: bool) -> list[Line]:
-    if not torch:
-        oracle_torch.torch_available = lambda: False
-    return [(str(seed), *random_models.tried(random_models.drawn(seed))) for seed in seeds]
-
-
 def _carried_out(jobs: dict[str, Callable[[], list[Line]]], workers: int) -> Iterable[tuple[str, list[Line]]]:
-    # A process per job: one that has forgotten PyTorch must not try anything else.
+    # A process per job: one that takes PyTorch for not installed must not try anything else.
     with ProcessPoolExecutor(workers, max_tasks_per_child=1) as pool:
         futures = {pool.submit(job): name for name, job in jobs.items()}
         for number, future in enumerate(as_completed(futures), 1):
@@ -45,7 +34,7 @@ def _carried_out(jobs: dict[str, Callable[[], list[Line]]], workers: int) -> Ite
 def _score(models: list[str], dtypes: list[str], workers: int) -> bool:
     """Print how many defects were refused; whether none survived."""
     jobs = {
-        f"{dtype} {case.model}": partial(_defects_of, case, dtype)
+        f"{dtype} {case.model}": partial(all_defects, case, dtype)
         for case in CASES
         for dtype in dtypes
         if case.model in models
@@ -109,7 +98,7 @@ def main() -> int:
     if "random" in given.parts:
         parts = {
             f"random {'with' if torch else 'without'} PyTorch: {start}": partial(
-                _random, range(start, min(start + 25, given.count)), torch=torch
+                all_of, range(start, min(start + 25, given.count)), torch=torch
             )
             for torch in (True, False)
             for start in range(0, given.count, 25)

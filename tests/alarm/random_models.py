@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from configs.errors import DoesNotFitError, InputError, PulptrainError
 from pulptrain.session import prepare, run_prepared
 from pulptrain.settings import Settings
+from trainlib import oracle_torch
 
 IMAGE = (
     "conv2d, out_channels: {c}, kernel: {k}, padding: {p}, stride: {s}, bias: {b}",
@@ -126,3 +127,10 @@ def tried(model: Drawn, iterations: int = 3) -> tuple[str, str]:
         return "right", f"{len(functional['tensors'])} tensors"
     wrong = [item for item in functional["tensors"] if item["verdict"] == "failed"]
     return "ALARM", "; ".join(f"{item['name']}: {item['why']}" for item in wrong[:3])
+
+
+def all_of(seeds: range, *, torch: bool) -> list[tuple[str, str, str]]:
+    """(seed, verdict, why) of these models; without `torch` as if PyTorch were not installed, from now on."""
+    if not torch:
+        oracle_torch.torch_available = lambda: False
+    return [(str(seed), *tried(drawn(seed))) for seed in seeds]

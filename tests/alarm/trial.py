@@ -111,6 +111,11 @@ def tried(case: Case, dtype: str, name: str, iterations: int = 3) -> tuple[str, 
     return SURVIVED, f"worst error {functional['worst_ratio']:.2g} of its tolerance"
 
 
+def all_defects(case: Case, dtype: str) -> list[tuple[str, str, str]]:
+    """(defect, verdict, why) of all defects in one case."""
+    return [(name, *tried(case, dtype, name)) for name in DEFECTS]
+
+
 def zoo_verdicts(model: str, dtype: str, seeds: range) -> list[tuple[str, str, str]]:
     """(seed, verdict, why) of a zoo model as it is: "right", "not decidable" or "ALARM"."""
     found = []
