@@ -245,7 +245,7 @@ class Follower:
             gains = truth.gains(nudges)
             rooms = room(truth, gains, tensors, roundings, kernel)
             verdicts = [
-                judged(name, ours, truth.outputs[name], rooms[name], gains[name])
+                judged(name, ours, truth.outputs[name], rooms[name], gains[name], _summed_as(ours, kernel))
                 if name in rooms
                 else judged_numbers(name, ours, truth.outputs[name])
                 for name, ours in left.items()
@@ -278,6 +278,11 @@ class Follower:
             why = "memory holds something else at the end of the program than its op has left there"
             self._check.add(judged_copy(name, found, left.reshape(found.shape), why))
             memory[name] = found
+
+
+def _summed_as(stored: Array, kernel: bool) -> str:
+    """The format sums are made in: that of the result in `kernel` accumulation."""
+    return str(stored.dtype) if kernel else "float32"
 
 
 def _size(array: Array) -> float:

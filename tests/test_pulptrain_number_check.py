@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 from arch.program import Compute, Effect
-from configs.errors import WrongNumbersError
+from configs.errors import NotFiniteError, WrongNumbersError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
+from pulptrain.npz_file import read_values, write_values
 from pulptrain.number_check import NumberCheck, functional_summary
 from pulptrain.session import prepare, run_model, run_prepared
 from pulptrain.settings import Settings
@@ -250,3 +252,64 @@ def test_every_tensor_an_op_writes_has_a_verdict_of_its_own() -> None:
     written = {name for op in outcome.schedule.graph.ops for name in op.outputs}
     assert set(named) >= written
     assert len(named) == len(set(named))
+
+
+DATA = Path(__file__).parent / "data"
+ATTACKED = {
+    "rmod-14": Settings(cores=2, buffering="4", prefetch="off", placement="best-fit"),
+    "rmod-1063": Settings(),
+    "rmod-2101": Settings(),
+}
+"""Networks that a check of whole networks passed whatever their weights, or refused though right."""
+
+
+@pytest.mark.parametrize(
+    "torch", [pytest.param(True, marks=pytest.mark.needs_torch), False], ids=["PyTorch", "NumPy"]
+)
+@pytest.mark.parametrize("name", ATTACKED)
+def test_a_network_that_magnifies_rounding_is_right_with_and_without_pytorch(
+    name: str, torch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not torch:
+        monkeypatch.setattr("trainlib.oracle_torch.torch_available", lambda: False)
+    functional = run_model(str(DATA / f"{name}.yaml"), ATTACKED[name], iterations=3).summary["functional"]
+    assert functional["passed"] is True
+    assert functional["tolerance"] <= 1e-3
+
+
+@pytest.mark.parametrize("factor", [-3, 0.9])
+def test_and_its_weights_cannot_be_multiplied(factor: float) -> None:
+    prepared = prepare(str(DATA / "rmod-1063.yaml"), Settings())
+    (op,) = [op.name for op in prepared.schedule.graph.ops if op.step == "UPD" and "weight" in op["w"]][:1]
+    wrong = tampered(prepared, op, lambda array: array * np.float32(factor))
+    assert run_prepared(wrong, Settings()).summary["functional"]["passed"] is False
+
+
+def test_what_overflows_is_told_and_ends_training_but_is_no_defect(tmp_path: Path) -> None:
+    values = tmp_path / "large.npz"
+    np.savez(values, **{"fc1.weight": np.full((2, 2), 6e4, np.float32)})
+    spec = "name: big, description: d, source: s, input: {shape: [2]}, dataset: random, loss: mse"
+    model = tmp_path / "big.yaml"
+    model.write_text(
+        "{" + spec + ", optimizer: {name: sgd, learning_rate: 1.0e+30}, batch: 1, layers: "
+        "[{name: fc1, type: linear, out_features: 2}, {name: fc2, type: linear, out_features: 1}]}"
+    )
+    summary = run_model(str(model), iterations=20).summary
+    event = summary["not_finite"]
+    assert event["iteration"] == summary["training"]["iterations"] < 20
+    assert event["value"] in ("infinity", "NaN")
+    assert summary["functional"]["passed"] is True
+    with pytest.raises(NotFiniteError, match="overflows float16"):
+        run_model(str(model), Settings(dtype="fp16"), values=dict(np.load(values)))
+
+
+def test_saved_values_continue_a_training(tmp_path: Path) -> None:
+    whole = run_model("digits-cnn", Settings(dtype="bf16"), iterations=4)
+    half = run_model("digits-cnn", Settings(dtype="bf16"), iterations=2)
+    write_values(tmp_path / "half.npz", half.values)
+    again = read_values(str(tmp_path / "half.npz"))
+    resumed = run_model("digits-cnn", Settings(dtype="bf16"), values=again)
+    for name in ("fc.weight", "conv1.weight"):
+        assert np.array_equal(resumed.values[f"before/{name}"], half.values[name])
+    assert set(half.values) >= {"results/fc.weight.grad", "results/losses", "before/fc.weight", "fc.weight"}
+    assert len(whole.values["results/losses"]) == 4

@@ -8,7 +8,7 @@ from math import sqrt
 from types import MappingProxyType
 from typing import Any
 
-import ml_dtypes as _ml_dtypes  # noqa: F401  makes np.dtype("bfloat16") known
+import ml_dtypes as _ml_dtypes  # makes np.dtype("bfloat16") known
 import numpy as np
 from numpy.typing import NDArray
 
@@ -185,6 +185,11 @@ _LEAST_EXPONENT = {"float32": -126, "float16": -14, "bfloat16": -126}
 def finest_step(dtype: str) -> float:
     """Distance of the numbers around 0, which are subnormal."""
     return float(2.0 ** (_LEAST_EXPONENT[dtype] - _STORED_BITS[dtype]))
+
+
+def largest(dtype: str) -> float:
+    """The largest finite number."""
+    return float(_ml_dtypes.finfo(np.dtype(dtype)).max)  # type: ignore[no-untyped-call]
 
 
 def tolerance(dtype: str, *, roundings: int = 1, length: int = 0) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trainlib.numerics import is_float
+from trainlib.numerics import is_float, largest
 from trainlib.op_truth import exact
 from trainlib.steps import Array
 
@@ -68,12 +68,15 @@ def together(one: Verdict, other: Verdict) -> Verdict:
     return max(one, other, key=lambda item: (GRAVITY.index(item.verdict), item.ratio))
 
 
-def judged(name: str, ours: Array, truth: Array, room: Array, gain: Array) -> Verdict:
+def judged(
+    name: str, ours: Array, truth: Array, room: Array, gain: Array, summed_as: str = "float32"
+) -> Verdict:
     """Compare a float tensor, as it is stored, with its truth in float64.
 
     An element is right if it is the truth, moved by at most `room`, rounded to the format of `ours` once:
     infinities and NaN are right where that gives them and nowhere else. `room` and `gain` are those of
-    `trainlib.op_truth`.
+    `trainlib.op_truth`. Where the terms of an element overflow the format they are summed in, so may the
+    element, though their sum would not.
     """
     dtype = ours.dtype
     found = ours.astype(np.float64)
@@ -83,6 +86,9 @@ def judged(name: str, ours: Array, truth: Array, room: Array, gain: Array) -> Ve
         if scale <= np.max(room, initial=0.0):  # zero but for rounding
             scale = float(np.max(gain, initial=0.0, where=np.isfinite(gain)))
         wide = _outside(found, truth, room, dtype)
+        beyond = np.isfinite(truth) & (np.abs(truth) + gain >= largest(summed_as)) & ~np.isfinite(found)
+        found, truth = np.where(beyond, 0, found), np.where(beyond, 0, truth)
+        wide &= ~beyond
         capped = np.minimum(room, CAPS[str(dtype)] * scale)
         narrow = wide if np.array_equal(capped, room) else _outside(found, truth, capped, dtype)
         error, tolerance, absolute = _worst(found, truth, capped, dtype, scale)
