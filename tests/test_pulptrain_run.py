@@ -149,9 +149,11 @@ def test_training_on_digits_reaches_90_percent_in_two_epochs() -> None:
 
 def test_replayed_iterations_give_what_numpy_gives(tmp_path: Path) -> None:
     """Three iterations on the simulated memories end with the weights of three untiled ones."""
+    from agreement import compare
+
     from pulptrain.session import prepare
     from scheduler.executor import Executor
-    from trainlib.reference import compare, evaluate
+    from trainlib.reference import evaluate
     from trainlib.training import initial_weights
     from trainlib.training_data import sample_stream
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
+from agreement import graph_tolerance
 
 from arch.isa import CoreWork, TeamWork
 from arch.program import Compute, DmaStart, DmaWait
@@ -22,7 +23,7 @@ from scheduler.tiles.partial_sums import PartTask
 from scheduler.tiles.tiling import Tiler
 from trainlib.graph import Op, Tensor, TrainingGraph
 from trainlib.primitives.definition import InputCase
-from trainlib.reference import evaluate, graph_tolerance
+from trainlib.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.single import single
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, TileTask, part

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from agreement import compare
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +17,7 @@ from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule, tiler_of
-from trainlib.reference import compare, evaluate
+from trainlib.reference import evaluate
 from trainlib.training import build_training_graph
 from trainlib.training_data import initial_values
 

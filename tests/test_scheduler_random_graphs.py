@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from agreement import ROUNDING_MARGIN
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule
 from trainlib.numerics import FP32_TOLERANCE
-from trainlib.oracle_torch import ROUNDING_MARGIN, evaluate_torch
+from trainlib.oracle_torch import evaluate_torch
 from trainlib.training import build_training_graph
 from trainlib.training_data import initial_values
 

@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 import pytest
+from agreement import compare
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from test_scheduler_properties import STACK_BYTES, TIMING, Fixed, check_report, schedules
@@ -28,7 +29,7 @@ from scheduler.schedule import build_schedule, tiler_of
 from scheduler.tiles.partial_sums import written
 from scheduler.tiles.resident import box_bytes, missing, residents_of
 from trainlib.graph import Tensor
-from trainlib.reference import compare, evaluate
+from trainlib.reference import evaluate
 from trainlib.training import build_training_graph
 from trainlib.training_data import initial_values
 

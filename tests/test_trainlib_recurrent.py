@@ -6,12 +6,13 @@ from math import prod
 
 import numpy as np
 import pytest
+from agreement import compare, graph_tolerance
 from finite_differences import check_gradients
 from primitive_harness import CODEGEN, Case, build, check_tiles
 
 from trainlib.oracle_torch import evaluate_torch
 from trainlib.primitives.definition import Example, InputCase
-from trainlib.reference import compare, evaluate, graph_tolerance
+from trainlib.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.single import single
 from trainlib.steps import KernelChoice, reductions_of

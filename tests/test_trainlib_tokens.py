@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from agreement import compare
 from finite_differences import check_gradients
 from primitive_harness import CODEGEN, Case, build, check_reference, check_tiles, run_op
 
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from trainlib.oracle_torch import evaluate_torch
 from trainlib.primitives.definition import Example, InputCase
-from trainlib.reference import compare, evaluate
+from trainlib.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.steps import KernelChoice
 from trainlib.training import build_training_graph

@@ -5,13 +5,14 @@ from math import prod
 
 import numpy as np
 import pytest
+from agreement import ROUNDING_MARGIN, compare, gradient_scales, graph_tolerance, own_rounding
 
 from configs.library import list_names
 from configs.model_file import load_model
 from trainlib.graph import TrainingGraph
-from trainlib.oracle_torch import ROUNDING_MARGIN, evaluate_torch, own_rounding
+from trainlib.oracle_torch import evaluate_torch
 from trainlib.primitives.definition import is_forward
-from trainlib.reference import compare, evaluate, gradient_scales, graph_tolerance
+from trainlib.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.training import build_training_graph
 from trainlib.training_data import initial_values

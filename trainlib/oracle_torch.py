@@ -5,7 +5,7 @@ PyTorch is imported only here and only when asked for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,7 +17,6 @@ import numpy as np
 from trainlib.graph import Op, TrainingGraph
 from trainlib.numerics import is_float, is_narrow
 from trainlib.primitives.definition import is_forward
-from trainlib.reference import compare, gradient_scales
 from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
 from trainlib.steps import Array
 
@@ -84,26 +83,6 @@ def evaluate_torch(
     for name in graph.tensors:
         run.add_view(name, result)
     return result
-
-
-def own_rounding(
-    graph: TrainingGraph, values: Mapping[str, Array], truth: Mapping[str, Array], names: Sequence[str]
-) -> float:
-    """Largest relative difference of PyTorch in float32 from `truth`, PyTorch in float64, over these tensors.
-
-    It says how much a network magnifies rounding: a batch norm over few elements, or rounding to 16 bit
-    before many layers, can make of 1e-7 what no tolerance per operation covers.
-    """
-    single = evaluate_torch(graph, values, "float32")
-    errors = compare(single, truth, names, gradient_scales(graph, truth))
-    return max((error.max_rel_error for error in errors.values()), default=0.0)
-
-
-ROUNDING_MARGIN = 4
-"""How many times PyTorch's own rounding error ours may be: its sums have another order, and other errors.
-
-Measured on the models installed: below 3 (mobilenet-v1, the one that magnifies most).
-"""
 
 
 class _Run:
