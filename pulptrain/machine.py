@@ -154,5 +154,5 @@ class Machine:
         follower = check.followed(phase.executor, phase.schedule.graph, given) if check is not None else None
         phase.run()
         if follower is not None:
-            follower.confirm(follower.judge())
+            follower.judge()
         self.not_finite = self.not_finite or phase.executor.not_finite

@@ -20,17 +20,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
+from pulptrain.confirmation import Confirmation, OwnUpdates
 from scheduler.executor import Executor
 from scheduler.roundings import roundings_behind
 from scheduler.schedule import Schedule
 from trainlib import oracle_torch
 from trainlib.graph import Op, TrainingGraph
-from trainlib.numerics import FP32_TOLERANCE, is_float, is_narrow
-from trainlib.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, exact, op_truth, room
-from trainlib.oracle_torch import TorchUpdates
-from trainlib.primitives.definition import is_forward
+from trainlib.numerics import is_narrow
+from trainlib.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, op_truth, room
 from trainlib.reference import complete, overwritten, views_of
 from trainlib.steps import Array
 from trainlib.verdicts import (
@@ -49,9 +46,6 @@ from trainlib.verdicts import (
 FOLLOWED = 3
 """Iterations that are followed from the start; of more, the last one is checked as well."""
 
-CANCELLED = 1e-12
-"""What float64 leaves where everything cancels, relative to the largest input of an op."""
-
 WITH_TORCH = "PyTorch"
 WITHOUT_TORCH = "untiled NumPy (PyTorch is not installed)"
 
@@ -69,8 +63,7 @@ class NumberCheck:
     def begin(self, kept: Mapping[str, Array]) -> None:
         """Follow an iteration that begins with these values, states of the optimizer at their start."""
         self.memory = dict(kept)
-        self._updates: TorchUpdates | None = TorchUpdates()
-        self._drift: dict[str, Array] = {}
+        self._updates: OwnUpdates | None = OwnUpdates()
 
     def begin_anywhere(self, kept: Mapping[str, Array]) -> None:
         """Follow an iteration that begins with these values, whatever came before them."""
@@ -106,78 +99,11 @@ class NumberCheck:
             self._roundings[key] = roundings_behind(tiling)
         return self._roundings[key]
 
-    def confirm(
-        self,
-        graph: TrainingGraph,
-        values: Mapping[str, Array],
-        seen: Mapping[str, Array],
-        truths: Mapping[str, OpTruth],
-    ) -> None:
-        """Ask PyTorch whether these ops are the training of the network (question 2).
-
-        `values` are the given tensors, `seen` what the ops have left, `truths` what they should have left, as
-        far as that is known.
-        """
-        if not self.torch:
-            return
-        found = oracle_torch.evaluate_torch(graph, values, "float64", seen, self._updates)
-        chain = {name: exact(array) for name, array in values.items()}
-        views = views_of(graph)
-        complete(views, chain)
-        own: dict[tuple[str, str], Array] = {}
-        """What a layer has made, unrounded: to autograd its own output is not what was stored of it."""
-        rough: set[str] = set()
-        """Layers that compute in fp32 by definition: another order of their steps gives another bit."""
-        gone: set[str] = set()
-        """Tensors whose storage has been taken over: PyTorch has them still."""
-        for op in graph.ops:
-            kept = {name: own[op.layer, name] for name in op.inputs if (op.layer, name) in own}
-            truth = truths.get(op.name)
-            if truth is None or kept or any(name not in found for name in op.inputs):
-                truth = op_truth(op, graph.tensors, {**chain, **kept})
-            if truth.single:
-                rough.add(op.layer)
-            for name, made in truth.outputs.items():
-                if is_forward(op.step):
-                    own[op.layer, name] = made
-                chain[name] = exact(seen[name]) if name in found else made
-                if name in found and is_float(graph.tensors[name].dtype) and gone.isdisjoint(op.inputs):
-                    theirs = found[name].reshape(made.shape)
-                    spare = FP32_TOLERANCE * _size(made) if op.layer in rough else 0.0
-                    self._confirm_tensor(truth, graph, name, theirs, seen, spare)
-            over = overwritten(graph, {name: chain[name] for name in truth.outputs})
-            chain |= over
-            gone |= over.keys()
-            complete(views, chain)
-
-    def _confirm_tensor(
-        self,
-        truth: OpTruth,
-        graph: TrainingGraph,
-        name: str,
-        found: Array,
-        seen: Mapping[str, Array],
-        spare: float,
-    ) -> None:
-        """Compare a tensor with the reference's; a weight of its own, where roundings add up, with ours.
-
-        What agrees is not told: the last digits of PyTorch depend on its threads.
-        """
-        gain = truth.gains(FEW_NUDGES)[name]
-        allowed = room(truth, {name: gain}, graph.tensors, 1, kernel=False)[name]
-        allowed = allowed + spare + CANCELLED * max(map(_size, truth.inputs.values()), default=0.0)
-        if truth.op.step != "UPD":
-            verdict = judged(name, found, truth.outputs[name], allowed, gain)
-            why = "its NumPy reference differs from PyTorch"
-        elif self._updates is not None:
-            step = np.spacing(np.abs(seen[name])).astype(np.float64)
-            self._drift[name] = self._drift.get(name, np.float64(0)) + allowed + step
-            verdict = judged(name, seen[name], found, self._drift[name], gain)
-            why = "not what torch.optim has after these updates"
-        else:
-            return
-        if verdict.verdict == FAILED:
-            self.add(replace(verdict, why=f"{why}: {verdict.why}"))
+    def confirmation(
+        self, graph: TrainingGraph, values: Mapping[str, Array], seen: Mapping[str, Array]
+    ) -> Confirmation | None:
+        """Question 2 about a program that was given `values` and has left `seen`; None without PyTorch."""
+        return Confirmation(graph, values, seen, self._updates, self.add) if self.torch else None
 
     def summary(self) -> dict[str, Any]:
         """The entry ``functional`` of a run."""
@@ -207,33 +133,29 @@ class Follower:
         """What all ops together have left."""
         return {name: array for tensors in self._seen.values() for name, array in tensors.items()}
 
-    def judge(self) -> dict[str, OpTruth]:
+    def judge(self, *, confirm: bool = True) -> None:
         """Judge every tensor the ops have left and what the memories hold at the end of the program.
 
-        Returns what each op should have left, by its name.
+        With `confirm` PyTorch is asked as well.
         """
         self._executor.watch = None
         graph, check = self._graph, self._check
+        confirmation = check.confirmation(graph, self._values, self.left) if confirm else None
         known = dict(self._values)
-        truths: dict[str, OpTruth] = {}
         views = views_of(graph)
         complete(views, known)
         for op in graph.ops:
             truth = op_truth(op, graph.tensors, known)
             left = self._seen.get(op.name, {})
-            truths[op.name] = truth
             for name in op.outputs:
                 if name not in left or name not in truth.outputs:
                     check.add(Verdict(name, WITHOUT_TRUTH, why=f"{op.name} has no reference of it"))
             self._judge_op(truth, {name: left[name] for name in truth.outputs if name in left})
             known |= {**left, **overwritten(graph, left)}
             complete(views, known)
+            if confirmation is not None:
+                confirmation.add(op, truth)
         self._judge_end(known)
-        return truths
-
-    def confirm(self, truths: Mapping[str, OpTruth]) -> None:
-        """Ask PyTorch about the program."""
-        self._check.confirm(self._graph, self._values, self.left, truths)
 
     def _judge_op(self, truth: OpTruth, left: Mapping[str, Array]) -> None:
         """Verdicts on the results of one op."""
@@ -283,10 +205,6 @@ class Follower:
 def _summed_as(stored: Array, kernel: bool) -> str:
     """The format sums are made in: that of the result in `kernel` accumulation."""
     return str(stored.dtype) if kernel else "float32"
-
-
-def _size(array: Array) -> float:
-    return float(np.max(np.abs(array), initial=0.0, where=np.isfinite(array)))
 
 
 def functional_summary(truth: str, found: Iterable[Verdict], iterations: int) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def run_primitive(
     simulation_started = time.perf_counter()
     result = executor.simulate()
     wall_seconds = time.perf_counter() - simulation_started
-    follower.judge()
+    follower.judge(confirm=False)
     _check_layer(made, known, check, follower.left)
     check.iterations = 1
     if executor.not_finite is not None and not check.wrong:
@@ -139,5 +139,8 @@ def _check_layer(
     """Ask PyTorch about the whole layer, which has what lies before the step; forget what the step is not."""
     if all(not made.values[name].any() for name in made.graph.of_kind("optimizer_state")):
         check.begin({})
-    check.confirm(made.graph, made.values, {**known, **left}, {})
+    confirmation = check.confirmation(made.graph, made.values, {**known, **left})
+    if confirmation is not None:
+        for op in made.graph.ops:
+            confirmation.add(op)
     check.verdicts = {name: verdict for name, verdict in check.verdicts.items() if name in left}

@@ -56,6 +56,7 @@ class OpTruth:
             self._gains[nudges] = self._moved(nudges)
         return self._gains[nudges]
 
+    @np.errstate(all="ignore")
     def _moved(self, nudges: int) -> dict[str, Array]:
         squares: dict[str, Array] = {}
         for seed in range(nudges):
@@ -99,6 +100,7 @@ def nudged(array: Array, seed: int) -> Array:
     return moved
 
 
+@np.errstate(all="ignore")
 def room(
     truth: OpTruth, gains: Mapping[str, Array], tensors: Mapping[str, Tensor], roundings: int, kernel: bool
 ) -> dict[str, Array]:
