@@ -81,6 +81,7 @@ class Confirmation:
         self._gone |= over.keys()
         complete(self._views, chain)
 
+    @np.errstate(all="ignore")
     def _compare(self, truth: OpTruth, name: str) -> None:
         """A tensor against the reference's; a weight of `torch.optim`, where roundings add up, against ours.
 

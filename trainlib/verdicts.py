@@ -68,6 +68,7 @@ def together(one: Verdict, other: Verdict) -> Verdict:
     return max(one, other, key=lambda item: (GRAVITY.index(item.verdict), item.ratio))
 
 
+@np.errstate(all="ignore")
 def judged(
     name: str, ours: Array, truth: Array, room: Array, gain: Array, summed_as: str = "float32"
 ) -> Verdict:
@@ -80,18 +81,17 @@ def judged(
     """
     dtype = ours.dtype
     found = ours.astype(np.float64)
-    with np.errstate(all="ignore"):
-        room = np.where(np.isfinite(room), room, 0)
-        scale = float(np.max(np.abs(truth), initial=0.0, where=np.isfinite(truth)))
-        if scale <= np.max(room, initial=0.0):  # zero but for rounding
-            scale = float(np.max(gain, initial=0.0, where=np.isfinite(gain)))
-        wide = _outside(found, truth, room, dtype)
-        beyond = np.isfinite(truth) & (np.abs(truth) + gain >= largest(summed_as)) & ~np.isfinite(found)
-        found, truth = np.where(beyond, 0, found), np.where(beyond, 0, truth)
-        wide &= ~beyond
-        capped = np.minimum(room, CAPS[str(dtype)] * scale)
-        narrow = wide if np.array_equal(capped, room) else _outside(found, truth, capped, dtype)
-        error, tolerance, absolute = _worst(found, truth, capped, dtype, scale)
+    room = np.where(np.isfinite(room), room, 0)
+    scale = float(np.max(np.abs(truth), initial=0.0, where=np.isfinite(truth)))
+    if scale <= np.max(room, initial=0.0):  # zero but for rounding
+        scale = float(np.max(gain, initial=0.0, where=np.isfinite(gain)))
+    wide = _outside(found, truth, room, dtype)
+    beyond = np.isfinite(truth) & (np.abs(truth) + gain >= largest(summed_as)) & ~np.isfinite(found)
+    found, truth = np.where(beyond, 0, found), np.where(beyond, 0, truth)
+    wide &= ~beyond
+    capped = np.minimum(room, CAPS[str(dtype)] * scale)
+    narrow = wide if np.array_equal(capped, room) else _outside(found, truth, capped, dtype)
+    error, tolerance, absolute = _worst(found, truth, capped, dtype, scale)
     if wide.any():
         place = tuple(int(index) for index in np.argwhere(wide)[0])
         why = f"{int(wide.sum())} of {wide.size} elements, the first at {place}: "
@@ -103,6 +103,7 @@ def judged(
     return Verdict(name, PASSED, error, tolerance, absolute)
 
 
+@np.errstate(all="ignore")
 def leans(ours: Array, truth: Array) -> float:
     """By how many steps of its format a tensor lies above the truth in size, on average; 0 if by chance.
 
@@ -112,8 +113,7 @@ def leans(ours: Array, truth: Array) -> float:
     """
     value, first = np.unique(np.where(np.isfinite(truth), truth, 0).reshape(-1), return_index=True)
     steps = np.spacing(np.abs(value).astype(ours.dtype)).astype(np.float64)
-    with np.errstate(all="ignore"):
-        error = np.sign(value) * (ours.reshape(-1)[first].astype(np.float64) - value) / steps
+    error = np.sign(value) * (ours.reshape(-1)[first].astype(np.float64) - value) / steps
     error = error[np.isfinite(error) & (error != 0)]
     if error.size < LEANING_ELEMENTS:
         return 0.0
