@@ -43,7 +43,7 @@ def _result(name: str, steps: tuple[str, ...], role: str, change, primitive: str
     """A defect that changes a result of the op in the middle of those with such a step."""
 
     def apply(prepared: Prepared) -> Prepared | None:
-        item = op_of_step(prepared, *steps, primitive=primitive)
+        item = op_of_step(prepared, *steps, primitive=primitive, role=role)
         return with_results(prepared, item, role, change, **options) if item is not None else None
 
     DEFECTS[name] = apply
@@ -115,7 +115,7 @@ _result("sum of gradients takes one addend", ("ACC",), "sum", lambda s, a: a[0].
 _result("running variance not corrected", ("FW_INV", "FW"), "running_var_updated", _times(0.9))
 _result("running mean not kept", ("FW_INV", "FW"), "running_mean_updated", _times(0.9))
 _result("variance of a norm 2 % off", ("FW_VAR", "FW_INV", "FW"), "inv_std", _times(0.98))
-_result("scale of a norm ignored in its gradient", BACKWARD, "dx", _times(1.1), "batch_norm")
+_result("scale of a norm ignored in its gradient", ("IG", "IG_APPLY"), "dx", _times(1.1), "batch_norm")
 
 
 @_defect("bias added twice")

@@ -25,13 +25,16 @@ def ops_of(prepared: Prepared, wanted: Callable[[OpSchedule], bool]) -> list[OpS
     return [item for schedule in schedules for item in schedule.ops if wanted(item)]
 
 
-def op_of_step(prepared: Prepared, *steps: str, primitive: str = "", tiles: int = 1) -> OpSchedule | None:
-    """The op in the middle of those with one of these steps, this primitive and so many tiles."""
+def op_of_step(
+    prepared: Prepared, *steps: str, primitive: str = "", tiles: int = 1, role: str = ""
+) -> OpSchedule | None:
+    """The op in the middle of those with such a step, this primitive, so many tiles and this result."""
     found = ops_of(
         prepared,
         lambda item: (
             item.op.step in steps
             and item.op.primitive.startswith(primitive)
+            and (not role or role in item.op.writes)
             and len(item.tiling.tiles) >= tiles
         ),
     )
