@@ -313,3 +313,14 @@ def test_saved_values_continue_a_training(tmp_path: Path) -> None:
         assert np.array_equal(resumed.values[f"before/{name}"], half.values[name])
     assert set(half.values) >= {"results/fc.weight.grad", "results/losses", "before/fc.weight", "fc.weight"}
     assert len(whole.values["results/losses"]) == 4
+
+
+def test_what_is_equal_in_two_tensors_does_not_move_alike() -> None:
+    """A difference of equal numbers is 0, but each of them was rounded: its gain is that of its terms."""
+    graph = build_training_graph(two_layers())
+    op = next(op for op in graph.ops if op.step == "LOSS")
+    values = {graph.output: np.array([[0.75]]), "label": np.array([[0.75]])}
+    truth = op_truth(op, graph.tensors, values)
+    gradient = op["dy"]
+    assert truth.outputs[gradient] == 0
+    assert truth.gains(16)[gradient] > 0.5

@@ -4,7 +4,7 @@ The truth is the op's untiled reference in float64. How much an element may diff
 made of: its *gain* is how far it moves (root mean square) when every float input is nudged by a relative
 amount of random size, divided by that amount. Of a sum of products that is the root of the sum of squares of
 the terms; it needs no knowledge of the op. A nudge is far smaller than the distance of two fp32 numbers and
-the same for equal values, so it changes no order and breaks no tie.
+the same for equal values of a tensor, so it changes no order in it and breaks no tie.
 """
 
 from __future__ import annotations
@@ -60,7 +60,11 @@ class OpTruth:
     def _moved(self, nudges: int) -> dict[str, Array]:
         squares: dict[str, Array] = {}
         for seed in range(nudges):
-            moved = _reference(self.op, {role: nudged(array, seed) for role, array in self.inputs.items()})
+            inputs = {
+                role: nudged(array, nudges * number + seed)
+                for number, (role, array) in enumerate(self.inputs.items())
+            }
+            moved = _reference(self.op, inputs)
             for name, array in moved.items():
                 if array.dtype.kind == "f":
                     change = (array - self.outputs[name]) / NUDGE
