@@ -10,7 +10,7 @@ import numpy as np
 from trainlib import oracle_torch
 from trainlib.graph import Op, TrainingGraph
 from trainlib.numerics import FP32_TOLERANCE, is_float
-from trainlib.op_truth import FEW_NUDGES, OpTruth, exact, op_truth, room
+from trainlib.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, op_truth, room
 from trainlib.oracle_torch import TorchUpdates
 from trainlib.primitives.definition import is_forward
 from trainlib.reference import complete, overwritten, views_of
@@ -52,7 +52,7 @@ class Confirmation:
         optimizers = updates.optimizers if updates is not None else None
         self._found = oracle_torch.evaluate_torch(graph, values, "float64", seen, optimizers)
         self._views = views_of(graph)
-        self._chain = {name: exact(array) for name, array in values.items()}
+        self._chain = dict(values)
         complete(self._views, self._chain)
         self._own: dict[tuple[str, str], Array] = {}
         """What a layer has made, unrounded: to autograd its own output is not what was stored of it."""
@@ -73,7 +73,7 @@ class Confirmation:
             if is_forward(op.step):
                 self._own[op.layer, name] = made
             known = name in self._found and name in self._seen
-            chain[name] = exact(self._seen[name]) if known else made
+            chain[name] = self._seen[name] if known else made
             if known and is_float(graph.tensors[name].dtype) and self._gone.isdisjoint(op.inputs):
                 self._compare(truth, name)
         over = overwritten(graph, {name: chain[name] for name in truth.outputs})
@@ -87,25 +87,42 @@ class Confirmation:
 
         What agrees is not told: the last digits of PyTorch depend on its threads.
         """
-        made, gain = truth.outputs[name], truth.gains(FEW_NUDGES)[name]
+        if truth.op.step == "UPD" and self._updates is None:
+            return
+        verdict, why = self._verdict(truth, name, FEW_NUDGES)
+        if verdict.verdict == FAILED:
+            verdict, why = self._verdict(truth, name, MANY_NUDGES)
+        if verdict.verdict == FAILED:
+            self._tell(replace(verdict, why=f"{why}: {verdict.why}"))
+        if self._updates is not None and truth.op.step == "UPD":
+            self._updates.drift[name] = self._drifted(truth, name, FEW_NUDGES)
+
+    def _verdict(self, truth: OpTruth, name: str, nudges: int) -> tuple[Verdict, str]:
+        """The verdict, and what it means if it is a bad one."""
+        made, gain = truth.outputs[name], truth.gains(nudges)[name]
         found = self._found[name].reshape(made.shape)
+        if truth.op.step == "UPD":
+            verdict = judged(name, self._seen[name], found, self._drifted(truth, name, nudges), gain)
+            return verdict, "not what torch.optim has after these updates"
+        verdict = judged(name, found, made, self._allowed(truth, name, nudges), gain)
+        return verdict, "its NumPy reference differs from PyTorch"
+
+    def _allowed(self, truth: OpTruth, name: str, nudges: int) -> Array:
+        """How far two computations in fp32 may be apart."""
+        gain = truth.gains(nudges)[name]
         allowed = room(truth, {name: gain}, self._graph.tensors, 1, kernel=False)[name]
         allowed = allowed + CANCELLED * max(map(_size, truth.inputs.values()), default=0.0)
         if truth.op.layer in self._rough:
-            allowed = allowed + FP32_TOLERANCE * _size(made)
-        if truth.op.step != "UPD":
-            verdict = judged(name, found, made, allowed, gain)
-            why = "its NumPy reference differs from PyTorch"
-        elif self._updates is not None:
-            ours, drift = self._seen[name], self._updates.drift
-            step = np.spacing(np.abs(ours)).astype(np.float64)
-            drift[name] = drift.get(name, np.float64(0)) + allowed + step
-            verdict = judged(name, ours, found, drift[name], gain)
-            why = "not what torch.optim has after these updates"
-        else:
-            return
-        if verdict.verdict == FAILED:
-            self._tell(replace(verdict, why=f"{why}: {verdict.why}"))
+            allowed = allowed + FP32_TOLERANCE * _size(truth.outputs[name])
+        return allowed
+
+    def _drifted(self, truth: OpTruth, name: str, nudges: int) -> Array:
+        """How far roundings may have taken a weight of ours from that of `torch.optim` by now."""
+        assert self._updates is not None
+        step = np.spacing(np.abs(self._seen[name])).astype(np.float64)
+        before = self._updates.drift.get(name, np.float64(0))
+        total: Array = before + self._allowed(truth, name, nudges) + step
+        return total
 
 
 def _size(array: Array) -> float:
