@@ -70,6 +70,13 @@ class NumberCheck:
         self.begin(kept)
         self._updates = None
 
+    def aside(self, kept: Mapping[str, Array]) -> NumberCheck:
+        """A check of an iteration of the same programs that begins anywhere; its verdicts are its own."""
+        other = NumberCheck({})
+        other._roundings = self._roundings
+        other.begin_anywhere(kept)
+        return other
+
     @property
     def wrong(self) -> bool:
         """Whether a tensor failed."""

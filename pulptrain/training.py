@@ -82,8 +82,8 @@ class Training:
         batch = self._batch()
         self._iterate(batch, self.check)
         graph = self.machine.mini.schedule.graph
-        stirred = NumberCheck({})
-        stirred.begin_anywhere(values := stirred_values(graph, self._before))
+        values = stirred_values(graph, self._before)
+        stirred = self.check.aside(values)
         with self.machine.set_aside():
             self.machine.load_kept(values)
             self.machine.iterate(batch, stirred)
@@ -99,10 +99,10 @@ class Training:
                 check = self.check if number <= FOLLOWED else None
                 if check is None:
                     self._before = self.machine.fetch_kept()
-                    check = last = self._anywhere() if number == iterations else None
+                    check = last = self.check.aside(self._before) if number == iterations else None
                 self._iterate(batch, check)
                 if self.not_finite is not None and check is None:
-                    last = self._again(batch)
+                    last = self._again(batch, self.check.aside(self._before))
                 if last is not None:
                     self.check.take_over(last)
                     self.check.iterations += 1
@@ -137,14 +137,8 @@ class Training:
         if self.machine.not_finite is not None:
             self.not_finite = NotFinite(len(self.losses), self.machine.not_finite)
 
-    def _anywhere(self) -> NumberCheck:
-        check = NumberCheck({})
-        check.begin_anywhere(self._before)
-        return check
-
-    def _again(self, batch: list[Mapping[str, Array]]) -> NumberCheck:
+    def _again(self, batch: list[Mapping[str, Array]], check: NumberCheck) -> NumberCheck:
         """The iteration that went astray once more, followed: was it the machine or the mathematics?"""
-        check = self._anywhere()
         with self.machine.set_aside():
             self.machine.load_kept(self._before)
             self.machine.iterate(batch, check)

@@ -142,10 +142,6 @@ def _bias_twice(prepared: Prepared) -> Prepared | None:
     return with_kernels(prepared, item.op.name, wrap)
 
 
-def _old(role: str) -> Callable[[np.ndarray, Arrays], np.ndarray]:
-    return lambda new, arrays: new
-
-
 def _state(
     name: str, role: str, change: Callable[[Mapping[str, np.ndarray], np.ndarray], np.ndarray]
 ) -> None:
