@@ -72,13 +72,3 @@ def test_the_check_sees_a_forbidden_import() -> None:
     assert violations("arch", "def f():\n    from trainlib.graph import Op\n") == {"trainlib.graph.Op"}
     assert violations("trainlib", "from arch.program import Program") == {"arch.program.Program"}
     assert violations("trainlib", "from arch.isa import Op") == set()
-
-
-def test_no_file_grows_beyond_what_one_can_read() -> None:
-    too_long = {
-        str(path.relative_to(ROOT)): lines
-        for room in ALLOWED
-        for path in sorted((ROOT / room).rglob("*.py"))
-        if (lines := len(path.read_text().splitlines())) > 420
-    }
-    assert not too_long

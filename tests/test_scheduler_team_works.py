@@ -12,7 +12,7 @@ from arch.soc_config import load_soc
 from configs.model_file import load_model
 from scheduler.programs.team_works import TeamWorks, content_of
 from scheduler.tiles.tiling import Tiler
-from trainlib.primitives.calls import matmul_call
+from trainlib.primitives.lowering.calls import matmul_call
 from trainlib.registry import lowering_of
 from trainlib.steps import KernelCall, KernelChoice
 from trainlib.training import build_training_graph

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainlib.numerics import FORMATS, IN_ORDER, matmul, rounded, sum_order, tolerance, unit_roundoff
-from trainlib.primitives.calls import matmul_call
+from trainlib.primitives.lowering.calls import matmul_call
 from trainlib.steps import KernelChoice
 
 BITS = {"float16": (10, -14), "bfloat16": (7, -126), "float32": (23, -126)}

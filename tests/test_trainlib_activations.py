@@ -10,8 +10,8 @@ import pytest
 from primitive_harness import CODEGEN, run_op
 
 from trainlib.numerics import is_narrow
-from trainlib.primitives import activations
 from trainlib.primitives.definition import InputCase
+from trainlib.primitives.elementwise import activations
 from trainlib.reference import evaluate
 from trainlib.registry import lowering_of, step_of
 from trainlib.steps import KernelChoice

@@ -9,8 +9,8 @@ from convolution_tasks import task_of, work_of
 from primitive_harness import Case, build, check_reference, check_tiles, run_tile
 
 from pulptrain.primitive_run import run_primitive
-from trainlib.primitives import nests
 from trainlib.primitives.definition import Example, InputCase
+from trainlib.primitives.lowering import nests
 
 # What the library gets wrong (found by reading or running it): primitive, options, shape of the input.
 DEFECTS = {

@@ -17,7 +17,7 @@ from primitive_harness import Case, assert_close, build, run_op
 
 from trainlib.numerics import is_float
 from trainlib.oracle_torch import evaluate_torch, torch_available
-from trainlib.primitives.conv_geometry import Axis, owned_inputs
+from trainlib.primitives.contractions.conv_geometry import Axis, owned_inputs
 from trainlib.primitives.definition import Example
 from trainlib.reference import evaluate
 from trainlib.registry import lowering_of

@@ -15,8 +15,8 @@ from configs.errors import ShapeError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from trainlib.builder import GraphBuilder
 from trainlib.graph import Tensor
-from trainlib.primitives.box_copies import Walk, walk_work
 from trainlib.primitives.definition import InputCase
+from trainlib.primitives.shapes.box_copies import Walk, walk_work
 from trainlib.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.steps import KernelChoice

@@ -12,7 +12,7 @@ from primitive_harness import CODEGEN, random_sizes, run_op
 from configs.errors import InputError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from trainlib.graph import TrainingGraph
-from trainlib.primitives.gradient_steps import (
+from trainlib.primitives.optimizers.gradient_steps import (
     accumulate_gradients,
     clip_gradients_by_norm,
     clip_gradients_by_value,

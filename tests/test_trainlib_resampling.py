@@ -8,7 +8,7 @@ from primitive_harness import CODEGEN, run_op
 
 from arch.isa import Op as Code
 from trainlib.primitives.definition import InputCase
-from trainlib.primitives.interpolation import taps
+from trainlib.primitives.pooling.interpolation import taps
 from trainlib.reference import evaluate, predict
 from trainlib.registry import lowering_of
 from trainlib.steps import KernelChoice

@@ -14,8 +14,7 @@ from primitive_harness import assert_close, random_sizes, run_op, run_tile, term
 
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec, load_model
 from trainlib.oracle_torch import evaluate_torch, torch_available
-from trainlib.primitives.calls import run_reference
-from trainlib.reference import evaluate
+from trainlib.reference import evaluate, run_reference
 from trainlib.registry import lowering_of
 from trainlib.steps import KernelChoice
 from trainlib.training import build_training_graph

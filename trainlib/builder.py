@@ -338,7 +338,7 @@ class GraphBuilder:
             if expected == 1:
                 self.backward[tensor] = parts[0]
             return
-        from trainlib.primitives import accumulate
+        from trainlib.primitives.optimizers import accumulate
 
         number = expected - len(parts)
         first, second = parts[0], parts[-1]

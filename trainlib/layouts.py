@@ -1,7 +1,8 @@
 """Layouts of a network, layer by layer: which layers have a choice, and a model with other choices.
 
 A layer reads and writes images in one layout; where its input has another one, the graph gets a transpose
-(`trainlib.primitives.layout`), and so has the backward pass. What a layer without a choice wants stays.
+(`trainlib.primitives.shapes.layout`), and so has the backward pass. What a layer without a choice wants
+stays.
 """
 
 from __future__ import annotations

@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from configs.errors import InputError, NotFiniteError
-from trainlib.graph import Tensor, TrainingGraph
+from trainlib.graph import Op, Tensor, TrainingGraph
 from trainlib.numerics import is_float, rounded, widened
-from trainlib.primitives.calls import run_reference
 from trainlib.primitives.definition import is_forward
 from trainlib.registry import step_of
 from trainlib.steps import Array
@@ -41,6 +40,19 @@ def check_given(graph: TrainingGraph, values: Mapping[str, Array]) -> None:
                 where=user,
                 cure="numbers in the data or the weights; a learning rate that does not diverge",
             )
+
+
+def run_reference(op: Op, tensors: Mapping[str, Tensor], arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The op by its own reference: arrays by tensor name in (at least its inputs) and out (its outputs).
+
+    16-bit inputs are widened, results rounded to the dtype of their tensor: `reference` accumulation.
+    """
+    values = {role: widened(arrays[name]) for role, name in zip(op.reads, op.inputs, strict=True)}
+    results = step_of(op).reference(op, values)
+    return {
+        name: rounded(np.asarray(results[role]), tensors[name].dtype)
+        for role, name in zip(op.writes, op.outputs, strict=True)
+    }
 
 
 def evaluate(graph: TrainingGraph, values: Mapping[str, Array]) -> dict[str, Array]:

@@ -9,62 +9,8 @@ from typing import TypeVar
 from configs.errors import UnsupportedLayerError
 from configs.suggest import suggestion
 from trainlib.graph import Op
-from trainlib.primitives import (
-    accumulate,
-    adam,
-    adamw,
-    add,
-    avg_pool2d,
-    batch_norm,
-    berhu,
-    broadcast_add,
-    cast,
-    class_token,
-    concat,
-    conv2d,
-    conv_transpose2d,
-    depthwise,
-    dropout,
-    embedding,
-    flatten,
-    gelu,
-    global_avg_pool,
-    gradient_accumulation,
-    gradient_clipping,
-    group_norm,
-    gru,
-    instance_norm,
-    interpolation,
-    l1,
-    layer_norm,
-    layout,
-    leaky_relu,
-    linear,
-    lstm,
-    matmul,
-    max_pool2d,
-    mhsa,
-    mse,
-    pad,
-    pointwise,
-    position,
-    reduce_mean,
-    relu,
-    reshape,
-    rms_norm,
-    rnn,
-    scale,
-    sgd,
-    sigmoid,
-    silu,
-    slice,
-    softmax,
-    softmax_cross_entropy,
-    split,
-    swiglu,
-    tanh,
-    transpose,
-)
+from trainlib.primitives.attention import class_token, embedding, mhsa, position, softmax
+from trainlib.primitives.contractions import conv2d, conv_transpose2d, depthwise, linear, matmul, pointwise
 from trainlib.primitives.definition import (
     InternalPrimitive,
     LayerPrimitive,
@@ -73,6 +19,39 @@ from trainlib.primitives.definition import (
     Primitive,
     Step,
 )
+from trainlib.primitives.elementwise import (
+    add,
+    broadcast_add,
+    cast,
+    dropout,
+    gelu,
+    leaky_relu,
+    relu,
+    scale,
+    sigmoid,
+    silu,
+    swiglu,
+    tanh,
+)
+from trainlib.primitives.losses import berhu, l1, mse, softmax_cross_entropy
+from trainlib.primitives.norms import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
+from trainlib.primitives.optimizers import (
+    accumulate,
+    adam,
+    adamw,
+    gradient_accumulation,
+    gradient_clipping,
+    sgd,
+)
+from trainlib.primitives.pooling import (
+    avg_pool2d,
+    global_avg_pool,
+    interpolation,
+    max_pool2d,
+    reduce_mean,
+)
+from trainlib.primitives.recurrent import gru, lstm, rnn
+from trainlib.primitives.shapes import concat, flatten, layout, pad, reshape, slice, split, transpose
 from trainlib.steps import StepLowering
 from trainlib.windows import windowed
 

@@ -24,8 +24,8 @@ from trainlib.options import (
     loss_options,
     optimizer_options,
 )
-from trainlib.primitives import gradient_steps
 from trainlib.primitives.definition import InputCase
+from trainlib.primitives.optimizers import gradient_steps
 from trainlib.recompute import recompute
 from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
 from trainlib.sparse_update import frozen_layers, restrict_updates

@@ -9,8 +9,8 @@ import numpy as np
 
 from scheduler.addresses.allocation import Request
 from trainlib.graph import GIVEN_KINDS, KEPT_KINDS, Op, Tensor, TrainingGraph
-from trainlib.primitives.calls import ElementwiseLowering
 from trainlib.primitives.definition import is_forward
+from trainlib.primitives.lowering.calls import ElementwiseLowering
 from trainlib.registry import lowering_of
 
 KINDS = ("input", "weight", "optimizer_state", "kept", "activation", "gradient", "loss", "scratch", "stack")

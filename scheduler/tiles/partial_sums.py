@@ -14,7 +14,7 @@ from math import prod
 
 from arch.isa import TeamWork
 from trainlib.graph import Tensor
-from trainlib.primitives.calls import vector_add_call
+from trainlib.primitives.lowering.calls import vector_add_call
 from trainlib.steps import KernelCall, KernelChoice, Operand, Region, Scratch, TileTask
 
 PART = ".part"

@@ -130,7 +130,7 @@ class Question:
         tensors = self.task.graph.tensors
         dtypes = {tensors[name].dtype for name in self.task.op.outputs}
         words = [word for word, dtype in FORMATS.items() if dtype in dtypes]
-        # An fp32 kernel is also scalar 16-bit code (`trainlib.primitives.nests`).
+        # An fp32 kernel is also scalar 16-bit code (`trainlib.primitives.lowering.nests`).
         names = [name for word in ("fp32", *words) for name in kernel_names(self.codegen, word)]
         return tuple(dict.fromkeys(names))
 

@@ -1,0 +1,1 @@
+"""Attention, softmax and tokens."""

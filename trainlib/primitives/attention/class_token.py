@@ -1,0 +1,129 @@
+"""A trained token before a sequence: y = (w, x_0, x_1, ...), the class token of a vision transformer.
+
+dw is the first token of dy summed over the batch, dx the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from configs.errors import ShapeError
+from configs.model_file import LayerSchema
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.attention.position import START
+from trainlib.primitives.definition import (
+    Example,
+    LayerPlan,
+    LayerPrimitive,
+    Parameter,
+    Refused,
+    Step,
+    Values,
+)
+from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
+from trainlib.primitives.lowering.pieces import Piece, column_sum_call, copy_call
+from trainlib.primitives.shapes.box_copies import ShiftLowering
+from trainlib.steps import Extent, KernelCall, KernelChoice, TileTask, part
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    shape = inputs[0].shape
+    if len(shape) != 3:
+        raise ShapeError(
+            f"class_token needs a sequence (length, features), its input has shape {shape[1:]}", where=where
+        )
+    batch, length, features = shape
+    return LayerPlan((batch, length + 1, features), {"w": Parameter((features,), START)})
+
+
+class _Forward(NoMatmul):
+    """FW: samples, tokens and features may be cut; the first tokens of a sample hold w."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Samples, tokens, features."""
+        batch, length, features = tensors[op["y"]].shape
+        return {**batch_extent(batch), "tokens": length, "features": features}
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """A copy of w and one of x per sample."""
+        dtype = tensors[op["y"]].dtype
+        samples = batch_range(ranges, tensors[op["y"]].shape[0])
+        (first, last), wanted = ranges["tokens"], ranges["features"]
+        taken, width = (max(first - 1, 0), last - 1), wanted[1] - wanted[0]
+        count, own = taken[1] - taken[0], first == 0
+        inputs = [box(op, "x", samples, taken, wanted)] if count else []
+        if own:
+            inputs.append(box(op, "w", wanted))
+        calls: list[KernelCall] = []
+        for sample in range(samples[1] - samples[0]):
+            y = Piece(part("y", sample), (last - first, width), 0)
+            if own:
+                calls.append(copy_call(choice, Piece("w", (width,)), y.row(0), dtype))
+            if count:
+                x = Piece(part("x", sample), (count, width))
+                calls.append(copy_call(choice, x, y.rows(int(own), last - first), dtype))
+        return TileTask(tuple(inputs), (box(op, "y", samples, (first, last), wanted),), (), tuple(calls))
+
+
+class _WeightGradient(NoMatmul):
+    """WG: features may be cut, and the sum over the batch."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Features."""
+        return {"features": tensors[op["dw"]].shape[0]}
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Samples."""
+        return batch_extent(tensors[op["dy"]].shape[0])
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """The first token of some samples."""
+        samples, wanted = batch_range(ranges, tensors[op["dy"]].shape[0]), ranges["features"]
+        shape = (samples[1] - samples[0], wanted[1] - wanted[0])
+        call = column_sum_call(choice, Piece("dy", shape), Piece("dw", shape[1:]), tensors[op["dw"]].dtype)
+        return TileTask((box(op, "dy", samples, (0, 1), wanted),), (box(op, "dw", wanted),), (), (call,))
+
+
+def _reference(op: Op, values: Values) -> Values:
+    x, w = values["x"], values["w"]
+    return {"y": np.concatenate([np.broadcast_to(w, (len(x), 1, len(w))), x], axis=1)}
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    x, w = tensors["x"], tensors["w"]
+    return torch.cat([w.expand(len(x), 1, -1), x], dim=1)
+
+
+PRIMITIVE = LayerPrimitive(
+    name="class_token",
+    schema=LayerSchema,
+    plan=_plan,
+    steps=(
+        Step("FW", ("x", "w"), ("y",), _reference, _Forward()),
+        Step(
+            "WG",
+            ("dy",),
+            ("dw",),
+            lambda op, values: {"dw": values["dy"][:, 0].sum(axis=0)},
+            _WeightGradient(),
+        ),
+        Step(
+            "IG",
+            ("dy",),
+            ("dx",),
+            lambda op, values: {"dx": values["dy"][:, 1:]},
+            ShiftLowering(lambda op: (-1, 0), lambda op: 0.0),
+        ),
+    ),
+    torch_forward=_torch_forward,
+    examples=(Example(inputs=((5, 4),), batches=(1, 3)), Example(inputs=((1, 1),))),
+    refused=(Refused({}, ((4,),), "needs a sequence"),),
+    layouts=None,
+)

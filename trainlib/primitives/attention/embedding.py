@@ -1,0 +1,245 @@
+"""Embedding: y[..., :] = w[x[...], :] for integer numbers x; dw sums the gradients of equal numbers.
+
+Numbers outside [0, vocabulary) are refused when they are met. FW copies rows, tokens over the cores; samples,
+tokens and columns may be cut, and the table by rows: a tile then gives zeros for numbers that are in another
+part, as if y were a sum over the rows of the table. WG zeroes its box of dw and adds token by token, columns
+over the cores, so that equal numbers cannot race; all dimensions may be cut.
+PULP-TrainLib has FW only (a transfer per token, with an uninitialised command handle). Which rows are touched
+is not known before the data: the price is that of rows spread evenly over the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from arch.isa import TeamWork
+from configs.errors import InputError, ShapeError
+from configs.model_file import LayerSchema
+from trainlib.graph import Initial, Op, Tensor
+from trainlib.numerics import is_float, rounded, widened
+from trainlib.primitives.definition import (
+    Example,
+    InputCase,
+    LayerPlan,
+    LayerPrimitive,
+    NotNegative,
+    Parameter,
+    Positive,
+    Refused,
+    Step,
+    Values,
+)
+from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box, region_elements
+from trainlib.primitives.lowering.pieces import Piece, nest_work, zero_call
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Region, TileTask
+
+
+class _Schema(LayerSchema):
+    vocabulary: Positive
+    features: Positive
+    padding_id: NotNegative | None = None
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    vocabulary, features = attributes["vocabulary"], attributes["features"]
+    source, padding = inputs[0], attributes["padding_id"]
+    if is_float(source.dtype):
+        raise ShapeError(
+            f"embedding needs integer numbers, its input is {source.dtype}",
+            where=where,
+            cure="an input with `classes`, and no layer in between",
+        )
+    if padding is not None and padding >= vocabulary:
+        raise ShapeError(f"padding_id {padding} is not below the vocabulary {vocabulary}", where=where)
+    numbers = {
+        "batch": source.shape[0],
+        "vocabulary": vocabulary,
+        "features": features,
+        "padding_id": padding,
+    }
+    parameters = {"w": Parameter((vocabulary, features), Initial("normal", 1.0))}
+    return LayerPlan((*source.shape, features), parameters, attributes=numbers)
+
+
+def _check(op: Op, numbers: Array) -> None:
+    """InputError for a number that is not in the table."""
+    vocabulary = op.attributes["vocabulary"]
+    wrong = numbers[(numbers < 0) | (numbers >= vocabulary)]
+    if wrong.size:
+        raise InputError(
+            f"number {int(wrong.flat[0])} is not in a vocabulary of {vocabulary}",
+            where=op.name,
+            cure=f"numbers from 0 to {vocabulary - 1}, or a larger vocabulary",
+        )
+
+
+def _table_work(
+    nest: str, choice: KernelChoice, rows: int, tokens: int, columns: int, names: tuple[str, str], dtype: str
+) -> Any:
+    """Work of a nest over tokens on a table of `rows`; `names` are the buffers of table and vectors."""
+    spread = {"W": (rows // tokens * columns, 1), "Y": (columns, 1)}
+
+    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+        places = [addresses[name] for name in names]
+        sizes = {"N": tokens, "M": columns}
+        numbers = {"T": addresses["x"]}
+        return nest_work(choice.codegen, nest, sizes, spread, places, cores, dtype, numbers)
+
+    return work
+
+
+def _token_extents(op: Op, tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """Samples, and the first dimension of a sample's numbers."""
+    return {**batch_extent(op.attributes["batch"]), "tokens": tensors[op["x"]].shape[1]}
+
+
+def _token_region(op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent]) -> Region:
+    """The numbers of a tile."""
+    batch, first, *rest = tensors[op["x"]].shape
+    inner = tuple((0, size) for size in rest)
+    return (batch_range(ranges, batch), ranges.get("tokens", (0, first)), *inner)
+
+
+class _Forward(NoMatmul):
+    """FW."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Samples, tokens, features."""
+        return {**_token_extents(op, tensors), "features": op.attributes["features"]}
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Rows of the table."""
+        return {"vocabulary": op.attributes["vocabulary"]}
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """Some numbers, a box of the table."""
+        wanted, dtype = ranges["features"], tensors[op["y"]].dtype
+        rows = ranges.get("vocabulary", (0, op.attributes["vocabulary"]))
+        region = _token_region(op, tensors, ranges)
+        tokens, columns, height = region_elements(region), wanted[1] - wanted[0], rows[1] - rows[0]
+
+        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            numbers, table = arrays
+            _check(op, numbers)
+            here = (rows[0] <= numbers) & (numbers < rows[1])
+            return (np.where(here[..., None], table[np.where(here, numbers - rows[0], 0)], np.float32(0)),)
+
+        work = _table_work("embedding_fw", choice, height, tokens, columns, ("w", "y"), dtype)
+        return TileTask(
+            (box(op, "x", *region), box(op, "w", rows, wanted)),
+            (box(op, "y", *region, wanted),),
+            (),
+            (KernelCall("embedding_fw", ("x", "w"), ("y",), work, function),),
+        )
+
+
+class _WeightGradient(NoMatmul):
+    """WG."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Rows and columns of the table."""
+        return {"vocabulary": op.attributes["vocabulary"], "features": op.attributes["features"]}
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Samples, tokens."""
+        return _token_extents(op, tensors)
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """Some numbers, some columns of their gradients; tokens of other rows are passed over."""
+        numbers, rows, wanted = op.attributes, ranges["vocabulary"], ranges["features"]
+        dtype, region = tensors[op["dw"]].dtype, _token_region(op, tensors, ranges)
+        height, columns = rows[1] - rows[0], wanted[1] - wanted[0]
+        padding = numbers["padding_id"]
+
+        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            _check(op, arrays[0])
+            total = arrays[2].copy()
+            gradients = arrays[1].reshape(-1, columns)
+            for place, number in enumerate(arrays[0].reshape(-1)):
+                if rows[0] <= number < rows[1] and number != padding:
+                    row = total[number - rows[0]] + gradients[place]
+                    total[number - rows[0]] = (
+                        widened(rounded(row, dtype)) if choice.accumulation == "kernel" else row
+                    )
+            return (total,)
+
+        work = _table_work(
+            "embedding_bw", choice, height, region_elements(region), columns, ("dw", "dy"), dtype
+        )
+        return TileTask(
+            (box(op, "x", *region), box(op, "dy", *region, wanted)),
+            (box(op, "dw", rows, wanted),),
+            (),
+            (
+                zero_call(choice, Piece("dw", (height, columns)), dtype),
+                KernelCall("embedding_bw", ("x", "dy", "dw"), ("dw",), work, function),
+            ),
+        )
+
+
+def _reference_forward(op: Op, values: Values) -> Values:
+    _check(op, values["x"])
+    return {"y": np.take(values["w"], values["x"], axis=0)}
+
+
+def _reference_weight_gradient(op: Op, values: Values) -> Values:
+    _check(op, values["x"])
+    dy = values["dy"]
+    dw = np.zeros((op.attributes["vocabulary"], dy.shape[-1]), dy.dtype)
+    np.add.at(dw, values["x"], dy)
+    if op.attributes["padding_id"] is not None:
+        dw[op.attributes["padding_id"]] = 0
+    return {"dw": dw}
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    return torch.nn.functional.embedding(
+        tensors["x"].long(), tensors["w"], padding_idx=attributes["padding_id"]
+    )
+
+
+def _cases() -> Any:
+    from hypothesis import strategies as st
+
+    def example(vocabulary: int, features: int, shape: list[int], padded: bool) -> Example:
+        options = {"vocabulary": vocabulary, "features": features}
+        numbers = InputCase(tuple(shape), "int32", 0, vocabulary)
+        return Example(options | ({"padding_id": vocabulary - 1} if padded else {}), (numbers,), roundings=12)
+
+    small = st.integers(1, 6)
+    return st.builds(example, small, small, st.lists(small, min_size=1, max_size=2), st.booleans())
+
+
+PRIMITIVE = LayerPrimitive(
+    name="embedding",
+    schema=_Schema,
+    plan=_plan,
+    steps=(
+        Step("FW", ("x", "w"), ("y",), _reference_forward, _Forward()),
+        Step("WG", ("x", "dy"), ("dw",), _reference_weight_gradient, _WeightGradient()),
+    ),
+    torch_forward=_torch_forward,
+    examples=(
+        Example({"vocabulary": 5, "features": 4}, (InputCase((6,), "int32", 0, 5),)),
+        Example(
+            {"vocabulary": 9, "features": 3, "padding_id": 2},
+            (InputCase((2, 4), "int32", 0, 4),),
+            roundings=4,
+        ),
+        Example({"vocabulary": 1, "features": 1}, (InputCase((1,), "int32", 0, 1),)),
+    ),
+    refused=(
+        Refused({"vocabulary": 5, "features": 4}, ((6,),), "needs integer numbers"),
+        Refused({"vocabulary": 0, "features": 4}, ((6,),), "vocabulary"),
+        Refused({"vocabulary": 5, "features": 0}, ((6,),), "features"),
+    ),
+    cases=_cases,
+    layouts=None,
+)

@@ -1,0 +1,161 @@
+"""Multi-head self-attention: x [batch, L, E] -> y [batch, L, E], inner width F, heads of H = F / heads.
+
+q, k, v = W·xᵀ + b (kept as [F, L]), p = softmax of each query's scores s = qᵀk / sqrt(H), map = v·pᵀ,
+y = Wo·map + bo. Every product is a step of its own, so that weights, sequences and scores may all be larger
+than L1: FW_Q, FW_K, FW_V, FW_SCORES, FW_SOFTMAX, FW_CONTEXT and FW; backward the same way round, IG_* the
+gradients of what lies between and IG that of x, WG_* those of the four weights.
+
+Matmul extents are those of PULP-TrainLib: projections (N=F, K=E, M=L), values (H, L, L), output (E, F, L),
+and in the backward steps dmap (F, E, L), dv (H, L, L), dp (L, H, L), dk and dq (H, L, L), dW (F, L, E), dWo
+(E, L, F), dx 3 x (E, F, L). Its transposes before and after a matmul are kept where the layout needs them.
+Weights are stored [F, E], as PyTorch does, and scores one row per query, so those around softmax and of the
+weights of FW fall away. Softmax is the exact one; the scale is the exact root, not the library's one Newton
+step. On its main branch the library's MHSA does not compile, and it has neither an output bias nor bias
+gradients. The bias of k is a constant here: softmax does not feel it, so its gradient is zero and PyTorch's
+is rounding noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from configs.errors import ShapeError
+from configs.model_file import LayerSchema
+from trainlib.graph import Initial, Tensor
+from trainlib.primitives.attention import mhsa_reference as reference
+from trainlib.primitives.attention.attention import HeadScores, HeadSum, Probabilities, ProbabilityGradient
+from trainlib.primitives.attention.attention_projections import (
+    InputGradient,
+    OutputGradient,
+    OutputProjection,
+    OutputWeightGradient,
+    Projection,
+    ProjectionWeightGradient,
+)
+from trainlib.primitives.definition import (
+    ZEROS,
+    Example,
+    LayerPlan,
+    LayerPrimitive,
+    Parameter,
+    Positive,
+    Refused,
+    Saved,
+    Step,
+)
+
+
+class _Schema(LayerSchema):
+    heads: Positive
+    features: Positive | None = None
+    bias: bool = False
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    shape = inputs[0].shape
+    if len(shape) != 3:
+        raise ShapeError(
+            f"mhsa needs a sequence (length, features), its input has shape {shape[1:]}", where=where
+        )
+    batch, length, width = shape
+    heads = attributes["heads"]
+    features = attributes["features"] or width
+    if features % heads:
+        raise ShapeError(
+            f"{features} features cannot be split over {heads} heads",
+            where=where,
+            cure=f"features that are a multiple of {heads}",
+        )
+    start = Initial("uniform", float((6 / (width + features)) ** 0.5))
+    parameters = {f"w{name}": Parameter((features, width), start) for name in "qkv"}
+    parameters["wo"] = Parameter((width, features), start)
+    if attributes["bias"]:
+        # The same number added to all scores of a query changes no softmax: the gradient of bk is zero.
+        parameters |= {f"b{name}": Parameter((features,), ZEROS, name != "k") for name in "qkv"}
+        parameters["bo"] = Parameter((width,), ZEROS)
+    sequence = Saved((batch, features, length))
+    saved = dict.fromkeys(("q", "k", "v", "map", "dmap", "dq", "dk", "dv"), sequence)
+    saved |= dict.fromkeys(("s", "p", "dp", "ds"), Saved((batch, heads, length, length)))
+    numbers = {"batch": batch, "length": length, "width": width, "features": features, "heads": heads}
+    return LayerPlan((batch, length, width), parameters, saved, attributes=numbers)
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    x, heads = tensors["x"], attributes["heads"]
+    linear = torch.nn.functional.linear
+    projected = [linear(x, tensors[f"w{name}"], tensors.get(f"b{name}")) for name in "qkv"]
+    split = [item.unflatten(2, (heads, -1)).transpose(1, 2) for item in projected]
+    attended = torch.nn.functional.scaled_dot_product_attention(*split)
+    return linear(attended.transpose(1, 2).flatten(2), tensors["wo"], tensors.get("bo"))
+
+
+def _cases() -> Any:
+    from hypothesis import strategies as st
+
+    def example(length: int, width: int, heads: int, head: int, bias: bool) -> Example:
+        options = {"heads": heads, "features": heads * head, "bias": bias}
+        return Example(options, ((length, width),), roundings=16)
+
+    small = st.integers(1, 5)
+    return st.builds(example, small, small, st.integers(1, 3), st.integers(1, 4), st.booleans())
+
+
+PRIMITIVE = LayerPrimitive(
+    name="mhsa",
+    schema=_Schema,
+    plan=_plan,
+    steps=(
+        Step("FW_Q", ("x", "wq", "bq?"), ("q",), reference.projection("q"), Projection("q")),
+        Step("FW_K", ("x", "wk", "bk?"), ("k",), reference.projection("k"), Projection("k")),
+        Step("FW_V", ("x", "wv", "bv?"), ("v",), reference.projection("v"), Projection("v")),
+        Step("FW_SCORES", ("q", "k"), ("s",), reference.scores, HeadScores("q", "k", "s", scaled=True)),
+        Step("FW_SOFTMAX", ("s",), ("p",), reference.probabilities, Probabilities()),
+        Step("FW_CONTEXT", ("v", "p"), ("map",), reference.context, HeadSum("v", "p", "map", "keys")),
+        Step("FW", ("map", "wo", "bo?"), ("y",), reference.output, OutputProjection()),
+        Step("WG_O", ("dy", "map"), ("dwo", "dbo?"), reference.output_weight, OutputWeightGradient()),
+        Step("IG_CONTEXT", ("dy", "wo"), ("dmap",), reference.output_gradient, OutputGradient()),
+        Step(
+            "IG_V", ("dmap", "p"), ("dv",), reference.values_gradient, HeadSum("dmap", "p", "dv", "queries")
+        ),
+        Step(
+            "IG_SOFTMAX",
+            ("dmap", "v"),
+            ("dp",),
+            reference.probabilities_gradient,
+            HeadScores("dmap", "v", "dp", scaled=False),
+        ),
+        Step("IG_SCORES", ("p", "dp"), ("ds",), reference.scores_gradient, ProbabilityGradient()),
+        Step("IG_Q", ("k", "ds"), ("dq",), reference.queries_gradient, HeadSum("k", "ds", "dq", "keys")),
+        Step("IG_K", ("q", "ds"), ("dk",), reference.keys_gradient, HeadSum("q", "ds", "dk", "queries")),
+        Step(
+            "WG_Q",
+            ("dq", "x"),
+            ("dwq", "dbq?"),
+            reference.projection_weight("q"),
+            ProjectionWeightGradient("q"),
+        ),
+        Step("WG_K", ("dk", "x"), ("dwk",), reference.projection_weight("k"), ProjectionWeightGradient("k")),
+        Step(
+            "WG_V",
+            ("dv", "x"),
+            ("dwv", "dbv?"),
+            reference.projection_weight("v"),
+            ProjectionWeightGradient("v"),
+        ),
+        Step("IG", ("dq", "dk", "dv", "wq", "wk", "wv"), ("dx",), reference.input_gradient, InputGradient()),
+    ),
+    torch_forward=_torch_forward,
+    examples=(
+        Example({"heads": 2, "bias": True}, ((5, 6),), roundings=12),
+        Example({"heads": 3, "features": 9}, ((4, 5),), roundings=12),
+        Example({"heads": 1, "features": 1, "bias": True}, ((1, 2),), roundings=12),
+    ),
+    refused=(
+        Refused({"heads": 4}, ((5, 6),), "6 features cannot be split over 4 heads"),
+        Refused({"heads": 0}, ((5, 6),), "heads"),
+        Refused({"heads": 2}, ((6,),), "needs a sequence"),
+    ),
+    cases=_cases,
+    layouts=None,
+)

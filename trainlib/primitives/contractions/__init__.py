@@ -1,0 +1,1 @@
+"""Linear layers, matrix products and convolutions."""

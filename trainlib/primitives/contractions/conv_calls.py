@@ -1,0 +1,313 @@
+"""Kernel calls of convolutions around the matmul: im2row of both directions, block transpose, biases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from arch.isa import TeamWork
+from trainlib.kernels import catalogue
+from trainlib.primitives.contractions import conv_nests
+from trainlib.primitives.contractions.conv_geometry import (
+    ConvGeometry,
+    Span,
+    block_transpose,
+    forward_span,
+    forward_taps,
+    gradient_span,
+    gradient_taps,
+    owned_inputs,
+    patches,
+)
+from trainlib.primitives.contractions.conv_nests import Reach
+from trainlib.primitives.lowering import nests
+from trainlib.primitives.lowering.calls import matmul_call, vector_add_call
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Region
+
+ROWS = "im2row"
+"""Name of the scratch buffer of the im2row matrix."""
+
+COLUMNS = "im2col"
+"""Name of the scratch buffer of the im2col matrix, its transpose."""
+
+TRANSPOSED = "weights_transposed"
+"""Name of the scratch buffer of the block-transposed weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a tile reads of an image: rows, columns, and which of them each kernel position meets.
+
+    `mode` FW: the input for a box of the output. IG: the output gradient for a box of the input.
+    """
+
+    mode: str
+    rows: Span
+    columns: Span
+    reach: Reach
+
+    @property
+    def positions(self) -> int:
+        """Rows of the im2row matrix."""
+        return self.reach.positions
+
+    def region(self, geometry: ConvGeometry, channels: Extent) -> Region:
+        """The box of one image that is read, `channels` of it."""
+        return geometry.image(channels, self.rows.extent, self.columns.extent)
+
+
+def forward_view(geometry: ConvGeometry, rows: Extent, columns: Extent, *, owned: bool = False) -> View:
+    """The input that a box of the output reads; if `owned`, with the input positions it owns as well."""
+    spans = [forward_span(geometry.height, rows), forward_span(geometry.width, columns)]
+    if owned:
+        also = (owned_inputs(geometry.height, rows), owned_inputs(geometry.width, columns))
+        spans = [span.with_also(own) for span, own in zip(spans, also, strict=True)]
+    high, wide = spans
+    reach = Reach(
+        forward_taps(geometry.height, rows, high.extent),
+        forward_taps(geometry.width, columns, wide.extent),
+        high.count,
+        wide.count,
+    )
+    return View("FW", high, wide, reach)
+
+
+def gradient_view(geometry: ConvGeometry, rows: Extent, columns: Extent) -> View:
+    """The output gradient that reaches a box of the input."""
+    high, wide = gradient_span(geometry.height, rows), gradient_span(geometry.width, columns)
+    reach = Reach(
+        gradient_taps(geometry.height, rows, high.extent),
+        gradient_taps(geometry.width, columns, wide.extent),
+        high.count,
+        wide.count,
+    )
+    return View("IG", high, wide, reach)
+
+
+def im2row_call(
+    geometry: ConvGeometry,
+    choice: KernelChoice,
+    view: View,
+    *,
+    source: str,
+    groups: Sequence[Extent],
+    dtype: str,
+    columns: bool = False,
+) -> KernelCall:
+    """The im2row (im2col if `columns`) of the image `source`, into `ROWS` (`COLUMNS`).
+
+    `groups` are the channels of each group, counted from the first of `source`; several groups give several
+    matrices, one after the other. All channels are unrolled in one fork.
+    """
+    target = COLUMNS if columns else ROWS
+    channels = sum(stop - start for start, stop in groups)
+
+    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+        def build(places: Sequence[int]) -> TeamWork:
+            if geometry.plain:
+                return _library_im2row(geometry, choice, view, channels, cores, places)
+            if geometry.hwc:
+                return conv_nests.unroll_hwc(
+                    choice.codegen, geometry, view.reach, channels, cores, places, columns=columns
+                )
+            return conv_nests.im2row(choice.codegen, view.mode, view.reach, channels, cores, places)
+
+        return nests.for_dtype(build, (addresses[source], addresses[target]), dtype)
+
+    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        image, axes = geometry.image_chw(arrays[0]), (view.reach.rows, view.reach.columns)
+        matrices = [patches(image[start:stop], *axes, channels_last=geometry.hwc) for start, stop in groups]
+        if columns:
+            matrices = [np.ascontiguousarray(matrix.T) for matrix in matrices]
+        return (matrices[0] if len(groups) == 1 else np.stack(matrices),)
+
+    return KernelCall(target, (source,), (target,), work, function)
+
+
+def _library_im2row(
+    geometry: ConvGeometry,
+    choice: KernelChoice,
+    view: View,
+    channels: int,
+    cores: int,
+    places: Sequence[int],
+) -> TeamWork:
+    """The im2row loops of the library: CHW, one stride, no dilation."""
+    high, wide, reach = view.rows, view.columns, view.reach
+    if view.mode == "FW":
+        hi, wi, ho, wo = high.count, wide.count, len(reach.rows), len(reach.columns)
+        pads = (high.before, high.after, wide.before, wide.after)
+    else:
+        # The nest wants the padding of the forward convolution from this box of dx to this box of dy.
+        hi, wi, ho, wo = len(reach.rows), len(reach.columns), high.count, wide.count
+        last = (geometry.hk - 1, geometry.wk - 1)
+        pads = (
+            last[0] - high.before,
+            last[0] - high.after,
+            last[1] - wide.before,
+            max(last[1] - wide.after, 0),
+        )
+    return catalogue.im2row_work(
+        choice.codegen,
+        mode=view.mode,
+        ci=channels,
+        hi=hi,
+        wi=wi,
+        hk=geometry.hk,
+        wk=geometry.wk,
+        ho=ho,
+        wo=wo,
+        stride=geometry.strides[0],
+        pads=pads,
+        cores=cores,
+        source_address=places[0],
+        target_address=places[1],
+    )
+
+
+def block_transpose_call(
+    geometry: ConvGeometry,
+    choice: KernelChoice,
+    *,
+    groups: Sequence[tuple[Extent, Extent]],
+    dtype: str,
+) -> KernelCall:
+    """The box of weights ``w`` to `TRANSPOSED`: per input channel a row [co of its group · window], rotated.
+
+    `groups` are the output channels of each group and the input channels wanted of it, counted in the box.
+    """
+    co = groups[0][0][1] - groups[0][0][0]
+    channels = sum(stop - start for _, (start, stop) in groups)
+
+    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+        def build(places: Sequence[int]) -> TeamWork:
+            return conv_nests.blocktransp(choice.codegen, geometry, co, channels, cores, places)
+
+        return nests.for_dtype(build, (addresses["w"], addresses[TRANSPOSED]), dtype)
+
+    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        weights = geometry.filters_chw(arrays[0])
+        rows = [
+            block_transpose(weights[slice(*targets), slice(*sources)], channels_last=geometry.hwc)
+            for targets, sources in groups
+        ]
+        return (np.concatenate(rows),)
+
+    return KernelCall("blocktransp", ("w",), (TRANSPOSED,), work, function)
+
+
+def product_call(
+    choice: KernelChoice,
+    *,
+    a: Sequence[str],
+    b: Sequence[str],
+    c: str,
+    n: int,
+    k: int,
+    m: int,
+    trans_b: bool,
+    c_shape: tuple[int, ...],
+    dtype: str,
+) -> KernelCall:
+    """`matmul_call` of matrices that may lie in several buffers, one row of the matrix each.
+
+    Buffers of a tile follow one another in L1 in the order of its operands, so that the matmul is priced as
+    if all of them lay behind the first.
+    """
+    call = matmul_call(
+        choice, a=a[0], b=b[0], c=c, n=n, k=k, m=m, trans_b=trans_b, c_shape=c_shape, dtype=dtype
+    )
+    if len(a) == len(b) == 1:
+        return call
+    rows_of_a = len(a)
+
+    def function(arrays: Sequence[Array]) -> Sequence[Array]:
+        left = np.concatenate([array.reshape(-1) for array in arrays[:rows_of_a]])
+        right = np.concatenate([array.reshape(-1) for array in arrays[rows_of_a:]])
+        return call.function([left, right])
+
+    return replace(call, reads=(*a, *b), function=function)
+
+
+def accumulated(
+    choice: KernelChoice,
+    terms: Sequence[tuple[Sequence[KernelCall], KernelCall, KernelCall]],
+    *,
+    total: str,
+    scratch: str,
+    elements: int,
+    dtype: str,
+) -> list[KernelCall]:
+    """Sum of terms (calls before, the call into `total`, the same call into `scratch`): WG over a batch.
+
+    The first term is written, each further one goes to `scratch` and is added.
+    """
+    calls: list[KernelCall] = []
+    for number, (before, first, further) in enumerate(terms):
+        calls.extend(before)
+        calls.append(further if number else first)
+        if number:
+            calls.append(vector_add_call(choice, total=total, term=scratch, elements=elements, dtype=dtype))
+    return calls
+
+
+def bias_add_call(
+    geometry: ConvGeometry,
+    choice: KernelChoice,
+    *,
+    image: str,
+    bias: str,
+    channels: int,
+    positions: int,
+    dtype: str,
+) -> KernelCall:
+    """image += bias per channel: a fork of its own, so that the matmul is finished (see trainlib's race)."""
+
+    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+        def build(places: Sequence[int]) -> TeamWork:
+            return conv_nests.bias_add(choice.codegen, geometry, channels, positions, cores, places)
+
+        return nests.for_dtype(build, (addresses[image], addresses[bias]), dtype)
+
+    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        shape = (-1,) if geometry.hwc else (-1, 1, 1)
+        return (arrays[0] + arrays[1].reshape(shape),)
+
+    return KernelCall("conv_bias_fw", (image, bias), (image,), work, function)
+
+
+def bias_sum_call(
+    geometry: ConvGeometry,
+    choice: KernelChoice,
+    *,
+    sources: Sequence[str],
+    target: str,
+    channels: int,
+    positions: int,
+    dtype: str,
+    first: int = 0,
+    inside: tuple[Extent, Extent] | None = None,
+) -> KernelCall:
+    """target = sums of `channels` (from `first` on) of the images `sources`: the gradient of a bias.
+
+    `positions` are summed of each; they are the rows and columns `inside` of the boxes, or all. A sum of no
+    positions is 0 and costs as one of one.
+    """
+    rows, columns = (slice(*extent) for extent in inside) if inside else (slice(None), slice(None))
+
+    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+        def build(places: Sequence[int]) -> TeamWork:
+            return conv_nests.bias_sum(
+                choice.codegen, geometry, channels, max(positions, 1), len(sources), cores, places
+            )
+
+        return nests.for_dtype(build, (addresses[sources[0]], addresses[target]), dtype)
+
+    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        own = [geometry.image_chw(array)[first : first + channels, rows, columns] for array in arrays]
+        sums = [image.reshape(channels, -1).sum(axis=1) for image in own]
+        return (np.sum(sums, axis=0),)
+
+    return KernelCall("conv_bias_wg", tuple(sources), (target,), work, function)

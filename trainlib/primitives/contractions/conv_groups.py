@@ -1,0 +1,259 @@
+"""The matmuls of convolutions, all groups in one fork: a loop over the groups around the matmul's nest.
+
+PULP-TrainLib has no grouped convolution. One fork per group would cost its overhead for every group, and one
+buffer per group a DMA transfer for each; so a tile keeps the channels of all its groups side by side, and one
+call multiplies group after group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+
+from arch.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWork
+from trainlib.numerics import is_narrow
+from trainlib.primitives.contractions.conv_calls import product_call
+from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Segment
+from trainlib.primitives.lowering.calls import matmul_call
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice
+
+_SPACING_BYTES = 1 << 44
+"""Distance of the stand-in addresses of A, B and C: an address tells which of them it belongs to."""
+
+_BETWEEN = (Instruction(Op.ALU), Instruction(Op.ALU), Instruction(Op.ALU), Instruction(Op.BRANCH))
+"""From one group to the next: three pointers move on, and the loop closes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The matmul of one group: sizes n and m, and where A, B and C begin in their buffers, in elements."""
+
+    n: int
+    m: int
+    starts: tuple[int, int, int]
+
+
+def grouped_product_call(
+    choice: KernelChoice,
+    products: Sequence[Product],
+    *,
+    buffers: tuple[str, str, str],
+    k: int,
+    trans_b: bool,
+    dtype: str,
+    pick: Callable[[Array, Array, int], tuple[Array, Array]],
+    join: Callable[[Sequence[Array]], Array],
+) -> KernelCall:
+    """C = A·B of every group, one after the other; `buffers` names A, B and C.
+
+    `pick` gives A [n, k] and B of a group from the two buffers, `join` makes the array of the buffer of C
+    from the products [n, m] of all groups.
+    """
+    calls = [
+        matmul_call(
+            choice,
+            a="a",
+            b="b",
+            c="c",
+            n=item.n,
+            k=k,
+            m=item.m,
+            trans_b=trans_b,
+            c_shape=(item.n, item.m),
+            dtype=dtype,
+        )
+        for item in products
+    ]
+    a, b, c = buffers
+
+    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+        places = (addresses[a], addresses[b], addresses[c])
+        return _in_turn(calls, products, cores, places, 2 if is_narrow(dtype) else 4)
+
+    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        results = [call.function(pick(arrays[0], arrays[1], group))[0] for group, call in enumerate(calls)]
+        return (join(results),)
+
+    return KernelCall(choice.kernel, (a, b), (c,), work, function, macs=sum(call.macs for call in calls))
+
+
+def channels_met(parts: Sequence[Segment], taken: Extent | None = None) -> tuple[Extent, list[Extent]]:
+    """Channels on the other side that a tile needs, and those of each group counted from the first of them.
+
+    `taken` are the channels wanted of each group (default: all). Several groups bring all of theirs along.
+    """
+    if taken is None:
+        taken = (0, parts[0].others[1] - parts[0].others[0])
+    if len(parts) == 1:
+        first = parts[0].others[0]
+        return (first + taken[0], first + taken[1]), [(0, taken[1] - taken[0])]
+    first = parts[0].others[0]
+    within = [(item.others[0] - first + taken[0], item.others[0] - first + taken[1]) for item in parts]
+    return (first, parts[-1].others[1]), within
+
+
+def within_group(segment: Segment, of_group: int) -> Extent:
+    """Channels of a segment, counted from the first of its group."""
+    offset = segment.group * of_group
+    return (segment.start - offset, segment.stop - offset)
+
+
+def filter_product(
+    geometry: ConvGeometry,
+    choice: KernelChoice,
+    parts: Sequence[Segment],
+    weights: str,
+    matrix: Sequence[str],
+    target: str,
+    k: int,
+    positions: int,
+    shape: tuple[int, ...],
+    dtype: str,
+) -> KernelCall:
+    """weights [channels, k] · matrix [positions, k]ᵀ in CHW, matrix · weightsᵀ in HWC, group by group."""
+    hwc = geometry.hwc
+    starts = [item.start - parts[0].start for item in parts]
+    counts = [item.count for item in parts]
+    if len(parts) == 1:
+        a, b = ([weights], list(matrix))
+        n, m = (counts[0], positions)
+        if hwc:
+            a, b, n, m = b, a, m, n
+        return product_call(
+            choice, a=a, b=b, c=target, n=n, k=k, m=m, trans_b=True, c_shape=shape, dtype=dtype
+        )
+    products = []
+    for group, (start, count) in enumerate(zip(starts, counts, strict=True)):
+        of_weights, of_matrix = start * k, group * positions * k
+        if hwc:
+            products.append(Product(positions, count, (of_matrix, of_weights, start)))
+        else:
+            products.append(Product(count, positions, (of_weights, of_matrix, start * positions)))
+
+    def pick(left: Array, right: Array, group: int) -> tuple[Array, Array]:
+        filters, matrices = (right, left) if hwc else (left, right)
+        own = filters[starts[group] : starts[group] + counts[group]].reshape(counts[group], k)
+        return (matrices[group], own) if hwc else (own, matrices[group])
+
+    def join(results: Sequence[Array]) -> Array:
+        return np.concatenate(results, axis=1 if hwc else 0).reshape(shape)
+
+    buffers = (matrix[0], weights, target) if hwc else (weights, matrix[0], target)
+    return grouped_product_call(
+        choice, products, buffers=buffers, k=k, trans_b=True, dtype=dtype, pick=pick, join=join
+    )
+
+
+def gradient_product(
+    choice: KernelChoice,
+    parts: Sequence[Segment],
+    gradient: str,
+    matrix: Sequence[str],
+    target: str,
+    positions: int,
+    width: int,
+    trans_b: bool,
+    shape: tuple[int, ...],
+    dtype: str,
+) -> KernelCall:
+    """gradient [channels, positions] · matrix [positions, width] (or its transpose), group by group."""
+    if len(parts) == 1:
+        return product_call(
+            choice,
+            a=[gradient],
+            b=matrix,
+            c=target,
+            n=parts[0].count,
+            k=positions,
+            m=width,
+            trans_b=trans_b,
+            c_shape=shape,
+            dtype=dtype,
+        )
+    starts = [item.start - parts[0].start for item in parts]
+    products = [
+        Product(item.count, width, (start * positions, group * positions * width, start * width))
+        for group, (start, item) in enumerate(zip(starts, parts, strict=True))
+    ]
+
+    def pick(left: Array, right: Array, group: int) -> tuple[Array, Array]:
+        start, count = starts[group], parts[group].count
+        return left[start : start + count].reshape(count, positions), right[group]
+
+    return grouped_product_call(
+        choice,
+        products,
+        buffers=(gradient, matrix[0], target),
+        k=positions,
+        trans_b=trans_b,
+        dtype=dtype,
+        pick=pick,
+        join=lambda results: np.concatenate(results).reshape(shape),
+    )
+
+
+def _in_turn(
+    calls: Sequence[KernelCall],
+    products: Sequence[Product],
+    cores: int,
+    places: tuple[int, int, int],
+    itemsize_bytes: int,
+) -> TeamWork:
+    """The nests of all products; runs of equal ones are a loop whose addresses move on."""
+    stand_in = {name: _SPACING_BYTES * (1 + index) for index, name in enumerate("abc")}
+    teams: list[TeamWork] = []
+    for _, run in groupby(range(len(products)), key=lambda index: (products[index].n, products[index].m)):
+        members = list(run)
+        first = products[members[0]]
+        second = products[members[1]] if len(members) > 1 else first
+        bases = [place + start * itemsize_bytes for place, start in zip(places, first.starts, strict=True)]
+        steps = [
+            (after - before) * itemsize_bytes
+            for before, after in zip(first.starts, second.starts, strict=True)
+        ]
+        team = calls[members[0]].work(cores, stand_in)
+        works = tuple(_repeated(core, len(members), bases, steps) for core in team.cores)
+        teams.append(TeamWork(team.kernel, works, team.macs * len(members)))
+    joined = tuple(_chained([team.cores[core] for team in teams]) for core in range(cores))
+    return TeamWork(teams[0].kernel, joined, sum(team.macs for team in teams))
+
+
+def _repeated(
+    core: CoreWork | None, count: int, bases: Sequence[int], steps: Sequence[int]
+) -> CoreWork | None:
+    """`count` executions with the stand-in addresses replaced by `bases`, moving on by `steps`."""
+    if core is None:
+        return None
+    streams = []
+    for stream in core.streams:
+        index = round(stream.base_bytes / _SPACING_BYTES) - 1
+        if index < 0:
+            streams.append(stream)  # a stream the nest does not use
+            continue
+        base = stream.base_bytes - _SPACING_BYTES * (1 + index) + bases[index]
+        outer = (steps[index],) if count > 1 else ()
+        streams.append(Stream(base, (*outer, *stream.strides_bytes)))
+    body = (Loop(count, (*core.body, *_BETWEEN)),) if count > 1 else core.body
+    return CoreWork(body, tuple(streams), core.code_bytes)
+
+
+def _chained(works: Sequence[CoreWork | None]) -> CoreWork | None:
+    """One after the other; the streams of each get numbers of their own."""
+    found = [work for work in works if work is not None]
+    if len(found) < 2:
+        return found[0] if found else None
+    body: list[Node] = []
+    streams: list[Stream] = []
+    for work in found:
+        body += [_renumbered(node, len(streams)) for node in work.body]
+        streams += work.streams
+    return CoreWork(tuple(body), tuple(streams), max(work.code_bytes for work in found))
+
+
+def _renumbered(node: Node, offset: int) -> Node:
+    if isinstance(node, Loop):
+        return replace(node, body=tuple(_renumbered(item, offset) for item in node.body))
+    return replace(node, stream=node.stream + offset) if node.stream >= 0 else node

@@ -1,0 +1,161 @@
+"""What layers with a sliding window say in a model file, and what is wrong with it: shapes, pads, groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from configs.errors import ShapeError
+from configs.model_file import LayerSchema
+from trainlib.graph import Tensor
+from trainlib.primitives.contractions.conv_geometry import Pads
+from trainlib.primitives.definition import ZEROS, Parameter, Positive, Shape, he_uniform
+
+
+class WindowSchema(LayerSchema):
+    """Options of a sliding window: one number, [rows, columns], or [up, down, left, right] of padding."""
+
+    kernel: int | list[int]
+    stride: int | list[int] = 1
+    padding: int | list[int] = 0
+    dilation: int | list[int] = 1
+    bias: bool = False
+
+
+class ChannelSchema(WindowSchema):
+    """A window layer that chooses its channels."""
+
+    out_channels: Positive
+    groups: Positive = 1
+
+
+def image_extents(kind: str, tensor: Tensor, where: str) -> tuple[int, int, int, int]:
+    """(batch, channels, rows, columns) of an image in either layout. Raises ShapeError for other shapes."""
+    if len(tensor.shape) != 4:
+        raise ShapeError(
+            f"{kind} needs an image (channels, height, width), its input has shape {tensor.shape[1:]}",
+            where=where,
+            cure="put it before flatten and linear",
+        )
+    batch, first, second, third = tensor.shape
+    return (batch, third, first, second) if tensor.layout == "HWC" else (batch, first, second, third)
+
+
+def image_shape(layout: str, batch: int, channels: int, rows: int, columns: int) -> Shape:
+    """Shape of a batch of images in a layout."""
+    return (batch, rows, columns, channels) if layout == "HWC" else (batch, channels, rows, columns)
+
+
+def two_of(attributes: Mapping[str, Any], key: str, where: str) -> tuple[int, int]:
+    """An option as (rows, columns), each at least 1. Raises ShapeError."""
+    given = attributes[key]
+    values = (given, given) if isinstance(given, int) else tuple(given)
+    if len(values) != 2:
+        raise ShapeError(f"{key} {given} is neither one number nor [rows, columns]", where=where)
+    if min(values) < 1:
+        raise ShapeError(f"{key} {given} is less than 1", where=where, cure=f"{key}: 1")
+    return values[0], values[1]
+
+
+def padding_of(attributes: Mapping[str, Any], where: str) -> Pads:
+    """The padding as (up, down, left, right), each at least 0. Raises ShapeError."""
+    given = attributes["padding"]
+    values = [given] * 4 if isinstance(given, int) else list(given)
+    if len(values) == 2:
+        values = [values[0], values[0], values[1], values[1]]
+    if len(values) != 4:
+        raise ShapeError(
+            f"padding {given} is not one number, [rows, columns] or [up, down, left, right]", where=where
+        )
+    if min(values) < 0:
+        raise ShapeError(f"padding {given} is negative", where=where)
+    return values[0], values[1], values[2], values[3]
+
+
+def window_attributes(attributes: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """hk, wk, strides, dilations and pads of the options. Raises ShapeError, also for useless padding."""
+    hk, wk = two_of(attributes, "kernel", where)
+    dilations, pads = two_of(attributes, "dilation", where), padding_of(attributes, where)
+    reach = (dilations[0] * (hk - 1) + 1, dilations[1] * (wk - 1) + 1)
+    for side, pad in enumerate(pads):
+        if pad >= reach[side // 2]:
+            dilated = f" dilated to {reach[0]}x{reach[1]}" if max(dilations) > 1 else ""
+            raise ShapeError(
+                f"padding {pad} is not smaller than the kernel {hk}x{wk}{dilated}: some outputs would see "
+                "only zeros",
+                where=where,
+                cure=f"padding of at most {reach[side // 2] - 1}",
+            )
+    return {
+        "hk": hk,
+        "wk": wk,
+        "strides": two_of(attributes, "stride", where),
+        "dilations": dilations,
+        "pads": pads,
+    }
+
+
+def output_size(window: Mapping[str, Any], hi: int, wi: int, where: str) -> tuple[int, int]:
+    """(ho, wo) of a convolution. Raises ShapeError for a kernel larger than the padded input."""
+    up, down, left, right = window["pads"]
+    (sh, sw), (dh, dw) = window["strides"], window["dilations"]
+    reach_h, reach_w = dh * (window["hk"] - 1) + 1, dw * (window["wk"] - 1) + 1
+    padded_h, padded_w = hi + up + down, wi + left + right
+    if reach_h > padded_h or reach_w > padded_w:
+        dilated = f" dilated to {reach_h}x{reach_w}" if max(dh, dw) > 1 else ""
+        raise ShapeError(
+            f"kernel {window['hk']}x{window['wk']}{dilated} is larger than the padded input "
+            f"{padded_h}x{padded_w}",
+            where=where,
+            cure="a smaller kernel, more padding, or less stride in the layers before it",
+        )
+    return (padded_h - reach_h) // sh + 1, (padded_w - reach_w) // sw + 1
+
+
+def check_groups(groups: int, where: str, **channels: int) -> None:
+    """Raise ShapeError unless the groups divide both numbers of channels."""
+    for side, count in channels.items():
+        if count % groups != 0:
+            raise ShapeError(
+                f"groups {groups} does not divide the {count} {side} channels",
+                where=where,
+                cure="a divisor of both numbers of channels",
+            )
+
+
+def convolution_attributes(
+    attributes: Mapping[str, Any], tensor: Tensor, co: int, groups: int, where: str, kind: str
+) -> dict[str, Any]:
+    """What the ops of a convolution of `tensor` to `co` channels carry. Raises ShapeError."""
+    batch, ci, hi, wi = image_extents(kind, tensor, where)
+    window = window_attributes(attributes, where)
+    check_groups(groups, where, input=ci, output=co)
+    ho, wo = output_size(window, hi, wi, where)
+    extents = {"ci": ci, "hi": hi, "wi": wi, "co": co, "ho": ho, "wo": wo}
+    return {**extents, **window, "batch": batch, "groups": groups, "layout": tensor.layout}
+
+
+def convolution_parameters(shape: Sequence[int], channels: int, bias: bool) -> dict[str, Parameter]:
+    """Weights of this shape and, if wanted, a bias per channel."""
+    parameters = {"w": Parameter(tuple(shape), he_uniform(tuple(shape)))}
+    if bias:
+        parameters["b"] = Parameter((channels,), ZEROS)
+    return parameters
+
+
+def torch_convolution(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    """FW by PyTorch, for every layer that is a convolution of `ConvGeometry`."""
+    hwc = attributes["layout"] == "HWC"
+    image, weights = tensors["x"], tensors["w"]
+    if hwc:
+        image, weights = image.permute(0, 3, 1, 2), weights.permute(0, 3, 1, 2)
+    up, down, left, right = attributes["pads"]
+    result = torch.nn.functional.conv2d(
+        torch.nn.functional.pad(image, (left, right, up, down)),
+        weights,
+        tensors.get("b"),
+        stride=attributes["strides"],
+        dilation=attributes["dilations"],
+        groups=attributes["groups"],
+    )
+    return result.permute(0, 2, 3, 1) if hwc else result

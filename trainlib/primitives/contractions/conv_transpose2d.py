@@ -1,0 +1,171 @@
+"""Transposed 2D convolution: the adjoint of a convolution from its output y to its input x.
+
+ho = (hi - 1)·stride - pads + dilation·(hk - 1) + output_padding + 1. Weights [ci, co/groups, hk, wk] in CHW
+in every step, [ci, hk, wk, co/groups] in HWC. PULP-TrainLib has direct loops only, parallel over co (FW, WG)
+and ci (IG); its FW indexes the weights the other way round than its WG and IG, and FW and IG add to whatever
+the output holds. Here one order of weights serves all steps and outputs begin at zero or at the bias.
+
+The ops carry the geometry of the adjoint convolution, whose inputs are this layer's outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from configs.errors import ShapeError
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.contractions.conv2d_reference import (
+    channel_sums,
+    correlate,
+    correlate_with_gradient,
+    scatter,
+)
+from trainlib.primitives.contractions.conv_direct import DirectForward, DirectInput, DirectWeights
+from trainlib.primitives.contractions.conv_examples import transpose_cases
+from trainlib.primitives.contractions.conv_geometry import ConvGeometry
+from trainlib.primitives.contractions.conv_options import (
+    ChannelSchema,
+    check_groups,
+    convolution_parameters,
+    image_extents,
+    image_shape,
+    window_attributes,
+)
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Step, Values
+
+
+class _Schema(ChannelSchema):
+    output_padding: int | list[int] = 0
+
+
+def _output_padding(attributes: Mapping[str, Any], window: Mapping[str, Any], where: str) -> tuple[int, int]:
+    given = attributes["output_padding"]
+    extra = (given, given) if isinstance(given, int) else tuple(given)
+    if len(extra) != 2:
+        raise ShapeError(f"output_padding {given} is neither one number nor [rows, columns]", where=where)
+    for more, stride, dilation in zip(extra, window["strides"], window["dilations"], strict=True):
+        if not 0 <= more < max(stride, dilation):
+            raise ShapeError(
+                f"output_padding {given} is not smaller than stride {stride} or dilation {dilation}",
+                where=where,
+                cure="output_padding: 0, or a larger stride",
+            )
+    return extra[0], extra[1]
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    batch, ci, hi, wi = image_extents("conv_transpose2d", inputs[0], where)
+    co, groups = attributes["out_channels"], attributes["groups"]
+    window = window_attributes(attributes, where)
+    extra = _output_padding(attributes, window, where)
+    check_groups(groups, where, input=ci, output=co)
+    pads = window["pads"]
+    sizes = []
+    for axis, (size, kernel) in enumerate(((hi, window["hk"]), (wi, window["wk"]))):
+        reach = window["dilations"][axis] * (kernel - 1) + 1
+        full = (size - 1) * window["strides"][axis] + reach + extra[axis]
+        sizes.append(full - pads[2 * axis] - pads[2 * axis + 1])
+    ho, wo = sizes
+    if min(sizes) < 1:
+        raise ShapeError(
+            f"the output would be {ho}x{wo}", where=where, cure="less padding, or a larger kernel or stride"
+        )
+    layout = inputs[0].layout
+    adjoint = {"ci": co, "hi": ho, "wi": wo, "co": ci, "ho": hi, "wo": wi}
+    carried = {**adjoint, **window, "batch": batch, "groups": groups, "layout": layout}
+    weights = ConvGeometry.of(carried).filters_shape(ci, co // groups)
+    return LayerPlan(
+        image_shape(layout, batch, co, ho, wo),
+        convolution_parameters(weights, co, attributes["bias"]),
+        attributes={**carried, "output_padding": extra},
+    )
+
+
+def _forward(op: Op, values: Values) -> Values:
+    geometry = ConvGeometry.of(op.attributes)
+    result = scatter(geometry, values["x"], values["w"])
+    if "b" in values:
+        result = result + (values["b"] if geometry.layout == "HWC" else values["b"][:, None, None])
+    return {"y": result}
+
+
+def _weight_gradient(op: Op, values: Values) -> Values:
+    geometry = ConvGeometry.of(op.attributes)
+    return {
+        "dw": correlate_with_gradient(geometry, values["dy"], values["x"]),
+        "db": channel_sums(geometry, values["dy"]),
+    }
+
+
+def _input_gradient(op: Op, values: Values) -> Values:
+    return {"dx": correlate(ConvGeometry.of(op.attributes), values["dy"], values["w"])}
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    hwc = attributes["layout"] == "HWC"
+    image, weights = tensors["x"], tensors["w"]
+    if hwc:
+        image, weights = image.permute(0, 3, 1, 2), weights.permute(0, 3, 1, 2)
+    # PyTorch has the same padding on both sides only: compute all, then cut.
+    whole = torch.nn.functional.conv_transpose2d(
+        image,
+        weights,
+        stride=attributes["strides"],
+        dilation=attributes["dilations"],
+        groups=attributes["groups"],
+        output_padding=attributes["output_padding"],
+    )
+    up, _, left, _ = attributes["pads"]
+    result = whole[:, :, up : up + attributes["hi"], left : left + attributes["wi"]]
+    if "b" in tensors:
+        result = result + tensors["b"][:, None, None]
+    return result.permute(0, 2, 3, 1) if hwc else result
+
+
+PRIMITIVE = LayerPrimitive(
+    name="conv_transpose2d",
+    schema=_Schema,
+    plan=_plan,
+    steps=(
+        Step("FW", ("x", "w", "b?"), ("y",), _forward, DirectInput("x", "y", scattered=True)),
+        Step("WG", ("x", "dy"), ("dw", "db?"), _weight_gradient, DirectWeights("dy", "x")),
+        Step("IG", ("dy", "w"), ("dx",), _input_gradient, DirectForward("dy", "dx")),
+    ),
+    torch_forward=_torch_forward,
+    examples=(
+        Example({"out_channels": 3, "kernel": 3, "stride": 2, "padding": 1, "bias": True}, ((2, 3, 4),)),
+        Example({"out_channels": 2, "kernel": 2}, ((3, 4, 3),)),
+        Example(
+            {
+                "out_channels": 4,
+                "kernel": [3, 2],
+                "stride": [3, 2],
+                "padding": [1, 0, 0, 1],
+                "output_padding": [2, 1],
+                "groups": 2,
+                "bias": True,
+            },
+            ((4, 3, 4),),
+        ),
+        Example(
+            {"out_channels": 2, "kernel": 2, "dilation": 3, "output_padding": 2, "bias": True}, ((2, 4, 3),)
+        ),
+        Example({"layout": "HWC", "out_channels": 3, "kernel": 3, "stride": 2, "bias": True}, ((3, 4, 2),)),
+    ),
+    refused=(
+        Refused({"out_channels": 2, "kernel": 3}, ((8,),), "conv_transpose2d needs an image"),
+        Refused({"out_channels": 2, "kernel": 3, "stride": 0}, ((1, 4, 4),), "stride 0 is less than 1"),
+        Refused({"out_channels": 2, "kernel": 3, "padding": 3}, ((1, 4, 4),), "padding 3 is not smaller"),
+        Refused(
+            {"out_channels": 2, "kernel": 3, "stride": 2, "output_padding": 2},
+            ((1, 4, 4),),
+            "output_padding 2 is not smaller than stride 2",
+        ),
+        Refused({"out_channels": 2, "kernel": 3, "padding": 2}, ((1, 1, 1),), "output would be -1x-1"),
+        Refused({"out_channels": 3, "kernel": 3, "groups": 2}, ((4, 4, 4),), "does not divide the 3 output"),
+        Refused({"out_channels": 2, "kernel": 3, "groups": 2}, ((3, 4, 4),), "does not divide the 3 input"),
+    ),
+    cases=transpose_cases,
+    layouts=("CHW", "HWC"),
+)

@@ -1,0 +1,67 @@
+"""Depthwise convolution: every channel with a kernel of its own, by direct loops, stride, padding, bias.
+
+Weights [c, 1, hk, wk] in CHW, [c, hk, wk, 1] in HWC. PULP-TrainLib has no matmul for it on its main branch
+(the loops are faster than im2col), ignores stride or padding in most steps and computes WG and IG on every
+core in full; here all steps know all options and share the channels between the cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainlib.graph import Tensor
+from trainlib.primitives.contractions import conv2d_reference as reference
+from trainlib.primitives.contractions.conv_direct import DirectForward, DirectInput, DirectWeights
+from trainlib.primitives.contractions.conv_examples import depthwise_cases
+from trainlib.primitives.contractions.conv_geometry import ConvGeometry
+from trainlib.primitives.contractions.conv_options import (
+    WindowSchema,
+    convolution_attributes,
+    convolution_parameters,
+    image_extents,
+    image_shape,
+    torch_convolution,
+)
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Step
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    _, channels, _, _ = image_extents("depthwise", inputs[0], where)
+    carried = convolution_attributes(attributes, inputs[0], channels, channels, where, "depthwise")
+    geometry = ConvGeometry.of(carried)
+    return LayerPlan(
+        image_shape(geometry.layout, carried["batch"], channels, geometry.ho, geometry.wo),
+        convolution_parameters(geometry.filters_shape(channels, 1), channels, attributes["bias"]),
+        attributes=carried,
+    )
+
+
+PRIMITIVE = LayerPrimitive(
+    name="depthwise",
+    schema=WindowSchema,
+    plan=_plan,
+    steps=(
+        Step("FW", ("x", "w", "b?"), ("y",), reference.forward, DirectForward()),
+        Step("WG", ("x", "dy"), ("dw", "db?"), reference.weight_gradient, DirectWeights()),
+        Step("IG", ("dy", "w"), ("dx",), reference.input_gradient, DirectInput()),
+    ),
+    torch_forward=torch_convolution,
+    examples=(
+        Example({"kernel": 3}, ((3, 6, 5),)),
+        Example({"kernel": 3, "padding": 1, "bias": True}, ((4, 5, 6),)),
+        Example({"kernel": 3, "stride": 2}, ((3, 8, 7),)),
+        Example({"kernel": 5, "padding": [2, 1, 0, 2], "stride": [2, 1], "bias": True}, ((2, 7, 8),)),
+        Example({"kernel": [2, 3], "dilation": [2, 1], "padding": 1}, ((2, 6, 6),)),
+        Example({"layout": "HWC", "kernel": 3, "padding": 1, "stride": 2, "bias": True}, ((5, 6, 3),)),
+    ),
+    refused=(
+        Refused({"kernel": 3}, ((8,),), "depthwise needs an image"),
+        Refused({"kernel": 3, "stride": 0}, ((2, 8, 8),), "stride 0 is less than 1"),
+        Refused({"kernel": 9}, ((2, 8, 8),), "larger than the padded input"),
+        Refused({"kernel": 3, "padding": 3}, ((2, 8, 8),), "padding 3 is not smaller"),
+        Refused({"kernel": 3, "out_channels": 4}, ((2, 8, 8),), "unknown key 'out_channels'"),
+    ),
+    cases=depthwise_cases,
+    layouts=("CHW", "HWC"),
+)

@@ -1,0 +1,1 @@
+"""Activations, sums and scales: element i from elements i."""

@@ -1,0 +1,238 @@
+"""Sum of two tensors by NumPy's rules: y = x + x1, dimensions of size 1 and missing leading ones repeat.
+
+The rules hold for shapes of a sample; the batch comes first in both. IG gives dx and IG1 gives dx1, each dy
+summed over the dimensions it was repeated in. PULP-TrainLib has FW only. For two tensors of one shape there
+is `add`, whose gradients cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from arch.isa import TeamWork
+from configs.errors import ShapeError
+from configs.model_file import LayerSchema
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Shape, Step, Values
+from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, box
+from trainlib.primitives.lowering.pieces import nest_work
+from trainlib.primitives.lowering.vector_loops import (
+    CUT_DIMENSIONS,
+    leading_extents,
+    leading_region,
+    row_major,
+    sizes_of,
+)
+from trainlib.primitives.shapes.box_copies import check_rank, fill_call
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Region, TileTask
+
+_LOOPS = ("a", "b", "c", "d", "e", "m")
+"""Extents of the loops of add_nd: the one over the cores, four outer ones, the inner one."""
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    (batch, *left), (_, *right) = inputs[0].shape, inputs[1].shape
+    try:
+        shape = np.broadcast_shapes(tuple(left), tuple(right))
+    except ValueError as error:
+        raise ShapeError(
+            f"shapes {tuple(left)} and {tuple(right)} cannot be broadcast",
+            where=where,
+            cure="sizes that are equal or 1, counted from the last dimension",
+        ) from error
+    output = (batch, *shape)
+    check_rank(output, where)
+    return LayerPlan(output, attributes={"shape": output, "left": tuple(left), "right": tuple(right)})
+
+
+def _aligned(shape: Shape, whole: Shape) -> Shape:
+    """`shape` with as many dimensions as `whole`: ones behind the batch."""
+    return (shape[0], *(1,) * (len(whole) - len(shape)), *shape[1:])
+
+
+def _region(shape: Shape, whole: Shape, region: Region) -> Region:
+    """The box of a tensor that belongs to a box of the result."""
+    found = [
+        extent if size > 1 else (0, 1) for size, extent in zip(_aligned(shape, whole), region, strict=True)
+    ]
+    found[0] = region[0]
+    return (found[0], *found[1 + len(whole) - len(shape) :])
+
+
+def _strides(shape: Shape, whole: Shape) -> Shape:
+    """Strides, in elements, with which a box is walked along the dimensions of the result; 0 repeats."""
+    strides = _aligned((1, *row_major(shape)[1:]), whole)
+    walked = [stride if size > 1 else 0 for size, stride in zip(_aligned(shape, whole), strides, strict=True)]
+    walked[0] = row_major(shape)[0] if shape[0] > 1 else 0
+    return tuple(walked)
+
+
+def _add_call(
+    choice: KernelChoice,
+    roles: tuple[str, str, str],
+    shapes: tuple[Shape, Shape, Shape],
+    whole: Shape,
+    dtype: str,
+) -> KernelCall:
+    """roles[2] = roles[0] + roles[1] over all of `whole`; a result that is smaller adds up, on what it holds.
+
+    Cores split the largest dimension of the result, so no two of them add to one element.
+    """
+    strides = [_strides(shape, whole) for shape in shapes]
+    kept = [size if stride else 0 for size, stride in zip(whole, strides[2], strict=True)]
+    split = int(np.argmax(kept))
+    others = [axis for axis in range(len(whole)) if axis != split]
+    order = [split, *others]
+
+    def ordered(values: Sequence[int], filler: int) -> Shape:
+        missing = (filler,) * (len(_LOOPS) - len(order))
+        placed = [values[axis] for axis in order]
+        return (*placed[:-1], *missing, placed[-1]) if others else (*placed, *missing)
+
+    sizes = dict(zip(_LOOPS, ordered(whole, 1), strict=True))
+    arrays = {name: ordered(stride, 0) for name, stride in zip("XGY", strides, strict=True)}
+
+    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+        places = [addresses[role] for role in roles]
+        return nest_work(choice.codegen, "add_nd", sizes, arrays, places, cores, dtype)
+
+    def function(values: Sequence[Array]) -> tuple[Array, ...]:
+        left, right = (array.reshape(_aligned(array.shape, whole)) for array in values)
+        if np.broadcast_shapes(left.shape, right.shape) == _aligned(shapes[2], whole):
+            return ((left + right).reshape(shapes[2]),)
+        axes = tuple(axis for axis, size in enumerate(left.shape) if size == 1)
+        return ((left + right.sum(axis=axes, keepdims=True)).reshape(shapes[2]),)
+
+    return KernelCall("add_nd", roles[:2], (roles[2],), work, function)
+
+
+class _Forward(NoMatmul):
+    """FW: boxes of y, with what of x and x1 they repeat."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """``n`` and the first two dimensions of y."""
+        return leading_extents(tensors[op["y"]].shape)
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """One fork."""
+        whole = tensors[op["y"]].shape
+        region = leading_region(whole, ranges)
+        left, right = (_region(tensors[op[role]].shape, whole, region) for role in ("x", "x1"))
+        shapes = (sizes_of(left), sizes_of(right), sizes_of(region))
+        call = _add_call(choice, ("x", "x1", "y"), shapes, shapes[2], tensors[op["y"]].dtype)
+        return TileTask((box(op, "x", *left), box(op, "x1", *right)), (box(op, "y", *region),), (), (call,))
+
+
+class _Gradient(NoMatmul):
+    """IG or IG1: boxes of a gradient; the sums over dimensions it was repeated in may be cut."""
+
+    def _dimensions(self, op: Op, tensors: Mapping[str, Tensor], *, repeated: bool) -> dict[str, int]:
+        whole = op.attributes["shape"]
+        own = _aligned(tensors[op.outputs[0]].shape, whole)
+        found = {
+            f"d{axis}": size
+            for axis, (size, mine) in enumerate(zip(whole[1:], own[1:], strict=True))
+            if (mine != size) == repeated
+        }
+        return dict(list(found.items())[:CUT_DIMENSIONS])
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """``n`` and the first two dimensions that were not repeated."""
+        return {**batch_extent(op.attributes["shape"][0]), **self._dimensions(op, tensors, repeated=False)}
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """The first two dimensions that were."""
+        return self._dimensions(op, tensors, repeated=True)
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """Zeros, to which the box of dy is added."""
+        (target,) = op.writes
+        whole, tensor = op.attributes["shape"], tensors[op[target]]
+        region = leading_region(whole, ranges)
+        own = _region(tensor.shape, whole, region)
+        shape, wide = sizes_of(own), sizes_of(region)
+        calls = (
+            fill_call(choice, target, shape, 0.0, tensor.dtype),
+            _add_call(choice, (target, "dy", target), (shape, wide, shape), wide, tensor.dtype),
+        )
+        return TileTask((box(op, "dy", *region),), (box(op, target, *own),), (), calls)
+
+
+def _forward(op: Op, values: Values) -> Values:
+    whole = (len(values["x"]), *op.attributes["shape"][1:])
+    left, right = (values[role].reshape(_aligned(values[role].shape, whole)) for role in ("x", "x1"))
+    return {"y": np.add(left, right)}
+
+
+def _reduced(op: Op, dy: Array, shape: Shape) -> Array:
+    """dy summed to a shape that lacks leading dimensions, or has ones, where it was repeated."""
+    own = _aligned((len(dy), *shape), dy.shape)
+    axes = tuple(axis for axis, size in enumerate(own) if axis and size == 1)
+    result: Array = np.add.reduce(dy, axis=axes, keepdims=True).reshape(len(dy), *shape)
+    return result
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    return torch.stack([left + right for left, right in zip(tensors["x"], tensors["x1"], strict=True)])
+
+
+def _cases() -> Any:
+    """Any two shapes that can be broadcast, of up to four dimensions."""
+    from hypothesis import strategies as st
+
+    @st.composite
+    def example(draw: Any) -> Example:
+        whole = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+        shapes = []
+        for _ in range(2):
+            own = [size if draw(st.booleans()) else 1 for size in whole]
+            shapes.append(tuple(own[draw(st.integers(0, len(own) - 1)) :]))
+        return Example({}, tuple(shapes), roundings=3)
+
+    return example()
+
+
+PRIMITIVE = LayerPrimitive(
+    name="broadcast_add",
+    schema=LayerSchema,
+    plan=_plan,
+    steps=(
+        Step("FW", ("x", "x1"), ("y",), _forward, _Forward()),
+        Step(
+            "IG",
+            ("dy",),
+            ("dx",),
+            lambda op, values: {"dx": _reduced(op, values["dy"], op.attributes["left"])},
+            _Gradient(),
+        ),
+        Step(
+            "IG1",
+            ("dy",),
+            ("dx1",),
+            lambda op, values: {"dx1": _reduced(op, values["dy"], op.attributes["right"])},
+            _Gradient(),
+        ),
+    ),
+    torch_forward=_torch_forward,
+    examples=(
+        Example(inputs=((3, 1, 4), (5, 1))),
+        Example(inputs=((6,), (2, 3, 1)), batches=(1, 2)),
+        Example(inputs=((4, 3), (4, 3))),
+        Example(inputs=((1,), (7,))),
+    ),
+    refused=(
+        Refused({}, ((2, 3), (4, 3)), "cannot be broadcast"),
+        Refused({}, ((3,),), "2 inputs"),
+        Refused({}, ((1, 1, 1, 1, 1, 2), (2,)), "too many"),
+    ),
+    inputs=(2, 2),
+    cases=_cases,
+    layouts=None,
+)

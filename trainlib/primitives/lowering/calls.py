@@ -1,0 +1,277 @@
+"""Kernel calls and lowerings that primitives share: matmul, transpose, vector add, elementwise loops, losses.
+
+Buffers are named by role (``x``, ``w``, ``dy``) or by `trainlib.steps.part` of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from arch.isa import TeamWork
+from trainlib.graph import Op, Tensor
+from trainlib.kernels import catalogue
+from trainlib.numerics import matmul, sum_order
+from trainlib.primitives.lowering import nests
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Region, TileTask, part
+
+Function = Callable[[Sequence[Array]], Sequence[Array]]
+"""What a kernel computes: arrays of its reads to arrays of its writes."""
+
+BATCH = "n"
+"""Name of the dimension that cuts the batch, in extents and tile sizes."""
+
+
+def whole(op: Op, tensors: Mapping[str, Tensor], role: str) -> Operand:
+    """The box that covers the whole tensor of a role, in the buffer of that name."""
+    return Operand(op[role], tuple((0, size) for size in tensors[op[role]].shape), role)
+
+
+def box(op: Op, role: str, *region: Extent) -> Operand:
+    """A box of the tensor of a role, one interval per dimension, in the buffer of that name."""
+    return Operand(op[role], region, role)
+
+
+def region_elements(region: Region) -> int:
+    """Number of elements of a box."""
+    return prod(stop - start for start, stop in region)
+
+
+def batch_extent(count: int) -> dict[str, int]:
+    """The batch dimension as the outermost extent of a step; nothing for a batch of 1."""
+    return {BATCH: count} if count > 1 else {}
+
+
+def batch_range(ranges: Mapping[str, Extent], count: int) -> Extent:
+    """The samples of a tile."""
+    return ranges.get(BATCH, (0, count))
+
+
+def matmul_call(
+    choice: KernelChoice,
+    *,
+    a: str,
+    b: str,
+    c: str,
+    n: int,
+    k: int,
+    m: int,
+    trans_b: bool,
+    c_shape: tuple[int, ...],
+    dtype: str = "float32",
+) -> KernelCall:
+    """C[N,M] = A[N,K] · B[K,M] in `dtype`, B stored [M,K] if `trans_b`; `a`, `b`, `c` name buffers or parts.
+
+    `c_shape` is the shape the box of C has in L1; it holds N·M elements in row-major order. Numbers follow
+    `choice.accumulation` (see `trainlib.numerics.matmul`).
+    """
+    order = sum_order(choice.kernel, n=n, k=k, m=m, trans_b=trans_b, cores=choice.cores)
+
+    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+        places = (addresses[a], addresses[b], addresses[c])
+        sizes = {"n": n, "k": k, "m": m}
+        return nests.matmul(choice.kernel, choice.codegen, sizes, trans_b, cores, places, dtype)
+
+    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        left, right = arrays
+        right = right.reshape(m, k).T if trans_b else right.reshape(k, m)
+        product = matmul(
+            left.reshape(n, k),
+            right,
+            dtype=dtype,
+            accumulation=choice.accumulation,
+            order=order,
+        )
+        return (product.reshape(c_shape),)
+
+    return KernelCall(choice.kernel, (a, b), (c,), work, function, macs=n * k * m)
+
+
+def vector_add_call(
+    choice: KernelChoice, *, total: str, term: str, elements: int, dtype: str = "float32"
+) -> KernelCall:
+    """total += term, forked; a `term` shorter than `total` repeats (a bias added to each row).
+
+    There is no nest of such a loop: it is priced as `nests.VECTOR_ADD`, with a term as long as the total.
+    """
+
+    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+        places = (addresses[total], addresses[term])
+        return nests.elementwise(choice.codegen, nests.VECTOR_ADD, elements, cores, places, dtype)
+
+    return KernelCall(
+        "vect_sum", (total, term), (total,), work, lambda arrays: (np.add(arrays[0], arrays[1]),)
+    )
+
+
+def transpose_call(
+    choice: KernelChoice,
+    *,
+    source: str,
+    target: str,
+    rows: int,
+    columns: int,
+    dtype: str = "float32",
+    target_shape: tuple[int, ...] | None = None,
+) -> KernelCall:
+    """target[columns, rows] = source[rows, columns] transposed, by the block transpose with 1x1 windows.
+
+    `target_shape` is the shape of the target's buffer if it is another one of as many elements.
+    """
+    shape = target_shape or (columns, rows)
+
+    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+        def build(places: Sequence[int]) -> TeamWork:
+            return catalogue.blocktransp_work(
+                choice.codegen,
+                co=rows,
+                ci=columns,
+                hk=1,
+                wk=1,
+                cores=cores,
+                source_address=places[0],
+                target_address=places[1],
+            )
+
+        return nests.for_dtype(build, (addresses[source], addresses[target]), dtype)
+
+    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        return (np.ascontiguousarray(arrays[0].reshape(rows, columns).T).reshape(shape),)
+
+    return KernelCall("transpose", (source,), (target,), work, function)
+
+
+class NoMatmul:
+    """Base of lowerings without a matmul."""
+
+    def default_kernel(self, op: Op) -> str:
+        """No matmul, so no choice."""
+        return ""
+
+    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+        """No multiply-accumulates are counted."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class ElementwiseLowering(NoMatmul):
+    """Tiles of a step whose result element i depends on element i of each input, all of one shape.
+
+    The batch (if `batched`) and the next two dimensions may be cut, so that a sample's box is at most a 2D
+    transfer of contiguous rows. `kernel` names the loop; `function(op)` gives what it computes, arrays in the
+    order of `op.reads`. A loop that is `in_place` in PULP-TrainLib has no address for its result: the model
+    lets it store where its first input lies.
+    """
+
+    kernel: str
+    function: Callable[[Op], Function]
+    in_place: bool = False
+    batched: bool = True
+    streams: tuple[str, ...] = ()
+    """Roles whose addresses the loop takes, in its order; empty: all read, then (if not in place) written."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """``n``, then leading dimensions ``d0``, ``d1`` of a sample (of the tensor, if there is no batch)."""
+        shape = tensors[op.outputs[0]].shape
+        sample = shape[1:] if self.batched else shape
+        batch = batch_extent(shape[0]) if self.batched else {}
+        return {**batch, **{f"d{axis}": size for axis, size in enumerate(sample[:2])}}
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """The same box of every input and of the output, one fork."""
+        shape = tensors[op.outputs[0]].shape
+        sample = shape[1:] if self.batched else shape
+        inner = tuple(ranges[f"d{axis}"] if axis < 2 else (0, size) for axis, size in enumerate(sample))
+        region = (batch_range(ranges, shape[0]), *inner) if self.batched else inner
+        elements = region_elements(region)
+        dtype = tensors[op.outputs[0]].dtype
+        roles = self.streams or (op.reads if self.in_place else (*op.reads, *op.writes))
+        kernel = self.kernel
+
+        def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+            places = tuple(addresses[role] for role in roles)
+            return nests.elementwise(choice.codegen, kernel, elements, cores, places, dtype)
+
+        return TileTask(
+            inputs=tuple(box(op, role, *region) for role in op.reads),
+            outputs=tuple(box(op, role, *region) for role in op.writes),
+            scratch=(),
+            calls=(KernelCall(kernel, op.reads, op.writes, work, self.function(op)),),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LossLowering(NoMatmul):
+    """A loss: two loops on the master core, value then gradient, never cut and never forked.
+
+    Roles read are (y, label), written (loss, dy). PULP-TrainLib computes losses on one core without a fork.
+    `value(op)` and `gradient(op)` compute the whole batch at once. A loss that is `per_sample` calls its
+    loops once per sample (the value then adds up); one over all elements alike (MSE) calls them once.
+    """
+
+    forward_kernel: str
+    backward_kernel: str
+    value: Callable[[Op], Function]
+    gradient: Callable[[Op], Function]
+    per_sample: bool = True
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Nothing may be cut: the value reduces over all elements."""
+        return {}
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """The whole step."""
+        shape = tensors[op["y"]].shape
+        samples = shape[0] if self.per_sample else 1
+        elements = prod(shape) // samples
+        share = 1 / samples
+        dtype = tensors[op["y"]].dtype
+        calls: list[KernelCall] = []
+
+        def call(kernel: str, reads: tuple[str, ...], target: str, function: Function) -> KernelCall:
+            def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+                places = (addresses[reads[0]], addresses[reads[1]], addresses[target])
+                return nests.loss(choice.codegen, kernel, elements, places, dtype)
+
+            return KernelCall(kernel, reads, (target,), work, function, fork=False)
+
+        value, gradient = self.value(op), self.gradient(op)
+        for number in range(samples):
+            names = ("y", "label")
+            if samples > 1:
+                names = (part("y", number, number + 1), part("label", number, number + 1))
+            reads = (*names, "loss") if number else names
+            calls.append(call(self.forward_kernel, reads, "loss", _scaled_sum(value, share)))
+        for number in range(samples):
+            names, target = ("y", "label"), "dy"
+            if samples > 1:
+                names = (part("y", number, number + 1), part("label", number, number + 1))
+                target = part("dy", number, number + 1)
+            calls.append(call(self.backward_kernel, names, target, _scaled(gradient, share)))
+        return TileTask(
+            inputs=(whole(op, tensors, "y"), whole(op, tensors, "label")),
+            outputs=(whole(op, tensors, "loss"), whole(op, tensors, "dy")),
+            scratch=(),
+            calls=tuple(calls),
+        )
+
+
+def _scaled(function: Function, share: float) -> Function:
+    if share == 1:
+        return function
+    return lambda arrays: tuple(array * np.float32(share) for array in function(arrays))
+
+
+def _scaled_sum(function: Function, share: float) -> Function:
+    """The value of some samples times their share of the batch, added to the sum so far (a third input)."""
+    if share == 1:
+        return function
+    scaled = _scaled(function, share)
+    return lambda arrays: tuple(sum(arrays[2:], term) for term in scaled(arrays[:2]))

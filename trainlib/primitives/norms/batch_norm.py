@@ -1,0 +1,55 @@
+"""Batch norm: every channel over batch and space, biased variance; running statistics are kept tensors.
+
+The running variance is unbiased, as in PyTorch. Prediction uses the running statistics. A channel need not
+fit L1: mean, variance and the sums of the backward pass are steps of their own. PULP-TrainLib has the forward
+pass alone, in one step and without running statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainlib.graph import Tensor
+from trainlib.primitives.definition import Example, InputCase, LayerPlan, LayerPrimitive, Refused
+from trainlib.primitives.norms.norm import RunningSchema, norm_plan
+from trainlib.primitives.norms.norm_steps import BATCH_STEPS
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    stepwise = not attributes["frozen"]
+    return norm_plan("batch", attributes, inputs, where, running=True, stepwise=stepwise)
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    running = [tensors["running_mean"].clone(), tensors["running_var"].clone()]
+    y = torch.nn.functional.batch_norm(
+        tensors["x"],
+        *running,
+        tensors.get("w"),
+        tensors.get("b"),
+        training=not attributes["frozen"],
+        momentum=attributes["momentum"],
+        eps=attributes["eps"],
+    )
+    return {"y": y, "running_mean_updated": running[0], "running_var_updated": running[1]}
+
+
+PRIMITIVE = LayerPrimitive(
+    name="batch_norm",
+    schema=RunningSchema,
+    plan=_plan,
+    steps=BATCH_STEPS,
+    torch_forward=_torch_forward,
+    examples=(
+        Example({}, ((3, 4, 5),), batches=(1, 2)),
+        Example({"momentum": 0.3, "eps": 0.01}, (InputCase((5,), low=0.0, high=4.0),), batches=(4, 7)),
+        Example({"affine": False}, ((2, 3, 3),)),
+        Example({"frozen": True}, ((3, 4, 2),)),
+    ),
+    refused=(
+        Refused({}, ((5,),), "a mean over one element"),
+        Refused({"eps": 0.0}, ((3, 4, 4),), "eps"),
+        Refused({"momentum": 2.0}, ((3, 4, 4),), "momentum"),
+    ),
+)

@@ -1,0 +1,61 @@
+"""Group norm: groups of neighbouring channels of every sample over their space; w and b per channel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainlib.graph import Tensor
+from trainlib.primitives.definition import (
+    Example,
+    InputCase,
+    LayerPlan,
+    LayerPrimitive,
+    Positive,
+    Refused,
+)
+from trainlib.primitives.norms.norm import StepwiseSchema, norm_plan
+from trainlib.primitives.norms.norm_steps import NORM_STEPS
+
+
+class _Schema(StepwiseSchema):
+    groups: Positive
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    return norm_plan(
+        "group",
+        attributes,
+        inputs,
+        where,
+        groups=attributes["groups"],
+        stepwise=attributes["stepwise"],
+    )
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    return torch.nn.functional.group_norm(
+        tensors["x"], attributes["groups"], tensors.get("w"), tensors.get("b"), attributes["eps"]
+    )
+
+
+PRIMITIVE = LayerPrimitive(
+    name="group_norm",
+    schema=_Schema,
+    plan=_plan,
+    steps=NORM_STEPS,
+    torch_forward=_torch_forward,
+    examples=(
+        Example({"groups": 2}, ((4, 3, 3),)),
+        Example({"groups": 1, "eps": 0.01}, (InputCase((6,), low=-3.0, high=3.0),)),
+        Example({"groups": 3, "affine": False}, ((6, 2, 2),)),
+        Example({"groups": 4}, ((4, 2, 4),)),
+        Example({"groups": 2, "stepwise": True}, ((4, 3, 3),)),
+        Example({"groups": 3, "affine": False, "stepwise": True}, ((6, 2, 2),)),
+    ),
+    refused=(
+        Refused({"groups": 3}, ((4, 2, 2),), "3 groups do not divide 4 channels"),
+        Refused({"groups": 0}, ((4, 2, 2),), "groups"),
+        Refused({"groups": 4}, ((4,),), "a mean over one element"),
+    ),
+)

@@ -1,0 +1,71 @@
+"""Instance norm: every channel of every sample over its space; with `running`, running statistics are kept.
+
+As in PyTorch the running statistics are means over the batch, with an unbiased variance; prediction uses them
+where there are any. `frozen` normalises with them in training too (PULP-TrainLib's `freeze_running_params`),
+and then there is no sum for `stepwise` to take apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from configs.errors import ShapeError
+from trainlib.graph import Tensor
+from trainlib.primitives.definition import Example, InputCase, LayerPlan, LayerPrimitive, Refused
+from trainlib.primitives.norms.norm import RunningSchema, StepwiseSchema, norm_plan
+from trainlib.primitives.norms.norm_steps import NORM_STEPS
+
+
+class _Schema(RunningSchema, StepwiseSchema):
+    running: bool = False
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    shape = inputs[0].shape
+    if len(shape) < 3:
+        raise ShapeError(
+            f"instance_norm needs channels with several elements, its input has shape {shape[1:]}",
+            where=where,
+            cure="layer_norm for a vector",
+        )
+    running = attributes["running"] or attributes["frozen"]
+    stepwise = attributes["stepwise"] and not attributes["frozen"]
+    return norm_plan("group", attributes, inputs, where, groups=shape[1], running=running, stepwise=stepwise)
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    running = [tensors[role].clone() for role in ("running_mean", "running_var") if role in tensors]
+    y = torch.nn.functional.instance_norm(
+        tensors["x"],
+        *(running or (None, None)),
+        tensors.get("w"),
+        tensors.get("b"),
+        use_input_stats=not attributes["frozen"],
+        momentum=attributes["momentum"],
+        eps=attributes["eps"],
+    )
+    return {"y": y, **dict(zip(("running_mean_updated", "running_var_updated"), running, strict=False))}
+
+
+PRIMITIVE = LayerPrimitive(
+    name="instance_norm",
+    schema=_Schema,
+    plan=_plan,
+    steps=NORM_STEPS,
+    torch_forward=_torch_forward,
+    examples=(
+        Example({}, ((3, 4, 5),)),
+        Example({"eps": 0.01}, (InputCase((2, 9), low=2.0, high=3.0),)),
+        Example({"affine": False}, ((3, 3, 3),)),
+        Example({"running": True, "momentum": 0.4}, ((3, 4, 3),)),
+        Example({"frozen": True}, ((3, 4, 2),)),
+        Example({"stepwise": True}, ((3, 4, 5),)),
+        Example({"stepwise": True, "running": True, "momentum": 0.3, "affine": False}, ((2, 3, 4),)),
+    ),
+    refused=(
+        Refused({}, ((5,),), "instance_norm needs channels"),
+        Refused({}, ((3, 1, 1),), "a mean over one element"),
+        Refused({"eps": -1.0}, ((3, 4, 4),), "eps"),
+    ),
+)

@@ -1,0 +1,68 @@
+"""Layer norm: every row of the last `axes` dimensions; w and b per element of a row.
+
+PULP-TrainLib has the forward step alone, with the variance as E[x²] - 2·E[x]·m + m², and writes past the end
+where the cores do not divide the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainlib.graph import Tensor
+from trainlib.primitives.definition import (
+    Example,
+    InputCase,
+    LayerPlan,
+    LayerPrimitive,
+    Positive,
+    Refused,
+)
+from trainlib.primitives.norms.norm import StepwiseSchema, norm_plan
+from trainlib.primitives.norms.norm_steps import NORM_STEPS
+
+
+class _Schema(StepwiseSchema):
+    axes: Positive = 1
+    bias: bool = True
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    return norm_plan(
+        "row",
+        attributes,
+        inputs,
+        where,
+        trailing=attributes["axes"],
+        biased=attributes["bias"],
+        stepwise=attributes["stepwise"],
+    )
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    row = attributes["shape"][len(attributes["shape"]) - attributes["trailing"] :]
+    return torch.nn.functional.layer_norm(
+        tensors["x"], row, tensors.get("w"), tensors.get("b"), attributes["eps"]
+    )
+
+
+PRIMITIVE = LayerPrimitive(
+    name="layer_norm",
+    schema=_Schema,
+    plan=_plan,
+    steps=NORM_STEPS,
+    torch_forward=_torch_forward,
+    examples=(
+        Example({}, ((7, 6),)),
+        Example({"bias": False, "eps": 0.001}, (InputCase((9,), low=1.0, high=4.0),)),
+        Example({"axes": 3}, ((2, 3, 4),)),
+        Example({"axes": 2, "affine": False}, ((3, 2, 5),)),
+        Example({"stepwise": True}, ((7, 6),)),
+        Example({"axes": 2, "bias": False, "stepwise": True}, ((3, 4, 5),)),
+    ),
+    refused=(
+        Refused({"axes": 3}, ((4, 5),), "cannot normalise over 3 dimensions"),
+        Refused({"axes": 0}, ((4, 5),), "axes"),
+        Refused({}, ((4, 1),), "a mean over one element"),
+    ),
+)

@@ -1,0 +1,301 @@
+"""Geometry of normalisation: which elements share statistics, and which parameter belongs to which element.
+
+Three families. ``row`` (layer, RMS): every row of the trailing dimensions; parameters per element of a row.
+``group`` (group, instance): groups of channels of one sample; parameters per channel. ``batch``: every
+channel over batch and space; parameters per channel. With xhat = (x - mean)·inv_std, g = dy·w and D elements:
+y = w·xhat + b, dw = sum dy·xhat, db = sum dy, dx = inv_std·(g - mean(g) - xhat·mean(g·xhat)).
+
+Statistics are fp32 whatever the dtype of the layer, the variance is the mean of squared differences (not
+E[x²] - mean², which cancels for a large mean, as in PULP-TrainLib), and the saved mean and inv_std serve the
+backward steps. Parameters w and b are gamma and beta.
+
+A norm in one FW and one IG holds in L1 all elements that share a mean. In several steps (`STEPWISE`) every
+sum is a step whose terms may lie in many tiles, and what is left per element a step that may be cut anywhere:
+mean, mean of squared differences, inverse deviation, y; the two means of the input gradient, dx. With frozen
+statistics (`FROZEN`) only the latter kind is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from configs.errors import ShapeError
+from configs.model_file import LayerSchema
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.definition import ONES, ZEROS, Buffer, LayerPlan, Parameter, Saved, Shape
+from trainlib.primitives.lowering.calls import BATCH, batch_extent, batch_range
+from trainlib.steps import Array, Extent, Region
+
+_SPACE = ("h", "w")
+"""Names of the first dimensions behind the channels."""
+
+STEPWISE = ("FW_MEAN", "FW_VAR", "FW_INV", "FW_APPLY", "WG", "IG_SUMS", "IG_APPLY")
+"""Steps of a norm whose rows need not fit L1; without mean no FW_MEAN, in batch norm WG does IG_SUMS."""
+
+FROZEN = ("FW_KNOWN", "FW_APPLY", "WG", "IG_SCALE")
+"""Steps of a norm with frozen statistics: there is nothing to sum but dw and db."""
+
+Epsilon = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""What is added to a variance."""
+
+
+class NormSchema(LayerSchema):
+    """`affine`: whether there are w (and b)."""
+
+    affine: bool = True
+    eps: Epsilon = 1e-5
+
+
+class StepwiseSchema(NormSchema):
+    """`stepwise`: sums in steps of their own, for groups (rows) larger than L1."""
+
+    stepwise: bool = False
+
+
+class RunningSchema(NormSchema):
+    """`momentum` is the weight of the new statistics in the running ones (kept tensors, fp32).
+
+    `frozen`: normalise with the running statistics in training too, and leave them as they are.
+    """
+
+    momentum: Annotated[float, Field(ge=0, le=1)] = 0.1
+    frozen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NormGeometry:
+    """One norm. `shape` is that of x without the batch; `trailing` dimensions make a ``row``."""
+
+    family: str
+    batch: int
+    shape: Shape
+    groups: int
+    trailing: int
+    running: bool
+    centred: bool
+    frozen: bool
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, Any]) -> NormGeometry:
+        """From the attributes of an op."""
+        return cls(**{name: attributes[name] for name in cls.__slots__})
+
+    @property
+    def leading(self) -> Shape:
+        """Dimensions of a sample that count its rows."""
+        return self.shape[: len(self.shape) - self.trailing]
+
+    @property
+    def parameter_shape(self) -> Shape:
+        """Shape of w and b."""
+        return self.shape[len(self.leading) :] if self.family == "row" else self.shape[:1]
+
+    @property
+    def statistics_shape(self) -> Shape:
+        """Shape of mean and inv_std."""
+        if self.family == "batch":
+            return self.shape[:1]
+        return (self.batch, *(self.leading if self.family == "row" else (self.groups,)))
+
+    @property
+    def of_group(self) -> int:
+        """Channels per group."""
+        return self.shape[0] // self.groups
+
+    @property
+    def elements(self) -> int:
+        """D: elements that share one mean."""
+        space = prod(self.shape[1:])
+        if self.family == "row":
+            return prod(self.parameter_shape)
+        return space * (self.batch if self.family == "batch" else self.of_group)
+
+    @property
+    def dimensions(self) -> Mapping[str, int]:
+        """What may be cut of x where no sum forbids it, with sizes; the outermost first."""
+        samples = batch_extent(self.batch)
+        if self.family == "row":
+            return {**samples, **self._rows(), "e0": self.parameter_shape[0]}
+        channels = {"c": self.shape[0]} if self.family == "batch" else {"g": self.groups}
+        return {**samples, **channels, **dict(zip(_SPACE, self.shape[1:], strict=False))}
+
+    def result_extents(self) -> Mapping[str, int]:
+        """What may be cut of y and dx if a tile computes its means: samples and rows or groups, or channels.
+
+        Running statistics are a mean over the batch, so such a tile has all samples of its groups.
+        """
+        extents = self.statistics_extents()
+        return {name: size for name, size in extents.items() if not (self.running and name == BATCH)}
+
+    def statistics_extents(self) -> Mapping[str, int]:
+        """What may be cut of mean and inv_std."""
+        kept = {"batch": ("c",), "group": (BATCH, "g"), "row": (BATCH, "d0")}[self.family]
+        return {name: size for name, size in self.dimensions.items() if name in kept}
+
+    def statistics_reductions(self) -> Mapping[str, int]:
+        """What may be cut of the sums mean and variance are."""
+        kept = self.statistics_extents()
+        return {name: size for name, size in self.dimensions.items() if name not in kept}
+
+    def parameter_extents(self) -> Mapping[str, int]:
+        """What may be cut of dw and db."""
+        kept = {"batch": "c", "group": "g", "row": "e0"}[self.family]
+        return {kept: self.dimensions[kept]}
+
+    def parameter_reductions(self) -> Mapping[str, int]:
+        """What may be cut of the sums dw and db are."""
+        kept = self.parameter_extents()
+        return {name: size for name, size in self.dimensions.items() if name not in kept}
+
+    def _rows(self) -> Mapping[str, int]:
+        return {"d0": self.leading[0]} if self.leading else {}
+
+    def regions(self, ranges: Mapping[str, Extent]) -> tuple[Region, Region, Region]:
+        """Boxes of x (or y, dx, dy), of the statistics and of the parameters for a tile."""
+        samples = batch_range(ranges, self.batch)
+        full = tuple((0, size) for size in self.shape)
+        if self.family == "row":
+            rows, inner = list(full[: len(self.leading)]), list(full[len(self.leading) :])
+            if rows:
+                rows[0] = ranges.get("d0", rows[0])
+            inner[0] = ranges.get("e0", inner[0])
+            return (samples, *rows, *inner), (samples, *rows), tuple(inner)
+        named = zip(_SPACE, full[1:], strict=False)
+        space = (*(ranges.get(name, whole) for name, whole in named), *full[1 + len(_SPACE) :])
+        if self.family == "batch":
+            channels = ranges.get("c", full[0])
+            return (samples, channels, *space), (channels,), (channels,)
+        groups = ranges.get("g", (0, self.groups))
+        channels = (groups[0] * self.of_group, groups[1] * self.of_group)
+        return (samples, channels, *space), (samples, groups), (channels,)
+
+
+def norm_plan(
+    family: str,
+    attributes: Mapping[str, Any],
+    inputs: Sequence[Tensor],
+    where: str,
+    *,
+    groups: int = 1,
+    trailing: int = 0,
+    running: bool = False,
+    centred: bool = True,
+    biased: bool = True,
+    stepwise: bool = False,
+) -> LayerPlan:
+    """Parameters, statistics (running ones too), steps. ShapeError if there is nothing to normalise."""
+    batch, *rest = inputs[0].shape
+    shape = tuple(rest)
+    if family == "row" and trailing > len(shape):
+        raise ShapeError(
+            f"cannot normalise over {trailing} dimensions, the input has shape {shape}",
+            where=where,
+            cure=f"axes of at most {len(shape)}",
+        )
+    if family != "row" and shape[0] % groups != 0:
+        raise ShapeError(
+            f"{groups} groups do not divide {shape[0]} channels",
+            where=where,
+            cure=f"a divisor of {shape[0]}",
+        )
+    geometry = NormGeometry(
+        family, batch, shape, groups, trailing, running, centred, attributes.get("frozen", False)
+    )
+    if centred and geometry.elements < 2 and not geometry.frozen:
+        raise ShapeError(
+            "a mean over one element leaves nothing: every output would be 0",
+            where=where,
+            cure="a larger batch or image, fewer groups, or a norm over more dimensions",
+        )
+    parameters = {}
+    if attributes["affine"]:
+        parameters["w"] = Parameter(geometry.parameter_shape, ONES)
+        if biased:
+            parameters["b"] = Parameter(geometry.parameter_shape, ZEROS)
+    statistics = Saved(geometry.statistics_shape, "float32")
+    roles = ["mean", "inv_std"] if centred else ["inv_std"]
+    steps: tuple[str, ...] = ("FW", "WG", "IG")
+    if stepwise:
+        roles += ["var", "mean_g", "mean_gx"] if centred else ["var", "mean_gx"]
+        missing = {*(() if centred else ("FW_MEAN",)), *(("IG_SUMS",) if family == "batch" else ())}
+        steps = tuple(name for name in STEPWISE if name not in missing)
+    if geometry.frozen:
+        steps = FROZEN
+    buffers = {}
+    if running:
+        buffers["running_mean"] = Buffer(shape[:1], ZEROS)
+        buffers["running_var"] = Buffer(shape[:1], ONES)
+    return LayerPlan(
+        inputs[0].shape,
+        parameters,
+        saved=dict.fromkeys(roles, statistics),
+        buffers=buffers,
+        attributes={
+            **{name: getattr(geometry, name) for name in NormGeometry.__slots__},
+            "eps": attributes["eps"],
+            "momentum": attributes.get("momentum", 0.0),
+        },
+        steps=steps,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A tile's box as a matrix [rows, elements]: one row per mean. How tiles compute (references do not)."""
+
+    geometry: NormGeometry
+
+    def of(self, box: Array) -> Array:
+        """The matrix, float64."""
+        return self._turned(box).astype(np.float64).reshape(self._rows(box), -1)
+
+    def back(self, matrix: Array, shape: Shape) -> Array:
+        """A box of this shape, float32."""
+        if self.geometry.family == "batch":
+            turned = matrix.reshape(shape[1], shape[0], *shape[2:]).swapaxes(0, 1)
+            return np.ascontiguousarray(turned).astype(np.float32)
+        return matrix.reshape(shape).astype(np.float32)
+
+    def parameters(self, values: Array | None, box: Array) -> Array:
+        """w or b of a tile, to be multiplied with or added to a matrix; 1 without parameters."""
+        if values is None:
+            return np.ones((1, 1))
+        wide = values.astype(np.float64)
+        if self.geometry.family == "row":
+            return wide.reshape(1, -1)
+        if self.geometry.family == "batch":
+            return wide[:, None]
+        rows = np.repeat(wide.reshape(-1, self.geometry.of_group), prod(box.shape[2:]), axis=1)
+        return np.tile(rows, (len(box), 1))
+
+    def parameter_sums(self, matrix: Array, shape: Shape, box: Array) -> Array:
+        """Sum of a matrix over everything that shares a parameter, float32."""
+        if self.geometry.family == "row":
+            sums = matrix.sum(axis=0)
+        elif self.geometry.family == "batch":
+            sums = matrix.sum(axis=1)
+        else:
+            sums = matrix.reshape(len(box), -1, prod(box.shape[2:])).sum(axis=(0, 2))
+        result: Array = sums.reshape(shape).astype(np.float32)
+        return result
+
+    def _turned(self, box: Array) -> Array:
+        return box.swapaxes(0, 1) if self.geometry.family == "batch" else box
+
+    def _rows(self, box: Array) -> int:
+        if self.geometry.family == "batch":
+            return int(box.shape[1])
+        if self.geometry.family == "row":
+            return prod(box.shape[: 1 + len(self.geometry.leading)])
+        return int(box.shape[0] * (box.shape[1] // self.geometry.of_group))
+
+
+def geometry_of(op: Op) -> NormGeometry:
+    """The geometry of an op."""
+    return NormGeometry.of(op.attributes)

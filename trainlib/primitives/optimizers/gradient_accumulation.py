@@ -1,0 +1,45 @@
+"""Gradient accumulation: total = share · dw on the first of `steps` mini-batches, total + share · dw after.
+
+The reset is lazy, as in Deeploy's InPlaceAccumulatorV2: nothing zeroes the total after an update, the first
+mini-batch that follows overwrites it. Which one that is tells a count kept next to the total (int32). The
+total is fp32 whatever the dtype of the gradient. `trainlib.primitives.optimizers.gradient_steps` puts it into
+a graph.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainlib.graph import Op
+from trainlib.primitives.definition import InternalPrimitive, Step, Values
+from trainlib.primitives.lowering.loops import ElementwiseLoop
+
+
+def _tile(op: Op, values: Values) -> Values:
+    count = int(values["count"][0])
+    term = np.float32(op.attributes["share"]) * values["dw"]
+    total = term if count % op.attributes["steps"] == 0 else values["total"] + term
+    return {"total_updated": total, "count_updated": np.array([count + 1], np.int32)}
+
+
+def _reference(op: Op, values: Values) -> Values:
+    kept = np.where(values["count"] % op.attributes["steps"] == 0, 0.0, values["total"].astype(np.float64))
+    total = kept + op.attributes["share"] * values["dw"].astype(np.float64)
+    return {"total_updated": total, "count_updated": values["count"] + np.int32(1)}
+
+
+PRIMITIVE = InternalPrimitive(
+    name="gradient_accumulation",
+    step=Step(
+        "ACCUMULATE",
+        ("total", "dw", "count"),
+        ("total_updated", "count_updated"),
+        _reference,
+        ElementwiseLoop(
+            lambda op: "accumulate_gradient",
+            {"X": "total", "G": "dw", "Y": "total_updated", "T": "count"},
+            _tile,
+            numbers=("count", "count_updated"),
+        ),
+    ),
+)

@@ -1,0 +1,153 @@
+"""Gradient clipping as explicit ops: by value, and by the global norm of all gradients.
+
+By value: every element into [-limit, limit]. By norm, as torch.nn.utils.clip_grad_norm_: every gradient times
+min(1, limit / (norm + 1e-6)), norm the 2-norm of all gradients together. Three ops, so that no tile reduces
+over more than one row: square sums of the rows of every gradient, one scale from all of them, the products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod, sqrt
+
+import numpy as np
+
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.definition import InternalPrimitive, Step, Values
+from trainlib.primitives.lowering.calls import NoMatmul, box, whole
+from trainlib.primitives.lowering.loops import ElementwiseLoop, Function, Placed, loop_call
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Scratch, TileTask
+
+NORM_GUARD = 1e-6
+"""Added to the norm before the division (torch.nn.utils.clip_grad_norm_)."""
+
+_SUM = "sum_of_squares"
+
+
+def _clipped(op: Op, values: Values) -> Values:
+    limit = np.float32(op.attributes["limit"])
+    return {"dw_clipped": np.clip(values["dw"], -limit, limit)}
+
+
+def _clipped_reference(op: Op, values: Values) -> Values:
+    limit = op.attributes["limit"]
+    return {"dw_clipped": np.maximum(np.minimum(values["dw"], limit), -limit)}
+
+
+VALUE = InternalPrimitive(
+    name="clip_by_value",
+    step=Step(
+        "CLIP_VALUE",
+        ("dw",),
+        ("dw_clipped",),
+        _clipped_reference,
+        ElementwiseLoop(lambda op: "clip_by_value", {"X": "dw", "Y": "dw_clipped"}, _clipped),
+    ),
+)
+
+
+def _squares_reference(op: Op, values: Values) -> Values:
+    dw = values["dw"].astype(np.float64)
+    return {"squares": np.square(dw).sum(axis=tuple(range(1, dw.ndim)))}
+
+
+class _Squares(NoMatmul):
+    """Square sums of the rows of a gradient; rows may be cut."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Rows: the first dimension of the gradient."""
+        return {"d0": tensors[op["dw"]].shape[0]}
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """Whole rows, over the cores."""
+        rows, gradient = ranges["d0"], tensors[op["dw"]]
+        count, elements = rows[1] - rows[0], prod(gradient.shape[1:])
+
+        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            matrix = arrays[0].reshape(count, elements)
+            return (np.einsum("re,re->r", matrix, matrix, dtype=np.float32),)
+
+        arrays = {"X": Placed("dw", (elements, 1), gradient.dtype), "Y": Placed("squares")}
+        sizes = {"rows": count, "elements": elements}
+        inner = tuple((0, size) for size in gradient.shape[1:])
+        return TileTask(
+            inputs=(box(op, "dw", rows, *inner),),
+            outputs=(box(op, "squares", rows),),
+            scratch=(),
+            calls=(loop_call(choice, "square_sum", sizes, arrays, ("dw",), ("squares",), function),),
+        )
+
+
+SQUARES = InternalPrimitive(
+    name="gradient_squares",
+    step=Step("SQUARES", ("dw",), ("squares",), _squares_reference, _Squares()),
+)
+
+
+def _scale_reference(op: Op, values: Values) -> Values:
+    rows = np.concatenate([values[role] for role in op.reads]).astype(np.float64)
+    norm = sqrt(rows.sum())
+    return {"scale": np.array([min(1.0, op.attributes["limit"] / (norm + NORM_GUARD))])}
+
+
+class _Scale(NoMatmul):
+    """One number from the square sums of all gradients, on the master core; never cut."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Nothing may be cut."""
+        return {}
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """A running sum over the gradients; the last call makes the scale."""
+        calls: list[KernelCall] = []
+        for number, role in enumerate(op.reads):
+            last = number == len(op.reads) - 1
+            target = "scale" if last else _SUM
+            reads = (role, _SUM) if number else (role,)
+            arrays = {"X": Placed(role), "Y": Placed(target)}
+            sizes = {"elements": tensors[op[role]].shape[0]}
+            function = self._finish(op) if last else self._add
+            calls.append(
+                loop_call(choice, "clip_scale", sizes, arrays, reads, (target,), function, fork=False)
+            )
+        return TileTask(
+            inputs=tuple(whole(op, tensors, role) for role in op.reads),
+            outputs=(whole(op, tensors, "scale"),),
+            scratch=(Scratch(_SUM, (1,)),) if len(op.reads) > 1 else (),
+            calls=tuple(calls),
+        )
+
+    def _add(self, arrays: Sequence[Array]) -> tuple[Array, ...]:
+        return (np.array([sum(float(array.sum(dtype=np.float64)) for array in arrays)], np.float32),)
+
+    def _finish(self, op: Op) -> Function:
+        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            norm = float(np.sqrt(self._add(arrays)[0][0]))
+            return (np.array([np.minimum(op.attributes["limit"] / (norm + NORM_GUARD), 1)], np.float32),)
+
+        return function
+
+
+SCALE = InternalPrimitive(
+    name="clip_scale", step=Step("SCALE", ("squares",), ("scale",), _scale_reference, _Scale())
+)
+
+APPLY = InternalPrimitive(
+    name="scale_gradient",
+    step=Step(
+        "CLIP_NORM",
+        ("dw", "scale"),
+        ("dw_clipped",),
+        lambda op, values: {"dw_clipped": np.multiply(values["scale"], values["dw"], dtype=np.float64)},
+        ElementwiseLoop(
+            lambda op: "scale_by_norm",
+            {"X": "dw", "T": "scale", "Y": "dw_clipped"},
+            lambda op, values: {"dw_clipped": values["dw"] * values["scale"]},
+            numbers=("scale",),
+        ),
+    ),
+)

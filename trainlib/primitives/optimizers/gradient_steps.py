@@ -1,0 +1,160 @@
+"""Puts gradient accumulation and clipping into a training graph, between the backward pass and the updates.
+
+Each function takes a graph and gives a new one with explicit ops, which are costed, tiled, scheduled and
+traced like any other; the graph taken is left as it is. `TrainingGraph.gradients` keeps naming the gradients
+of the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from configs.errors import InputError
+from trainlib.graph import Op, Tensor, TrainingGraph
+from trainlib.primitives.definition import InternalPrimitive
+from trainlib.primitives.optimizers import gradient_accumulation, gradient_clipping
+
+
+def clip_gradients_by_value(graph: TrainingGraph, limit: float) -> TrainingGraph:
+    """Every element of every gradient that an update reads is clipped to [-limit, limit].
+
+    Raises InputError if the limit is not positive.
+    """
+    _check_limit(graph, limit)
+    tensors, ops, names = dict(graph.tensors), [], {}
+    for update in _updates(graph):
+        names[update["dw"]] = _clipped(tensors, update)
+        roles = {"dw": update["dw"], "dw_clipped": names[update["dw"]]}
+        ops.append(_op(gradient_clipping.VALUE, update.layer, roles, {"limit": limit}))
+    return _inserted(graph, tensors, ops, names)
+
+
+def clip_gradients_by_norm(graph: TrainingGraph, limit: float) -> TrainingGraph:
+    """All gradients are scaled so that their common 2-norm is at most `limit`.
+
+    Raises InputError if the limit is not positive.
+    """
+    _check_limit(graph, limit)
+    tensors, ops, products, names, sums = dict(graph.tensors), [], [], {}, {}
+    tensors["clip.scale"] = Tensor("clip.scale", (1,), "gradient")
+    for number, update in enumerate(_updates(graph)):
+        gradient = update["dw"]
+        squares = f"{gradient}.squares"
+        tensors[squares] = Tensor(squares, tensors[gradient].shape[:1], "gradient")
+        sums[f"squares{number or ''}"] = squares
+        ops.append(_op(gradient_clipping.SQUARES, update.layer, {"dw": gradient, "squares": squares}, {}))
+        names[gradient] = _clipped(tensors, update)
+        roles = {"dw": gradient, "scale": "clip.scale", "dw_clipped": names[gradient]}
+        products.append(_op(gradient_clipping.APPLY, update.layer, roles, {}))
+    roles = {**sums, "scale": "clip.scale"}
+    ops.append(_op(gradient_clipping.SCALE, "clip", roles, {"limit": limit}, reads=tuple(sums)))
+    return _inserted(graph, tensors, [*ops, *products], names)
+
+
+def accumulate_gradients(graph: TrainingGraph, steps: int) -> tuple[TrainingGraph, TrainingGraph]:
+    """(graph of a mini-batch, graph of the update): run the first `steps` times, then the second once.
+
+    The first adds a share of 1 / steps of every gradient to a total kept from one mini-batch to the next, so
+    that `steps` batches of N train as one of steps·N does (batch statistics apart); the second updates the
+    weights from the totals. Raises InputError if `steps` is below 1.
+    """
+    if steps < 1:
+        raise InputError(f"cannot accumulate over {steps} mini-batches", where=graph.name, cure="1 or more")
+    tensors, ops, names = dict(graph.tensors), [], {}
+    attributes = {"steps": steps, "share": 1 / steps}
+    for update in _updates(graph):
+        gradient = update["dw"]
+        total, count = f"{gradient}.total", f"{gradient}.count"
+        for name, shape, dtype in ((total, tensors[gradient].shape, "float32"), (count, (1,), "int32")):
+            tensors[name] = Tensor(name, shape, "optimizer_state", dtype)
+            tensors[f"{name}_updated"] = replace(tensors[name], name=f"{name}_updated", alias_of=name)
+        names[gradient] = total
+        roles = {
+            "total": total,
+            "dw": gradient,
+            "count": count,
+            "total_updated": f"{total}_updated",
+            "count_updated": f"{count}_updated",
+        }
+        ops.append(_op(gradient_accumulation.PRIMITIVE, update.layer, roles, attributes))
+    updates = [_renamed(update, names) for update in _updates(graph)]
+    before = [op for op in graph.ops if op.step != "UPD"]
+    return (
+        _with_ops(graph, tensors, [*before, *ops]),
+        replace(_with_ops(graph, tensors, updates), label="", loss="", output="", gradients={}, backward={}),
+    )
+
+
+def _check_limit(graph: TrainingGraph, limit: float) -> None:
+    if not limit > 0:
+        raise InputError(f"gradients cannot be clipped to {limit}", where=graph.name, cure="more than 0")
+
+
+def _updates(graph: TrainingGraph) -> list[Op]:
+    return [op for op in graph.ops if op.step == "UPD"]
+
+
+def _clipped(tensors: dict[str, Tensor], update: Op) -> str:
+    gradient = tensors[update["dw"]]
+    name = f"{gradient.name}.clipped"
+    tensors[name] = replace(gradient, name=name, kind="gradient", alias_of=None)
+    return name
+
+
+def _op(
+    primitive: InternalPrimitive,
+    layer: str,
+    roles: Mapping[str, str],
+    attributes: Mapping[str, object],
+    *,
+    reads: tuple[str, ...] = (),
+) -> Op:
+    step = primitive.step
+    read = reads or step.reads
+    return Op(
+        name=f"{layer}.{step.name}",
+        layer=layer,
+        primitive=primitive.name,
+        step=step.name,
+        inputs=tuple(roles[role] for role in read),
+        outputs=tuple(roles[role] for role in step.writes),
+        attributes=dict(attributes),
+        reads=read,
+        writes=step.writes,
+    )
+
+
+def _renamed(update: Op, names: Mapping[str, str]) -> Op:
+    """The update with the gradient it reads replaced."""
+    inputs = tuple(
+        names[name] if role == "dw" else name for role, name in zip(update.reads, update.inputs, strict=True)
+    )
+    return replace(update, inputs=inputs)
+
+
+def _inserted(
+    graph: TrainingGraph, tensors: Mapping[str, Tensor], ops: Sequence[Op], names: Mapping[str, str]
+) -> TrainingGraph:
+    """All other ops, the new ones, and the updates on the new gradients."""
+    before = [op for op in graph.ops if op.step != "UPD"]
+    updates = [_renamed(update, names) for update in _updates(graph)]
+    return replace(graph, tensors=dict(tensors), ops=(*before, *ops, *updates))
+
+
+def _with_ops(graph: TrainingGraph, tensors: Mapping[str, Tensor], ops: Iterable[Op]) -> TrainingGraph:
+    """The graph of some ops, with the tensors they touch and the storage behind these."""
+    kept = tuple(ops)
+    used = {name for op in kept for name in (*op.inputs, *op.outputs)}
+    for name in tuple(used):
+        source = tensors[name].alias_of
+        while source is not None:
+            used.add(source)
+            source = tensors[source].alias_of
+    return replace(
+        graph,
+        tensors={name: tensor for name, tensor in tensors.items() if name in used},
+        ops=kept,
+        weights=tuple(name for name in graph.weights if name in used),
+        draws={name: draw for name, draw in graph.draws.items() if name in used},
+    )

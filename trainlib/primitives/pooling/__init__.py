@@ -1,0 +1,1 @@
+"""Pooling, means and resampling."""

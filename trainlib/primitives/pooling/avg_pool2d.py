@@ -1,0 +1,72 @@
+"""Average pooling: y = sum of a window / (hk·wk), or / elements inside the image without `count_include_pad`.
+
+Gradients of overlapping windows add up. See `trainlib.primitives.pooling.pooling`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainlib.graph import Tensor
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Step
+from trainlib.primitives.pooling.pooling import (
+    PoolingSchema,
+    average_backward,
+    average_forward,
+    average_gradient_reference,
+    average_reference,
+    axes_of,
+    pooling_plan,
+)
+
+
+class _Schema(PoolingSchema):
+    count_include_pad: bool = True
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    return pooling_plan(attributes, inputs, where, save_positions=False)
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    rows, columns = axes_of(attributes)
+    return torch.nn.functional.avg_pool2d(
+        tensors["x"],
+        (rows.kernel, columns.kernel),
+        (rows.stride, columns.stride),
+        (rows.padding, columns.padding),
+        count_include_pad=attributes["count_include_pad"],
+    )
+
+
+def _cases() -> Any:
+    from trainlib.primitives.pooling.pooling_cases import pooling_examples
+
+    return pooling_examples(average=True)
+
+
+PRIMITIVE = LayerPrimitive(
+    name="avg_pool2d",
+    schema=_Schema,
+    plan=_plan,
+    steps=(
+        Step("FW", ("x",), ("y",), average_reference, average_forward()),
+        Step("IG", ("dy",), ("dx",), average_gradient_reference, average_backward()),
+    ),
+    torch_forward=_torch_forward,
+    examples=(
+        Example({"kernel": 2}, ((3, 6, 4),)),
+        Example({"kernel": [3, 2], "stride": [2, 1], "padding": [1, 0]}, ((2, 5, 7),)),
+        Example({"kernel": 3, "stride": 2, "padding": 1, "count_include_pad": False}, ((2, 6, 5),)),
+        Example({"kernel": 2, "stride": 3}, ((1, 8, 9),)),
+    ),
+    refused=(
+        Refused({"kernel": 9}, ((1, 8, 8),), "kernel 9 is larger than the padded input"),
+        Refused({"kernel": 3, "padding": 2}, ((1, 8, 8),), "padding 2 is more than half of the kernel"),
+        Refused({"kernel": 2, "stride": 0}, ((1, 8, 8),), "stride"),
+        Refused({"kernel": [2, 2, 2]}, ((1, 8, 8),), "kernel"),
+        Refused({"kernel": 2}, ((8,),), "pooling needs an image"),
+    ),
+    cases=_cases,
+)

@@ -1,0 +1,35 @@
+"""Global average pooling: the mean of every channel, [N, C, H, W] to [N, C, 1, 1]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from configs.model_file import LayerSchema
+from trainlib.graph import Tensor
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Step
+from trainlib.primitives.pooling.pooling import (
+    GlobalAverageForward,
+    average_backward,
+    average_gradient_reference,
+    average_reference,
+    pooling_plan,
+)
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    return pooling_plan(attributes, inputs, where, save_positions=False)
+
+
+PRIMITIVE = LayerPrimitive(
+    name="global_avg_pool",
+    schema=LayerSchema,
+    plan=_plan,
+    steps=(
+        Step("FW", ("x",), ("y",), average_reference, GlobalAverageForward()),
+        Step("IG", ("dy",), ("dx",), average_gradient_reference, average_backward()),
+    ),
+    torch_forward=lambda torch, attributes, tensors: torch.nn.functional.adaptive_avg_pool2d(tensors["x"], 1),
+    examples=(Example({}, ((3, 4, 5),)), Example({}, ((5, 1, 1),)), Example({}, ((1, 6, 6),))),
+    refused=(Refused({}, ((8,),), "pooling needs an image"),),
+)

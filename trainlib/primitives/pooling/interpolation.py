@@ -1,0 +1,313 @@
+"""Interpolation of images to another size: nearest neighbour, or bilinear.
+
+Nearest: output i takes input floor(i · in / out). Bilinear: output i lies at max(0, (i + 1/2) · in/out - 1/2)
+in units of inputs (PyTorch's align_corners=False). IG is the true adjoint: each output gradient goes back to
+the inputs it came from, with their weights. (PULP-TrainLib interpolates the gradient instead, puts output 0
+on input 0 when it shrinks an image, and reads beyond an image of one row.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from arch.isa import TeamWork
+from configs.errors import ShapeError
+from configs.model_file import LayerSchema
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.definition import (
+    Example,
+    LayerPlan,
+    LayerPrimitive,
+    Positive,
+    Refused,
+    Step,
+    Values,
+)
+from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
+from trainlib.primitives.lowering.pieces import nest_work
+from trainlib.primitives.shapes.box_copies import fill_call
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Region, TileTask
+
+Taps = tuple[Array, Array, Array]
+"""Per output: its lower input, its upper input, and the weight of the upper one."""
+
+
+class _Schema(LayerSchema):
+    mode: Literal["nearest", "bilinear"] = "nearest"
+    size: Annotated[list[Positive], Field(min_length=2, max_length=2)] | None = None
+    scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    shape = inputs[0].shape
+    if len(shape) != 4:
+        raise ShapeError(
+            f"interpolation needs an image (channels, height, width), its input has shape {shape[1:]}",
+            where=where,
+        )
+    batch, channels, hi, wi = shape
+    size, scale = attributes["size"], attributes["scale"]
+    if (size is None) == (scale is None):
+        raise ShapeError(
+            "interpolation needs either size or scale",
+            where=where,
+            cure="size: [height, width], or scale: 2",
+        )
+    ho, wo = size if scale is None else (int(hi * scale), int(wi * scale))
+    if min(ho, wo) < 1:
+        raise ShapeError(f"an image of {hi}x{wi} scaled by {scale} has no pixels", where=where)
+    return LayerPlan(
+        (batch, channels, ho, wo),
+        attributes={"mode": attributes["mode"], "hi": hi, "wi": wi, "ho": ho, "wo": wo},
+    )
+
+
+def taps(mode: str, inputs: int, outputs: int) -> Taps:
+    """Where the outputs of one axis come from."""
+    positions = np.arange(outputs)
+    if mode == "nearest":
+        lower = positions * inputs // outputs
+        return lower, lower, np.zeros(outputs, np.float32)
+    source = np.maximum(0, (positions + 0.5) * inputs / outputs - 0.5)
+    lower = np.floor(source).astype(int)
+    return lower, np.minimum(lower + 1, inputs - 1), (source - lower).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Outputs of one axis that a tile needs, and where they come from, counted in the tile's inputs."""
+
+    inputs: Extent
+    outputs: Extent
+    lower: Array
+    upper: Array
+    share: Array
+
+
+def _for_outputs(mode: str, sizes: tuple[int, int], outputs: Extent) -> _Part:
+    """The inputs that `outputs` come from; `sizes` are those of the axis before and after."""
+    lower, upper, share = (array[slice(*outputs)] for array in taps(mode, *sizes))
+    inputs = (int(lower[0]), int(upper[-1]) + 1)
+    return _Part(inputs, outputs, lower - inputs[0], upper - inputs[0], share)
+
+
+def _for_inputs(mode: str, sizes: tuple[int, int], inputs: Extent) -> _Part:
+    """The outputs that come from `inputs`; an axis that shrinks has inputs nothing comes from."""
+    lower, upper, share = taps(mode, *sizes)
+    reached = np.flatnonzero((upper >= inputs[0]) & (lower < inputs[1]))
+    # A tile nothing comes from reads an output all the same, which adds to none of its inputs.
+    outputs = (int(reached[0]), int(reached[-1]) + 1) if reached.size else (0, 1)
+    own = slice(*outputs)
+    return _Part(inputs, outputs, lower[own] - inputs[0], upper[own] - inputs[0], share[own])
+
+
+def _axes(op: Op) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(inputs, outputs) of the rows and of the columns."""
+    attributes = op.attributes
+    return (attributes["hi"], attributes["ho"]), (attributes["wi"], attributes["wo"])
+
+
+class _Interpolation(NoMatmul):
+    """What both steps share; samples, channels, rows and columns of the result may be cut."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Samples, channels, rows and columns of the result."""
+        batch, channels, rows, columns = tensors[op.outputs[0]].shape
+        return {**batch_extent(batch), "c": channels, "h": rows, "w": columns}
+
+    def work(
+        self, op: Op, choice: KernelChoice, shapes: tuple[tuple[int, ...], tuple[int, ...]], dtype: str
+    ) -> Any:
+        """Loops over the outputs' rows and columns of all channels of a tile.
+
+        `shapes` are those of the boxes of the small and the large side of the step: x and y, or dx and dy.
+        Inputs are taken as walked evenly: a whole number of elements further per output, rounded down.
+        """
+        (_, _, small_rows, small_columns), (samples, channels, rows, columns) = shapes
+        backward = op.step == "IG"
+        kernel = f"interp_{op.attributes['mode']}_{'bw' if backward else 'fw'}"
+        source = (
+            small_rows * small_columns,
+            small_rows // rows * small_columns,
+            small_columns // columns,
+        )
+        result = (rows * columns, columns, 1)
+        arrays = {"X": result, "Y": source} if backward else {"X": source, "Y": result}
+        sizes = {"channels": samples * channels, "rows": rows, "columns": columns}
+
+        def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+            names = ("dy", "dx") if backward else ("x", "y")
+            places = [addresses[name] for name in names]
+            return nest_work(choice.codegen, kernel, sizes, arrays, places, cores, dtype)
+
+        return kernel, work
+
+
+class _Forward(_Interpolation):
+    """FW: a box of y, with the box of x it lies between."""
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """One fork."""
+        y = tensors[op["y"]]
+        samples, channels = batch_range(ranges, y.shape[0]), ranges["c"]
+        mode, (high, wide) = op.attributes["mode"], _axes(op)
+        rows = _for_outputs(mode, high, ranges.get("h", (0, high[1])))
+        columns = _for_outputs(mode, wide, ranges.get("w", (0, wide[1])))
+        boxes = [(samples, channels, *inner) for inner in _boxes(rows, columns)]
+        kernel, work = self.work(op, choice, (_shape(boxes[0]), _shape(boxes[1])), y.dtype)
+
+        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            image = arrays[0]
+            upper, lower = image[:, :, rows.lower], image[:, :, rows.upper]
+            upper, lower = (
+                line[..., columns.lower]
+                + (line[..., columns.upper] - line[..., columns.lower]) * columns.share
+                for line in (upper, lower)
+            )
+            return (upper + (lower - upper) * rows.share[:, None],)
+
+        return TileTask(
+            (box(op, "x", *boxes[0]),),
+            (box(op, "y", *boxes[1]),),
+            (),
+            (KernelCall(kernel, ("x",), ("y",), work, function),),
+        )
+
+
+class _InputGradient(_Interpolation):
+    """IG: a box of dx, with the box of dy that came from it; zeros, then additions."""
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """Two forks; channels over the cores, so that no two cores add to one element."""
+        dx = tensors[op["dx"]]
+        samples, channels = batch_range(ranges, dx.shape[0]), ranges["c"]
+        mode, (high, wide) = op.attributes["mode"], _axes(op)
+        rows = _for_inputs(mode, high, ranges.get("h", (0, high[0])))
+        columns = _for_inputs(mode, wide, ranges.get("w", (0, wide[0])))
+        boxes = [(samples, channels, *inner) for inner in _boxes(rows, columns)]
+        small = _shape(boxes[0])
+        kernel, work = self.work(op, choice, (small, _shape(boxes[1])), dx.dtype)
+
+        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            gradient, total = arrays[0], arrays[1].copy()
+            for row, share in enumerate(rows.share):
+                for target, of_row in ((rows.lower[row], 1 - share), (rows.upper[row], share)):
+                    if not 0 <= target < small[2]:
+                        continue
+                    values = gradient[:, :, row] * of_row
+                    for places, of_column in (
+                        (columns.lower, 1 - columns.share),
+                        (columns.upper, columns.share),
+                    ):
+                        mine = (places >= 0) & (places < small[3])
+                        where: Any = (slice(None), slice(None), target, places[mine])
+                        np.add.at(total, where, values[..., mine] * of_column[mine])
+            return (total,)
+
+        return TileTask(
+            (box(op, "dy", *boxes[1]),),
+            (box(op, "dx", *boxes[0]),),
+            (),
+            (
+                fill_call(choice, "dx", small, 0.0, dx.dtype),
+                KernelCall(kernel, ("dy", "dx"), ("dx",), work, function),
+            ),
+        )
+
+
+def _boxes(rows: _Part, columns: _Part) -> tuple[Region, Region]:
+    """Rows and columns of the small side (x, dx) and of the large one (y, dy)."""
+    return (rows.inputs, columns.inputs), (rows.outputs, columns.outputs)
+
+
+def _shape(region: Region) -> tuple[int, ...]:
+    return tuple(stop - start for start, stop in region)
+
+
+def _matrix(mode: str, inputs: int, outputs: int) -> Array:
+    """The interpolation of one axis as a matrix [outputs, inputs]."""
+    matrix = np.zeros((outputs, inputs))
+    for row in range(outputs):
+        if mode == "nearest":
+            matrix[row, int(row * inputs / outputs + 1e-9)] = 1
+            continue
+        centre = min(max((2 * row + 1) * inputs / (2 * outputs) - 0.5, 0), inputs - 1)
+        # A tent of width 1 around each input; beyond the last input its value is held.
+        matrix[row] = np.maximum(0, 1 - np.abs(np.arange(inputs) - centre))
+    return matrix
+
+
+def _matrices(op: Op) -> tuple[Array, Array]:
+    attributes = op.attributes
+    return (
+        _matrix(attributes["mode"], attributes["hi"], attributes["ho"]),
+        _matrix(attributes["mode"], attributes["wi"], attributes["wo"]),
+    )
+
+
+def _forward(op: Op, values: Values) -> Values:
+    rows, columns = _matrices(op)
+    return {"y": rows @ values["x"].astype(np.float64) @ columns.T}
+
+
+def _backward(op: Op, values: Values) -> Values:
+    rows, columns = _matrices(op)
+    return {"dx": rows.T @ values["dy"].astype(np.float64) @ columns}
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    options = {} if attributes["mode"] == "nearest" else {"align_corners": False}
+    return torch.nn.functional.interpolate(
+        tensors["x"], size=(attributes["ho"], attributes["wo"]), mode=attributes["mode"], **options
+    )
+
+
+def _cases() -> Any:
+    """Any size to any size, growing and shrinking."""
+    from hypothesis import strategies as st
+
+    def example(mode: str, shape: tuple[int, int, int], size: list[int]) -> Example:
+        return Example({"mode": mode, "size": size}, (shape,))
+
+    return st.builds(
+        example,
+        st.sampled_from(("nearest", "bilinear")),
+        st.tuples(st.integers(1, 3), st.integers(1, 8), st.integers(1, 8)),
+        st.lists(st.integers(1, 12), min_size=2, max_size=2),
+    )
+
+
+PRIMITIVE = LayerPrimitive(
+    name="interpolation",
+    schema=_Schema,
+    plan=_plan,
+    steps=(
+        Step("FW", ("x",), ("y",), _forward, _Forward()),
+        Step("IG", ("dy",), ("dx",), _backward, _InputGradient()),
+    ),
+    torch_forward=_torch_forward,
+    examples=(
+        Example({"scale": 2}, ((2, 3, 4),)),
+        Example({"size": [5, 3]}, ((2, 7, 8),)),
+        Example({"mode": "bilinear", "scale": 2.5}, ((2, 3, 4),)),
+        Example({"mode": "bilinear", "size": [3, 4]}, ((1, 7, 9),)),
+        Example({"mode": "bilinear", "size": [4, 4]}, ((1, 1, 2),)),
+    ),
+    refused=(
+        Refused({}, ((1, 4, 4),), "either size or scale"),
+        Refused({"size": [8, 8], "scale": 2}, ((1, 4, 4),), "either size or scale"),
+        Refused({"size": [0, 8]}, ((1, 4, 4),), "size"),
+        Refused({"scale": 0.1}, ((1, 4, 4),), "no pixels"),
+        Refused({"scale": 2}, ((16,),), "needs an image"),
+    ),
+    cases=_cases,
+)

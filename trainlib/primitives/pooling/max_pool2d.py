@@ -1,0 +1,153 @@
+"""Max pooling: y = the largest element of a window, `argmax` its place row·width + column in the image.
+
+The first of equal maxima wins, as in PyTorch and PULP-TrainLib. The library keeps no positions and searches
+again in the backward pass; here FW saves them (int32) and IG adds every gradient at its saved place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.definition import (
+    Example,
+    InputCase,
+    LayerPlan,
+    LayerPrimitive,
+    Refused,
+    Step,
+    Values,
+)
+from trainlib.primitives.pooling.pooling import (
+    Function,
+    Plane,
+    PoolingBackward,
+    PoolingForward,
+    PoolingSchema,
+    axes_of,
+    each_window,
+    pooling_plan,
+    windows,
+)
+from trainlib.steps import Array
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    return pooling_plan(attributes, inputs, where, save_positions=True)
+
+
+def _reference_forward(op: Op, values: Values) -> Values:
+    x = values["x"]
+    rows, columns = axes_of(op.attributes)
+    y = np.empty((*x.shape[:2], rows.outputs, columns.outputs), x.dtype)
+    argmax = np.empty(y.shape, np.int32)
+    for h, w, high, wide in each_window(op):
+        window = x[:, :, high, wide]
+        first = window.reshape(*x.shape[:2], -1).argmax(axis=2)
+        down, along = np.divmod(first, window.shape[3])
+        argmax[:, :, h, w] = (high.start + down) * columns.size + wide.start + along
+        y[:, :, h, w] = window.max(axis=(2, 3))
+    return {"y": y, "argmax": argmax}
+
+
+def _reference_backward(op: Op, values: Values) -> Values:
+    dy, argmax = values["dy"], values["argmax"]
+    rows, columns = axes_of(op.attributes)
+    planes = [
+        np.bincount(place.ravel(), weights=gradient.ravel(), minlength=rows.size * columns.size)
+        for place, gradient in zip(
+            argmax.reshape(-1, argmax[0, 0].size), dy.reshape(-1, dy[0, 0].size), strict=True
+        )
+    ]
+    return {"dx": np.stack(planes).reshape(*dy.shape[:2], rows.size, columns.size)}
+
+
+def _tile_forward(op: Op, outputs: Plane, fetched: Plane) -> Function:
+    rows, columns = axes_of(op.attributes)
+
+    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        view = windows(arrays[0], (rows, columns), outputs, fetched, -np.inf)
+        flat = view.reshape(*view.shape[:3], -1)
+        place = flat.argmax(axis=3)
+        top = np.arange(*outputs.rows)[:, None] * rows.stride - rows.padding
+        left = np.arange(*outputs.columns) * columns.stride - columns.padding
+        # Clipped for a window of -inf alone, whose first element may be padding.
+        down = np.clip(top + place // columns.kernel, 0, rows.size - 1)
+        along = np.clip(left + place % columns.kernel, 0, columns.size - 1)
+        y = np.take_along_axis(flat, place[..., None], axis=3)[..., 0]
+        return y, (down * columns.size + along).astype(np.int32)
+
+    return function
+
+
+def _tile_backward(op: Op, inputs: Plane, reaching: Plane) -> Function:
+    _, columns = axes_of(op.attributes)
+
+    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        argmax, dy = arrays
+        dx = np.zeros((len(dy), *inputs.shape), np.float32)
+        down, along = np.divmod(argmax, columns.size)
+        down, along = down - inputs.rows[0], along - inputs.columns[0]
+        mine = (down >= 0) & (down < inputs.shape[0]) & (along >= 0) & (along < inputs.shape[1])
+        np.add.at(dx, (np.nonzero(mine)[0], down[mine], along[mine]), dy[mine])
+        return (dx,)
+
+    return function
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    rows, columns = axes_of(attributes)
+    y, argmax = torch.nn.functional.max_pool2d(
+        tensors["x"],
+        (rows.kernel, columns.kernel),
+        (rows.stride, columns.stride),
+        (rows.padding, columns.padding),
+        return_indices=True,
+    )
+    return {"y": y, "argmax": argmax}
+
+
+def _cases() -> Any:
+    from trainlib.primitives.pooling.pooling_cases import pooling_examples
+
+    return pooling_examples(average=False)
+
+
+PRIMITIVE = LayerPrimitive(
+    name="max_pool2d",
+    schema=PoolingSchema,
+    plan=_plan,
+    steps=(
+        Step(
+            "FW",
+            ("x",),
+            ("y", "argmax"),
+            _reference_forward,
+            PoolingForward("maxpool_fw_argmax", _tile_forward),
+        ),
+        Step(
+            "IG",
+            ("argmax", "dy"),
+            ("dx",),
+            _reference_backward,
+            PoolingBackward("maxpool_bw_argmax", {"G": "dx", "Y": "dy", "I": "argmax"}, _tile_backward),
+        ),
+    ),
+    torch_forward=_torch_forward,
+    examples=(
+        Example({"kernel": 2}, (InputCase((3, 6, 4), distinct=True),)),
+        Example({"kernel": [3, 2], "stride": [2, 1], "padding": [1, 0]}, ((2, 5, 7),)),
+        Example({"kernel": 3, "stride": 2, "padding": 1}, (InputCase((2, 6, 5), low=-2, high=-1),)),
+        Example({"kernel": 2, "stride": 3}, ((1, 8, 9),)),
+    ),
+    refused=(
+        Refused({"kernel": 9}, ((1, 8, 8),), "kernel 9 is larger than the padded input"),
+        Refused({"kernel": 3, "padding": 2}, ((1, 8, 8),), "padding 2 is more than half of the kernel"),
+        Refused({"kernel": 2, "stride": 0}, ((1, 8, 8),), "stride"),
+        Refused({"kernel": 2}, ((8,),), "pooling needs an image"),
+    ),
+    cases=_cases,
+)

@@ -1,0 +1,386 @@
+"""What average and max pooling share: windows and their padding, references by loops, lowerings.
+
+A window never lies in the padding alone (padding of at most half the kernel). Samples, channels, rows and
+columns of the result are cut; a tile fetches the rows and columns its windows touch. PULP-TrainLib's loops
+know no padding and use the vertical stride for the width as well; here both directions have kernel, stride
+and padding of their own. A padded position is priced like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from configs.errors import ShapeError
+from configs.model_file import LayerSchema
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.definition import LayerPlan, NotNegative, Positive, Saved, Values
+from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
+from trainlib.primitives.lowering.loops import Placed, loop_call
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice, TileTask, part
+
+Function = Callable[[Sequence[Array]], tuple[Array, ...]]
+"""What a tile computes: boxes [c, h, w] of the inputs of one sample to those of the results."""
+
+_Pair = Annotated[list[Positive], Field(min_length=2, max_length=2)]
+_PairOrZero = Annotated[list[NotNegative], Field(min_length=2, max_length=2)]
+
+
+class PoolingSchema(LayerSchema):
+    """`kernel`, `stride` (default: the kernel) and `padding`: one number, or [rows, columns]."""
+
+    kernel: Positive | _Pair
+    stride: Positive | _Pair | None = None
+    padding: NotNegative | _PairOrZero = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One direction: size of the input and of the output, kernel, stride, padding before (and after)."""
+
+    size: int
+    outputs: int
+    kernel: int
+    stride: int
+    padding: int
+
+    def window(self, output: int) -> Extent:
+        """Input positions of the window of one output, clipped to the input."""
+        first = output * self.stride - self.padding
+        return max(first, 0), min(first + self.kernel, self.size)
+
+    def read_by(self, outputs: Extent) -> Extent:
+        """Input positions that these outputs read, clipped to the input."""
+        return self.window(outputs[0])[0], self.window(outputs[1] - 1)[1]
+
+    def reaching(self, inputs: Extent) -> Extent:
+        """Outputs whose windows touch these inputs; at least one, so that there is a box to fetch."""
+        first = -(-(inputs[0] + self.padding - self.kernel + 1) // self.stride)
+        last = (inputs[1] - 1 + self.padding) // self.stride
+        start = min(max(first, 0), self.outputs - 1)
+        return start, max(min(last + 1, self.outputs), start + 1)
+
+
+TileFunction = Callable[[Op, "Plane", "Plane"], Function]
+"""The function of a tile, from the op, the box of its result and the box it reads."""
+
+
+def axes_of(attributes: Mapping[str, Any]) -> tuple[Axis, Axis]:
+    """Rows and columns."""
+    rows, columns = (Axis(*attributes[name]) for name in ("rows", "columns"))
+    return rows, columns
+
+
+def pooling_plan(
+    attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str, *, save_positions: bool
+) -> LayerPlan:
+    """Shapes of a pooling layer. Raises ShapeError for no image, a kernel too large, too much padding."""
+    shape = inputs[0].shape
+    if len(shape) != 4:
+        raise ShapeError(
+            f"pooling needs an image (channels, height, width), its input has shape {shape[1:]}",
+            where=where,
+            cure="put it before flatten and linear",
+        )
+    batch, channels, *sizes = shape
+    kernels = _pair(attributes.get("kernel", sizes))
+    strides = kernels if attributes.get("stride") is None else _pair(attributes["stride"])
+    paddings = _pair(attributes.get("padding", 0))
+    outputs = []
+    for size, kernel, stride, padding in zip(sizes, kernels, strides, paddings, strict=True):
+        if 2 * padding > kernel:
+            raise ShapeError(
+                f"padding {padding} is more than half of the kernel {kernel}: windows could see nothing else",
+                where=where,
+                cure=f"padding of at most {kernel // 2}",
+            )
+        if kernel > size + 2 * padding:
+            raise ShapeError(
+                f"kernel {kernel} is larger than the padded input {size + 2 * padding}",
+                where=where,
+                cure="a smaller kernel, more padding, or less stride in the layers before it",
+            )
+        outputs.append((size + 2 * padding - kernel) // stride + 1)
+    columns_of = list(zip(sizes, outputs, kernels, strides, paddings, strict=True))
+    output = (batch, channels, *outputs)
+    return LayerPlan(
+        output,
+        saved={"argmax": Saved(output, "int32")} if save_positions else {},
+        attributes={
+            "batch": batch,
+            "channels": channels,
+            "rows": columns_of[0],
+            "columns": columns_of[1],
+            "count_include_pad": attributes.get("count_include_pad", True),
+        },
+    )
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    first, second = (value, value) if isinstance(value, int) else value
+    return first, second
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """A box of one channel: rows and columns."""
+
+    rows: Extent
+    columns: Extent
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of rows and columns."""
+        return self.rows[1] - self.rows[0], self.columns[1] - self.columns[0]
+
+    def placed(self, buffer: str, dtype: str) -> Placed:
+        """The channels of such a box in a buffer, as an array of a nest."""
+        height, width = self.shape
+        return Placed(buffer, (height * width, width, 1), dtype)
+
+
+def windows(x: Array, axes: tuple[Axis, Axis], outputs: Plane, fetched: Plane, fill: float) -> Array:
+    """View [c, rows, columns, hk, wk] of the windows of `outputs`; x [c, h, w] is the box `fetched`."""
+    spans = []
+    for axis, extent in zip(axes, (outputs.rows, outputs.columns), strict=True):
+        first = extent[0] * axis.stride - axis.padding
+        spans.append((first, (extent[1] - 1) * axis.stride - axis.padding + axis.kernel - first))
+    (top, height), (left, width) = spans
+    padded = np.full((len(x), height, width), fill, np.float32)
+    down, along = fetched.rows[0] - top, fetched.columns[0] - left
+    padded[:, down : down + x.shape[1], along : along + x.shape[2]] = x
+    rows, columns = axes
+    view = np.lib.stride_tricks.sliding_window_view(padded, (rows.kernel, columns.kernel), axis=(1, 2))
+    return view[:, :: rows.stride, :: columns.stride]
+
+
+def divisors(op: Op, outputs: Plane) -> Array:
+    """[rows, columns] of `outputs`: what the sum of each window is divided by, fp32."""
+    rows, columns = axes_of(op.attributes)
+    if op.attributes["count_include_pad"]:
+        return np.full(outputs.shape, rows.kernel * columns.kernel, np.float32)
+    heights = [np.subtract(*rows.window(output)[::-1]) for output in range(*outputs.rows)]
+    widths = [np.subtract(*columns.window(output)[::-1]) for output in range(*outputs.columns)]
+    return np.outer(heights, widths).astype(np.float32)
+
+
+def each_window(op: Op) -> list[tuple[int, int, slice, slice]]:
+    """(output row, output column, rows of its window, columns of its window), for the references."""
+    rows, columns = axes_of(op.attributes)
+    return [
+        (h, w, slice(*rows.window(h)), slice(*columns.window(w)))
+        for h in range(rows.outputs)
+        for w in range(columns.outputs)
+    ]
+
+
+def _extents(op: Op, **plane: int) -> dict[str, int]:
+    """What may be cut of an image: samples, channels, and the rows and columns named here, with sizes."""
+    return {**batch_extent(op.attributes["batch"]), "c": op.attributes["channels"], **plane}
+
+
+def _cut(op: Op, ranges: Mapping[str, Extent], **plane: int) -> tuple[Extent, Extent, Plane]:
+    """Samples, channels and plane of a tile; `plane` as in `_extents`."""
+    rows, columns = (ranges.get(name, (0, size)) for name, size in plane.items())
+    return batch_range(ranges, op.attributes["batch"]), ranges["c"], Plane(rows, columns)
+
+
+class PoolingForward(NoMatmul):
+    """FW: samples, channels, rows, columns of y may be cut; one fork per sample, channels over the cores.
+
+    `function(op, outputs, fetched)` gives what a tile of these boxes computes.
+    """
+
+    def __init__(self, nest: str, function: TileFunction) -> None:
+        self.nest = nest
+        self.function = function
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Samples, channels, output rows, output columns."""
+        rows, columns = axes_of(op.attributes)
+        return _extents(op, ho=rows.outputs, wo=columns.outputs)
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """The rows and columns of x that the windows of this box touch."""
+        rows, columns = axes_of(op.attributes)
+        samples, channels, outputs = _cut(op, ranges, ho=rows.outputs, wo=columns.outputs)
+        fetched = Plane(rows.read_by(outputs.rows), columns.read_by(outputs.columns))
+        sizes = _sizes(op, channels, fetched, outputs)
+        calls: list[KernelCall] = []
+        function = self.function(op, outputs, fetched)
+        for sample in range(samples[1] - samples[0]):
+            x, results = part("x", sample), tuple(part(role, sample) for role in op.writes)
+            arrays = {"X": fetched.placed(x, tensors[op["x"]].dtype)}
+            for name, role, place in zip("YI", op.writes, results, strict=False):
+                arrays[name] = outputs.placed(place, tensors[op[role]].dtype)
+            calls.append(loop_call(choice, self.nest, sizes, arrays, (x,), results, function))
+        return TileTask(
+            inputs=(box(op, "x", samples, channels, fetched.rows, fetched.columns),),
+            outputs=tuple(
+                box(op, role, samples, channels, outputs.rows, outputs.columns) for role in op.writes
+            ),
+            scratch=(),
+            calls=tuple(calls),
+        )
+
+
+class PoolingBackward(NoMatmul):
+    """IG: zero fill and accumulation, so overlapping windows add up; a box of dx may be cut.
+
+    `function(op, inputs, reaching)` gives what a tile of these boxes of dx and dy computes.
+    """
+
+    def __init__(self, nest: str, streams: Mapping[str, str], function: TileFunction) -> None:
+        self.nest = nest
+        self.streams = streams
+        self.function = function
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Samples, channels, input rows, input columns."""
+        rows, columns = axes_of(op.attributes)
+        return _extents(op, hi=rows.size, wi=columns.size)
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """The box of dy whose windows touch this box of dx."""
+        rows, columns = axes_of(op.attributes)
+        samples, channels, inputs = _cut(op, ranges, hi=rows.size, wi=columns.size)
+        reaching = Plane(rows.reaching(inputs.rows), columns.reaching(inputs.columns))
+        sizes = _sizes(op, channels, inputs, reaching)
+        function = self.function(op, inputs, reaching)
+        calls: list[KernelCall] = []
+        for sample in range(samples[1] - samples[0]):
+            reads = tuple(part(role, sample) for role in op.reads)
+            arrays = {
+                name: (inputs if role == "dx" else reaching).placed(
+                    part(role, sample), tensors[op[role]].dtype
+                )
+                for name, role in self.streams.items()
+            }
+            calls.append(loop_call(choice, self.nest, sizes, arrays, reads, (part("dx", sample),), function))
+        return TileTask(
+            inputs=tuple(
+                box(op, role, samples, channels, reaching.rows, reaching.columns) for role in op.reads
+            ),
+            outputs=(box(op, "dx", samples, channels, inputs.rows, inputs.columns),),
+            scratch=(),
+            calls=tuple(calls),
+        )
+
+
+def _sizes(op: Op, channels: Extent, inputs: Plane, outputs: Plane) -> dict[str, int]:
+    rows, columns = axes_of(op.attributes)
+    (hi, wi), (ho, wo) = inputs.shape, outputs.shape
+    extents = {"ci": channels[1] - channels[0], "hi": hi, "wi": wi, "ho": ho, "wo": wo}
+    return {**extents, "hk": rows.kernel, "wk": columns.kernel, "stride": columns.stride}
+
+
+def average_reference(op: Op, values: Values) -> Values:
+    """Mean of every window, one by one."""
+    x = values["x"]
+    rows, columns = axes_of(op.attributes)
+    y = np.empty((*x.shape[:2], rows.outputs, columns.outputs))
+    for h, w, high, wide in each_window(op):
+        window = x[:, :, high, wide].astype(np.float64)
+        counted = window[0, 0].size
+        if op.attributes["count_include_pad"]:
+            counted = rows.kernel * columns.kernel
+        y[:, :, h, w] = window.sum(axis=(2, 3)) / counted
+    return {"y": y}
+
+
+def average_gradient_reference(op: Op, values: Values) -> Values:
+    """Every gradient spread evenly over its window."""
+    dy = values["dy"].astype(np.float64)
+    rows, columns = axes_of(op.attributes)
+    dx = np.zeros((*dy.shape[:2], rows.size, columns.size))
+    for h, w, high, wide in each_window(op):
+        counted = dx[0, 0, high, wide].size
+        if op.attributes["count_include_pad"]:
+            counted = rows.kernel * columns.kernel
+        dx[:, :, high, wide] += dy[:, :, h, w, None, None] / counted
+    return {"dx": dx}
+
+
+def _tile_average(op: Op, outputs: Plane, fetched: Plane) -> Function:
+    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        views = windows(arrays[0], axes_of(op.attributes), outputs, fetched, 0.0)
+        return (views.sum(axis=(3, 4)) / divisors(op, outputs),)
+
+    return function
+
+
+def _tile_average_gradient(op: Op, inputs: Plane, reaching: Plane) -> Function:
+    rows, columns = axes_of(op.attributes)
+
+    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        share = arrays[0] / divisors(op, reaching)
+        dx = np.zeros((len(share), *inputs.shape), np.float32)
+        for y in range(rows.kernel):
+            for x in range(columns.kernel):
+                down = np.arange(*reaching.rows) * rows.stride - rows.padding + y - inputs.rows[0]
+                along = (
+                    np.arange(*reaching.columns) * columns.stride - columns.padding + x - inputs.columns[0]
+                )
+                high = (down >= 0) & (down < inputs.shape[0])
+                wide = (along >= 0) & (along < inputs.shape[1])
+                dx[np.ix_(np.arange(len(share)), down[high], along[wide])] += share[:, high][:, :, wide]
+        return (dx,)
+
+    return function
+
+
+def average_forward() -> PoolingForward:
+    """Lowering of FW of an average."""
+    return PoolingForward("avgpool_fw", _tile_average)
+
+
+class GlobalAverageForward(NoMatmul):
+    """FW of the average of whole images: samples and channels may be cut, and the sum over positions."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Samples, channels."""
+        return {**batch_extent(op.attributes["batch"]), "c": op.attributes["channels"]}
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Rows, columns of the image."""
+        rows, columns = axes_of(op.attributes)
+        return {name: axis.size for name, axis in (("hi", rows), ("wi", columns)) if axis.size > 1}
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """The average loop with a window of the positions of the tile, divided by those of the image."""
+        rows, columns = axes_of(op.attributes)
+        samples, channels = batch_range(ranges, op.attributes["batch"]), ranges["c"]
+        seen = Plane(ranges.get("hi", (0, rows.size)), ranges.get("wi", (0, columns.size)))
+        one = Plane((0, 1), (0, 1))
+        positions = np.float32(rows.size * columns.size)
+        sizes = _sizes(op, channels, seen, one) | dict(zip(("hk", "wk"), seen.shape, strict=True))
+
+        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            return (arrays[0].sum(axis=(1, 2), keepdims=True) / positions,)
+
+        calls = []
+        for sample in range(samples[1] - samples[0]):
+            x, y = part("x", sample), part("y", sample)
+            arrays = {"X": seen.placed(x, tensors[op["x"]].dtype), "Y": one.placed(y, tensors[op["y"]].dtype)}
+            calls.append(loop_call(choice, "avgpool_fw", sizes, arrays, (x,), (y,), function))
+        return TileTask(
+            inputs=(box(op, "x", samples, channels, seen.rows, seen.columns),),
+            outputs=(box(op, "y", samples, channels, one.rows, one.columns),),
+            scratch=(),
+            calls=tuple(calls),
+        )
+
+
+def average_backward() -> PoolingBackward:
+    """Lowering of IG of an average."""
+    return PoolingBackward("avgpool_bw", {"X": "dx", "Y": "dy"}, _tile_average_gradient)

@@ -1,0 +1,205 @@
+"""Mean over one axis of a sample or over neighbouring ones; dx is dy over the number of elements, spread.
+
+Cores take kept elements, so each is summed by one core. (PULP-TrainLib adds to whatever is in its output, and
+where the reduced axis is longer than what is kept every core adds the full sum.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from arch.isa import TeamWork
+from configs.errors import ShapeError
+from configs.model_file import LayerSchema
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.definition import (
+    Example,
+    LayerPlan,
+    LayerPrimitive,
+    NotNegative,
+    Refused,
+    Shape,
+    Step,
+    Values,
+)
+from trainlib.primitives.lowering.calls import NoMatmul, box
+from trainlib.primitives.lowering.pieces import nest_work
+from trainlib.primitives.lowering.vector_loops import leading_extents, leading_region, sample_axis, sizes_of
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Region, TileTask
+
+
+class _Schema(LayerSchema):
+    axes: Annotated[list[NotNegative], Field(min_length=1)]
+    keep_dims: bool = False
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    shape = inputs[0].shape
+    axes = sorted(sample_axis(axis, shape, where) for axis in attributes["axes"])
+    if axes != list(range(axes[0], axes[0] + len(axes))):
+        raise ShapeError(
+            f"axes {attributes['axes']} are not neighbours",
+            where=where,
+            cure="a reduce_mean for each group of neighbouring axes, each axis once",
+        )
+    first, last = 1 + axes[0], 2 + axes[-1]
+    middle = (1,) * len(axes) if attributes["keep_dims"] else ()
+    return LayerPlan(
+        (*shape[:first], *middle, *shape[last:]),
+        attributes={
+            "first": first,
+            "last": last,
+            "keep_dims": attributes["keep_dims"],
+            "reduced": shape[first:last],
+        },
+    )
+
+
+def _small(op: Op, large: Region) -> Region:
+    """The box of the reduced tensor that belongs to a box of the large one."""
+    first, last = op.attributes["first"], op.attributes["last"]
+    middle = ((0, 1),) * (last - first) if op.attributes["keep_dims"] else ()
+    return (*large[:first], *middle, *large[last:])
+
+
+def _split(op: Op, shape: Shape) -> tuple[int, int, int]:
+    """Elements of a box before, along and behind the reduced dimensions."""
+    first, last = op.attributes["first"], op.attributes["last"]
+    return prod(shape[:first]), prod(shape[first:last]), prod(shape[last:])
+
+
+class _Forward(NoMatmul):
+    """FW: boxes of y, each with what it is the mean of; the first reduced dimension may be cut too."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """``n`` and the first two kept dimensions of x."""
+        first, last = op.attributes["first"], op.attributes["last"]
+        shape = tensors[op["x"]].shape
+        kept = [axis - 1 for axis in range(1, len(shape)) if not first <= axis < last]
+        return leading_extents(shape, kept)
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """The first reduced dimension."""
+        return {f"d{op.attributes['first'] - 1}": op.attributes["reduced"][0]}
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """One fork."""
+        large = leading_region(tensors[op["x"]].shape, ranges)
+        small = _small(op, large)
+        shape, dtype = sizes_of(small), tensors[op["y"]].dtype
+        outer, count, inner = _split(op, sizes_of(large))
+        scale = 1 / prod(op.attributes["reduced"])
+
+        def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+            sizes = {"outer": outer, "count": count, "inner": inner}
+            arrays = {"X": (count * inner, inner, 1), "Y": (inner, 1)}
+            places = (addresses["x"], addresses["y"])
+            return nest_work(choice.codegen, "reduce_mean_fw", sizes, arrays, places, cores, dtype)
+
+        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            total = arrays[0].reshape(outer, count, inner).sum(axis=1, dtype=np.float64)
+            return ((total * scale).astype(np.float32).reshape(shape),)
+
+        call = KernelCall("reduce_mean_fw", ("x",), ("y",), work, function)
+        return TileTask((box(op, "x", *large),), (box(op, "y", *small),), (), (call,))
+
+
+class _InputGradient(NoMatmul):
+    """IG: boxes of dx, each with what of dy it repeats."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """``n`` and the first two dimensions of dx."""
+        return leading_extents(tensors[op["dx"]].shape)
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """One fork."""
+        large = leading_region(tensors[op["dx"]].shape, ranges)
+        shape, dtype = sizes_of(large), tensors[op["dx"]].dtype
+        outer, count, inner = _split(op, shape)
+        scale = np.float32(1 / prod(op.attributes["reduced"]))
+
+        def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+            sizes = {"outer": outer, "count": count, "inner": inner}
+            arrays = {"X": (inner, 1), "Y": (count * inner, inner, 1)}
+            places = (addresses["dy"], addresses["dx"])
+            return nest_work(choice.codegen, "reduce_mean_bw", sizes, arrays, places, cores, dtype)
+
+        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            scaled = arrays[0].reshape(outer, 1, inner) * scale
+            return (np.repeat(scaled, count, axis=1).reshape(shape),)
+
+        call = KernelCall("reduce_mean_bw", ("dy",), ("dx",), work, function)
+        return TileTask((box(op, "dy", *_small(op, large)),), (box(op, "dx", *large),), (), (call,))
+
+
+def _axes(op: Op) -> tuple[int, ...]:
+    return tuple(range(op.attributes["first"], op.attributes["last"]))
+
+
+def _forward(op: Op, values: Values) -> Values:
+    y = np.mean(values["x"], axis=_axes(op), keepdims=op.attributes["keep_dims"], dtype=np.float64)
+    return {"y": np.asarray(y)}
+
+
+def _backward(op: Op, values: Values) -> Values:
+    dy, reduced = values["dy"], op.attributes["reduced"]
+    wide = dy if op.attributes["keep_dims"] else np.expand_dims(dy, _axes(op))
+    shape = (*wide.shape[: op.attributes["first"]], *reduced, *wide.shape[op.attributes["last"] :])
+    return {"dx": np.broadcast_to(wide.astype(np.float64) / prod(reduced), shape)}
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    axes = tuple(range(attributes["first"], attributes["last"]))
+    return tensors["x"].mean(dim=axes, keepdim=attributes["keep_dims"])
+
+
+def _cases() -> Any:
+    """Any neighbouring axes of up to four."""
+    from hypothesis import strategies as st
+
+    @st.composite
+    def example(draw: Any) -> Example:
+        shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))
+        first = draw(st.integers(0, len(shape) - 1))
+        last = draw(st.integers(first, len(shape) - 1))
+        options = {"axes": list(range(first, last + 1)), "keep_dims": draw(st.booleans())}
+        # A mean near zero would have no digits to compare.
+        return Example(options, (InputCase(shape, low=0.5, high=1.5),))
+
+    from trainlib.primitives.definition import InputCase
+
+    return example()
+
+
+PRIMITIVE = LayerPrimitive(
+    name="reduce_mean",
+    schema=_Schema,
+    plan=_plan,
+    steps=(
+        Step("FW", ("x",), ("y",), _forward, _Forward()),
+        Step("IG", ("dy",), ("dx",), _backward, _InputGradient()),
+    ),
+    torch_forward=_torch_forward,
+    examples=(
+        Example({"axes": [0]}, ((12, 2),)),
+        Example({"axes": [1, 2]}, ((3, 4, 5),)),
+        Example({"axes": [1], "keep_dims": True}, ((2, 6, 3),)),
+        Example({"axes": [0]}, ((9,),)),
+    ),
+    refused=(
+        Refused({"axes": [3]}, ((2, 3),), "axis 3 is none"),
+        Refused({"axes": [0, 2]}, ((2, 3, 4),), "not neighbours"),
+        Refused({"axes": [1, 1]}, ((2, 3, 4),), "not neighbours"),
+        Refused({"axes": []}, ((2, 3),), "axes"),
+    ),
+    cases=_cases,
+)

@@ -1,0 +1,205 @@
+"""Lowering of the forward step of the recurrent layers, and what all their steps share.
+
+One layer, one direction, the whole sequence: x [batch, length, features] to y [batch, length, hidden]; the
+initial state is zero or a further input. Weights are stored as PULP-TrainLib multiplies them, wx [features,
+gates·hidden] and wh [hidden, gates·hidden] (PyTorch's transposed), gates in PyTorch's order, and there are
+two biases, as in PyTorch.
+
+FW: per sample P = X·Wx for the whole sequence (N=length, K=features, M=gates·hidden, the published extents),
+then for each time step q = h·Wh (N=1, K=hidden, M=gates·hidden) and an elementwise cell. PULP-TrainLib has no
+recurrence: it takes all states from a buffer and multiplies once. Here the state goes from step to step.
+BPTT: last step first, gradients of the gates from dy and the carry, carry = g·Whᵀ (N=1). WG and IG then are
+matmuls over the whole sequence: dWx = Xᵀ·g, dWh = Hᵀ·g, dX = g·Wxᵀ, with the transposes the library makes.
+Steps work on one sample at a time. FW and BPTT hold the whole sequence and Wh in L1 and may be cut over the
+batch only; where that is too much, the option `stepwise` makes a step of each time step
+(`trainlib.primitives.recurrent.recurrent_steps`). WG and IG may be cut in every dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
+from trainlib.primitives.lowering.pieces import (
+    Piece,
+    add_call,
+    copy_call,
+    piece_matmul_call,
+    zero_call,
+)
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
+
+PROJECTION, RECURRENT, STATES, CELLS = "projection", "recurrent", "states", "cells"
+"""Scratch of FW: X·Wx, h·Wh of one step, states and LSTM cells of all steps, the initial one first."""
+
+START, CARRY, CELL_CARRY, GATES_OUT, HIDDEN_OUT, DIRECT = (
+    "start",
+    "carry",
+    "cell_carry",
+    "gate_gradients",
+    "hidden_gradients",
+    "direct",
+)
+"""Scratch of BPTT: a zero state, what comes back from the next step, gradients of the gates of all steps."""
+
+Pieces = Mapping[str, Piece]
+"""What a cell works on at one time step, `hidden` elements each or `hidden` of every gate.
+
+Forward: projected (becomes the gates), recurrent, before and after (states), hn, cell_before, cell_after.
+Backward: gates, hn, y, c (as saved), before, cell_before, dy, carry, cell_carry (in place), g, gh, direct.
+"""
+
+
+def logistic(x: Array) -> Array:
+    """1 / (1 + exp(-x)) by way of tanh, as the cells compute it."""
+    result: Array = np.float32(0.5) + np.float32(0.5) * np.tanh(x / 2)
+    return result
+
+
+class Cell:
+    """One kind of recurrent cell: number of gates, what FW saves, and its elementwise kernels."""
+
+    gates = 1
+    has_cell = False
+    late_bias = False
+    """Whether the bias of the recurrent product has to be added to that product (and not to the other)."""
+    gates_saved = False
+    hidden_saved = False
+    hidden_gradient = False
+    """Whether the gradient at the recurrent product differs from that at the input's."""
+    uses: tuple[str, ...] = ()
+    """What the backward kernel reads beside the gradients: saved roles, before, cell_before."""
+
+    @property
+    def saved(self) -> dict[str, int]:
+        """What FW saves beside y, with the number of values per unit."""
+        found = {"gates": self.gates * self.gates_saved, "hn": self.hidden_saved, "c": self.has_cell}
+        return {role: int(count) for role, count in found.items() if count}
+
+    def forward(self, choice: KernelChoice, pieces: Pieces, dtype: str) -> KernelCall:
+        """The cell at one time step."""
+        raise NotImplementedError
+
+    def backward(self, choice: KernelChoice, pieces: Pieces, dtype: str) -> KernelCall:
+        """Gradients of the gates at one time step."""
+        raise NotImplementedError
+
+
+class RecurrentLowering(NoMatmul):
+    """What the steps share."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+
+    def default_kernel(self, op: Op) -> str:
+        """Columns over cores: with N = 1 a split of rows would leave all cores but one idle."""
+        return "mm_M"
+
+    @staticmethod
+    def sizes(op: Op) -> tuple[int, int, int, int]:
+        """Length, features, hidden, gates·hidden."""
+        numbers = op.attributes
+        hidden = numbers["hidden"]
+        return numbers["length"], numbers["features"], hidden, numbers["gates"] * hidden
+
+    @staticmethod
+    def sequence(op: Op, role: str, samples: Extent, width: int) -> Operand:
+        """All time steps of some samples."""
+        return box(op, role, samples, (0, op.attributes["length"]), (0, width))
+
+
+class Forward(RecurrentLowering):
+    """FW; the batch may be cut."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Samples."""
+        return batch_extent(op.attributes["batch"])
+
+    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+        """Input and recurrent product of every step."""
+        length, features, hidden, columns = self.sizes(op)
+        return int(op.attributes["batch"]) * length * columns * (features + hidden)
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """Some samples, one after the other; all weights."""
+        length, features, hidden, columns = self.sizes(op)
+        cell, dtype = self.cell, tensors[op["y"]].dtype
+        samples = batch_range(ranges, op.attributes["batch"])
+        inputs = [
+            self.sequence(op, "x", samples, features),
+            box(op, "wx", (0, features), (0, columns)),
+            box(op, "wh", (0, hidden), (0, columns)),
+        ]
+        inputs += [box(op, role, (0, columns)) for role in ("bx", "bh") if role in op]
+        inputs += [box(op, role, samples, (0, hidden)) for role in ("x1", "x2") if role in op]
+        widths = {"y": hidden, "gates": columns, "c": hidden, "hn": hidden}
+        outputs = [self.sequence(op, role, samples, widths[role]) for role in op.writes]
+        scratch = [
+            Scratch(PROJECTION, (length, columns), dtype),
+            Scratch(RECURRENT, (columns,), dtype),
+            Scratch(STATES, (length + 1, hidden), dtype),
+        ]
+        if cell.has_cell:
+            scratch.append(Scratch(CELLS, (length + 1, hidden), dtype))
+        if cell.hidden_saved:
+            scratch.append(Scratch("hidden_part", (length, hidden), dtype))
+        calls: list[KernelCall] = []
+        for sample in range(samples[1] - samples[0]):
+            calls += self._sample(op, choice, sample, dtype)
+        return TileTask(tuple(inputs), tuple(outputs), tuple(scratch), tuple(calls))
+
+    def _sample(self, op: Op, choice: KernelChoice, sample: int, dtype: str) -> list[KernelCall]:
+        length, features, hidden, columns = self.sizes(op)
+        cell = self.cell
+        projection, recurrent = Piece(PROJECTION, (length, columns)), Piece(RECURRENT, (columns,))
+        x = Piece(part("x", sample), (length, features))
+        wx, wh = Piece("wx", (features, columns)), Piece("wh", (hidden, columns))
+        calls = [
+            piece_matmul_call(
+                choice, a=x, b=wx, c=projection, n=length, k=features, m=columns, trans_b=False, dtype=dtype
+            )
+        ]
+        early = [role for role in ("bx", "bh") if role in op and not (role == "bh" and cell.late_bias)]
+        calls += [add_call(choice, projection, Piece(role, (columns,)), dtype) for role in early]
+        starts = [(STATES, "x1")] + ([(CELLS, "x2")] if cell.has_cell else [])
+        for buffer, role in starts:
+            first = Piece(part(buffer, 0), (hidden,))
+            given = Piece(part(role, sample), (hidden,))
+            calls.append(
+                copy_call(choice, given, first, dtype) if role in op else zero_call(choice, first, dtype)
+            )
+        for time in range(length):
+            state = Piece(part(STATES, time), (hidden,))
+            calls.append(
+                piece_matmul_call(
+                    choice, a=state, b=wh, c=recurrent, n=1, k=hidden, m=columns, trans_b=False, dtype=dtype
+                )
+            )
+            if cell.late_bias and "bh" in op:
+                calls.append(add_call(choice, recurrent, Piece("bh", (columns,)), dtype))
+            pieces = {
+                "projected": projection.row(time),
+                "recurrent": recurrent,
+                "before": Piece(part(STATES, time), (hidden,)),
+                "after": Piece(part(STATES, time + 1), (hidden,)),
+                "hn": Piece(part("hidden_part", time), (hidden,)),
+                "cell_before": Piece(part(CELLS, time), (hidden,)),
+                "cell_after": Piece(part(CELLS, time + 1), (hidden,)),
+            }
+            calls.append(cell.forward(choice, pieces, dtype))
+        kept = {
+            "y": Piece(STATES, (length, hidden), hidden),
+            "gates": projection,
+            "c": Piece(CELLS, (length, hidden), hidden),
+            "hn": Piece("hidden_part", (length, hidden)),
+        }
+        calls += [
+            copy_call(choice, kept[role], Piece(part(role, sample), kept[role].shape), dtype)
+            for role in op.writes
+        ]
+        return calls

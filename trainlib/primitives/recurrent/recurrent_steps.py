@@ -1,0 +1,336 @@
+"""Recurrent layers one time step at a time, for weights and sequences that are larger than L1.
+
+FW_X: px [batch, gates, length, hidden] = X·Wx with the biases that may be added early; every dimension may be
+cut. FW_STEP<t>: the state h<t> and what is saved of step t, from the state before and Wh; the units may be
+cut, a tile then has their columns of every gate of Wh. FW: the states side by side, y. Backward BPTT_CELL<t>
+has the gradients of the gates of step t, BPTT_CARRY<t> that of the state before it, and BPTT puts g (and gh)
+of all steps side by side. What a step hands to the next goes by way of the memory behind L1, and so does Wh:
+that is the price of being cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
+from trainlib.primitives.lowering.pieces import Piece, add_call, copy_call, piece_matmul_call, zero_call
+from trainlib.primitives.recurrent.recurrent import Cell, RecurrentLowering
+from trainlib.steps import Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
+
+Tensors = Mapping[str, Tensor]
+Ranges = Mapping[str, Extent]
+
+
+def _size(extent: Extent) -> int:
+    return extent[1] - extent[0]
+
+
+def _of_gate(gate: int, hidden: int, units: Extent) -> Extent:
+    """Columns of some units of a gate, in a dimension that holds all gates one after the other."""
+    return gate * hidden + units[0], gate * hidden + units[1]
+
+
+class Projection(RecurrentLowering):
+    """FW_X: one matmul per sample and gate; (steps, features, units)."""
+
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
+        """Samples, gates, steps, units."""
+        length, _, hidden, _ = self.sizes(op)
+        return {
+            **batch_extent(op.attributes["batch"]),
+            "gates": self.cell.gates,
+            "steps": length,
+            "units": hidden,
+        }
+
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
+        """Features of the input."""
+        return {"features": op.attributes["features"]}
+
+    def macs(self, op: Op, tensors: Tensors) -> int:
+        """batch · length · features · gates·hidden."""
+        length, features, _, columns = self.sizes(op)
+        return int(op.attributes["batch"]) * length * features * columns
+
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+        """Some units of some gates; the biases with the first features."""
+        _, features, hidden, _ = self.sizes(op)
+        dtype, samples = tensors[op["px"]].dtype, batch_range(ranges, op.attributes["batch"])
+        gates, steps, units = ranges["gates"], ranges["steps"], ranges["units"]
+        summed = ranges.get("features", (0, features))
+        count, rows, inner = _size(units), _size(steps), _size(summed)
+        inputs = [box(op, "x", samples, steps, summed)]
+        biases = [role for role in ("bx", "bh") if role in op and summed[0] == 0]
+        for number, gate in enumerate(range(*gates)):
+            columns = _of_gate(gate, hidden, units)
+            inputs.append(Operand(op["wx"], (summed, columns), f"wx{number}"))
+            inputs += [Operand(op[role], (columns,), f"{role}{number}") for role in biases]
+        calls: list[KernelCall] = []
+        for sample in range(_size(samples)):
+            for number in range(_size(gates)):
+                target = Piece(part("px", sample), (rows, count), number * rows * count)
+                calls.append(
+                    piece_matmul_call(
+                        choice,
+                        a=Piece(part("x", sample), (rows, inner)),
+                        b=Piece(f"wx{number}", (inner, count)),
+                        c=target,
+                        n=rows,
+                        k=inner,
+                        m=count,
+                        trans_b=False,
+                        dtype=dtype,
+                    )
+                )
+                calls += [
+                    add_call(choice, target, Piece(f"{role}{number}", (count,)), dtype) for role in biases
+                ]
+        return TileTask(tuple(inputs), (box(op, "px", samples, gates, steps, units),), (), tuple(calls))
+
+
+class _OneStep(RecurrentLowering):
+    """What the steps of one time step share: samples and units may be cut."""
+
+    def __init__(self, cell: Cell, time: int) -> None:
+        super().__init__(cell)
+        self.time = time
+
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
+        """Samples, units."""
+        return {**batch_extent(op.attributes["batch"]), "units": op.attributes["hidden"]}
+
+    def macs(self, op: Op, tensors: Tensors) -> int:
+        """batch · hidden · gates·hidden."""
+        _, _, hidden, columns = self.sizes(op)
+        return int(op.attributes["batch"]) * hidden * columns
+
+    def earlier(self, op: Op, role: str, given: str, buffer: str, *region: Extent) -> list[Operand]:
+        """The box of a state of the step before, or of the one given; none where it starts at zero."""
+        name = f"{role}{self.time - 1}" if self.time else given
+        return [Operand(op[name], region, buffer)] if name in op.reads else []
+
+
+class StepForward(_OneStep):
+    """FW_STEP: per sample h·Wh gate by gate (1, hidden, units), then the cell."""
+
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+        """Some units, from the whole state before."""
+        _, _, hidden, _ = self.sizes(op)
+        cell, time, dtype = self.cell, self.time, tensors[op["px"]].dtype
+        samples, units = batch_range(ranges, op.attributes["batch"]), ranges["units"]
+        count, gates = _size(units), cell.gates
+        inputs = [box(op, "px", samples, (0, gates), (time, time + 1), units)]
+        inputs += self.earlier(op, "h", "x1", "before", samples, (0, hidden))
+        inputs += self.earlier(op, "c", "x2", "cell_before", samples, units)
+        for gate in range(gates):
+            columns = _of_gate(gate, hidden, units)
+            inputs.append(Operand(op["wh"], ((0, hidden), columns), f"wh{gate}"))
+            if "bh" in op:
+                inputs.append(Operand(op["bh"], (columns,), f"bh{gate}"))
+        outputs = [Operand(op[f"h{time}"], (samples, units), "h")]
+        for role in cell.saved:
+            region = (samples, (0, gates), units) if role == "gates" else (samples, units)
+            outputs.append(Operand(op[f"{role}{time}"], region, role))
+        scratch = [Scratch("recurrent", (gates, count), dtype)]
+        given = {operand.name for operand in inputs}
+        calls: list[KernelCall] = []
+        if "before" not in given or (cell.has_cell and "cell_before" not in given):
+            scratch.append(Scratch("start", (hidden,), dtype))
+            calls.append(zero_call(choice, Piece("start", (hidden,)), dtype))
+        for sample in range(_size(samples)):
+            calls += self._sample(choice, sample, hidden, units, given, dtype)
+        return TileTask(tuple(inputs), tuple(outputs), tuple(scratch), tuple(calls))
+
+    def _sample(
+        self, choice: KernelChoice, sample: int, hidden: int, units: Extent, given: set[str], dtype: str
+    ) -> list[KernelCall]:
+        cell, count = self.cell, _size(units)
+        state = Piece(part("before", sample) if "before" in given else "start", (hidden,), 0)
+        recurrent = Piece("recurrent", (cell.gates, count))
+        calls: list[KernelCall] = []
+        for gate in range(cell.gates):
+            target = recurrent.row(gate)
+            calls.append(
+                piece_matmul_call(
+                    choice,
+                    a=state,
+                    b=Piece(f"wh{gate}", (hidden, count)),
+                    c=target,
+                    n=1,
+                    k=hidden,
+                    m=count,
+                    trans_b=False,
+                    dtype=dtype,
+                )
+            )
+            if f"bh{gate}" in given:
+                calls.append(add_call(choice, target, Piece(f"bh{gate}", (count,)), dtype))
+        projected = Piece(part("px", sample), (cell.gates * count,), 0)
+        if cell.gates_saved:
+            own = Piece(part("gates", sample), (cell.gates * count,), 0)
+            calls.append(copy_call(choice, projected, own, dtype))
+            projected = own
+        zero = Piece("start", (count,), 0)
+        pieces = {
+            "projected": projected,
+            "recurrent": Piece("recurrent", (cell.gates * count,), 0),
+            "before": Piece(state.name, (count,), units[0]),
+            "after": Piece(part("h", sample), (count,), 0),
+            "hn": Piece(part("hn", sample), (count,), 0),
+            "cell_before": Piece(part("cell_before", sample), (count,), 0)
+            if "cell_before" in given
+            else zero,
+            "cell_after": Piece(part("c", sample), (count,), 0),
+        }
+        calls.append(cell.forward(choice, pieces, dtype))
+        return calls
+
+
+class StepBackward(_OneStep):
+    """BPTT_CELL: gradients of the gates of one step, elementwise."""
+
+    def default_kernel(self, op: Op) -> str:
+        """There is no matmul in it."""
+        return ""
+
+    def macs(self, op: Op, tensors: Tensors) -> int:
+        """No matmul."""
+        return 0
+
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+        """Some units of every gate; gradients are made side by side and then put to their gates."""
+        cell, time, hidden = self.cell, self.time, op.attributes["hidden"]
+        dtype = tensors[op[f"g{time}"]].dtype
+        samples, units = batch_range(ranges, op.attributes["batch"]), ranges["units"]
+        count = _size(units)
+        inputs = [box(op, "dy", samples, (time, time + 1), units)]
+        for role in ("gates", "hn", "c"):
+            if f"{role}{time}" in op.reads:
+                region = (samples, (0, cell.gates), units) if role == "gates" else (samples, units)
+                inputs.append(Operand(op[f"{role}{time}"], region, role))
+        if "y" in cell.uses:
+            inputs.append(Operand(op[f"h{time}"], (samples, units), "y"))
+        if "before" in cell.uses:
+            inputs += self.earlier(op, "h", "x1", "before", samples, units)
+        if "cell_before" in cell.uses:
+            inputs += self.earlier(op, "c", "x2", "cell_before", samples, units)
+        for role, buffer in (("dh", "carry"), ("dc", "cell_later")):
+            if f"{role}{time + 1}" in op.reads:
+                inputs.append(Operand(op[f"{role}{time + 1}"], (samples, units), buffer))
+        made = ("g", "gh") if cell.hidden_gradient else ("g",)
+        outputs = [
+            Operand(op[f"{role}{time}"], (samples, _of_gate(gate, hidden, units)), f"{role}_{gate}")
+            for role in made
+            for gate in range(cell.gates)
+        ]
+        scratch = [Scratch(role, (cell.gates, count), dtype) for role in made]
+        scratch.append(Scratch("zero", (count,), dtype))
+        further = {f"direct{time}": "direct", f"dc{time}": "cell_carry", "dx2": "cell_carry"}
+        outputs += [
+            Operand(op[role], (samples, units), buffer)
+            for role, buffer in further.items()
+            if role in op.writes
+        ]
+        known = {operand.name for operand in (*inputs, *outputs)}
+        if cell.hidden_gradient and "direct" not in known:
+            scratch.append(Scratch("direct", (_size(samples), count), dtype))
+        if cell.has_cell and "cell_carry" not in known:
+            scratch.append(Scratch("cell_carry", (_size(samples), count), dtype))
+        calls = [zero_call(choice, Piece("zero", (count,)), dtype)]
+        for sample in range(_size(samples)):
+            calls += self._sample(choice, sample, count, known, made, dtype)
+        return TileTask(tuple(inputs), tuple(outputs), tuple(scratch), tuple(calls))
+
+    def _sample(
+        self, choice: KernelChoice, sample: int, count: int, known: set[str], made: Sequence[str], dtype: str
+    ) -> list[KernelCall]:
+        gates = self.cell.gates
+
+        def of(name: str, width: int = count) -> Piece:
+            return Piece(part(name, sample), (width,), 0)
+
+        def or_zero(name: str) -> Piece:
+            return of(name) if name in known else Piece("zero", (count,), 0)
+
+        pieces = {name: of(name) for name in ("hn", "y", "c", "dy", "direct", "cell_carry")}
+        pieces |= {name: or_zero(name) for name in ("before", "cell_before", "carry")}
+        pieces |= {"gates": of("gates", gates * count)}
+        pieces |= {role: Piece(role, (gates * count,), 0) for role in made}
+        calls: list[KernelCall] = []
+        if self.cell.has_cell:
+            calls.append(copy_call(choice, or_zero("cell_later"), pieces["cell_carry"], dtype))
+        calls.append(self.cell.backward(choice, pieces, dtype))
+        for role in made:
+            for gate in range(gates):
+                source = Piece(role, (count,), gate * count)
+                calls.append(copy_call(choice, source, of(f"{role}_{gate}"), dtype))
+        return calls
+
+
+class StepCarry(_OneStep):
+    """BPTT_CARRY: gradient of the state before a step, gh·Whᵀ and what goes around the gates."""
+
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+        """Some units: rows of Wh; (samples, gates·hidden, units)."""
+        _, _, _, columns = self.sizes(op)
+        (target,), time = op.writes, self.time
+        dtype = tensors[op[target]].dtype
+        samples, units = batch_range(ranges, op.attributes["batch"]), ranges["units"]
+        batch, count = _size(samples), _size(units)
+        gradient = op[f"gh{time}" if self.cell.hidden_gradient else f"g{time}"]
+        inputs = [
+            Operand(gradient, (samples, (0, columns)), "g"),
+            box(op, "wh", units, (0, columns)),
+        ]
+        result = Piece("carry", (batch, count))
+        calls = [
+            piece_matmul_call(
+                choice,
+                a=Piece("g", (batch, columns)),
+                b=Piece("wh", (count, columns)),
+                c=result,
+                n=batch,
+                k=columns,
+                m=count,
+                trans_b=True,
+                dtype=dtype,
+            )
+        ]
+        if self.cell.hidden_gradient:
+            inputs.append(Operand(op[f"direct{time}"], (samples, units), "direct"))
+            calls.append(add_call(choice, result, Piece("direct", (batch, count)), dtype))
+        return TileTask(tuple(inputs), (Operand(op[target], (samples, units), "carry"),), (), tuple(calls))
+
+
+class SideBySide(NoMatmul):
+    """FW and BPTT: [batch, width] of every time step into [batch, length, width], by copies.
+
+    `parts` maps each result to the role of its time steps without their number.
+    """
+
+    def __init__(self, parts: Mapping[str, str]) -> None:
+        self.parts = parts
+
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
+        """Samples, columns."""
+        return {**batch_extent(op.attributes["batch"]), "columns": tensors[op.outputs[0]].shape[2]}
+
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+        """Some columns of all time steps."""
+        length, columns = op.attributes["length"], ranges["columns"]
+        samples, count = batch_range(ranges, op.attributes["batch"]), _size(columns)
+        inputs = [box(op, role, samples, columns) for role in op.reads]
+        outputs = [box(op, role, samples, (0, length), columns) for role in op.writes]
+        calls = [
+            copy_call(
+                choice,
+                Piece(part(f"{self.parts[role]}{time}", sample), (count,)),
+                Piece(part(role, sample), (count,), time * count),
+                tensors[op[role]].dtype,
+            )
+            for role in op.writes
+            for sample in range(_size(samples))
+            for time in range(length)
+        ]
+        return TileTask(tuple(inputs), tuple(outputs), (), tuple(calls))

@@ -1,0 +1,1 @@
+"""Layers that move data and compute nothing."""

@@ -1,0 +1,188 @@
+"""Kernel calls that move boxes between buffers: copies with strides, transpositions, zeros around a box.
+
+Every call is one fork. The dimension with the most elements is split over the cores; the last of the others
+is the inner loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from arch.isa import TeamWork
+from configs.errors import ShapeError
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.definition import Shape
+from trainlib.primitives.lowering.calls import NoMatmul, box
+from trainlib.primitives.lowering.pieces import nest_work
+from trainlib.primitives.lowering.vector_loops import leading_extents, leading_region, row_major, sizes_of
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Region, TileTask
+
+LARGEST_RANK = 5
+"""Dimensions of a sample the loops of a strided copy can have."""
+
+_LOOPS = ("a", "b", "c", "d", "e", "m")
+"""Extents of the loops of copy_nd and permute_nd: the one over the cores, four outer ones, the inner one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A box as loops: sizes, and the strides in elements with which source and target are walked."""
+
+    sizes: Shape
+    source: Shape
+    target: Shape
+
+    def merged(self) -> Walk:
+        """The same walk without dimensions of size 1, neighbours that are contiguous on both sides in one."""
+        found: list[tuple[int, int, int]] = []
+        for size, source, target in zip(self.sizes, self.source, self.target, strict=True):
+            if size == 1:
+                continue
+            if found and found[-1][1] == size * source and found[-1][2] == size * target:
+                found[-1] = (found[-1][0] * size, source, target)
+            else:
+                found.append((size, source, target))
+        sizes, sources, targets = zip(*(found or [(1, 1, 1)]), strict=True)
+        return Walk(sizes, sources, targets)
+
+
+def check_rank(shape: Shape, where: str) -> None:
+    """ShapeError for samples of more than `LARGEST_RANK` dimensions."""
+    if len(shape) - 1 > LARGEST_RANK:
+        raise ShapeError(
+            f"samples of {len(shape) - 1} dimensions are too many for a strided copy",
+            where=where,
+            cure=f"reshape to at most {LARGEST_RANK}",
+        )
+
+
+def walk_work(
+    choice: KernelChoice, walk: Walk, cores: int, places: tuple[int, int], dtype: str, *, dimensions: int = 0
+) -> TeamWork:
+    """Loops of a walk from and to these addresses; `dimensions` > 0 for a transposition of so many."""
+    plain = walk.merged()
+    count = len(plain.sizes)
+    if count == 1:
+        arrays = {"X": plain.source, "Y": plain.target}
+        return nest_work(choice.codegen, "copy", {"elements": plain.sizes[0]}, arrays, places, cores, dtype)
+    if dimensions and count == 2 and plain.source[1] == 1:
+        sizes = {"N": plain.sizes[0], "M": plain.sizes[1]}
+        arrays = {"X": plain.source, "Y": (plain.target[1], plain.target[0])}
+        return nest_work(choice.codegen, "transpose_nd", sizes, arrays, places, cores, dtype)
+    split = int(np.argmax(plain.sizes))
+    others = [axis for axis in range(count) if axis != split]
+    order = [split, *others[:-1]]
+    free = len(_LOOPS) - 1 - len(order)
+
+    def ordered(values: Sequence[int], filler: int) -> Shape:
+        return (*(values[axis] for axis in order), *(filler,) * free, values[others[-1]])
+
+    sizes = dict(zip(_LOOPS, ordered(plain.sizes, 1), strict=True))
+    arrays = {"X": ordered(plain.source, 0), "Y": ordered(plain.target, 0)}
+    if dimensions:
+        sizes["dims"] = dimensions
+    kernel = "permute_nd" if dimensions else "copy_nd"
+    return nest_work(choice.codegen, kernel, sizes, arrays, places, cores, dtype)
+
+
+def fill_call(choice: KernelChoice, target: str, shape: Shape, value: float, dtype: str) -> KernelCall:
+    """All of a buffer set to a value."""
+
+    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+        sizes = {"elements": prod(shape)}
+        place = (addresses[target],)
+        return nest_work(choice.codegen, "set_to_value", sizes, {"Y": (1,)}, place, cores, dtype)
+
+    return KernelCall(
+        "set_to_value", (), (target,), work, lambda arrays: (np.full(shape, value, np.float32),)
+    )
+
+
+def box_copy_call(
+    choice: KernelChoice,
+    *,
+    source: tuple[str, Shape, Region],
+    target: tuple[str, Shape, Region],
+    dtype: str,
+    first: bool,
+) -> KernelCall:
+    """Copy a box of the buffer `source` to a box of `target`; each is (name, shape of the buffer, box).
+
+    Unless this call is the `first` to write the target, the rest of the target stays as it is.
+    """
+    (name, shape, taken), (result, whole, given) = source, target
+    covers = sizes_of(given) == whole
+
+    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        values = arrays[0][tuple(slice(*extent) for extent in taken)]
+        if covers:
+            return (values.reshape(whole),)
+        after = np.zeros(whole, np.float32) if first else arrays[1].copy()
+        after[tuple(slice(*extent) for extent in given)] = values
+        return (after,)
+
+    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+        offsets = [
+            sum(start * stride for (start, _), stride in zip(region, row_major(of), strict=True))
+            for region, of in ((taken, shape), (given, whole))
+        ]
+        size = np.dtype(dtype).itemsize
+        places = (addresses[name] + size * offsets[0], addresses[result] + size * offsets[1])
+        walk = Walk(sizes_of(taken), row_major(shape), row_major(whole))
+        return walk_work(choice, walk, cores, places, dtype)
+
+    reads = (name,) if covers or first else (name, result)
+    return KernelCall("copy", reads, (result,), work, function)
+
+
+@dataclass(frozen=True, slots=True)
+class ShiftLowering(NoMatmul):
+    """A tensor laid into another at an offset: y[i] = x[i - offset] where there is one, else `value`.
+
+    `offset(op)` has one entry per dimension of a sample; a negative one cuts away (cropping). Tiles are boxes
+    of the result; where nothing of x reaches a tile it reads one element, since every tile has an input.
+    """
+
+    offset: Callable[[Op], Sequence[int]]
+    value: Callable[[Op], float]
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """``n`` and the first two dimensions of a sample of the result."""
+        return leading_extents(tensors[op.outputs[0]].shape)
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """What of x lies in the tile; a fill unless that is everything, then a copy."""
+        (source,), (target,) = op.reads, op.writes
+        before, after = tensors[op[source]], tensors[op[target]]
+        region = leading_region(after.shape, ranges)
+        whole = sizes_of(region)
+        taken, given = [region[0]], [(0, whole[0])]
+        for (start, stop), size, shift in zip(region[1:], before.shape[1:], self.offset(op), strict=True):
+            first, last = max(start, shift), min(stop, size + shift)
+            taken.append((first - shift, last - shift))
+            given.append((first - start, last - start))
+        empty = any(last <= first for first, last in taken)
+        if empty:
+            taken = [(extent[0], extent[0] + 1) for extent in (region[0], *((0, 1),) * (len(taken) - 1))]
+        calls = []
+        if sizes_of(tuple(given)) != whole or empty:
+            calls.append(fill_call(choice, target, whole, self.value(op), after.dtype))
+        if not empty:
+            shape = sizes_of(tuple(taken))
+            inside = (source, shape, tuple((0, size) for size in shape))
+            calls.append(
+                box_copy_call(
+                    choice,
+                    source=inside,
+                    target=(target, whole, tuple(given)),
+                    dtype=after.dtype,
+                    first=not calls,
+                )
+            )
+        return TileTask((box(op, source, *taken),), (box(op, target, *region),), (), tuple(calls))

@@ -1,0 +1,102 @@
+"""Concatenation of two or more tensors along an axis of the sample; each gets its part of dy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from configs.errors import ShapeError
+from configs.model_file import LayerSchema
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.definition import (
+    Example,
+    LayerPlan,
+    LayerPrimitive,
+    NotNegative,
+    Refused,
+    Step,
+    Values,
+)
+from trainlib.primitives.lowering.vector_loops import sample_axis
+from trainlib.primitives.shapes.box_copies import check_rank
+from trainlib.primitives.shapes.joining import Join, Part, piece_number, piece_offsets
+
+MOST_INPUTS = 64
+"""How many tensors one layer may join."""
+
+
+class _Schema(LayerSchema):
+    axis: NotNegative = 0
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    shapes = [tensor.shape for tensor in inputs]
+    axis = sample_axis(attributes["axis"], shapes[0], where)
+    check_rank(shapes[0], where)
+    rests = [shape[: 1 + axis] + shape[2 + axis :] for shape in shapes]
+    for shape, rest in zip(shapes, rests, strict=True):
+        if len(shape) != len(shapes[0]) or rest != rests[0]:
+            raise ShapeError(
+                f"cannot join {shape[1:]} to {shapes[0][1:]} along axis {axis}",
+                where=where,
+                cure="shapes that differ along this axis only",
+            )
+    sizes = tuple(shape[1 + axis] for shape in shapes)
+    output = (*shapes[0][: 1 + axis], sum(sizes), *shapes[0][2 + axis :])
+    return LayerPlan(output, attributes={"axis": axis, "sizes": sizes})
+
+
+def _forward(op: Op, values: Values) -> Values:
+    pieces = [values[role] for role in op.reads]
+    return {"y": np.concatenate(pieces, axis=1 + op.attributes["axis"])}
+
+
+def _backward(op: Op, values: Values) -> Values:
+    sizes, axis = op.attributes["sizes"], 1 + op.attributes["axis"]
+    pieces = np.split(values["dy"], piece_offsets(sizes)[1:], axis=axis)
+    return {role: pieces[piece_number(role)] for role in op.writes}
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    return torch.cat(list(tensors.values()), dim=1 + attributes["axis"])
+
+
+def _cases() -> Any:
+    """Two to four pieces along any axis."""
+    from hypothesis import strategies as st
+
+    @st.composite
+    def example(draw: Any) -> Example:
+        shape = draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
+        axis = draw(st.integers(0, len(shape) - 1))
+        sizes = draw(st.lists(st.integers(1, 5), min_size=2, max_size=4))
+        return Example({"axis": axis}, tuple((*shape[:axis], size, *shape[axis + 1 :]) for size in sizes))
+
+    return example()
+
+
+PRIMITIVE = LayerPrimitive(
+    name="concat",
+    schema=_Schema,
+    plan=_plan,
+    steps=(
+        Step("FW", ("x*",), ("y",), _forward, Join()),
+        Step("IG", ("dy",), ("dx*",), _backward, Part()),
+    ),
+    torch_forward=_torch_forward,
+    examples=(
+        Example(inputs=((3,), (5,))),
+        Example(inputs=((2, 4, 3), (1, 4, 3), (3, 4, 3))),
+        Example({"axis": 2}, ((2, 3, 4), (2, 3, 1))),
+    ),
+    refused=(
+        Refused({}, ((2, 3), (2, 4)), "cannot join"),
+        Refused({"axis": 1}, ((2, 3), (2, 3, 1)), "cannot join"),
+        Refused({"axis": 2}, ((2, 3), (2, 3)), "axis 2 is none"),
+        Refused({}, ((2, 3),), "takes 2 to"),
+    ),
+    inputs=(2, MOST_INPUTS),
+    cases=_cases,
+)

@@ -1,0 +1,101 @@
+"""Change of layout of an image: CHW to HWC or back, by a transpose per sample; the builder inserts it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from configs.errors import ShapeError
+from configs.model_file import LayerSchema
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Output, Step, Values
+from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box, transpose_call
+from trainlib.steps import Extent, KernelChoice, TileTask, part
+
+
+class _Schema(LayerSchema):
+    to: Literal["CHW", "HWC"]
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    if len(inputs[0].shape) != 4:
+        raise ShapeError(f"shape {inputs[0].shape} is not that of images", where=where)
+    samples, first, second, third = inputs[0].shape
+    to_hwc = attributes["to"] == "HWC"
+    shape = (samples, second, third, first) if to_hwc else (samples, third, first, second)
+    return LayerPlan(Output(shape, layout=attributes["to"]), attributes={"to_hwc": to_hwc})
+
+
+class _Lowering(NoMatmul):
+    """A sample [rows, columns] becomes [columns, rows]; only the batch may be cut."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """The batch."""
+        return batch_extent(tensors[op.outputs[0]].shape[0])
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """One transpose per sample."""
+        (source,), (target,) = op.reads, op.writes
+        before, after = tensors[op[source]], tensors[op[target]]
+        samples = batch_range(ranges, before.shape[0])
+        # The channels are the first dimension of CHW and the last of HWC.
+        channels_first = op.attributes["to_hwc"] == (op.step == "FW")
+        rows = before.shape[1] if channels_first else before.shape[1] * before.shape[2]
+        columns = int(np.prod(before.shape[1:])) // rows
+        calls = []
+        for number in range(samples[1] - samples[0]):
+            call = transpose_call(
+                choice,
+                source=part(source, number),
+                target=part(target, number),
+                rows=rows,
+                columns=columns,
+                dtype=before.dtype,
+                target_shape=after.shape[1:],
+            )
+            calls.append(call)
+        inner_before = tuple((0, size) for size in before.shape[1:])
+        inner_after = tuple((0, size) for size in after.shape[1:])
+        return TileTask(
+            (box(op, source, samples, *inner_before),),
+            (box(op, target, samples, *inner_after),),
+            (),
+            tuple(calls),
+        )
+
+
+def _permuted(op: Op, array: Any) -> Any:
+    channels_first = op.attributes["to_hwc"] == (op.step == "FW")
+    return np.moveaxis(array, 1, 3) if channels_first else np.moveaxis(array, 3, 1)
+
+
+def _forward(op: Op, values: Values) -> Values:
+    return {"y": np.ascontiguousarray(_permuted(op, values["x"]))}
+
+
+def _backward(op: Op, values: Values) -> Values:
+    return {"dx": np.ascontiguousarray(_permuted(op, values["dy"]))}
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    order = (0, 2, 3, 1) if attributes["to_hwc"] else (0, 3, 1, 2)
+    return tensors["x"].permute(*order)
+
+
+PRIMITIVE = LayerPrimitive(
+    name="layout",
+    schema=_Schema,
+    plan=_plan,
+    steps=(
+        Step("FW", ("x",), ("y",), _forward, _Lowering()),
+        Step("IG", ("dy",), ("dx",), _backward, _Lowering()),
+    ),
+    torch_forward=_torch_forward,
+    examples=(Example({"to": "HWC"}, ((3, 4, 5),)), Example({"to": "CHW"}, ((4, 5, 3),))),
+    internal=True,
+    layouts=None,
+)

@@ -1,0 +1,115 @@
+"""Padding with a constant, before and after, along any dimensions of a sample; dx is dy without the rim.
+
+`pads` has a pair per dimension of a sample, first dimension first. PULP-TrainLib's own loop is right only for
+a rim of 1 at the left and top, and every core does all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from configs.errors import ShapeError
+from configs.model_file import LayerSchema
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.definition import (
+    Example,
+    LayerPlan,
+    LayerPrimitive,
+    NotNegative,
+    Refused,
+    Step,
+    Values,
+)
+from trainlib.primitives.shapes.box_copies import ShiftLowering, check_rank
+
+
+class _Schema(LayerSchema):
+    pads: list[Annotated[list[NotNegative], Field(min_length=2, max_length=2)]]
+    value: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    shape = inputs[0].shape
+    pads = tuple((before, after) for before, after in attributes["pads"])
+    if len(pads) != len(shape) - 1:
+        raise ShapeError(
+            f"{len(pads)} pairs of pads for a sample of shape {shape[1:]}",
+            where=where,
+            cure="a pair [before, after] per dimension, [0, 0] where nothing is padded",
+        )
+    check_rank(shape, where)
+    padded = tuple(size + sum(pair) for size, pair in zip(shape[1:], pads, strict=True))
+    return LayerPlan((shape[0], *padded), attributes={"pads": pads, "value": attributes["value"]})
+
+
+def _forward(op: Op, values: Values) -> Values:
+    widths = ((0, 0), *op.attributes["pads"])
+    return {"y": np.pad(values["x"], widths, constant_values=op.attributes["value"])}
+
+
+def _backward(op: Op, values: Values) -> Values:
+    dy = values["dy"]
+    for axis, (before, after) in enumerate(op.attributes["pads"], start=1):
+        dy = np.take(dy, np.arange(before, dy.shape[axis] - after), axis=axis)
+    return {"dx": dy}
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    widths = [width for pair in reversed(attributes["pads"]) for width in pair]
+    return torch.nn.functional.pad(tensors["x"], widths, value=attributes["value"])
+
+
+def _cases() -> Any:
+    """Samples of one to three dimensions with any rims."""
+    from hypothesis import strategies as st
+
+    axis = st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(0, 3))
+
+    def example(axes: list[tuple[int, int, int]], value: float) -> Example:
+        pads = [[before, after] for _, before, after in axes]
+        return Example({"pads": pads, "value": value}, (tuple(size for size, _, _ in axes),))
+
+    return st.builds(example, st.lists(axis, min_size=1, max_size=3), st.sampled_from((0.0, -1.5)))
+
+
+PRIMITIVE = LayerPrimitive(
+    name="pad",
+    schema=_Schema,
+    plan=_plan,
+    steps=(
+        Step(
+            "FW",
+            ("x",),
+            ("y",),
+            _forward,
+            ShiftLowering(
+                lambda op: [before for before, _ in op.attributes["pads"]], lambda op: op.attributes["value"]
+            ),
+        ),
+        Step(
+            "IG",
+            ("dy",),
+            ("dx",),
+            _backward,
+            ShiftLowering(lambda op: [-before for before, _ in op.attributes["pads"]], lambda op: 0.0),
+        ),
+    ),
+    torch_forward=_torch_forward,
+    examples=(
+        Example({"pads": [[0, 0], [1, 1], [1, 1]]}, ((2, 3, 3),)),
+        Example({"pads": [[0, 0], [2, 1], [3, 0]], "value": 0.5}, ((2, 3, 4),)),
+        Example({"pads": [[4, 2]]}, ((5,),)),
+        Example({"pads": [[1, 0], [0, 2]]}, ((2, 3),)),
+    ),
+    refused=(
+        Refused({"pads": [[1, 1]]}, ((2, 3, 3),), "1 pairs of pads"),
+        Refused({"pads": [[-1, 1]]}, ((3,),), "pads"),
+        Refused({"pads": [[1]]}, ((3,),), "pads"),
+        Refused({}, ((3,),), "pads"),
+    ),
+    cases=_cases,
+)

@@ -1,0 +1,109 @@
+"""Slice: elements [start, stop) along one axis of a sample; dx is dy with zeros before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from configs.errors import ShapeError
+from configs.model_file import LayerSchema
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.definition import (
+    Example,
+    LayerPlan,
+    LayerPrimitive,
+    NotNegative,
+    Positive,
+    Refused,
+    Step,
+    Values,
+)
+from trainlib.primitives.lowering.vector_loops import sample_axis
+from trainlib.primitives.shapes.box_copies import ShiftLowering, check_rank
+
+
+class _Schema(LayerSchema):
+    axis: NotNegative = 0
+    start: NotNegative = 0
+    stop: Positive
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    shape = inputs[0].shape
+    axis, start, stop = sample_axis(attributes["axis"], shape, where), attributes["start"], attributes["stop"]
+    size = shape[1 + axis]
+    if not start < stop <= size:
+        raise ShapeError(
+            f"slice [{start}, {stop}) is not inside axis {axis} of {size} elements",
+            where=where,
+            cure="start < stop, counted from 0, stop not included",
+        )
+    check_rank(shape, where)
+    output = (*shape[: 1 + axis], stop - start, *shape[2 + axis :])
+    return LayerPlan(
+        output,
+        attributes={"axis": axis, "start": start, "stop": stop, "size": size, "rank": len(shape) - 1},
+    )
+
+
+def _shift(op: Op, sign: int) -> list[int]:
+    rank, axis, start = op.attributes["rank"], op.attributes["axis"], op.attributes["start"]
+    return [sign * start if dimension == axis else 0 for dimension in range(rank)]
+
+
+def _forward(op: Op, values: Values) -> Values:
+    kept = np.arange(op.attributes["start"], op.attributes["stop"])
+    return {"y": np.take(values["x"], kept, axis=1 + op.attributes["axis"])}
+
+
+def _backward(op: Op, values: Values) -> Values:
+    dy, axis = values["dy"], 1 + op.attributes["axis"]
+    widths = [(0, 0)] * dy.ndim
+    widths[axis] = (op.attributes["start"], op.attributes["size"] - op.attributes["stop"])
+    return {"dx": np.pad(dy, widths)}
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    length = attributes["stop"] - attributes["start"]
+    return tensors["x"].narrow(1 + attributes["axis"], attributes["start"], length)
+
+
+def _cases() -> Any:
+    """Any range of any axis."""
+    from hypothesis import strategies as st
+
+    @st.composite
+    def example(draw: Any) -> Example:
+        shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))
+        axis = draw(st.integers(0, len(shape) - 1))
+        start = draw(st.integers(0, shape[axis] - 1))
+        stop = draw(st.integers(start + 1, shape[axis]))
+        return Example({"axis": axis, "start": start, "stop": stop}, (shape,))
+
+    return example()
+
+
+PRIMITIVE = LayerPrimitive(
+    name="slice",
+    schema=_Schema,
+    plan=_plan,
+    steps=(
+        Step("FW", ("x",), ("y",), _forward, ShiftLowering(lambda op: _shift(op, -1), lambda op: 0.0)),
+        Step("IG", ("dy",), ("dx",), _backward, ShiftLowering(lambda op: _shift(op, 1), lambda op: 0.0)),
+    ),
+    torch_forward=_torch_forward,
+    examples=(
+        Example({"stop": 3}, ((7,),)),
+        Example({"axis": 0, "start": 1, "stop": 3}, ((4, 3, 5),)),
+        Example({"axis": 2, "start": 2, "stop": 5}, ((2, 3, 5),)),
+    ),
+    refused=(
+        Refused({"stop": 9}, ((7,),), "not inside axis 0 of 7"),
+        Refused({"start": 3, "stop": 3}, ((7,),), "not inside"),
+        Refused({"axis": 1, "stop": 2}, ((7,),), "axis 1 is none"),
+        Refused({}, ((7,),), "stop"),
+    ),
+    cases=_cases,
+)

@@ -1,0 +1,112 @@
+"""Split along an axis of the sample into pieces of given sizes: outputs ``name``, ``name.1``, ``name.2`` ...
+
+dx is the gradients of the pieces side by side; zeros where a piece has no gradient. For one piece alone
+there is the layer ``slice``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from configs.errors import ShapeError
+from configs.model_file import LayerSchema
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.definition import (
+    Example,
+    LayerPlan,
+    LayerPrimitive,
+    NotNegative,
+    Positive,
+    Refused,
+    Step,
+    Values,
+)
+from trainlib.primitives.lowering.vector_loops import sample_axis
+from trainlib.primitives.shapes.box_copies import check_rank
+from trainlib.primitives.shapes.joining import Join, Part, piece_number, piece_offsets
+
+
+class _Schema(LayerSchema):
+    axis: NotNegative = 0
+    sizes: Annotated[list[Positive], Field(min_length=2)]
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    shape = inputs[0].shape
+    axis, sizes = sample_axis(attributes["axis"], shape, where), tuple(attributes["sizes"])
+    check_rank(shape, where)
+    if sum(sizes) != shape[1 + axis]:
+        raise ShapeError(
+            f"sizes {list(sizes)} add up to {sum(sizes)}, axis {axis} has {shape[1 + axis]}", where=where
+        )
+    outputs = [(*shape[: 1 + axis], size, *shape[2 + axis :]) for size in sizes]
+    return LayerPlan(
+        outputs[0],
+        outputs={f"y{number}": output for number, output in enumerate(outputs) if number},
+        attributes={"axis": axis, "sizes": sizes},
+    )
+
+
+def _forward(op: Op, values: Values) -> Values:
+    sizes, axis = op.attributes["sizes"], 1 + op.attributes["axis"]
+    pieces = np.split(values["x"], piece_offsets(sizes)[1:], axis=axis)
+    return {f"y{number or ''}": piece for number, piece in enumerate(pieces)}
+
+
+def _backward(op: Op, values: Values) -> Values:
+    sizes, axis = op.attributes["sizes"], 1 + op.attributes["axis"]
+    known = {piece_number(role): values[role] for role in op.reads}
+    like = next(iter(known.values()))
+    pieces = []
+    for number, size in enumerate(sizes):
+        shape = (*like.shape[:axis], size, *like.shape[axis + 1 :])
+        pieces.append(known.get(number, np.zeros(shape, np.float32)))
+    return {"dx": np.concatenate(pieces, axis=axis)}
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    pieces = torch.split(tensors["x"], list(attributes["sizes"]), dim=1 + attributes["axis"])
+    return {f"y{number or ''}": piece for number, piece in enumerate(pieces)}
+
+
+def _cases() -> Any:
+    """Two to four pieces along any axis."""
+    from hypothesis import strategies as st
+
+    @st.composite
+    def example(draw: Any) -> Example:
+        shape = draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
+        axis = draw(st.integers(0, len(shape) - 1))
+        sizes = draw(st.lists(st.integers(1, 4), min_size=2, max_size=4))
+        whole = (*shape[:axis], sum(sizes), *shape[axis + 1 :])
+        return Example({"axis": axis, "sizes": sizes}, (whole,))
+
+    return example()
+
+
+PRIMITIVE = LayerPrimitive(
+    name="split",
+    schema=_Schema,
+    plan=_plan,
+    steps=(
+        Step("FW", ("x",), ("y*",), _forward, Part()),
+        Step("IG", ("dy*",), ("dx",), _backward, Join()),
+    ),
+    torch_forward=_torch_forward,
+    examples=(
+        Example({"sizes": [3, 4]}, ((7,),)),
+        Example({"axis": 1, "sizes": [1, 2, 1]}, ((2, 4, 3),)),
+        Example({"axis": 2, "sizes": [2, 3]}, ((2, 3, 5),)),
+    ),
+    refused=(
+        Refused({"sizes": [3, 3]}, ((7,),), "add up to 6"),
+        Refused({"sizes": [7]}, ((7,),), "sizes"),
+        Refused({"sizes": [7, 0]}, ((7,),), "sizes"),
+        Refused({"axis": 1, "sizes": [3, 4]}, ((7,),), "axis 1 is none"),
+    ),
+    cases=_cases,
+)

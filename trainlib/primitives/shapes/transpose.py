@@ -1,0 +1,139 @@
+"""Transposition of the dimensions of a sample: dimension i of y is dimension `axes[i]` of x."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from arch.isa import TeamWork
+from configs.errors import ShapeError
+from configs.model_file import LayerSchema
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.definition import (
+    Example,
+    LayerPlan,
+    LayerPrimitive,
+    NotNegative,
+    Refused,
+    Shape,
+    Step,
+    Values,
+)
+from trainlib.primitives.lowering.calls import NoMatmul, box
+from trainlib.primitives.lowering.vector_loops import leading_extents, leading_region, row_major, sizes_of
+from trainlib.primitives.shapes.box_copies import Walk, check_rank, walk_work
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice, TileTask
+
+
+class _Schema(LayerSchema):
+    axes: list[NotNegative]
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    shape, axes = inputs[0].shape, tuple(attributes["axes"])
+    if sorted(axes) != list(range(len(shape) - 1)):
+        raise ShapeError(
+            f"axes {list(axes)} are no order of the dimensions of {shape[1:]}",
+            where=where,
+            cure=f"each of 0 to {len(shape) - 2} once",
+        )
+    check_rank(shape, where)
+    return LayerPlan((shape[0], *(shape[1 + axis] for axis in axes)), attributes={"axes": axes})
+
+
+def _order(op: Op) -> tuple[int, ...]:
+    """For each dimension of the result that of the source, batch included."""
+    axes = op.attributes["axes"]
+    if op.step == "FW":
+        return (0, *(1 + axis for axis in axes))
+    return (0, *(1 + axes.index(axis) for axis in range(len(axes))))
+
+
+class _Lowering(NoMatmul):
+    """FW and IG alike: a box of the result is a box of the source, one fork."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """``n`` and the first two dimensions of a sample of the result."""
+        return leading_extents(tensors[op.outputs[0]].shape)
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """The source box has the intervals of the result box in its own order."""
+        (source,), (target,), order = op.reads, op.writes, _order(op)
+        region = leading_region(tensors[op[target]].shape, ranges)
+        taken = tuple(region[order.index(axis)] for axis in range(len(order)))
+        dtype, shape, whole = tensors[op[target]].dtype, sizes_of(taken), sizes_of(region)
+
+        def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+            places = (addresses[source], addresses[target])
+            walk = Walk(shape, row_major(shape), _strides_in_target(whole, order))
+            return walk_work(choice, walk, cores, places, dtype, dimensions=len(order) - 1)
+
+        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            return (np.ascontiguousarray(arrays[0].transpose(order)),)
+
+        call = KernelCall("transpose", (source,), (target,), work, function)
+        return TileTask((box(op, source, *taken),), (box(op, target, *region),), (), (call,))
+
+
+def _strides_in_target(whole: Shape, order: Sequence[int]) -> Shape:
+    """How far the target moves when the source moves by one along each of its dimensions."""
+    strides = row_major(whole)
+    return tuple(strides[order.index(axis)] for axis in range(len(order)))
+
+
+def _permuted(array: Array, order: Sequence[int]) -> Array:
+    """The same by einsum, which names dimensions and does not count them."""
+    letters = "nabcde"[: array.ndim]
+    result: Array = np.einsum(f"{letters}->{''.join(letters[axis] for axis in order)}", array)
+    return np.ascontiguousarray(result)
+
+
+def _forward(op: Op, values: Values) -> Values:
+    return {"y": _permuted(values["x"], _order(op))}
+
+
+def _backward(op: Op, values: Values) -> Values:
+    back = np.argsort((0, *(1 + axis for axis in op.attributes["axes"])))
+    return {"dx": _permuted(values["dy"], [int(axis) for axis in back])}
+
+
+def _cases() -> Any:
+    """Any order of up to five dimensions."""
+    from hypothesis import strategies as st
+
+    @st.composite
+    def example(draw: Any) -> Example:
+        shape = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=5)))
+        return Example({"axes": draw(st.permutations(range(len(shape))))}, (shape,))
+
+    return example()
+
+
+PRIMITIVE = LayerPrimitive(
+    name="transpose",
+    schema=_Schema,
+    plan=_plan,
+    steps=(
+        Step("FW", ("x",), ("y",), _forward, _Lowering()),
+        Step("IG", ("dy",), ("dx",), _backward, _Lowering()),
+    ),
+    torch_forward=lambda torch, attributes, tensors: tensors["x"].permute(
+        0, *(1 + axis for axis in attributes["axes"])
+    ),
+    examples=(
+        Example({"axes": [1, 0]}, ((4, 5),)),
+        Example({"axes": [2, 0, 1]}, ((3, 4, 5),)),
+        Example({"axes": [3, 1, 0, 2]}, ((2, 3, 4, 5),)),
+        Example({"axes": [0]}, ((6,),)),
+    ),
+    refused=(
+        Refused({"axes": [0, 1]}, ((3, 4, 5),), "no order of the dimensions"),
+        Refused({"axes": [0, 0]}, ((3, 4),), "no order of the dimensions"),
+        Refused({"axes": [0, 1, 2, 3, 4, 5]}, ((1, 1, 1, 1, 1, 1),), "too many"),
+    ),
+    cases=_cases,
+)
