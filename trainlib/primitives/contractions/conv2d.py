@@ -31,6 +31,7 @@ from configs.errors import ShapeError
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.contractions import conv2d_reference as reference
 from trainlib.primitives.contractions.conv_calls import (
+    PARTIAL,
     TRANSPOSED,
     accumulated,
     bias_add_call,
@@ -39,7 +40,7 @@ from trainlib.primitives.contractions.conv_calls import (
     forward_view,
     gradient_view,
 )
-from trainlib.primitives.contractions.conv_direct import PARTIAL, DirectForward, DirectInput, DirectWeights
+from trainlib.primitives.contractions.conv_direct import DirectForward, DirectInput, DirectWeights
 from trainlib.primitives.contractions.conv_examples import CONV2D_EXAMPLES, CONV2D_REFUSED, conv2d_cases
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, segments
 from trainlib.primitives.contractions.conv_groups import (

@@ -35,6 +35,9 @@ COLUMNS = "im2col"
 TRANSPOSED = "weights_transposed"
 """Name of the scratch buffer of the block-transposed weights."""
 
+PARTIAL = "dw_of_sample"
+"""Name of the scratch buffer of the weight gradient of one further sample of a batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class View:

@@ -21,6 +21,7 @@ from trainlib.graph import Op, Tensor
 from trainlib.numerics import matmul
 from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.conv_calls import (
+    PARTIAL,
     View,
     accumulated,
     bias_sum_call,
@@ -48,9 +49,6 @@ from trainlib.primitives.contractions.conv_ranges import (
 from trainlib.primitives.lowering import nests
 from trainlib.primitives.lowering.calls import BATCH, box
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
-
-PARTIAL = "dw_of_sample"
-"""Name of the scratch buffer of the weight gradient of one further sample of a batch."""
 
 _Pricing = Callable[[str, Direct, int, Mapping[str, int]], TeamWork]
 
