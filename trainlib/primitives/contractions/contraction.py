@@ -75,6 +75,11 @@ class Cut:
         return all(self.ranges[loop][0] == 0 for loop in loops)
 
     @property
+    def channel(self) -> str:
+        """The loop over the channels of the result."""
+        return "ci" if self.space.result == "dx" else "co"
+
+    @property
     def adds_bias(self) -> bool:
         """Whether it adds a bias: that counts once, and belongs to the part that begins every sum."""
         result = self.role(self.space.result)
@@ -84,7 +89,7 @@ class Cut:
 class Strategy(Protocol):
     """How tiles of a contraction are computed."""
 
-    def uncut(self, space: Space) -> tuple[str, ...]:
+    def uncut(self, op: Op) -> tuple[str, ...]:
         """Loops its kernels want whole."""
 
     def default_kernel(self, op: Op, space: Space) -> str:
@@ -129,7 +134,7 @@ class ContractionStep:
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """The loops of the result the kernels do not want whole; the batch if it is one."""
         space = self.space(op)
-        uncut = self.strategy.uncut(space)
+        uncut = self.strategy.uncut(op)
         return {
             name: size
             for name, size in space.extents.items()
@@ -139,7 +144,7 @@ class ContractionStep:
     def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """The loops it is a sum over, of more than one iteration."""
         space = self.space(op)
-        uncut = self.strategy.uncut(space)
+        uncut = self.strategy.uncut(op)
         return {name: size for name, size in space.reductions.items() if name not in uncut and size > 1}
 
     def meeting(self, op: Op, tensors: Mapping[str, Tensor]) -> list[tuple[str, ...]]:

@@ -8,19 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from arch.isa import TeamWork
+from trainlib.access import Span
 from trainlib.kernels import catalogue
 from trainlib.primitives.contractions import conv_nests
-from trainlib.primitives.contractions.conv_geometry import (
-    ConvGeometry,
-    Span,
-    block_transpose,
-    forward_span,
-    forward_taps,
-    gradient_span,
-    gradient_taps,
-    owned_inputs,
-    patches,
-)
+from trainlib.primitives.contractions.contraction import Cut
+from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_transpose, patches
 from trainlib.primitives.contractions.conv_nests import Reach
 from trainlib.primitives.lowering import nests
 from trainlib.primitives.lowering.calls import matmul_call, vector_add_call
@@ -61,32 +53,23 @@ class View:
         return geometry.image(channels, self.rows.extent, self.columns.extent)
 
 
-def forward_view(geometry: ConvGeometry, rows: Extent, columns: Extent, *, owned: bool = False) -> View:
-    """The input that a box of the output reads; if `owned`, with the input positions it owns as well."""
-    spans = [forward_span(geometry.height, rows), forward_span(geometry.width, columns)]
-    if owned:
-        also = (owned_inputs(geometry.height, rows), owned_inputs(geometry.width, columns))
-        spans = [span.with_also(own) for span, own in zip(spans, also, strict=True)]
-    high, wide = spans
-    reach = Reach(
-        forward_taps(geometry.height, rows, high.extent),
-        forward_taps(geometry.width, columns, wide.extent),
-        high.count,
-        wide.count,
-    )
-    return View("FW", high, wide, reach)
+def view_of(cut: Cut, *, owned: bool = False) -> View:
+    """The image a tile reads through the window: x, or for the gradient of x the output gradient.
 
-
-def gradient_view(geometry: ConvGeometry, rows: Extent, columns: Extent) -> View:
-    """The output gradient that reaches a box of the input."""
-    high, wide = gradient_span(geometry.height, rows), gradient_span(geometry.width, columns)
-    reach = Reach(
-        gradient_taps(geometry.height, rows, high.extent),
-        gradient_taps(geometry.width, columns, wide.extent),
-        high.count,
-        wide.count,
-    )
-    return View("IG", high, wide, reach)
+    If `owned`, with the positions of x that belong to the tile's positions of y as well.
+    """
+    gathers = cut.space.result == "dx"
+    image, axes, outer = ("dy", ("ho", "wo"), ("hi", "wi")) if gathers else ("x", ("hi", "wi"), ("ho", "wo"))
+    spans, taps = [], []
+    for axis, loop, inner in zip(axes, outer, ("hk", "wk"), strict=True):
+        index = cut.space.index(image, axis)
+        span = index.span(cut.ranges)
+        if owned:
+            span = span.with_also(index.owned(loop, cut.ranges[loop], cut.space.loops[loop]))
+        spans.append(span)
+        taps.append(index.taps(loop, inner, cut.ranges, span.extent))
+    (high, wide), (rows, columns) = spans, taps
+    return View("IG" if gathers else "FW", high, wide, Reach(rows, columns, high.count, wide.count))
 
 
 def im2row_call(

@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from arch.isa import TeamWork
+from trainlib.access import Taps
 from trainlib.kernels.catalogue import LIBRARY
 from trainlib.kernels.expand import Array
-from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Taps, met
+from trainlib.primitives.contractions.conv_geometry import ConvGeometry, met
 
 _BYTES = 4
 

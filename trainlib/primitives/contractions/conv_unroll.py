@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arch.isa import TeamWork
+from trainlib.access import Taps
 from trainlib.graph import Op
 from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.conv_calls import COLUMNS, ROWS, View, im2row_call
-from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Taps
+from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.contractions.conv_nests import Reach
 from trainlib.primitives.lowering import nests
 from trainlib.primitives.lowering.calls import box

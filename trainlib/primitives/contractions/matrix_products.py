@@ -150,7 +150,7 @@ class RowProducts:
 
     kernel: Callable[[Op, Space], str]
 
-    def uncut(self, space: Space) -> tuple[str, ...]:
+    def uncut(self, op: Op) -> tuple[str, ...]:
         """Everything may be cut."""
         return ()
 
@@ -200,7 +200,7 @@ class ImageProducts:
 
     published: Callable[[Op], Sequence[str]] = lambda op: ()
 
-    def uncut(self, space: Space) -> tuple[str, ...]:
+    def uncut(self, op: Op) -> tuple[str, ...]:
         """Everything may be cut."""
         return ()
 
