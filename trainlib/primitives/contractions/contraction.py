@@ -8,10 +8,10 @@ unrolled patches), `conv_direct` (loops without a matmul).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Protocol
 
 from trainlib.access import Contraction, Space, Span
 from trainlib.graph import Op, Tensor
@@ -86,15 +86,25 @@ class Cut:
         return result == "y" and BIAS in self.op and self.begins(*self.space.reductions)
 
 
-class Strategy(Protocol):
+class Strategy(ABC):
     """How tiles of a contraction are computed."""
 
     def uncut(self, op: Op) -> tuple[str, ...]:
-        """Loops its kernels want whole."""
+        """Loops its kernels want whole: none."""
+        return ()
+
+    def meeting(self, op: Op) -> tuple[tuple[str, ...], ...]:
+        """Loops that decide together on a scratch buffer: none."""
+        return ()
 
     def default_kernel(self, op: Op, space: Space) -> str:
-        """Matmul kernel used when the user names none; empty without a matmul."""
+        """Matmul kernel used when the user names none; empty without a matmul.
 
+        The naive row-parallel one, PULP-TrainLib's own default.
+        """
+        return "mm"
+
+    @abstractmethod
     def task(self, cut: Cut) -> TileTask:
         """Operands, scratch and kernel calls of a tile."""
 
@@ -147,10 +157,10 @@ class ContractionStep:
         uncut = self.strategy.uncut(op)
         return {name: size for name, size in space.reductions.items() if name not in uncut and size > 1}
 
-    def meeting(self, op: Op, tensors: Mapping[str, Tensor]) -> list[tuple[str, ...]]:
-        """Dimensions that meet in an axis of a tensor, so that the extents of a box depend on both."""
+    def meeting(self, op: Op, tensors: Mapping[str, Tensor]) -> Sequence[tuple[str, ...]]:
+        """Dimensions that meet in an axis of a tensor, or in a scratch buffer of the strategy."""
         dims = (*self.extents(op, tensors), *self.reductions(op, tensors))
-        return self.space(op).meeting(dims)
+        return [*self.space(op).meeting(dims), *self.strategy.meeting(op)]
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice

@@ -57,7 +57,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
 
 
 @dataclass(frozen=True, slots=True)
-class _AsAsked:
+class _AsAsked(Strategy):
     """The strategy the layer's `im2col` asks for."""
 
     matrix: Strategy
@@ -69,6 +69,10 @@ class _AsAsked:
     def uncut(self, op: Op) -> tuple[str, ...]:
         """Those of the chosen one."""
         return self._of(op).uncut(op)
+
+    def meeting(self, op: Op) -> tuple[tuple[str, ...], ...]:
+        """Those of the chosen one."""
+        return self._of(op).meeting(op)
 
     def default_kernel(self, op: Op, space: Space) -> str:
         """That of the chosen one."""

@@ -21,7 +21,7 @@ from trainlib.access import Space
 from trainlib.graph import Op
 from trainlib.numerics import matmul
 from trainlib.primitives.contractions import conv_nests
-from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, Cut
+from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, Cut, Strategy
 from trainlib.primitives.contractions.conv_calls import PARTIAL, View, accumulated, bias_sum_call, view_of
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_transpose, patches
 from trainlib.primitives.contractions.conv_groups import channels_met, within_group
@@ -73,7 +73,7 @@ class _Nest:
 
 
 @dataclass(frozen=True, slots=True)
-class DirectLoops:
+class DirectLoops(Strategy):
     """FW, WG and IG by a nest of their own; no matmul kernel to choose.
 
     `scattered` prices the loop that adds each product to the result in memory, as transposed convolutions do.

@@ -17,9 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from trainlib.access import Space
 from trainlib.graph import Op
-from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, Cut
+from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, Cut, Strategy
 from trainlib.primitives.contractions.conv_calls import (
     PARTIAL,
     TRANSPOSED,
@@ -63,16 +62,18 @@ class Unrolled:
 
 
 @dataclass(frozen=True, slots=True)
-class Im2col:
+class Im2col(Strategy):
     """FW, WG and IG by im2col and matmul, in the way the layer's `im2col` says (``cores`` or ``dma``)."""
 
     def uncut(self, op: Op) -> tuple[str, ...]:
         """The kernel window."""
         return WINDOW
 
-    def default_kernel(self, op: Op, space: Space) -> str:
-        """The naive row-parallel kernel, PULP-TrainLib's own default."""
-        return "mm"
+    def meeting(self, op: Op) -> tuple[tuple[str, ...], ...]:
+        """Rows and columns of what the DMA unrolls: whether a patch is completed by the cores needs both."""
+        if op.attributes["im2col"] != "dma":
+            return ()
+        return (("hi", "wi") if op.step == "IG" else ("ho", "wo"),)
 
     def task(self, cut: Cut) -> TileTask:
         """Per sample an im2row of the box with its halo and a matmul; sums and biases."""

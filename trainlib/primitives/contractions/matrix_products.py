@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from trainlib.access import Space
 from trainlib.graph import Op
-from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, Cut
+from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, Cut, Strategy
 from trainlib.primitives.contractions.conv_calls import (
     PARTIAL,
     accumulated,
@@ -145,14 +145,10 @@ def product(cut: Cut, arrangement: Arranged, target: str, shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class RowProducts:
+class RowProducts(Strategy):
     """One matmul over all rows of x: samples, and tokens of a sequence. A linear layer."""
 
     kernel: Callable[[Op, Space], str]
-
-    def uncut(self, op: Op) -> tuple[str, ...]:
-        """Everything may be cut."""
-        return ()
 
     def default_kernel(self, op: Op, space: Space) -> str:
         """That of the layer."""
@@ -192,21 +188,13 @@ class RowProducts:
 
 
 @dataclass(frozen=True, slots=True)
-class ImageProducts:
+class ImageProducts(Strategy):
     """A matmul per sample on images as they lie: a pointwise convolution.
 
     `published(op)` names the roles PULP-TrainLib transposes where the matmul would not need it.
     """
 
     published: Callable[[Op], Sequence[str]] = lambda op: ()
-
-    def uncut(self, op: Op) -> tuple[str, ...]:
-        """Everything may be cut."""
-        return ()
-
-    def default_kernel(self, op: Op, space: Space) -> str:
-        """The naive row-parallel kernel, PULP-TrainLib's own default."""
-        return "mm"
 
     def task(self, cut: Cut) -> TileTask:
         """Boxes of two tensors; per sample transposes, matmul, bias; a weight gradient adds samples up."""

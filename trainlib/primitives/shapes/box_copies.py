@@ -154,6 +154,10 @@ class ShiftLowering(NoMatmul):
         """``n`` and the first two dimensions of a sample of the result."""
         return leading_extents(tensors[op.outputs[0]].shape)
 
+    def meeting(self, op: Op, tensors: Mapping[str, Tensor]) -> Sequence[tuple[str, ...]]:
+        """All: whether anything of x reaches a tile depends on each of them."""
+        return (tuple(self.extents(op, tensors)),)
+
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
