@@ -45,14 +45,13 @@ from trainlib.primitives.contractions.conv_ranges import (
     result_extents,
     summed,
 )
-from trainlib.primitives.lowering import nests
 from trainlib.primitives.lowering.calls import BATCH, box
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
 
 PARTIAL = "dw_of_sample"
 """Name of the scratch buffer of the weight gradient of one further sample of a batch."""
 
-_Pricing = Callable[[str, Direct, int, Mapping[str, int]], TeamWork]
+_Pricing = Callable[[str, Direct, int, Mapping[str, int], str], TeamWork]
 
 
 class _Direct:
@@ -89,11 +88,8 @@ class _Nest:
         buffers = {"X": x, "W": w, "Y": y} | ({"D": "b"} if self.loop.bias else {})
 
         def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-            def build(places: Sequence[int]) -> TeamWork:
-                places_of = dict(zip(buffers, places, strict=True))
-                return self.pricing(self.choice.codegen, self.loop, cores, places_of)
-
-            return nests.for_dtype(build, [addresses[name] for name in buffers.values()], self.dtype)
+            places = {key: addresses[name] for key, name in buffers.items()}
+            return self.pricing(self.choice.codegen, self.loop, cores, places, self.dtype)
 
         # The image stands before the weights, whichever side it is; the weight gradient reads both images.
         order = [key for key in "XYWD" if key in buffers and key != self.result]
