@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
+from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,17 +16,17 @@ import trainlib.registry
 import trainlib.single
 from pulptrain.__main__ import run
 from pulptrain.session import run_model
+from trainlib.kernels.library import LIBRARY, KernelLibrary
 from trainlib.primitives.definition import LayerPrimitive
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "adding-a-primitive.md").read_text()
 BLOCKS = dict(re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 
 
-@pytest.fixture
-def added(monkeypatch: pytest.MonkeyPatch) -> LayerPrimitive:
+def register(source: str, monkeypatch: pytest.MonkeyPatch) -> LayerPrimitive:
     """The page's primitive, registered for the length of a test as its one line would do."""
     namespace: dict[str, object] = {"__name__": "trainlib.primitives.hard_swish"}
-    exec(compile(BLOCKS["python"], "hard_swish.py", "exec"), namespace)
+    exec(compile(source, "hard_swish.py", "exec"), namespace)
     primitive = namespace["PRIMITIVE"]
     assert isinstance(primitive, LayerPrimitive)
     assert BLOCKS["text"].strip() == f"{primitive.name}.PRIMITIVE,"
@@ -32,6 +34,12 @@ def added(monkeypatch: pytest.MonkeyPatch) -> LayerPrimitive:
     for module in (trainlib.registry, trainlib.single, primitive_harness):
         monkeypatch.setattr(module, "PRIMITIVES", everything)
     return primitive
+
+
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch) -> LayerPrimitive:
+    """The page's primitive as it stands there."""
+    return register(BLOCKS["python"], monkeypatch)
 
 
 def test_the_new_primitive_passes_what_every_primitive_must(added: LayerPrimitive) -> None:
@@ -56,3 +64,18 @@ def test_its_command_runs(added: LayerPrimitive, capsys: pytest.CaptureFixture[s
     assert program == "pulptrain"
     assert run(arguments) == 0
     assert "hard_swish" in capsys.readouterr().out
+
+
+def test_its_own_kernel_is_priced_and_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kernels = tmp_path / "kernels"
+    shutil.copytree(Path(str(files("configs"))) / "kernels", kernels)
+    (kernels / "clang-xpulp" / "hard_swish_fw.yaml").write_text(BLOCKS["kernel"])
+    for name, value in vars(KernelLibrary(kernels)).items():
+        monkeypatch.setattr(LIBRARY, name, value)
+    register(BLOCKS["python"].replace('"relu_fw"', '"hard_swish_fw"'), monkeypatch)
+    path = tmp_path / "swish.yaml"
+    path.write_text(BLOCKS["yaml"])
+    outcome = run_model(str(path))
+    assert outcome.summary["functional"]["passed"]
+    assert "hard_swish_fw" in outcome.summary["estimated_kernels"]
+    assert "hard_swish_fw" in {item.work.what for item in outcome.slices}

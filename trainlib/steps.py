@@ -20,6 +20,9 @@ from trainlib.numerics import widened
 
 Array = NDArray[Any]
 
+Function = Callable[[Sequence[Array]], Sequence[Array]]
+"""What a kernel computes: arrays of its reads to arrays of its writes."""
+
 Extent = tuple[int, int]
 """Half-open interval [start, stop) of one dimension."""
 
@@ -122,7 +125,7 @@ class KernelCall:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     work: Callable[[int, Mapping[str, int]], TeamWork]
-    function: Callable[[Sequence[Array]], Sequence[Array]]
+    function: Function
     macs: int = 0
     fork: bool = True
 

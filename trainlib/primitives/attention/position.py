@@ -23,7 +23,7 @@ from trainlib.primitives.definition import (
     Values,
 )
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, box
-from trainlib.primitives.lowering.pieces import Piece, column_sum_call, nest_call
+from trainlib.primitives.lowering.pieces import Piece, column_sum_call, kernel_call
 from trainlib.primitives.lowering.vector_loops import (
     CUT_DIMENSIONS,
     leading_extents,
@@ -61,7 +61,7 @@ class _Forward(NoMatmul):
         for sample in range(samples):
             x, y = Piece(part("x", sample), shape), Piece(part("y", sample), shape)
             calls.append(
-                nest_call(
+                kernel_call(
                     choice,
                     "vect_sum",
                     {"elements": prod(shape)},

@@ -14,7 +14,6 @@ from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.contraction import Cut
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_transpose, patches
 from trainlib.primitives.contractions.conv_nests import Reach
-from trainlib.primitives.lowering import nests
 from trainlib.primitives.lowering.calls import matmul_call, vector_add_call
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Region
 
@@ -91,16 +90,14 @@ def im2row_call(
     channels = sum(stop - start for start, stop in groups)
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        def build(places: Sequence[int]) -> TeamWork:
-            if geometry.plain:
-                return _library_im2row(geometry, choice, view, channels, cores, places)
-            if geometry.hwc:
-                return conv_nests.unroll_hwc(
-                    choice.codegen, geometry, view.reach, channels, cores, places, columns=columns
-                )
-            return conv_nests.im2row(choice.codegen, view.mode, view.reach, channels, cores, places)
-
-        return nests.for_dtype(build, (addresses[source], addresses[target]), dtype)
+        places = (addresses[source], addresses[target])
+        if geometry.plain:
+            return _library_im2row(geometry, choice, view, channels, cores, places, dtype)
+        if geometry.hwc:
+            return conv_nests.unroll_hwc(
+                choice.codegen, geometry, view.reach, channels, cores, places, dtype, columns=columns
+            )
+        return conv_nests.im2row(choice.codegen, view.mode, view.reach, channels, cores, places, dtype)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         image, axes = geometry.image_chw(arrays[0]), (view.reach.rows, view.reach.columns)
@@ -119,6 +116,7 @@ def _library_im2row(
     channels: int,
     cores: int,
     places: Sequence[int],
+    dtype: str,
 ) -> TeamWork:
     """The im2row loops of the library: CHW, one stride, no dilation."""
     high, wide, reach = view.rows, view.columns, view.reach
@@ -150,6 +148,7 @@ def _library_im2row(
         cores=cores,
         source_address=places[0],
         target_address=places[1],
+        element_bytes=np.dtype(dtype).itemsize,
     )
 
 
@@ -168,10 +167,8 @@ def block_transpose_call(
     channels = sum(stop - start for _, (start, stop) in groups)
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        def build(places: Sequence[int]) -> TeamWork:
-            return conv_nests.blocktransp(choice.codegen, geometry, co, channels, cores, places)
-
-        return nests.for_dtype(build, (addresses["w"], addresses[TRANSPOSED]), dtype)
+        places = (addresses["w"], addresses[TRANSPOSED])
+        return conv_nests.blocktransp(choice.codegen, geometry, co, channels, cores, places, dtype)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         weights = geometry.filters_chw(arrays[0])
@@ -252,10 +249,8 @@ def bias_add_call(
     """image += bias per channel: a fork of its own, so that the matmul is finished (see trainlib's race)."""
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        def build(places: Sequence[int]) -> TeamWork:
-            return conv_nests.bias_add(choice.codegen, geometry, channels, positions, cores, places)
-
-        return nests.for_dtype(build, (addresses[image], addresses[bias]), dtype)
+        places = (addresses[image], addresses[bias])
+        return conv_nests.bias_add(choice.codegen, geometry, channels, positions, cores, places, dtype)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         shape = (-1,) if geometry.hwc else (-1, 1, 1)
@@ -284,12 +279,10 @@ def bias_sum_call(
     rows, columns = (slice(*extent) for extent in inside) if inside else (slice(None), slice(None))
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        def build(places: Sequence[int]) -> TeamWork:
-            return conv_nests.bias_sum(
-                choice.codegen, geometry, channels, max(positions, 1), len(sources), cores, places
-            )
-
-        return nests.for_dtype(build, (addresses[sources[0]], addresses[target]), dtype)
+        places = (addresses[sources[0]], addresses[target])
+        return conv_nests.bias_sum(
+            choice.codegen, geometry, channels, max(positions, 1), len(sources), cores, places, dtype
+        )
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         own = [geometry.image_chw(array)[first : first + channels, rows, columns] for array in arrays]

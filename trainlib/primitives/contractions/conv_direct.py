@@ -27,11 +27,10 @@ from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_t
 from trainlib.primitives.contractions.conv_groups import channels_met, within_group
 from trainlib.primitives.contractions.conv_nests import Direct
 from trainlib.primitives.contractions.convolution import WINDOW
-from trainlib.primitives.lowering import nests
 from trainlib.primitives.lowering.calls import box
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
 
-_Pricing = Callable[[str, Direct, int, Mapping[str, int]], TeamWork]
+_Pricing = Callable[[str, Direct, int, Mapping[str, int], str], TeamWork]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +53,8 @@ class _Nest:
         buffers = {"X": x, "W": w, "Y": y} | ({"D": "b"} if self.loop.bias else {})
 
         def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-            def build(places: Sequence[int]) -> TeamWork:
-                places_of = dict(zip(buffers, places, strict=True))
-                return self.pricing(self.choice.codegen, self.loop, cores, places_of)
-
-            return nests.for_dtype(build, [addresses[name] for name in buffers.values()], self.dtype)
+            places = {key: addresses[name] for key, name in buffers.items()}
+            return self.pricing(self.choice.codegen, self.loop, cores, places, self.dtype)
 
         # The image stands before the weights, whichever side it is; the weight gradient reads both images.
         order = [key for key in "XYWD" if key in buffers and key != self.result]

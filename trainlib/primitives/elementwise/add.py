@@ -11,8 +11,8 @@ from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Step, Values
-from trainlib.primitives.lowering import nests
-from trainlib.primitives.lowering.calls import ElementwiseLowering, Function
+from trainlib.primitives.lowering.calls import VECTOR_ADD, ElementwiseLowering
+from trainlib.steps import Function
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
@@ -41,7 +41,7 @@ PRIMITIVE = LayerPrimitive(
             ("y",),
             _reference,
             # The loop of the library is in place; here its store goes to the result.
-            ElementwiseLowering(nests.VECTOR_ADD, _tile, streams=("y", "x")),
+            ElementwiseLowering(VECTOR_ADD, _tile, streams=("y", "x")),
         ),
     ),
     torch_forward=lambda torch, attributes, tensors: tensors["x"] + tensors["x1"],

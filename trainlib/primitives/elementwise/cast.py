@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from arch.isa import TeamWork
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
-from trainlib.kernels import catalogue
 from trainlib.primitives.definition import Example, InputCase, LayerPlan, LayerPrimitive, Output, Step
-from trainlib.primitives.lowering.calls import ElementwiseLowering, Function, box, region_elements
-from trainlib.steps import Extent, KernelCall, KernelChoice, TileTask
+from trainlib.primitives.lowering.calls import ElementwiseLowering, box, region_elements
+from trainlib.primitives.lowering.kernel_call import kernel_call
+from trainlib.steps import Extent, Function, KernelChoice, TileTask
 
 
 class _Schema(LayerSchema):
@@ -45,13 +44,8 @@ class _CastLowering(ElementwiseLowering):
         region = (ranges.get("n", (0, shape[0])), *inner)
         (source,), (target,) = op.reads, op.writes
 
-        def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-            places = (addresses[source], addresses[target])
-            return catalogue.elementwise_work(
-                choice.codegen, self.kernel, region_elements(region), cores, places
-            )
-
-        call = KernelCall("cast", (source,), (target,), work, self.function(op))
+        sizes, arrays = {"elements": region_elements(region)}, {"X": source, "Y": target}
+        call = kernel_call(choice, self.kernel, sizes, arrays, (source,), (target,), self.function(op))
         return TileTask((box(op, source, *region),), (box(op, target, *region),), (), (call,))
 
 

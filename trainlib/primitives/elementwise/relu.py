@@ -10,7 +10,8 @@ import numpy as np
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import Example, InputCase, LayerPlan, LayerPrimitive, Step, Values
-from trainlib.primitives.lowering.calls import ElementwiseLowering, Function
+from trainlib.primitives.lowering.calls import ElementwiseLowering
+from trainlib.steps import Function
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

@@ -17,8 +17,7 @@ from configs.model_file import LossSchema
 from trainlib.graph import Op
 from trainlib.primitives.definition import Example, LossPrimitive, Step, Values
 from trainlib.primitives.losses.regression_loss import RegressionLowering, label_like_output
-from trainlib.primitives.lowering.calls import Function
-from trainlib.steps import Array
+from trainlib.steps import Array, Function
 
 
 class _Schema(LossSchema):

@@ -10,8 +10,8 @@ from typing import Any
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import LabelPlan
 from trainlib.primitives.lowering.calls import NoMatmul, whole
-from trainlib.primitives.lowering.loops import Function, Placed, loop_call
-from trainlib.steps import Extent, KernelCall, KernelChoice, TileTask
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.steps import Extent, Function, KernelCall, KernelChoice, TileTask
 
 
 def label_like_output(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPlan:
@@ -43,8 +43,8 @@ class RegressionLowering(NoMatmul):
 
         def call(nest: str, target: str, function: Function) -> KernelCall:
             roles = {"X": "y", "T": "label", "Y": target}
-            arrays = {name: Placed(role, (1,), tensors[op[role]].dtype) for name, role in roles.items()}
-            return loop_call(choice, nest, sizes, arrays, ("y", "label"), (target,), function, fork=False)
+            arrays = {name: Piece(role, dtype=tensors[op[role]].dtype) for name, role in roles.items()}
+            return kernel_call(choice, nest, sizes, arrays, ("y", "label"), (target,), function, fork=False)
 
         return TileTask(
             inputs=(whole(op, tensors, "y"), whole(op, tensors, "label")),

@@ -14,12 +14,13 @@ import numpy as np
 from arch.isa import TeamWork
 from trainlib.graph import Op, Tensor
 from trainlib.kernels import catalogue
+from trainlib.kernels.library import LIBRARY
 from trainlib.numerics import matmul, sum_order
-from trainlib.primitives.lowering import nests
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Region, TileTask, part
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Operand, Region, TileTask, part
 
-Function = Callable[[Sequence[Array]], Sequence[Array]]
-"""What a kernel computes: arrays of its reads to arrays of its writes."""
+VECTOR_ADD = "sgd"
+"""Nest of y += x: the update loop, which has the same two loads, one floating-point instruction and store."""
 
 BATCH = "n"
 """Name of the dimension that cuts the batch, in extents and tile sizes."""
@@ -71,9 +72,19 @@ def matmul_call(
     order = sum_order(choice.kernel, n=n, k=k, m=m, trans_b=trans_b, cores=choice.cores)
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        places = (addresses[a], addresses[b], addresses[c])
-        sizes = {"n": n, "k": k, "m": m}
-        return nests.matmul(choice.kernel, choice.codegen, sizes, trans_b, cores, places, dtype)
+        return catalogue.matmul_work(
+            choice.kernel,
+            choice.codegen,
+            n=n,
+            k=k,
+            m=m,
+            trans_b=trans_b,
+            cores=cores,
+            a_address=addresses[a],
+            b_address=addresses[b],
+            c_address=addresses[c],
+            stored_bytes=np.dtype(dtype).itemsize,
+        )
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         left, right = arrays
@@ -95,15 +106,18 @@ def vector_add_call(
 ) -> KernelCall:
     """total += term, forked; a `term` shorter than `total` repeats (a bias added to each row).
 
-    There is no nest of such a loop: it is priced as `nests.VECTOR_ADD`, with a term as long as the total.
+    It is priced as `VECTOR_ADD`, with a term as long as the total.
     """
-
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        places = (addresses[total], addresses[term])
-        return nests.elementwise(choice.codegen, nests.VECTOR_ADD, elements, cores, places, dtype)
-
-    return KernelCall(
-        "vect_sum", (total, term), (total,), work, lambda arrays: (np.add(arrays[0], arrays[1]),)
+    arrays = dict(zip("WG", (total, term), strict=True))
+    return kernel_call(
+        choice,
+        VECTOR_ADD,
+        {"elements": elements},
+        arrays,
+        (total, term),
+        (total,),
+        lambda values: (np.add(values[0], values[1]),),
+        dtype,
     )
 
 
@@ -123,25 +137,12 @@ def transpose_call(
     """
     shape = target_shape or (columns, rows)
 
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        def build(places: Sequence[int]) -> TeamWork:
-            return catalogue.blocktransp_work(
-                choice.codegen,
-                co=rows,
-                ci=columns,
-                hk=1,
-                wk=1,
-                cores=cores,
-                source_address=places[0],
-                target_address=places[1],
-            )
-
-        return nests.for_dtype(build, (addresses[source], addresses[target]), dtype)
-
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         return (np.ascontiguousarray(arrays[0].reshape(rows, columns).T).reshape(shape),)
 
-    return KernelCall("transpose", (source,), (target,), work, function)
+    sizes = {"co": rows, "ci": columns, "hk": 1, "wk": 1}
+    arrays = {"X": Piece(source, strides=(columns, 1, 1)), "Y": Piece(target, strides=(rows, 1, 1))}
+    return kernel_call(choice, "blocktransp", sizes, arrays, (source,), (target,), function, dtype)
 
 
 class NoMatmul:
@@ -193,15 +194,14 @@ class ElementwiseLowering(NoMatmul):
         roles = self.streams or (op.reads if self.in_place else (*op.reads, *op.writes))
         kernel = self.kernel
 
-        def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-            places = tuple(addresses[role] for role in roles)
-            return nests.elementwise(choice.codegen, kernel, elements, cores, places, dtype)
-
+        names = LIBRARY.header(choice.codegen, kernel).arrays
+        arrays = dict(zip(names, roles, strict=True))
+        sizes, function = {"elements": elements}, self.function(op)
         return TileTask(
             inputs=tuple(box(op, role, *region) for role in op.reads),
             outputs=tuple(box(op, role, *region) for role in op.writes),
             scratch=(),
-            calls=(KernelCall(kernel, op.reads, op.writes, work, self.function(op)),),
+            calls=(kernel_call(choice, kernel, sizes, arrays, op.reads, op.writes, function, dtype),),
         )
 
 
@@ -236,11 +236,9 @@ class LossLowering(NoMatmul):
         calls: list[KernelCall] = []
 
         def call(kernel: str, reads: tuple[str, ...], target: str, function: Function) -> KernelCall:
-            def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-                places = (addresses[reads[0]], addresses[reads[1]], addresses[target])
-                return nests.loss(choice.codegen, kernel, elements, places, dtype)
-
-            return KernelCall(kernel, reads, (target,), work, function, fork=False)
+            arrays = dict(zip("XTY", (*reads[:2], target), strict=True))
+            sizes = {"elements": elements}
+            return kernel_call(choice, kernel, sizes, arrays, reads, (target,), function, dtype, fork=False)
 
         value, gradient = self.value(op), self.gradient(op)
         for number in range(samples):

@@ -10,20 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from arch.isa import TeamWork
 from configs.errors import ShapeError
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import Shape
 from trainlib.primitives.lowering.calls import (
-    Function,
     NoMatmul,
     batch_extent,
     batch_range,
     box,
     region_elements,
 )
-from trainlib.primitives.lowering.pieces import nest_work
-from trainlib.steps import Extent, KernelCall, KernelChoice, Region, TileTask
+from trainlib.primitives.lowering.kernel_call import kernel_call
+from trainlib.steps import Extent, Function, KernelCall, KernelChoice, Region, TileTask
 
 CUT_DIMENSIONS = 2
 """Leading dimensions of a sample that a tile may cut, so that its box is made of few contiguous runs."""
@@ -68,13 +66,9 @@ class VectorLowering(NoMatmul):
 def vector_call(choice: KernelChoice, loop: VectorLoop, elements: int, dtype: str) -> KernelCall:
     """The call of a loop on buffers named as its roles."""
     roles = (*loop.reads, loop.write)
-
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        arrays = dict.fromkeys(_ARRAYS[len(roles)], (1,))
-        places = [addresses[role] for role in roles]
-        return nest_work(choice.codegen, loop.kernel, {"elements": elements}, arrays, places, cores, dtype)
-
-    return KernelCall(loop.kernel, loop.reads, (loop.write,), work, loop.function)
+    arrays = dict(zip(_ARRAYS[len(roles)], roles, strict=True))
+    sizes = {"elements": elements}
+    return kernel_call(choice, loop.kernel, sizes, arrays, loop.reads, (loop.write,), loop.function, dtype)
 
 
 _ARRAYS = {2: ("X", "Y"), 3: ("X", "G", "Y"), 4: ("X", "V", "G", "Y")}

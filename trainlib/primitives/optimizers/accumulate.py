@@ -8,8 +8,8 @@ import numpy as np
 
 from trainlib.graph import Op
 from trainlib.primitives.definition import InternalPrimitive, Step, Values
-from trainlib.primitives.lowering import nests
-from trainlib.primitives.lowering.calls import ElementwiseLowering, Function
+from trainlib.primitives.lowering.calls import VECTOR_ADD, ElementwiseLowering
+from trainlib.steps import Function
 
 
 def _tile(op: Op) -> Function:
@@ -22,7 +22,5 @@ def _reference(op: Op, values: Values) -> Values:
 
 PRIMITIVE = InternalPrimitive(
     name="accumulate",
-    step=Step(
-        "ACC", ("a", "b"), ("sum",), _reference, ElementwiseLowering(nests.VECTOR_ADD, _tile, in_place=True)
-    ),
+    step=Step("ACC", ("a", "b"), ("sum",), _reference, ElementwiseLowering(VECTOR_ADD, _tile, in_place=True)),
 )

@@ -15,8 +15,9 @@ import numpy as np
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import InternalPrimitive, Step, Values
 from trainlib.primitives.lowering.calls import NoMatmul, box, whole
-from trainlib.primitives.lowering.loops import ElementwiseLoop, Function, Placed, loop_call
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Scratch, TileTask
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.primitives.lowering.loops import ElementwiseLoop
+from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Scratch, TileTask
 
 NORM_GUARD = 1e-6
 """Added to the norm before the division (torch.nn.utils.clip_grad_norm_)."""
@@ -69,14 +70,14 @@ class _Squares(NoMatmul):
             matrix = arrays[0].reshape(count, elements)
             return (np.einsum("re,re->r", matrix, matrix, dtype=np.float32),)
 
-        arrays = {"X": Placed("dw", (elements, 1), gradient.dtype), "Y": Placed("squares")}
+        arrays = {"X": Piece("dw", (count, elements), dtype=gradient.dtype), "Y": Piece("squares")}
         sizes = {"rows": count, "elements": elements}
         inner = tuple((0, size) for size in gradient.shape[1:])
         return TileTask(
             inputs=(box(op, "dw", rows, *inner),),
             outputs=(box(op, "squares", rows),),
             scratch=(),
-            calls=(loop_call(choice, "square_sum", sizes, arrays, ("dw",), ("squares",), function),),
+            calls=(kernel_call(choice, "square_sum", sizes, arrays, ("dw",), ("squares",), function),),
         )
 
 
@@ -108,11 +109,11 @@ class _Scale(NoMatmul):
             last = number == len(op.reads) - 1
             target = "scale" if last else _SUM
             reads = (role, _SUM) if number else (role,)
-            arrays = {"X": Placed(role), "Y": Placed(target)}
+            arrays = {"X": role, "Y": target}
             sizes = {"elements": tensors[op[role]].shape[0]}
             function = self._finish(op) if last else self._add
             calls.append(
-                loop_call(choice, "clip_scale", sizes, arrays, reads, (target,), function, fork=False)
+                kernel_call(choice, "clip_scale", sizes, arrays, reads, (target,), function, fork=False)
             )
         return TileTask(
             inputs=tuple(whole(op, tensors, role) for role in op.reads),
