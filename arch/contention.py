@@ -27,8 +27,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from arch.cost_model import CoreCost, DmaService, Traffic
 from arch.pipeline import core_cost
-from arch.pricing import CoreCost, DmaService, Traffic
 from arch.scoreboard import (
     BANK_CONFLICT,
     DIVSQRT_UNIT,

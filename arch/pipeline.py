@@ -10,7 +10,7 @@ from __future__ import annotations
 from heapq import heapreplace
 
 from arch.code_fetch import icache_stall_cycles
-from arch.pricing import CoreCost
+from arch.cost_model import CoreCost
 from arch.scoreboard import (
     BRANCH_STALL,
     DIVSQRT_UNIT,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from arch.pricing import Pricer
+from arch.cost_model import CostModel
 from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
@@ -64,7 +64,7 @@ class Known:
 def choose(
     tiler: Tiler,
     timing: SocTiming,
-    pricer: Pricer,
+    cost_model: CostModel,
     options: ScheduleOptions,
     dma: DmaCost,
     known: Known | None = None,
@@ -80,7 +80,9 @@ def choose(
     `InputError` for dimensions, sizes and operands the op has not.
     """
     if options.buffer_depth == BEST_DEPTH:
-        return _of_best_depth(tiler, timing, pricer, options, dma, known or Known(), available_bytes, early)
+        return _of_best_depth(
+            tiler, timing, cost_model, options, dma, known or Known(), available_bytes, early
+        )
     usable_bytes = timing.l1_usable_bytes
     limit_bytes = usable_bytes if available_bytes is None else available_bytes
     wanted = options.tile_sizes.get(tiler.op.name)
@@ -91,7 +93,7 @@ def choose(
     elif options.buffer_depth == WHOLE_OPS:
         choice = Choice(tiler.choice.kernel, whole_op(tiler, limit_bytes))
     else:
-        choice = _Chooser(timing, pricer, dma, known or Known(), early).choose(tiler, limit_bytes)
+        choice = _Chooser(timing, cost_model, dma, known or Known(), early).choose(tiler, limit_bytes)
     if isinstance(choice, NotInPlace):
         return choice
     _check_buffer_names(tiler, choice.tiling, options)
@@ -101,7 +103,7 @@ def choose(
 def _of_best_depth(
     tiler: Tiler,
     timing: SocTiming,
-    pricer: Pricer,
+    cost_model: CostModel,
     options: ScheduleOptions,
     dma: DmaCost,
     known: Known,
@@ -114,7 +116,7 @@ def _of_best_depth(
         own = replace(options, buffer_depth=depth)
         try:
             found.append(
-                choose(tiler.with_depth(depth), timing, pricer, own, dma, known, available_bytes, early)
+                choose(tiler.with_depth(depth), timing, cost_model, own, dma, known, available_bytes, early)
             )
         except DoesNotFitError:
             if depth == 1 and not found:
@@ -128,7 +130,7 @@ class _Chooser:
     """Chooses tilings and remembers them."""
 
     timing: SocTiming
-    pricer: Pricer
+    cost_model: CostModel
     dma: DmaCost
     known: Known
     early: Early
@@ -178,7 +180,7 @@ class _Chooser:
             return None
         cycles = best.estimated_cycles
         if tiler.resident:
-            cost = TileCost(self.timing, self.pricer, tiler.tensors, self.dma)
+            cost = TileCost(self.timing, self.cost_model, tiler.tensors, self.dma)
             cycles = estimate_cycles(tiling, cost, tiler, self.early)
         return replace(best, tiling=tiling, estimated_cycles=cycles)
 
@@ -201,7 +203,7 @@ class _Chooser:
         if key not in self.known.ranked:
             self.known.ranked[key] = _ranked(tiler, self.timing.l1_usable_bytes, self.dma)
         ranked = self.known.ranked[key]
-        found = _best_tiling(tiler, ranked, limit_bytes, self.timing, self.pricer, self.dma, self.early)
+        found = _best_tiling(tiler, ranked, limit_bytes, self.timing, self.cost_model, self.dma, self.early)
         if isinstance(found, Choice):
             self.known.choices[like] = found
         return found
@@ -275,7 +277,7 @@ def _check_buffer_names(tiler: Tiler, tiling: Tiling, options: ScheduleOptions) 
 
 
 def choose_tiling(
-    tiler: Tiler, available_bytes: int, timing: SocTiming, pricer: Pricer, dma: DmaCost | None = None
+    tiler: Tiler, available_bytes: int, timing: SocTiming, cost_model: CostModel, dma: DmaCost | None = None
 ) -> Choice:
     """The tiling with the fewest estimated cycles of a short list of those that fit.
 
@@ -284,7 +286,7 @@ def choose_tiling(
     """
     dma = dma or DmaCost(timing)
     ranked = _ranked(tiler, available_bytes, dma)
-    choice = _best_tiling(tiler, ranked, available_bytes, timing, pricer, dma)
+    choice = _best_tiling(tiler, ranked, available_bytes, timing, cost_model, dma)
     assert isinstance(choice, Choice), "a tiler with resident tensors"
     return choice
 
@@ -300,7 +302,7 @@ def _best_tiling(
     ranked: _Ranked,
     available_bytes: int,
     timing: SocTiming,
-    pricer: Pricer,
+    cost_model: CostModel,
     dma: DmaCost,
     early: Early = NOTHING_EARLY,
 ) -> Choice | NotInPlace:
@@ -314,13 +316,13 @@ def _best_tiling(
     usable = ranked.usable & fitting
     if not usable.any():
         return NotInPlace(next(iter(tiler.resident.values())).storage, no_room(tiler.op.name))
-    cost = TileCost(timing, pricer, tiler.tensors, dma)
+    cost = TileCost(timing, cost_model, tiler.tensors, dma)
     best: tuple[int, int, int] | None = None
     chosen: Tiling | None = None
     refused: NotInPlace | None = None
     estimates = 0
     if available_bytes not in ranked.lists:
-        ranked.lists[available_bytes] = short_list(candidates, ranked.moves, usable, dma, pricer)
+        ranked.lists[available_bytes] = short_list(candidates, ranked.moves, usable, dma, cost_model)
     for index in ranked.lists[available_bytes]:
         if estimates == BUILT:
             break

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from arch.pricing import Pricer
+from arch.cost_model import CostModel
 from arch.soc import Soc
 from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
@@ -82,7 +82,7 @@ class Candidate:
 def schedule_for(
     graph: TrainingGraph,
     timing: SocTiming,
-    pricer: Pricer,
+    cost_model: CostModel,
     options: ScheduleOptions,
     known: Known | None = None,
 ) -> Schedule:
@@ -95,24 +95,24 @@ def schedule_for(
         if known.resident:
             try:
                 kept = replace(options, resident=known.resident[0])
-                return build_schedule(graph, timing, pricer, kept, known)
+                return build_schedule(graph, timing, cost_model, kept, known)
             except (InputError, DoesNotFitError):
                 # It comes from a file that others may have changed: this model has no such tensors.
                 known.resident.clear()
         if not known.resident:
             found = replace(
-                options, resident=choose_resident(graph, timing, pricer, options, known=known).resident
+                options, resident=choose_resident(graph, timing, cost_model, options, known=known).resident
             )
             # Spans that an op refuses, and that were taken with others, are left out.
-            known.resident.append(build_schedule(graph, timing, pricer, found, known).resident)
+            known.resident.append(build_schedule(graph, timing, cost_model, found, known).resident)
         options = replace(options, resident=known.resident[0])
-    return build_schedule(graph, timing, pricer, options, known)
+    return build_schedule(graph, timing, cost_model, options, known)
 
 
 def choose_resident(
     graph: TrainingGraph,
     timing: SocTiming,
-    pricer: Pricer,
+    cost_model: CostModel,
     options: ScheduleOptions,
     *,
     simulations: int = SIMULATIONS,
@@ -129,11 +129,11 @@ def choose_resident(
     `options.resident` says is not looked at. The result depends on nothing but the arguments; `known`
     (`build_schedule`) saves time only. Raises what `build_schedule` raises without resident tensors.
     """
-    search = _Search(graph, timing, pricer, options, simulations, known or Known())
+    search = _Search(graph, timing, cost_model, options, simulations, known or Known())
     before = search.start()
     candidates = [
         item
-        for item in candidates_for(search.base, timing, pricer, search.waits)
+        for item in candidates_for(search.base, timing, cost_model, search.waits)
         if item.saved_cycles >= WORTH_A_LOOK * before
     ]
     search.improve(candidates)
@@ -149,7 +149,7 @@ class _Search:
         self,
         graph: TrainingGraph,
         timing: SocTiming,
-        pricer: Pricer,
+        cost_model: CostModel,
         options: ScheduleOptions,
         most_simulations: int,
         known: Known,
@@ -161,7 +161,7 @@ class _Search:
         self.base: Schedule
         self._graph = graph
         self._timing = timing
-        self._pricer = pricer
+        self._cost_model = cost_model
         self._options = options
         self._most = most_simulations
         self._known = known
@@ -183,7 +183,7 @@ class _Search:
         self.simulations += 1
         options = replace(self._options, resident=tuple(item.text for item in candidates))
         try:
-            schedule = build_schedule(self._graph, self._timing, self._pricer, options, self._known)
+            schedule = build_schedule(self._graph, self._timing, self._cost_model, options, self._known)
         except DoesNotFitError:
             if not candidates:
                 raise
@@ -191,7 +191,7 @@ class _Search:
         if not candidates:
             self.base = schedule
         watch = _Watch()
-        return Soc(self._timing, self._pricer, watch).run(schedule.program, effects=False).cycles, watch
+        return Soc(self._timing, self._cost_model, watch).run(schedule.program, effects=False).cycles, watch
 
     def improve(self, candidates: Sequence[Candidate]) -> None:
         """Take what helps of the candidates: first what leaves the tiles as they are, then whatever fits."""
@@ -311,7 +311,7 @@ def _clash(one: Candidate, other: Candidate) -> bool:
 
 
 def candidates_for(
-    schedule: Schedule, timing: SocTiming, pricer: Pricer, waits: Mapping[str, int]
+    schedule: Schedule, timing: SocTiming, cost_model: CostModel, waits: Mapping[str, int]
 ) -> list[Candidate]:
     """Spans of tensors that save transfers of a schedule without resident ones, most cycles per byte first.
 
@@ -319,7 +319,7 @@ def candidates_for(
     name). Left out are spans that save nothing, and tensors larger than L1.
     """
     graph, plan = schedule.graph, schedule.plan
-    cost = TileCost(timing, pricer, graph.tensors)
+    cost = TileCost(timing, cost_model, graph.tensors)
     names = [op.op.name for op in schedule.ops]
     moved: Counter[tuple[str, int]] = Counter()
     buffers: dict[str, Counter[int]] = {}

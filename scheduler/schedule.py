@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from arch.pricing import Pricer
+from arch.cost_model import CostModel
 from arch.program import Place, Program
 from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
@@ -68,7 +68,7 @@ class Schedule:
 def build_schedule(
     graph: TrainingGraph,
     timing: SocTiming,
-    pricer: Pricer,
+    cost_model: CostModel,
     options: ScheduleOptions,
     known: Known | None = None,
 ) -> Schedule:
@@ -76,7 +76,7 @@ def build_schedule(
 
     Of the tilings that fit L1 the one with the fewest estimated cycles is taken (`estimate_cycles`). A
     resident tensor that an op cannot use in place is moved like others, and a note says why. `known` keeps
-    what was found, for schedules of the same graph, SoC, pricer and options but for `resident`. Raises
+    what was found, for schedules of the same graph, SoC, cost model and options but for `resident`. Raises
     `DoesNotFitError` when L1, L2 or L3 is too small, `InputError` for unknown names in `options`.
     """
     check_names(graph, options)
@@ -92,7 +92,7 @@ def build_schedule(
         transfer_code_1d_cycles=timing.dma.transfer_code_1d_cycles,
         transfer_code_2d_cycles=timing.dma.transfer_code_2d_cycles,
     )
-    residents, chosen, moved = _choices(graph, plan, timing, pricer, options, known or Known())
+    residents, chosen, moved = _choices(graph, plan, timing, cost_model, options, known or Known())
     plan, slots = plan.with_slots([(op, choice.tiling) for op, choice in zip(graph.ops, chosen, strict=True)])
     staging = StagingActions(plan, graph, builder.actions)
     readable = [readable_early(graph, plan, number) for number in range(len(graph.ops))]
@@ -147,7 +147,7 @@ def _choices(
     graph: TrainingGraph,
     plan: MemoryPlan,
     timing: SocTiming,
-    pricer: Pricer,
+    cost_model: CostModel,
     options: ScheduleOptions,
     known: Known,
 ) -> tuple[Residents, list[Choice], list[str]]:
@@ -170,7 +170,7 @@ def _choices(
             readable = readable_early(graph, plan, number) if options.prefetch else frozenset[str]()
             early = early_beside(chosen[-1] if chosen else None, readable, timing)
             try:
-                choice = choose(tiler, timing, pricer, options, dma, known, limit_bytes, early)
+                choice = choose(tiler, timing, cost_model, options, dma, known, limit_bytes, early)
             except DoesNotFitError as error:
                 raise residents.beside(error, number) from None
             if isinstance(choice, NotInPlace):

@@ -16,7 +16,7 @@ from soc_fixture import (
     SETUP,
     UDMA_PROGRAM,
     UDMA_WAKE,
-    FixedPricer,
+    FixedCostModel,
     Recorder,
     soc_timing,
 )
@@ -148,7 +148,7 @@ def simulated(program: Program, tiling: Tiling, kernel_cycles: int) -> tuple[int
     """(cycles, trace, SoC with dx in L3) of a tiny program, on y and dy of `values`."""
     kernel = tiling.tiles[0].calls[0].kernel
     tracer = Recorder()
-    soc = Soc(soc_timing(), FixedPricer({kernel: kernel_cycles}), tracer)
+    soc = Soc(soc_timing(), FixedCostModel({kernel: kernel_cycles}), tracer)
     y, dy = values()
     soc.load(Place("l2", Y_L2, y.shape), y)
     soc.load(Place("l3", DY_L3, dy.shape), dy)

@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from arch.pricing import Pricer
+from arch.cost_model import CostModel
 from arch.timing import SocTiming
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.l1_layout import L1Layout, lay_out
@@ -63,11 +63,15 @@ class TileCost:
     """Compute and transfer cycles of one tile, without contention between them."""
 
     def __init__(
-        self, timing: SocTiming, pricer: Pricer, tensors: Mapping[str, Tensor], dma: DmaCost | None = None
+        self,
+        timing: SocTiming,
+        cost_model: CostModel,
+        tensors: Mapping[str, Tensor],
+        dma: DmaCost | None = None,
     ) -> None:
         self.tensors = tensors
         self.timing = timing
-        self.pricer = pricer
+        self.cost_model = cost_model
         self.dma = dma or DmaCost(timing)
         self._moved: dict[object, _Box] = {}
 
@@ -95,7 +99,7 @@ class TileCost:
         team = call.work(self.timing.cores if call.fork else 1, addresses)
         unit = self.timing.event_unit
         fork_cycles = unit.fork_master_cycles + unit.join_cycles if call.fork else 0
-        return fork_cycles + self.pricer.price(team).cycles
+        return fork_cycles + self.cost_model.price(team).cycles
 
     def transfer(self, operands: Sequence[Operand], *, to_l1: bool) -> Transfer:
         """What moving some boxes one after another takes, pushed together on an idle DMA."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from arch.cost_model import CostModel
 from arch.isa import Loop, Node, TeamWork
-from arch.pricing import Pricer
 from scheduler.tiles.candidates import Candidates
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.footprint import LARGEST_TABLE
@@ -136,7 +136,9 @@ class KernelCount:
     the tile of the reference costs over what it issues: stalls are taken to grow with the instructions.
     """
 
-    def __init__(self, candidates: Candidates, reference: Mapping[str, int], pricer: Pricer, dma: DmaCost):
+    def __init__(
+        self, candidates: Candidates, reference: Mapping[str, int], cost_model: CostModel, dma: DmaCost
+    ):
         self._candidates = candidates
         self._tiler = candidates.tiler
         self._reference = dict(reference)
@@ -145,7 +147,7 @@ class KernelCount:
         self._fork_cycles = unit.fork_master_cycles + unit.join_cycles
         self._along: dict[tuple[str, int], int] = {}
         self._whole = self._issued(self._reference)
-        self._scale = self._stalls(pricer)
+        self._scale = self._stalls(cost_model)
 
     def cycles(self) -> Floats:
         """Per candidate."""
@@ -189,9 +191,11 @@ class KernelCount:
             (call.work(self._cores if call.fork else 1, _unplaced(task)), call.fork) for call in task.calls
         ]
 
-    def _stalls(self, pricer: Pricer) -> float:
+    def _stalls(self, cost_model: CostModel) -> float:
         works = self._works(self._reference)
-        priced = sum(pricer.price(work).cycles + (self._fork_cycles if fork else 0) for work, fork in works)
+        priced = sum(
+            cost_model.price(work).cycles + (self._fork_cycles if fork else 0) for work, fork in works
+        )
         return priced / self._whole if priced else 1.0
 
 
@@ -226,7 +230,7 @@ def short_list(
     moves: Moves,
     usable: NDArray[np.bool_],
     dma: DmaCost,
-    pricer: Pricer,
+    cost_model: CostModel,
 ) -> list[int]:
     """The `COUNTED` candidates of the `usable` ones that seem to take the fewest cycles, best first.
 
@@ -238,7 +242,7 @@ def short_list(
         return [int(number) for number in numbers]
     moved = moves.alone_cycles + moves.additions_cycles + moves.far_cycles
     reference = int(numbers[np.argmin(moved[numbers])])
-    count = KernelCount(candidates, candidates.sizes_at(reference), pricer, dma)
+    count = KernelCount(candidates, candidates.sizes_at(reference), cost_model, dma)
     kernels = count.cycles()
     total = loop_cycles(candidates, moves, kernels)
     rank = numbers[np.lexsort((numbers, total[numbers]))]

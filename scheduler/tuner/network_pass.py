@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from scheduler.choice import Known
-from scheduler.explore.point import Point, pricer_of
+from scheduler.explore.point import Point, cost_model_of
 from scheduler.options import ScheduleOptions
 from scheduler.residency import Residency, choose_resident
 from scheduler.schedule import build_schedule
@@ -43,10 +43,12 @@ class Stay:
 def find_residents(point: Point) -> Residency:
     """`choose_resident`, without spans that an op refuses and that were taken with others; in a worker."""
     options: ScheduleOptions = point.options
-    pricer, known = pricer_of(point.timing), Known()
-    found = choose_resident(point.graph, point.timing, pricer, options, known=known)
+    cost_model, known = cost_model_of(point.timing), Known()
+    found = choose_resident(point.graph, point.timing, cost_model, options, known=known)
     taken = replace(options, resident=found.resident)
-    return replace(found, resident=build_schedule(point.graph, point.timing, pricer, taken, known).resident)
+    return replace(
+        found, resident=build_schedule(point.graph, point.timing, cost_model, taken, known).resident
+    )
 
 
 def _stay(_: str, text: str) -> Stay:

@@ -1,4 +1,4 @@
-"""The pricer the cluster asks: picks the model a team needs and remembers every answer."""
+"""The cost model the cluster asks: picks the model a team needs and remembers every answer."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from arch.contention import MAX_CORES, ClusterModel, Member
+from arch.cost_model import CoreCost, DmaService, TeamCost, Traffic
 from arch.isa import TeamWork
 from arch.nest_reader import NestReader
 from arch.pipeline import price_core
-from arch.pricing import CoreCost, DmaService, TeamCost, Traffic
 from arch.scoreboard import CROSSING, Nest, Shape
 from arch.timing import SocTiming
 from arch.window import PROCESS, EngineChoice
@@ -29,8 +29,8 @@ _V = TypeVar("_V")
 _NestKey = tuple[Shape, tuple[int, ...], int, tuple[tuple[int, ...], ...]]
 
 
-class TeamPricer:
-    """Implements `arch.pricing.Pricer` for the machine `timing`.
+class TeamCostModel:
+    """Implements `arch.cost_model.CostModel` for the machine `timing`.
 
     Cores that cannot meet at a bank, an FPU or the div/sqrt unit are priced one by one by the exact pipeline
     model; a team that can is advanced together by `ClusterModel`. Workers start with the skew of the fork
