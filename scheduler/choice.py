@@ -17,7 +17,7 @@ from scheduler.tiles.estimate import NOTHING_EARLY, Early, TileCost, estimate_cy
 from scheduler.tiles.in_place import NotInPlace, allowed, no_room, refusal
 from scheduler.tiles.l1_report import does_not_fit
 from scheduler.tiles.short_list import Moves, moves_of, short_list
-from scheduler.tiles.streamed_tilings import fits_slots, with_streams
+from scheduler.tiles.streaming_cost import fits_slots, with_streams
 from scheduler.tiles.tiling import Tiler, Tiling
 
 BUILT = 5
@@ -308,7 +308,7 @@ def _best_tiling(
 ) -> Choice | NotInPlace:
     """`choose_tiling` of those that use resident tensors in place."""
     candidates = replace(ranked.candidates, tiler=tiler)
-    fitting = (candidates.l1_bytes <= available_bytes) & (ranked.moves.far_cycles < np.inf)
+    fitting = (candidates.l1_bytes <= available_bytes) & (ranked.moves.offchip_cycles < np.inf)
     if not fitting.any():
         raise smallest_does_not_fit(tiler, available_bytes)
     if isinstance(ranked.usable, NotInPlace):

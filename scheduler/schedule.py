@@ -15,14 +15,14 @@ from scheduler.memory.shared_memory import plans_beside
 from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
 from scheduler.programs.prefetch import readable_early
 from scheduler.programs.program import ProgramBuilder
-from scheduler.programs.staging_actions import StagingActions, places_of
+from scheduler.programs.staging_emitter import StagingEmitter, places_of
 from scheduler.tiles.candidates import NO_COUNTS, Counts
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.in_place import NotInPlace
 from scheduler.tiles.l1_layout import L1Layout, lay_out_ops
+from scheduler.tiles.l2_slots import NOT_STREAMED, OpStream
 from scheduler.tiles.resident import NOT_RESIDENT, InPlace, Residents, residents_of, without
-from scheduler.tiles.streaming import Streamer
-from scheduler.tiles.streams import NOT_STREAMED, OpStream
+from scheduler.tiles.streaming_choice import Streamer
 from scheduler.tiles.tiling import BufferDepths, Tiler, Tiling
 from trainlib.graph import Op, TrainingGraph
 from trainlib.im2col import with_ways
@@ -94,7 +94,7 @@ def build_schedule(
     )
     residents, chosen, moved = _choices(graph, plan, timing, cost_model, options, known or Known())
     plan, slots = plan.with_slots([(op, choice.tiling) for op, choice in zip(graph.ops, chosen, strict=True)])
-    staging = StagingActions(plan, graph, builder.actions)
+    staging = StagingEmitter(plan, graph, builder.actions)
     readable = [readable_early(graph, plan, number) for number in range(len(graph.ops))]
     layouts = lay_out_ops(
         [choice.tiling for choice in chosen],

@@ -29,7 +29,7 @@ from scheduler.addresses.allocation import Allocation
 from scheduler.programs.op_loop import Early, OpLoop
 from scheduler.programs.team_works import TeamWorks
 from scheduler.tiles.l1_layout import L1Layout
-from scheduler.tiles.streams import NO_SLOTS, OpSlots
+from scheduler.tiles.l2_slots import NO_SLOTS, OpSlots
 from scheduler.tiles.tiling import Tiling
 from scheduler.tiles.transfers import Box, commands_for
 from traces.events import Work

@@ -17,7 +17,7 @@ from arch.isa import Loop, Node, TeamWork
 from scheduler.tiles.candidates import Candidates
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.footprint import LARGEST_TABLE
-from scheduler.tiles.streamed_tilings import far_overhead
+from scheduler.tiles.streaming_cost import streaming_cycles
 from scheduler.tiles.tiling import Tiler
 from trainlib.steps import Extent, TileTask
 
@@ -32,8 +32,8 @@ class Moves:
     """Per candidate, in cycles of the whole op: what each of those that move data is busy for.
 
     `alone_cycles` are those of L2 transfers, code included, that nothing overlaps. `additions_cycles` are the
-    kernels that add to sums in L1, with their forks. `far_cycles` (uDMA) are infinite where what is streamed
-    lacks room in L2.
+    kernels that add to sums in L1, with their forks. `offchip_cycles` (uDMA) are infinite where what is
+    streamed lacks room in L2.
     """
 
     load_cycles: Floats
@@ -41,7 +41,7 @@ class Moves:
     master_cycles: Floats
     alone_cycles: Floats
     additions_cycles: Floats
-    far_cycles: Floats
+    offchip_cycles: Floats
 
 
 def moves_of(candidates: Candidates, dma: DmaCost) -> Moves:
@@ -77,7 +77,7 @@ def moves_of(candidates: Candidates, dma: DmaCost) -> Moves:
             # An addition loads two words and stores one per element, the elements shared by the cores.
             words = loads.box_bytes[:, column] / timing.l1.word_bytes
             additions += loads.additions[:, column] * (fork_cycles + 4 * words / timing.cores)
-    return Moves(load, store, master, alone, additions, far_overhead(candidates, timing))
+    return Moves(load, store, master, alone, additions, streaming_cycles(candidates, timing))
 
 
 def _by_line(dma: DmaCost, line_bytes: NDArray[np.int64], lines: NDArray[np.int64], *, to_l1: bool) -> Floats:
@@ -109,7 +109,7 @@ def overhead_cycles(candidates: Candidates, dma: DmaCost) -> Floats:
     moves = moves_of(candidates, dma)
     unit = dma.timing.event_unit
     forks = candidates.tiles * float(unit.fork_master_cycles + unit.join_cycles)
-    transfers = moves.load_cycles + moves.store_cycles + moves.master_cycles + moves.far_cycles
+    transfers = moves.load_cycles + moves.store_cycles + moves.master_cycles + moves.offchip_cycles
     return np.asarray(transfers + moves.additions_cycles + forks)
 
 
@@ -120,12 +120,12 @@ def loop_cycles(candidates: Candidates, moves: Moves, kernel_cycles: Floats) -> 
     the uDMA, and what nothing hides of the first load and the last store.
     """
     kernels = kernel_cycles + moves.additions_cycles
-    alone = kernels + moves.alone_cycles + moves.far_cycles
+    alone = kernels + moves.alone_cycles + moves.offchip_cycles
     if candidates.tiler.buffer_depth == 1:
         return np.asarray(alone)
     busiest = np.maximum(kernels + moves.master_cycles, np.maximum(moves.load_cycles, moves.store_cycles))
-    ends = (moves.load_cycles + moves.store_cycles + moves.far_cycles) / candidates.tiles
-    return np.asarray(np.minimum(alone, np.maximum(busiest, moves.far_cycles) + ends))
+    ends = (moves.load_cycles + moves.store_cycles + moves.offchip_cycles) / candidates.tiles
+    return np.asarray(np.minimum(alone, np.maximum(busiest, moves.offchip_cycles) + ends))
 
 
 class KernelCount:
@@ -240,7 +240,7 @@ def short_list(
     numbers = np.flatnonzero(usable)
     if len(numbers) == 1:
         return [int(number) for number in numbers]
-    moved = moves.alone_cycles + moves.additions_cycles + moves.far_cycles
+    moved = moves.alone_cycles + moves.additions_cycles + moves.offchip_cycles
     reference = int(numbers[np.argmin(moved[numbers])])
     count = KernelCount(candidates, candidates.sizes_at(reference), cost_model, dma)
     kernels = count.cycles()

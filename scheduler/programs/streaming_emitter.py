@@ -1,4 +1,4 @@
-"""The far side of a tile loop: boxes of streamed tensors between L3 and their slots in L2."""
+"""The off-chip side of a tile loop: boxes of streamed tensors between L3 and their slots in L2."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arch.program import UdmaCommand
-from scheduler.tiles.streams import Key, OpSlots
+from scheduler.tiles.l2_slots import Key, OpSlots
 from scheduler.tiles.transfers import Box, lines_of
 from traces.events import Work
 from trainlib.steps import Operand
@@ -21,7 +21,7 @@ Load = tuple[str, int]
 """Name of an input buffer, and the tile that loads a new box into it."""
 
 
-class FarBoxes:
+class StreamingEmitter:
     """Emits the transfers of the uDMA around those of the DMA, for the streamed boxes of one op.
 
     The boxes of a buffer take its slots in turn. One is fetched as soon as the box its slot held before lies
@@ -59,7 +59,7 @@ class FarBoxes:
         """Whether the boxes of an operand go through slots."""
         return operand.tensor in self._homes
 
-    def is_far(self, load: Load) -> bool:
+    def from_l3(self, load: Load) -> bool:
         """Whether what a load brings comes from L3."""
         return load in self._operands
 
