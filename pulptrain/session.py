@@ -25,7 +25,7 @@ from scheduler.choice import Known
 from scheduler.kept_results import KeptResults
 from scheduler.levers import with_levers
 from scheduler.options import AUTO, of_programs
-from scheduler.residency import schedule_for
+from scheduler.resident_search import schedule_for
 from scheduler.schedule import Schedule, in_one_memory
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.schedule_file import as_tuned, load_schedule, options_from

@@ -100,7 +100,7 @@ def tune_model(
         "cycles": schedule.cycles,
         "untuned_cycles": tunings[0].untuned_cycles,
         "layout": dict(schedule.layouts),
-        "resident": [asdict(stay) for stay in tuning.stays],
+        "resident": [asdict(item) for item in tuning.residents],
         "candidates": schedule.candidates,
         "evaluated": schedule.evaluated,
         "pruned": schedule.candidates - schedule.evaluated,

@@ -14,8 +14,8 @@ from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
 from scheduler.tiles.candidates import Candidates, Counts, enumerate_tilings
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.estimate import NOTHING_EARLY, Early, TileCost, estimate_cycles
-from scheduler.tiles.in_place import NotInPlace, allowed, no_room, refusal
 from scheduler.tiles.l1_report import does_not_fit
+from scheduler.tiles.resident_rules import NotInPlace, allowed, no_room, refusal
 from scheduler.tiles.short_list import Moves, moves_of, short_list
 from scheduler.tiles.streaming_cost import fits_slots, with_streams
 from scheduler.tiles.tiling import Tiler, Tiling
@@ -58,7 +58,7 @@ class Known:
     choices: dict[object, Choice] = field(default_factory=dict)
     ranked: dict[object, _Ranked] = field(default_factory=dict)
     resident: list[tuple[str, ...]] = field(default_factory=list)
-    """What `scheduler.residency` has chosen, if it has."""
+    """What `scheduler.resident_search` has chosen, if it has."""
 
 
 def choose(

@@ -34,7 +34,7 @@ DIFFERENT_PRICES = 4096
 
 
 RESIDENT = "resident"
-"""Beside the choices per op: the tensors `scheduler.residency` has chosen to stay in L1."""
+"""Beside the choices per op: the tensors `scheduler.resident_search` has chosen to stay in L1."""
 
 
 class CachedCostModel:

@@ -18,10 +18,10 @@ from scheduler.programs.program import ProgramBuilder
 from scheduler.programs.staging_emitter import StagingEmitter, places_of
 from scheduler.tiles.candidates import NO_COUNTS, Counts
 from scheduler.tiles.dma_cost import DmaCost
-from scheduler.tiles.in_place import NotInPlace
 from scheduler.tiles.l1_layout import L1Layout, lay_out_ops
 from scheduler.tiles.l2_slots import NOT_STREAMED, OpStream
-from scheduler.tiles.resident import NOT_RESIDENT, InPlace, Residents, residents_of, without
+from scheduler.tiles.resident_rules import NotInPlace
+from scheduler.tiles.resident_tensors import NOT_RESIDENT, InPlace, Residents, residents_of, without
 from scheduler.tiles.streaming_choice import Streamer
 from scheduler.tiles.tiling import BufferDepths, Tiler, Tiling
 from trainlib.graph import Op, TrainingGraph

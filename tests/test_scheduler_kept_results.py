@@ -16,7 +16,7 @@ from arch.team_cost_model import TeamCostModel
 from pulptrain.cli import dispatch
 from pulptrain.session import RunOutcome, run_model
 from pulptrain.settings import Settings
-from scheduler import choice, residency
+from scheduler import choice, resident_search
 from scheduler.kept_results import cost_from, cost_text
 from scheduler.tuner.cache import ResultCache
 from traces.events import STALLS
@@ -79,7 +79,7 @@ def test_a_second_run_asks_no_more_what_stays_in_l1(tmp_path: Path, monkeypatch:
     settings = Settings(resident="auto")
     first = run_model(MODEL, settings, functional=False, cache=cache)
     assert first.summary["resident"]
-    monkeypatch.setattr(residency, "choose_resident", lambda *_, **__: refuse())
+    monkeypatch.setattr(resident_search, "choose_resident", lambda *_, **__: refuse())
     monkeypatch.setattr(TeamCostModel, "price", refuse)
     monkeypatch.setattr(choice, "enumerate_tilings", refuse)
     assert results(run_model(MODEL, settings, functional=False, cache=cache)) == results(first)

@@ -12,7 +12,7 @@ from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, PulptrainError
 from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
-from scheduler.residency import schedule_for
+from scheduler.resident_search import schedule_for
 from scheduler.tuner.fingerprint import fingerprint, model_version
 from traces.metrics import measure
 from traces.recorder import Recorder

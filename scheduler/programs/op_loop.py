@@ -15,7 +15,7 @@ from scheduler.programs.streaming_emitter import StreamingEmitter
 from scheduler.tiles.l1_layout import L1Layout
 from scheduler.tiles.l2_slots import NO_SLOTS, OpSlots
 from scheduler.tiles.partial_sums import written
-from scheduler.tiles.resident import Bytes, InPlace, missing
+from scheduler.tiles.resident_tensors import Bytes, InPlace, missing
 from scheduler.tiles.tiling import Tiling
 from scheduler.tiles.transfers import Box
 from traces.events import Work

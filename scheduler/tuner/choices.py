@@ -46,9 +46,9 @@ class TunedSchedule:
 
     `model_content` and `soc_content` are hashes, `simulator` that of the simulator's source. `cycles` are
     those of one whole iteration with these choices, None if the search was interrupted; `candidates` and
-    `evaluated` count each search once. `resident` says by program (`scheduler.tuner.network_pass.PROGRAMS`)
-    what stays in L1 between ops, `layouts` which layers have another layout than the model says;
-    `model_content` is that of the model as it is written.
+    `evaluated` count each search once. `resident` says by program
+    (`scheduler.tuner.tuned_residents.PROGRAMS`) what stays in L1 between ops, `layouts` which layers have
+    another layout than the model says; `model_content` is that of the model as it is written.
     """
 
     model: str

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from scheduler.tiles.candidates import Candidates
 from scheduler.tiles.partial_sums import SUM, written
-from scheduler.tiles.resident import Bytes, InPlace
+from scheduler.tiles.resident_tensors import Bytes, InPlace
 from scheduler.tiles.tiling import Tiling
 from trainlib.steps import Operand, TileTask
 

@@ -1,4 +1,4 @@
-"""Tensors that stay in L1 between ops: what still moves, where they lie, what the network pass takes."""
+"""Tensors that stay in L1 between ops: what still moves, where they lie, what the search of them takes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from scheduler.addresses.allocation import PlanError
 from scheduler.executor import Executor
 from scheduler.memory.plan_check import check_program
 from scheduler.options import ScheduleOptions, parse_resident
-from scheduler.residency import choose_resident
+from scheduler.resident_search import choose_resident
 from scheduler.schedule import build_schedule, tiler_of
 from scheduler.tiles.partial_sums import written
-from scheduler.tiles.resident import box_bytes, missing, residents_of
+from scheduler.tiles.resident_tensors import box_bytes, missing, residents_of
 from trainlib.graph import Tensor
 from trainlib.reference import evaluate
 from trainlib.training import build_training_graph

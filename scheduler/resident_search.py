@@ -1,4 +1,4 @@
-"""The network pass: which tensors stay in L1 between ops, decided by simulating the whole iteration."""
+"""The search of residents: which tensors stay in L1 between ops, decided by simulating the whole iteration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scheduler.options import AUTO, ScheduleOptions
 from scheduler.schedule import Schedule, build_schedule
 from scheduler.tiles.estimate import TileCost
 from scheduler.tiles.partial_sums import written
-from scheduler.tiles.resident import text_of
+from scheduler.tiles.resident_tensors import text_of
 from traces.events import Slice
 from trainlib.graph import TrainingGraph
 from trainlib.steps import Operand
@@ -37,7 +37,7 @@ WORTH_A_LOOK = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class Residency:
+class FoundResidents:
     """What stays in L1 (`ScheduleOptions.resident`), and cycles of the iteration without and with it.
 
     `candidates` are the spans of tensors that save transfers, `simulations` how often the iteration was
@@ -52,7 +52,7 @@ class Residency:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ResidentSpan:
     """A storage in L1 from op `first_op` to `last_op`: bytes it takes, and DMA cycles it saves at most."""
 
     text: str
@@ -117,7 +117,7 @@ def choose_resident(
     *,
     simulations: int = SIMULATIONS,
     known: Known | None = None,
-) -> Residency:
+) -> FoundResidents:
     """Find tensors whose stay in L1 makes the iteration faster, for the tiles and kernels of some options.
 
     Candidates are all spans between two uses of a tensor that save transfers worth looking at. They are tried
@@ -133,11 +133,11 @@ def choose_resident(
     before = search.start()
     candidates = [
         item
-        for item in candidates_for(search.base, timing, cost_model, search.waits)
+        for item in resident_spans(search.base, timing, cost_model, search.waits)
         if item.saved_cycles >= WORTH_A_LOOK * before
     ]
     search.improve(candidates)
-    return Residency(
+    return FoundResidents(
         tuple(item.text for item in search.taken), before, search.cycles, len(candidates), search.simulations
     )
 
@@ -154,7 +154,7 @@ class _Search:
         most_simulations: int,
         known: Known,
     ) -> None:
-        self.taken: list[Candidate] = []
+        self.taken: list[ResidentSpan] = []
         self.cycles = 0
         self.simulations = 0
         self.in_vain = 0
@@ -178,7 +178,7 @@ class _Search:
         self.waits, self._ops = watch.waits, watch.op_cycles(self.base)
         return self.cycles
 
-    def _simulate(self, candidates: Sequence[Candidate]) -> tuple[int, _Watch] | None:
+    def _simulate(self, candidates: Sequence[ResidentSpan]) -> tuple[int, _Watch] | None:
         """Cycles of the iteration with these tensors resident, and of its ops; None if they do not fit."""
         self.simulations += 1
         options = replace(self._options, resident=tuple(item.text for item in candidates))
@@ -193,7 +193,7 @@ class _Search:
         watch = _Watch()
         return Soc(self._timing, self._cost_model, watch).run(schedule.program, effects=False).cycles, watch
 
-    def improve(self, candidates: Sequence[Candidate]) -> None:
+    def improve(self, candidates: Sequence[ResidentSpan]) -> None:
         """Take what helps of the candidates: first what leaves the tiles as they are, then whatever fits."""
         tried: set[str] = set()
         free_bytes = [self._timing.l1_usable_bytes - op.tiling.l1_bytes for op in self.base.ops]
@@ -205,12 +205,12 @@ class _Search:
                 self._try(group)
                 tried |= {item.text for item in group}
 
-    def _fitting(self, candidates: Sequence[Candidate], room: Sequence[int]) -> list[Candidate]:
+    def _fitting(self, candidates: Sequence[ResidentSpan], room: Sequence[int]) -> list[ResidentSpan]:
         """One span per storage, beside those taken and within the room of each op: the one that saves most.
 
         Storages go in the order of their best candidate.
         """
-        found: list[Candidate] = []
+        found: list[ResidentSpan] = []
         held: Counter[int] = Counter()
         for item in self.taken:
             held.update(dict.fromkeys(item.ops, item.size_bytes))
@@ -228,7 +228,7 @@ class _Search:
                 held.update(dict.fromkeys(item.ops, item.size_bytes))
         return found
 
-    def _try(self, group: Sequence[Candidate]) -> None:
+    def _try(self, group: Sequence[ResidentSpan]) -> None:
         waiting = [list(group)]
         while waiting and not self._over():
             some = waiting.pop(0)
@@ -244,7 +244,7 @@ class _Search:
                 half = len(some) // 2
                 waiting[:0] = [some[:half], some[half:]]
 
-    def _attempt(self, candidates: list[Candidate]) -> Sequence[int] | None:
+    def _attempt(self, candidates: list[ResidentSpan]) -> Sequence[int] | None:
         """Take these if the iteration is faster; by how much each op got slower, None if they do not fit."""
         before = self._ops
         found = self._simulate(candidates)
@@ -256,7 +256,7 @@ class _Search:
             self.taken, self.cycles, self._ops = candidates, cycles, ops
         return [after - own for after, own in zip(ops, before, strict=True)]
 
-    def _helping(self, some: Sequence[Candidate], slower: Sequence[int] | None) -> list[Candidate]:
+    def _helping(self, some: Sequence[ResidentSpan], slower: Sequence[int] | None) -> list[ResidentSpan]:
         """Those whose ops, with the ones beside them and with those of spans that meet them, got faster."""
         if slower is None:
             return []
@@ -306,13 +306,13 @@ class _Watch:
         return found
 
 
-def _clash(one: Candidate, other: Candidate) -> bool:
+def _clash(one: ResidentSpan, other: ResidentSpan) -> bool:
     return one.storage == other.storage and one.first_op <= other.last_op and other.first_op <= one.last_op
 
 
-def candidates_for(
+def resident_spans(
     schedule: Schedule, timing: SocTiming, cost_model: CostModel, waits: Mapping[str, int]
-) -> list[Candidate]:
+) -> list[ResidentSpan]:
     """Spans of tensors that save transfers of a schedule without resident ones, most cycles per byte first.
 
     What transfers take beside kernels nobody waits for, so an op cannot gain more than its `waits` (cycles by
@@ -339,7 +339,7 @@ def candidates_for(
                     moved[plan.owners[operand.tensor], number] += round(
                         cost.transfer([operand], to_l1=to_l1).done_cycles
                     )
-    found: list[Candidate] = []
+    found: list[ResidentSpan] = []
     for life in storage_lives(graph, plan.owners).values():
         size_bytes = align(life.size_bytes)
         if not 0 < size_bytes <= timing.l1_usable_bytes:
@@ -359,7 +359,7 @@ def candidates_for(
             if saved > 0:
                 text = text_of(graph, life.name, life.uses, first_op, last_op)
                 found.append(
-                    Candidate(text, life.name, first_op, last_op, size_bytes, saved, buffers[life.name])
+                    ResidentSpan(text, life.name, first_op, last_op, size_bytes, saved, buffers[life.name])
                 )
     return sorted(found, key=lambda item: (-item.gain, item.first_op, item.text))
 
