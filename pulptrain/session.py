@@ -21,12 +21,12 @@ from pulptrain.settings import Settings, code_start, schedule_options, soc_timin
 from pulptrain.summary import finite_or_none, refuse_wrong_numbers, run_summary, simulator_summary
 from pulptrain.training import Progress, Training
 from pulptrain.update_summary import update_summary
-from scheduler.choice import Known
 from scheduler.kept_results import KeptResults
 from scheduler.levers import with_levers
 from scheduler.options import AUTO, of_programs
 from scheduler.resident_search import schedule_for
 from scheduler.schedule import Schedule, in_one_memory
+from scheduler.tiling_choice import Known
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.schedule_file import as_tuned, load_schedule, options_from
 from traces.events import Slice

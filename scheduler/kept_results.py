@@ -19,10 +19,10 @@ from arch.cost_model import CoreCost, CostModel, DmaService, TeamCost, Traffic
 from arch.isa import TeamWork
 from arch.program import Compute, Program
 from arch.timing import SocTiming
-from scheduler.choice import Choice, Known
 from scheduler.options import ScheduleOptions
-from scheduler.tiles.candidates import Counts
 from scheduler.tiles.tiling import Tiling
+from scheduler.tiles.tiling_candidates import Counts
+from scheduler.tiling_choice import Known, TilingChoice
 from scheduler.tuner import rows
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.fingerprint import fingerprint, model_version
@@ -118,7 +118,7 @@ def _pace_from(item: object) -> tuple[int, int] | None:
     return rows.whole(moved), rows.whole(cycles, 1)
 
 
-def _choice_text(choice: Choice) -> str:
+def _choice_text(choice: TilingChoice) -> str:
     counts = choice.counts
     tiling = choice.tiling
     fields = {
@@ -137,8 +137,8 @@ _FIELDS = ("kernel", "op", "sizes", "order", "counts", "estimated_cycles", "note
 _COUNTS = ("total", "by_size_rule", "by_equal_loops", "by_l1", "kept")
 
 
-def _choice_from(text: str) -> Choice:
-    """The choice, its tiling without tiles: whoever takes it over builds them (`scheduler.choice.choose`).
+def _choice_from(text: str) -> TilingChoice:
+    """The choice without its tiles: whoever takes it over builds them (`scheduler.tiling_choice.choose`).
 
     Raises `ValueError` for a text that `_choice_text` has not written.
     """
@@ -148,7 +148,7 @@ def _choice_from(text: str) -> Choice:
     counts = fields["counts"]
     if counts is not None:
         counts = Counts(*(rows.whole(number) for number in rows.items(counts, len(_COUNTS))))
-    return Choice(
+    return TilingChoice(
         rows.text_in(fields["kernel"]),
         Tiling(rows.text_in(fields["op"]), sizes, (), (), rows.words(fields["order"])),
         counts,
@@ -162,7 +162,7 @@ class _Row:
     """One row of the tilings: what is alike and its choice, or what stays in L1; and the text of it."""
 
     text: str
-    choice: tuple[object, Choice] | None = None
+    choice: tuple[object, TilingChoice] | None = None
     resident: tuple[str, ...] | None = None
 
 

@@ -1,4 +1,4 @@
-"""The search of residents: which tensors stay in L1 between ops, decided by simulating the whole iteration."""
+"""The search of residents: which tensors stay in L1 between ops, by simulating the whole iteration."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import Life, storage_lives
-from scheduler.choice import Known
 from scheduler.options import AUTO, ScheduleOptions
 from scheduler.schedule import Schedule, build_schedule
 from scheduler.tiles.estimate import TileCost
 from scheduler.tiles.partial_sums import written
 from scheduler.tiles.resident_tensors import text_of
+from scheduler.tiling_choice import Known
 from traces.events import Slice
 from trainlib.graph import TrainingGraph
 from trainlib.steps import Operand

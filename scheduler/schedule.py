@@ -9,14 +9,12 @@ from arch.cost_model import CostModel
 from arch.program import Place, Program
 from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
-from scheduler.choice import Choice, Known, choose, early_beside
 from scheduler.memory.memory_plan import MemoryPlan, plan_memory
 from scheduler.memory.shared_memory import plans_beside
 from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
 from scheduler.programs.prefetch import readable_early
 from scheduler.programs.program import ProgramBuilder
 from scheduler.programs.staging_emitter import StagingEmitter, places_of
-from scheduler.tiles.candidates import NO_COUNTS, Counts
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.l1_layout import L1Layout, lay_out_ops
 from scheduler.tiles.l2_slots import NOT_STREAMED, OpStream
@@ -24,6 +22,8 @@ from scheduler.tiles.resident_rules import NotInPlace
 from scheduler.tiles.resident_tensors import NOT_RESIDENT, InPlace, Residents, residents_of, without
 from scheduler.tiles.streaming_choice import Streamer
 from scheduler.tiles.tiling import BufferDepths, Tiler, Tiling
+from scheduler.tiles.tiling_candidates import NO_COUNTS, Counts
+from scheduler.tiling_choice import Known, TilingChoice, choose, early_beside
 from trainlib.graph import Op, TrainingGraph
 from trainlib.im2col import with_ways
 from trainlib.registry import lowering_of
@@ -150,13 +150,13 @@ def _choices(
     cost_model: CostModel,
     options: ScheduleOptions,
     known: Known,
-) -> tuple[Residents, list[Choice], list[str]]:
+) -> tuple[Residents, list[TilingChoice], list[str]]:
     """What is resident; kernel and tiling of every op; why something asked for is not resident."""
     dma = DmaCost(timing)
     texts, notes = list(options.resident), list[str]()
     while True:
         residents = residents_of(graph, plan.owners, texts, timing.l1_usable_bytes)
-        chosen: list[Choice] = []
+        chosen: list[TilingChoice] = []
         for number, op in enumerate(graph.ops):
             in_place, stream = residents.of_op(number), plan.stream(number)
             both = sorted(stream.tensors & in_place.keys())

@@ -16,7 +16,7 @@ from arch.team_cost_model import TeamCostModel
 from pulptrain.cli import dispatch
 from pulptrain.session import RunOutcome, run_model
 from pulptrain.settings import Settings
-from scheduler import choice, resident_search
+from scheduler import resident_search, tiling_choice
 from scheduler.kept_results import cost_from, cost_text
 from scheduler.tuner.cache import ResultCache
 from traces.events import STALLS
@@ -67,7 +67,7 @@ def test_a_second_run_asks_nothing_and_says_the_same(
     without = results(run_model(MODEL, settings, functional=False))
     assert results(run_model(MODEL, settings, functional=False, cache=cache)) == without
     monkeypatch.setattr(TeamCostModel, "price", refuse)
-    monkeypatch.setattr(choice, "enumerate_tilings", refuse)
+    monkeypatch.setattr(tiling_choice, "enumerate_tilings", refuse)
     assert results(run_model(MODEL, settings, functional=False, cache=cache)) == without
     with_numbers = run_model(MODEL, settings, cache=cache).summary
     assert with_numbers["functional"]["passed"]
@@ -81,7 +81,7 @@ def test_a_second_run_asks_no_more_what_stays_in_l1(tmp_path: Path, monkeypatch:
     assert first.summary["resident"]
     monkeypatch.setattr(resident_search, "choose_resident", lambda *_, **__: refuse())
     monkeypatch.setattr(TeamCostModel, "price", refuse)
-    monkeypatch.setattr(choice, "enumerate_tilings", refuse)
+    monkeypatch.setattr(tiling_choice, "enumerate_tilings", refuse)
     assert results(run_model(MODEL, settings, functional=False, cache=cache)) == results(first)
     with pytest.raises(AssertionError, match="the answer is kept"):
         run_model(MODEL, replace(settings, l1="32KiB"), functional=False, cache=cache)

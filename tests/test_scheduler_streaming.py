@@ -36,10 +36,10 @@ from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
 from scheduler.options import ScheduleOptions
 from scheduler.programs.program import ProgramBuilder
 from scheduler.schedule import Schedule, streamer_of, tiler_of
-from scheduler.tiles.candidates import enumerate_tilings
 from scheduler.tiles.l1_layout import lay_out
 from scheduler.tiles.l2_slots import OpSlots, OpStream, slot_bytes, slots_of
 from scheduler.tiles.tiling import Tiler, Tiling
+from scheduler.tiles.tiling_candidates import enumerate_tilings
 from scheduler.tiles.transfers import lines_of
 from scheduler.tiles.udma_cost import UdmaCost
 from traces.events import TRANSFER

@@ -11,10 +11,10 @@ import pytest
 from arch.soc_config import load_soc
 from arch.team_cost_model import TeamCostModel
 from configs.errors import DoesNotFitError, InputError
-from scheduler.choice import choose_tiling, smallest_does_not_fit, whole_op
-from scheduler.tiles.candidates import balanced_sizes, enumerate_tilings, sizes_of
 from scheduler.tiles.partial_sums import written
 from scheduler.tiles.tiling import BufferDepths, Tiler, tile_ranges
+from scheduler.tiles.tiling_candidates import balanced_sizes, enumerate_tilings, sizes_of
+from scheduler.tiling_choice import choose_tiling, smallest_does_not_fit, whole_op
 from trainlib.primitives.definition import InputCase
 from trainlib.registry import lowering_of
 from trainlib.single import single

@@ -21,14 +21,14 @@ from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule
 from scheduler.tuner.cache import ResultCache
-from scheduler.tuner.candidates import Candidate, Cut, Question, SpaceRules, candidates_of, list_cuts
-from scheduler.tuner.choices import with_choices
 from scheduler.tuner.cut_programs import CutPrograms, options_for
 from scheduler.tuner.evaluate import Evaluation, Machine, as_text, from_text
+from scheduler.tuner.iteration_tuning import Tuning, tune
 from scheduler.tuner.lower_bound import LowerBound
+from scheduler.tuner.search_space import Candidate, Cut, Question, SpaceRules, candidates_of, list_cuts
 from scheduler.tuner.strategies import StrategyOptions
 from scheduler.tuner.task import task_of
-from scheduler.tuner.tune import Tuning, tune
+from scheduler.tuner.tuned_schedule import with_choices
 from scheduler.tuner.workers import open_workers
 from traces.metrics import measure
 from traces.recorder import Recorder
@@ -282,7 +282,7 @@ def test_another_question_has_another_key(changed: Question) -> None:
 
 def test_the_version_of_the_simulator_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     before = question("conv.FW").content
-    monkeypatch.setattr("scheduler.tuner.candidates.model_version", lambda: "another")
+    monkeypatch.setattr("scheduler.tuner.search_space.model_version", lambda: "another")
     assert question("conv.FW").content != before
 
 

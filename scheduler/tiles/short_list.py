@@ -1,7 +1,7 @@
 """Which of thousands of tilings are worth building: what they move and what their kernels issue, as arrays.
 
-What moves follows from the boxes (`Candidates.loads`). What kernels issue is counted on tiles cut along one
-dimension at a time and multiplied, then counted again on the tiles of those that look best.
+What moves follows from the boxes (`TilingCandidates.loads`). What kernels issue is counted on tiles cut along
+one dimension at a time and multiplied, then counted again on the tiles of those that look best.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from arch.cost_model import CostModel
 from arch.isa import Loop, Node, TeamWork
-from scheduler.tiles.candidates import Candidates
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.footprint import LARGEST_TABLE
 from scheduler.tiles.streaming_cost import streaming_cycles
 from scheduler.tiles.tiling import Tiler
+from scheduler.tiles.tiling_candidates import TilingCandidates
 from trainlib.steps import Extent, TileTask
 
 Floats = NDArray[np.float64]
@@ -44,7 +44,7 @@ class Moves:
     offchip_cycles: Floats
 
 
-def moves_of(candidates: Candidates, dma: DmaCost) -> Moves:
+def moves_of(candidates: TilingCandidates, dma: DmaCost) -> Moves:
     """What the transfers of each candidate cost. Left out are tensors that are resident in L1."""
     loads, timing, tiler = candidates.loads, dma.timing, candidates.tiler
     fork_cycles = timing.event_unit.fork_master_cycles + timing.event_unit.join_cycles
@@ -101,7 +101,7 @@ def _distinct(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
     return np.flatnonzero(present), (np.cumsum(present) - 1)[numbers]
 
 
-def overhead_cycles(candidates: Candidates, dma: DmaCost) -> Floats:
+def overhead_cycles(candidates: TilingCandidates, dma: DmaCost) -> Floats:
     """Per candidate: cycles of the DMA engines and of the master around them, forks, additions of sums.
 
     Also of the uDMA for streamed tensors, infinite where that cannot be. The kernels are left out.
@@ -113,7 +113,7 @@ def overhead_cycles(candidates: Candidates, dma: DmaCost) -> Floats:
     return np.asarray(transfers + moves.additions_cycles + forks)
 
 
-def loop_cycles(candidates: Candidates, moves: Moves, kernel_cycles: Floats) -> Floats:
+def loop_cycles(candidates: TilingCandidates, moves: Moves, kernel_cycles: Floats) -> Floats:
     """Per candidate: the tile loop, if its kernels take `kernel_cycles`.
 
     One buffer per operand: all one after another. More: the longest of the cores, the loads, the stores and
@@ -137,7 +137,7 @@ class KernelCount:
     """
 
     def __init__(
-        self, candidates: Candidates, reference: Mapping[str, int], cost_model: CostModel, dma: DmaCost
+        self, candidates: TilingCandidates, reference: Mapping[str, int], cost_model: CostModel, dma: DmaCost
     ):
         self._candidates = candidates
         self._tiler = candidates.tiler
@@ -226,7 +226,7 @@ def issued(body: tuple[Node, ...]) -> int:
 
 
 def short_list(
-    candidates: Candidates,
+    candidates: TilingCandidates,
     moves: Moves,
     usable: NDArray[np.bool_],
     dma: DmaCost,

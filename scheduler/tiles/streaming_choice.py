@@ -19,11 +19,11 @@ import numpy as np
 
 from arch.timing import SocTiming
 from scheduler.addresses.allocation import align
-from scheduler.tiles.candidates import enumerate_tilings
 from scheduler.tiles.l2_slots import MANY_SLOTS, ONE_SLOT, Key, OpStream, slots_of
 from scheduler.tiles.partial_sums import SUM
 from scheduler.tiles.streaming_cost import Floats, Integers, Streamed, streamed_buffers
 from scheduler.tiles.tiling import Tiler, Tiling
+from scheduler.tiles.tiling_candidates import enumerate_tilings
 from scheduler.tiles.udma_cost import UdmaCost
 from trainlib.graph import TrainingGraph
 from trainlib.steps import Operand, Region

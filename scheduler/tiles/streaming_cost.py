@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from arch.timing import SocTiming
 from scheduler.addresses.allocation import ALIGNMENT_BYTES
-from scheduler.tiles.candidates import Candidates
 from scheduler.tiles.l2_slots import Key, OpStream, slot_bytes
 from scheduler.tiles.tiling import Tiler, Tiling
+from scheduler.tiles.tiling_candidates import TilingCandidates
 from scheduler.tiles.udma_cost import UdmaCost
 from trainlib.steps import Operand
 
@@ -32,7 +32,7 @@ class Streamed:
     slots: Integers
 
 
-def streamed_buffers(candidates: Candidates, udma_cost: UdmaCost) -> dict[Key, Streamed]:
+def streamed_buffers(candidates: TilingCandidates, udma_cost: UdmaCost) -> dict[Key, Streamed]:
     """Every buffer of an op, as if it were streamed."""
     loads, footprint, boxes = candidates.loads, candidates.footprint, candidates.boxes
     found = {}
@@ -51,7 +51,7 @@ def streamed_buffers(candidates: Candidates, udma_cost: UdmaCost) -> dict[Key, S
     return found
 
 
-def streaming_cycles(candidates: Candidates, timing: SocTiming) -> Floats:
+def streaming_cycles(candidates: TilingCandidates, timing: SocTiming) -> Floats:
     """Cycles of the uDMA per candidate for what its op streams; infinite where it cannot, or lacks room."""
     stream = candidates.tiler.stream
     cycles, taken_bytes = np.zeros(len(candidates)), np.zeros(len(candidates), np.int64)

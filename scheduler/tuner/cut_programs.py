@@ -21,7 +21,7 @@ from scheduler.programs.team_works import content_of
 from scheduler.schedule import Schedule, build_schedule
 from scheduler.tiles.partial_sums import accumulated, written
 from scheduler.tiles.tiling import tile_ranges
-from scheduler.tuner.candidates import Candidate, Cut, Question
+from scheduler.tuner.search_space import Candidate, Cut, Question
 from trainlib.steps import KernelCall, TileTask, find_part
 
 

@@ -14,10 +14,10 @@ from arch.soc import Soc
 from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from configs.errors import PulptrainError
-from scheduler.tuner.candidates import Candidate, Cut, Question, list_cuts
 from scheduler.tuner.cut_programs import CutPrograms
 from scheduler.tuner.lower_bound import LowerBound, Timeline
 from scheduler.tuner.rows import whole_of
+from scheduler.tuner.search_space import Candidate, Cut, Question, list_cuts
 
 MACHINES_KEPT = 2
 """SoCs a worker keeps built, each with the kernels it has priced."""

@@ -8,12 +8,12 @@ from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from scheduler.choice import Known
 from scheduler.explore.point import Point, cost_model_of
 from scheduler.options import ScheduleOptions
 from scheduler.resident_search import FoundResidents, choose_resident
 from scheduler.schedule import build_schedule
 from scheduler.tiles.resident_tensors import names_known
+from scheduler.tiling_choice import Known
 from scheduler.tuner import rows
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.driver import Job, drive

@@ -10,14 +10,14 @@ import pytest
 from arch.soc import Soc
 from arch.soc_config import load_soc, with_options
 from arch.team_cost_model import TeamCostModel
-from scheduler.choice import Choice, choose_tiling, early_beside
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule, tiler_of
-from scheduler.tiles.candidates import enumerate_tilings
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.estimate import NOTHING_EARLY, Early, TileCost, estimate_cycles
 from scheduler.tiles.short_list import KernelCount, issued, moves_of, short_list
 from scheduler.tiles.tiling import Tiling
+from scheduler.tiles.tiling_candidates import enumerate_tilings
+from scheduler.tiling_choice import TilingChoice, choose_tiling, early_beside
 from trainlib.kernels.catalogue import matmul_work
 from trainlib.primitives.definition import InputCase
 from trainlib.training import build_layer_graph, only
@@ -130,6 +130,6 @@ def test_what_is_loaded_early_is_not_waited_for_as_long_as_the_op_before_compute
 def test_the_time_of_the_op_before_is_rounded_down(cycles: int, within: int) -> None:
     """10^6 cycles fill L1 many times: 7168 bytes at 8 bytes per cycle are 896, rounded down 512."""
     tiling = tiler_for("relu", 2).build({})
-    early = early_beside(Choice("", tiling, estimated_cycles=cycles), frozenset({"x"}), TIMING)
+    early = early_beside(TilingChoice("", tiling, estimated_cycles=cycles), frozenset({"x"}), TIMING)
     assert early == Early(frozenset({"x"}), within)
     assert early_beside(None, frozenset({"x"}), TIMING) == NOTHING_EARLY

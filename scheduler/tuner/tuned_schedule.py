@@ -10,8 +10,8 @@ from arch.timing import SocTiming
 from scheduler.options import ScheduleOptions
 from scheduler.tiles.partial_sums import SUM
 from scheduler.tiles.tiling import Tiler, Tiling
-from scheduler.tuner.candidates import Candidate, Cut
 from scheduler.tuner.fingerprint import fingerprint
+from scheduler.tuner.search_space import Candidate, Cut
 from trainlib.graph import Op, TrainingGraph
 from trainlib.im2col import own_way, way_in, with_way
 from trainlib.registry import lowering_of

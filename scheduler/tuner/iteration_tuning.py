@@ -12,13 +12,13 @@ from scheduler.explore.sweep import simulate_points
 from scheduler.options import AUTO, ScheduleOptions
 from scheduler.schedule import in_one_memory
 from scheduler.tuner.cache import ResultCache
-from scheduler.tuner.candidates import Candidate, SpaceRules
-from scheduler.tuner.choices import OpChoice, TunedSchedule, model_content, soc_content, with_choices
 from scheduler.tuner.fingerprint import model_version
 from scheduler.tuner.op_tuner import OpTuner, Programs
 from scheduler.tuner.progress import Meter
+from scheduler.tuner.search_space import Candidate, SpaceRules
 from scheduler.tuner.strategies import StrategyOptions
 from scheduler.tuner.tuned_residents import ProgramResidents, residents_by_program
+from scheduler.tuner.tuned_schedule import OpChoice, TunedSchedule, model_content, soc_content, with_choices
 from scheduler.tuner.workers import Workers
 
 
