@@ -22,7 +22,7 @@ from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.cut_programs import CutPrograms, options_for
-from scheduler.tuner.evaluate import Evaluation, Machine, as_text, from_text
+from scheduler.tuner.evaluate import CandidateSimulator, Evaluation, as_text, from_text
 from scheduler.tuner.iteration_tuning import Tuning, tune
 from scheduler.tuner.lower_bound import LowerBound
 from scheduler.tuner.search_space import Candidate, Cut, Question, SpaceRules, candidates_of, list_cuts
@@ -100,7 +100,7 @@ def test_a_candidate_takes_the_cycles_its_op_takes_in_the_whole_iteration() -> N
     recorder = Recorder()
     result = Executor(schedule, timing, cost_model, recorder, functional=False).simulate()
     measured = {op.name: op.cycles for op in measure(recorder.slices, result.cycles).ops}
-    machine = Machine(timing)
+    machine = CandidateSimulator(timing)
     for item in schedule.ops:
         cut = Cut(item.tiling.sizes, item.tiling.order, 1)
         asked = Question(task_of(graph, item.op), timing, "clang-xpulp")
@@ -113,7 +113,7 @@ def test_a_kernel_put_into_the_program_of_a_cut_takes_what_its_own_schedule_take
     name, _, way = op.partition(" ")
     asked = replace(question(name), timing=timing)
     asked = asked.variants()[way] if way else asked
-    cost_model, machine = TeamCostModel(timing), Machine(timing)
+    cost_model, machine = TeamCostModel(timing), CandidateSimulator(timing)
     soc = Soc(timing, cost_model)
     for candidate in list(candidates_of(list_cuts(asked), asked.kernels()))[::13]:
         schedule = build_schedule(asked.task.graph, timing, cost_model, options_for(asked, candidate))
@@ -131,7 +131,7 @@ def test_a_kernel_put_into_the_program_of_a_cut_takes_what_its_own_schedule_take
 @pytest.mark.parametrize("soc", ["simple", "pulp-open"])
 def test_no_bound_exceeds_what_the_simulation_takes(soc: str) -> None:
     timing = simple_soc() if soc == "simple" else load_soc("pulp-open")
-    machine, floor = Machine(timing), LowerBound(timing)
+    machine, floor = CandidateSimulator(timing), LowerBound(timing)
     questions = [replace(question(op.name), timing=timing) for op in small_graph().ops]
     for asked in [variant for each in questions for variant in each.variants().values()]:
         candidates = list(candidates_of(list_cuts(asked), asked.kernels()))[::19]
@@ -311,7 +311,7 @@ def test_ctrl_c_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_kernel_that_cannot_is_refused_and_never_chosen() -> None:
     asked = replace(question("conv.FW"), codegen="asm-xpulp")
-    machine = Machine(asked.timing)
+    machine = CandidateSimulator(asked.timing)
     cut = list_cuts(asked)[0]
     refused = [
         kernel for kernel in asked.kernels() if machine.evaluate(asked, Candidate(cut, kernel)).refused

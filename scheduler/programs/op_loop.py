@@ -17,7 +17,7 @@ from scheduler.tiles.l2_slots import NO_SLOTS, OpSlots
 from scheduler.tiles.partial_sums import written
 from scheduler.tiles.resident_tensors import Bytes, InPlace, missing
 from scheduler.tiles.tiling import Tiling
-from scheduler.tiles.transfers import Box
+from scheduler.tiles.transfers import BoxTransfer
 from traces.events import Work
 from trainlib.graph import Op
 from trainlib.steps import Operand, Region, TileTask
@@ -184,11 +184,13 @@ class OpLoop:
                 boxes = [self._part(name, in_place.address, part) for part in parts]
                 self._builder.wait(self._builder.start(boxes, self._work(0, name), to_l1=True, deps=()))
 
-    def _part(self, tensor: str, address: int, part: Bytes) -> Box:
+    def _part(self, tensor: str, address: int, part: Bytes) -> BoxTransfer:
         """Some bytes of a resident tensor that begins at an address."""
         first, last = part
         itemsize_bytes = np.dtype(self._builder.graph.tensors[tensor].dtype).itemsize
-        return Box(tensor, ((first // itemsize_bytes, last // itemsize_bytes),), address + first, flat=True)
+        return BoxTransfer(
+            tensor, ((first // itemsize_bytes, last // itemsize_bytes),), address + first, flat=True
+        )
 
     def _earlier_stores(self) -> dict[tuple[str, int], tuple[str, int]]:
         """(input buffer, tile that loads it) -> (output buffer, earlier tile that stores the same box)."""
@@ -300,10 +302,10 @@ class OpLoop:
             start = queue.popleft()
             self._streaming.reached(name, start, self._builder.wait(start))
 
-    def _stored_box(self, operand: Operand) -> Box:
+    def _stored_box(self, operand: Operand) -> BoxTransfer:
         address = self._output_address(operand)
         box = self._streaming.stored(operand, address)
-        return box or Box(operand.tensor, operand.region, address)
+        return box or BoxTransfer(operand.tensor, operand.region, address)
 
     def _deps(self) -> tuple[int, ...]:
         return () if self._last_compute is None else (self._last_compute,)
@@ -325,7 +327,7 @@ class OpLoop:
         dtype = self._builder.graph.tensors[operand.tensor].dtype
         return Place("l1", address, operand.shape, dtype, operand.tensor)
 
-    def _boxes(self, name: str, tile: int) -> list[Box]:
+    def _boxes(self, name: str, tile: int) -> list[BoxTransfer]:
         """The boxes of an input, one behind the other in its buffer."""
         slot = self._inputs[tile][name]
         operand, address = slot.operand, slot.address
@@ -338,7 +340,7 @@ class OpLoop:
         itemsize_bytes = np.dtype(self._builder.graph.tensors[operand.tensor].dtype).itemsize
         found = []
         for region in operand.boxes:
-            found.append(Box(operand.tensor, region, address))
+            found.append(BoxTransfer(operand.tensor, region, address))
             address += prod(stop - start for start, stop in region) * itemsize_bytes
         return found
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from arch.program import UdmaCommand
 from scheduler.tiles.l2_slots import Key, OpSlots
-from scheduler.tiles.transfers import Box, lines_of
+from scheduler.tiles.transfers import BoxTransfer, lines_of
 from traces.events import Work
 from trainlib.steps import Operand
 
@@ -93,12 +93,12 @@ class StreamingEmitter:
         for name in sorted(names, key=lambda name: self._waiting[name][-1]):
             self._fetch(name)
 
-    def loaded(self, load: Load, l1_address: int) -> Box | None:
+    def loaded(self, load: Load, l1_address: int) -> BoxTransfer | None:
         """What the DMA moves from the slot of a load; None if it is not streamed."""
         operand = self._operands.get(load)
         return None if operand is None else self._box(operand, l1_address, self._fetched[load][0])
 
-    def stored(self, operand: Operand, l1_address: int) -> Box | None:
+    def stored(self, operand: Operand, l1_address: int) -> BoxTransfer | None:
         """What the DMA moves to the next slot of a result, once that is free; None if it is not streamed."""
         if not self.streams(operand):
             return None
@@ -107,7 +107,7 @@ class StreamingEmitter:
             self._builder.udma_wait(self._sent.pop(address))
         return self._box(operand, l1_address, address)
 
-    def under_way(self, operand: Operand, box: Box, start: int) -> None:
+    def under_way(self, operand: Operand, box: BoxTransfer, start: int) -> None:
         """A box that `stored` gave is moved by this DmaStart."""
         if box.l2_address is not None:
             self._stores[operand.name, start] = operand, box.l2_address
@@ -141,9 +141,9 @@ class StreamingEmitter:
         self._turns[role, name] = turn + 1
         return slots[turn % len(slots)]
 
-    def _box(self, operand: Operand, l1_address: int, l2_address: int) -> Box:
+    def _box(self, operand: Operand, l1_address: int, l2_address: int) -> BoxTransfer:
         region = ((0, prod(operand.shape)),)
-        return Box(operand.tensor, region, l1_address, flat=True, l2_address=l2_address)
+        return BoxTransfer(operand.tensor, region, l1_address, flat=True, l2_address=l2_address)
 
     def _commands(self, operand: Operand, address: int, *, to_l2: bool) -> tuple[UdmaCommand, ...]:
         tensor = self._builder.graph.tensors[operand.tensor]

@@ -39,7 +39,7 @@ NO_TRANSFER = Transfer(0.0, 0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Box:
+class _BoxCost:
     """Commands of a box, most lines of one, cycles of its first command, and at what pace others follow."""
 
     commands: int
@@ -73,7 +73,7 @@ class TileCost:
         self.timing = timing
         self.cost_model = cost_model
         self.dma = dma or DmaCost(timing)
-        self._moved: dict[object, _Box] = {}
+        self._moved: dict[object, _BoxCost] = {}
 
     def compute_cycles(self, task: TileTask, addresses: Mapping[str, int]) -> int:
         """Kernels of the tile one after another, each with its fork and join.
@@ -130,7 +130,7 @@ class TileCost:
             done_cycles = max(done_cycles, end) + dma.wait_done_cycles
         return Transfer(engine_cycles, pushed_cycles + len(ends) * dma.wait_done_cycles, done_cycles)
 
-    def _box(self, name: str, shape: tuple[int, ...], to_l1: bool) -> _Box:
+    def _box(self, name: str, shape: tuple[int, ...], to_l1: bool) -> _BoxCost:
         key = name, shape, to_l1
         if key not in self._moved:
             tensor = self.tensors[name]
@@ -148,7 +148,7 @@ class TileCost:
             pace = sum(
                 command.lines * self.dma.line_cycles(command.line_bytes, to_l1=to_l1) for command in commands
             )
-            self._moved[key] = _Box(
+            self._moved[key] = _BoxCost(
                 len(commands),
                 max(command.lines for command in commands),
                 self.dma.engine_cycles(first.line_bytes, first.lines, to_l1=to_l1),

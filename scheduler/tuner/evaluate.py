@@ -39,7 +39,7 @@ class Evaluation:
     refused: str = ""
 
 
-class Machine:
+class CandidateSimulator:
     """A SoC that evaluates candidates one after another and remembers what kernels cost.
 
     It looks for no races: the tiles and buffers of a candidate are those of a schedule, which are checked
@@ -127,7 +127,7 @@ class _OfThread(threading.local):
     """Remembered for each thread by itself: a machine is not made for two at a time."""
 
     def __init__(self) -> None:
-        self.machine_of = lru_cache(MACHINES_KEPT)(Machine)
+        self.machine_of = lru_cache(MACHINES_KEPT)(CandidateSimulator)
 
 
 _of_thread = _OfThread()
