@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 import pulptrain
-from arch.pricing import Pricer
-from arch.team_pricer import TeamPricer
+from arch.cost_model import CostModel
+from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from configs.model_file import ModelSpec, load_model
@@ -21,12 +21,12 @@ from pulptrain.settings import Settings, code_start, schedule_options, soc_timin
 from pulptrain.summary import finite_or_none, refuse_wrong_numbers, run_summary, simulator_summary
 from pulptrain.training import Progress, Training
 from pulptrain.update_summary import update_summary
-from scheduler.choice import Known
 from scheduler.kept_results import KeptResults
 from scheduler.levers import with_levers
 from scheduler.options import AUTO, of_programs
-from scheduler.residency import schedule_for
+from scheduler.resident_search import schedule_for
 from scheduler.schedule import Schedule, in_one_memory
+from scheduler.tiling_choice import Known
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.schedule_file import as_tuned, load_schedule, options_from
 from traces.events import Slice
@@ -81,14 +81,14 @@ def model_of(name: str, settings: Settings) -> ModelSpec:
 
 
 def prepare(model: str, settings: Settings, cache: ResultCache | None = None) -> Prepared:
-    """Everything before time starts: model, SoC, schedules and the pricer of kernels.
+    """Everything before time starts: model, SoC, schedules and the cost model of kernels.
 
     With a `cache` the tilings and prices of an earlier run of the same are taken from it. Raises the errors
     of `configs.errors`; a `DoesNotFitError` says what would help (`scheduler.levers`).
     """
     spec = model_of(model, settings)
     timing = soc_timing(settings)
-    pricer: Pricer = TeamPricer(timing)
+    cost_model: CostModel = TeamCostModel(timing)
     options = schedule_options(settings)
     file = load_schedule(settings.schedule) if settings.schedule is not None else None
     phases = build_training_phases(spec)
@@ -107,10 +107,10 @@ def prepare(model: str, settings: Settings, cache: ResultCache | None = None) ->
     try:
         chosen = in_one_memory(graphs, timing, chosen)
         if cache is not None:
-            kept = KeptResults(cache, timing, list(zip(graphs, chosen, strict=True)), pricer)
+            kept = KeptResults(cache, timing, list(zip(graphs, chosen, strict=True)), cost_model)
             known = kept.choices
         schedules = [
-            schedule_for(graph, timing, pricer, own, choices)
+            schedule_for(graph, timing, cost_model, own, choices)
             for graph, own, choices in zip(graphs, chosen, known, strict=True)
         ]
     except DoesNotFitError as error:
@@ -119,9 +119,9 @@ def prepare(model: str, settings: Settings, cache: ResultCache | None = None) ->
         raise with_levers(error, spec, timing, options) from None
     update = schedules[1] if len(schedules) > 1 else None
     if kept is not None:
-        kept.pricer.number([schedule.program for schedule in schedules])
-        pricer = kept.pricer
-    return Prepared(spec, timing, schedules[0], pricer, update, phases, kept)
+        kept.cost_model.number([schedule.program for schedule in schedules])
+        cost_model = kept.cost_model
+    return Prepared(spec, timing, schedules[0], cost_model, update, phases, kept)
 
 
 def run_model(

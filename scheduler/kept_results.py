@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
 
+from arch.cost_model import CoreCost, CostModel, DmaService, TeamCost, Traffic
 from arch.isa import TeamWork
-from arch.pricing import CoreCost, DmaService, Pricer, TeamCost, Traffic
 from arch.program import Compute, Program
 from arch.timing import SocTiming
-from scheduler.choice import Choice, Known
 from scheduler.options import ScheduleOptions
-from scheduler.tiles.candidates import Counts
 from scheduler.tiles.tiling import Tiling
+from scheduler.tiles.tiling_candidates import Counts
+from scheduler.tiling_choice import Known, TilingChoice
 from scheduler.tuner import rows
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.fingerprint import fingerprint, model_version
@@ -34,19 +34,19 @@ DIFFERENT_PRICES = 4096
 
 
 RESIDENT = "resident"
-"""Beside the choices per op: the tensors `scheduler.residency` has chosen to stay in L1."""
+"""Beside the choices per op: the tensors `scheduler.resident_search` has chosen to stay in L1."""
 
 
-class KeptPricer:
-    """A `Pricer` that asks another one only what is not `known`; `fresh` holds what it had to ask.
+class CachedCostModel:
+    """A `CostModel` that asks another one only what is not `known`; `fresh` holds what it had to ask.
 
     `fresh` has prices as text, for the cache. An item names a kernel by its place in the programs it is
     priced for (`number`), because these are the same whenever their question is; a kernel of no program is
     always asked.
     """
 
-    def __init__(self, pricer: Pricer, known: Mapping[str, TeamCost]) -> None:
-        self._pricer = pricer
+    def __init__(self, cost_model: CostModel, known: Mapping[str, TeamCost]) -> None:
+        self._cost_model = cost_model
         self._known = known
         self.fresh: dict[str, str] = {}
         self._names: dict[int, tuple[TeamWork, str]] = {}
@@ -68,11 +68,11 @@ class KeptPricer:
         if cost is not None:
             return cost
         if work_id not in self._names:
-            return self._pricer.price(work, traffic)
+            return self._cost_model.price(work, traffic)
         item = f"{self._names[work_id][1]} {int(traffic)}"
         cost = self._known.get(item)
         if cost is None or len(cost.cores) != len(work.cores):
-            cost = self._pricer.price(work, traffic)
+            cost = self._cost_model.price(work, traffic)
             self.fresh[item] = cost_text(cost)
         self._costs[key] = cost
         return cost
@@ -118,7 +118,7 @@ def _pace_from(item: object) -> tuple[int, int] | None:
     return rows.whole(moved), rows.whole(cycles, 1)
 
 
-def _choice_text(choice: Choice) -> str:
+def _choice_text(choice: TilingChoice) -> str:
     counts = choice.counts
     tiling = choice.tiling
     fields = {
@@ -137,8 +137,8 @@ _FIELDS = ("kernel", "op", "sizes", "order", "counts", "estimated_cycles", "note
 _COUNTS = ("total", "by_size_rule", "by_equal_loops", "by_l1", "kept")
 
 
-def _choice_from(text: str) -> Choice:
-    """The choice, its tiling without tiles: whoever takes it over builds them (`scheduler.choice.choose`).
+def _choice_from(text: str) -> TilingChoice:
+    """The choice without its tiles: whoever takes it over builds them (`scheduler.tiling_choice.choose`).
 
     Raises `ValueError` for a text that `_choice_text` has not written.
     """
@@ -148,7 +148,7 @@ def _choice_from(text: str) -> Choice:
     counts = fields["counts"]
     if counts is not None:
         counts = Counts(*(rows.whole(number) for number in rows.items(counts, len(_COUNTS))))
-    return Choice(
+    return TilingChoice(
         rows.text_in(fields["kernel"]),
         Tiling(rows.text_in(fields["op"]), sizes, (), (), rows.words(fields["order"])),
         counts,
@@ -162,7 +162,7 @@ class _Row:
     """One row of the tilings: what is alike and its choice, or what stays in L1; and the text of it."""
 
     text: str
-    choice: tuple[object, Choice] | None = None
+    choice: tuple[object, TilingChoice] | None = None
     resident: tuple[str, ...] | None = None
 
 
@@ -176,8 +176,8 @@ def _row(item: str, text: str) -> _Row:
 class KeptResults:
     """The kept results of the programs of one model, each a graph with its options, on one SoC.
 
-    `choices` has one entry per program, for `scheduler.schedule.build_schedule`; `pricer` is for simulating
-    them; `write` keeps what both have learned.
+    `choices` has one entry per program, for `scheduler.schedule.build_schedule`; `cost_model` is for
+    simulating them; `write` keeps what both have learned.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class KeptResults:
         cache: ResultCache,
         timing: SocTiming,
         programs: Sequence[tuple[TrainingGraph, ScheduleOptions]],
-        pricer: Pricer,
+        cost_model: CostModel,
     ) -> None:
         self._cache = cache
         graphs = tuple(_content(graph) for graph, _ in programs)
@@ -204,7 +204,9 @@ class KeptResults:
             for found in kept
         )
         self._known = [{item: row.text for item, row in found.items()} for found in kept]
-        self.pricer = KeptPricer(pricer, cache.read(self._prices, lambda _, text: cost_from(text)))
+        self.cost_model = CachedCostModel(
+            cost_model, cache.read(self._prices, lambda _, text: cost_from(text))
+        )
 
     def write(self) -> None:
         """Keep what has not been kept yet."""
@@ -215,7 +217,7 @@ class KeptResults:
             self._cache.write(
                 context, {like: text for like, text in texts.items() if known.get(like) != text}
             )
-        self._cache.write(self._prices, self.pricer.fresh)
+        self._cache.write(self._prices, self.cost_model.fresh)
 
 
 def _versions() -> list[str]:

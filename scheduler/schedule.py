@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from arch.pricing import Pricer
+from arch.cost_model import CostModel
 from arch.program import Place, Program
 from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
-from scheduler.choice import Choice, Known, choose, early_beside
 from scheduler.memory.memory_plan import MemoryPlan, plan_memory
 from scheduler.memory.shared_memory import plans_beside
 from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
 from scheduler.programs.prefetch import readable_early
 from scheduler.programs.program import ProgramBuilder
-from scheduler.programs.staging_actions import StagingActions, places_of
-from scheduler.tiles.candidates import NO_COUNTS, Counts
+from scheduler.programs.staging_emitter import StagingEmitter, places_of
 from scheduler.tiles.dma_cost import DmaCost
-from scheduler.tiles.in_place import NotInPlace
 from scheduler.tiles.l1_layout import L1Layout, lay_out_ops
-from scheduler.tiles.resident import NOT_RESIDENT, InPlace, Residents, residents_of, without
-from scheduler.tiles.streaming import Streamer
-from scheduler.tiles.streams import NOT_STREAMED, OpStream
+from scheduler.tiles.l2_slots import NOT_STREAMED, OpStream
+from scheduler.tiles.resident_rules import NotInPlace
+from scheduler.tiles.resident_tensors import NOT_RESIDENT, InPlace, Residents, residents_of, without
+from scheduler.tiles.streaming_choice import Streamer
 from scheduler.tiles.tiling import BufferDepths, Tiler, Tiling
+from scheduler.tiles.tiling_candidates import NO_COUNTS, Counts
+from scheduler.tiling_choice import Known, TilingChoice, choose, early_beside
 from trainlib.graph import Op, TrainingGraph
 from trainlib.im2col import with_ways
 from trainlib.registry import lowering_of
@@ -68,7 +68,7 @@ class Schedule:
 def build_schedule(
     graph: TrainingGraph,
     timing: SocTiming,
-    pricer: Pricer,
+    cost_model: CostModel,
     options: ScheduleOptions,
     known: Known | None = None,
 ) -> Schedule:
@@ -76,7 +76,7 @@ def build_schedule(
 
     Of the tilings that fit L1 the one with the fewest estimated cycles is taken (`estimate_cycles`). A
     resident tensor that an op cannot use in place is moved like others, and a note says why. `known` keeps
-    what was found, for schedules of the same graph, SoC, pricer and options but for `resident`. Raises
+    what was found, for schedules of the same graph, SoC, cost model and options but for `resident`. Raises
     `DoesNotFitError` when L1, L2 or L3 is too small, `InputError` for unknown names in `options`.
     """
     check_names(graph, options)
@@ -92,9 +92,9 @@ def build_schedule(
         transfer_code_1d_cycles=timing.dma.transfer_code_1d_cycles,
         transfer_code_2d_cycles=timing.dma.transfer_code_2d_cycles,
     )
-    residents, chosen, moved = _choices(graph, plan, timing, pricer, options, known or Known())
+    residents, chosen, moved = _choices(graph, plan, timing, cost_model, options, known or Known())
     plan, slots = plan.with_slots([(op, choice.tiling) for op, choice in zip(graph.ops, chosen, strict=True)])
-    staging = StagingActions(plan, graph, builder.actions)
+    staging = StagingEmitter(plan, graph, builder.actions)
     readable = [readable_early(graph, plan, number) for number in range(len(graph.ops))]
     layouts = lay_out_ops(
         [choice.tiling for choice in chosen],
@@ -147,16 +147,16 @@ def _choices(
     graph: TrainingGraph,
     plan: MemoryPlan,
     timing: SocTiming,
-    pricer: Pricer,
+    cost_model: CostModel,
     options: ScheduleOptions,
     known: Known,
-) -> tuple[Residents, list[Choice], list[str]]:
+) -> tuple[Residents, list[TilingChoice], list[str]]:
     """What is resident; kernel and tiling of every op; why something asked for is not resident."""
     dma = DmaCost(timing)
     texts, notes = list(options.resident), list[str]()
     while True:
         residents = residents_of(graph, plan.owners, texts, timing.l1_usable_bytes)
-        chosen: list[Choice] = []
+        chosen: list[TilingChoice] = []
         for number, op in enumerate(graph.ops):
             in_place, stream = residents.of_op(number), plan.stream(number)
             both = sorted(stream.tensors & in_place.keys())
@@ -170,7 +170,7 @@ def _choices(
             readable = readable_early(graph, plan, number) if options.prefetch else frozenset[str]()
             early = early_beside(chosen[-1] if chosen else None, readable, timing)
             try:
-                choice = choose(tiler, timing, pricer, options, dma, known, limit_bytes, early)
+                choice = choose(tiler, timing, cost_model, options, dma, known, limit_bytes, early)
             except DoesNotFitError as error:
                 raise residents.beside(error, number) from None
             if isinstance(choice, NotInPlace):

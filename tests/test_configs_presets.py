@@ -10,7 +10,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from soc_fixture import FixedPricer, Script, elementwise, read, team, write
+from soc_fixture import FixedCostModel, Script, elementwise, read, team, write
 
 from arch.program import Place
 from arch.soc import Soc
@@ -160,7 +160,7 @@ def test_a_program_runs_on_1_to_9_cores(name: str, profile: str) -> None:
         timing = with_options(load_soc(name, profile), cores=cores)
         if timing.fpu.mapping == "private":
             assert timing.fpu.count == cores
-        soc = Soc(timing, FixedPricer({"double": 1000}))
+        soc = Soc(timing, FixedCostModel({"double": 1000}))
         soc.load(source, values)
         script = Script()
         script.wait(script.start(read(0, 0, 1024)))

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arch.pricing import CoreCost, DmaService, TeamCost
-from arch.team_pricer import TeamPricer
+from arch.cost_model import CoreCost, DmaService, TeamCost
+from arch.team_cost_model import TeamCostModel
 from pulptrain.cli import dispatch
 from pulptrain.session import RunOutcome, run_model
 from pulptrain.settings import Settings
-from scheduler import choice, residency
+from scheduler import resident_search, tiling_choice
 from scheduler.kept_results import cost_from, cost_text
 from scheduler.tuner.cache import ResultCache
 from traces.events import STALLS
@@ -66,8 +66,8 @@ def test_a_second_run_asks_nothing_and_says_the_same(
     cache = ResultCache(tmp_path / "kept.sqlite")
     without = results(run_model(MODEL, settings, functional=False))
     assert results(run_model(MODEL, settings, functional=False, cache=cache)) == without
-    monkeypatch.setattr(TeamPricer, "price", refuse)
-    monkeypatch.setattr(choice, "enumerate_tilings", refuse)
+    monkeypatch.setattr(TeamCostModel, "price", refuse)
+    monkeypatch.setattr(tiling_choice, "enumerate_tilings", refuse)
     assert results(run_model(MODEL, settings, functional=False, cache=cache)) == without
     with_numbers = run_model(MODEL, settings, cache=cache).summary
     assert with_numbers["functional"]["passed"]
@@ -79,9 +79,9 @@ def test_a_second_run_asks_no_more_what_stays_in_l1(tmp_path: Path, monkeypatch:
     settings = Settings(resident="auto")
     first = run_model(MODEL, settings, functional=False, cache=cache)
     assert first.summary["resident"]
-    monkeypatch.setattr(residency, "choose_resident", lambda *_, **__: refuse())
-    monkeypatch.setattr(TeamPricer, "price", refuse)
-    monkeypatch.setattr(choice, "enumerate_tilings", refuse)
+    monkeypatch.setattr(resident_search, "choose_resident", lambda *_, **__: refuse())
+    monkeypatch.setattr(TeamCostModel, "price", refuse)
+    monkeypatch.setattr(tiling_choice, "enumerate_tilings", refuse)
     assert results(run_model(MODEL, settings, functional=False, cache=cache)) == results(first)
     with pytest.raises(AssertionError, match="the answer is kept"):
         run_model(MODEL, replace(settings, l1="32KiB"), functional=False, cache=cache)

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from configs.errors import DoesNotFitError
 from configs.model_file import load_model
 from pulptrain.settings import Settings, schedule_options, soc_timing
@@ -82,9 +82,9 @@ def graph_of(workload: str) -> TrainingGraph:
 
 
 @cache
-def pricer_of(l1: str, width_bytes: int) -> TeamPricer:
+def cost_model_of(l1: str, width_bytes: int) -> TeamCostModel:
     """One per machine: what it has priced holds for all workloads."""
-    return TeamPricer(soc_timing(settings_of(l1, width_bytes, "double")))
+    return TeamCostModel(soc_timing(settings_of(l1, width_bytes, "double")))
 
 
 def settings_of(l1: str, width_bytes: int, buffering: str) -> Settings:
@@ -109,13 +109,13 @@ def simulate_with(
     options = schedule_options(settings)
     if tiles is not None:
         options = replace(options, tile_sizes=tiles.tile_sizes, loop_orders=tiles.orders)
-    timing, pricer = soc_timing(settings), pricer_of(l1, width_bytes)
+    timing, cost_model = soc_timing(settings), cost_model_of(l1, width_bytes)
     try:
-        schedule = build_schedule(graph_of(workload), timing, pricer, options)
+        schedule = build_schedule(graph_of(workload), timing, cost_model, options)
     except DoesNotFitError:
         return None
     recorder = Recorder()
-    cycles = Executor(schedule, timing, pricer, recorder, functional=False).simulate().cycles
+    cycles = Executor(schedule, timing, cost_model, recorder, functional=False).simulate().cycles
     waits = sum(
         event.end_cycles - event.start_cycles
         for event in recorder.slices

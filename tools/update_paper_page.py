@@ -21,9 +21,9 @@ from arch.window_plan import START_OFFSETS_CYCLES, Window
 from pulptrain.commands.kernel import kernel_cost
 from pulptrain.settings import Settings
 from scheduler.validation import layer
-from scheduler.validation.kernel_choice import (
+from scheduler.validation.kernel_regret import (
     Cell,
-    KernelChoice,
+    KernelRegret,
     kernel_choices,
     share_repeated_within,
     share_within,
@@ -209,7 +209,7 @@ def choice_table(results: Sequence[Result]) -> list[str]:
 
 def cell_table(results: Sequence[Result]) -> list[str]:
     """Shares per codegen, team and machine, the worst first."""
-    by_cell: dict[Cell, list[KernelChoice]] = defaultdict(list)
+    by_cell: dict[Cell, list[KernelRegret]] = defaultdict(list)
     for item in kernel_choices(results):
         by_cell[item.cell].append(item)
     rows = []

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from configs.library import list_names
 from pulptrain.commands.search_options import open_cache
+from pulptrain.model_tuning import tune_model
 from pulptrain.session import run_model
 from pulptrain.settings import Settings
-from pulptrain.tuning import tune_model
 from scheduler.tuner.cache import ResultCache
-from scheduler.tuner.candidates import SpaceRules
+from scheduler.tuner.search_space import SpaceRules
 from scheduler.tuner.workers import open_workers
 
 ROOT = Path(__file__).resolve().parents[1]

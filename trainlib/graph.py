@@ -73,7 +73,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TensorWindow:
     """Elements [start, stop) of one dimension of a tensor, all of the others."""
 
     axis: int
@@ -110,7 +110,7 @@ class Op:
     """Roles of `inputs`, in the same order."""
     writes: tuple[str, ...] = ()
     """Roles of `outputs`, in the same order."""
-    windows: Mapping[str, Window] = field(default_factory=dict)
+    windows: Mapping[str, TensorWindow] = field(default_factory=dict)
 
     @property
     def roles(self) -> dict[str, str]:
@@ -153,7 +153,7 @@ class TrainingGraph:
     kept: tuple[str, ...] = ()
     """Further tensors that are read after the iteration."""
 
-    parts: Mapping[str, Window] = field(default_factory=dict)
+    parts: Mapping[str, TensorWindow] = field(default_factory=dict)
     """Weight -> the only part of it that is trained; its gradient has the shape of that part."""
 
     def of_kind(self, *kinds: str) -> tuple[str, ...]:

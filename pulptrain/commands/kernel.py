@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 import pulptrain
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from configs.errors import InputError
 from pulptrain.commands import options
 from pulptrain.settings import Settings, soc_timing
@@ -131,7 +131,7 @@ def kernel_cost(
             library=library,
             accumulate=accumulate,
         )
-    cost = TeamPricer(timing).price(work)
+    cost = TeamCostModel(timing).price(work)
     stalls: dict[str, int] = {}
     for core in cost.cores:
         for word, cycles in core.stalls:

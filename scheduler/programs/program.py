@@ -30,9 +30,9 @@ from scheduler.addresses.allocation import Allocation
 from scheduler.programs.op_loop import Early, OpLoop
 from scheduler.programs.team_works import TeamWorks
 from scheduler.tiles.l1_layout import L1Layout
-from scheduler.tiles.streams import NO_SLOTS, OpSlots
+from scheduler.tiles.l2_slots import NO_SLOTS, OpSlots
 from scheduler.tiles.tiling import Tiling
-from scheduler.tiles.transfers import Box, commands_for
+from scheduler.tiles.transfers import BoxTransfer, commands_for
 from traces.events import Work
 from trainlib.graph import Op, TrainingGraph
 from trainlib.steps import KernelCall, find_part
@@ -135,7 +135,7 @@ class ProgramBuilder:
         """
         self.actions.append(Release(len(self.actions), (), Work(op.layer, op.step), places, results))
 
-    def start(self, boxes: Sequence[Box], work: Work, *, to_l1: bool, deps: tuple[int, ...]) -> int:
+    def start(self, boxes: Sequence[BoxTransfer], work: Work, *, to_l1: bool, deps: tuple[int, ...]) -> int:
         """Push one transfer of some boxes, the commands of all under one ID; returns its action."""
         while len(self._under_way) >= self.transfer_ids:
             self.wait(next(iter(self._under_way)))
@@ -170,7 +170,7 @@ class ProgramBuilder:
             del self._under_way[start]
         return self._waits[start]
 
-    def _l2_address(self, box: Box) -> int:
+    def _l2_address(self, box: BoxTransfer) -> int:
         if box.l2_address is not None:
             return box.l2_address
         return self.home[self.graph.storage_of(box.tensor)].address

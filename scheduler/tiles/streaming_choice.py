@@ -19,12 +19,12 @@ import numpy as np
 
 from arch.timing import SocTiming
 from scheduler.addresses.allocation import align
-from scheduler.tiles.candidates import enumerate_tilings
-from scheduler.tiles.far_cost import FarCost
+from scheduler.tiles.l2_slots import MANY_SLOTS, ONE_SLOT, Key, OpStream, slots_of
 from scheduler.tiles.partial_sums import SUM
-from scheduler.tiles.streamed_tilings import Floats, Integers, Streamed, streamed_buffers
-from scheduler.tiles.streams import MANY_SLOTS, ONE_SLOT, Key, OpStream, slots_of
+from scheduler.tiles.streaming_cost import Floats, Integers, Streamed, streamed_buffers
 from scheduler.tiles.tiling import Tiler, Tiling
+from scheduler.tiles.tiling_candidates import enumerate_tilings
+from scheduler.tiles.udma_cost import UdmaCost
 from trainlib.graph import TrainingGraph
 from trainlib.steps import Operand, Region
 
@@ -75,7 +75,7 @@ class Streamer:
         self._timing = timing
         self._tiler_of = tiler_of
         self._fixed = fixed
-        self._far = FarCost(timing)
+        self._udma = UdmaCost(timing)
         self._known: dict[int, tuple[Mapping[str, str], _Ways]] = {}
 
     def choose(
@@ -156,7 +156,7 @@ class Streamer:
         """The uDMA, for a storage that is copied as a whole: in if it is read, out if it is written."""
         op = self._graph.ops[number]
         ways = sum(any(owners[tensor] == name for tensor in some) for some in (op.inputs, op.outputs))
-        return ways * self._far.lines_cycles([size_bytes])
+        return ways * self._udma.lines_cycles([size_bytes])
 
     def _ways(self, number: int, owners: Mapping[str, str]) -> _Ways:
         own = {name: owners[name] for name in self._tensors(number)}
@@ -173,7 +173,7 @@ class Streamer:
         found = enumerate_tilings(tiler, self._timing.l1_usable_bytes)
         if not len(found):
             found = enumerate_tilings(tiler.with_depth(1), self._timing.l1_usable_bytes)
-        return list(streamed_buffers(found, self._far).values())
+        return list(streamed_buffers(found, self._udma).values())
 
     def _of_tiling(self, tiler: Tiler, tiling: Tiling) -> list[Streamed]:
         """The same for the one tiling there is."""
@@ -191,7 +191,7 @@ class Streamer:
                     if role == "out" or last.get(key) != operand:
                         last[key] = operand
                         lines = [size for box in operand.boxes for _, size in tiler.lines(operand, box)]
-                        cycles[key] += self._far.lines_cycles(lines)
+                        cycles[key] += self._udma.lines_cycles(lines)
         every = OpStream((), frozenset(tensors.values()), 0)
         return [
             Streamed(

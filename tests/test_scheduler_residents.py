@@ -1,4 +1,4 @@
-"""Tensors that stay in L1 between ops: what still moves, where they lie, what the network pass takes."""
+"""Tensors that stay in L1 between ops: what still moves, where they lie, what the search of them takes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from test_scheduler_properties import STACK_BYTES, TIMING, Fixed, check_report, 
 
 from arch.program import Compute, DmaStart
 from arch.soc_config import with_options
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from configs.errors import DoesNotFitError, InputError
 from configs.model_file import load_model
 from pulptrain.__main__ import run
@@ -24,10 +24,10 @@ from scheduler.addresses.allocation import PlanError
 from scheduler.executor import Executor
 from scheduler.memory.plan_check import check_program
 from scheduler.options import ScheduleOptions, parse_resident
-from scheduler.residency import choose_resident
+from scheduler.resident_search import choose_resident
 from scheduler.schedule import build_schedule, tiler_of
 from scheduler.tiles.partial_sums import written
-from scheduler.tiles.resident import box_bytes, missing, residents_of
+from scheduler.tiles.resident_tensors import box_bytes, missing, residents_of
 from trainlib.graph import Tensor
 from trainlib.reference import evaluate
 from trainlib.training import build_training_graph
@@ -56,12 +56,12 @@ def moved_bytes(schedule, to_l1: bool, op: str | None = None) -> int:
     )
 
 
-def check_numbers(schedule, spec, timing, pricer, seed: int) -> int:
+def check_numbers(schedule, spec, timing, cost_model, seed: int) -> int:
     """Run an iteration, compare all that is left of it with the untiled evaluation; returns its cycles."""
     graph = schedule.graph
     values = initial_values(graph, spec, seed)
     truth = evaluate(graph, values)
-    executor = Executor(schedule, timing, pricer)
+    executor = Executor(schedule, timing, cost_model)
     executor.load(values)
     cycles = executor.simulate().cycles
     kept = [*graph.results, *graph.updates.values()]
@@ -84,8 +84,10 @@ def test_with_everything_in_l1_only_first_loads_and_last_stores_remain(model: st
     left = {*graph.results, *graph.updates.values()}
     assert moved_bytes(schedule, to_l1=False) == sum(sizes[name] for name in left)
     usual = schedule_of(model, (), ROOMY)
-    pricer = Fixed(40)
-    assert check_numbers(schedule, spec, ROOMY, pricer, 3) < check_numbers(usual, spec, ROOMY, pricer, 3)
+    cost_model = Fixed(40)
+    assert check_numbers(schedule, spec, ROOMY, cost_model, 3) < check_numbers(
+        usual, spec, ROOMY, cost_model, 3
+    )
 
 
 def test_an_op_whose_tensors_are_all_resident_moves_nothing() -> None:
@@ -284,9 +286,9 @@ def test_numbers_are_right_with_any_residents_or_the_set_is_refused(case, kernel
     """The run itself refuses races, reads of poison, and transfers that leave the plan."""
     spec, timing, options = case
     graph = build_training_graph(spec)
-    pricer = Fixed(kernel_cycles)
+    cost_model = Fixed(kernel_cycles)
     try:
-        schedule = build_schedule(graph, timing, pricer, options)
+        schedule = build_schedule(graph, timing, cost_model, options)
     except DoesNotFitError as error:
         event("does not fit")
         check_report(error, timing)
@@ -297,7 +299,7 @@ def test_numbers_are_right_with_any_residents_or_the_set_is_refused(case, kernel
             raise
         return
     event(f"runs with {len(schedule.resident)} resident, {len(schedule.notes)} notes")
-    check_numbers(schedule, spec, timing, pricer, seed)
+    check_numbers(schedule, spec, timing, cost_model, seed)
 
 
 @pytest.mark.parametrize("l1", ["64KiB", "128KiB"])
@@ -310,7 +312,7 @@ def test_the_network_pass_makes_the_iteration_faster_and_says_by_how_much(l1: st
     assert auto["resident"]
     timing = with_options(TIMING, l1=l1)
     graph = build_training_graph(DIGITS)
-    found = choose_resident(graph, timing, TeamPricer(timing), ScheduleOptions())
+    found = choose_resident(graph, timing, TeamCostModel(timing), ScheduleOptions())
     assert list(found.resident) == auto["resident"]
     assert (found.before_cycles, found.after_cycles) == (off["cycles"], auto["cycles"])
     # The set, given as texts, is the same schedule.
@@ -323,12 +325,12 @@ def test_the_network_pass_is_never_slower(tiles, depth: int) -> None:
     """Also where tiles are fixed, which some tensors then cannot be used in place by."""
     graph = build_training_graph(load_model("tutorial-cnn" if not tiles else "digits-cnn"))
     options = ScheduleOptions(depth, tile_sizes=tiles)
-    found = choose_resident(graph, TIMING, TeamPricer(TIMING), options, simulations=12)
+    found = choose_resident(graph, TIMING, TeamCostModel(TIMING), options, simulations=12)
     assert found.after_cycles <= found.before_cycles
     assert found.simulations <= 12
     with_set = replace(options, resident=found.resident)
-    schedule = build_schedule(graph, TIMING, TeamPricer(TIMING), with_set)
-    cycles = Executor(schedule, TIMING, TeamPricer(TIMING), functional=False).simulate().cycles
+    schedule = build_schedule(graph, TIMING, TeamCostModel(TIMING), with_set)
+    cycles = Executor(schedule, TIMING, TeamCostModel(TIMING), functional=False).simulate().cycles
     assert cycles == found.after_cycles
 
 
@@ -353,7 +355,7 @@ def test_the_best_depth_is_chosen_per_op(l1: str) -> None:
     if l1 == "16KiB":
         timing = with_options(TIMING, l1=l1)
         graph = build_training_graph(load_model("tutorial-cnn"))
-        schedule = build_schedule(graph, timing, TeamPricer(timing), ScheduleOptions(-1))
+        schedule = build_schedule(graph, timing, TeamCostModel(timing), ScheduleOptions(-1))
         depths = {
             max(buffer.depth for buffer in item.tiling.buffers if buffer.role != "scratch")
             for item in schedule.ops

@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.validation.cases import Case
-from scheduler.validation.kernel_choice import (
+from scheduler.validation.kernel_regret import (
     kernel_choices,
     share_repeated_within,
     share_within,

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 
 from scheduler.addresses.allocation import Request, align
 from scheduler.addresses.lifetimes import Life
-from scheduler.memory.staging import HomeChoice
-from scheduler.tiles.streaming import Least, Streamer
-from scheduler.tiles.streams import NOT_STREAMED
+from scheduler.memory.l2_staging import HomeChoice
+from scheduler.tiles.l2_slots import NOT_STREAMED
+from scheduler.tiles.streaming_choice import Least, Streamer
 from trainlib.graph import TrainingGraph
 
 OPS_NAMED = 4
 """Streaming ops the note names."""
 
 
-class StreamPlan:
+class StreamingPlan:
     """Changes a choice of homes op by op; without a `streamer` nothing can be streamed.
 
     Storages that are `wanted` are streamed by every op that can.

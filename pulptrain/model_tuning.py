@@ -15,14 +15,14 @@ from configs.suggest import suggestion
 from pulptrain.session import model_of
 from pulptrain.settings import Settings, schedule_options, soc_timing
 from scheduler.tuner.cache import ResultCache
-from scheduler.tuner.candidates import SpaceRules
-from scheduler.tuner.choices import OpChoice, Timed, TunedSchedule, cut_fields, model_content
+from scheduler.tuner.iteration_tuning import Tuning, tune_iteration
 from scheduler.tuner.layout_search import KEEP, SEARCH, programs_of, search_layouts
 from scheduler.tuner.op_tuner import OpTuner
 from scheduler.tuner.progress import Meter
 from scheduler.tuner.schedule_file import as_tuned, check_model, load_schedule
+from scheduler.tuner.search_space import SpaceRules
 from scheduler.tuner.strategies import StrategyOptions
-from scheduler.tuner.tune import Tuning, tune_iteration
+from scheduler.tuner.tuned_schedule import OpChoice, Timed, TunedSchedule, cut_fields, model_content
 from scheduler.tuner.workers import Workers
 from trainlib.graph import LAYOUTS
 from trainlib.layouts import layers_with_choice, with_layouts
@@ -100,7 +100,7 @@ def tune_model(
         "cycles": schedule.cycles,
         "untuned_cycles": tunings[0].untuned_cycles,
         "layout": dict(schedule.layouts),
-        "resident": [asdict(stay) for stay in tuning.stays],
+        "resident": [asdict(item) for item in tuning.residents],
         "candidates": schedule.candidates,
         "evaluated": schedule.evaluated,
         "pruned": schedule.candidates - schedule.evaluated,

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 from arch.program import Action, Place, UdmaCommand, UdmaStart, UdmaWait
 from scheduler.addresses.allocation import Allocation
+from scheduler.memory.l2_staging import Stay
 from scheduler.memory.memory_plan import MemoryPlan
-from scheduler.memory.staging import Stay
 from traces.events import Work
 from trainlib.graph import TrainingGraph
 
 
-class StagingActions:
+class StagingEmitter:
     """Appends the transfers between L2 and L3 around each op to the actions of a program.
 
     Before an op: the copies that arrive during it or are needed by it are started, those needed by it first

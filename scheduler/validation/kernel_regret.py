@@ -26,7 +26,7 @@ Cell = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class KernelChoice:
+class KernelRegret:
     """The kernels of one shape, team and configuration: the predicted fastest against the measured fastest.
 
     `regret_percent` is what the chosen one takes more than the best, both by the mean of the two samples.
@@ -45,7 +45,7 @@ class KernelChoice:
     quiet: bool
 
 
-def kernel_choices(results: Sequence[Result]) -> list[KernelChoice]:
+def kernel_choices(results: Sequence[Result]) -> list[KernelRegret]:
     """All choices among two kernels or more, in order of the rows. Equal predictions: the first row."""
     choices = []
     for rows in grouped(results, SAME_CHOICE).values():
@@ -58,7 +58,7 @@ def kernel_choices(results: Sequence[Result]) -> list[KernelChoice]:
         undisturbed = case.text("fpus") == "private" and case.number("bank_conflicts") == 0
         cells = case.cells
         choices.append(
-            KernelChoice(
+            KernelRegret(
                 tuple(cells[column] for column in CELL),
                 f"{cells['n']}x{cells['k']}x{cells['m']}{'ᵀ' if cells['trans_b'] == '1' else ''}",
                 case.text("kernel"),
@@ -92,12 +92,12 @@ def _repeats(rows: Sequence[Result]) -> tuple[float, ...]:
     )
 
 
-def share_within(choices: Sequence[KernelChoice], percent: float) -> float:
+def share_within(choices: Sequence[KernelRegret], percent: float) -> float:
     """Share of the choices, from 0 to 1, whose regret is at most `percent`. There must be a choice."""
     return sum(choice.regret_percent <= percent for choice in choices) / len(choices)
 
 
-def share_repeated_within(choices: Sequence[KernelChoice], percent: float) -> float | None:
+def share_repeated_within(choices: Sequence[KernelRegret], percent: float) -> float | None:
     """The same of choices by one measurement scored by the other; None without a second sample."""
     repeats = [value for choice in choices for value in choice.repeat_percents]
     return sum(value <= percent for value in repeats) / len(repeats) if repeats else None

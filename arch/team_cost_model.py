@@ -1,4 +1,4 @@
-"""The pricer the cluster asks: picks the model a team needs and remembers every answer."""
+"""The cost model the cluster asks: picks the model a team needs and remembers every answer."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from arch.contention import MAX_CORES, ClusterModel, Member
+from arch.cost_model import CoreCost, DmaService, TeamCost, Traffic
 from arch.isa import TeamWork
 from arch.nest_reader import NestReader
 from arch.pipeline import price_core
-from arch.pricing import CoreCost, DmaService, TeamCost, Traffic
-from arch.scoreboard import CROSSING, Nest, Shape
+from arch.scoreboard import CROSSING, CoreNest, Shape
 from arch.timing import SocTiming
 from arch.window import PROCESS, EngineChoice
 from arch.window_plan import Window
-from arch.window_program import Machine
+from arch.window_program import WindowHardware
 from configs.errors import InputError
 
 MEMO_ENTRIES = 20_000
@@ -29,8 +29,8 @@ _V = TypeVar("_V")
 _NestKey = tuple[Shape, tuple[int, ...], int, tuple[tuple[int, ...], ...]]
 
 
-class TeamPricer:
-    """Implements `arch.pricing.Pricer` for the machine `timing`.
+class TeamCostModel:
+    """Implements `arch.cost_model.CostModel` for the machine `timing`.
 
     Cores that cannot meet at a bank, an FPU or the div/sqrt unit are priced one by one by the exact pipeline
     model; a team that can is advanced together by `ClusterModel`. Workers start with the skew of the fork
@@ -75,8 +75,8 @@ class TeamPricer:
                 where=work.kernel,
                 cure="use fewer cores",
             )
-        nests: dict[int, Nest] = {}
-        cores: list[tuple[int, Nest]] = []
+        nests: dict[int, CoreNest] = {}
+        cores: list[tuple[int, CoreNest]] = []
         for core, core_work in enumerate(work.cores):
             if core_work is None:
                 continue
@@ -90,7 +90,7 @@ class TeamPricer:
             return self._price_together(work, cores, machine, traffic)
         return _team_cost(work, {core: self._price_alone(nest) for core, nest in cores})
 
-    def _members(self, cores: list[tuple[int, Nest]], machine: Machine) -> tuple[Member, ...]:
+    def _members(self, cores: list[tuple[int, CoreNest]], machine: WindowHardware) -> tuple[Member, ...]:
         """Members with the skew of the fork: the master core works before or after its workers do."""
         unit = self._timing.event_unit
         master = unit.fork_master_cycles
@@ -108,7 +108,7 @@ class TeamPricer:
             members.append(Member(core, nest, start, tuple(numbers)))
         return tuple(members)
 
-    def _price_alone(self, nest: Nest) -> CoreCost:
+    def _price_alone(self, nest: CoreNest) -> CoreCost:
         word = self._timing.l1.word_bytes
         phases = tuple(
             (base % word, *(stride % word for stride in strides))
@@ -125,7 +125,7 @@ class TeamPricer:
         return cost
 
     def _price_together(
-        self, work: TeamWork, cores: list[tuple[int, Nest]], machine: Machine, traffic: Traffic
+        self, work: TeamWork, cores: list[tuple[int, CoreNest]], machine: WindowHardware, traffic: Traffic
     ) -> TeamCost:
         members = self._members(cores, machine)
         key: tuple[object, ...] = (

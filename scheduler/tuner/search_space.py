@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from arch.timing import SocTiming
 from configs.errors import InputError
 from configs.suggest import suggestion
-from scheduler.tiles.candidates import Candidates, enumerate_tilings
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.short_list import overhead_cycles
 from scheduler.tiles.tiling import Tiler
+from scheduler.tiles.tiling_candidates import TilingCandidates, enumerate_tilings
 from scheduler.tuner.fingerprint import fingerprint, model_version
 from scheduler.tuner.task import Task
 from trainlib.im2col import WAYS, own_way, ways_of
@@ -164,7 +164,7 @@ def list_cuts(question: Question) -> list[Cut]:
     return cuts
 
 
-def _wanted(found: Candidates, dims: Mapping[str, int]) -> NDArray[np.int64]:
+def _wanted(found: TilingCandidates, dims: Mapping[str, int]) -> NDArray[np.int64]:
     """Rows whose sizes are divisors but for at most one, which is the largest that fits."""
     extents = np.array([dims[name] for name in found.dims], dtype=np.int64)
     divides = extents % found.sizes == 0

@@ -90,7 +90,7 @@ NO_COUNTS = Counts(0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
-class Candidates:
+class TilingCandidates:
     """Candidates of one op that fit L1, fewest tiles first, as arrays [candidate] or [candidate, dimension].
 
     `tiling` builds one of them. `loads` says what moves how often, without building any.
@@ -140,7 +140,7 @@ def enumerate_tilings(
     sizes: str = "balanced",
     loop_orders: str = "stationary",
     reductions: bool = True,
-) -> Candidates:
+) -> TilingCandidates:
     """All tilings of an op that fit `available_bytes` of L1, by a rule for sizes and one for loop orders.
 
     With `reductions` False no sum is cut. Of more than `MOST_CANDIDATES` pairs sizes are left out, and the
@@ -184,7 +184,7 @@ def enumerate_tilings(
         by_l1=pairs - len(fits),
         kept=len(fits),
     )
-    found = Candidates(
+    found = TilingCandidates(
         tiler,
         dims,
         orders,
@@ -255,7 +255,7 @@ def _grid(tried: Sequence[Sequence[int]]) -> int:
     return prod(len(sizes) for sizes in tried)
 
 
-def _fewest_first(found: Candidates) -> Candidates:
+def _fewest_first(found: TilingCandidates) -> TilingCandidates:
     """Fewest tiles first; of equals the innermost dimension is kept whole, the default order comes first."""
     keys: list[Any] = [found.order]
     keys += [-found.sizes[:, column] for column in range(len(found.dims))]

@@ -2,7 +2,7 @@
 
 An op finds all its tensors in L2. The copy of one that lives in L3 arrives during the op before (prefetch)
 and goes back during the op after; with less room in L2 it arrives, or leaves, between two ops instead, and
-the cluster waits. Copies needed by neighbouring ops stay. An op that streams a tensor (`tiles.streams`)
+the cluster waits. Copies needed by neighbouring ops stay. An op that streams a tensor (`tiles.l2_slots`)
 has slots in L2 instead, and no copy of it is there then.
 """
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from scheduler.addresses.allocation import Request, align
 from scheduler.addresses.lifetimes import Life
-from scheduler.tiles.streams import OpStream
+from scheduler.tiles.l2_slots import OpStream
 
 Slots = tuple[int, ...]
 

@@ -1,4 +1,4 @@
-"""The network pass: which tensors stay in L1 between ops, decided by simulating the whole iteration."""
+"""The search of residents: which tensors stay in L1 between ops, by simulating the whole iteration."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from arch.pricing import Pricer
+from arch.cost_model import CostModel
 from arch.soc import Soc
 from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import Life, storage_lives
-from scheduler.choice import Known
 from scheduler.options import AUTO, ScheduleOptions
 from scheduler.schedule import Schedule, build_schedule
 from scheduler.tiles.estimate import TileCost
 from scheduler.tiles.partial_sums import written
-from scheduler.tiles.resident import text_of
+from scheduler.tiles.resident_tensors import text_of
+from scheduler.tiling_choice import Known
 from traces.events import Slice
 from trainlib.graph import TrainingGraph
 from trainlib.steps import Operand
@@ -37,7 +37,7 @@ WORTH_A_LOOK = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class Residency:
+class FoundResidents:
     """What stays in L1 (`ScheduleOptions.resident`), and cycles of the iteration without and with it.
 
     `candidates` are the spans of tensors that save transfers, `simulations` how often the iteration was
@@ -52,7 +52,7 @@ class Residency:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ResidentSpan:
     """A storage in L1 from op `first_op` to `last_op`: bytes it takes, and DMA cycles it saves at most."""
 
     text: str
@@ -82,7 +82,7 @@ class Candidate:
 def schedule_for(
     graph: TrainingGraph,
     timing: SocTiming,
-    pricer: Pricer,
+    cost_model: CostModel,
     options: ScheduleOptions,
     known: Known | None = None,
 ) -> Schedule:
@@ -95,29 +95,29 @@ def schedule_for(
         if known.resident:
             try:
                 kept = replace(options, resident=known.resident[0])
-                return build_schedule(graph, timing, pricer, kept, known)
+                return build_schedule(graph, timing, cost_model, kept, known)
             except (InputError, DoesNotFitError):
                 # It comes from a file that others may have changed: this model has no such tensors.
                 known.resident.clear()
         if not known.resident:
             found = replace(
-                options, resident=choose_resident(graph, timing, pricer, options, known=known).resident
+                options, resident=choose_resident(graph, timing, cost_model, options, known=known).resident
             )
             # Spans that an op refuses, and that were taken with others, are left out.
-            known.resident.append(build_schedule(graph, timing, pricer, found, known).resident)
+            known.resident.append(build_schedule(graph, timing, cost_model, found, known).resident)
         options = replace(options, resident=known.resident[0])
-    return build_schedule(graph, timing, pricer, options, known)
+    return build_schedule(graph, timing, cost_model, options, known)
 
 
 def choose_resident(
     graph: TrainingGraph,
     timing: SocTiming,
-    pricer: Pricer,
+    cost_model: CostModel,
     options: ScheduleOptions,
     *,
     simulations: int = SIMULATIONS,
     known: Known | None = None,
-) -> Residency:
+) -> FoundResidents:
     """Find tensors whose stay in L1 makes the iteration faster, for the tiles and kernels of some options.
 
     Candidates are all spans between two uses of a tensor that save transfers worth looking at. They are tried
@@ -129,15 +129,15 @@ def choose_resident(
     `options.resident` says is not looked at. The result depends on nothing but the arguments; `known`
     (`build_schedule`) saves time only. Raises what `build_schedule` raises without resident tensors.
     """
-    search = _Search(graph, timing, pricer, options, simulations, known or Known())
+    search = _Search(graph, timing, cost_model, options, simulations, known or Known())
     before = search.start()
     candidates = [
         item
-        for item in candidates_for(search.base, timing, pricer, search.waits)
+        for item in resident_spans(search.base, timing, cost_model, search.waits)
         if item.saved_cycles >= WORTH_A_LOOK * before
     ]
     search.improve(candidates)
-    return Residency(
+    return FoundResidents(
         tuple(item.text for item in search.taken), before, search.cycles, len(candidates), search.simulations
     )
 
@@ -149,19 +149,19 @@ class _Search:
         self,
         graph: TrainingGraph,
         timing: SocTiming,
-        pricer: Pricer,
+        cost_model: CostModel,
         options: ScheduleOptions,
         most_simulations: int,
         known: Known,
     ) -> None:
-        self.taken: list[Candidate] = []
+        self.taken: list[ResidentSpan] = []
         self.cycles = 0
         self.simulations = 0
         self.in_vain = 0
         self.base: Schedule
         self._graph = graph
         self._timing = timing
-        self._pricer = pricer
+        self._cost_model = cost_model
         self._options = options
         self._most = most_simulations
         self._known = known
@@ -178,12 +178,12 @@ class _Search:
         self.waits, self._ops = watch.waits, watch.op_cycles(self.base)
         return self.cycles
 
-    def _simulate(self, candidates: Sequence[Candidate]) -> tuple[int, _Watch] | None:
+    def _simulate(self, candidates: Sequence[ResidentSpan]) -> tuple[int, _Watch] | None:
         """Cycles of the iteration with these tensors resident, and of its ops; None if they do not fit."""
         self.simulations += 1
         options = replace(self._options, resident=tuple(item.text for item in candidates))
         try:
-            schedule = build_schedule(self._graph, self._timing, self._pricer, options, self._known)
+            schedule = build_schedule(self._graph, self._timing, self._cost_model, options, self._known)
         except DoesNotFitError:
             if not candidates:
                 raise
@@ -191,9 +191,9 @@ class _Search:
         if not candidates:
             self.base = schedule
         watch = _Watch()
-        return Soc(self._timing, self._pricer, watch).run(schedule.program, effects=False).cycles, watch
+        return Soc(self._timing, self._cost_model, watch).run(schedule.program, effects=False).cycles, watch
 
-    def improve(self, candidates: Sequence[Candidate]) -> None:
+    def improve(self, candidates: Sequence[ResidentSpan]) -> None:
         """Take what helps of the candidates: first what leaves the tiles as they are, then whatever fits."""
         tried: set[str] = set()
         free_bytes = [self._timing.l1_usable_bytes - op.tiling.l1_bytes for op in self.base.ops]
@@ -205,12 +205,12 @@ class _Search:
                 self._try(group)
                 tried |= {item.text for item in group}
 
-    def _fitting(self, candidates: Sequence[Candidate], room: Sequence[int]) -> list[Candidate]:
+    def _fitting(self, candidates: Sequence[ResidentSpan], room: Sequence[int]) -> list[ResidentSpan]:
         """One span per storage, beside those taken and within the room of each op: the one that saves most.
 
         Storages go in the order of their best candidate.
         """
-        found: list[Candidate] = []
+        found: list[ResidentSpan] = []
         held: Counter[int] = Counter()
         for item in self.taken:
             held.update(dict.fromkeys(item.ops, item.size_bytes))
@@ -228,7 +228,7 @@ class _Search:
                 held.update(dict.fromkeys(item.ops, item.size_bytes))
         return found
 
-    def _try(self, group: Sequence[Candidate]) -> None:
+    def _try(self, group: Sequence[ResidentSpan]) -> None:
         waiting = [list(group)]
         while waiting and not self._over():
             some = waiting.pop(0)
@@ -244,7 +244,7 @@ class _Search:
                 half = len(some) // 2
                 waiting[:0] = [some[:half], some[half:]]
 
-    def _attempt(self, candidates: list[Candidate]) -> Sequence[int] | None:
+    def _attempt(self, candidates: list[ResidentSpan]) -> Sequence[int] | None:
         """Take these if the iteration is faster; by how much each op got slower, None if they do not fit."""
         before = self._ops
         found = self._simulate(candidates)
@@ -256,7 +256,7 @@ class _Search:
             self.taken, self.cycles, self._ops = candidates, cycles, ops
         return [after - own for after, own in zip(ops, before, strict=True)]
 
-    def _helping(self, some: Sequence[Candidate], slower: Sequence[int] | None) -> list[Candidate]:
+    def _helping(self, some: Sequence[ResidentSpan], slower: Sequence[int] | None) -> list[ResidentSpan]:
         """Those whose ops, with the ones beside them and with those of spans that meet them, got faster."""
         if slower is None:
             return []
@@ -306,20 +306,20 @@ class _Watch:
         return found
 
 
-def _clash(one: Candidate, other: Candidate) -> bool:
+def _clash(one: ResidentSpan, other: ResidentSpan) -> bool:
     return one.storage == other.storage and one.first_op <= other.last_op and other.first_op <= one.last_op
 
 
-def candidates_for(
-    schedule: Schedule, timing: SocTiming, pricer: Pricer, waits: Mapping[str, int]
-) -> list[Candidate]:
+def resident_spans(
+    schedule: Schedule, timing: SocTiming, cost_model: CostModel, waits: Mapping[str, int]
+) -> list[ResidentSpan]:
     """Spans of tensors that save transfers of a schedule without resident ones, most cycles per byte first.
 
     What transfers take beside kernels nobody waits for, so an op cannot gain more than its `waits` (cycles by
     name). Left out are spans that save nothing, and tensors larger than L1.
     """
     graph, plan = schedule.graph, schedule.plan
-    cost = TileCost(timing, pricer, graph.tensors)
+    cost = TileCost(timing, cost_model, graph.tensors)
     names = [op.op.name for op in schedule.ops]
     moved: Counter[tuple[str, int]] = Counter()
     buffers: dict[str, Counter[int]] = {}
@@ -339,7 +339,7 @@ def candidates_for(
                     moved[plan.owners[operand.tensor], number] += round(
                         cost.transfer([operand], to_l1=to_l1).done_cycles
                     )
-    found: list[Candidate] = []
+    found: list[ResidentSpan] = []
     for life in storage_lives(graph, plan.owners).values():
         size_bytes = align(life.size_bytes)
         if not 0 < size_bytes <= timing.l1_usable_bytes:
@@ -359,7 +359,7 @@ def candidates_for(
             if saved > 0:
                 text = text_of(graph, life.name, life.uses, first_op, last_op)
                 found.append(
-                    Candidate(text, life.name, first_op, last_op, size_bytes, saved, buffers[life.name])
+                    ResidentSpan(text, life.name, first_op, last_op, size_bytes, saved, buffers[life.name])
                 )
     return sorted(found, key=lambda item: (-item.gain, item.first_op, item.text))
 

@@ -10,8 +10,8 @@ from arch.timing import SocTiming
 from scheduler.options import ScheduleOptions
 from scheduler.tiles.partial_sums import SUM
 from scheduler.tiles.tiling import Tiler, Tiling
-from scheduler.tuner.candidates import Candidate, Cut
 from scheduler.tuner.fingerprint import fingerprint
+from scheduler.tuner.search_space import Candidate, Cut
 from trainlib.graph import Op, TrainingGraph
 from trainlib.im2col import own_way, way_in, with_way
 from trainlib.registry import lowering_of
@@ -46,9 +46,9 @@ class TunedSchedule:
 
     `model_content` and `soc_content` are hashes, `simulator` that of the simulator's source. `cycles` are
     those of one whole iteration with these choices, None if the search was interrupted; `candidates` and
-    `evaluated` count each search once. `resident` says by program (`scheduler.tuner.network_pass.PROGRAMS`)
-    what stays in L1 between ops, `layouts` which layers have another layout than the model says;
-    `model_content` is that of the model as it is written.
+    `evaluated` count each search once. `resident` says by program
+    (`scheduler.tuner.tuned_residents.PROGRAMS`) what stays in L1 between ops, `layouts` which layers have
+    another layout than the model says; `model_content` is that of the model as it is written.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""The far side of a tile loop: boxes of streamed tensors between L3 and their slots in L2."""
+"""The off-chip side of a tile loop: boxes of streamed tensors between L3 and their slots in L2."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from arch.program import UdmaCommand
-from scheduler.tiles.streams import Key, OpSlots
-from scheduler.tiles.transfers import Box, lines_of
+from scheduler.tiles.l2_slots import Key, OpSlots
+from scheduler.tiles.transfers import BoxTransfer, lines_of
 from traces.events import Work
 from trainlib.steps import Operand
 
@@ -21,7 +21,7 @@ Load = tuple[str, int]
 """Name of an input buffer, and the tile that loads a new box into it."""
 
 
-class FarBoxes:
+class StreamingEmitter:
     """Emits the transfers of the uDMA around those of the DMA, for the streamed boxes of one op.
 
     The boxes of a buffer take its slots in turn. One is fetched as soon as the box its slot held before lies
@@ -59,7 +59,7 @@ class FarBoxes:
         """Whether the boxes of an operand go through slots."""
         return operand.tensor in self._homes
 
-    def is_far(self, load: Load) -> bool:
+    def from_l3(self, load: Load) -> bool:
         """Whether what a load brings comes from L3."""
         return load in self._operands
 
@@ -93,12 +93,12 @@ class FarBoxes:
         for name in sorted(names, key=lambda name: self._waiting[name][-1]):
             self._fetch(name)
 
-    def loaded(self, load: Load, l1_address: int) -> Box | None:
+    def loaded(self, load: Load, l1_address: int) -> BoxTransfer | None:
         """What the DMA moves from the slot of a load; None if it is not streamed."""
         operand = self._operands.get(load)
         return None if operand is None else self._box(operand, l1_address, self._fetched[load][0])
 
-    def stored(self, operand: Operand, l1_address: int) -> Box | None:
+    def stored(self, operand: Operand, l1_address: int) -> BoxTransfer | None:
         """What the DMA moves to the next slot of a result, once that is free; None if it is not streamed."""
         if not self.streams(operand):
             return None
@@ -107,7 +107,7 @@ class FarBoxes:
             self._builder.udma_wait(self._sent.pop(address))
         return self._box(operand, l1_address, address)
 
-    def under_way(self, operand: Operand, box: Box, start: int) -> None:
+    def under_way(self, operand: Operand, box: BoxTransfer, start: int) -> None:
         """A box that `stored` gave is moved by this DmaStart."""
         if box.l2_address is not None:
             self._stores[operand.name, start] = operand, box.l2_address
@@ -141,9 +141,9 @@ class FarBoxes:
         self._turns[role, name] = turn + 1
         return slots[turn % len(slots)]
 
-    def _box(self, operand: Operand, l1_address: int, l2_address: int) -> Box:
+    def _box(self, operand: Operand, l1_address: int, l2_address: int) -> BoxTransfer:
         region = ((0, prod(operand.shape)),)
-        return Box(operand.tensor, region, l1_address, flat=True, l2_address=l2_address)
+        return BoxTransfer(operand.tensor, region, l1_address, flat=True, l2_address=l2_address)
 
     def _commands(self, operand: Operand, address: int, *, to_l2: bool) -> tuple[UdmaCommand, ...]:
         tensor = self._builder.graph.tensors[operand.tensor]

@@ -9,10 +9,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.tiles.candidates import Candidates
 from scheduler.tiles.partial_sums import SUM, written
-from scheduler.tiles.resident import Bytes, InPlace
+from scheduler.tiles.resident_tensors import Bytes, InPlace
 from scheduler.tiles.tiling import Tiling
+from scheduler.tiles.tiling_candidates import TilingCandidates
 from trainlib.steps import Operand, TileTask
 
 
@@ -24,7 +24,7 @@ class NotInPlace:
     why: str
 
 
-def allowed(candidates: Candidates) -> NDArray[np.bool_] | NotInPlace:
+def allowed(candidates: TilingCandidates) -> NDArray[np.bool_] | NotInPlace:
     """Which candidates use every resident tensor in boxes that are one run of bytes, never a box twice.
 
     If none does: the first storage of which no candidate does, or else the first.

@@ -12,7 +12,7 @@ from arch.l2 import hyper_bus_cycles
 from arch.timing import SocTiming
 
 
-class FarCost:
+class UdmaCost:
     """Cluster cycles of transfers between L3 and L2; each line of a box is a transfer of its own."""
 
     def __init__(self, timing: SocTiming) -> None:

@@ -7,25 +7,25 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from arch.pricing import Pricer
+from arch.cost_model import CostModel
 from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
-from scheduler.tiles.candidates import Candidates, Counts, enumerate_tilings
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.estimate import NOTHING_EARLY, Early, TileCost, estimate_cycles
-from scheduler.tiles.in_place import NotInPlace, allowed, no_room, refusal
 from scheduler.tiles.l1_report import does_not_fit
+from scheduler.tiles.resident_rules import NotInPlace, allowed, no_room, refusal
 from scheduler.tiles.short_list import Moves, moves_of, short_list
-from scheduler.tiles.streamed_tilings import fits_slots, with_streams
+from scheduler.tiles.streaming_cost import fits_slots, with_streams
 from scheduler.tiles.tiling import Tiler, Tiling
+from scheduler.tiles.tiling_candidates import Counts, TilingCandidates, enumerate_tilings
 
 BUILT = 5
 """Tilings that are built and estimated tile by tile, the best by `scheduler.tiles.short_list`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TilingChoice:
     """The tiling taken, what was considered, and the estimate it won by."""
 
     kernel: str
@@ -41,7 +41,7 @@ class Choice:
 class _Ranked:
     """Candidates of an op on all of L1, what they move, which of them use residents in place."""
 
-    candidates: Candidates
+    candidates: TilingCandidates
     moves: Moves
     usable: NDArray[np.bool_] | NotInPlace
     lists: dict[int, list[int]] = field(default_factory=dict)
@@ -55,22 +55,22 @@ class Known:
     `choices` are by what makes two ops alike, `ranked` by op, names of what it finds resident, and depths.
     """
 
-    choices: dict[object, Choice] = field(default_factory=dict)
+    choices: dict[object, TilingChoice] = field(default_factory=dict)
     ranked: dict[object, _Ranked] = field(default_factory=dict)
     resident: list[tuple[str, ...]] = field(default_factory=list)
-    """What `scheduler.residency` has chosen, if it has."""
+    """What `scheduler.resident_search` has chosen, if it has."""
 
 
 def choose(
     tiler: Tiler,
     timing: SocTiming,
-    pricer: Pricer,
+    cost_model: CostModel,
     options: ScheduleOptions,
     dma: DmaCost,
     known: Known | None = None,
     available_bytes: int | None = None,
     early: Early = NOTHING_EARLY,
-) -> Choice | NotInPlace:
+) -> TilingChoice | NotInPlace:
     """What the options fix for this op, else the whole op if they ask for no tiles, else the best tiling.
 
     An op that is like one in `known` is cut like it. `available_bytes` is what resident tensors leave of L1.
@@ -80,18 +80,20 @@ def choose(
     `InputError` for dimensions, sizes and operands the op has not.
     """
     if options.buffer_depth == BEST_DEPTH:
-        return _of_best_depth(tiler, timing, pricer, options, dma, known or Known(), available_bytes, early)
+        return _of_best_depth(
+            tiler, timing, cost_model, options, dma, known or Known(), available_bytes, early
+        )
     usable_bytes = timing.l1_usable_bytes
     limit_bytes = usable_bytes if available_bytes is None else available_bytes
     wanted = options.tile_sizes.get(tiler.op.name)
     order = options.loop_orders.get(tiler.op.name)
-    choice: Choice | NotInPlace
+    choice: TilingChoice | NotInPlace
     if wanted is not None or order is not None:
-        choice = Choice(tiler.choice.kernel, tiler.fixed(wanted or {}, limit_bytes, order))
+        choice = TilingChoice(tiler.choice.kernel, tiler.fixed(wanted or {}, limit_bytes, order))
     elif options.buffer_depth == WHOLE_OPS:
-        choice = Choice(tiler.choice.kernel, whole_op(tiler, limit_bytes))
+        choice = TilingChoice(tiler.choice.kernel, whole_op(tiler, limit_bytes))
     else:
-        choice = _Chooser(timing, pricer, dma, known or Known(), early).choose(tiler, limit_bytes)
+        choice = _Chooser(timing, cost_model, dma, known or Known(), early).choose(tiler, limit_bytes)
     if isinstance(choice, NotInPlace):
         return choice
     _check_buffer_names(tiler, choice.tiling, options)
@@ -101,25 +103,25 @@ def choose(
 def _of_best_depth(
     tiler: Tiler,
     timing: SocTiming,
-    pricer: Pricer,
+    cost_model: CostModel,
     options: ScheduleOptions,
     dma: DmaCost,
     known: Known,
     available_bytes: int | None,
     early: Early,
-) -> Choice | NotInPlace:
+) -> TilingChoice | NotInPlace:
     """The choice with double or single buffers, by estimate; double for a tile that is fixed and fits."""
-    found: list[Choice | NotInPlace] = []
+    found: list[TilingChoice | NotInPlace] = []
     for depth in (2, 1):
         own = replace(options, buffer_depth=depth)
         try:
             found.append(
-                choose(tiler.with_depth(depth), timing, pricer, own, dma, known, available_bytes, early)
+                choose(tiler.with_depth(depth), timing, cost_model, own, dma, known, available_bytes, early)
             )
         except DoesNotFitError:
             if depth == 1 and not found:
                 raise
-    choices = [item for item in found if isinstance(item, Choice)]
+    choices = [item for item in found if isinstance(item, TilingChoice)]
     return min(choices, key=lambda choice: choice.estimated_cycles) if choices else found[0]
 
 
@@ -128,12 +130,12 @@ class _Chooser:
     """Chooses tilings and remembers them."""
 
     timing: SocTiming
-    pricer: Pricer
+    cost_model: CostModel
     dma: DmaCost
     known: Known
     early: Early
 
-    def choose(self, tiler: Tiler, limit_bytes: int) -> Choice | NotInPlace:
+    def choose(self, tiler: Tiler, limit_bytes: int) -> TilingChoice | NotInPlace:
         """The tiling of an op beside what is resident."""
         usable_bytes = self.timing.l1_usable_bytes
         if not tiler.resident and limit_bytes == usable_bytes:
@@ -154,7 +156,9 @@ class _Chooser:
                 raise
             self.known.choices[like] = usual
             return usual
-        if usual is None or (isinstance(other, Choice) and other.estimated_cycles < usual.estimated_cycles):
+        if usual is None or (
+            isinstance(other, TilingChoice) and other.estimated_cycles < usual.estimated_cycles
+        ):
             return other
         self.known.choices[like] = usual
         return usual
@@ -165,24 +169,24 @@ class _Chooser:
         early = tuple(number for number, name in enumerate(names) if name in self.early.tensors)
         return _kind(tiler, (*early, self.early.within_cycles) if early else ())
 
-    def _usual(self, tiler: Tiler, limit_bytes: int) -> Choice | None:
+    def _usual(self, tiler: Tiler, limit_bytes: int) -> TilingChoice | None:
         """What is best with nothing resident, if it fits and uses what is resident in place."""
         plain = tiler.without_residents()
         try:
             best = self._best(plain, self.timing.l1_usable_bytes, self._kind(plain))
         except DoesNotFitError:
             return None
-        assert isinstance(best, Choice)
+        assert isinstance(best, TilingChoice)
         tiling = tiler.build(dict(best.tiling.sizes), best.tiling.order)
         if tiling.l1_bytes > limit_bytes or refusal(tiling, tiler.resident) is not None:
             return None
         cycles = best.estimated_cycles
         if tiler.resident:
-            cost = TileCost(self.timing, self.pricer, tiler.tensors, self.dma)
+            cost = TileCost(self.timing, self.cost_model, tiler.tensors, self.dma)
             cycles = estimate_cycles(tiling, cost, tiler, self.early)
         return replace(best, tiling=tiling, estimated_cycles=cycles)
 
-    def _known(self, like: object, tiler: Tiler, limit_bytes: int) -> Choice | None:
+    def _known(self, like: object, tiler: Tiler, limit_bytes: int) -> TilingChoice | None:
         """The choice made for an op that is alike; None for one that this op can't have been given.
 
         What is known may come from a file (`scheduler.kept_results`), which others may have changed.
@@ -193,7 +197,7 @@ class _Chooser:
         again = _again(choice, tiler)
         return again if again.tiling.l1_bytes <= limit_bytes else None
 
-    def _best(self, tiler: Tiler, limit_bytes: int, like: object) -> Choice | NotInPlace:
+    def _best(self, tiler: Tiler, limit_bytes: int, like: object) -> TilingChoice | NotInPlace:
         known = self._known(like, tiler, limit_bytes)
         if known is not None:
             return known
@@ -201,13 +205,13 @@ class _Chooser:
         if key not in self.known.ranked:
             self.known.ranked[key] = _ranked(tiler, self.timing.l1_usable_bytes, self.dma)
         ranked = self.known.ranked[key]
-        found = _best_tiling(tiler, ranked, limit_bytes, self.timing, self.pricer, self.dma, self.early)
-        if isinstance(found, Choice):
+        found = _best_tiling(tiler, ranked, limit_bytes, self.timing, self.cost_model, self.dma, self.early)
+        if isinstance(found, TilingChoice):
             self.known.choices[like] = found
         return found
 
 
-def early_beside(before: Choice | None, tensors: frozenset[str], timing: SocTiming) -> Early:
+def early_beside(before: TilingChoice | None, tensors: frozenset[str], timing: SocTiming) -> Early:
     """What an op may load while the last tile of the op `before` is computed.
 
     More cycles than filling all of L1 takes make no difference. The rest is rounded down to a power of two,
@@ -220,7 +224,7 @@ def early_beside(before: Choice | None, tensors: frozenset[str], timing: SocTimi
     return Early(tensors, 1 << within_cycles.bit_length() - 1 if within_cycles else 0)
 
 
-def _goes_with(choice: Choice, tiler: Tiler) -> bool:
+def _goes_with(choice: TilingChoice, tiler: Tiler) -> bool:
     """Whether a choice has the kernel and the dimensions of an op."""
     sizes, dims = dict(choice.tiling.sizes), tiler.dims
     return (
@@ -230,7 +234,7 @@ def _goes_with(choice: Choice, tiler: Tiler) -> bool:
     )
 
 
-def _again(choice: Choice, tiler: Tiler) -> Choice:
+def _again(choice: TilingChoice, tiler: Tiler) -> TilingChoice:
     """A choice made for an op that is alike."""
     tiling = tiler.build(dict(choice.tiling.sizes), choice.tiling.order)
     return replace(choice, tiling=tiling, note=choice.note.replace(choice.tiling.op, tiling.op, 1))
@@ -275,8 +279,8 @@ def _check_buffer_names(tiler: Tiler, tiling: Tiling, options: ScheduleOptions) 
 
 
 def choose_tiling(
-    tiler: Tiler, available_bytes: int, timing: SocTiming, pricer: Pricer, dma: DmaCost | None = None
-) -> Choice:
+    tiler: Tiler, available_bytes: int, timing: SocTiming, cost_model: CostModel, dma: DmaCost | None = None
+) -> TilingChoice:
     """The tiling with the fewest estimated cycles of a short list of those that fit.
 
     On the list are those that seem best by what they move and what their kernels issue
@@ -284,8 +288,8 @@ def choose_tiling(
     """
     dma = dma or DmaCost(timing)
     ranked = _ranked(tiler, available_bytes, dma)
-    choice = _best_tiling(tiler, ranked, available_bytes, timing, pricer, dma)
-    assert isinstance(choice, Choice), "a tiler with resident tensors"
+    choice = _best_tiling(tiler, ranked, available_bytes, timing, cost_model, dma)
+    assert isinstance(choice, TilingChoice), "a tiler with resident tensors"
     return choice
 
 
@@ -300,13 +304,13 @@ def _best_tiling(
     ranked: _Ranked,
     available_bytes: int,
     timing: SocTiming,
-    pricer: Pricer,
+    cost_model: CostModel,
     dma: DmaCost,
     early: Early = NOTHING_EARLY,
-) -> Choice | NotInPlace:
+) -> TilingChoice | NotInPlace:
     """`choose_tiling` of those that use resident tensors in place."""
     candidates = replace(ranked.candidates, tiler=tiler)
-    fitting = (candidates.l1_bytes <= available_bytes) & (ranked.moves.far_cycles < np.inf)
+    fitting = (candidates.l1_bytes <= available_bytes) & (ranked.moves.offchip_cycles < np.inf)
     if not fitting.any():
         raise smallest_does_not_fit(tiler, available_bytes)
     if isinstance(ranked.usable, NotInPlace):
@@ -314,13 +318,13 @@ def _best_tiling(
     usable = ranked.usable & fitting
     if not usable.any():
         return NotInPlace(next(iter(tiler.resident.values())).storage, no_room(tiler.op.name))
-    cost = TileCost(timing, pricer, tiler.tensors, dma)
+    cost = TileCost(timing, cost_model, tiler.tensors, dma)
     best: tuple[int, int, int] | None = None
     chosen: Tiling | None = None
     refused: NotInPlace | None = None
     estimates = 0
     if available_bytes not in ranked.lists:
-        ranked.lists[available_bytes] = short_list(candidates, ranked.moves, usable, dma, pricer)
+        ranked.lists[available_bytes] = short_list(candidates, ranked.moves, usable, dma, cost_model)
     for index in ranked.lists[available_bytes]:
         if estimates == BUILT:
             break
@@ -340,10 +344,12 @@ def _best_tiling(
         if refused is not None:
             return refused
         raise smallest_does_not_fit(tiler, available_bytes)
-    return Choice(tiler.choice.kernel, chosen, candidates.counts, best[0], _note(tiler, chosen, candidates))
+    return TilingChoice(
+        tiler.choice.kernel, chosen, candidates.counts, best[0], _note(tiler, chosen, candidates)
+    )
 
 
-def _note(tiler: Tiler, chosen: Tiling, candidates: Candidates) -> str:
+def _note(tiler: Tiler, chosen: Tiling, candidates: TilingCandidates) -> str:
     fewest, single = int(candidates.tiles[0]), candidates.fewest_tiles_single
     if not 0 < single < fewest:
         return candidates.note

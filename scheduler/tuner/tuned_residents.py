@@ -1,4 +1,4 @@
-"""The network pass: with every op tuned, which tensors stay in L1 between ops, by simulation."""
+"""With every op tuned: which tensors stay in L1 between ops of each program, by `resident_search`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from scheduler.choice import Known
-from scheduler.explore.point import Point, pricer_of
+from scheduler.explore.point import Point, cost_model_of
 from scheduler.options import ScheduleOptions
-from scheduler.residency import Residency, choose_resident
+from scheduler.resident_search import FoundResidents, choose_resident
 from scheduler.schedule import build_schedule
-from scheduler.tiles.resident import names_known
+from scheduler.tiles.resident_tensors import names_known
+from scheduler.tiling_choice import Known
 from scheduler.tuner import rows
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.driver import Job, drive
@@ -25,7 +25,7 @@ PROGRAMS = ("iteration", "update")
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class ProgramResidents:
     """What stays in L1 in one program, as `ScheduleOptions.resident` says it, and what that gains.
 
     Cycles are those of one run of the program without and with it; `candidates` are the spans of tensors that
@@ -40,38 +40,42 @@ class Stay:
     simulations: int
 
 
-def find_residents(point: Point) -> Residency:
+def find_residents(point: Point) -> FoundResidents:
     """`choose_resident`, without spans that an op refuses and that were taken with others; in a worker."""
     options: ScheduleOptions = point.options
-    pricer, known = pricer_of(point.timing), Known()
-    found = choose_resident(point.graph, point.timing, pricer, options, known=known)
+    cost_model, known = cost_model_of(point.timing), Known()
+    found = choose_resident(point.graph, point.timing, cost_model, options, known=known)
     taken = replace(options, resident=found.resident)
-    return replace(found, resident=build_schedule(point.graph, point.timing, pricer, taken, known).resident)
+    return replace(
+        found, resident=build_schedule(point.graph, point.timing, cost_model, taken, known).resident
+    )
 
 
-def _stay(_: str, text: str) -> Stay:
-    """The `Stay` that was kept. Raises `ValueError` for any other text."""
-    names = [field.name for field in dataclasses.fields(Stay)]
+def _from_cache(_: str, text: str) -> ProgramResidents:
+    """The `ProgramResidents` that was kept. Raises `ValueError` for any other text."""
+    names = [field.name for field in dataclasses.fields(ProgramResidents)]
     found = rows.fields(text, names)
     if found["program"] not in PROGRAMS:
         raise ValueError("not a program")
     figures = {name: rows.whole(found[name]) for name in names if name not in ("program", "resident")}
-    return Stay(found["program"], rows.words(found["resident"]), **figures)
+    return ProgramResidents(found["program"], rows.words(found["resident"]), **figures)
 
 
-def choose_stays(points: Sequence[Point], workers: Workers, cache: ResultCache | None) -> list[Stay]:
+def residents_by_program(
+    points: Sequence[Point], workers: Workers, cache: ResultCache | None
+) -> list[ProgramResidents]:
     """What stays in L1 in each of the programs (at most two) of `points`; from the cache if it is there."""
     context = f"resident {model_version()}"
-    stored = cache.read(context, _stay) if cache is not None else {}
-    found: dict[int, Stay] = {}
+    stored = cache.read(context, _from_cache) if cache is not None else {}
+    found: dict[int, ProgramResidents] = {}
 
     def one(number: int, point: Point) -> Generator[Sequence[Job], Sequence[Any], None]:
         content = point.content
         if content in stored and all(names_known(point.graph, text) for text in stored[content].resident):
             found[number] = stored[content]
             return
-        residency: Residency = (yield [Job(find_residents, (point,))])[0]
-        found[number] = Stay(PROGRAMS[number], **asdict(residency))
+        residents: FoundResidents = (yield [Job(find_residents, (point,))])[0]
+        found[number] = ProgramResidents(PROGRAMS[number], **asdict(residents))
         if cache is not None:
             cache.write(context, {content: json.dumps(asdict(found[number]))})
 

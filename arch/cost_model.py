@@ -54,7 +54,7 @@ class TeamCost:
         return max((core.cycles for core in self.cores), default=0)
 
 
-class Pricer(Protocol):
+class CostModel(Protocol):
     """Anything that can say what a kernel costs under a class of DMA traffic."""
 
     def price(self, work: TeamWork, traffic: Traffic = Traffic.NONE) -> TeamCost:

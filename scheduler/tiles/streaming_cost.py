@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from arch.timing import SocTiming
 from scheduler.addresses.allocation import ALIGNMENT_BYTES
-from scheduler.tiles.candidates import Candidates
-from scheduler.tiles.far_cost import FarCost
-from scheduler.tiles.streams import Key, OpStream, slot_bytes
+from scheduler.tiles.l2_slots import Key, OpStream, slot_bytes
 from scheduler.tiles.tiling import Tiler, Tiling
+from scheduler.tiles.tiling_candidates import TilingCandidates
+from scheduler.tiles.udma_cost import UdmaCost
 from trainlib.steps import Operand
 
 Floats = NDArray[np.float64]
@@ -32,14 +32,14 @@ class Streamed:
     slots: Integers
 
 
-def streamed_buffers(candidates: Candidates, far: FarCost) -> dict[Key, Streamed]:
+def streamed_buffers(candidates: TilingCandidates, udma_cost: UdmaCost) -> dict[Key, Streamed]:
     """Every buffer of an op, as if it were streamed."""
     loads, footprint, boxes = candidates.loads, candidates.footprint, candidates.boxes
     found = {}
     for place, key in enumerate(loads.keys):
         lines = np.maximum(1, loads.lines[:, place])
         line_bytes = np.maximum(1, np.rint(loads.box_bytes[:, place] / lines)).astype(np.int64)
-        cycles = loads.boxes[:, place] * far.box_cycles(line_bytes, lines)
+        cycles = loads.boxes[:, place] * udma_cost.box_cycles(line_bytes, lines)
         column = footprint.keys.index(key)
         size_bytes = -(-boxes.largest_bytes[:, column] // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         found[key] = Streamed(
@@ -51,13 +51,13 @@ def streamed_buffers(candidates: Candidates, far: FarCost) -> dict[Key, Streamed
     return found
 
 
-def far_overhead(candidates: Candidates, timing: SocTiming) -> Floats:
+def streaming_cycles(candidates: TilingCandidates, timing: SocTiming) -> Floats:
     """Cycles of the uDMA per candidate for what its op streams; infinite where it cannot, or lacks room."""
     stream = candidates.tiler.stream
     cycles, taken_bytes = np.zeros(len(candidates)), np.zeros(len(candidates), np.int64)
     if not stream.tensors:
         return cycles
-    for item in streamed_buffers(candidates, FarCost(timing)).values():
+    for item in streamed_buffers(candidates, UdmaCost(timing)).values():
         if item.tensor in stream.tensors:
             cycles += item.cycles
             taken_bytes += item.slot_bytes * np.minimum(item.slots, stream.most_slots)
@@ -77,7 +77,7 @@ def with_streams(cycles: int, tiling: Tiling, tiler: Tiler, timing: SocTiming) -
     """
     if not tiler.stream.tensors:
         return cycles
-    far = FarCost(timing)
+    udma_cost = UdmaCost(timing)
     last: dict[str, Operand] = {}
     loads, stores = list[float](), list[float]()
     master_cycles = 0.0
@@ -90,10 +90,10 @@ def with_streams(cycles: int, tiling: Tiling, tiler: Tiler, timing: SocTiming) -
                 for operand in operands
                 if tiler.stream.holds(operand)
             ]
-            bus = [float(sum(far.bus_cycles(size_bytes) for size_bytes in lines)) for lines in sizes]
+            bus = [float(sum(udma_cost.bus_cycles(size_bytes) for size_bytes in lines)) for lines in sizes]
             found.append(sum(bus))
             for lines, cycles_of_box in zip(sizes, bus, strict=True):
                 master_cycles += len(lines) * timing.l3.program_cycles + timing.l3.wake_cycles
-                master_cycles += far.blocked_cycles(cycles_of_box, len(lines))
+                master_cycles += udma_cost.blocked_cycles(cycles_of_box, len(lines))
     total = max(cycles + master_cycles, sum(loads) + sum(stores))
     return round(total + loads[0] + stores[-1])

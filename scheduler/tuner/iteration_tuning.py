@@ -12,13 +12,13 @@ from scheduler.explore.sweep import simulate_points
 from scheduler.options import AUTO, ScheduleOptions
 from scheduler.schedule import in_one_memory
 from scheduler.tuner.cache import ResultCache
-from scheduler.tuner.candidates import Candidate, SpaceRules
-from scheduler.tuner.choices import OpChoice, TunedSchedule, model_content, soc_content, with_choices
 from scheduler.tuner.fingerprint import model_version
-from scheduler.tuner.network_pass import Stay, choose_stays
 from scheduler.tuner.op_tuner import OpTuner, Programs
 from scheduler.tuner.progress import Meter
+from scheduler.tuner.search_space import Candidate, SpaceRules
 from scheduler.tuner.strategies import StrategyOptions
+from scheduler.tuner.tuned_residents import ProgramResidents, residents_by_program
+from scheduler.tuner.tuned_schedule import OpChoice, TunedSchedule, model_content, soc_content, with_choices
 from scheduler.tuner.workers import Workers
 
 
@@ -26,14 +26,14 @@ from scheduler.tuner.workers import Workers
 class Tuning:
     """What tuning came to. `untuned_cycles` are those of an iteration as the scheduler plans it unasked.
 
-    `stays` is what the network pass found by program; it is empty without it. `cached` evaluations came
-    from the cache. `interrupted` by Ctrl-C, ops of which nothing was evaluated yet have no choice: the
+    `residents` is what the search of residents found by program; it is empty without it. `cached` evaluations
+    came from the cache. `interrupted` by Ctrl-C, ops of which nothing was evaluated yet have no choice: the
     scheduler goes on to choose for them.
     """
 
     schedule: TunedSchedule
     untuned_cycles: int | None
-    stays: tuple[Stay, ...]
+    residents: tuple[ProgramResidents, ...]
     cached: int
     interrupted: bool
 
@@ -84,7 +84,7 @@ def tune_iteration(
     interrupted = tuner.interrupted
     choices = tuner.choices(programs)
     cycles = untuned_cycles = None
-    stays: list[Stay] = []
+    residents: list[ProgramResidents] = []
     resident: dict[str, tuple[str, ...]] = {}
     chooses_residents = tuple(options.resident) == (AUTO,)
     plain = replace(options, resident=()) if chooses_residents else options
@@ -92,11 +92,11 @@ def tune_iteration(
         try:
             tuned = _tuned(programs, timing, plain, choices)
             if chooses_residents:
-                stays = choose_stays(tuned, workers, cache)
-                resident = {stay.program: stay.resident for stay in stays if stay.resident}
+                residents = residents_by_program(tuned, workers, cache)
+                resident = {item.program: item.resident for item in residents if item.resident}
                 tuned = [
-                    replace(point, options=replace(point.options, resident=stay.resident))
-                    for point, stay in zip(tuned, stays, strict=True)
+                    replace(point, options=replace(point.options, resident=item.resident))
+                    for point, item in zip(tuned, residents, strict=True)
                 ]
             cycles, untuned_cycles, interrupted = _iterations(programs, tuned, plain, workers, cache)
         except KeyboardInterrupt:
@@ -118,7 +118,7 @@ def tune_iteration(
         choices=choices,
         resident=resident,
     )
-    return Tuning(schedule, untuned_cycles, tuple(stays), tuner.cached, interrupted)
+    return Tuning(schedule, untuned_cycles, tuple(residents), tuner.cached, interrupted)
 
 
 def _tuned(
