@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from primitive_harness import Case, assert_close, build, run_op
 
-from trainlib.numerics import is_float
+from configs.dtypes import is_float
 from trainlib.oracle_torch import evaluate_torch, torch_available
 from trainlib.primitives.contractions.conv_geometry import Axis, owned_inputs
 from trainlib.primitives.definition import Example

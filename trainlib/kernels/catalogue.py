@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from arch.isa import CoreWork, Loop, Node, Stream, TeamWork
+from configs.dtypes import DTYPES
 from configs.errors import InputError
 from trainlib.kernels.expand import Array
 from trainlib.kernels.library import Fallback, Kernel, KernelLibrary, suggestion
@@ -18,8 +19,8 @@ from trainlib.kernels.library import Fallback, Kernel, KernelLibrary, suggestion
 ELEMENT_BYTES = 4
 """Bytes of an fp32 element."""
 
-DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
-"""Bytes of an element; both 16-bit types cost the same."""
+DTYPE_BYTES = {dtype.word: dtype.bytes for dtype in DTYPES}
+"""Bytes of an element; formats of one size cost the same."""
 
 LIBRARY = KernelLibrary()
 """The shipped kernels."""

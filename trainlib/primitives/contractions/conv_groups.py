@@ -14,7 +14,7 @@ from itertools import groupby
 import numpy as np
 
 from arch.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWork
-from trainlib.numerics import is_narrow
+from configs.dtypes import element_bytes
 from trainlib.primitives.contractions.conv_calls import product_call
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Segment
 from trainlib.primitives.lowering.calls import matmul_call
@@ -71,7 +71,7 @@ def grouped_product_call(
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
         places = (addresses[a], addresses[b], addresses[c])
-        return _in_turn(calls, products, cores, places, 2 if is_narrow(dtype) else 4)
+        return _in_turn(calls, products, cores, places, element_bytes(dtype))
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         results = [call.function(pick(arrays[0], arrays[1], group))[0] for group, call in enumerate(calls)]

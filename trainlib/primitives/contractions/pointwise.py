@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from configs.dtypes import is_narrow
 from configs.model_file import LayerSchema
 from trainlib.graph import Initial, Op, Tensor
-from trainlib.numerics import is_narrow
 from trainlib.primitives.contractions import conv2d_reference as reference
 from trainlib.primitives.contractions.conv_calls import accumulated, bias_add_call, bias_sum_call
 from trainlib.primitives.contractions.conv_direct import PARTIAL

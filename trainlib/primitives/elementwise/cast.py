@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from arch.isa import TeamWork
+from configs.dtypes import BY_NAME
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
 from trainlib.kernels import catalogue
@@ -66,9 +67,7 @@ PRIMITIVE = LayerPrimitive(
         ),
     ),
     torch_forward=lambda torch, attributes, tensors: tensors["x"],
-    examples=tuple(
-        Example({"to": to}, (InputCase((3, 5)),), roundings=2) for to in ("float32", "float16", "bfloat16")
-    ),
+    examples=tuple(Example({"to": to}, (InputCase((3, 5)),), roundings=2) for to in BY_NAME),
     internal=True,
     layouts=None,
 )

@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import lru_cache
 
 from arch.isa import CoreWork, Instruction, Loop, Node, Stream, TeamWork
+from configs.dtypes import is_narrow
 from trainlib.kernels import catalogue
-from trainlib.numerics import is_narrow
 
 VECTOR_ADD = "sgd"
 """Nest of y += x: the update loop, which has the same two loads, one floating-point instruction and store."""
