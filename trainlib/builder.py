@@ -8,13 +8,14 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
+from configs.dtypes import is_float
 from configs.errors import ShapeError, UnsupportedLayerError
 from configs.limits import MOST_ELEMENTS, require_host_memory
 from configs.model_file import LayerSpec
 from configs.suggest import suggestion
 from trainlib.built_layer import BuiltLayer, expanded, gradient_name, place_of
 from trainlib.graph import LAYOUTS, Op, Tensor, TensorWindow
-from trainlib.numerics import dtype_named, is_float
+from trainlib.numerics import dtype_named
 from trainlib.options import layer_options
 from trainlib.parameters import PARAMETER_NAMES, trained_roles
 from trainlib.primitives.definition import (

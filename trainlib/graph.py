@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes as _ml_dtypes  # noqa: F401  makes np.dtype("bfloat16") known
-import numpy as np
+from configs.dtypes import element_bytes
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -69,7 +68,7 @@ class Tensor:
     @property
     def size_bytes(self) -> int:
         """Bytes of storage."""
-        return prod(self.shape) * np.dtype(self.dtype).itemsize
+        return prod(self.shape) * element_bytes(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)

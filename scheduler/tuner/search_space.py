@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arch.timing import SocTiming
+from configs.dtypes import float_of
 from configs.errors import InputError
 from configs.suggest import suggestion
 from scheduler.tiles.dma_cost import DmaCost
@@ -19,7 +20,6 @@ from scheduler.tuner.fingerprint import fingerprint, model_version
 from scheduler.tuner.task import Task
 from trainlib.im2col import WAYS, own_way, ways_of
 from trainlib.kernels.catalogue import kernel_names
-from trainlib.numerics import FORMATS
 from trainlib.registry import lowering_of
 from trainlib.steps import KernelChoice
 
@@ -129,7 +129,7 @@ class Question:
             return ("",)
         tensors = self.task.graph.tensors
         dtypes = {tensors[name].dtype for name in self.task.op.outputs}
-        words = [word for word, dtype in FORMATS.items() if dtype in dtypes]
+        words = [found.word for found in map(float_of, dtypes) if found]
         # An fp32 kernel is also scalar 16-bit code (`trainlib.primitives.lowering.nests`).
         names = [name for word in ("fp32", *words) for name in kernel_names(self.codegen, word)]
         return tuple(dict.fromkeys(names))

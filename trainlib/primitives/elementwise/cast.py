@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from configs.dtypes import BY_NAME
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import Example, InputCase, LayerPlan, LayerPrimitive, Output, Step
@@ -60,9 +61,7 @@ PRIMITIVE = LayerPrimitive(
         ),
     ),
     torch_forward=lambda torch, attributes, tensors: tensors["x"],
-    examples=tuple(
-        Example({"to": to}, (InputCase((3, 5)),), roundings=2) for to in ("float32", "float16", "bfloat16")
-    ),
+    examples=tuple(Example({"to": to}, (InputCase((3, 5)),), roundings=2) for to in BY_NAME),
     internal=True,
     layouts=None,
 )
