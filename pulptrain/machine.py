@@ -14,7 +14,7 @@ from configs.errors import NotFiniteError
 from configs.model_file import ModelSpec
 from pulptrain.number_check import NumberCheck
 from scheduler.executor import Executor
-from scheduler.kept_results import KeptResults
+from scheduler.run_cache import RunCache
 from scheduler.schedule import Schedule
 from traces.events import Slice
 from traces.metrics import Metrics, check_tracks, measure
@@ -34,7 +34,7 @@ class Prepared:
     cost_model: CostModel
     update: Schedule | None
     phases: TrainingPhases
-    kept: KeptResults | None = None
+    run_cache: RunCache | None = None
     """What is kept for the next run of the same, if the caller has given a cache."""
 
 

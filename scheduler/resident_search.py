@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from arch.cost_model import CostModel
 from arch.soc import Soc
@@ -14,10 +14,10 @@ from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import Life, storage_lives
 from scheduler.options import AUTO, ScheduleOptions
 from scheduler.schedule import Schedule, build_schedule
+from scheduler.schedule_cache import ScheduleCache
 from scheduler.tiles.estimate import TileCost
 from scheduler.tiles.partial_sums import written
 from scheduler.tiles.resident_tensors import text_of
-from scheduler.tiling_choice import Known
 from traces.events import Slice
 from trainlib.graph import TrainingGraph
 from trainlib.steps import Operand
@@ -84,29 +84,28 @@ def schedule_for(
     timing: SocTiming,
     cost_model: CostModel,
     options: ScheduleOptions,
-    known: Known | None = None,
+    cache: ScheduleCache | None = None,
 ) -> Schedule:
     """`build_schedule`, after `choose_resident` if the options leave the resident tensors to it (`AUTO`).
 
-    What `known` says of an earlier choice is taken.
+    What the `cache` says of an earlier choice is taken.
     """
-    if tuple(options.resident) == (AUTO,):
-        known = known or Known()
-        if known.resident:
-            try:
-                kept = replace(options, resident=known.resident[0])
-                return build_schedule(graph, timing, cost_model, kept, known)
-            except (InputError, DoesNotFitError):
-                # It comes from a file that others may have changed: this model has no such tensors.
-                known.resident.clear()
-        if not known.resident:
-            found = replace(
-                options, resident=choose_resident(graph, timing, cost_model, options, known=known).resident
-            )
-            # Spans that an op refuses, and that were taken with others, are left out.
-            known.resident.append(build_schedule(graph, timing, cost_model, found, known).resident)
-        options = replace(options, resident=known.resident[0])
-    return build_schedule(graph, timing, cost_model, options, known)
+    if tuple(options.resident) != (AUTO,):
+        return build_schedule(graph, timing, cost_model, options, cache)
+    cache = cache if cache is not None else ScheduleCache()
+    if cache.resident is not None:
+        try:
+            return build_schedule(graph, timing, cost_model, options, cache, cache.resident)
+        except (InputError, DoesNotFitError):
+            # It comes from a file that others may have changed: this model has no such tensors.
+            cache.resident = None
+    found = choose_resident(graph, timing, cost_model, options, cache=cache)
+    # Spans that an op refuses, and that were taken with others, are left out.
+    schedule = build_schedule(graph, timing, cost_model, options, cache, found.resident)
+    cache.resident = schedule.resident
+    if schedule.resident == found.resident:
+        return schedule
+    return build_schedule(graph, timing, cost_model, options, cache, cache.resident)
 
 
 def choose_resident(
@@ -116,7 +115,7 @@ def choose_resident(
     options: ScheduleOptions,
     *,
     simulations: int = SIMULATIONS,
-    known: Known | None = None,
+    cache: ScheduleCache | None = None,
 ) -> FoundResidents:
     """Find tensors whose stay in L1 makes the iteration faster, for the tiles and kernels of some options.
 
@@ -126,10 +125,10 @@ def choose_resident(
     span is charged with what its ops and their neighbours gain or lose. If some lose, the others are
     simulated again. A set is taken if the iteration takes fewer cycles with it; of a group of which nothing
     helps the halves are tried. Tiles the options do not fix are chosen anew beside what is resident. What
-    `options.resident` says is not looked at. The result depends on nothing but the arguments; `known`
+    `options.resident` says is not looked at. The result depends on nothing but the arguments; `cache`
     (`build_schedule`) saves time only. Raises what `build_schedule` raises without resident tensors.
     """
-    search = _Search(graph, timing, cost_model, options, simulations, known or Known())
+    search = _Search(graph, timing, cost_model, options, simulations, cache or ScheduleCache())
     before = search.start()
     candidates = [
         item
@@ -152,7 +151,7 @@ class _Search:
         cost_model: CostModel,
         options: ScheduleOptions,
         most_simulations: int,
-        known: Known,
+        cache: ScheduleCache,
     ) -> None:
         self.taken: list[ResidentSpan] = []
         self.cycles = 0
@@ -164,7 +163,7 @@ class _Search:
         self._cost_model = cost_model
         self._options = options
         self._most = most_simulations
-        self._known = known
+        self._cache = cache
         self.waits: Mapping[str, int] = {}
         """Op -> cycles its master waits for the DMA or programs it, with nothing resident."""
         self._ops: Sequence[int] = ()
@@ -181,9 +180,11 @@ class _Search:
     def _simulate(self, candidates: Sequence[ResidentSpan]) -> tuple[int, _Watch] | None:
         """Cycles of the iteration with these tensors resident, and of its ops; None if they do not fit."""
         self.simulations += 1
-        options = replace(self._options, resident=tuple(item.text for item in candidates))
+        resident = tuple(item.text for item in candidates)
         try:
-            schedule = build_schedule(self._graph, self._timing, self._cost_model, options, self._known)
+            schedule = build_schedule(
+                self._graph, self._timing, self._cost_model, self._options, self._cache, resident
+            )
         except DoesNotFitError:
             if not candidates:
                 raise

@@ -11,6 +11,7 @@ from arch.cost_model import CostModel
 from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
+from scheduler.schedule_cache import ScheduleCache
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.estimate import NOTHING_EARLY, Early, TileCost, estimate_cycles
 from scheduler.tiles.l1_report import does_not_fit
@@ -38,7 +39,7 @@ class TilingChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ranked:
+class RankedTilings:
     """Candidates of an op on all of L1, what they move, which of them use residents in place."""
 
     candidates: TilingCandidates
@@ -48,132 +49,97 @@ class _Ranked:
     """L1 bytes there are -> `short_list`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What was found so far, in one schedule or in several of one graph that differ in what is resident.
+class TilingChooser:
+    """Chooses kernel and tiling of the ops of one schedule, one after another; `cache` remembers them.
 
-    `choices` are by what makes two ops alike, `ranked` by op, names of what it finds resident, and depths.
+    An op that is like one in the `cache` is cut like it.
     """
 
-    choices: dict[object, TilingChoice] = field(default_factory=dict)
-    ranked: dict[object, _Ranked] = field(default_factory=dict)
-    resident: list[tuple[str, ...]] = field(default_factory=list)
-    """What `scheduler.resident_search` has chosen, if it has."""
+    def __init__(
+        self, timing: SocTiming, cost_model: CostModel, options: ScheduleOptions, cache: ScheduleCache
+    ) -> None:
+        self.timing = timing
+        self.options = options
+        self._cost_model = cost_model
+        self._dma = DmaCost(timing)
+        self._cache = cache
 
+    def choose(
+        self, tiler: Tiler, available_bytes: int | None = None, early: Early = NOTHING_EARLY
+    ) -> TilingChoice | NotInPlace:
+        """What the options fix for this op, else the whole op if they ask for no tiles, else the best tiling.
 
-def choose(
-    tiler: Tiler,
-    timing: SocTiming,
-    cost_model: CostModel,
-    options: ScheduleOptions,
-    dma: DmaCost,
-    known: Known | None = None,
-    available_bytes: int | None = None,
-    early: Early = NOTHING_EARLY,
-) -> TilingChoice | NotInPlace:
-    """What the options fix for this op, else the whole op if they ask for no tiles, else the best tiling.
+        `available_bytes` is what resident tensors leave of L1. What is `early` the op may load while the op
+        before it is at work. The tiling is that of `choose_tiling` on all of L1 without resident tensors
+        where it fits beside them and uses them in place, unless another one has fewer estimated cycles then.
+        Raises `DoesNotFitError`, and `InputError` for dimensions, sizes and operands the op has not.
+        """
+        limit_bytes = self.timing.l1_usable_bytes if available_bytes is None else available_bytes
+        if self.options.buffer_depth == BEST_DEPTH:
+            return self._of_best_depth(tiler, limit_bytes, early)
+        return self._of_depth(tiler, limit_bytes, early)
 
-    An op that is like one in `known` is cut like it. `available_bytes` is what resident tensors leave of L1.
-    What is `early` the op may load while the op before it is at work.
-    The tiling is that of `choose_tiling` on all of L1 without resident tensors where it fits beside them and
-    uses them in place, unless another one has fewer estimated cycles then. Raises `DoesNotFitError`, and
-    `InputError` for dimensions, sizes and operands the op has not.
-    """
-    if options.buffer_depth == BEST_DEPTH:
-        return _of_best_depth(
-            tiler, timing, cost_model, options, dma, known or Known(), available_bytes, early
-        )
-    usable_bytes = timing.l1_usable_bytes
-    limit_bytes = usable_bytes if available_bytes is None else available_bytes
-    wanted = options.tile_sizes.get(tiler.op.name)
-    order = options.loop_orders.get(tiler.op.name)
-    choice: TilingChoice | NotInPlace
-    if wanted is not None or order is not None:
-        choice = TilingChoice(tiler.choice.kernel, tiler.fixed(wanted or {}, limit_bytes, order))
-    elif options.buffer_depth == WHOLE_OPS:
-        choice = TilingChoice(tiler.choice.kernel, whole_op(tiler, limit_bytes))
-    else:
-        choice = _Chooser(timing, cost_model, dma, known or Known(), early).choose(tiler, limit_bytes)
-    if isinstance(choice, NotInPlace):
-        return choice
-    _check_buffer_names(tiler, choice.tiling, options)
-    return refusal(choice.tiling, tiler.resident) or choice
+    def _of_best_depth(self, tiler: Tiler, limit_bytes: int, early: Early) -> TilingChoice | NotInPlace:
+        """The choice with double or single buffers, by estimate; double for a tile that is fixed and fits."""
+        found: list[TilingChoice | NotInPlace] = []
+        for depth in (2, 1):
+            try:
+                found.append(self._of_depth(tiler.with_depth(depth), limit_bytes, early))
+            except DoesNotFitError:
+                if depth == 1 and not found:
+                    raise
+        choices = [item for item in found if isinstance(item, TilingChoice)]
+        return min(choices, key=lambda choice: choice.estimated_cycles) if choices else found[0]
 
+    def _of_depth(self, tiler: Tiler, limit_bytes: int, early: Early) -> TilingChoice | NotInPlace:
+        """The choice for the buffers the tiler has."""
+        sizes = self.options.tile_sizes.get(tiler.op.name)
+        order = self.options.loop_orders.get(tiler.op.name)
+        choice: TilingChoice | NotInPlace
+        if sizes is not None or order is not None:
+            choice = TilingChoice(tiler.choice.kernel, tiler.fixed(sizes or {}, limit_bytes, order))
+        elif self.options.buffer_depth == WHOLE_OPS:
+            choice = TilingChoice(tiler.choice.kernel, whole_op(tiler, limit_bytes))
+        else:
+            choice = self._searched(tiler, limit_bytes, early)
+        if isinstance(choice, NotInPlace):
+            return choice
+        _check_buffer_names(tiler, choice.tiling, self.options)
+        return refusal(choice.tiling, tiler.resident) or choice
 
-def _of_best_depth(
-    tiler: Tiler,
-    timing: SocTiming,
-    cost_model: CostModel,
-    options: ScheduleOptions,
-    dma: DmaCost,
-    known: Known,
-    available_bytes: int | None,
-    early: Early,
-) -> TilingChoice | NotInPlace:
-    """The choice with double or single buffers, by estimate; double for a tile that is fixed and fits."""
-    found: list[TilingChoice | NotInPlace] = []
-    for depth in (2, 1):
-        own = replace(options, buffer_depth=depth)
-        try:
-            found.append(
-                choose(tiler.with_depth(depth), timing, cost_model, own, dma, known, available_bytes, early)
-            )
-        except DoesNotFitError:
-            if depth == 1 and not found:
-                raise
-    choices = [item for item in found if isinstance(item, TilingChoice)]
-    return min(choices, key=lambda choice: choice.estimated_cycles) if choices else found[0]
-
-
-@dataclass(frozen=True, slots=True)
-class _Chooser:
-    """Chooses tilings and remembers them."""
-
-    timing: SocTiming
-    cost_model: CostModel
-    dma: DmaCost
-    known: Known
-    early: Early
-
-    def choose(self, tiler: Tiler, limit_bytes: int) -> TilingChoice | NotInPlace:
+    def _searched(self, tiler: Tiler, limit_bytes: int, early: Early) -> TilingChoice | NotInPlace:
         """The tiling of an op beside what is resident."""
         usable_bytes = self.timing.l1_usable_bytes
         if not tiler.resident and limit_bytes == usable_bytes:
-            return self._best(tiler, usable_bytes, self._kind(tiler))
+            return self._best(tiler, usable_bytes, early, _kind(tiler, early))
         period_bytes = self.timing.l1.banks * self.timing.l1.word_bytes
-        like = self._kind(tiler), limit_bytes, _places(tiler, period_bytes)
-        known = self._known(like, tiler, limit_bytes)
-        if known is not None:
-            return known
-        usual = self._usual(tiler, limit_bytes)
+        alike = _kind(tiler, early), limit_bytes, _places(tiler, period_bytes)
+        cached = self._cached(alike, tiler, limit_bytes)
+        if cached is not None:
+            return cached
+        usual = self._usual(tiler, limit_bytes, early)
         if usual is not None and (not tiler.resident or len(usual.tiling.tiles) == 1):
-            self.known.choices[like] = usual
+            self._cache.tilings[alike] = usual
             return usual
         try:
-            other = self._best(tiler, limit_bytes, like)
+            other = self._best(tiler, limit_bytes, early, alike)
         except DoesNotFitError:
             if usual is None:
                 raise
-            self.known.choices[like] = usual
+            self._cache.tilings[alike] = usual
             return usual
         if usual is None or (
             isinstance(other, TilingChoice) and other.estimated_cycles < usual.estimated_cycles
         ):
             return other
-        self.known.choices[like] = usual
+        self._cache.tilings[alike] = usual
         return usual
 
-    def _kind(self, tiler: Tiler) -> object:
-        """Equal for ops that differ in nothing but the names of layer and tensors."""
-        names = (*tiler.op.inputs, *tiler.op.outputs)
-        early = tuple(number for number, name in enumerate(names) if name in self.early.tensors)
-        return _kind(tiler, (*early, self.early.within_cycles) if early else ())
-
-    def _usual(self, tiler: Tiler, limit_bytes: int) -> TilingChoice | None:
+    def _usual(self, tiler: Tiler, limit_bytes: int, early: Early) -> TilingChoice | None:
         """What is best with nothing resident, if it fits and uses what is resident in place."""
         plain = tiler.without_residents()
         try:
-            best = self._best(plain, self.timing.l1_usable_bytes, self._kind(plain))
+            best = self._best(plain, self.timing.l1_usable_bytes, early, _kind(plain, early))
         except DoesNotFitError:
             return None
         assert isinstance(best, TilingChoice)
@@ -182,32 +148,32 @@ class _Chooser:
             return None
         cycles = best.estimated_cycles
         if tiler.resident:
-            cost = TileCost(self.timing, self.cost_model, tiler.tensors, self.dma)
-            cycles = estimate_cycles(tiling, cost, tiler, self.early)
+            cost = TileCost(self.timing, self._cost_model, tiler.tensors, self._dma)
+            cycles = estimate_cycles(tiling, cost, tiler, early)
         return replace(best, tiling=tiling, estimated_cycles=cycles)
 
-    def _known(self, like: object, tiler: Tiler, limit_bytes: int) -> TilingChoice | None:
+    def _cached(self, alike: object, tiler: Tiler, limit_bytes: int) -> TilingChoice | None:
         """The choice made for an op that is alike; None for one that this op can't have been given.
 
-        What is known may come from a file (`scheduler.kept_results`), which others may have changed.
+        What is cached may come from a file (`scheduler.run_cache`), which others may have changed.
         """
-        choice = self.known.choices.get(like)
+        choice = self._cache.tilings.get(alike)
         if choice is None or not _goes_with(choice, tiler):
             return None
         again = _again(choice, tiler)
         return again if again.tiling.l1_bytes <= limit_bytes else None
 
-    def _best(self, tiler: Tiler, limit_bytes: int, like: object) -> TilingChoice | NotInPlace:
-        known = self._known(like, tiler, limit_bytes)
-        if known is not None:
-            return known
+    def _best(self, tiler: Tiler, limit_bytes: int, early: Early, alike: object) -> TilingChoice | NotInPlace:
+        cached = self._cached(alike, tiler, limit_bytes)
+        if cached is not None:
+            return cached
         key = tiler.op.name, tuple(tiler.resident), repr(tiler.depths), tiler.stream
-        if key not in self.known.ranked:
-            self.known.ranked[key] = _ranked(tiler, self.timing.l1_usable_bytes, self.dma)
-        ranked = self.known.ranked[key]
-        found = _best_tiling(tiler, ranked, limit_bytes, self.timing, self.cost_model, self.dma, self.early)
+        if key not in self._cache.rankings:
+            self._cache.rankings[key] = _ranked(tiler, self.timing.l1_usable_bytes, self._dma)
+        ranked = self._cache.rankings[key]
+        found = _best_tiling(tiler, ranked, limit_bytes, self.timing, self._cost_model, self._dma, early)
         if isinstance(found, TilingChoice):
-            self.known.choices[like] = found
+            self._cache.tilings[alike] = found
         return found
 
 
@@ -255,16 +221,18 @@ def _first(tiler: Tiler, storage: str) -> str:
     return next(name for name, item in tiler.resident.items() if item.storage == storage)
 
 
-def _kind(tiler: Tiler, early: tuple[int, ...]) -> object:
-    """What tells ops apart but the names of layer and tensors; `early` are numbers of operands and cycles."""
+def _kind(tiler: Tiler, early: Early) -> object:
+    """Equal for ops that differ in nothing but the names of layer and tensors."""
     op = tiler.op
     names = (*op.inputs, *op.outputs)
+    loaded = tuple(number for number, name in enumerate(names) if name in early.tensors)
+    ahead = (*loaded, early.within_cycles) if loaded else ()
     tensors = tuple((t.shape, t.dtype, t.layout) for t in (tiler.tensors[name] for name in names))
     same = tuple(names.index(name) for name in names)
     described = replace(op, name="", layer="", inputs=(), outputs=())
     streamed = tuple(number for number, name in enumerate(names) if name in tiler.stream.tensors)
-    far = (streamed, tiler.stream.window_bytes, tiler.stream.most_slots) if streamed else ()
-    return repr((described, tensors, same, tiler.choice, tiler.depths, early, *far))
+    offchip = (streamed, tiler.stream.window_bytes, tiler.stream.most_slots) if streamed else ()
+    return repr((described, tensors, same, tiler.choice, tiler.depths, ahead, *offchip))
 
 
 def _check_buffer_names(tiler: Tiler, tiling: Tiling, options: ScheduleOptions) -> None:
@@ -293,15 +261,15 @@ def choose_tiling(
     return choice
 
 
-def _ranked(tiler: Tiler, available_bytes: int, dma: DmaCost) -> _Ranked:
+def _ranked(tiler: Tiler, available_bytes: int, dma: DmaCost) -> RankedTilings:
     candidates = enumerate_tilings(tiler, available_bytes)
     usable = allowed(candidates) if tiler.resident else np.ones(len(candidates), np.bool_)
-    return _Ranked(candidates, moves_of(candidates, dma), usable)
+    return RankedTilings(candidates, moves_of(candidates, dma), usable)
 
 
 def _best_tiling(
     tiler: Tiler,
-    ranked: _Ranked,
+    ranked: RankedTilings,
     available_bytes: int,
     timing: SocTiming,
     cost_model: CostModel,

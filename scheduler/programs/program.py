@@ -95,7 +95,7 @@ class ProgramBuilder:
         """DmaStart actions not yet waited for, oldest first: each holds an ID."""
         self._waits: dict[int, int] = {}
         """DmaStart -> its DmaWait."""
-        self._far_waits: dict[int, int] = {}
+        self._udma_waits: dict[int, int] = {}
         """UdmaStart of a streamed box -> its UdmaWait."""
         self.streamed_bytes = {"in": 0, "out": 0}
         """Bytes of streamed boxes between L3 and L2."""
@@ -184,11 +184,11 @@ class ProgramBuilder:
 
     def udma_wait(self, start: int) -> int:
         """The wait for a streamed box, appended unless the program has it already; returns its action."""
-        if start not in self._far_waits:
+        if start not in self._udma_waits:
             action = UdmaWait(len(self.actions), (start,), self.actions[start].work, start)
             self.actions.append(action)
-            self._far_waits[start] = action.id
-        return self._far_waits[start]
+            self._udma_waits[start] = action.id
+        return self._udma_waits[start]
 
     def waited(self, start: int) -> bool:
         """Whether the wait for this transfer is in the program."""

@@ -9,11 +9,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from scheduler.explore.point import Point, cost_model_of
-from scheduler.options import ScheduleOptions
 from scheduler.resident_search import FoundResidents, choose_resident
 from scheduler.schedule import build_schedule
+from scheduler.schedule_cache import ScheduleCache
 from scheduler.tiles.resident_tensors import names_known
-from scheduler.tiling_choice import Known
 from scheduler.tuner import rows
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.driver import Job, drive
@@ -42,13 +41,11 @@ class ProgramResidents:
 
 def find_residents(point: Point) -> FoundResidents:
     """`choose_resident`, without spans that an op refuses and that were taken with others; in a worker."""
-    options: ScheduleOptions = point.options
-    cost_model, known = cost_model_of(point.timing), Known()
-    found = choose_resident(point.graph, point.timing, cost_model, options, known=known)
-    taken = replace(options, resident=found.resident)
-    return replace(
-        found, resident=build_schedule(point.graph, point.timing, cost_model, taken, known).resident
-    )
+    graph, timing, options = point.graph, point.timing, point.options
+    cost_model, cache = cost_model_of(timing), ScheduleCache()
+    found = choose_resident(graph, timing, cost_model, options, cache=cache)
+    schedule = build_schedule(graph, timing, cost_model, options, cache, found.resident)
+    return replace(found, resident=schedule.resident)
 
 
 def _from_cache(_: str, text: str) -> ProgramResidents:

@@ -1,6 +1,6 @@
 """The published training step of SpeechNet and a run of ours in the same terms: block, layer, step, cause.
 
-Read by update_speechnet_page.py.
+Read by `tools.pages.speechnet`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from pulptrain.session import RunOutcome
 from scheduler.validation.statistics import rank_correlation
 
-TRACE = Path(__file__).resolve().parents[1] / "measured" / "speechnet-trace.csv.gz"
+TRACE = Path(__file__).resolve().parents[2] / "measured" / "speechnet-trace.csv.gz"
 BLOCKS = ("b0", "b1", "b2", "b3", "b4")
 CORES = 8
 

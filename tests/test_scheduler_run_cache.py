@@ -17,7 +17,7 @@ from pulptrain.cli import dispatch
 from pulptrain.session import RunOutcome, run_model
 from pulptrain.settings import Settings
 from scheduler import resident_search, tiling_choice
-from scheduler.kept_results import cost_from, cost_text
+from scheduler.run_cache import cost_from, cost_text
 from scheduler.tuner.cache import ResultCache
 from traces.events import STALLS
 

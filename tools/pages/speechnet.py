@@ -1,17 +1,15 @@
-"""Write docs/speechnet.md: where the cycles of a SpeechNet training step go, beside the published ones.
-
-Run it after a change of the model: ``python tools/update_speechnet_page.py``. A test compares the committed
-page with what this program would write.
-"""
+"""docs/speechnet.md: where the cycles of a SpeechNet training step go, beside the published ones."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
 
-from speechnet_trace import (
+from pulptrain.session import RunOutcome, run_model
+from pulptrain.settings import Settings
+from tools.pages.page import Page, table
+from tools.pages.speechnet_trace import (
     BLOCKS,
     CORES,
     FORWARD_MACS,
@@ -28,13 +26,7 @@ from speechnet_trace import (
     total,
 )
 
-from pulptrain.session import RunOutcome, run_model
-from pulptrain.settings import Settings
-
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "speechnet.md"
 SETTINGS = Settings(soc="siracusa", timing="gvsoc", buffering="single", l1="128000", l2="2000000")
-COMMAND = "pulptrain run speechnet --soc siracusa --timing gvsoc --buffering single --l1 128000 --l2 2000000"
 STEPS = ("FW", "IG", "WG")
 WHO = ("published", "ours")
 
@@ -105,30 +97,6 @@ CAUSES = (
 """Every layer of either step but the update is in exactly one."""
 
 
-def speechnet_page(outcome: RunOutcome) -> str:
-    """The whole page, in Markdown."""
-    theirs, ours = published_costs(), our_costs(outcome)
-    correlation = structure_correlation(theirs, ours)
-    return "\n".join(
-        (
-            INTRODUCTION,
-            _whole(theirs, ours, outcome),
-            _shares(theirs, ours, outcome),
-            BLOCKS_TEXT,
-            _blocks(theirs, ours),
-            CONVOLUTIONS_TEXT,
-            _convolutions(theirs, ours),
-            f"Rank correlation (Spearman) of the 14 cycle counts: {correlation['convolutions']:.2f}; of all "
-            f"{correlation['pairs']:.0f} pairs of block, layer and step that both have: "
-            f"{correlation['all']:.2f}.\n",
-            DIFFERENCES_TEXT,
-            _differences(theirs, ours, outcome),
-            _forward_of_b1(),
-            SAME,
-        )
-    )
-
-
 def _whole(theirs: Costs, ours: Costs, outcome: RunOutcome) -> str:
     both = (theirs, ours)
 
@@ -148,7 +116,7 @@ def _whole(theirs: Costs, ours: Costs, outcome: RunOutcome) -> str:
         ("beside it, between the layers", f"{between_cycles(theirs):,.0f}", f"{_between(outcome):,.0f}"),
         ("share of the forward pass", *(f"{share:.0%}" for share in forward)),
     ]
-    return "## The whole step\n\n" + _table(("", *WHO), rows)
+    return table(("", *WHO), rows)
 
 
 def _between(outcome: RunOutcome) -> float:
@@ -170,7 +138,7 @@ def _shares(theirs: Costs, ours: Costs, outcome: RunOutcome) -> str:
     moved = outcome.summary["bytes_in"] + outcome.summary["bytes_out"]
     port = outcome.timing.dma.l1_bytes_per_cycle
     return (
-        _table(("kernels and transfers", "share of the DMA"), rows)
+        table(("kernels and transfers", "share of the DMA"), rows)
         + f"\nOur transfers take {here.dma_cycles / there.dma_cycles:.2f} of the published cycles; that "
         "their share is larger is due to the kernels alone. Ours move "
         f"{moved / 1e6:.2f} MB in {here.dma_cycles / 1e6:.2f} M cycles, {moved / here.dma_cycles:.1f} B per "
@@ -192,7 +160,7 @@ def _blocks(theirs: Costs, ours: Costs) -> str:
         (block, *(share(costs, block, step) for step in (*STEPS, "all") for costs in (theirs, ours)))
         for block in (*BLOCKS, "head", "all")
     ]
-    return _table(("block", *(f"{step} {who}" for step in (*STEPS, "all") for who in WHO)), rows)
+    return table(("block", *(f"{step} {who}" for step in (*STEPS, "all") for who in WHO)), rows)
 
 
 def _convolutions(theirs: Costs, ours: Costs) -> str:
@@ -205,7 +173,14 @@ def _convolutions(theirs: Costs, ours: Costs) -> str:
             macs = (GRADIENT_MACS if step == "IG" else FORWARD_MACS)[block]
             cells = [f"{costs[key].cycles:,.0f} ({costs[key].cycles / macs:.2f})" for costs in (theirs, ours)]
             rows.append((f"{block} {step}", f"{macs:,}", *cells))
-    return _table(("", "MAC", *WHO), rows) + "\nIn brackets: cycles per MAC.\n"
+    correlation = structure_correlation(theirs, ours)
+    return (
+        table(("", "MAC", *WHO), rows)
+        + "\nIn brackets: cycles per MAC.\n"
+        + f"\nRank correlation (Spearman) of the 14 cycle counts: {correlation['convolutions']:.2f}; of all "
+        f"{correlation['pairs']:.0f} pairs of block, layer and step that both have: "
+        f"{correlation['all']:.2f}.\n"
+    )
 
 
 def differences(theirs: Costs, ours: Costs, outcome: RunOutcome) -> list[tuple[str, Cost, Cost, str]]:
@@ -245,10 +220,10 @@ def _differences(theirs: Costs, ours: Costs, outcome: RunOutcome) -> str:
         "of the whole",
         "cause",
     )
-    return _table(titles, rows)
+    return table(titles, rows)
 
 
-def _forward_of_b1() -> str:
+def forward_of_b1() -> str:
     """What the two tiles of b1, of 13 and of 3 channels, say about the published convolution."""
     two, one = (
         int(tile["kernel_cycles"])
@@ -265,67 +240,24 @@ def _forward_of_b1() -> str:
     )
 
 
-def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [titles, ["---"] * len(titles), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n"
-
-
-INTRODUCTION = f"""\
-# A training step of SpeechNet on Siracusa
-
-<!-- Written by tools/update_speechnet_page.py; do not edit. -->
-
-A published training step whose cycles are known tile by tile: SpeechNet (five convolution blocks, 15,489
-parameters) with one forward and backward pass and SGD in fp32 on 8 cores, single buffered, with 128000 bytes
-of L1 and 2000000 of L2, compiled by Deeploy and simulated by GVSoC (github.com/TKCW-W/TrainDeeploy at
-ca6b909, exp1_BP_argmax_off; not peer reviewed; `measured/speechnet-trace.csv.gz`). Ours is
-
-    {COMMAND}
-
-Layers, shapes, biases, frozen statistics and thereby multiply-accumulates are those of the trace; loops, code
-and tiles are others. So the page compares the structure of the step and accounts for the difference
-in cycles, without a goal of equal ones; how well this simulator predicts measured kernels is in
-[validation.md](validation.md). Figures are cluster cycles.
-"""
-
-BLOCKS_TEXT = """\
-## Blocks
-
-Share of the forward and backward pass. The published kernel of a batch norm's backward pass does its sums and
-dX together; both count as IG. WG has the bias gradients and, there, the accumulation of gradients.
-"""
-
-CONVOLUTIONS_TEXT = """\
-## Convolutions
-
-Their multiply-accumulates are equal in every step (a test holds the model to it).
-"""
-
-DIFFERENCES_TEXT = """\
-## Where the difference comes from
-
-In million cycles. The difference of each row is the sum of three: *cores without work*, the part of the
-kernels lost because cores had none (there from the channels of a tile, which the cores share whole, in chunks
-of the rounded-up eighth; here from the trace, forks and joins included); *other work*, kernels spread over
-all cores; and *DMA*. Where the published trace does not tell how many cores had work, all count as busy.
-"""
-
-SAME = """\
-Compiler: PULP's LLVM 15 there, the loops of `clang-xpulp` (LLVM 22) here. The same in both: fp32, nothing in
-L3, cluster cycles. Two runs there differ by 0.3 % (order of generated code), here by nothing.
-"""
-
-
-def simulated(settings: Settings = SETTINGS) -> RunOutcome:
+@cache
+def simulated() -> RunOutcome:
     """The run the page is about, in time alone."""
-    return run_model("speechnet", settings, functional=False)
+    return run_model("speechnet", SETTINGS, functional=False)
 
 
-def main() -> int:
-    """Write the page."""
-    PAGE.write_text(speechnet_page(simulated()), encoding="utf-8")
-    return 0
+def _of_run(block: Callable[[Costs, Costs, RunOutcome], str]) -> Callable[[], str]:
+    return lambda: block(published_costs(), our_costs(simulated()), simulated())
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+PAGE = Page(
+    "docs/speechnet.md",
+    {
+        "whole": _of_run(_whole),
+        "shares": _of_run(_shares),
+        "blocks": _of_run(lambda theirs, ours, _: _blocks(theirs, ours)),
+        "convolutions": _of_run(lambda theirs, ours, _: _convolutions(theirs, ours)),
+        "differences": _of_run(_differences),
+        "channels": forward_of_b1,
+    },
+)

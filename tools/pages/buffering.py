@@ -1,17 +1,11 @@
-"""Write docs/buffering.md: what double buffering, a larger L1 and a wider DMA gain, measured by simulation.
-
-Run it after a change of the model (some minutes): ``python tools/update_buffering_page.py``. A slow test
-compares the committed page with what this program would write, a quick one the first table.
-"""
+"""docs/buffering.md: what double buffering, a larger L1 and a wider DMA gain, measured by simulation."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from arch.team_cost_model import TeamCostModel
@@ -20,13 +14,12 @@ from configs.model_file import load_model
 from pulptrain.settings import Settings, schedule_options, soc_timing
 from scheduler.executor import Executor
 from scheduler.schedule import Schedule, build_schedule
+from tools.pages.page import Page, table
 from traces.recorder import Recorder
 from trainlib.graph import TrainingGraph
 from trainlib.primitives.definition import InputCase
 from trainlib.training import build_layer_graph, build_training_graph, only
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "buffering.md"
 L1_SIZES = ("16KiB", "32KiB", "64KiB", "128KiB", "256KiB", "512KiB", "1MiB")
 WIDTHS = {"conv": (2, 4, 8, 16, 32), "linear": (2, 4, 8, 16, 32), "resnet8": (4, 8, 16)}
 """Bytes per cycle of the DMA and of its link to L2, swept per workload."""
@@ -42,21 +35,6 @@ LAYERS: Mapping[str, tuple[str, Mapping[str, Any], tuple[int, ...], int]] = {
     "relu": ("relu", {}, (32, 32, 32), 1),
 }
 """Forward steps: layer, options, input without batch, batch."""
-
-INTRODUCTION = """\
-# Buffering, L1 size and DMA width
-
-<!-- Written by tools/update_buffering_page.py; do not edit. -->
-
-Simulated on `pulp-open` (8 cores, `rtl`, codegen `clang-xpulp`), fp32, 8 MiB of L2, 64 KiB of L1 and 8 bytes
-per cycle of DMA unless a column says otherwise; tiles by the scheduler's own choice. **Gain** is the share of
-the cycles with single buffering that double buffering saves. **Transfers** is the time the cluster waits for
-transfers with single buffering, as a share of the cycles: the most that any overlap could save.
-
-Published for the FloatGEMM of Deeploy on Siracusa (8 cores, GVSoC; github.com/pulp-platform/Deeploy, pull
-requests 114 and 138): 2.0 % where the kernel dominates (140,789 to 137,984 cycles), 21.4 % where transfers do
-(7,391 to 5,811).
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,62 +162,58 @@ def gains_table() -> str:
         rows.append(
             (name, text, f"{single.cycles:,}", f"{double.cycles:,}", f"{saved:.1%}", f"{waiting:.1%}")
         )
-    return _table(("layer", "", "single", "double", "gain", "transfers"), rows)
+    return table(("layer", "", "single", "double", "gain", "transfers"), rows)
 
 
-def buffering_page() -> str:
-    """The whole page, in Markdown."""
-    parts = [INTRODUCTION, "## What overlap gains\n", gains_table()]
-    exceptions: list[tuple[str, ...]] = []
-    parts += [
-        "## L1 size\n",
-        "Cycles with the tiles chosen for this L1; best of both bufferings with the tiles chosen for it or\n"
-        "any smaller one (a larger L1 holds them as well). `resnet8` is a whole training iteration.\n",
-    ]
-    for workload in ("conv", "linear", "resnet8"):
-        points = {
-            (size, buffering): simulate(workload, size, 8, buffering)
-            for size in L1_SIZES
-            for buffering in BUFFERINGS
-        }
-        best = best_by_l1(workload)
-        parts.append(_sweep(workload, "L1", L1_SIZES, points, best))
-        exceptions += _exceptions(workload, L1_SIZES, points)
-    parts += [
-        "## DMA width\n",
-        "Bytes per cycle into L1, and of the link to L2. Best: both bufferings with the tiles chosen for\n"
-        "this width or a narrower one, simulated again.\n",
-    ]
+Points = Mapping[tuple[str, str], Found | None]
+"""By size or width, and buffering."""
+
+
+def l1_points(workload: str) -> Points:
+    """All sizes of L1 with the tiles of the heuristic."""
+    return {(size, way): simulate(workload, size, 8, way) for size in L1_SIZES for way in BUFFERINGS}
+
+
+def width_points(workload: str) -> Points:
+    """All widths of the DMA with the tiles of the heuristic."""
+    return {
+        (str(width), way): simulate(workload, "64KiB", width, way)
+        for width in WIDTHS[workload]
+        for way in BUFFERINGS
+    }
+
+
+def l1_tables() -> str:
+    """A table per workload."""
+    return "\n".join(
+        _sweep(workload, "L1", L1_SIZES, l1_points(workload), best_by_l1(workload)) for workload in WIDTHS
+    )
+
+
+def width_tables() -> str:
+    """A table per workload."""
+    parts = []
     for workload, widths in WIDTHS.items():
-        wide = {
-            (str(width), buffering): simulate(workload, "64KiB", width, buffering)
-            for width in widths
-            for buffering in BUFFERINGS
-        }
         best = {str(width): cycles for width, cycles in best_by_width(workload, widths).items()}
-        names = [str(width) for width in widths]
-        parts.append(_sweep(workload, "B/cycle", names, wide, best))
-        exceptions += _exceptions(workload, names, wide)
-    parts += [
-        "## Where more is slower\n",
-        "The best is monotone, the heuristic need not be: it counts what thousands of tilings move and\n"
-        "issue, and estimates the five that look best tile by tile. Double buffering is slower than single\n"
-        "where two boxes per buffer leave so little of L1 that tiles, and with them sums, are cut finer\n"
-        "than overlap makes good for (`--buffering best` chooses per op). Steps up a sweep that cost\n"
-        "cycles, by what they cost on core 0:\n",
-        _table(
-            ("workload", "step", "buffering", "cycles", "of kernels", "of waits", "tiles", "cause"),
-            exceptions,
-        ),
-    ]
+        parts.append(_sweep(workload, "B/cycle", [*map(str, widths)], width_points(workload), best))
     return "\n".join(parts)
+
+
+def exceptions_table() -> str:
+    """Where more is slower."""
+    rows = [row for workload in WIDTHS for row in _exceptions(workload, L1_SIZES, l1_points(workload))]
+    for workload, widths in WIDTHS.items():
+        rows += _exceptions(workload, [*map(str, widths)], width_points(workload))
+    return table(
+        ("workload", "step", "buffering", "cycles", "of kernels", "of waits", "tiles", "cause"), rows
+    )
 
 
 def _sweep(
     workload: str,
     title: str,
     names: Sequence[str],
-    points: Mapping[tuple[str, str], Found | None],
+    points: Points,
     best: Mapping[str, int],
 ) -> str:
     rows = []
@@ -248,12 +222,10 @@ def _sweep(
         cells = [f"{item.cycles:,}" if item else "does not fit" for item in (single, double)]
         saved = f"{1 - double.cycles / single.cycles:.1%}" if single and double else "-"
         rows.append((name, *cells, saved, f"{best[name]:,}" if name in best else "-"))
-    return f"### {workload}\n\n" + _table((title, *BUFFERINGS, "gain", "best"), rows)
+    return f"### {workload}\n\n" + table((title, *BUFFERINGS, "gain", "best"), rows)
 
 
-def _exceptions(
-    workload: str, names: Sequence[str], points: Mapping[tuple[str, str], Found | None]
-) -> list[tuple[str, ...]]:
+def _exceptions(workload: str, names: Sequence[str], points: Points) -> list[tuple[str, ...]]:
     """Neighbours of a sweep where the larger machine is slower, with what got longer."""
     rows = []
     for buffering in BUFFERINGS:
@@ -286,16 +258,7 @@ def _cause(kernels: int, waits: int, tiles_before: int, tiles_after: int) -> str
     return "waits: transfers of another shape"
 
 
-def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [titles, ["---"] * len(titles), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n"
-
-
-def main() -> int:
-    """Write the page."""
-    PAGE.write_text(buffering_page(), encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+PAGE = Page(
+    "docs/buffering.md",
+    {"gains": gains_table, "l1": l1_tables, "width": width_tables, "slower": exceptions_table},
+)

@@ -1,6 +1,6 @@
-"""Write docs/tuned.md and docs/tuned.png: zoo models tuned, against one fixed kernel and single buffering.
+"""docs/tuned.md and docs/tuned.png: zoo models tuned, against one fixed kernel and single buffering.
 
-    python tools/update_tuned_page.py --cache FILE [--models NAME,NAME]
+    python -m tools.pages.tuned --cache FILE [--models NAME,NAME]
 
 One process. What is in the cache is not computed again, so a run that was stopped goes on where it was: after
 every model the page is written with the models done so far, the others listed as not run.
@@ -13,7 +13,7 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 from configs.library import list_names
 from pulptrain.commands.search_options import open_cache
@@ -23,9 +23,8 @@ from pulptrain.settings import Settings
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.search_space import SpaceRules
 from scheduler.tuner.workers import open_workers
+from tools.pages.page import ROOT, Page, table
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "tuned.md"
 PICTURE = ROOT / "docs" / "tuned.png"
 
 CUTS = {
@@ -48,22 +47,6 @@ CUTS = {
 STEPS = ("FW", "WG", "IG")
 FIXED = ("mm", "mm_unroll_2x4")
 """Kernels used for every matmul; the second is what the SAMOS paper calls 2x4."""
-
-INTRODUCTION = """\
-# Tuned schedules of the model zoo
-
-<!-- Written by tools/update_tuned_page.py; do not edit. -->
-
-Cycles of one training iteration on `pulp-open` (8 cores, 64 KiB of L1, four shared FPUs, timing `rtl`, its
-default codegen). *mm* and *2x4* compute every matmul of FW, WG and IG with the one kernel `mm` or
-`mm_unroll_2x4`, with the tiles the scheduler picks unasked and nothing resident in L1:
-`pulptrain run MODEL --buffering double --kernel FW=mm --kernel WG=mm --kernel IG=mm`. *Tuned* is
-`pulptrain tune MODEL --cuts N` (strategy `pruned`); *tuned, single* allows no second buffer, *tuned, off* may
-use it op by op, both with nothing resident; *tuned* also keeps tensors in L1 between ops. How images are
-unrolled (im2col by the cores, by the DMA, not at all) is searched too, their layout is the model's. *cuts* is
-the number of tilings per op and buffer depth that were candidates, often less than the default 16 to save
-time: a schedule of more cuts may be faster still.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,41 +85,43 @@ def _tuned_cycles(model: str, rules: SpaceRules, resident: str, cache: ResultCac
     return int(outcome.summary["cycles"])
 
 
-def tuned_page(rows: Sequence[Row]) -> str:
-    """The page, in Markdown."""
+def cycles_table(rows: Sequence[Row]) -> str:
+    """Cycles of every way."""
     titles = ("model", "cuts", "mm, single", "mm, double", "2x4, single", "2x4, double")
     titles += ("tuned, single", "tuned, off", "**tuned**")
-    lines = [INTRODUCTION, "![cycles against mm with double buffering](tuned.png)", "", *_head(titles)]
+    lines = []
     for row in rows:
         cycles = [row.fixed[kernel, way] for kernel in FIXED for way in ("single", "double")]
         cycles += [row.tuned_single_cycles, row.tuned_off_cycles, row.tuned_cycles]
-        lines.append(_row((row.model, str(row.cuts), *(f"{number:,}" for number in cycles))))
-    titles = ("model", "tuned over mm", "tuned over 2x4", "double saves with mm", "with 2x4", "tuned")
-    lines += [
-        "",
-        "*Over* is cycles of the fixed kernel, double buffered, per cycle tuned. The savings are of double "
-        "over single buffering. For the last column *tuned, off* over *tuned, single*.",
-        "",
-        *_head(titles),
-    ]
+        lines.append((row.model, row.cuts, *(f"{number:,}" for number in cycles)))
+    return table(titles, lines, numbers=True)
+
+
+def gains_table(rows: Sequence[Row]) -> str:
+    """What tuning and double buffering bring, and which models are missing."""
+    lines = []
     for row in rows:
         over = [f"{row.fixed[kernel, 'double'] / row.tuned_cycles:.2f}" for kernel in FIXED]
         pairs = [(row.fixed[kernel, "single"], row.fixed[kernel, "double"]) for kernel in FIXED]
         pairs.append((row.tuned_single_cycles, row.tuned_off_cycles))
         saved = [f"{100 * (1 - double / single):.1f} %" for single, double in pairs]
-        lines.append(_row((row.model, *over, *saved)))
+        lines.append((row.model, *over, *saved))
+    titles = ("model", "tuned over mm", "tuned over 2x4", "double saves with mm", "with 2x4", "tuned")
+    text = table(titles, lines, numbers=True)
     slower = [row.model for row in rows if row.tuned_cycles > min(row.fixed.values())]
     if slower:
-        lines += [
-            "",
-            f"**Tuned is slower than a fixed kernel: {', '.join(slower)}.** A fixed kernel keeps the tiles "
+        text += (
+            f"\n**Tuned is slower than a fixed kernel: {', '.join(slower)}.** A fixed kernel keeps the tiles "
             "the scheduler picks unasked, the tuner saw only the *cuts* named; whether more cuts close "
-            "the gap was not tried.",
-        ]
+            "the gap was not tried.\n"
+        )
     left = sorted(set(list_names("models")) - {row.model for row in rows})
-    if left:
-        lines += ["", f"Not run: {', '.join(left)}."]
-    return "\n".join(lines) + "\n"
+    return text + (f"\nNot run: {', '.join(left)}.\n" if left else "")
+
+
+def page_of(rows: Sequence[Row]) -> Page:
+    """The page with what has been measured."""
+    return Page("docs/tuned.md", {"cycles": partial(cycles_table, rows), "gains": partial(gains_table, rows)})
 
 
 def draw(rows: Sequence[Row]) -> None:
@@ -171,14 +156,6 @@ def draw(rows: Sequence[Row]) -> None:
     pyplot.close(figure)
 
 
-def _head(titles: Sequence[str]) -> list[str]:
-    return [_row(titles), "|---|" + "--:|" * (len(titles) - 1)]
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the models one after another; write page and picture after each."""
     parser = argparse.ArgumentParser(description="Write docs/tuned.md and docs/tuned.png.")
@@ -194,7 +171,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in names:
             rows.append(measure(name, CUTS[name], cache))
             print(dataclasses.asdict(rows[-1]), flush=True)
-            PAGE.write_text(tuned_page(rows), encoding="utf-8")
+            page = page_of(rows)
+            page.write(page.blocks)
             draw(rows)
     return 0
 

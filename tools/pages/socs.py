@@ -1,60 +1,45 @@
-"""Write docs/socs.md, the page about the SoC presets, from the files in configs/soc.
-
-Run it after a change of a preset: ``python tools/update_soc_page.py``. A test compares the committed page
-with what this program would write.
-"""
+"""docs/socs.md, the page about the SoC presets, from the files in configs/soc."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Sequence
 from itertools import takewhile
-from pathlib import Path
 
 from arch.soc_config import soc_from_parameters
 from configs.library import list_names
 from configs.parameters import PROFILES, Parameter, ParameterTree, Value, load_parameters
 from pulptrain.commands.listing import size_text
+from tools.pages.page import ROOT, Page, table
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "socs.md"
 BASE = "pulp-open"
 
-INTRODUCTION = """\
-# SoC presets
-
-<!-- Written by tools/update_soc_page.py from configs/soc; do not edit. -->
-
-`--soc NAME` takes one of these, or the path of a file of your own (`base: NAME` in it changes single values
-of a preset). `pulptrain list socs` prints the first table; `--set path=value` changes one value of a run.
-
-Every value has a unit, a meaning and a source, and may differ between the timing profiles: `rtl` is the
-hardware, `gvsoc` what the GVSoC simulator does. **assumed** marks a value that no source at hand gives: it
-was recalled, derived with a guess in between, or taken over from another chip, as its source says. The fewer
-assumed values a result leans on, the more it says about the chip. `pulptrain list socs --json` names them.
-A preset takes every value it does not mention from `pulp-open`, with the source given there.
-"""
+Presets = dict[str, dict[str, ParameterTree]]
+"""By name and profile, the base first."""
 
 
-def soc_page() -> str:
-    """The whole page, in Markdown."""
+def presets() -> Presets:
+    """All presets as they are now."""
     names = sorted(list_names("soc"), key=lambda name: (name != BASE, name))
-    trees = {name: {profile: load_parameters(name, profile) for profile in PROFILES} for name in names}
-    parts = [INTRODUCTION, _overview(trees.values()), f"## {BASE}\n", _notes(BASE)]
-    parts += [_parameters_of_base(trees[BASE])]
+    return {name: {profile: load_parameters(name, profile) for profile in PROFILES} for name in names}
+
+
+def parameters() -> str:
+    """All of the base, and of every other preset what it says otherwise."""
+    trees = presets()
+    parts = [f"## {BASE}\n", _notes(BASE), _parameters_of_base(trees[BASE])]
     for name, tree in trees.items():
         if name != BASE:
             parts += [f"## {name}\n", _notes(name), _changes(trees[BASE], tree)]
     return "\n".join(parts)
 
 
-def _overview(presets: Iterable[dict[str, ParameterTree]]) -> str:
+def overview() -> str:
+    """A row per preset."""
     titles = (
         *("preset", "cores", "FPUs", "div/sqrt", "L1", "banks", "L2", "L3"),
         *("cluster / SoC / peripheral MHz", "codegen", *(f"assumed ({profile})" for profile in PROFILES)),
     )
     rows = []
-    for trees in presets:
+    for trees in presets().values():
         tree = trees["rtl"]
         soc = soc_from_parameters(tree)
         clocks = (soc.clock.cluster_hz, soc.clock.soc_hz, soc.clock.peripheral_hz)
@@ -73,7 +58,7 @@ def _overview(presets: Iterable[dict[str, ParameterTree]]) -> str:
                 *(f"{len(trees[profile].assumed)} of {len(tree)}" for profile in PROFILES),
             )
         )
-    return _table(titles, rows)
+    return table(titles, rows)
 
 
 def _notes(name: str) -> str:
@@ -88,7 +73,7 @@ def _parameters_of_base(trees: dict[str, ParameterTree]) -> str:
         (f"`{path}`", *_values(trees, path), parameter.unit, parameter.description, _sources(trees, path))
         for path, parameter in trees["rtl"].items()
     ]
-    return _table(("parameter", *PROFILES, "unit", "meaning", "source"), rows)
+    return table(("parameter", *PROFILES, "unit", "meaning", "source"), rows)
 
 
 def _changes(base: dict[str, ParameterTree], trees: dict[str, ParameterTree]) -> str:
@@ -97,7 +82,7 @@ def _changes(base: dict[str, ParameterTree], trees: dict[str, ParameterTree]) ->
     for path, parameter in trees["rtl"].items():
         if any(_said(base[profile][path]) != _said(trees[profile][path]) for profile in PROFILES):
             rows.append((f"`{path}`", *_values(trees, path), parameter.unit, _sources(trees, path)))
-    return _table(("parameter", *PROFILES, "unit", "source"), rows)
+    return table(("parameter", *PROFILES, "unit", "source"), rows)
 
 
 def _said(parameter: Parameter) -> tuple[Value, str, bool]:
@@ -129,17 +114,4 @@ def _sources(trees: dict[str, ParameterTree], path: str) -> str:
     return "; ".join(f"*{profile}*: {source}" for profile, source in sources.items())
 
 
-def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
-    lines += ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
-
-
-def main() -> int:
-    """Write the page."""
-    PAGE.write_text(soc_page(), encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+PAGE = Page("docs/socs.md", {"presets": overview, "parameters": parameters})

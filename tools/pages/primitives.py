@@ -1,19 +1,16 @@
-"""Write docs/primitives.md, the table of all training primitives, from what they declare about themselves.
-
-Run it after a change of a primitive or its tests: ``python tools/update_primitives_page.py``. A test compares
-the committed page with what this program would write.
-"""
+"""docs/primitives.md, the tables of all training primitives, from what they declare about themselves."""
 
 from __future__ import annotations
 
 import re
 import runpy
-import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from configs.model_file import LayerSchema, LossSchema, OptimizerSchema
+from tools.pages.page import ROOT, Page, table
 from trainlib.kernels import catalogue
 from trainlib.primitives.definition import (
     Example,
@@ -27,64 +24,26 @@ from trainlib.registry import PRIMITIVES, is_internal, lowering_of
 from trainlib.single import single
 from trainlib.steps import KernelChoice
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "primitives.md"
 HARNESS = "test_trainlib_primitives.py"
 TESTS = ("test_trainlib_", "test_pulptrain_primitive")
 CODEGEN = "clang-xpulp"
 
-INTRODUCTION = """\
-# Training primitives
-
-<!-- Written by tools/update_primitives_page.py from trainlib/primitives and tests; do not edit. -->
-
-What a model file may use. `pulptrain primitive NAME --step fw|wg|ig|loss|upd ...` runs one step of any of
-them alone. Every layer takes a mini-batch; a step whose result nobody needs is left out of a graph. **Steps**
-are those with kernels of their own; an input gradient that is only a view (`flatten`, `add`) needs none.
-**Options** in bold must be given, the others have the default shown. **Kernels** are the calls that the
-examples of the primitive make, by the names traces show; *matmul* stands for any matmul kernel (`--kernel`),
-the defaults behind it. **Tested by**: the number of examples, each run in every step, dtype and batch,
-untiled against PyTorch and in tiles of random sizes by `tests/{harness}`; then further files that name it.
-A loss is computed in fp32: a 16-bit output is cast before it, and its gradient after it.
-
-How near is right: max|a - b| / max|b| of every tensor at most 1e-5 in fp32. In 16 bit, with u the unit
-roundoff (2^-11 of fp16, 2^-8 of bf16), 2u for each rounding one behind the other, and in `kernel`
-accumulation u·min(n, 6·sqrt(n)) more for sums of n terms that are rounded after every term: the worst case,
-or six standard deviations of a random walk (`trainlib.numerics.tolerance`). Only where terms ten times as
-large as their sum have cancelled, which the tests measure, the error is one relative to the terms.
-
-How to add one: [adding-a-primitive.md](adding-a-primitive.md).
-"""
-
-DEFECTS_INTRODUCTION = """\
-## Known defects of PULP-TrainLib
-
-Found by reading and by running the library; the tests show what is right here.
-"""
-
 TITLES = ("primitive", "steps", "dtypes", "options", "kernels", "tested by")
 
-SECTIONS = (
-    ("Layers", LayerPrimitive, LayerSchema),
-    ("Losses", LossPrimitive, LossSchema),
-    ("Optimizers", OptimizerPrimitive, OptimizerSchema),
-)
+
+def declared(kind: type[Primitive], base: type[Any]) -> str:
+    """The primitives of a kind that a model file may use; `base` is the schema all of them have."""
+    found = (item for item in PRIMITIVES.values() if isinstance(item, kind) and not is_internal(item))
+    return _primitives(found, base)
 
 
-def primitives_page() -> str:
-    """The whole page, in Markdown."""
-    parts = [INTRODUCTION.replace("{harness}", HARNESS)]
-    for title, kind, base in SECTIONS:
-        found = sorted(
-            (item for item in PRIMITIVES.values() if isinstance(item, kind) and not is_internal(item)),
-            key=lambda item: item.name,
-        )
-        parts += [f"## {title}\n", _table(_row(item, base) for item in found)]
-    inserted = sorted((item for item in PRIMITIVES.values() if is_internal(item)), key=lambda item: item.name)
-    parts += ["## Put into a graph by its builder\n", "No layer of a model file; they show in its ops.\n"]
-    parts += [_table(_row(item, LayerSchema) for item in inserted)]
-    parts += [DEFECTS_INTRODUCTION, _defects()]
-    return "\n".join(parts)
+def inserted() -> str:
+    """Those a builder puts into a graph."""
+    return _primitives((item for item in PRIMITIVES.values() if is_internal(item)), LayerSchema)
+
+
+def _primitives(found: Iterable[Primitive], base: type[Any]) -> str:
+    return table(TITLES, (_row(item, base) for item in sorted(found, key=lambda item: item.name)))
 
 
 def _row(primitive: Primitive, base: type[Any]) -> tuple[str, ...]:
@@ -164,7 +123,7 @@ def _text(path: Path) -> str:
     return "\n".join(texts)
 
 
-def _defects() -> str:
+def defects() -> str:
     """tests/known_defects.py as a table; cases of one test side by side."""
     rows = []
     for defect, names in runpy.run_path(str(ROOT / "tests" / "known_defects.py"))["DEFECTS"]:
@@ -178,20 +137,16 @@ def _defects() -> str:
             for test, own in cases.items()
         ]
         rows.append((defect, "; ".join(words)))
-    return _table(rows, ("there", "tested here by"))
+    return table(("there", "tested here by"), rows)
 
 
-def _table(rows: Iterable[Sequence[str]], titles: Sequence[str] = TITLES) -> str:
-    lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
-
-
-def main() -> int:
-    """Write the page."""
-    PAGE.write_text(primitives_page(), encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+PAGE = Page(
+    "docs/primitives.md",
+    {
+        "layers": partial(declared, LayerPrimitive, LayerSchema),
+        "losses": partial(declared, LossPrimitive, LossSchema),
+        "optimizers": partial(declared, OptimizerPrimitive, OptimizerSchema),
+        "inserted": inserted,
+        "defects": defects,
+    },
+)

@@ -20,9 +20,10 @@ from arch.isa import TeamWork
 from arch.program import Compute, Program
 from arch.timing import SocTiming
 from scheduler.options import ScheduleOptions
+from scheduler.schedule_cache import ScheduleCache
 from scheduler.tiles.tiling import Tiling
 from scheduler.tiles.tiling_candidates import Counts
-from scheduler.tiling_choice import Known, TilingChoice
+from scheduler.tiling_choice import TilingChoice
 from scheduler.tuner import rows
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.fingerprint import fingerprint, model_version
@@ -38,16 +39,16 @@ RESIDENT = "resident"
 
 
 class CachedCostModel:
-    """A `CostModel` that asks another one only what is not `known`; `fresh` holds what it had to ask.
+    """A `CostModel` that asks another one only what is not `cached`; `fresh` holds what it had to ask.
 
     `fresh` has prices as text, for the cache. An item names a kernel by its place in the programs it is
     priced for (`number`), because these are the same whenever their question is; a kernel of no program is
     always asked.
     """
 
-    def __init__(self, cost_model: CostModel, known: Mapping[str, TeamCost]) -> None:
+    def __init__(self, cost_model: CostModel, cached: Mapping[str, TeamCost]) -> None:
         self._cost_model = cost_model
-        self._known = known
+        self._cached = cached
         self.fresh: dict[str, str] = {}
         self._names: dict[int, tuple[TeamWork, str]] = {}
         self._costs: dict[int, TeamCost] = {}
@@ -70,7 +71,7 @@ class CachedCostModel:
         if work_id not in self._names:
             return self._cost_model.price(work, traffic)
         item = f"{self._names[work_id][1]} {int(traffic)}"
-        cost = self._known.get(item)
+        cost = self._cached.get(item)
         if cost is None or len(cost.cores) != len(work.cores):
             cost = self._cost_model.price(work, traffic)
             self.fresh[item] = cost_text(cost)
@@ -138,7 +139,7 @@ _COUNTS = ("total", "by_size_rule", "by_equal_loops", "by_l1", "kept")
 
 
 def _choice_from(text: str) -> TilingChoice:
-    """The choice without its tiles: whoever takes it over builds them (`scheduler.tiling_choice.choose`).
+    """The choice without its tiles: whoever takes it over builds them (`scheduler.tiling_choice`).
 
     Raises `ValueError` for a text that `_choice_text` has not written.
     """
@@ -173,10 +174,10 @@ def _row(item: str, text: str) -> _Row:
     return _Row(text, choice=(literal_eval(item), _choice_from(text)))
 
 
-class KeptResults:
-    """The kept results of the programs of one model, each a graph with its options, on one SoC.
+class RunCache:
+    """The cached results of the programs of one model, each a graph with its options, on one SoC.
 
-    `choices` has one entry per program, for `scheduler.schedule.build_schedule`; `cost_model` is for
+    `schedules` has one entry per program, for `scheduler.schedule.build_schedule`; `cost_model` is for
     simulating them; `write` keeps what both have learned.
     """
 
@@ -195,27 +196,27 @@ class KeptResults:
             fingerprint(("tilings", _versions(), timing, *program))
             for program in zip(graphs, options, strict=True)
         ]
-        kept = [cache.read(context, _row) for context in self._tilings]
-        self.choices: tuple[Known, ...] = tuple(
-            Known(
+        rows_read = [cache.read(context, _row) for context in self._tilings]
+        self.schedules: tuple[ScheduleCache, ...] = tuple(
+            ScheduleCache(
                 dict(row.choice for row in found.values() if row.choice is not None),
-                resident=[row.resident for row in found.values() if row.resident is not None],
+                next((row.resident for row in found.values() if row.resident is not None), None),
             )
-            for found in kept
+            for found in rows_read
         )
-        self._known = [{item: row.text for item, row in found.items()} for found in kept]
+        self._written = [{item: row.text for item, row in found.items()} for found in rows_read]
         self.cost_model = CachedCostModel(
             cost_model, cache.read(self._prices, lambda _, text: cost_from(text))
         )
 
     def write(self) -> None:
         """Keep what has not been kept yet."""
-        for context, choices, known in zip(self._tilings, self.choices, self._known, strict=True):
-            texts = {repr(like): _choice_text(choice) for like, choice in choices.choices.items()}
-            if choices.resident:
-                texts[RESIDENT] = json.dumps(choices.resident[0])
+        for context, schedule, written in zip(self._tilings, self.schedules, self._written, strict=True):
+            texts = {repr(alike): _choice_text(choice) for alike, choice in schedule.tilings.items()}
+            if schedule.resident is not None:
+                texts[RESIDENT] = json.dumps(schedule.resident)
             self._cache.write(
-                context, {like: text for like, text in texts.items() if known.get(like) != text}
+                context, {item: text for item, text in texts.items() if written.get(item) != text}
             )
         self._cache.write(self._prices, self.cost_model.fresh)
 
