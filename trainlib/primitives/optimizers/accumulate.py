@@ -6,23 +6,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainlib.graph import Op
-from trainlib.primitives.definition import InternalPrimitive, Step, Values
-from trainlib.primitives.lowering import nests
-from trainlib.primitives.lowering.calls import ElementwiseLowering, Function
+from trainlib.primitives.definition import InternalPrimitive, Step
+from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
+from trainlib.primitives.lowering.nests import VECTOR_ADD
 
-
-def _tile(op: Op) -> Function:
-    return lambda arrays: (arrays[0] + arrays[1],)
-
-
-def _reference(op: Op, values: Values) -> Values:
-    return {"sum": np.sum([values["a"], values["b"]], axis=0)}
-
+_LOOP = VectorLoop(
+    VECTOR_ADD, ("a", "b"), ("a", "b"), ("sum",), lambda op, values: {"sum": values["a"] + values["b"]}
+)
 
 PRIMITIVE = InternalPrimitive(
     name="accumulate",
     step=Step(
-        "ACC", ("a", "b"), ("sum",), _reference, ElementwiseLowering(nests.VECTOR_ADD, _tile, in_place=True)
+        "ACC",
+        ("a", "b"),
+        ("sum",),
+        lambda op, values: {"sum": np.sum([values["a"], values["b"]], axis=0)},
+        ElementwiseLowering(lambda op: (_LOOP,), takes_over=True),
     ),
 )
