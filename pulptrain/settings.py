@@ -14,7 +14,7 @@ from configs.units import LARGEST_INTEGER
 from scheduler.addresses.placement import parse_placement
 from scheduler.addresses.plan_options import PlanOptions, parse_homes
 from scheduler.options import ScheduleOptions, parse_buffers, parse_resident
-from trainlib.kernels.catalogue import LIBRARY
+from trainlib.kernels.library import LIBRARY
 from trainlib.options import MOST_MINI_BATCHES
 
 

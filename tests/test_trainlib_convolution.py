@@ -9,8 +9,8 @@ from convolution_tasks import task_of, work_of
 from primitive_harness import Case, build, check_reference, check_tiles, run_tile
 
 from pulptrain.primitive_run import run_primitive
+from trainlib.kernels import catalogue
 from trainlib.primitives.definition import Example, InputCase
-from trainlib.primitives.lowering import nests
 
 # What the library gets wrong (found by reading or running it): primitive, options, shape of the input.
 DEFECTS = {
@@ -118,11 +118,11 @@ ARRANGEMENTS = [
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
 def test_matmuls_are_those_of_the_library(monkeypatch, primitive, layout, shape, co, kernel, sizes, dtype):
     told = []
-    priced = nests.matmul
+    priced = catalogue.matmul_work
     monkeypatch.setattr(
-        nests,
-        "matmul",
-        lambda name, codegen, given, *rest: told.append(given) or priced(name, codegen, given, *rest),
+        catalogue,
+        "matmul_work",
+        lambda *names, **given: told.append({key: given[key] for key in "nkm"}) or priced(*names, **given),
     )
     options = {"layout": layout, "out_channels": co} | ({"kernel": kernel} if primitive == "conv2d" else {})
     for step, (n, k, m) in sizes.items():
@@ -140,7 +140,7 @@ def test_matmuls_are_those_of_the_library(monkeypatch, primitive, layout, shape,
         ("CHW", "WG", ["im2row", "mm", "conv_bias_wg"]),
         ("CHW", "IG", ["im2row", "blocktransp", "mm"]),
         ("HWC", "FW", ["im2row", "mm", "conv_bias_fw"]),
-        ("HWC", "WG", ["im2col", "transpose", "mm", "conv_bias_wg"]),
+        ("HWC", "WG", ["im2col", "blocktransp", "mm", "conv_bias_wg"]),
         ("HWC", "IG", ["im2row", "blocktransp", "mm"]),
     ],
 )
@@ -155,7 +155,7 @@ def test_passes_of_conv2d_in_order_one_fork_each_whatever_the_groups(layout, ste
 
 @pytest.mark.parametrize(
     ("step", "kernels"),
-    [("FW", ["mm"]), ("WG", ["transpose", "transpose", "mm"]), ("IG", ["transpose", "mm"])],
+    [("FW", ["mm"]), ("WG", ["blocktransp", "blocktransp", "mm"]), ("IG", ["blocktransp", "mm"])],
 )
 def test_pointwise_of_16_bit_hwc_transposes_both_in_wg_and_of_fp32_one(step, kernels):
     options = {"layout": "HWC", "out_channels": 3}

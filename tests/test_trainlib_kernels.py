@@ -15,11 +15,10 @@ from trainlib.kernels.assembly import listing_to_nest
 from trainlib.kernels.catalogue import (
     blocktransp_work,
     codegen_names,
-    elementwise_work,
     im2row_work,
     kernel_names,
-    loss_work,
     matmul_work,
+    vector_work,
 )
 from trainlib.kernels.expand import Array, Expander
 from trainlib.kernels.expressions import parse_expression
@@ -81,7 +80,7 @@ def cores_of(team: TeamWork) -> list[CoreWork]:
 
 def test_a_nest_is_text_with_trips_addresses_and_marks() -> None:
     nest = parse_nest("H for i in 0..N step 2 hw { L+:A(i,3) F' S:B(N-i) } if (N > 4) { A*2 } else { V } B!")
-    arrays = {"A": Array(1000, (40, 4)), "B": Array(0, (4,))}
+    arrays = {"A": Array(1000, (10, 1)), "B": Array(0)}
     work = Expander(nest, "test").core_work({"N": 3}, arrays, code_bytes=12)
     load = Instruction(Op.LOAD, dst=0, stream=0)
     multiply_add = Instruction(Op.FMA, dst=1, srcs=(0, 1))
@@ -98,7 +97,7 @@ def test_a_nest_is_text_with_trips_addresses_and_marks() -> None:
 
 def test_an_inner_loop_may_start_at_an_outer_variable() -> None:
     nest = parse_nest("for i in 1..5 step 2 branch { for j in i..i + 2 hw { L:A(j) } A B }")
-    work = Expander(nest, "test").core_work({}, {"A": Array(0, (4,))}, 0)
+    work = Expander(nest, "test").core_work({}, {"A": Array(0)}, 0)
     assert touched(work, Op.LOAD) == Counter([4, 8, 12, 16])
 
 
@@ -330,7 +329,7 @@ def test_a_listing_keeps_its_registers_lines_and_annotations() -> None:
         "}",
         "B%0.25[<t0]",
     ]
-    body = Expander(parse_nest(nest), "test").core_work({"K": 3}, {"A": Array(0, (4,))}, 0).body
+    body = Expander(parse_nest(nest), "test").core_work({"K": 3}, {"A": Array(0)}, 0).body
     assert isinstance(body[0], Loop)
     load, multiply_add = body[0].body
     assert isinstance(load, Instruction)
@@ -350,20 +349,22 @@ def test_a_kernel_for_one_transposition_refuses_the_other() -> None:
 
 # Measured on one core (layer.csv), loop name and sizes: instructions and load stalls of a fork included.
 def test_the_elementwise_loops_cost_what_was_measured() -> None:
-    relu = count(cores_of(elementwise_work("clang-xpulp", "relu_fw", 1000, 1, (0, 4000)))[0].body)
+    relu = count(cores_of(vector_work("clang-xpulp", "relu_fw", 1000, 1, (0, 4000)))[0].body)
     assert (relu["instructions"], relu["stalls"]) == (3036 - 11, 1003 - 1)
-    sgd = count(cores_of(elementwise_work("clang-xpulp", "sgd", 1000, 1, (0, 4000)))[0].body)
+    sgd = count(cores_of(vector_work("clang-xpulp", "sgd", 1000, 1, (0, 4000)))[0].body)
     assert (sgd["instructions"], sgd["stalls"]) == (4052 - 24, 1001 + 1)
-    backward = count(cores_of(elementwise_work("clang-xpulp", "relu_bw", 1000, 1, (0, 4, 8)))[0].body)
+    backward = count(cores_of(vector_work("clang-xpulp", "relu_bw", 1000, 1, (0, 4, 8)))[0].body)
     assert backward["instructions"] == pytest.approx(11060, rel=0.005)
-    mse = count(cores_of(loss_work("clang-xpulp", "mse_fw", 100, (0, 400, 800)))[0].body)
+    mse = count(cores_of(vector_work("clang-xpulp", "mse_fw", 100, 1, (0, 400, 800)))[0].body)
     assert (mse["instructions"], mse["stalls"]) == (522 - 5, 101)
-    entropy = count(cores_of(loss_work("clang-xpulp", "cross_entropy_fw", 1000, (0, 4000, 8000)))[0].body)
+    entropy = count(
+        cores_of(vector_work("clang-xpulp", "cross_entropy_fw", 1000, 1, (0, 4000, 8000)))[0].body
+    )
     assert entropy["instructions"] == pytest.approx(70848, rel=0.02)
 
 
 def test_elementwise_chunks_cover_every_element_once() -> None:
-    team = elementwise_work("clang-xpulp", "relu_bw", 21, 4, (0, 1000, 2000))
+    team = vector_work("clang-xpulp", "relu_bw", 21, 4, (0, 1000, 2000))
     stores = Counter[int]()
     for core in cores_of(team):
         stores += touched(core, Op.STORE)
@@ -418,7 +419,7 @@ def test_unknown_names_are_answered_with_a_suggestion() -> None:
     with pytest.raises(InputError, match="n must be a positive integer"):
         matmul_work("mm", "clang-xpulp", 0, 4, 4, False, 1, 0, 0, 0)
     with pytest.raises(InputError, match="needs 3 addresses"):
-        elementwise_work("clang-xpulp", "relu_bw", 4, 1, (0, 4))
+        vector_work("clang-xpulp", "relu_bw", 4, 1, (0, 4))
     assert {"asm-xpulp", "clang-xpulp", "clang-xpulp-sched"} <= set(codegen_names())
     assert len(kernel_names("clang-xpulp")) == 24
 

@@ -10,8 +10,9 @@ from primitive_harness import all_cases, check_work
 
 from arch.isa import Loop
 from pulptrain.__main__ import run
-from trainlib.kernels import layer_catalogue, nest, transform
-from trainlib.kernels.catalogue import LIBRARY, codegen_names, estimated_names, kind_of
+from trainlib.kernels import catalogue, nest, transform
+from trainlib.kernels.catalogue import codegen_names, estimated_names, kind_of
+from trainlib.kernels.library import LIBRARY
 
 COMPILED = "clang-xpulp"
 CASES = [case for case in all_cases() if (case.number, case.batch, case.dtype) == (0, 1, "fp32")]
@@ -67,7 +68,7 @@ def test_the_rule_of_clang_postinc_gives_the_loops_measured_for_it(name: str) ->
     ours = transform.TRANSFORMS["branch_loops"](text)
     (derived,) = innermost(ours.body)
     addresses = (0x1000_0000, 0x1000_1000)
-    team = layer_catalogue.vector_work("clang-postinc", name, 16, 1, addresses)
+    team = catalogue.vector_work("clang-postinc", name, 16, 1, addresses)
     assert team.cores[0] is not None
     (measured,) = loops(team.cores[0].body)
     assert derived == measured

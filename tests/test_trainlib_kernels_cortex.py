@@ -15,7 +15,8 @@ from configs.parameters import default_codegen
 from pulptrain.commands.kernel import kernel_cost
 from pulptrain.session import run_model
 from pulptrain.settings import Settings
-from trainlib.kernels.catalogue import LIBRARY, kernel_names, matmul_work
+from trainlib.kernels.catalogue import kernel_names, matmul_work
+from trainlib.kernels.library import LIBRARY
 
 ROWS = Path(__file__).parents[1] / "measured" / "mm.csv.gz"
 UNROLLED_OTHERWISE = ("mm_u2", "mm_M_u2")

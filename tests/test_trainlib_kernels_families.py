@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from arch.isa import CoreWork, Loop, Node, Op, TeamWork
 from configs.errors import ConfigError, InputError
 from trainlib.kernels.accumulate import accumulating
-from trainlib.kernels.catalogue import LIBRARY, depthwise_names, depthwise_work, kernel_names, matmul_work
-from trainlib.kernels.library import KernelLibrary
+from trainlib.kernels.catalogue import depthwise_names, depthwise_work, kernel_names, matmul_work
+from trainlib.kernels.library import LIBRARY, KernelLibrary
 from trainlib.kernels.nest import parse_nest
 
 A, B, C = 0, 100_000, 200_000

@@ -15,7 +15,7 @@ from arch.team_pricer import TeamPricer
 from arch.timing import SocTiming
 from scheduler.validation.runner import validate
 from scheduler.validation.team import fork_to_join_cycles
-from trainlib.kernels.catalogue import elementwise_work, im2row_work, kernel_names, matmul_work
+from trainlib.kernels.catalogue import im2row_work, kernel_names, matmul_work, vector_work
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "configs" / "kernels" / "pulp-gcc7"
@@ -85,15 +85,15 @@ def test_published_counters_of_the_whole_step() -> None:
     passes = [
         im2row(),
         matmul("mm", 16, 72, 36, trans_b=True),
-        elementwise_work("pulp-gcc7", "relu_fw", 576, 1, (0, 4096)),
+        vector_work("pulp-gcc7", "relu_fw", 576, 1, (0, 4096)),
         matmul("mm", 32, 576, 1),
         matmul("mm", 32, 1, 576),
         matmul("mm_M", 1, 32, 576),
-        elementwise_work("pulp-gcc7", "relu_bw", 576, 1, (0, 4096, 8192)),
+        vector_work("pulp-gcc7", "relu_bw", 576, 1, (0, 4096, 8192)),
         im2row(),
         matmul("mm", 16, 36, 72),
-        elementwise_work("pulp-gcc7", "sgd", 16 * 72, 1, (0, 8192)),
-        elementwise_work("pulp-gcc7", "sgd", 32 * 576, 1, (0, 131072)),
+        vector_work("pulp-gcc7", "sgd", 16 * 72, 1, (0, 8192)),
+        vector_work("pulp-gcc7", "sgd", 32 * 576, 1, (0, 131072)),
     ]
     pricer = TeamPricer(machine())
     costs = [pricer.price(work).cores[0] for work in passes]

@@ -16,8 +16,10 @@ import pytest
 
 from arch.isa import CoreWork, Loop, Node, Op
 from configs.errors import InputError
+from trainlib.kernels import catalogue
 from trainlib.kernels import layer_catalogue as layers
 from trainlib.kernels.layer_catalogue import Window
+from trainlib.kernels.library import LIBRARY
 
 CODEGEN = "clang-xpulp"
 MEASURED = Path(__file__).parent.parent / "measured" / "layer.csv.gz"
@@ -117,8 +119,8 @@ def test_vector_loops_execute_the_measured_instructions(primitive: str, step: st
     seen = 0
     for row in rows(primitive, step):
         elements = int(row["ci"]) * int(row["hi"]) * int(row["wi"])
-        addresses = tuple(range(0, 64 * len(layers.VECTOR_LOOPS[name]), 64))
-        expect(row, layers.vector_work(CODEGEN, name, elements, 1, addresses).cores[0])
+        addresses = tuple(range(0, 64 * len(LIBRARY.header(CODEGEN, name).arrays), 64))
+        expect(row, catalogue.vector_work(CODEGEN, name, elements, 1, addresses).cores[0])
         seen += 1
     assert seen >= 2
 
@@ -126,7 +128,7 @@ def test_vector_loops_execute_the_measured_instructions(primitive: str, step: st
 @pytest.mark.parametrize("name", ["transpose_matrix", "transpose_nd"])
 def test_transpositions_execute_the_measured_instructions(name: str) -> None:
     for row in rows(name, "-"):
-        team = layers.transpose_work(CODEGEN, name, int(row["hi"]), int(row["wi"]), 1, (0, 4096))
+        team = catalogue.transpose_work(CODEGEN, name, int(row["hi"]), int(row["wi"]), 1, (0, 4096))
         expect(row, team.cores[0])
 
 
@@ -143,7 +145,7 @@ def test_transpositions_execute_the_measured_instructions(name: str) -> None:
 )
 def test_losses_run_on_the_master_without_a_fork(primitive: str, step: str, name: str) -> None:
     for row in rows(primitive, step):
-        team = layers.loss_work(CODEGEN, name, int(row["ci"]), (0, 4096, 8192))
+        team = catalogue.vector_work(CODEGEN, name, int(row["ci"]), 1, (0, 4096, 8192))
         assert len(team.cores) == 1
         expect(row, team.cores[0], forks=0)
 
@@ -155,8 +157,8 @@ def test_softmax_is_three_passes_forward_and_two_backward() -> None:
             passes = names or ("softmax_bw_sum", "softmax_bw_scale")
             total = 0.0
             for name in passes:
-                used = {array: addresses[array] for array in layers.ROW_LOOPS[name]}
-                team = layers.rows_work(CODEGEN, name, int(row["hi"]), int(row["wi"]), 1, used)
+                used = {array: addresses[array] for array in LIBRARY.header(CODEGEN, name).arrays}
+                team = catalogue.rows_work(CODEGEN, name, int(row["hi"]), int(row["wi"]), 1, used)
                 total += counters(team.cores[0])[0] + FORK[0]
             assert total == pytest.approx(float(row["instructions"]), rel=0.005)
 
@@ -183,7 +185,7 @@ def test_depthwise_gradients_give_every_core_all_channels() -> None:
 
 def test_padding_is_tested_position_by_position_and_only_inside_is_multiplied() -> None:
     """8x8, 3x3, pad 1: 22 of 24 positions per axis lie inside."""
-    assert layers.inside(8, 3, 8, 1, 1) == 22
+    assert catalogue.inside(8, 3, 8, 1, 1) == 22
     window = Window(ci=1, hi=8, wi=8, hk=3, wk=3, pad=1)
     team = layers.depthwise_work(CODEGEN, "dw_fw", window, 1, (0, 4096, 8192))
     core = team.cores[0]
@@ -235,9 +237,9 @@ def test_instance_norm_divides_twice_per_element_backward() -> None:
     ("name", "per_element", "around"), [("relu_fw", 5, 24), ("sgd", 6, 31), ("sgd_wd", 9, 30)]
 )
 def test_clang_postinc_leaves_counting_loops_as_branches(name: str, per_element: int, around: int) -> None:
-    addresses = tuple(range(0, 64 * len(layers.VECTOR_LOOPS[name]), 64))
+    addresses = tuple(range(0, 64 * len(LIBRARY.header(CODEGEN, name).arrays), 64))
     for elements in (64, 1000):
-        found = counters(layers.vector_work("clang-postinc", name, elements, 1, addresses).cores[0])
+        found = counters(catalogue.vector_work("clang-postinc", name, elements, 1, addresses).cores[0])
         assert found[0] == per_element * elements + around
         assert found[3] >= elements - 1
 
@@ -267,12 +269,12 @@ def test_what_cannot_be_is_refused_by_name() -> None:
         layers.pooling_work(CODEGEN, "avgpol_fw", Window(1, 4, 4, 2, 2), 1, (0, 64))
     assert "avgpool_fw" in str(error.value)
     with pytest.raises(InputError, match="needs 2 addresses"):
-        layers.vector_work(CODEGEN, "copy", 8, 1, (0,))
+        catalogue.vector_work(CODEGEN, "copy", 8, 1, (0,))
     with pytest.raises(InputError, match="does not fit"):
         layers.pooling_work(CODEGEN, "avgpool_fw", Window(1, 2, 2, 3, 3), 1, (0, 64))
     with pytest.raises(InputError, match="neither stride nor pad"):
         layers.depthwise_work(CODEGEN, "dw_ig", Window(1, 8, 8, 3, 3, 2), 1, (0, 64, 128))
     with pytest.raises(InputError, match="cores must be a positive integer"):
-        layers.vector_work(CODEGEN, "copy", 8, 0, (0, 64))
+        catalogue.vector_work(CODEGEN, "copy", 8, 0, (0, 64))
     with pytest.raises(InputError, match="needs the addresses of X, R"):
-        layers.rows_work(CODEGEN, "row_max", 2, 2, 1, {"X": 0})
+        catalogue.rows_work(CODEGEN, "row_max", 2, 2, 1, {"X": 0})

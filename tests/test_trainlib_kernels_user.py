@@ -11,8 +11,9 @@ import pytest
 from configs.errors import ConfigError, InputError
 from pulptrain.__main__ import run
 from pulptrain.commands.kernel import kernel_cost
-from trainlib.kernels.catalogue import LIBRARY, matmul_work
+from trainlib.kernels.catalogue import matmul_work
 from trainlib.kernels.kernel_file import full_section, quick_section
+from trainlib.kernels.library import LIBRARY
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "kernels.md"
 KERNELS = PAGE.parent.parent / "configs" / "kernels"

@@ -16,7 +16,8 @@ from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from trainlib.builder import GraphBuilder
 from trainlib.graph import Tensor
 from trainlib.primitives.definition import InputCase
-from trainlib.primitives.shapes.box_copies import Walk, walk_work
+from trainlib.primitives.lowering.kernel_call import Piece
+from trainlib.primitives.shapes.box_copies import Walk, walk_call
 from trainlib.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.steps import KernelChoice
@@ -86,7 +87,9 @@ def test_the_loops_of_a_transposition_touch_every_element_at_its_place(shape, co
         target.astype(f"i{size}").transpose(back).strides[axis] // size for axis in range(len(shape))
     )
     walk = Walk(tuple(shape), strides, target_strides)
-    team = walk_work(CHOICE, walk, cores, (0, 0x4000), dtype, dimensions=len(shape))
+    pieces = (Piece("x"), Piece("y"))
+    call = walk_call(CHOICE, walk, pieces, ("x",), ("y",), tuple, dtype, dimensions=len(shape))
+    team = call.work(cores, {"x": 0, "y": 0x4000})
     wanted = dict(zip(source.ravel().tolist(), target.transpose(back).ravel().tolist(), strict=True))
     assert moves(team) == wanted
 

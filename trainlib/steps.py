@@ -20,6 +20,9 @@ from trainlib.numerics import widened
 
 Array = NDArray[Any]
 
+Function = Callable[[Sequence[Array]], Sequence[Array]]
+"""What a kernel computes: arrays of its reads to arrays of its writes."""
+
 Extent = tuple[int, int]
 """Half-open interval [start, stop) of one dimension."""
 
@@ -122,7 +125,7 @@ class KernelCall:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     work: Callable[[int, Mapping[str, int]], TeamWork]
-    function: Callable[[Sequence[Array]], Sequence[Array]]
+    function: Function
     macs: int = 0
     fork: bool = True
 
@@ -192,6 +195,23 @@ class CutsReductions(StepLowering, Protocol):
         else: the scheduler keeps or reloads the sum so far and adds. What counts once however the sum is cut
         (a bias) belongs to the part that begins at 0 in every reduction dimension.
         """
+
+
+@runtime_checkable
+class CutsTogether(StepLowering, Protocol):
+    """A lowering of which some boxes depend on several dimensions at once."""
+
+    def meeting(self, op: Op, tensors: Mapping[str, Tensor]) -> Sequence[tuple[str, ...]]:
+        """Sets of dimensions that decide together on the elements of a box (or on whether there is one).
+
+        Along all others the elements of a box are a product of what each dimension says alone. Of a
+        lowering without this method that holds for all.
+        """
+
+
+def meeting_of(lowering: StepLowering, op: Op, tensors: Mapping[str, Tensor]) -> list[tuple[str, ...]]:
+    """Sets of dimensions of a step that decide together on a box; none of a lowering that has none."""
+    return list(lowering.meeting(op, tensors)) if isinstance(lowering, CutsTogether) else []
 
 
 def reductions_of(lowering: StepLowering, op: Op, tensors: Mapping[str, Tensor]) -> dict[str, int]:

@@ -7,14 +7,14 @@ another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from trainlib.graph import Op, Tensor, Window
 from trainlib.primitives.definition import Reference, Step, Values
-from trainlib.steps import Extent, KernelChoice, Operand, StepLowering, TileTask, reductions_of
+from trainlib.steps import Extent, KernelChoice, Operand, StepLowering, TileTask, meeting_of, reductions_of
 
 
 def windowed(step: Step) -> Step:
@@ -52,6 +52,10 @@ class _Windowed:
     def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """Those of the step on the parts."""
         return reductions_of(self.base, op, _seen(op, tensors))
+
+    def meeting(self, op: Op, tensors: Mapping[str, Tensor]) -> Sequence[tuple[str, ...]]:
+        """Those of the step on the parts."""
+        return meeting_of(self.base, op, _seen(op, tensors))
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice

@@ -17,13 +17,12 @@ from pulptrain.commands import options
 from pulptrain.settings import Settings, soc_timing
 from scheduler.addresses.allocation import align
 from trainlib.kernels.catalogue import (
-    LIBRARY,
     depthwise_work,
     element_bytes_of,
     kernel_names,
     matmul_work,
 )
-from trainlib.kernels.library import KernelLibrary
+from trainlib.kernels.library import LIBRARY, KernelLibrary
 
 FILES = (".yaml", ".yml", ".S", ".s")
 """Endings of kernel files."""

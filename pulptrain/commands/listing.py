@@ -18,7 +18,8 @@ from configs.model_file import load_model
 from configs.parameters import load_parameters
 from configs.suggest import suggestion
 from pulptrain.commands import options
-from trainlib.kernels.catalogue import DTYPE_BYTES, LIBRARY, codegen_names, estimated_names, kind_of
+from trainlib.kernels.catalogue import DTYPE_BYTES, codegen_names, estimated_names, kind_of
+from trainlib.kernels.library import LIBRARY
 from trainlib.registry import PRIMITIVES
 
 Row = Mapping[str, Any]

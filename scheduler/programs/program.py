@@ -6,6 +6,7 @@ In which order one op does what is the business of `scheduler.programs.op_loop`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Protocol
 
@@ -194,7 +195,7 @@ class ProgramBuilder:
         return start in self._waits
 
     def call(self, work: Work, call: KernelCall, places: Mapping[str, Place], deps: tuple[int, ...]) -> int:
-        """Append one kernel on the buffers `places`; returns its action."""
+        """Append one kernel on the buffers `places`, named as the nest that is priced; returns its action."""
         used = {name: _part_of(places, name) for name in (*call.reads, *call.writes)}
         addresses = {name: place.address for name, place in ({**places, **used}).items()}
         effect = Effect(
@@ -203,7 +204,8 @@ class ProgramBuilder:
             call.compute,
         )
         team = TEAM_WORKS.of(call, self.cores if call.fork else 1, addresses)
-        self.actions.append(Compute(len(self.actions), deps, work, team, call.fork, effect))
+        named = replace(work, what=team.kernel)
+        self.actions.append(Compute(len(self.actions), deps, named, team, call.fork, effect))
         return len(self.actions) - 1
 
 

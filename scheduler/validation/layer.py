@@ -15,7 +15,7 @@ from scheduler.validation.layer_parts import Builder, Layer, Pass, apart, call_t
 from scheduler.validation.mm import ELEMENT_BYTES, matmul_team
 from scheduler.validation.prediction import Prediction
 from scheduler.validation.team import alone, forked
-from trainlib.kernels.catalogue import blocktransp_work, elementwise_work, im2row_work, loss_work
+from trainlib.kernels.catalogue import blocktransp_work, im2row_work, vector_work
 
 COLUMNS = (
     *MACHINE_COLUMNS,
@@ -176,7 +176,7 @@ def _conv_input_gradient(case: Case, layer: Layer, kernel: str) -> list[Pass]:
 def _elementwise(name: str, arrays: int) -> Builder:
     def build(case: Case, layer: Layer, kernel: str) -> list[Pass]:
         addresses = apart(case, *[4 * layer.elements] * arrays)
-        work = elementwise_work(case.text("codegen"), name, layer.elements, case.number("cores"), addresses)
+        work = vector_work(case.text("codegen"), name, layer.elements, case.number("cores"), addresses)
         return [Pass(work)]
 
     return build
@@ -186,7 +186,7 @@ def _loss(name: str, *, gradient: bool) -> Builder:
     def build(case: Case, layer: Layer, kernel: str) -> list[Pass]:
         size_bytes = 4 * layer.elements
         addresses = apart(case, size_bytes, size_bytes, size_bytes if gradient else 4)
-        return [Pass(loss_work(case.text("codegen"), name, layer.elements, addresses), fork=False)]
+        return [Pass(vector_work(case.text("codegen"), name, layer.elements, 1, addresses), fork=False)]
 
     return build
 

@@ -9,7 +9,7 @@ from arch.isa import TeamWork
 from scheduler.validation.cases import Case
 from scheduler.validation.placement import placed
 from trainlib.kernels.catalogue import matmul_work
-from trainlib.kernels.layer_catalogue import call_work
+from trainlib.kernels.team import team_work
 
 GAP_BYTES = 16
 """Distance between the tensors of a layer in L1, assumed: how the layer programs placed them is not known.
@@ -108,4 +108,4 @@ def matmul_pass(case: Case, n: int, k: int, m: int, kernel: str, *, trans_b: boo
 
 def call_team(case: Case) -> TeamWork:
     """What the master executes around a matmul of a layer: argument structs, choice of the kernel."""
-    return call_work(case.text("codegen"), "layer_call")
+    return team_work(case.text("codegen"), "layer_call", {}, {}, 1)

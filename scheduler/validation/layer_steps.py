@@ -22,17 +22,9 @@ from scheduler.validation.layer_parts import (
     matmul_pass,
 )
 from scheduler.validation.machines import machine_of
-from trainlib.kernels.layer_catalogue import (
-    ROW_LOOPS,
-    VECTOR_LOOPS,
-    Window,
-    depthwise_work,
-    loss_work,
-    pooling_work,
-    rows_work,
-    transpose_work,
-    vector_work,
-)
+from trainlib.kernels.catalogue import rows_work, transpose_work, vector_work
+from trainlib.kernels.layer_catalogue import Window, depthwise_work, pooling_work
+from trainlib.kernels.library import LIBRARY
 
 
 def find(primitive: str, step: str, variant: str, layout: str) -> Builder | None:
@@ -63,9 +55,9 @@ def _activation(name: str) -> Builder:
 
 def _vector(name: str) -> Builder:
     def build(case: Case, layer: Layer, kernel: str) -> list[Pass]:
-        addresses = apart(case, *[4 * layer.elements] * len(VECTOR_LOOPS[name]))
-        cores = case.number("cores")
-        return [Pass(vector_work(case.text("codegen"), name, layer.elements, cores, addresses))]
+        codegen, cores = case.text("codegen"), case.number("cores")
+        addresses = apart(case, *[4 * layer.elements] * len(LIBRARY.header(codegen, name).arrays))
+        return [Pass(vector_work(codegen, name, layer.elements, cores, addresses))]
 
     return build
 
@@ -74,7 +66,7 @@ def _loss(name: str, *, gradient: bool) -> Builder:
     def build(case: Case, layer: Layer, kernel: str) -> list[Pass]:
         size_bytes = 4 * layer.elements
         addresses = apart(case, size_bytes, size_bytes, size_bytes if gradient else 4)
-        return [Pass(loss_work(case.text("codegen"), name, layer.elements, addresses), fork=False)]
+        return [Pass(vector_work(case.text("codegen"), name, layer.elements, 1, addresses), fork=False)]
 
     return build
 
@@ -144,19 +136,21 @@ def _softmax(names: Sequence[str]) -> Builder:
     """Passes over the rows of one matrix; arrays lie one after another, in the order they are first used."""
 
     def build(case: Case, layer: Layer, kernel: str) -> list[Pass]:
-        indices = {array: count for name in names for array, count in ROW_LOOPS[name].items()}
+        codegen = case.text("codegen")
+        arrays = {name: LIBRARY.header(codegen, name).arrays for name in names}
+        indices = {array: count for name in names for array, count in arrays[name].items()}
         rows, columns = layer.hi, layer.wi
         sizes = [4 * rows * (columns if count == 2 else 1) for count in indices.values()]
         address = dict(zip(indices, apart(case, *sizes), strict=False))
         return [
             Pass(
                 rows_work(
-                    case.text("codegen"),
+                    codegen,
                     name,
                     rows,
                     columns,
                     case.number("cores"),
-                    {array: address[array] for array in ROW_LOOPS[name]},
+                    {array: address[array] for array in arrays[name]},
                 )
             )
             for name in names

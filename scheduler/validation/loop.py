@@ -10,8 +10,9 @@ from scheduler.validation.cases import CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.layer_parts import FORK_WRAPPER_CYCLES, apart
 from scheduler.validation.prediction import Prediction
 from scheduler.validation.team import forked
-from trainlib.kernels.catalogue import im2row_work
-from trainlib.kernels.layer_catalogue import VECTOR_LOOPS, Window, unroll_work, vector_work
+from trainlib.kernels.catalogue import im2row_work, vector_work
+from trainlib.kernels.layer_catalogue import Window, unroll_work
+from trainlib.kernels.library import LIBRARY
 
 COLUMNS = (
     *MACHINE_COLUMNS,
@@ -47,9 +48,9 @@ def _unwrapped(case: Case, team: TeamWork) -> Prediction:
 
 def _elementwise(case: Case, name: str) -> TeamWork:
     loop = ELEMENTWISE[name]
-    elements = case.number("elements")
-    addresses = apart(case, *[4 * elements] * len(VECTOR_LOOPS[loop]))
-    return vector_work(case.text("codegen"), loop, elements, case.number("cores"), addresses)
+    elements, codegen = case.number("elements"), case.text("codegen")
+    addresses = apart(case, *[4 * elements] * len(LIBRARY.header(codegen, loop).arrays))
+    return vector_work(codegen, loop, elements, case.number("cores"), addresses)
 
 
 def _unrolled(case: Case, name: str) -> TeamWork:

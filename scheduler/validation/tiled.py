@@ -8,7 +8,7 @@ from scheduler.validation.machines import machine_of, program_cycles
 from scheduler.validation.placement import placed
 from scheduler.validation.prediction import Prediction
 from scheduler.validation.tile_loop import Tile, bare_calls, tile_loop
-from trainlib.kernels.catalogue import elementwise_work, matmul_work
+from trainlib.kernels.catalogue import matmul_work, vector_work
 
 COLUMNS = (
     *MACHINE_COLUMNS,
@@ -89,7 +89,7 @@ def _elementwise_tiles(case: Case, double: bool) -> list[Tile]:
     for index in range(case.number("tiles")):
         first = 2 * (index % 2) if double else 0
         w, g = buffers[first], buffers[first + 1]
-        team = elementwise_work(case.text("codegen"), "sgd", case.number("n"), case.number("cores"), (w, g))
+        team = vector_work(case.text("codegen"), "sgd", case.number("n"), case.number("cores"), (w, g))
         source = 2 * index * size_bytes
         fetch = (
             _command(w, source, size_bytes, to_l1=True),

@@ -14,7 +14,7 @@ from scheduler.validation.placement import placed
 from scheduler.validation.prediction import Prediction
 from scheduler.validation.team import forked
 from scheduler.validation.tile_loop import Tile, tile_loop
-from trainlib.kernels.catalogue import elementwise_work, matmul_work
+from trainlib.kernels.catalogue import matmul_work, vector_work
 
 ALL_IN_L1 = "none_all_in_L1"
 
@@ -63,9 +63,7 @@ def _whole(case: Case, matmul: bool) -> TeamWork:
         return matmul_team(case, case.number("n"), case.number("k"), case.number("m"), trans_b=False)
     elements = case.number("elements")
     addresses = placed(4 * elements, 4 * elements)[:-1]
-    return elementwise_work(
-        case.text("codegen"), case.text("workload"), elements, case.number("cores"), addresses
-    )
+    return vector_work(case.text("codegen"), case.text("workload"), elements, case.number("cores"), addresses)
 
 
 def _parts(extent: int, size: int) -> list[tuple[int, int]]:
@@ -141,7 +139,7 @@ def _elementwise_tiles(case: Case, double: bool, compute: bool) -> Iterator[Tile
             store = Command(False, other, "l2", 4 * (elements + start), size_bytes)
         team = None
         if compute:
-            team = elementwise_work(case.text("codegen"), loop, size, case.number("cores"), (x, other))
+            team = vector_work(case.text("codegen"), loop, size, case.number("cores"), (x, other))
         yield Tile(tuple(fetch), team, store)
 
 

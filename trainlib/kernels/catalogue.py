@@ -1,36 +1,24 @@
-"""Kernels as the work of a team of cores: shapes, L1 addresses and cores in, `arch.isa.TeamWork` out.
+"""Names of kernels, and the array layouts of those that share one: matmuls, vectors, rows, im2row.
 
 All matrices and tensors are C-contiguous. Addresses are L1 byte addresses. Sizes are numbers of elements.
-The loop nests come from `configs/kernels/<codegen>/*.yaml`; cores run the published split (chunks of
-ceil(X / cores), fallback kernels, tile rows rounded up). The language of the nests
-is described in `trainlib.kernels.nest`.
+The loop nests come from `configs/kernels/<codegen>/*.yaml`, whose language is described in
+`trainlib.kernels.nest`; every function here ends in `trainlib.kernels.team.team_work`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from arch.isa import CoreWork, Loop, Node, Stream, TeamWork
+from arch.isa import TeamWork
 from configs.errors import InputError
-from trainlib.kernels.expand import Array
-from trainlib.kernels.library import Fallback, Kernel, KernelLibrary, suggestion
+from trainlib.kernels.library import LIBRARY, Kernel, KernelLibrary, suggestion
+from trainlib.kernels.team import Array, team_work
 
 ELEMENT_BYTES = 4
 """Bytes of an fp32 element."""
 
 DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 """Bytes of an element; both 16-bit types cost the same."""
-
-LIBRARY = KernelLibrary()
-"""The shipped kernels."""
-
-_ELEMENTWISE = {"relu_fw": ("X", "Y"), "relu_bw": ("X", "G", "Y"), "sgd": ("W", "G")}
-_LOSSES = {
-    "mse_fw": ("X", "T", "Y"),
-    "mse_bw": ("X", "T", "Y"),
-    "cross_entropy_fw": ("X", "T", "Y"),
-    "cross_entropy_bw": ("X", "T", "Y"),
-}
 
 
 def codegen_names() -> tuple[str, ...]:
@@ -94,6 +82,7 @@ def matmul_work(
     *,
     library: KernelLibrary = LIBRARY,
     element_bytes: int | None = None,
+    stored_bytes: int | None = None,
     accumulate: bool = False,
 ) -> TeamWork:
     """C[N,M] = A[N,K] . B[K,M], or A . B^T with B[M,K] when `trans_b`, on `cores` cores.
@@ -102,7 +91,7 @@ def matmul_work(
     given, must be that of the kernel file. Raises InputError for an unknown kernel or codegen, sizes below 1,
     another element size and a transposition the kernel does not do.
     """
-    _positive("matmul", n=n, k=k, m=m, cores=cores)
+    positive("matmul", n=n, k=k, m=m, cores=cores)
     found = _matmul(library, codegen, kernel, accumulate)
     if found.trans_b not in (None, trans_b):
         raise InputError(
@@ -115,13 +104,16 @@ def matmul_work(
             where="kernel",
             cure="choose a kernel of this dtype (`pulptrain list kernels`)",
         )
+    size = min(size, stored_bytes or size)
     arrays = {
-        "A": Array(a_address, (size * k, size)),
-        "B": Array(b_address, (size, size * k) if trans_b else (size * m, size)),
-        "C": Array(c_address, (size * m, size)),
+        "A": Array(a_address, (k, 1), size),
+        "B": Array(b_address, (1, k) if trans_b else (m, 1), size),
+        "C": Array(c_address, (m, 1), size),
     }
-    sizes = {"N": n, "K": k, "M": m, "trans_b": int(trans_b), "cores": cores}
-    return _team(library, found, sizes, arrays, cores, macs=n * k * m)
+    sizes = {"N": n, "K": k, "M": m, "trans_b": int(trans_b)}
+    return team_work(
+        codegen, kernel, sizes, arrays, cores, macs=n * k * m, library=library, accumulate=accumulate
+    )
 
 
 def depthwise_work(
@@ -142,7 +134,7 @@ def depthwise_work(
 
     `kernel` is one of `depthwise_names`. Raises InputError for unknown kernel or codegen and sizes below 1.
     """
-    _positive("depthwise", n=n, k=k, m=m, cores=cores)
+    positive("depthwise", n=n, k=k, m=m, cores=cores)
     found = library.kernel(codegen, kernel, accumulate=accumulate)
     if not found.header.is_depthwise:
         names = depthwise_names(codegen)
@@ -151,38 +143,57 @@ def depthwise_work(
         )
     size = found.element_bytes
     arrays = {
-        "A": Array(a_address, (size * k, size)),
-        "B": Array(b_address, (size, size * k, size * n * k)),
-        "C": Array(c_address, (size * m, size)),
+        "A": Array(a_address, (k, 1), size),
+        "B": Array(b_address, (1, k, n * k), size),
+        "C": Array(c_address, (m, 1), size),
     }
-    sizes = {"N": n, "K": k, "M": m, "cores": cores}
-    return _team(library, found, sizes, arrays, cores, macs=n * k * m)
+    return team_work(
+        codegen,
+        kernel,
+        {"N": n, "K": k, "M": m},
+        arrays,
+        cores,
+        macs=n * k * m,
+        library=library,
+        accumulate=accumulate,
+    )
 
 
-def elementwise_work(
-    codegen: str, name: str, elements: int, cores: int, addresses: tuple[int, ...]
+def vector_work(codegen: str, name: str, elements: int, cores: int, addresses: Sequence[int]) -> TeamWork:
+    """A nest over fp32 vectors, such as an activation, an update or a loss (those run on one core).
+
+    One address per array of the kernel file, in its order. Raises InputError for another number of them.
+    """
+    positive(name, elements=elements, cores=cores)
+    names = tuple(LIBRARY.header(codegen, name).arrays)
+    if len(addresses) != len(names):
+        raise InputError(f"{name} needs {len(names)} addresses, not {len(addresses)}", where=name)
+    arrays = {array: Array(address) for array, address in zip(names, addresses, strict=True)}
+    return team_work(codegen, name, {"elements": elements}, arrays, cores)
+
+
+def rows_work(codegen: str, name: str, n: int, m: int, cores: int, addresses: Mapping[str, int]) -> TeamWork:
+    """A nest over the rows of fp32 matrices [n,m] (2 indices) and vectors [n] (1); an address per array.
+
+    Raises InputError for other arrays than those of the kernel file.
+    """
+    positive(name, n=n, m=m, cores=cores)
+    indices = LIBRARY.header(codegen, name).arrays
+    if addresses.keys() != indices.keys():
+        raise InputError(f"{name} needs the addresses of {', '.join(indices)}", where=name)
+    arrays = {
+        array: Array(addresses[array], (m, 1) if count == 2 else (1,)) for array, count in indices.items()
+    }
+    return team_work(codegen, name, {"N": n, "M": m}, arrays, cores)
+
+
+def transpose_work(
+    codegen: str, name: str, n: int, m: int, cores: int, addresses: tuple[int, int]
 ) -> TeamWork:
-    """An elementwise fp32 loop split over the cores.
-
-    `addresses` are those of relu_fw: x, y; relu_bw: x, dy, dx; sgd: weights, gradients. Raises InputError.
-    """
-    _known(name, _ELEMENTWISE)
-    _positive(name, elements=elements, cores=cores)
-    arrays = _vectors(name, _ELEMENTWISE[name], addresses)
-    kernel = LIBRARY.kernel(codegen, name)
-    return _team(LIBRARY, kernel, {"elements": elements, "cores": cores}, arrays, cores)
-
-
-def loss_work(codegen: str, name: str, elements: int, addresses: tuple[int, ...]) -> TeamWork:
-    """A loss over `elements` fp32 outputs, on the master core alone.
-
-    `addresses`: prediction, target, result (scalar loss of a _fw, gradient of a _bw). Raises InputError.
-    """
-    _known(name, _LOSSES)
-    _positive(name, elements=elements)
-    arrays = _vectors(name, _LOSSES[name], addresses)
-    kernel = LIBRARY.kernel(codegen, name)
-    return _team(LIBRARY, kernel, {"elements": elements, "cores": 1}, arrays, 1)
+    """Y[m,n] = X[n,m] by ``transpose_matrix`` (larger dimension over cores) or ``transpose_nd`` (rows)."""
+    positive(name, n=n, m=m, cores=cores)
+    arrays = {"X": Array(addresses[0], (m, 1)), "Y": Array(addresses[1], (n, 1))}
+    return team_work(codegen, name, {"N": n, "M": m}, arrays, cores)
 
 
 def im2row_work(
@@ -201,6 +212,7 @@ def im2row_work(
     cores: int,
     source_address: int,
     target_address: int,
+    element_bytes: int = ELEMENT_BYTES,
 ) -> TeamWork:
     """Unroll patches of a CHW tensor into rows, split over its channels.
 
@@ -209,13 +221,12 @@ def im2row_work(
     """
     if mode not in ("FW", "IG"):
         raise InputError(f"unknown im2row mode '{mode}'", where="im2row", cure="use FW or IG")
-    _positive("im2row", ci=ci, hi=hi, wi=wi, hk=hk, wk=wk, ho=ho, wo=wo, stride=stride, cores=cores)
-    size = ELEMENT_BYTES
+    positive("im2row", ci=ci, hi=hi, wi=wi, hk=hk, wk=wk, ho=ho, wo=wo, stride=stride, cores=cores)
     patch = ci * hk * wk
     rows_wide, source = (wo, (hi, wi)) if mode == "FW" else (wi, (ho, wo))
     arrays = {
-        "X": Array(source_address, (size * source[0] * source[1], size * source[1], size)),
-        "R": Array(target_address, (size * patch * rows_wide, size * patch, size * hk * wk, size * wk, size)),
+        "X": Array(source_address, (source[0] * source[1], source[1], 1), element_bytes),
+        "R": Array(target_address, (patch * rows_wide, patch, hk * wk, wk, 1), element_bytes),
     }
     sizes = {
         "ci": ci,
@@ -230,15 +241,14 @@ def im2row_work(
         "padded": int(any(pads)),
     }
     # In IG every element of the output gradient is read once per kernel position that reaches the input.
-    rows_in, cols_in = _inside(ho, hk, hi, stride, pads[0]), _inside(wo, wk, wi, stride, pads[2])
+    rows_in, cols_in = inside(ho, hk, hi, stride, pads[0]), inside(wo, wk, wi, stride, pads[2])
     if mode == "FW":
         rows, cols = ho * hk, wo * wk
     else:
         rows, cols = hi * hk, wi * wk
     sizes |= {"rows_in": rows_in, "rows_out": max(rows - rows_in, 0)}
     sizes |= {"cols_in": cols_in, "cols_out": max(cols - cols_in, 0)}
-    kernel = LIBRARY.kernel(codegen, "im2row_fw" if mode == "FW" else "im2row_ig")
-    return _team(LIBRARY, kernel, sizes, arrays, cores)
+    return team_work(codegen, "im2row_fw" if mode == "FW" else "im2row_ig", sizes, arrays, cores)
 
 
 def blocktransp_work(
@@ -253,18 +263,17 @@ def blocktransp_work(
     target_address: int,
 ) -> TeamWork:
     """Weights[co,ci,hk,wk] -> [ci,co,hk,wk] with every kernel window reversed, split over co."""
-    _positive("blocktransp", co=co, ci=ci, hk=hk, wk=wk, cores=cores)
-    size = ELEMENT_BYTES
-    window = hk * wk * size
+    positive("blocktransp", co=co, ci=ci, hk=hk, wk=wk, cores=cores)
+    window = hk * wk
     arrays = {
-        "X": Array(source_address, (ci * window, window, size)),
-        "Y": Array(target_address, (co * window, window, size)),
+        "X": Array(source_address, (ci * window, window, 1)),
+        "Y": Array(target_address, (co * window, window, 1)),
     }
-    sizes = {"co": co, "ci": ci, "hk": hk, "wk": wk, "cores": cores}
-    return _team(LIBRARY, LIBRARY.kernel(codegen, "blocktransp"), sizes, arrays, cores)
+    sizes = {"co": co, "ci": ci, "hk": hk, "wk": wk}
+    return team_work(codegen, "blocktransp", sizes, arrays, cores)
 
 
-def _inside(outputs: int, taps: int, inputs: int, stride: int, pad: int) -> int:
+def inside(outputs: int, taps: int, inputs: int, stride: int, pad: int) -> int:
     """Pairs (output position, kernel position) along one axis that read inside the input."""
     count = 0
     for tap in range(taps):
@@ -272,65 +281,6 @@ def _inside(outputs: int, taps: int, inputs: int, stride: int, pad: int) -> int:
         last = min(outputs - 1, (inputs - 1 + pad - tap) // stride)
         count += max(0, last - first + 1)
     return count
-
-
-def _team(
-    library: KernelLibrary,
-    kernel: Kernel,
-    sizes: Mapping[str, int],
-    arrays: Mapping[str, Array],
-    cores: int,
-    macs: int = 0,
-) -> TeamWork:
-    shared: dict[Kernel, dict[str, int]] = {}
-    works = tuple(_core_work(library, kernel, sizes, core, arrays, shared) for core in range(cores))
-    return TeamWork(kernel.name, works, macs)
-
-
-def _core_work(
-    library: KernelLibrary,
-    kernel: Kernel,
-    sizes: Mapping[str, int],
-    core: int,
-    arrays: Mapping[str, Array],
-    shared: dict[Kernel, dict[str, int]],
-) -> CoreWork:
-    """The work of one core; `shared` keeps the names that are the same on all cores of the team."""
-    names, fallback = _evaluated(kernel, sizes, core, shared)
-    if fallback is None:
-        return kernel.expander.core_work(names, arrays, kernel.code_bytes)
-    before = fallback.cost.core_work(names, arrays, kernel.code_bytes)
-    used = library.kernel(kernel.codegen, fallback.use, accumulate=kernel.accumulates)
-    return _chain(before, _core_work(library, used, sizes, core, arrays, shared))
-
-
-def _evaluated(
-    kernel: Kernel, sizes: Mapping[str, int], core: int, shared: dict[Kernel, dict[str, int]]
-) -> tuple[dict[str, int], Fallback | None]:
-    """The names of one core, and the other kernel it executes, if any."""
-    common = shared.get(kernel)
-    names = dict(sizes) if common is None else common
-    try:
-        if common is None:
-            for name, expression in kernel.team_names:
-                names[name] = expression.evaluate(names)
-            common = shared[kernel] = names
-        names = {**common, "core": core}
-        for name, expression in kernel.core_names:
-            names[name] = expression.evaluate(names)
-        for fallback in kernel.fallbacks:
-            if fallback.when.evaluate(names):
-                return names, fallback
-    except (KeyError, ArithmeticError, RecursionError) as error:
-        raise kernel.failure(error, names) from None
-    return names, None
-
-
-def _chain(first: CoreWork, second: CoreWork) -> CoreWork:
-    """`first`, straight-line code without addressed accesses, and then `second`."""
-    streams: tuple[Stream, ...] = second.streams
-    body: tuple[Node | Loop, ...] = first.body + second.body
-    return CoreWork(body, streams, second.code_bytes)
 
 
 def _matmul(library: KernelLibrary, codegen: str, name: str, accumulate: bool) -> Kernel:
@@ -341,18 +291,8 @@ def _matmul(library: KernelLibrary, codegen: str, name: str, accumulate: bool) -
     return found
 
 
-def _vectors(name: str, arrays: tuple[str, ...], addresses: tuple[int, ...]) -> dict[str, Array]:
-    if len(addresses) != len(arrays):
-        raise InputError(f"{name} needs {len(arrays)} addresses, not {len(addresses)}", where=name)
-    return {array: Array(address, (ELEMENT_BYTES,)) for array, address in zip(arrays, addresses, strict=True)}
-
-
-def _known(name: str, names: Mapping[str, object]) -> None:
-    if name not in names:
-        raise InputError(f"unknown kernel '{name}'", where="kernel", cure=suggestion(name, names))
-
-
-def _positive(where: str, **sizes: int) -> None:
+def positive(where: str, **sizes: int) -> None:
+    """Raise InputError for a size that is no positive integer."""
     for name, value in sizes.items():
         if type(value) is not int or value < 1:
             raise InputError(f"{name} must be a positive integer, not {value!r}", where=where)

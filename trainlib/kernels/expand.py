@@ -36,10 +36,17 @@ _UNUSED = Stream(0, ())
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An array in L1: byte address of element 0 and the byte distance of neighbours in each dimension."""
+    """An array in L1: byte address of element 0, distance of neighbours in elements in each dimension.
+
+    An access is as wide as the element where the elements are narrower than the kernel's.
+    """
 
     address: int
-    strides_bytes: tuple[int, ...]
+    strides: tuple[int, ...] = (1,)
+    element_bytes: int = 4
+
+
+_NO_ARRAY = Array(0, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +99,7 @@ class _Anchor:
         array = arrays[self.array]
         total = array.address
         for dimension, value in self.varying:
-            total += array.strides_bytes[dimension] * value(names)
+            total += array.element_bytes * array.strides[dimension] * value(names)
         return total
 
 
@@ -124,6 +131,8 @@ _Plan = list[tuple[int, int, int, tuple[int, ...]]]
 class _Layout:
     """What one layout of the arrays makes of the accesses, filled in as streams are asked for."""
 
+    widths_bytes: tuple[int, ...]
+    """How wide each access is; empty if all are as the text says."""
     offsets_bytes: dict[int, int] = field(default_factory=dict)
     """Bytes between an access and its anchor, by `_Use.offset`."""
     strides_bytes: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -135,9 +144,10 @@ class _Layout:
 class Expander:
     """Turns one nest into `CoreWork`s; equal trip counts and conditions give the same body object."""
 
-    def __init__(self, nest: Nest, where: str) -> None:
+    def __init__(self, nest: Nest, where: str, element_bytes: int = 4) -> None:
         self.nest = nest
         self.where = where
+        self.element_bytes = element_bytes
         self._block = _compiled(nest.body)
         self._arrays = tuple(sorted({access.array for access in nest.accesses}))
         numbers: dict[object, int] = {}
@@ -157,8 +167,10 @@ class Expander:
             self._uses.append(use)
             if use.anchor not in self._anchors:
                 self._anchors[use.anchor] = _anchor(access)
-        self._layouts: dict[tuple[tuple[int, ...], ...], _Layout] = {}
-        self._bodies: dict[tuple[int, ...], _Body] = {}
+        self._widths_bytes = [0] * len(nest.accesses)
+        _read_widths(nest.body, self._widths_bytes)
+        self._layouts: dict[tuple[tuple[tuple[int, ...], int], ...], _Layout] = {}
+        self._bodies: dict[tuple[tuple[int, ...], tuple[int, ...]], _Body] = {}
         self._built = 0
         self._ranks: set[tuple[int, ...]] = set()
 
@@ -168,8 +180,8 @@ class Expander:
         Raises ConfigError when the text names an array or a size the call does not have.
         """
         try:
-            body = self._body(names)
             layout = self._layout(arrays)
+            body = self._body(names, layout.widths_bytes)
             plan = layout.plans.get(body.number) or self._plan(body, layout, arrays, names)
             anchors_bytes = {index: self._anchors[index].address(names, arrays) for index in body.anchors}
         except KeyError as error:
@@ -205,14 +217,16 @@ class Expander:
             layout.plans[body.number] = plan
         return plan
 
-    def _body(self, names: Names) -> _Body:
+    def _body(self, names: Names, widths_bytes: tuple[int, ...]) -> _Body:
         decisions: list[int] = []
         _decide(self._block, names, decisions)
-        key = tuple(decisions)
+        key = (tuple(decisions), widths_bytes)
         cached = self._bodies.get(key)
         if cached is None:
             used: list[int] = []
-            body = _build(self._block, iter(key), used)
+            body = _build(self._block, iter(decisions), used)
+            if widths_bytes:
+                body = _as_wide(body, widths_bytes)
             if _executed(body) > MOST_EXECUTED:
                 raise ConfigError(
                     f"a core would execute more than {MOST_EXECUTED:.0e} instructions",
@@ -229,24 +243,35 @@ class Expander:
         return cached
 
     def _layout(self, arrays: Mapping[str, Array]) -> _Layout:
-        key = tuple([arrays[name].strides_bytes if name in arrays else () for name in self._arrays])
+        given = [arrays.get(name, _NO_ARRAY) for name in self._arrays]
+        key = tuple([(array.strides, array.element_bytes) for array in given])
         layout = self._layouts.get(key)
         if layout is None:
-            ranks = tuple([len(strides_bytes) for strides_bytes in key])
+            ranks = tuple([len(array.strides) for array in given])
             if ranks not in self._ranks:
                 for access in self.nest.accesses:
                     self._check(access, arrays)
                 self._ranks.add(ranks)
-            layout = _Layout()
+            layout = _Layout(self._given_widths(arrays))
             if len(self._layouts) >= LAYOUT_CACHE_ENTRIES:
                 self._layouts.clear()
             self._layouts[key] = layout
         return layout
 
+    def _given_widths(self, arrays: Mapping[str, Array]) -> tuple[int, ...]:
+        """`_Layout.widths_bytes`: accesses to elements narrower than the kernel's become as narrow."""
+        given = [
+            min(width, arrays[access.array].element_bytes)
+            if arrays[access.array].element_bytes < self.element_bytes
+            else width
+            for access, width in zip(self.nest.accesses, self._widths_bytes, strict=True)
+        ]
+        return () if given == self._widths_bytes else tuple(given)
+
     def _check(self, access: Access, arrays: Mapping[str, Array]) -> None:
         array = arrays.get(access.array)
-        if array is None or len(array.strides_bytes) != len(access.base):
-            known = ", ".join(f"{name}({len(item.strides_bytes)})" for name, item in arrays.items())
+        if array is None or len(array.strides) != len(access.base):
+            known = ", ".join(f"{name}({len(item.strides)})" for name, item in arrays.items())
             raise ConfigError(
                 f"array {access.array} with {len(access.base)} indices is not known",
                 where=self.where,
@@ -255,9 +280,10 @@ class Expander:
 
     def _offset(self, use: _Use, layout: _Layout, arrays: Mapping[str, Array]) -> int:
         access = self.nest.accesses[use.access]
+        array = arrays[access.array]
         offset_bytes = 0
-        for unit, base in zip(arrays[access.array].strides_bytes, access.base, strict=True):
-            offset_bytes += unit * base.constant
+        for unit, base in zip(array.strides, access.base, strict=True):
+            offset_bytes += array.element_bytes * unit * base.constant
         self._check_distance(offset_bytes)
         layout.offsets_bytes[use.offset] = offset_bytes
         return offset_bytes
@@ -274,9 +300,11 @@ class Expander:
         self, use: _Use, layout: _Layout, arrays: Mapping[str, Array], names: Names
     ) -> tuple[int, ...]:
         access = self.nest.accesses[use.access]
+        array = arrays[access.array]
         strides_bytes = [0] * len(access.strides[0])
         fixed = True
-        for unit, along in zip(arrays[access.array].strides_bytes, access.strides, strict=True):
+        for elements, along in zip(array.strides, access.strides, strict=True):
+            unit = array.element_bytes * elements
             for depth, stride in enumerate(along):
                 if stride.terms:
                     fixed = False
@@ -287,6 +315,31 @@ class Expander:
         if fixed:
             layout.strides_bytes[use.strides] = tuple(strides_bytes)
         return tuple(strides_bytes)
+
+
+def _read_widths(nodes: tuple[NestNode, ...], widths_bytes: list[int]) -> None:
+    """How wide the text says each access is, by its number."""
+    for node in nodes:
+        if isinstance(node, Code):
+            if node.instruction.stream >= 0:
+                widths_bytes[node.instruction.stream] = node.instruction.width_bytes
+        elif isinstance(node, Choice):
+            _read_widths(node.then, widths_bytes)
+            _read_widths(node.otherwise, widths_bytes)
+        else:
+            _read_widths(node.body, widths_bytes)
+
+
+def _as_wide(body: tuple[Node, ...], widths_bytes: tuple[int, ...]) -> tuple[Node, ...]:
+    """The body with access i ``widths_bytes[i]`` wide."""
+    return tuple(
+        replace(node, body=_as_wide(node.body, widths_bytes))
+        if isinstance(node, Loop)
+        else replace(node, width_bytes=widths_bytes[node.stream])
+        if node.stream >= 0
+        else node
+        for node in body
+    )
 
 
 def _executed(body: tuple[Node, ...]) -> int:

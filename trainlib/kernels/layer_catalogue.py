@@ -1,4 +1,4 @@
-"""Loops of whole layers as the work of a team of cores: elementwise, pooling, depthwise, matrices, softmax.
+"""Array layouts of the nests with a sliding window, and of instance norm.
 
 Same conventions as `trainlib.kernels.catalogue`: fp32, C-contiguous, L1 byte addresses, sizes in elements.
 Tensors are CHW. Cores take chunks of ceil(X / cores) of the dimension named in each kernel file, except where
@@ -11,44 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from arch.isa import CoreWork, TeamWork
+from arch.isa import TeamWork
 from configs.errors import InputError
-from trainlib.kernels.catalogue import LIBRARY
-from trainlib.kernels.expand import Array
+from trainlib.kernels.catalogue import inside, positive
 from trainlib.kernels.library import suggestion
-
-ELEMENT_BYTES = 4
-"""Bytes of an fp32 element."""
-
-VECTOR_LOOPS: Mapping[str, tuple[str, ...]] = {
-    "copy": ("X", "Y"),
-    "set_to_value": ("Y",),
-    "vect_sum": ("X", "G", "Y"),
-    "broadcast_sum": ("X", "G", "Y"),
-    "relu_fw": ("X", "Y"),
-    "relu_bw": ("X", "G", "Y"),
-    "leakyrelu_fw": ("X", "Y"),
-    "leakyrelu_bw": ("X", "G", "Y"),
-    "sigmoid_fw": ("X", "Y"),
-    "sigmoid_bw": ("X", "G", "Y"),
-    "sgd": ("W", "G"),
-    "sgd_wd": ("W", "G"),
-}
-"""Loops over the elements of vectors, split over the cores; their arrays in the order of the addresses."""
-
-LOSSES: Mapping[str, tuple[str, ...]] = dict.fromkeys(
-    ("mse_fw", "mse_bw", "l1_fw", "l1_bw", "cross_entropy_fw", "cross_entropy_bw"), ("X", "T", "Y")
-)
-"""Losses, on the master core alone: prediction, target, result (scalar of a _fw, gradient of a _bw)."""
-
-ROW_LOOPS: Mapping[str, Mapping[str, int]] = {
-    "row_max": {"X": 2, "R": 1},
-    "exp_sum": {"X": 2, "Y": 2, "R": 1, "Z": 1},
-    "row_div": {"X": 2, "Z": 1},
-    "softmax_bw_sum": {"X": 2, "G": 2, "Z": 1},
-    "softmax_bw_scale": {"X": 2, "G": 2, "Z": 1, "Y": 2},
-}
-"""Passes of softmax over the rows of matrices [n,m] (2 indices) and vectors [n] (1), rows over the cores."""
+from trainlib.kernels.team import Array, team_work
 
 _POOLING: Mapping[str, tuple[str, ...]] = {
     "avgpool_fw": ("X", "Y"),
@@ -64,8 +31,6 @@ _NORMS: Mapping[str, tuple[str, str, str]] = {
     "instnorm_bw_param": ("X", "G", "W"),
 }
 _NAIVE = ("naive_fw", "naive_wg", "naive_ig")
-_CALLS = ("layer_call",)
-_TRANSPOSITIONS = ("transpose_matrix", "transpose_nd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,52 +56,6 @@ class Window:
         return (self.wi + 2 * self.pad - self.wk) // self.stride + 1
 
 
-def vector_work(codegen: str, name: str, elements: int, cores: int, addresses: tuple[int, ...]) -> TeamWork:
-    """A loop of `VECTOR_LOOPS` over `elements`, split over the cores; one address per array."""
-    _known(name, VECTOR_LOOPS)
-    _positive(name, elements=elements, cores=cores)
-    arrays = _vectors(name, VECTOR_LOOPS[name], addresses)
-    return _team(codegen, name, {"elements": elements}, arrays, cores)
-
-
-def loss_work(codegen: str, name: str, elements: int, addresses: tuple[int, ...]) -> TeamWork:
-    """A loss of `LOSSES` over `elements` outputs, on the master core alone."""
-    _known(name, LOSSES)
-    _positive(name, elements=elements)
-    return _team(codegen, name, {"elements": elements}, _vectors(name, LOSSES[name], addresses), 1)
-
-
-def call_work(codegen: str, name: str) -> TeamWork:
-    """Straight code of the master core around a kernel, such as ``layer_call``."""
-    _known(name, _CALLS)
-    return _team(codegen, name, {}, {}, 1)
-
-
-def transpose_work(
-    codegen: str, name: str, n: int, m: int, cores: int, addresses: tuple[int, int]
-) -> TeamWork:
-    """Y[m,n] = X[n,m] by ``transpose_matrix`` (larger dimension over cores) or ``transpose_nd`` (rows)."""
-    _known(name, _TRANSPOSITIONS)
-    _positive(name, n=n, m=m, cores=cores)
-    size = ELEMENT_BYTES
-    arrays = {"X": Array(addresses[0], (size * m, size)), "Y": Array(addresses[1], (size * n, size))}
-    return _team(codegen, name, {"N": n, "M": m}, arrays, cores)
-
-
-def rows_work(codegen: str, name: str, n: int, m: int, cores: int, addresses: Mapping[str, int]) -> TeamWork:
-    """A pass of `ROW_LOOPS` over matrices [n,m]; `addresses` by name of the array."""
-    _known(name, ROW_LOOPS)
-    _positive(name, n=n, m=m, cores=cores)
-    if addresses.keys() != ROW_LOOPS[name].keys():
-        raise InputError(f"{name} needs the addresses of {', '.join(ROW_LOOPS[name])}", where=name)
-    size = ELEMENT_BYTES
-    arrays = {
-        array: Array(addresses[array], (size * m, size) if indices == 2 else (size,))
-        for array, indices in ROW_LOOPS[name].items()
-    }
-    return _team(codegen, name, {"N": n, "M": m}, arrays, cores)
-
-
 def pooling_work(codegen: str, name: str, window: Window, cores: int, addresses: tuple[int, ...]) -> TeamWork:
     """avgpool_fw (x, y), avgpool_bw (dx, dy), maxpool_fw (x, y), maxpool_bw (x, dx, dy).
 
@@ -145,12 +64,13 @@ def pooling_work(codegen: str, name: str, window: Window, cores: int, addresses:
     _known(name, _POOLING)
     _check(name, window, cores)
     names = _POOLING[name]
-    _count(name, names, addresses)
+    if len(addresses) != len(names):
+        raise InputError(f"{name} needs {len(names)} addresses, not {len(addresses)}", where=name)
     arrays = {
         array: Array(address, _image(window.ho, window.wo) if array == "Y" else _image(window.hi, window.wi))
         for array, address in zip(names, addresses, strict=True)
     }
-    return _team(codegen, name, _sizes(window), arrays, cores)
+    return team_work(codegen, name, _sizes(window), arrays, cores)
 
 
 def unroll_work(codegen: str, name: str, window: Window, cores: int, addresses: tuple[int, int]) -> TeamWork:
@@ -163,13 +83,13 @@ def unroll_work(codegen: str, name: str, window: Window, cores: int, addresses: 
     _check(name, window, cores)
     if window.pad != 0:
         raise InputError(f"{name} is described without pad", where=name, cure="use pad 0")
-    size, ci, hk, wk = ELEMENT_BYTES, window.ci, window.hk, window.wk
+    ci, hk, wk = window.ci, window.hk, window.wk
     outputs = window.ho * window.wo
     if name == "im2col":
         source = _image(window.hi, window.wi)
         target = (hk * wk * outputs, wk * outputs, outputs, window.wo, 1)
     else:
-        source = (size * window.wi * ci, size * ci, size)
+        source = (window.wi * ci, ci, 1)
         if name == "im2col_hwc":
             target = (wk * ci * outputs, ci * outputs, outputs, window.wo, 1)
         else:
@@ -177,9 +97,9 @@ def unroll_work(codegen: str, name: str, window: Window, cores: int, addresses: 
             target = (window.wo * patch, patch, wk * ci, ci, 1)
     arrays = {
         "X": Array(addresses[0], source),
-        "R": Array(addresses[1], tuple(size * stride for stride in target)),
+        "R": Array(addresses[1], target),
     }
-    return _team(codegen, name, _sizes(window), arrays, cores)
+    return team_work(codegen, name, _sizes(window), arrays, cores)
 
 
 def depthwise_work(
@@ -201,7 +121,7 @@ def depthwise_work(
     }
     sizes = _sizes(window) | (_full_reach(window) if name == "dw_ig" else _reach(window))
     macs = window.ci * window.hk * window.wk * window.ho * window.wo
-    return _team(codegen, name, sizes, arrays, cores, macs)
+    return team_work(codegen, name, sizes, arrays, cores, macs=macs)
 
 
 def naive_conv_work(
@@ -214,7 +134,7 @@ def naive_conv_work(
     """
     _known(name, _NAIVE)
     _check(name, window, cores)
-    _positive(name, co=co)
+    positive(name, co=co)
     if window.pad != 0 or (name == "naive_ig" and window.stride != 1):
         raise InputError(f"{name} is described without pad, and naive_ig with stride 1", where=name)
     kernel = _image(window.hk, window.wk)
@@ -225,7 +145,7 @@ def naive_conv_work(
     }
     sizes = _sizes(window) | {"co": co} | (_full_reach(window) if name == "naive_ig" else _reach(window))
     macs = co * window.ci * window.hk * window.wk * window.ho * window.wo
-    return _team(codegen, name, sizes, arrays, cores, macs)
+    return team_work(codegen, name, sizes, arrays, cores, macs=macs)
 
 
 def instance_norm_work(
@@ -237,23 +157,12 @@ def instance_norm_work(
     of the coefficients.
     """
     _known(name, _NORMS)
-    _positive(name, channels=channels, elements=elements, cores=cores)
-    size = ELEMENT_BYTES
+    positive(name, channels=channels, elements=elements, cores=cores)
     arrays = {
-        array: Array(address, (size,) if array == "W" else (size * elements, size))
+        array: Array(address, (1,) if array == "W" else (elements, 1))
         for array, address in zip(_NORMS[name], addresses, strict=True)
     }
-    return _team(codegen, name, {"channels": channels, "elements": elements}, arrays, cores)
-
-
-def inside(outputs: int, taps: int, inputs: int, stride: int, pad: int) -> int:
-    """Pairs (output position, kernel position) along one axis that read inside the input."""
-    count = 0
-    for tap in range(taps):
-        first = max(0, -(-(pad - tap) // stride))
-        last = min(outputs - 1, (inputs - 1 + pad - tap) // stride)
-        count += max(0, last - first + 1)
-    return count
+    return team_work(codegen, name, {"channels": channels, "elements": elements}, arrays, cores)
 
 
 def _reach(window: Window) -> dict[str, int]:
@@ -293,40 +202,11 @@ def _sizes(window: Window) -> dict[str, int]:
 
 
 def _image(rows: int, columns: int) -> tuple[int, int, int]:
-    return (ELEMENT_BYTES * rows * columns, ELEMENT_BYTES * columns, ELEMENT_BYTES)
-
-
-def _team(
-    codegen: str,
-    name: str,
-    sizes: Mapping[str, int],
-    arrays: Mapping[str, Array],
-    cores: int,
-    macs: int = 0,
-) -> TeamWork:
-    kernel = LIBRARY.kernel(codegen, name)
-
-    def work(core: int) -> CoreWork:
-        names = {**sizes, "cores": cores, "core": core}
-        for key, expression in kernel.names:
-            names[key] = expression.evaluate(names)
-        return kernel.expander.core_work(names, arrays, kernel.code_bytes)
-
-    return TeamWork(kernel.name, tuple(work(core) for core in range(cores)), macs)
-
-
-def _vectors(name: str, arrays: tuple[str, ...], addresses: tuple[int, ...]) -> dict[str, Array]:
-    _count(name, arrays, addresses)
-    return {array: Array(address, (ELEMENT_BYTES,)) for array, address in zip(arrays, addresses, strict=True)}
-
-
-def _count(name: str, arrays: tuple[str, ...], addresses: tuple[int, ...]) -> None:
-    if len(addresses) != len(arrays):
-        raise InputError(f"{name} needs {len(arrays)} addresses, not {len(addresses)}", where=name)
+    return (rows * columns, columns, 1)
 
 
 def _check(name: str, window: Window, cores: int) -> None:
-    _positive(
+    positive(
         name,
         ci=window.ci,
         hi=window.hi,
@@ -343,9 +223,3 @@ def _check(name: str, window: Window, cores: int) -> None:
 def _known(name: str, names: Mapping[str, object] | tuple[str, ...]) -> None:
     if name not in names:
         raise InputError(f"unknown kernel '{name}'", where="kernel", cure=suggestion(name, names))
-
-
-def _positive(where: str, **sizes: int) -> None:
-    for name, value in sizes.items():
-        if type(value) is not int or value < 1:
-            raise InputError(f"{name} must be a positive integer, not {value!r}", where=where)

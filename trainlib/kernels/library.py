@@ -44,7 +44,7 @@ from trainlib.kernels.kernel_file import Section, read_section, suggestion
 from trainlib.kernels.nest import parse_nest
 from trainlib.kernels.transform import TRANSFORMS, Transform
 
-__all__ = ["Fallback", "Header", "Kernel", "KernelLibrary", "suggestion"]
+__all__ = ["LIBRARY", "Fallback", "Header", "Kernel", "KernelLibrary", "suggestion"]
 
 _REQUIRED = ("kernel", "code_bytes", "arrays")
 _OPTIONAL = ("about", "names", "fallback", "nest", "listing", "element_bytes", "trans_b", "validated")
@@ -397,19 +397,22 @@ def _kernel(header: Header, transform: Transform, accumulate: bool) -> Kernel:
     for entry in entries:
         entry.check(("when", "use", "cost"), ())
         when = parse_expression(str(entry.values["when"]), entry.where("when"))
-        fallbacks.append(Fallback(when, str(entry.values["use"]), _expander(entry, "cost", transform)))
+        cost = _expander(entry, "cost", transform, header.element_bytes)
+        fallbacks.append(Fallback(when, str(entry.values["use"]), cost))
     text = "listing" if "listing" in section.values else "nest"
-    expander = _expander(section, text, transform, accumulate)
+    expander = _expander(section, text, transform, header.element_bytes, accumulate)
     return Kernel(header, tuple(names), tuple(fallbacks), expander, accumulate)
 
 
-def _expander(section: Section, key: str, transform: Transform, accumulate: bool = False) -> Expander:
+def _expander(
+    section: Section, key: str, transform: Transform, element_bytes: int, accumulate: bool = False
+) -> Expander:
     text, first_line = str(section.values[key]), section.text_line(key)
     if key == "listing":
         text = listing_to_nest(text, section.file, first_line)
     nest = transform(parse_nest(text, section.file, first_line))
     where = f"{section.file}:{first_line}"
-    return Expander(accumulating(nest, where) if accumulate else nest, where)
+    return Expander(accumulating(nest, where) if accumulate else nest, where, element_bytes)
 
 
 def _part(section: Section, key: str) -> Section:
@@ -417,3 +420,7 @@ def _part(section: Section, key: str) -> Section:
     if not isinstance(part, Section):
         raise ConfigError("expected 'key: value' lines", where=section.where(key))
     return part
+
+
+LIBRARY = KernelLibrary()
+"""The shipped kernels."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from trainlib.primitives.lowering.pieces import (
     Piece,
-    nest_call,
+    kernel_call,
 )
 from trainlib.steps import Array, KernelCall, KernelChoice
 
@@ -17,7 +17,7 @@ from trainlib.steps import Array, KernelCall, KernelChoice
 def row_bias_call(choice: KernelChoice, total: Piece, bias: Piece, dtype: str) -> KernelCall:
     """total[n, m] += bias[n]."""
     rows, columns = total.shape
-    return nest_call(
+    return kernel_call(
         choice,
         "row_bias",
         {"N": rows, "M": columns},
@@ -32,7 +32,7 @@ def row_bias_call(choice: KernelChoice, total: Piece, bias: Piece, dtype: str) -
 def row_sum_call(choice: KernelChoice, source: Piece, target: Piece, dtype: str) -> KernelCall:
     """target[n] = sum over p and m of source[p, n, m]: the gradient of a bias per row, in one fork."""
     matrices, rows, columns = source.shape
-    return nest_call(
+    return kernel_call(
         choice,
         "row_sum",
         {"P": matrices, "N": rows, "M": columns},
@@ -46,7 +46,7 @@ def row_sum_call(choice: KernelChoice, source: Piece, target: Piece, dtype: str)
 
 def scale_call(choice: KernelChoice, target: Piece, factor: float, dtype: str) -> KernelCall:
     """target *= factor."""
-    return nest_call(
+    return kernel_call(
         choice,
         "scale_by_number",
         {"elements": prod(target.shape)},
@@ -71,7 +71,7 @@ def softmax_calls(
         return powers, powers.sum(axis=1)
 
     return (
-        nest_call(
+        kernel_call(
             choice,
             "row_max",
             sizes,
@@ -81,7 +81,7 @@ def softmax_calls(
             lambda arrays: (arrays[0].max(axis=1),),
             dtype,
         ),
-        nest_call(
+        kernel_call(
             choice,
             "exp_sum_exact",
             sizes,
@@ -91,7 +91,7 @@ def softmax_calls(
             exponentials,
             dtype,
         ),
-        nest_call(
+        kernel_call(
             choice,
             "row_div",
             sizes,
@@ -111,7 +111,7 @@ def softmax_gradient_calls(
     rows, columns = weights.shape
     sizes, total = {"N": rows, "M": columns}, Piece(sums, (rows,))
     return (
-        nest_call(
+        kernel_call(
             choice,
             "softmax_bw_sum",
             sizes,
@@ -121,7 +121,7 @@ def softmax_gradient_calls(
             lambda arrays: ((arrays[0] * arrays[1]).sum(axis=1),),
             dtype,
         ),
-        nest_call(
+        kernel_call(
             choice,
             "softmax_bw_scale",
             sizes,

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from arch.isa import TeamWork
 from configs.errors import InputError, ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Initial, Op, Tensor
@@ -33,8 +32,8 @@ from trainlib.primitives.definition import (
     Values,
 )
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box, region_elements
-from trainlib.primitives.lowering.pieces import Piece, nest_work, zero_call
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Region, TileTask
+from trainlib.primitives.lowering.pieces import Piece, kernel_call, zero_call
+from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Region, TileTask
 
 
 class _Schema(LayerSchema):
@@ -76,19 +75,26 @@ def _check(op: Op, numbers: Array) -> None:
         )
 
 
-def _table_work(
-    nest: str, choice: KernelChoice, rows: int, tokens: int, columns: int, names: tuple[str, str], dtype: str
-) -> Any:
-    """Work of a nest over tokens on a table of `rows`; `names` are the buffers of table and vectors."""
-    spread = {"W": (rows // tokens * columns, 1), "Y": (columns, 1)}
-
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        places = [addresses[name] for name in names]
-        sizes = {"N": tokens, "M": columns}
-        numbers = {"T": addresses["x"]}
-        return nest_work(choice.codegen, nest, sizes, spread, places, cores, dtype, numbers)
-
-    return work
+def _table_call(
+    nest: str,
+    choice: KernelChoice,
+    rows: int,
+    tokens: int,
+    columns: int,
+    buffers: tuple[tuple[str, ...], str],
+    function: Function,
+    dtype: str,
+) -> KernelCall:
+    """A nest over tokens between a table of `rows` and vectors; `buffers` are those read and the written."""
+    reads, written = buffers
+    table, vectors = ("w", "y") if nest == "embedding_fw" else ("dw", "dy")
+    arrays = {
+        "W": Piece(table, strides=(rows // tokens * columns, 1)),
+        "Y": Piece(vectors, strides=(columns, 1)),
+        "T": Piece("x", dtype="int32"),
+    }
+    sizes = {"N": tokens, "M": columns}
+    return kernel_call(choice, nest, sizes, arrays, reads, (written,), function, dtype)
 
 
 def _token_extents(op: Op, tensors: Mapping[str, Tensor]) -> dict[str, int]:
@@ -129,12 +135,14 @@ class _Forward(NoMatmul):
             here = (rows[0] <= numbers) & (numbers < rows[1])
             return (np.where(here[..., None], table[np.where(here, numbers - rows[0], 0)], np.float32(0)),)
 
-        work = _table_work("embedding_fw", choice, height, tokens, columns, ("w", "y"), dtype)
+        call = _table_call(
+            "embedding_fw", choice, height, tokens, columns, (("x", "w"), "y"), function, dtype
+        )
         return TileTask(
             (box(op, "x", *region), box(op, "w", rows, wanted)),
             (box(op, "y", *region, wanted),),
             (),
-            (KernelCall("embedding_fw", ("x", "w"), ("y",), work, function),),
+            (call,),
         )
 
 
@@ -170,17 +178,13 @@ class _WeightGradient(NoMatmul):
                     )
             return (total,)
 
-        work = _table_work(
-            "embedding_bw", choice, height, region_elements(region), columns, ("dw", "dy"), dtype
-        )
+        tokens, buffers = region_elements(region), (("x", "dy", "dw"), "dw")
+        call = _table_call("embedding_bw", choice, height, tokens, columns, buffers, function, dtype)
         return TileTask(
             (box(op, "x", *region), box(op, "dy", *region, wanted)),
             (box(op, "dw", rows, wanted),),
             (),
-            (
-                zero_call(choice, Piece("dw", (height, columns)), dtype),
-                KernelCall("embedding_bw", ("x", "dy", "dw"), ("dw",), work, function),
-            ),
+            (zero_call(choice, Piece("dw", (height, columns)), dtype), call),
         )
 
 

@@ -29,7 +29,7 @@ from trainlib.primitives.lowering.boxes import (
     sizes_of,
 )
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, box
-from trainlib.primitives.lowering.pieces import Piece, column_sum_call, nest_call
+from trainlib.primitives.lowering.pieces import Piece, column_sum_call, kernel_call
 from trainlib.steps import Extent, KernelChoice, TileTask, part
 
 START = Initial("normal", 0.02)
@@ -61,7 +61,7 @@ class _Forward(NoMatmul):
         for sample in range(samples):
             x, y = Piece(part("x", sample), shape), Piece(part("y", sample), shape)
             calls.append(
-                nest_call(
+                kernel_call(
                     choice,
                     "vect_sum",
                     {"elements": prod(shape)},

@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from arch.isa import TeamWork
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
@@ -32,7 +31,7 @@ from trainlib.primitives.definition import (
 from trainlib.primitives.elementwise.functions import TAYLOR_TERMS, schraudolph, taylor
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, box
-from trainlib.primitives.lowering.pieces import nest_work
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Scratch, TileTask
 
 MAXIMA, SUMS = "maxima", "sums"
@@ -109,14 +108,12 @@ def _call(
 ) -> KernelCall:
     """A pass over the rows of a box; `places` are the buffers of the nest's `arrays`."""
     rows, columns = prod(shape[:-1]), shape[-1]
-    strides = {name: (columns, 1) if indices == 2 else (1,) for name, indices in arrays.items()}
-
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        sizes = {"N": rows, "M": columns}
-        found = [addresses[place] for place in places]
-        return nest_work(choice.codegen, kernel, sizes, strides, found, cores, dtype)
-
-    return KernelCall(kernel, tuple(reads), tuple(writes), work, lambda values: function(*values))
+    pieces = {
+        name: Piece(place, (rows, columns) if indices == 2 else (rows,))
+        for (name, indices), place in zip(arrays.items(), places, strict=True)
+    }
+    sizes = {"N": rows, "M": columns}
+    return kernel_call(choice, kernel, sizes, pieces, reads, writes, lambda values: function(*values), dtype)
 
 
 class _Forward(_Rows):

@@ -8,21 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from arch.isa import TeamWork
+from trainlib.access import Span
 from trainlib.kernels import catalogue
 from trainlib.primitives.contractions import conv_nests
-from trainlib.primitives.contractions.conv_geometry import (
-    ConvGeometry,
-    Span,
-    block_transpose,
-    forward_span,
-    forward_taps,
-    gradient_span,
-    gradient_taps,
-    owned_inputs,
-    patches,
-)
+from trainlib.primitives.contractions.contraction import Cut
+from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_transpose, patches
 from trainlib.primitives.contractions.conv_nests import Reach
-from trainlib.primitives.lowering import nests
 from trainlib.primitives.lowering.calls import matmul_call, vector_add_call
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Region
 
@@ -34,6 +25,9 @@ COLUMNS = "im2col"
 
 TRANSPOSED = "weights_transposed"
 """Name of the scratch buffer of the block-transposed weights."""
+
+PARTIAL = "dw_of_sample"
+"""Name of the scratch buffer of the weight gradient of one further sample of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,32 +52,23 @@ class View:
         return geometry.image(channels, self.rows.extent, self.columns.extent)
 
 
-def forward_view(geometry: ConvGeometry, rows: Extent, columns: Extent, *, owned: bool = False) -> View:
-    """The input that a box of the output reads; if `owned`, with the input positions it owns as well."""
-    spans = [forward_span(geometry.height, rows), forward_span(geometry.width, columns)]
-    if owned:
-        also = (owned_inputs(geometry.height, rows), owned_inputs(geometry.width, columns))
-        spans = [span.with_also(own) for span, own in zip(spans, also, strict=True)]
-    high, wide = spans
-    reach = Reach(
-        forward_taps(geometry.height, rows, high.extent),
-        forward_taps(geometry.width, columns, wide.extent),
-        high.count,
-        wide.count,
-    )
-    return View("FW", high, wide, reach)
+def view_of(cut: Cut, *, owned: bool = False) -> View:
+    """The image a tile reads through the window: x, or for the gradient of x the output gradient.
 
-
-def gradient_view(geometry: ConvGeometry, rows: Extent, columns: Extent) -> View:
-    """The output gradient that reaches a box of the input."""
-    high, wide = gradient_span(geometry.height, rows), gradient_span(geometry.width, columns)
-    reach = Reach(
-        gradient_taps(geometry.height, rows, high.extent),
-        gradient_taps(geometry.width, columns, wide.extent),
-        high.count,
-        wide.count,
-    )
-    return View("IG", high, wide, reach)
+    If `owned`, with the positions of x that belong to the tile's positions of y as well.
+    """
+    gathers = cut.space.result == "dx"
+    image, axes, outer = ("dy", ("ho", "wo"), ("hi", "wi")) if gathers else ("x", ("hi", "wi"), ("ho", "wo"))
+    spans, taps = [], []
+    for axis, loop, inner in zip(axes, outer, ("hk", "wk"), strict=True):
+        index = cut.space.index(image, axis)
+        span = index.span(cut.ranges)
+        if owned:
+            span = span.with_also(index.owned(loop, cut.ranges[loop], cut.space.loops[loop]))
+        spans.append(span)
+        taps.append(index.taps(loop, inner, cut.ranges, span.extent))
+    (high, wide), (rows, columns) = spans, taps
+    return View("IG" if gathers else "FW", high, wide, Reach(rows, columns, high.count, wide.count))
 
 
 def im2row_call(
@@ -105,16 +90,14 @@ def im2row_call(
     channels = sum(stop - start for start, stop in groups)
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        def build(places: Sequence[int]) -> TeamWork:
-            if geometry.plain:
-                return _library_im2row(geometry, choice, view, channels, cores, places)
-            if geometry.hwc:
-                return conv_nests.unroll_hwc(
-                    choice.codegen, geometry, view.reach, channels, cores, places, columns=columns
-                )
-            return conv_nests.im2row(choice.codegen, view.mode, view.reach, channels, cores, places)
-
-        return nests.for_dtype(build, (addresses[source], addresses[target]), dtype)
+        places = (addresses[source], addresses[target])
+        if geometry.plain:
+            return _library_im2row(geometry, choice, view, channels, cores, places, dtype)
+        if geometry.hwc:
+            return conv_nests.unroll_hwc(
+                choice.codegen, geometry, view.reach, channels, cores, places, dtype, columns=columns
+            )
+        return conv_nests.im2row(choice.codegen, view.mode, view.reach, channels, cores, places, dtype)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         image, axes = geometry.image_chw(arrays[0]), (view.reach.rows, view.reach.columns)
@@ -133,6 +116,7 @@ def _library_im2row(
     channels: int,
     cores: int,
     places: Sequence[int],
+    dtype: str,
 ) -> TeamWork:
     """The im2row loops of the library: CHW, one stride, no dilation."""
     high, wide, reach = view.rows, view.columns, view.reach
@@ -164,6 +148,7 @@ def _library_im2row(
         cores=cores,
         source_address=places[0],
         target_address=places[1],
+        element_bytes=np.dtype(dtype).itemsize,
     )
 
 
@@ -182,10 +167,8 @@ def block_transpose_call(
     channels = sum(stop - start for _, (start, stop) in groups)
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        def build(places: Sequence[int]) -> TeamWork:
-            return conv_nests.blocktransp(choice.codegen, geometry, co, channels, cores, places)
-
-        return nests.for_dtype(build, (addresses["w"], addresses[TRANSPOSED]), dtype)
+        places = (addresses["w"], addresses[TRANSPOSED])
+        return conv_nests.blocktransp(choice.codegen, geometry, co, channels, cores, places, dtype)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         weights = geometry.filters_chw(arrays[0])
@@ -266,10 +249,8 @@ def bias_add_call(
     """image += bias per channel: a fork of its own, so that the matmul is finished (see trainlib's race)."""
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        def build(places: Sequence[int]) -> TeamWork:
-            return conv_nests.bias_add(choice.codegen, geometry, channels, positions, cores, places)
-
-        return nests.for_dtype(build, (addresses[image], addresses[bias]), dtype)
+        places = (addresses[image], addresses[bias])
+        return conv_nests.bias_add(choice.codegen, geometry, channels, positions, cores, places, dtype)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         shape = (-1,) if geometry.hwc else (-1, 1, 1)
@@ -298,12 +279,10 @@ def bias_sum_call(
     rows, columns = (slice(*extent) for extent in inside) if inside else (slice(None), slice(None))
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        def build(places: Sequence[int]) -> TeamWork:
-            return conv_nests.bias_sum(
-                choice.codegen, geometry, channels, max(positions, 1), len(sources), cores, places
-            )
-
-        return nests.for_dtype(build, (addresses[sources[0]], addresses[target]), dtype)
+        places = (addresses[sources[0]], addresses[target])
+        return conv_nests.bias_sum(
+            choice.codegen, geometry, channels, max(positions, 1), len(sources), cores, places, dtype
+        )
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         own = [geometry.image_chw(array)[first : first + channels, rows, columns] for array in arrays]

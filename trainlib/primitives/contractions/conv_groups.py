@@ -14,14 +14,11 @@ from itertools import groupby
 import numpy as np
 
 from arch.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWork
-from trainlib.numerics import is_narrow
+from trainlib.primitives.contractions.contraction import Cut
 from trainlib.primitives.contractions.conv_calls import product_call
-from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Segment
+from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Segment, segments
 from trainlib.primitives.lowering.calls import matmul_call
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice
-
-_SPACING_BYTES = 1 << 44
-"""Distance of the stand-in addresses of A, B and C: an address tells which of them it belongs to."""
 
 _BETWEEN = (Instruction(Op.ALU), Instruction(Op.ALU), Instruction(Op.ALU), Instruction(Op.BRANCH))
 """From one group to the next: three pointers move on, and the loop closes."""
@@ -71,7 +68,7 @@ def grouped_product_call(
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
         places = (addresses[a], addresses[b], addresses[c])
-        return _in_turn(calls, products, cores, places, 2 if is_narrow(dtype) else 4)
+        return _in_turn(calls, products, cores, places, np.dtype(dtype).itemsize)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         results = [call.function(pick(arrays[0], arrays[1], group))[0] for group, call in enumerate(calls)]
@@ -80,19 +77,24 @@ def grouped_product_call(
     return KernelCall(choice.kernel, (a, b), (c,), work, function, macs=sum(call.macs for call in calls))
 
 
-def channels_met(parts: Sequence[Segment], taken: Extent | None = None) -> tuple[Extent, list[Extent]]:
-    """Channels on the other side that a tile needs, and those of each group counted from the first of them.
+def channels_met(cut: Cut, image: str, over: str) -> tuple[list[Segment], Extent, list[Extent]]:
+    """The groups of a tile's own channels, and the channels of `image` they meet.
 
-    `taken` are the channels wanted of each group (default: all). Several groups bring all of theirs along.
+    The image is fetched from the first to the last channel any group meets; of each group those the tile
+    takes, counted from there. `over` is the loop over the channels of a group that are met.
     """
-    if taken is None:
-        taken = (0, parts[0].others[1] - parts[0].others[0])
-    if len(parts) == 1:
-        first = parts[0].others[0]
-        return (first + taken[0], first + taken[1]), [(0, taken[1] - taken[0])]
-    first = parts[0].others[0]
-    within = [(item.others[0] - first + taken[0], item.others[0] - first + taken[1]) for item in parts]
-    return (first, parts[-1].others[1]), within
+    geometry = ConvGeometry.of(cut.op.attributes)
+    own, met = geometry.co_of_group, geometry.ci_of_group
+    loop, axis = "co", "ci"
+    if image == "dy":
+        loop, axis, own, met = "ci", "co", met, own
+    parts = segments(cut.ranges[loop], own, met)
+    sources = cut.span(image, axis).extent
+    taken = cut.ranges[over]
+    within = [
+        (item.others[0] + taken[0] - sources[0], item.others[0] + taken[1] - sources[0]) for item in parts
+    ]
+    return parts, sources, within
 
 
 def within_group(segment: Segment, of_group: int) -> Extent:
@@ -203,41 +205,36 @@ def _in_turn(
     itemsize_bytes: int,
 ) -> TeamWork:
     """The nests of all products; runs of equal ones are a loop whose addresses move on."""
-    stand_in = {name: _SPACING_BYTES * (1 + index) for index, name in enumerate("abc")}
+
+    def team(index: int) -> TeamWork:
+        starts = zip("abc", places, products[index].starts, strict=True)
+        addresses = {name: place + start * itemsize_bytes for name, place, start in starts}
+        return calls[index].work(cores, addresses)
+
     teams: list[TeamWork] = []
     for _, run in groupby(range(len(products)), key=lambda index: (products[index].n, products[index].m)):
         members = list(run)
-        first = products[members[0]]
-        second = products[members[1]] if len(members) > 1 else first
-        bases = [place + start * itemsize_bytes for place, start in zip(places, first.starts, strict=True)]
-        steps = [
-            (after - before) * itemsize_bytes
-            for before, after in zip(first.starts, second.starts, strict=True)
-        ]
-        team = calls[members[0]].work(cores, stand_in)
-        works = tuple(_repeated(core, len(members), bases, steps) for core in team.cores)
-        teams.append(TeamWork(team.kernel, works, team.macs * len(members)))
+        first = team(members[0])
+        if len(members) > 1:
+            pairs = zip(first.cores, team(members[1]).cores, strict=True)
+            works = tuple(_repeated(len(members), core, following) for core, following in pairs)
+            first = TeamWork(first.kernel, works, first.macs * len(members))
+        teams.append(first)
     joined = tuple(_chained([team.cores[core] for team in teams]) for core in range(cores))
     return TeamWork(teams[0].kernel, joined, sum(team.macs for team in teams))
 
 
-def _repeated(
-    core: CoreWork | None, count: int, bases: Sequence[int], steps: Sequence[int]
-) -> CoreWork | None:
-    """`count` executions with the stand-in addresses replaced by `bases`, moving on by `steps`."""
-    if core is None:
-        return None
-    streams = []
-    for stream in core.streams:
-        index = round(stream.base_bytes / _SPACING_BYTES) - 1
-        if index < 0:
-            streams.append(stream)  # a stream the nest does not use
-            continue
-        base = stream.base_bytes - _SPACING_BYTES * (1 + index) + bases[index]
-        outer = (steps[index],) if count > 1 else ()
-        streams.append(Stream(base, (*outer, *stream.strides_bytes)))
-    body = (Loop(count, (*core.body, *_BETWEEN)),) if count > 1 else core.body
-    return CoreWork(body, tuple(streams), core.code_bytes)
+def _repeated(count: int, first: CoreWork | None, second: CoreWork | None) -> CoreWork | None:
+    """`count` executions of one body; the addresses move on as from the first to the second."""
+    if first is None or second is None:
+        return first
+    streams = tuple(
+        before
+        if before is after  # an access the nest does not make
+        else Stream(before.base_bytes, (after.base_bytes - before.base_bytes, *before.strides_bytes))
+        for before, after in zip(first.streams, second.streams, strict=True)
+    )
+    return CoreWork((Loop(count, (*first.body, *_BETWEEN)),), streams, first.code_bytes)
 
 
 def _chained(works: Sequence[CoreWork | None]) -> CoreWork | None:

@@ -3,8 +3,7 @@
 Loops PULP-TrainLib has in this very form are priced with the nests written from its code (`dw_fw`,
 `naive_fw` ...). The general ones, with strides per axis, dilation,
 groups, padding in every step and channels in parallel, do not exist there: their nests (`conv_*`) are
-estimates. All addresses are those of fp32 arrays; `trainlib.primitives.lowering.nests.for_dtype` makes 16-bit
-ones of them.
+estimates. Places are L1 byte addresses of arrays of `dtype`.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from arch.isa import TeamWork
-from trainlib.kernels.catalogue import LIBRARY
-from trainlib.kernels.expand import Array
-from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Taps, met
+import numpy as np
 
-_BYTES = 4
+from arch.isa import TeamWork
+from trainlib.access import Taps
+from trainlib.kernels.team import Array, team_work
+from trainlib.primitives.contractions.conv_geometry import ConvGeometry, met
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class Reach:
 
 
 def im2row(
-    codegen: str, mode: str, reach: Reach, channels: int, cores: int, places: Sequence[int]
+    codegen: str, mode: str, reach: Reach, channels: int, cores: int, places: Sequence[int], dtype: str
 ) -> TeamWork:
     """CHW im2row of any stride and dilation: the nest of the library, every element tested, counts as real.
 
@@ -66,10 +65,10 @@ def im2row(
         extents = {"hi": rows, "wi": columns, "ho": reach.height, "wo": reach.width}
     sizes = {"ci": channels, "hk": hk, "wk": wk, "stride": 1, **extents, **reach.counts(), "padded": 1}
     arrays = {
-        "X": _array(places[0], reach.height * reach.width, reach.width, 1),
-        "R": _array(places[1], columns * patch, patch, hk * wk, wk, 1),
+        "X": _array(dtype, places[0], reach.height * reach.width, reach.width, 1),
+        "R": _array(dtype, places[1], columns * patch, patch, hk * wk, wk, 1),
     }
-    return _team(codegen, "im2row_fw" if mode == "FW" else "im2row_ig", sizes, arrays, cores)
+    return team_work(codegen, "im2row_fw" if mode == "FW" else "im2row_ig", sizes, arrays, cores)
 
 
 def unroll_hwc(
@@ -79,6 +78,7 @@ def unroll_hwc(
     channels: int,
     cores: int,
     places: Sequence[int],
+    dtype: str,
     *,
     columns: bool,
 ) -> TeamWork:
@@ -87,8 +87,8 @@ def unroll_hwc(
     patch = geometry.window * channels
     strides = (1, channels * ho * wo, ho * wo) if columns else (patch, channels, 1)
     arrays = {
-        "X": _array(places[0], reach.width * channels, channels, 1),
-        "R": _array(places[1], *strides),
+        "X": _array(dtype, places[0], reach.width * channels, channels, 1),
+        "R": _array(dtype, places[1], *strides),
     }
     sizes = {"ci": channels, "ho": ho, "wo": wo, **_window(geometry), **reach.counts()}
     block = -(-ho // cores)
@@ -96,11 +96,11 @@ def unroll_hwc(
     for core in range(cores):
         taps = reach.rows[core * block : (core + 1) * block]
         own.append({"rows_in": met(taps), "rows_out": taps.size - met(taps)})
-    return _team(codegen, "conv_unroll_hwc", sizes, arrays, cores, own=own)
+    return team_work(codegen, "conv_unroll_hwc", sizes, arrays, cores, per_core=own)
 
 
 def blocktransp(
-    codegen: str, geometry: ConvGeometry, co: int, ci: int, cores: int, places: Sequence[int]
+    codegen: str, geometry: ConvGeometry, co: int, ci: int, cores: int, places: Sequence[int], dtype: str
 ) -> TeamWork:
     """Weights to [ci, co, window] (CHW) or [ci, window, co] (HWC), rotated; co over the cores in both.
 
@@ -110,9 +110,9 @@ def blocktransp(
     source, target = (ci * window, window, 1), (co * window, window, 1)
     if geometry.hwc:
         source, target = (ci * window, 1, ci), (co * window, 1, co)
-    arrays = {"X": _array(places[0], *source), "Y": _array(places[1], *target)}
+    arrays = {"X": _array(dtype, places[0], *source), "Y": _array(dtype, places[1], *target)}
     sizes = {"co": co, "ci": ci, "hk": geometry.hk, "wk": geometry.wk}
-    return _team(codegen, "blocktransp", sizes, arrays, cores)
+    return team_work(codegen, "blocktransp", sizes, arrays, cores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Direct:
         }
 
 
-def direct_forward(codegen: str, loop: Direct, cores: int, places: Mapping[str, int]) -> TeamWork:
+def direct_forward(codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str) -> TeamWork:
     """Each own (output) channel from the input; places: X, W, Y and D if there is a bias."""
     geometry, reach = loop.geometry, loop.reach
     rows, columns = len(reach.rows), len(reach.columns)
@@ -176,28 +176,28 @@ def direct_forward(codegen: str, loop: Direct, cores: int, places: Mapping[str, 
         extents = {"hi": reach.height, "wi": reach.width, "ho": rows, "wo": columns}
         window = (geometry.window, geometry.wk, 1)
         arrays = {
-            "X": _array(places["X"], *image),
-            "Y": _array(places["Y"], rows * columns, columns, 1),
-            "W": _array(places["W"], *window),
+            "X": _array(dtype, places["X"], *image),
+            "Y": _array(dtype, places["Y"], rows * columns, columns, 1),
+            "W": _array(dtype, places["W"], *window),
         }
         sizes = {**loop.published_sizes(), **extents}
         if loop.others == 1 and loop.others_box == loop.own:
-            return _team(codegen, "dw_fw", {**sizes, "ci": loop.own}, arrays, cores, macs=loop.macs)
+            return team_work(codegen, "dw_fw", {**sizes, "ci": loop.own}, arrays, cores, macs=loop.macs)
         if geometry.groups == 1 and not reach.padded:
-            arrays["W"] = _array(places["W"], loop.others * geometry.window, *window)
+            arrays["W"] = _array(dtype, places["W"], loop.others * geometry.window, *window)
             sizes |= {"ci": loop.others, "co": loop.own}
-            return _team(codegen, "naive_fw", sizes, arrays, cores, macs=loop.macs)
+            return team_work(codegen, "naive_fw", sizes, arrays, cores, macs=loop.macs)
     arrays = {
-        "X": _array(places["X"], *image),
-        "W": _array(places["W"], *_filters(geometry, loop.others)),
-        "Y": _array(places["Y"], *_planes(geometry, loop.own, reach.positions)),
-        "D": _array(places.get("D", 0), 1),
+        "X": _array(dtype, places["X"], *image),
+        "W": _array(dtype, places["W"], *_filters(geometry, loop.others)),
+        "Y": _array(dtype, places["Y"], *_planes(geometry, loop.own, reach.positions)),
+        "D": _array(dtype, places.get("D", 0), 1),
     }
     sizes = {**loop.sizes(), "ho": rows, "wo": columns}
-    return _team(codegen, "conv_direct_fw", sizes, arrays, cores, macs=loop.macs)
+    return team_work(codegen, "conv_direct_fw", sizes, arrays, cores, macs=loop.macs)
 
 
-def direct_weights(codegen: str, loop: Direct, cores: int, places: Mapping[str, int]) -> TeamWork:
+def direct_weights(codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str) -> TeamWork:
     """The weight gradient of each own (output) channel; places: X, W, Y."""
     geometry, reach = loop.geometry, loop.reach
     rows, columns = len(reach.rows), len(reach.columns)
@@ -205,22 +205,22 @@ def direct_weights(codegen: str, loop: Direct, cores: int, places: Mapping[str, 
     if loop.as_published and geometry.groups == 1 and not reach.padded:
         window = (loop.others * geometry.window, geometry.window, geometry.wk, 1)
         arrays = {
-            "X": _array(places["X"], *image),
-            "W": _array(places["W"], *window),
-            "Y": _array(places["Y"], rows * columns, columns, 1),
+            "X": _array(dtype, places["X"], *image),
+            "W": _array(dtype, places["W"], *window),
+            "Y": _array(dtype, places["Y"], rows * columns, columns, 1),
         }
         sizes = {**loop.published_sizes(), "ci": loop.others, "co": loop.own, "ho": rows, "wo": columns}
         sizes |= {"hi": reach.height, "wi": reach.width}
-        return _team(codegen, "naive_wg", sizes, arrays, cores, macs=loop.macs)
+        return team_work(codegen, "naive_wg", sizes, arrays, cores, macs=loop.macs)
     arrays = {
-        "X": _array(places["X"], *image),
-        "W": _array(places["W"], *_filters(geometry, loop.others)),
-        "Y": _array(places["Y"], *_planes(geometry, loop.own, reach.positions)),
+        "X": _array(dtype, places["X"], *image),
+        "W": _array(dtype, places["W"], *_filters(geometry, loop.others)),
+        "Y": _array(dtype, places["Y"], *_planes(geometry, loop.own, reach.positions)),
     }
-    return _team(codegen, "conv_direct_wg", loop.sizes(), arrays, cores, macs=loop.macs)
+    return team_work(codegen, "conv_direct_wg", loop.sizes(), arrays, cores, macs=loop.macs)
 
 
-def direct_input(codegen: str, loop: Direct, cores: int, places: Mapping[str, int]) -> TeamWork:
+def direct_input(codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str) -> TeamWork:
     """The gradient of each own (input) channel, gathered; places: X (result), W, Y (output gradient)."""
     geometry, reach = loop.geometry, loop.reach
     rows, columns = len(reach.rows), len(reach.columns)
@@ -228,46 +228,52 @@ def direct_input(codegen: str, loop: Direct, cores: int, places: Mapping[str, in
     extents = {"hi": rows, "wi": columns}
     if loop.as_published and (geometry.groups, geometry.strides, geometry.pads) == (1, (1, 1), (0, 0, 0, 0)):
         arrays = {
-            "X": _array(places["X"], rows * columns, columns, 1),
-            "W": _array(places["W"], loop.own * geometry.window, geometry.window, geometry.wk, 1),
-            "Y": _array(places["Y"], *gradient),
+            "X": _array(dtype, places["X"], rows * columns, columns, 1),
+            "W": _array(dtype, places["W"], loop.own * geometry.window, geometry.window, geometry.wk, 1),
+            "Y": _array(dtype, places["Y"], *gradient),
         }
         sizes = {**loop.published_sizes(), **extents, "ci": loop.own, "co": loop.others}
         sizes |= {"ho": reach.height, "wo": reach.width}
-        return _team(codegen, "naive_ig", sizes, arrays, cores, macs=loop.macs)
+        return team_work(codegen, "naive_ig", sizes, arrays, cores, macs=loop.macs)
     target, source, tap = _filters(geometry, loop.own)
     arrays = {
-        "X": _array(places["X"], *_planes(geometry, loop.own, reach.positions)),
-        "W": _array(places["W"], source, target, tap),
-        "Y": _array(places["Y"], *gradient),
+        "X": _array(dtype, places["X"], *_planes(geometry, loop.own, reach.positions)),
+        "W": _array(dtype, places["W"], source, target, tap),
+        "Y": _array(dtype, places["Y"], *gradient),
     }
     sizes = {**loop.sizes(), **extents, "strided": int(max(geometry.strides) > 1)}
-    return _team(codegen, "conv_direct_ig", sizes, arrays, cores, macs=loop.macs)
+    return team_work(codegen, "conv_direct_ig", sizes, arrays, cores, macs=loop.macs)
 
 
-def scatter(codegen: str, loop: Direct, cores: int, places: Mapping[str, int]) -> TeamWork:
+def scatter(codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str) -> TeamWork:
     """As `direct_input`, by adding every product to the result in memory; places: X, W, Y, D for a bias."""
     geometry, reach = loop.geometry, loop.reach
     target, source, tap = _filters(geometry, loop.own)
     arrays = {
-        "X": _array(places["Y"], *_image(geometry, loop.others_box, reach.height, reach.width)),
-        "W": _array(places["W"], source, target, tap),
-        "Y": _array(places["X"], *_planes(geometry, loop.own, reach.positions)),
-        "D": _array(places.get("D", 0), 1),
+        "X": _array(dtype, places["Y"], *_image(geometry, loop.others_box, reach.height, reach.width)),
+        "W": _array(dtype, places["W"], source, target, tap),
+        "Y": _array(dtype, places["X"], *_planes(geometry, loop.own, reach.positions)),
+        "D": _array(dtype, places.get("D", 0), 1),
     }
     extents = {"hi": len(reach.rows), "wi": len(reach.columns), "ho": reach.height, "wo": reach.width}
     sizes = {**loop.sizes(), **extents}
-    return _team(codegen, "conv_scatter_fw", sizes, arrays, cores, macs=loop.macs)
+    return team_work(codegen, "conv_scatter_fw", sizes, arrays, cores, macs=loop.macs)
 
 
 def bias_add(
-    codegen: str, geometry: ConvGeometry, channels: int, positions: int, cores: int, places: Sequence[int]
+    codegen: str,
+    geometry: ConvGeometry,
+    channels: int,
+    positions: int,
+    cores: int,
+    places: Sequence[int],
+    dtype: str,
 ) -> TeamWork:
     """A bias per channel added in place; places: image, bias."""
     planes = _planes(geometry, channels, positions)
-    arrays = {"Y": _array(places[0], *planes), "D": _array(places[1], 1)}
+    arrays = {"Y": _array(dtype, places[0], *planes), "D": _array(dtype, places[1], 1)}
     sizes = {"channels": channels, "positions": positions}
-    return _team(codegen, "conv_bias_fw", sizes, arrays, cores)
+    return team_work(codegen, "conv_bias_fw", sizes, arrays, cores)
 
 
 def bias_sum(
@@ -278,15 +284,16 @@ def bias_sum(
     samples: int,
     cores: int,
     places: Sequence[int],
+    dtype: str,
 ) -> TeamWork:
     """The sum of each channel over samples and positions; places: first image, sums."""
     channel, position = _planes(geometry, channels, positions)
     arrays = {
-        "Y": _array(places[0], channel, channels * positions, position),
-        "D": _array(places[1], 1),
+        "Y": _array(dtype, places[0], channel, channels * positions, position),
+        "D": _array(dtype, places[1], 1),
     }
     sizes = {"channels": channels, "positions": positions, "samples": samples}
-    return _team(codegen, "conv_bias_wg", sizes, arrays, cores)
+    return team_work(codegen, "conv_bias_wg", sizes, arrays, cores)
 
 
 def _image(geometry: ConvGeometry, channels: int, rows: int, columns: int) -> tuple[int, int, int]:
@@ -317,26 +324,5 @@ def _window(geometry: ConvGeometry) -> dict[str, int]:
     }
 
 
-def _array(address: int, *strides: int) -> Array:
-    return Array(address, tuple(stride * _BYTES for stride in strides))
-
-
-def _team(
-    codegen: str,
-    name: str,
-    sizes: Mapping[str, int],
-    arrays: Mapping[str, Array],
-    cores: int,
-    *,
-    macs: int = 0,
-    own: Sequence[Mapping[str, int]] = (),
-) -> TeamWork:
-    """The work of a team; `own` adds sizes that differ from core to core."""
-    kernel = LIBRARY.kernel(codegen, name)
-    works = []
-    for core in range(cores):
-        names = {**sizes, **(own[core] if own else {}), "cores": cores, "core": core}
-        for key, expression in kernel.names:
-            names[key] = expression.evaluate(names)
-        works.append(kernel.expander.core_work(names, arrays, kernel.code_bytes))
-    return TeamWork(kernel.name, tuple(works), macs)
+def _array(dtype: str, address: int, *strides: int) -> Array:
+    return Array(address, strides, np.dtype(dtype).itemsize)

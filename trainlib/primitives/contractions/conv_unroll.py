@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arch.isa import TeamWork
+from trainlib.access import Taps
 from trainlib.graph import Op
 from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.conv_calls import COLUMNS, ROWS, View, im2row_call
-from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Taps
+from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.contractions.conv_nests import Reach
-from trainlib.primitives.lowering import nests
 from trainlib.primitives.lowering.calls import box
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, gathered, part
 
@@ -246,10 +246,8 @@ def _border_call(
         line.reshape(-1)[: fetched.border_elements()] = 0
         reach = Reach(line, np.zeros((1, 1), np.int64), 1, geometry.window)
 
-        def build(places: Sequence[int]) -> TeamWork:
-            return conv_nests.im2row(choice.codegen, "FW", reach, fetched.channels, cores, places)
-
-        return nests.for_dtype(build, (addresses[image or writes[0]], addresses[writes[0]]), dtype)
+        places = (addresses[image or writes[0]], addresses[writes[0]])
+        return conv_nests.im2row(choice.codegen, "FW", reach, fetched.channels, cores, places, dtype)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         found = fetched.border_patches(arrays[0] if arrays else np.zeros(0, np.float32))

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from arch.isa import TeamWork
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
@@ -25,7 +24,7 @@ from trainlib.primitives.lowering.boxes import (
     sizes_of,
 )
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, box
-from trainlib.primitives.lowering.pieces import nest_work
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.shapes.box_copies import check_rank, fill_call
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Region, TileTask
 
@@ -93,11 +92,10 @@ def _add_call(
         return (*placed[:-1], *missing, placed[-1]) if others else (*placed, *missing)
 
     sizes = dict(zip(_LOOPS, ordered(whole, 1), strict=True))
-    arrays = {name: ordered(stride, 0) for name, stride in zip("XGY", strides, strict=True)}
-
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        places = [addresses[role] for role in roles]
-        return nest_work(choice.codegen, "add_nd", sizes, arrays, places, cores, dtype)
+    arrays = {
+        name: Piece(role, strides=ordered(stride, 0))
+        for name, role, stride in zip("XGY", roles, strides, strict=True)
+    }
 
     def function(values: Sequence[Array]) -> tuple[Array, ...]:
         left, right = (array.reshape(_aligned(array.shape, whole)) for array in values)
@@ -106,7 +104,7 @@ def _add_call(
         axes = tuple(axis for axis, size in enumerate(left.shape) if size == 1)
         return ((left + right.sum(axis=axes, keepdims=True)).reshape(shapes[2]),)
 
-    return KernelCall("add_nd", roles[:2], (roles[2],), work, function)
+    return kernel_call(choice, "add_nd", sizes, arrays, roles[:2], (roles[2],), function, dtype)
 
 
 class _Forward(NoMatmul):

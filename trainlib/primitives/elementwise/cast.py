@@ -34,8 +34,7 @@ class _CastLowering(ElementwiseLowering):
     ) -> TileTask:
         """One box in, the same box out."""
         words = {name: replace(tensor, dtype="float32") for name, tensor in tensors.items()}
-        task = ElementwiseLowering.tile(self, op, words, ranges, choice)
-        return replace(task, calls=tuple(replace(call, kernel="cast") for call in task.calls))
+        return ElementwiseLowering.tile(self, op, words, ranges, choice)
 
 
 def _lowering(read: str, write: str) -> _CastLowering:

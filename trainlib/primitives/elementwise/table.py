@@ -22,7 +22,7 @@ from trainlib.primitives.definition import (
 )
 from trainlib.primitives.elementwise import functions as fn
 from trainlib.primitives.elementwise.entry import Elementwise, elementwise
-from trainlib.primitives.lowering.nests import VECTOR_ADD
+from trainlib.primitives.lowering.calls import VECTOR_ADD
 from trainlib.steps import Array
 
 WIDE = (

@@ -5,7 +5,7 @@ Buffers are named by role (``x``, ``w``, ``dy``) or by `trainlib.steps.part` of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -14,11 +14,11 @@ from arch.isa import TeamWork
 from trainlib.graph import Op, Tensor
 from trainlib.kernels import catalogue
 from trainlib.numerics import matmul, sum_order
-from trainlib.primitives.lowering import nests
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Region
 
-Function = Callable[[Sequence[Array]], Sequence[Array]]
-"""What a kernel computes: arrays of its reads to arrays of its writes."""
+VECTOR_ADD = "sgd"
+"""Nest of y += x: the update loop, which has the same two loads, one floating-point instruction and store."""
 
 BATCH = "n"
 """Name of the dimension that cuts the batch, in extents and tile sizes."""
@@ -70,9 +70,19 @@ def matmul_call(
     order = sum_order(choice.kernel, n=n, k=k, m=m, trans_b=trans_b, cores=choice.cores)
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        places = (addresses[a], addresses[b], addresses[c])
-        sizes = {"n": n, "k": k, "m": m}
-        return nests.matmul(choice.kernel, choice.codegen, sizes, trans_b, cores, places, dtype)
+        return catalogue.matmul_work(
+            choice.kernel,
+            choice.codegen,
+            n=n,
+            k=k,
+            m=m,
+            trans_b=trans_b,
+            cores=cores,
+            a_address=addresses[a],
+            b_address=addresses[b],
+            c_address=addresses[c],
+            stored_bytes=np.dtype(dtype).itemsize,
+        )
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         left, right = arrays
@@ -94,15 +104,18 @@ def vector_add_call(
 ) -> KernelCall:
     """total += term, forked; a `term` shorter than `total` repeats (a bias added to each row).
 
-    There is no nest of such a loop: it is priced as `nests.VECTOR_ADD`, with a term as long as the total.
+    It is priced as `VECTOR_ADD`, with a term as long as the total.
     """
-
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        places = (addresses[total], addresses[term])
-        return nests.elementwise(choice.codegen, nests.VECTOR_ADD, elements, cores, places, dtype)
-
-    return KernelCall(
-        "vect_sum", (total, term), (total,), work, lambda arrays: (np.add(arrays[0], arrays[1]),)
+    arrays = dict(zip("WG", (total, term), strict=True))
+    return kernel_call(
+        choice,
+        VECTOR_ADD,
+        {"elements": elements},
+        arrays,
+        (total, term),
+        (total,),
+        lambda values: (np.add(values[0], values[1]),),
+        dtype,
     )
 
 
@@ -122,25 +135,12 @@ def transpose_call(
     """
     shape = target_shape or (columns, rows)
 
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        def build(places: Sequence[int]) -> TeamWork:
-            return catalogue.blocktransp_work(
-                choice.codegen,
-                co=rows,
-                ci=columns,
-                hk=1,
-                wk=1,
-                cores=cores,
-                source_address=places[0],
-                target_address=places[1],
-            )
-
-        return nests.for_dtype(build, (addresses[source], addresses[target]), dtype)
-
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         return (np.ascontiguousarray(arrays[0].reshape(rows, columns).T).reshape(shape),)
 
-    return KernelCall("transpose", (source,), (target,), work, function)
+    sizes = {"co": rows, "ci": columns, "hk": 1, "wk": 1}
+    arrays = {"X": Piece(source, strides=(columns, 1, 1)), "Y": Piece(target, strides=(rows, 1, 1))}
+    return kernel_call(choice, "blocktransp", sizes, arrays, (source,), (target,), function, dtype)
 
 
 class NoMatmul:

@@ -12,15 +12,14 @@ from math import prod
 
 import numpy as np
 
-from arch.isa import TeamWork
 from configs.errors import InputError
 from trainlib.graph import Op, Tensor
-from trainlib.kernels.catalogue import LIBRARY
+from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.definition import Shape, Values
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region
-from trainlib.primitives.lowering.calls import Function, NoMatmul, region_elements, whole
-from trainlib.primitives.lowering.loops import Placed, loop_work
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, TileTask, part
+from trainlib.primitives.lowering.calls import NoMatmul, region_elements, whole
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Operand, TileTask, part
 
 Compute = Callable[[Op, Values], Values]
 """What a loop computes: arrays by role in, arrays by role out (more than it writes, if that is easier)."""
@@ -54,22 +53,20 @@ def vector_call(
 ) -> KernelCall:
     """The one place where a loop over vectors gets its price.
 
-    `vectors` are buffer and dtype of the nest's arrays, in the order of the kernel file. Its `work` raises
-    InputError for an unknown nest and for one with another number of arrays.
+    `vectors` are buffer and dtype of the nest's arrays, in the order of the kernel file. Raises InputError
+    for an unknown nest and for one with another number of arrays.
     """
-
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        names = tuple(LIBRARY.kernel(choice.codegen, nest).arrays)
-        if len(names) != len(vectors):
-            buffers = ", ".join(buffer for buffer, _ in vectors)
-            raise InputError(f"its arrays are {', '.join(names)}, the step has {buffers}", where=nest)
-        arrays = {
-            name: Placed(buffer, dtype=dtype) for name, (buffer, dtype) in zip(names, vectors, strict=True)
-        }
-        places = {name: addresses[array.buffer] for name, array in arrays.items()}
-        return loop_work(choice.codegen, nest, {"elements": elements}, arrays, places, cores)
-
-    return KernelCall(nest, tuple(reads), tuple(writes), work, function, fork=fork)
+    names = LIBRARY.header(choice.codegen, nest).arrays
+    if len(names) != len(vectors):
+        buffers = ", ".join(buffer for buffer, _ in vectors)
+        raise InputError(f"its arrays are {', '.join(names)}, the step has {buffers}", where=nest)
+    usual = vectors[0][1]
+    arrays = {
+        name: buffer if dtype == usual else Piece(buffer, dtype=dtype)
+        for name, (buffer, dtype) in zip(names, vectors, strict=True)
+    }
+    sizes = {"elements": elements}
+    return kernel_call(choice, nest, sizes, arrays, reads, writes, function, usual, fork=fork)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +97,9 @@ class ElementwiseLowering(NoMatmul):
         region = leading_region(self._batch_of(shape), ranges)[-len(shape) :]
         last = not self.numbers or all(stop == size for (_, stop), size in zip(region, shape, strict=True))
         writes = [role for role in op.writes if role not in self.numbers or last]
-        loops = [loop for loop in self.loops(op) if any(role in op.writes for role in loop.writes)]
-        reads = [role for role in op.reads if any(role in loop.reads for loop in loops)]
+        loops = [loop for loop in self.loops(op) if not set(loop.writes).isdisjoint(op.writes)]
+        used = {role for loop in loops for role in loop.reads}
+        reads = [role for role in op.reads if role in used]
         dtypes = {role: tensors[name].dtype for role, name in names.items()}
 
         def operand(role: str) -> Operand:

@@ -8,15 +8,16 @@ norm goes over its columns. Loops are the library's instance norm, and estimates
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.lowering.calls import NoMatmul, box
-from trainlib.primitives.lowering.loops import Function, Placed, loop_call
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.norms.norm import NormGeometry, Rows, geometry_of
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Region, TileTask, part
+from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Operand, Region, TileTask, part
 
 _STATISTICS = ("mean", "inv_std", "var", "mean_g", "mean_gx")
 _PARAMETERS = ("w", "b", "dw", "db")
@@ -63,7 +64,7 @@ class NormLowering(NoMatmul):
         image: Region,
         streams: Mapping[str, str],
         sample: int | None,
-    ) -> dict[str, Placed]:
+    ) -> dict[str, Piece]:
         """Strides of the arrays of a nest with indices (row, segment, element)."""
         geometry = geometry_of(op)
         sizes = self.sizes(geometry, image)
@@ -78,7 +79,7 @@ class NormLowering(NoMatmul):
         for name, role in streams.items():
             kind = (1,) if role in _STATISTICS else shared if role in _PARAMETERS else strides
             held = role if role in op else op.writes[0]  # a stand-in the nest does not touch in this call
-            placed[name] = Placed(_buffer(held, sample), kind, tensors[op[held]].dtype)
+            placed[name] = Piece(_buffer(held, sample), strides=kind, dtype=tensors[op[held]].dtype)
         return placed
 
     def flags(self, op: Op) -> dict[str, int]:
@@ -142,8 +143,8 @@ class NormForward(NormLowering):
             row = sizes["elements"]
             arrays = self.arrays(op, tensors, image, {"X": "x", "Y": "y", "W": "w"}, sample)
             arrays = {
-                name: Placed(placed.buffer, (1,) if name == "W" else (row, 1), placed.dtype)
-                for name, placed in arrays.items()
+                name: replace(piece, strides=(1,) if name == "W" else (row, 1))
+                for name, piece in arrays.items()
             }
             sizes = {"channels": sizes["rows"], "elements": row}
         else:
@@ -152,7 +153,7 @@ class NormForward(NormLowering):
         reads = ("x", *known)
         writes = named(("y", "mean", "inv_std"), sample)
         function = _forward_function(op, reads)
-        return [loop_call(choice, nest, sizes, arrays, named(reads, sample), writes, function)]
+        return [kernel_call(choice, nest, sizes, arrays, named(reads, sample), writes, function)]
 
     def _rms_calls(
         self, op: Op, tensors: Mapping[str, Tensor], image: Region, choice: KernelChoice
@@ -161,9 +162,10 @@ class NormForward(NormLowering):
         sizes = {**self.sizes(geometry, image), **self.flags(op)}
         row = (sizes["elements"], 1)
         kinds = {role: tensors[op[role]].dtype for role in (*op.reads, *op.writes)}
-        x, y = Placed("x", row, kinds["x"]), Placed("y", row, kinds["y"])
-        inverse = Placed("inv_std", (1,), "float32")
-        weights = Placed("w", (1,), kinds["w"]) if "w" in op else Placed("y", (1,), kinds["y"])
+        x, y = (Piece(role, strides=row, dtype=kinds[role]) for role in "xy")
+        inverse = Piece("inv_std", dtype="float32")
+        scale_role = "w" if "w" in op else "y"
+        weights = Piece(scale_role, strides=(1,), dtype=kinds[scale_role])
         eps, rows = op.attributes["eps"], Rows(geometry)
 
         def mean_square(arrays: Sequence[Array]) -> tuple[Array, ...]:
@@ -179,10 +181,10 @@ class NormForward(NormLowering):
 
         known = ("w",) if "w" in op else ()
         return [
-            loop_call(
+            kernel_call(
                 choice, "rmsnorm_sum", sizes, {"X": x, "R": inverse}, ("x",), ("inv_std",), mean_square
             ),
-            loop_call(
+            kernel_call(
                 choice,
                 "rmsnorm_scale",
                 sizes,
@@ -215,9 +217,9 @@ class NormForward(NormLowering):
 
         reads = ("running_mean", "running_var", "mean", "inv_std")
         writes = ("running_mean_updated", "running_var_updated")
-        arrays = {name: Placed(role) for name, role in zip("ABMRXY", (*reads, *writes), strict=True)}
+        arrays = {name: Piece(role) for name, role in zip("ABMRXY", (*reads, *writes), strict=True)}
         sizes = {"elements": _size(regions[2][0])}
-        return loop_call(choice, "running_average", sizes, arrays, reads, writes, function)
+        return kernel_call(choice, "running_average", sizes, arrays, reads, writes, function)
 
 
 def _forward_function(op: Op, reads: Sequence[str]) -> Function:
@@ -281,14 +283,14 @@ class NormWeightGradient(NormLowering):
             names = (*named(op.reads, sample), *added)
             nest, sizes, arrays = self._nest(op, tensors, regions[0], sample)
             function = self._function(op, added)
-            calls.append(loop_call(choice, nest, sizes, arrays, names, op.writes, function))
+            calls.append(kernel_call(choice, nest, sizes, arrays, names, op.writes, function))
         return TileTask(
             operands_of(op, op.reads, regions), operands_of(op, op.writes, regions), (), tuple(calls)
         )
 
     def _nest(
         self, op: Op, tensors: Mapping[str, Tensor], image: Region, sample: int | None
-    ) -> tuple[str, dict[str, int], dict[str, Placed]]:
+    ) -> tuple[str, dict[str, int], dict[str, Piece]]:
         geometry = geometry_of(op)
         sizes = {**self.sizes(geometry, image), **self.flags(op), "means": int("mean_gx" in op)}
         streams = {"X": "x", "G": "dy", "M": "mean", "R": "inv_std", "V": "dw", "B": "db"}
@@ -298,19 +300,16 @@ class NormWeightGradient(NormLowering):
             arrays = {name: array for name, array in arrays.items() if name not in "PQ"}
             columns = sizes["elements"]
             flat = {"X": (columns, 1), "G": (columns, 1)}
-            arrays = {
-                name: Placed(placed.buffer, flat.get(name, (1,)), placed.dtype)
-                for name, placed in arrays.items()
-            }
+            arrays = {name: replace(piece, strides=flat.get(name, (1,))) for name, piece in arrays.items()}
             if "mean" not in op:
                 arrays["M"] = arrays["R"]
             return "norm_wg_columns", {**sizes, "columns": columns}, arrays
         if geometry.family == "group" and geometry.of_group == 1:
             row = sizes["elements"]
             plain = {
-                "X": Placed(arrays["X"].buffer, (row, 1), arrays["X"].dtype),
-                "G": Placed(arrays["G"].buffer, (row, 1), arrays["G"].dtype),
-                "W": Placed(arrays["V"].buffer, (1,), arrays["V"].dtype),
+                "X": replace(arrays["X"], strides=(row, 1)),
+                "G": replace(arrays["G"], strides=(row, 1)),
+                "W": replace(arrays["V"], strides=(1,)),
             }
             return "instnorm_bw_param", {"channels": sizes["rows"], "elements": row}, plain
         return "norm_wg", sizes, arrays
@@ -352,14 +351,14 @@ class NormInputGradient(NormLowering):
         for sample in samples_of(geometry, regions[0]):
             nest, sizes, arrays = self._nest(op, tensors, regions[0], sample)
             names, writes = named(op.reads, sample), named(op.writes, sample)
-            calls.append(loop_call(choice, nest, sizes, arrays, names, writes, self._function(op)))
+            calls.append(kernel_call(choice, nest, sizes, arrays, names, writes, self._function(op)))
         return TileTask(
             operands_of(op, op.reads, regions), operands_of(op, op.writes, regions), (), tuple(calls)
         )
 
     def _nest(
         self, op: Op, tensors: Mapping[str, Tensor], image: Region, sample: int | None
-    ) -> tuple[str, dict[str, int], dict[str, Placed]]:
+    ) -> tuple[str, dict[str, int], dict[str, Piece]]:
         geometry = geometry_of(op)
         sizes = {**self.sizes(geometry, image), **self.flags(op)}
         streams = {"X": "x", "G": "dy", "Y": "dx", "M": "mean", "R": "inv_std", "W": "w"}
@@ -368,9 +367,7 @@ class NormInputGradient(NormLowering):
             arrays["M"] = arrays["R"]
         if geometry.family == "group" and geometry.of_group == 1:
             row = sizes["elements"]
-            plain = {
-                name: Placed(arrays[name].buffer, (row, 1), arrays[name].dtype) for name in ("X", "G", "Y")
-            }
+            plain = {name: replace(arrays[name], strides=(row, 1)) for name in ("X", "G", "Y")}
             return "instnorm_bw_input", {"channels": sizes["rows"], "elements": row}, plain
         return "norm_ig", sizes, arrays
 

@@ -15,7 +15,7 @@ import numpy as np
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import Values
 from trainlib.primitives.lowering.calls import BATCH
-from trainlib.primitives.lowering.loops import Placed, loop_call
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.norms.norm import Rows, geometry_of
 from trainlib.primitives.norms.norm_lowering import NormLowering, given_xhat, named, operands_of, samples_of
 from trainlib.steps import Array, Extent, KernelChoice, TileTask
@@ -59,7 +59,7 @@ class _Pass(NormLowering):
         for sample in samples_of(geometry, regions[0]):
             arrays = self.arrays(op, tensors, regions[0], streams, sample)
             calls.append(
-                loop_call(
+                kernel_call(
                     choice, self.nest, sizes, arrays, named(reads, sample), named(op.writes, sample), function
                 )
             )
@@ -110,7 +110,7 @@ class InverseDeviation(NormLowering):
         streams |= {"X": "running_mean_updated", "Y": "running_var_updated"}
         elements = regions[2][0][1] - regions[2][0][0] if geometry.running else statistics
         arrays = {
-            name: Placed(role if role in op else "var", (elements, 1) if name in "VRM" else (1,))
+            name: Piece(role if role in op else "var", strides=(elements, 1) if name in "VRM" else (1,))
             for name, role in streams.items()
         }
         sizes = {"elements": elements, "samples": statistics // elements, "running": int(geometry.running)}
@@ -127,7 +127,7 @@ class InverseDeviation(NormLowering):
                     results[f"{role}_updated"] = values[role] + step
             return tuple(results[role].astype(np.float32) for role in op.writes)
 
-        call = loop_call(choice, "norm_inv", sizes, arrays, op.reads, op.writes, function)
+        call = kernel_call(choice, "norm_inv", sizes, arrays, op.reads, op.writes, function)
         return TileTask(operands_of(op, op.reads, regions), operands_of(op, op.writes, regions), (), (call,))
 
 
@@ -150,7 +150,7 @@ class KnownStatistics(NormLowering):
         streams = {"V": "running_var", "R": "inv_std", "M": "running_mean", "A": "running_mean"}
         streams |= {"B": "running_var", "X": "running_mean_updated", "Y": "running_var_updated"}
         arrays = {
-            name: Placed(role, (1, 0) if name in "VM" else (elements, 1) if name == "R" else (1,))
+            name: Piece(role, strides=(1, 0) if name in "VM" else (elements, 1) if name == "R" else (1,))
             for name, role in streams.items()
         }
         sizes = {"elements": elements, "samples": int(np.prod(shape)) // elements, "running": 1}
@@ -161,7 +161,7 @@ class KnownStatistics(NormLowering):
             wide = [np.broadcast_to(values, shape).copy() for values in (mean, inverse)]
             return (*wide, mean.copy(), variance.copy())
 
-        call = loop_call(choice, "norm_inv", sizes, arrays, op.reads, op.writes, function)
+        call = kernel_call(choice, "norm_inv", sizes, arrays, op.reads, op.writes, function)
         return TileTask(operands_of(op, op.reads, regions), operands_of(op, op.writes, regions), (), (call,))
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import numpy as np
 
 from trainlib.primitives.definition import InternalPrimitive, Step
+from trainlib.primitives.lowering.calls import VECTOR_ADD
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
-from trainlib.primitives.lowering.nests import VECTOR_ADD
 
 _LOOP = VectorLoop(
     VECTOR_ADD, ("a", "b"), ("a", "b"), ("sum",), lambda op, values: {"sum": values["a"] + values["b"]}

@@ -14,10 +14,10 @@ import numpy as np
 
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import InternalPrimitive, Step, Values
-from trainlib.primitives.lowering.calls import Function, NoMatmul, box, whole
+from trainlib.primitives.lowering.calls import NoMatmul, box, whole
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop, vector_call
-from trainlib.primitives.lowering.loops import Placed, loop_call
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Scratch, TileTask
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Scratch, TileTask
 
 NORM_GUARD = 1e-6
 """Added to the norm before the division (torch.nn.utils.clip_grad_norm_)."""
@@ -72,14 +72,14 @@ class _Squares(NoMatmul):
             matrix = arrays[0].reshape(count, elements)
             return (np.einsum("re,re->r", matrix, matrix, dtype=np.float32),)
 
-        arrays = {"X": Placed("dw", (elements, 1), gradient.dtype), "Y": Placed("squares")}
+        arrays = {"X": Piece("dw", (count, elements), dtype=gradient.dtype), "Y": Piece("squares")}
         sizes = {"rows": count, "elements": elements}
         inner = tuple((0, size) for size in gradient.shape[1:])
         return TileTask(
             inputs=(box(op, "dw", rows, *inner),),
             outputs=(box(op, "squares", rows),),
             scratch=(),
-            calls=(loop_call(choice, "square_sum", sizes, arrays, ("dw",), ("squares",), function),),
+            calls=(kernel_call(choice, "square_sum", sizes, arrays, ("dw",), ("squares",), function),),
         )
 
 

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from arch.isa import TeamWork
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
@@ -29,9 +28,9 @@ from trainlib.primitives.definition import (
     Values,
 )
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
-from trainlib.primitives.lowering.pieces import nest_work
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.shapes.box_copies import fill_call
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Region, TileTask
+from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Region, TileTask
 
 Taps = tuple[Array, Array, Array]
 """Per output: its lower input, its upper input, and the weight of the upper one."""
@@ -120,9 +119,14 @@ class _Interpolation(NoMatmul):
         batch, channels, rows, columns = tensors[op.outputs[0]].shape
         return {**batch_extent(batch), "c": channels, "h": rows, "w": columns}
 
-    def work(
-        self, op: Op, choice: KernelChoice, shapes: tuple[tuple[int, ...], tuple[int, ...]], dtype: str
-    ) -> Any:
+    def call(
+        self,
+        op: Op,
+        choice: KernelChoice,
+        shapes: tuple[tuple[int, ...], tuple[int, ...]],
+        function: Function,
+        dtype: str,
+    ) -> KernelCall:
         """Loops over the outputs' rows and columns of all channels of a tile.
 
         `shapes` are those of the boxes of the small and the large side of the step: x and y, or dx and dy.
@@ -137,15 +141,12 @@ class _Interpolation(NoMatmul):
             small_columns // columns,
         )
         result = (rows * columns, columns, 1)
-        arrays = {"X": result, "Y": source} if backward else {"X": source, "Y": result}
+        small, large = ("dx", "dy") if backward else ("x", "y")
+        pieces = (Piece(small, strides=source), Piece(large, strides=result))
+        arrays = dict(zip("YX" if backward else "XY", pieces, strict=True))
+        reads, written = (("dy", "dx"), "dx") if backward else (("x",), "y")
         sizes = {"channels": samples * channels, "rows": rows, "columns": columns}
-
-        def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-            names = ("dy", "dx") if backward else ("x", "y")
-            places = [addresses[name] for name in names]
-            return nest_work(choice.codegen, kernel, sizes, arrays, places, cores, dtype)
-
-        return kernel, work
+        return kernel_call(choice, kernel, sizes, arrays, reads, (written,), function, dtype)
 
 
 class _Forward(_Interpolation):
@@ -161,7 +162,6 @@ class _Forward(_Interpolation):
         rows = _for_outputs(mode, high, ranges.get("h", (0, high[1])))
         columns = _for_outputs(mode, wide, ranges.get("w", (0, wide[1])))
         boxes = [(samples, channels, *inner) for inner in _boxes(rows, columns)]
-        kernel, work = self.work(op, choice, (_shape(boxes[0]), _shape(boxes[1])), y.dtype)
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
             image = arrays[0]
@@ -177,7 +177,7 @@ class _Forward(_Interpolation):
             (box(op, "x", *boxes[0]),),
             (box(op, "y", *boxes[1]),),
             (),
-            (KernelCall(kernel, ("x",), ("y",), work, function),),
+            (self.call(op, choice, (_shape(boxes[0]), _shape(boxes[1])), function, y.dtype),),
         )
 
 
@@ -195,7 +195,6 @@ class _InputGradient(_Interpolation):
         columns = _for_inputs(mode, wide, ranges.get("w", (0, wide[0])))
         boxes = [(samples, channels, *inner) for inner in _boxes(rows, columns)]
         small = _shape(boxes[0])
-        kernel, work = self.work(op, choice, (small, _shape(boxes[1])), dx.dtype)
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
             gradient, total = arrays[0], arrays[1].copy()
@@ -219,7 +218,7 @@ class _InputGradient(_Interpolation):
             (),
             (
                 fill_call(choice, "dx", small, 0.0, dx.dtype),
-                KernelCall(kernel, ("dy", "dx"), ("dx",), work, function),
+                self.call(op, choice, (small, _shape(boxes[1])), function, dx.dtype),
             ),
         )
 

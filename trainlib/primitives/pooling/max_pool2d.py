@@ -22,7 +22,6 @@ from trainlib.primitives.definition import (
     Values,
 )
 from trainlib.primitives.pooling.pooling import (
-    Function,
     Plane,
     PoolingBackward,
     PoolingForward,
@@ -32,7 +31,7 @@ from trainlib.primitives.pooling.pooling import (
     pooling_plan,
     windows,
 )
-from trainlib.steps import Array
+from trainlib.steps import Array, Function
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

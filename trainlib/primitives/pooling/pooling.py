@@ -20,10 +20,9 @@ from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import LayerPlan, NotNegative, Positive, Saved, Values
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
-from trainlib.primitives.lowering.loops import Placed, loop_call
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, TileTask, part
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, TileTask, part
 
-Function = Callable[[Sequence[Array]], tuple[Array, ...]]
 """What a tile computes: boxes [c, h, w] of the inputs of one sample to those of the results."""
 
 _Pair = Annotated[list[Positive], Field(min_length=2, max_length=2)]
@@ -137,10 +136,10 @@ class Plane:
         """Numbers of rows and columns."""
         return self.rows[1] - self.rows[0], self.columns[1] - self.columns[0]
 
-    def placed(self, buffer: str, dtype: str) -> Placed:
+    def placed(self, buffer: str, dtype: str) -> Piece:
         """The channels of such a box in a buffer, as an array of a nest."""
         height, width = self.shape
-        return Placed(buffer, (height * width, width, 1), dtype)
+        return Piece(buffer, strides=(height * width, width, 1), dtype=dtype)
 
 
 def windows(x: Array, axes: tuple[Axis, Axis], outputs: Plane, fetched: Plane, fill: float) -> Array:
@@ -219,7 +218,7 @@ class PoolingForward(NoMatmul):
             arrays = {"X": fetched.placed(x, tensors[op["x"]].dtype)}
             for name, role, place in zip("YI", op.writes, results, strict=False):
                 arrays[name] = outputs.placed(place, tensors[op[role]].dtype)
-            calls.append(loop_call(choice, self.nest, sizes, arrays, (x,), results, function))
+            calls.append(kernel_call(choice, self.nest, sizes, arrays, (x,), results, function))
         return TileTask(
             inputs=(box(op, "x", samples, channels, fetched.rows, fetched.columns),),
             outputs=tuple(
@@ -264,7 +263,9 @@ class PoolingBackward(NoMatmul):
                 )
                 for name, role in self.streams.items()
             }
-            calls.append(loop_call(choice, self.nest, sizes, arrays, reads, (part("dx", sample),), function))
+            calls.append(
+                kernel_call(choice, self.nest, sizes, arrays, reads, (part("dx", sample),), function)
+            )
         return TileTask(
             inputs=tuple(
                 box(op, role, samples, channels, reaching.rows, reaching.columns) for role in op.reads
@@ -372,7 +373,7 @@ class GlobalAverageForward(NoMatmul):
         for sample in range(samples[1] - samples[0]):
             x, y = part("x", sample), part("y", sample)
             arrays = {"X": seen.placed(x, tensors[op["x"]].dtype), "Y": one.placed(y, tensors[op["y"]].dtype)}
-            calls.append(loop_call(choice, "avgpool_fw", sizes, arrays, (x,), (y,), function))
+            calls.append(kernel_call(choice, "avgpool_fw", sizes, arrays, (x,), (y,), function))
         return TileTask(
             inputs=(box(op, "x", samples, channels, seen.rows, seen.columns),),
             outputs=(box(op, "y", samples, channels, one.rows, one.columns),),

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from arch.isa import TeamWork
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
@@ -29,8 +28,8 @@ from trainlib.primitives.definition import (
 )
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sample_axis, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, box
-from trainlib.primitives.lowering.pieces import nest_work
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Region, TileTask
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.steps import Array, Extent, KernelChoice, Region, TileTask
 
 
 class _Schema(LayerSchema):
@@ -97,17 +96,13 @@ class _Forward(NoMatmul):
         outer, count, inner = _split(op, sizes_of(large))
         scale = 1 / prod(op.attributes["reduced"])
 
-        def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-            sizes = {"outer": outer, "count": count, "inner": inner}
-            arrays = {"X": (count * inner, inner, 1), "Y": (inner, 1)}
-            places = (addresses["x"], addresses["y"])
-            return nest_work(choice.codegen, "reduce_mean_fw", sizes, arrays, places, cores, dtype)
-
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
             total = arrays[0].reshape(outer, count, inner).sum(axis=1, dtype=np.float64)
             return ((total * scale).astype(np.float32).reshape(shape),)
 
-        call = KernelCall("reduce_mean_fw", ("x",), ("y",), work, function)
+        sizes = {"outer": outer, "count": count, "inner": inner}
+        arrays = {"X": Piece("x", (outer, count, inner)), "Y": Piece("y", (outer, inner))}
+        call = kernel_call(choice, "reduce_mean_fw", sizes, arrays, ("x",), ("y",), function, dtype)
         return TileTask((box(op, "x", *large),), (box(op, "y", *small),), (), (call,))
 
 
@@ -127,17 +122,13 @@ class _InputGradient(NoMatmul):
         outer, count, inner = _split(op, shape)
         scale = np.float32(1 / prod(op.attributes["reduced"]))
 
-        def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-            sizes = {"outer": outer, "count": count, "inner": inner}
-            arrays = {"X": (inner, 1), "Y": (count * inner, inner, 1)}
-            places = (addresses["dy"], addresses["dx"])
-            return nest_work(choice.codegen, "reduce_mean_bw", sizes, arrays, places, cores, dtype)
-
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
             scaled = arrays[0].reshape(outer, 1, inner) * scale
             return (np.repeat(scaled, count, axis=1).reshape(shape),)
 
-        call = KernelCall("reduce_mean_bw", ("dy",), ("dx",), work, function)
+        sizes = {"outer": outer, "count": count, "inner": inner}
+        arrays = {"X": Piece("dy", (outer, inner)), "Y": Piece("dx", (outer, count, inner))}
+        call = kernel_call(choice, "reduce_mean_bw", sizes, arrays, ("dy",), ("dx",), function, dtype)
         return TileTask((box(op, "dy", *_small(op, large)),), (box(op, "dx", *large),), (), (call,))
 
 

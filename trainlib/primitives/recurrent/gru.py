@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from trainlib.primitives.definition import Example, Values
-from trainlib.primitives.lowering.pieces import nest_call
+from trainlib.primitives.lowering.pieces import kernel_call
 from trainlib.primitives.recurrent.recurrent import Cell, Pieces, logistic
 from trainlib.primitives.recurrent.recurrent_layer import recurrent_primitive
 from trainlib.primitives.recurrent.recurrent_reference import CellReference, sigmoid
@@ -43,7 +43,7 @@ class _GruCell(Cell):
             new = np.tanh(p_n + reset * q_n)
             return np.concatenate([reset, update, new]), new + update * (arrays[2] - new), q_n
 
-        return nest_call(
+        return kernel_call(
             choice,
             "gru_cell_fw",
             {"elements": hidden},
@@ -75,7 +75,9 @@ class _GruCell(Cell):
             )
 
         arrays = dict(zip("PNHGDYZE", (*given, *results), strict=True))
-        return nest_call(choice, "gru_cell_bw", {"elements": hidden}, arrays, given, results, function, dtype)
+        return kernel_call(
+            choice, "gru_cell_bw", {"elements": hidden}, arrays, given, results, function, dtype
+        )
 
 
 def _advance(from_x: Array, from_h: Array, h: Array, c: Array) -> dict[str, Array]:

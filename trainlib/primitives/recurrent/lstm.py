@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from trainlib.primitives.definition import Example, Values
-from trainlib.primitives.lowering.pieces import nest_call
+from trainlib.primitives.lowering.pieces import kernel_call
 from trainlib.primitives.recurrent.recurrent import Cell, Pieces, logistic
 from trainlib.primitives.recurrent.recurrent_layer import recurrent_primitive
 from trainlib.primitives.recurrent.recurrent_reference import CellReference, sigmoid
@@ -40,7 +40,7 @@ class _LstmCell(Cell):
             new = keep * arrays[2] + let_in * candidate
             return np.concatenate([let_in, keep, candidate, let_out]), new, let_out * np.tanh(new)
 
-        return nest_call(
+        return kernel_call(
             choice,
             "lstm_cell_fw",
             {"elements": hidden},
@@ -72,7 +72,7 @@ class _LstmCell(Cell):
 
         arrays = dict(zip("PCXGDZY", (*given, result), strict=True))
         results = (result, given[-1])
-        return nest_call(
+        return kernel_call(
             choice, "lstm_cell_bw", {"elements": hidden}, arrays, given, results, function, dtype
         )
 

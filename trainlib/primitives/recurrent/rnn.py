@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from trainlib.primitives.definition import Example, Values
-from trainlib.primitives.lowering.pieces import nest_call
+from trainlib.primitives.lowering.pieces import kernel_call
 from trainlib.primitives.recurrent.recurrent import Cell, Pieces
 from trainlib.primitives.recurrent.recurrent_layer import recurrent_primitive
 from trainlib.primitives.recurrent.recurrent_reference import CellReference
@@ -27,7 +27,7 @@ class _TanhCell(Cell):
     def forward(self, choice: KernelChoice, pieces: Pieces, dtype: str) -> KernelCall:
         """h = tanh(p + q)."""
         projected, recurrent, state = (pieces[name] for name in ("projected", "recurrent", "after"))
-        return nest_call(
+        return kernel_call(
             choice,
             "rnn_cell_fw",
             {"elements": state.shape[0]},
@@ -46,7 +46,7 @@ class _TanhCell(Cell):
             state, arriving, from_next = arrays
             return ((arriving + from_next) * (1 - state) * (1 + state),)
 
-        return nest_call(
+        return kernel_call(
             choice,
             "rnn_cell_bw",
             {"elements": y.shape[0]},

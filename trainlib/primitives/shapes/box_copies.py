@@ -7,19 +7,18 @@ is the inner loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
-from arch.isa import TeamWork
 from configs.errors import ShapeError
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import Shape
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region, row_major, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, box
-from trainlib.primitives.lowering.pieces import nest_work
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Region, TileTask
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Region, TileTask
 
 LARGEST_RANK = 5
 """Dimensions of a sample the loops of a strided copy can have."""
@@ -60,19 +59,32 @@ def check_rank(shape: Shape, where: str) -> None:
         )
 
 
-def walk_work(
-    choice: KernelChoice, walk: Walk, cores: int, places: tuple[int, int], dtype: str, *, dimensions: int = 0
-) -> TeamWork:
-    """Loops of a walk from and to these addresses; `dimensions` > 0 for a transposition of so many."""
-    plain = walk.merged()
+def walk_call(
+    choice: KernelChoice,
+    walk: Walk,
+    pieces: tuple[Piece, Piece],
+    reads: Sequence[str],
+    writes: Sequence[str],
+    function: Function,
+    dtype: str,
+    *,
+    dimensions: int = 0,
+) -> KernelCall:
+    """The loops of a walk between two buffers; `dimensions` > 0 for a transposition of so many."""
+    nest, sizes, source, target = _loops(walk.merged(), dimensions)
+    strides = {"X": source, "Y": target}
+    arrays = {name: replace(piece, strides=strides[name]) for name, piece in zip("XY", pieces, strict=True)}
+    return kernel_call(choice, nest, sizes, arrays, reads, writes, function, dtype)
+
+
+def _loops(plain: Walk, dimensions: int) -> tuple[str, dict[str, int], Shape, Shape]:
+    """The nest of a merged walk, its sizes, and the strides of its arrays."""
     count = len(plain.sizes)
     if count == 1:
-        arrays = {"X": plain.source, "Y": plain.target}
-        return nest_work(choice.codegen, "copy", {"elements": plain.sizes[0]}, arrays, places, cores, dtype)
+        return "copy", {"elements": plain.sizes[0]}, plain.source, plain.target
     if dimensions and count == 2 and plain.source[1] == 1:
         sizes = {"N": plain.sizes[0], "M": plain.sizes[1]}
-        arrays = {"X": plain.source, "Y": (plain.target[1], plain.target[0])}
-        return nest_work(choice.codegen, "transpose_nd", sizes, arrays, places, cores, dtype)
+        return "transpose_nd", sizes, plain.source, (plain.target[1], plain.target[0])
     split = int(np.argmax(plain.sizes))
     others = [axis for axis in range(count) if axis != split]
     order = [split, *others[:-1]]
@@ -82,23 +94,23 @@ def walk_work(
         return (*(values[axis] for axis in order), *(filler,) * free, values[others[-1]])
 
     sizes = dict(zip(_LOOPS, ordered(plain.sizes, 1), strict=True))
-    arrays = {"X": ordered(plain.source, 0), "Y": ordered(plain.target, 0)}
     if dimensions:
         sizes["dims"] = dimensions
-    kernel = "permute_nd" if dimensions else "copy_nd"
-    return nest_work(choice.codegen, kernel, sizes, arrays, places, cores, dtype)
+    nest = "permute_nd" if dimensions else "copy_nd"
+    return nest, sizes, ordered(plain.source, 0), ordered(plain.target, 0)
 
 
 def fill_call(choice: KernelChoice, target: str, shape: Shape, value: float, dtype: str) -> KernelCall:
     """All of a buffer set to a value."""
-
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        sizes = {"elements": prod(shape)}
-        place = (addresses[target],)
-        return nest_work(choice.codegen, "set_to_value", sizes, {"Y": (1,)}, place, cores, dtype)
-
-    return KernelCall(
-        "set_to_value", (), (target,), work, lambda arrays: (np.full(shape, value, np.float32),)
+    return kernel_call(
+        choice,
+        "set_to_value",
+        {"elements": prod(shape)},
+        {"Y": target},
+        (),
+        (target,),
+        lambda arrays: (np.full(shape, value, np.float32),),
+        dtype,
     )
 
 
@@ -125,18 +137,14 @@ def box_copy_call(
         after[tuple(slice(*extent) for extent in given)] = values
         return (after,)
 
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        offsets = [
-            sum(start * stride for (start, _), stride in zip(region, row_major(of), strict=True))
-            for region, of in ((taken, shape), (given, whole))
-        ]
-        size = np.dtype(dtype).itemsize
-        places = (addresses[name] + size * offsets[0], addresses[result] + size * offsets[1])
-        walk = Walk(sizes_of(taken), row_major(shape), row_major(whole))
-        return walk_work(choice, walk, cores, places, dtype)
-
+    offsets = [
+        sum(start * stride for (start, _), stride in zip(region, row_major(of), strict=True))
+        for region, of in ((taken, shape), (given, whole))
+    ]
+    walk = Walk(sizes_of(taken), row_major(shape), row_major(whole))
+    pieces = (Piece(name, first=offsets[0]), Piece(result, first=offsets[1]))
     reads = (name,) if covers or first else (name, result)
-    return KernelCall("copy", reads, (result,), work, function)
+    return walk_call(choice, walk, pieces, reads, (result,), function, dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +161,10 @@ class ShiftLowering(NoMatmul):
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """``n`` and the first two dimensions of a sample of the result."""
         return leading_extents(tensors[op.outputs[0]].shape)
+
+    def meeting(self, op: Op, tensors: Mapping[str, Tensor]) -> Sequence[tuple[str, ...]]:
+        """All: whether anything of x reaches a tile depends on each of them."""
+        return (tuple(self.extents(op, tensors)),)
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice

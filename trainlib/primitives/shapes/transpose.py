@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from arch.isa import TeamWork
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
@@ -23,8 +22,9 @@ from trainlib.primitives.definition import (
 )
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region, row_major, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, box
-from trainlib.primitives.shapes.box_copies import Walk, check_rank, walk_work
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, TileTask
+from trainlib.primitives.lowering.kernel_call import Piece
+from trainlib.primitives.shapes.box_copies import Walk, check_rank, walk_call
+from trainlib.steps import Array, Extent, KernelChoice, TileTask
 
 
 class _Schema(LayerSchema):
@@ -67,15 +67,20 @@ class _Lowering(NoMatmul):
         taken = tuple(region[order.index(axis)] for axis in range(len(order)))
         dtype, shape, whole = tensors[op[target]].dtype, sizes_of(taken), sizes_of(region)
 
-        def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-            places = (addresses[source], addresses[target])
-            walk = Walk(shape, row_major(shape), _strides_in_target(whole, order))
-            return walk_work(choice, walk, cores, places, dtype, dimensions=len(order) - 1)
-
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
             return (np.ascontiguousarray(arrays[0].transpose(order)),)
 
-        call = KernelCall("transpose", (source,), (target,), work, function)
+        walk = Walk(shape, row_major(shape), _strides_in_target(whole, order))
+        call = walk_call(
+            choice,
+            walk,
+            (Piece(source), Piece(target)),
+            (source,),
+            (target,),
+            function,
+            dtype,
+            dimensions=len(order) - 1,
+        )
         return TileTask((box(op, source, *taken),), (box(op, target, *region),), (), (call,))
 
 

@@ -1,0 +1,100 @@
+"""The one way from a kernel to the work of a team of cores: nest, sizes and arrays in, `TeamWork` out.
+
+Cores run the published split: what differs from core to core are the names of the kernel file that depend on
+`core`, and the fallback a core takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from arch.isa import CoreWork, TeamWork
+from configs.errors import InputError
+from trainlib.kernels.expand import Array
+from trainlib.kernels.library import LIBRARY, Fallback, Kernel, KernelLibrary
+
+__all__ = ["Array", "team_work"]
+
+
+def team_work(
+    codegen: str,
+    kernel: str,
+    sizes: Mapping[str, int],
+    arrays: Mapping[str, Array],
+    cores: int,
+    *,
+    macs: int = 0,
+    per_core: Sequence[Mapping[str, int]] = (),
+    library: KernelLibrary = LIBRARY,
+    accumulate: bool = False,
+) -> TeamWork:
+    """The nest `kernel`.yaml of a codegen on `cores` cores, fallbacks included.
+
+    `sizes` are the sizes the file names, `per_core` those that differ from core to core, `arrays` lie at L1
+    byte addresses with strides in elements. With `accumulate` a product is added to C. Raises InputError for
+    an unknown codegen or kernel, ConfigError for a name or array the nest uses and the call does not have.
+    """
+    return _team(library, library.kernel(codegen, kernel, accumulate), sizes, arrays, cores, macs, per_core)
+
+
+def _team(
+    library: KernelLibrary,
+    kernel: Kernel,
+    sizes: Mapping[str, int],
+    arrays: Mapping[str, Array],
+    cores: int,
+    macs: int,
+    per_core: Sequence[Mapping[str, int]],
+) -> TeamWork:
+    if type(cores) is not int or cores < 1:
+        raise InputError(f"cores must be a positive integer, not {cores!r}", where=kernel.name)
+    shared: dict[Kernel, dict[str, int]] = {}
+    works = []
+    for core in range(cores):
+        own = {**sizes, "cores": cores}
+        if per_core:
+            own |= per_core[core]
+            shared = {}
+        works.append(_core_work(library, kernel, own, core, arrays, shared))
+    return TeamWork(kernel.name, tuple(works), macs)
+
+
+def _core_work(
+    library: KernelLibrary,
+    kernel: Kernel,
+    sizes: Mapping[str, int],
+    core: int,
+    arrays: Mapping[str, Array],
+    shared: dict[Kernel, dict[str, int]],
+) -> CoreWork:
+    """The work of one core; `shared` keeps the names that are the same on all cores of the team."""
+    names, fallback = _evaluated(kernel, sizes, core, shared)
+    if fallback is None:
+        return kernel.expander.core_work(names, arrays, kernel.code_bytes)
+    before = fallback.cost.core_work(names, arrays, kernel.code_bytes)
+    used = library.kernel(kernel.codegen, fallback.use, kernel.accumulates)
+    after = _core_work(library, used, sizes, core, arrays, shared)
+    # Straight-line code without addressed accesses, and then the other kernel.
+    return CoreWork(before.body + after.body, after.streams, after.code_bytes)
+
+
+def _evaluated(
+    kernel: Kernel, sizes: Mapping[str, int], core: int, shared: dict[Kernel, dict[str, int]]
+) -> tuple[dict[str, int], Fallback | None]:
+    """The names of one core, and the other kernel it executes, if any."""
+    common = shared.get(kernel)
+    names = dict(sizes) if common is None else common
+    try:
+        if common is None:
+            for name, expression in kernel.team_names:
+                names[name] = expression.evaluate(names)
+            common = shared[kernel] = names
+        names = {**common, "core": core}
+        for name, expression in kernel.core_names:
+            names[name] = expression.evaluate(names)
+        for fallback in kernel.fallbacks:
+            if fallback.when.evaluate(names):
+                return names, fallback
+    except (KeyError, ArithmeticError, RecursionError) as error:
+        raise kernel.failure(error, names) from None
+    return names, None
