@@ -1,6 +1,8 @@
-"""What a primitive declares about itself. A primitive is one file that ends in `PRIMITIVE = ...`.
+"""What a primitive declares about itself.
 
-How to write one (see docs/adding-a-primitive.md for one worked through):
+Elementwise layers, losses and optimizers are entries of tables (`elementwise/table.py`, `losses/table.py`,
+`optimizers/table.py`; docs/adding-a-primitive.md), of which the following is made. Any other primitive is one
+file that ends in `PRIMITIVE = ...`:
 
 1. A schema: a subclass of `LayerSchema` (`LossSchema`, `OptimizerSchema`) with the options, their ranges and
    defaults. Unknown or wrong options of a model file are then refused with file:line.

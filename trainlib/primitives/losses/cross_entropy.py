@@ -8,8 +8,7 @@ Computed in float64 and rounded once: for a confident network softmax - target c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -17,12 +16,14 @@ import numpy as np
 from configs.errors import InputError, ShapeError
 from configs.model_file import LossSchema
 from trainlib.graph import Op, Tensor
-from trainlib.primitives.definition import Example, LabelPlan, LossPrimitive, Refused, Step, Values
-from trainlib.primitives.lowering.calls import LossLowering
+from trainlib.primitives.definition import Example, LabelPlan, Refused, Values
+from trainlib.primitives.losses.entry import loss
 from trainlib.steps import Array
 
 
-class _Schema(LossSchema):
+class LabelKind(LossSchema):
+    """Distributions over the classes, or class numbers."""
+
     labels: Literal["soft", "hard"] = "soft"
 
 
@@ -39,7 +40,7 @@ def _plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPla
     return LabelPlan(output.shape, classes=classes)
 
 
-def _checked(op: Op, logits: Array, label: Array) -> Array:
+def _checked(label: Array, logits: Array, where: str) -> Array:
     """The label. InputError for a class number that is none, and for a negative share of a class."""
     if label.ndim < logits.ndim:
         classes = logits.shape[1]
@@ -47,44 +48,42 @@ def _checked(op: Op, logits: Array, label: Array) -> Array:
         if wrong.size:
             raise InputError(
                 f"label {int(wrong[0])} is no class: there are {classes}, 0 to {classes - 1}",
-                where=op.name,
+                where=where,
                 cure="as many outputs of the last layer as there are classes; classes counted from 0",
             )
     elif (label < 0).any():
         raise InputError(
-            f"a soft label holds {float(label.min()):.3g}: shares of classes are not negative", where=op.name
+            f"a soft label holds {float(label.min()):.3g}: shares of classes are not negative", where=where
         )
     return label
 
 
-def _distribution(op: Op, logits: Array, label: Array) -> Array:
+def _distribution(label: Array, logits: Array, where: str) -> Array:
     """The label as a distribution."""
-    _checked(op, logits, label)
+    _checked(label, logits, where)
     if label.ndim == logits.ndim:
         return label.astype(np.float64)
     return np.eye(logits.shape[1])[label]
 
 
-def _value(op: Op, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    logits = arrays[0].astype(np.float64)
-    target = _distribution(op, logits, arrays[1])
+def _value(y: Array, label: Array, where: str) -> Any:
+    logits, target = y.astype(np.float64), _distribution(label, y, where)
     shifted = logits - logits.max(axis=1, keepdims=True)
     losses = np.log(np.exp(shifted).sum(axis=1)) * target.sum(axis=1) - (target * shifted).sum(axis=1)
-    return (np.array([losses.mean()], dtype=np.float32),)
+    return losses.mean()
 
 
-def _gradient(op: Op, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    logits = arrays[0].astype(np.float64)
-    target = _distribution(op, logits, arrays[1])
+def _gradient(y: Array, label: Array, where: str) -> Array:
+    logits, target = y.astype(np.float64), _distribution(label, y, where)
     exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
     softmax = exponentials / exponentials.sum(axis=1, keepdims=True)
-    gradient = softmax * target.sum(axis=1, keepdims=True) - target
-    return ((gradient / len(logits)).astype(np.float32),)
+    gradient: Array = (softmax * target.sum(axis=1, keepdims=True) - target) / len(logits)
+    return gradient
 
 
 def _reference(op: Op, values: Values) -> Values:
     logits = values["y"].astype(np.float64)
-    _checked(op, logits, values["label"])
+    _checked(values["label"], logits, op.name)
     log_probabilities = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
     rows = np.arange(len(logits))
     if op.attributes["labels"] == "hard":
@@ -101,27 +100,17 @@ def _reference(op: Op, values: Values) -> Values:
     }
 
 
-def _torch_loss(torch: Any, attributes: Mapping[str, Any], y: Any, label: Any) -> Any:
-    return torch.nn.functional.cross_entropy(y, label)
-
-
-PRIMITIVE = LossPrimitive(
-    name="cross_entropy",
-    schema=_Schema,
-    step=Step(
-        "LOSS",
-        ("y", "label"),
-        ("loss", "dy"),
-        _reference,
-        LossLowering(
-            "cross_entropy_fw",
-            "cross_entropy_bw",
-            lambda op: partial(_value, op),
-            lambda op: partial(_gradient, op),
-        ),
-    ),
-    plan=_plan,
-    torch_loss=_torch_loss,
+CROSS_ENTROPY = loss(
+    "cross_entropy",
+    value=_value,
+    gradient=_gradient,
+    reference=_reference,
+    nests=("cross_entropy_fw", "cross_entropy_bw"),
+    options=LabelKind,
+    labels=_plan,
+    per_sample=True,
+    torch=lambda torch, y, label: torch.nn.functional.cross_entropy(y, label),
     examples=(Example(inputs=((7,),)), Example({"labels": "hard"}, ((5,),))),
     refused=(Refused({}, ((2, 3, 4),), "vector of logits"),),
 )
+"""The entry of `trainlib.primitives.losses.table`."""

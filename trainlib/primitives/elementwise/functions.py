@@ -1,61 +1,73 @@
-"""What activations share: shapes as they come in, one loop forward and one backward.
+"""Elementary functions of activations: exact ones without overflow, and PULP-TrainLib's approximations.
 
-The approximations of PULP-TrainLib are elementary functions here, as np.exp is, used by reference and tiles
-alike; each primitive's `torch_forward` has them a second time.
+The approximations are elementary functions here, as np.exp is, used by references and tiles alike; what is
+``torch_...`` has them a second time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from math import sqrt
+from math import erf as _erf
+from math import erfc, pi, sqrt
 from typing import Any
 
 import numpy as np
 
-from trainlib.graph import Op, Tensor
-from trainlib.primitives.definition import LayerPlan
-from trainlib.primitives.lowering.vector_loops import VectorLoop, VectorLowering
+from trainlib.primitives.derivative import elementary
 from trainlib.steps import Array
-
-Numbers = Callable[..., Array]
-"""A function of arrays, elementwise."""
 
 LOG2_E = 1.442695040
 """log2 of e, as PULP-TrainLib has it."""
 
-GELU_SLOPE = sqrt(2 / np.pi)
+GELU_SLOPE = sqrt(2 / pi)
 GELU_CUBIC = 0.044715
 """tanh form of GELU (Hendrycks and Gimpel 2016): u = slope · (x + cubic · x^3)."""
 
 
-def same_shape(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    """Output like the input; the ops carry the options."""
-    return LayerPlan(inputs[0].shape, attributes=dict(attributes))
-
-
-def lowering(
-    kernel: Callable[[Op], str], reads: tuple[str, ...], write: str, function: Callable[[Op], Numbers]
-) -> VectorLowering:
-    """One loop; `function(op)` maps the arrays of `reads` to that of `write`."""
-
-    def loops(op: Op) -> tuple[VectorLoop, ...]:
-        compute = function(op)
-        return (VectorLoop(kernel(op), reads, write, lambda arrays: (compute(*arrays),)),)
-
-    return VectorLowering(loops)
-
-
-def stable_sigmoid(x: Array) -> Array:
+def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)) without overflow, by exponentials of negative numbers; keeps the dtype."""
     small = np.exp(-np.abs(x))
     share: Array = np.where(x >= 0, 1, small) / (1 + small)
     return share
 
 
-def sigmoid_by_tanh(x: Array) -> Array:
-    """The same function as (1 + tanh(x/2)) / 2."""
-    share: Array = 0.5 + 0.5 * np.tanh(0.5 * x)
-    return share
+def tanh_by_exponential(x: Array) -> Array:
+    """sign(x) · (1 - e) / (1 + e) with e = exp(-2|x|), by expm1 so that small x keep their digits."""
+    less = np.expm1(-2 * np.abs(x))
+    value: Array = np.sign(x) * -less / (2 + less)
+    return value
+
+
+def tanh(x: Array) -> Array:
+    """NumPy's."""
+    value: Array = np.tanh(x)
+    return value
+
+
+def normal(x: Array) -> Array:
+    """The normal distribution function in float64, by erfc so that it keeps its digits on the left."""
+    scaled = (-x.astype(np.float64) / sqrt(2)).ravel()
+    return np.array([erfc(value) for value in scaled]).reshape(x.shape) / 2
+
+
+ROOT_OF_TWO_PI = sqrt(2 * pi)
+"""What the density of the normal distribution is divided by."""
+
+
+@elementary(lambda x: 2 / sqrt(pi) * np.exp(-x * x))
+def erf(x: Array) -> Array:
+    """The error function, in float64."""
+    value: Array = np.vectorize(_erf, otypes=[float])(x)
+    return value
+
+
+def gelu_argument(x: Array) -> Array:
+    """u of the tanh form of GELU."""
+    return GELU_SLOPE * (x + GELU_CUBIC * x * x * x)
+
+
+def gelu_slope(x: Array) -> Array:
+    """Its derivative."""
+    return GELU_SLOPE * (1 + 3 * GELU_CUBIC * x * x)
 
 
 def fastexp(x: Array) -> Array:
@@ -131,3 +143,27 @@ def rational_tanh_slope(u: Array) -> Array:
     below_slope = u * ((168 * s + 12600) * s + 124740)
     slope = (above_slope * below - above * below_slope) / (below * below)
     return np.where(np.abs(above) <= below, slope, 0)
+
+
+def torch_tanh(torch: Any, x: Any, form: str) -> Any:
+    """tanh in PyTorch; the derivative of the approximation is 1 - y², as its nest has it."""
+    if form == "exact":
+        return torch.tanh(x)
+    with torch.no_grad():
+        power = torch.clamp(LOG2_E * -2 * x.float(), min=-126)
+        fraction = power - power.trunc() + (power < 0)
+        exponent = power + 121.2740575 + 27.7280233 / (4.84252568 - fraction) - 1.49012907 * fraction
+        bits = (exponent * (1 << 23)).clamp(max=2139095040).to(torch.int64).to(torch.int32)
+        y = (2 / (1 + bits.view(torch.float32)) - 1).to(x.dtype)
+    slope = 1 - y * y
+    return y + slope * (x - x.detach())
+
+
+def torch_gelu(torch: Any, x: Any, form: str) -> Any:
+    """GELU in PyTorch."""
+    if form != "pulp_rational":
+        return torch.nn.functional.gelu(x, approximate="none" if form == "erf" else "tanh")
+    u = sqrt(2 / pi) * (x + 0.044715 * x**3)
+    above = u**7 + 378 * u**5 + 17325 * u**3 + 135135 * u
+    below = 28 * u**6 + 3150 * u**4 + 62370 * u**2 + 135135
+    return x / 2 * (1 + torch.clamp(above / below, -1, 1))
