@@ -19,8 +19,8 @@ from trainlib.numerics import matmul, sum_order
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Operand, Region, TileTask, part
 
-VECTOR_ADD = "sgd"
-"""Nest of y += x: the update loop, which has the same two loads, one floating-point instruction and store."""
+VECTOR_ADD = "vect_sum"
+"""Nest of the sum Y of two vectors X and G, elements over the cores; measured (KIND layer, vect_sum)."""
 
 BATCH = "n"
 """Name of the dimension that cuts the batch, in extents and tile sizes."""
@@ -106,9 +106,9 @@ def vector_add_call(
 ) -> KernelCall:
     """total += term, forked; a `term` shorter than `total` repeats (a bias added to each row).
 
-    It is priced as `VECTOR_ADD`, with a term as long as the total.
+    A shorter term costs what one as long as the total does.
     """
-    arrays = dict(zip("WG", (total, term), strict=True))
+    arrays = {"X": total, "G": term, "Y": total}
     return kernel_call(
         choice,
         VECTOR_ADD,
@@ -163,16 +163,12 @@ class ElementwiseLowering(NoMatmul):
 
     The batch (if `batched`) and the next two dimensions may be cut, so that a sample's box is at most a 2D
     transfer of contiguous rows. `kernel` names the loop; `function(op)` gives what it computes, arrays in the
-    order of `op.reads`. A loop that is `in_place` in PULP-TrainLib has no address for its result: the model
-    lets it store where its first input lies.
+    order of `op.reads`. The arrays of the loop are what is read, then what is written, in its own order.
     """
 
     kernel: str
     function: Callable[[Op], Function]
-    in_place: bool = False
     batched: bool = True
-    streams: tuple[str, ...] = ()
-    """Roles whose addresses the loop takes, in its order; empty: all read, then (if not in place) written."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """``n``, then leading dimensions ``d0``, ``d1`` of a sample (of the tensor, if there is no batch)."""
@@ -191,7 +187,7 @@ class ElementwiseLowering(NoMatmul):
         region = (batch_range(ranges, shape[0]), *inner) if self.batched else inner
         elements = region_elements(region)
         dtype = tensors[op.outputs[0]].dtype
-        roles = self.streams or (op.reads if self.in_place else (*op.reads, *op.writes))
+        roles = (*op.reads, *op.writes)
         kernel = self.kernel
 
         names = LIBRARY.header(choice.codegen, kernel).arrays

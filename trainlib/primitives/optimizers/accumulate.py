@@ -22,5 +22,5 @@ def _reference(op: Op, values: Values) -> Values:
 
 PRIMITIVE = InternalPrimitive(
     name="accumulate",
-    step=Step("ACC", ("a", "b"), ("sum",), _reference, ElementwiseLowering(VECTOR_ADD, _tile, in_place=True)),
+    step=Step("ACC", ("a", "b"), ("sum",), _reference, ElementwiseLowering(VECTOR_ADD, _tile)),
 )
