@@ -6,7 +6,7 @@ Buffers are named by role (``x``, ``w``, ``dy``) or by `trainlib.steps.part` of 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -131,18 +131,30 @@ def transpose_call(
     dtype: str = "float32",
     target_shape: tuple[int, ...] | None = None,
 ) -> KernelCall:
-    """target[columns, rows] = source[rows, columns] transposed, by the block transpose with 1x1 windows.
+    """target[columns, rows] = source[rows, columns] transposed.
 
     `target_shape` is the shape of the target's buffer if it is another one of as many elements.
     """
-    shape = target_shape or (columns, rows)
+    pieces = Piece(source, (rows, columns)), Piece(target, target_shape or (columns, rows))
+    return transpose_piece_call(choice, *pieces, dtype)
 
-    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        return (np.ascontiguousarray(arrays[0].reshape(rows, columns).T).reshape(shape),)
 
-    sizes = {"co": rows, "ci": columns, "hk": 1, "wk": 1}
-    arrays = {"X": Piece(source, strides=(columns, 1, 1)), "Y": Piece(target, strides=(rows, 1, 1))}
-    return kernel_call(choice, "blocktransp", sizes, arrays, (source,), (target,), function, dtype)
+def transpose_piece_call(choice: KernelChoice, source: Piece, target: Piece, dtype: str) -> KernelCall:
+    """target[m, n] = source[n, m], larger dimension over the cores; measured (KIND layer, transpose_matrix).
+
+    The target may be a buffer of another shape with as many elements.
+    """
+    rows, columns = source.shape
+    return kernel_call(
+        choice,
+        "transpose_matrix",
+        {"N": rows, "M": columns},
+        {"X": replace(source, strides=(columns, 1)), "Y": replace(target, strides=(rows, 1))},
+        (source,),
+        (target,),
+        lambda arrays: (np.ascontiguousarray(arrays[0].T),),
+        dtype,
+    )
 
 
 class NoMatmul:
