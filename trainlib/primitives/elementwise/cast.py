@@ -13,7 +13,7 @@ from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import Example, InputCase, LayerPlan, LayerPrimitive, Output, Step
 from trainlib.primitives.lowering.calls import ElementwiseLowering, box, region_elements
-from trainlib.primitives.lowering.kernel_call import kernel_call
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.steps import Extent, Function, KernelChoice, TileTask
 
 
@@ -44,7 +44,13 @@ class _CastLowering(ElementwiseLowering):
         region = (ranges.get("n", (0, shape[0])), *inner)
         (source,), (target,) = op.reads, op.writes
 
-        sizes, arrays = {"elements": region_elements(region)}, {"X": source, "Y": target}
+        sizes, arrays = (
+            {"elements": region_elements(region)},
+            {
+                name: Piece(role, dtype=tensors[op[role]].dtype)
+                for name, role in (("X", source), ("Y", target))
+            },
+        )
         call = kernel_call(choice, self.kernel, sizes, arrays, (source,), (target,), self.function(op))
         return TileTask((box(op, source, *region),), (box(op, target, *region),), (), (call,))
 

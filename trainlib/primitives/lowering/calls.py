@@ -83,7 +83,7 @@ def matmul_call(
             a_address=addresses[a],
             b_address=addresses[b],
             c_address=addresses[c],
-            stored_bytes=np.dtype(dtype).itemsize,
+            element_bytes=np.dtype(dtype).itemsize,
         )
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
