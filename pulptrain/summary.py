@@ -13,7 +13,7 @@ from configs.errors import PulptrainError, WrongNumbersError
 from scheduler.options import BEST_DEPTH
 from scheduler.schedule import OpSchedule, Schedule
 from traces.metrics import Metrics, OpMetrics
-from trainlib.kernels.catalogue import estimated_names
+from trainlib.kernels.library import LIBRARY
 
 
 def run_summary(
@@ -77,7 +77,7 @@ def run_summary(
 def _estimated_kernels(schedule: Schedule, codegen: str) -> list[str]:
     """Names of the kernels of the program whose cost was never compared with a measurement, sorted."""
     used = {action.team.kernel for action in schedule.program.actions if isinstance(action, Compute)}
-    return sorted(used & set(estimated_names(codegen)))
+    return sorted(name for name in used if not LIBRARY.header(codegen, name).validated)
 
 
 def _op_summary(op: OpSchedule, measured: OpMetrics | None) -> dict[str, Any]:

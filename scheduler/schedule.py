@@ -26,7 +26,7 @@ from scheduler.tiles.tiling_candidates import NO_COUNTS, Counts
 from scheduler.tiling_choice import TilingChoice, TilingChooser, early_beside
 from trainlib.graph import Op, TrainingGraph
 from trainlib.im2col import with_ways
-from trainlib.registry import lowering_of
+from trainlib.registry import lowering_of, matmul_of
 from trainlib.steps import KernelChoice
 
 OP_LEVEL = "l2"
@@ -229,7 +229,8 @@ def tiler_of(
 ) -> Tiler:
     """What cuts an op under some options, with the tensors it finds in L1 and those it has in L3."""
     lowering = lowering_of(op)
-    kernel = _kernel(op, options, lowering.default_kernel(op))
+    chosen = options.kernels.get(op.name) or options.kernels.get(op.step) or ""
+    kernel = matmul_of(op, graph.tensors, options.codegen, chosen)
     return Tiler(
         op,
         graph.tensors,
@@ -274,12 +275,6 @@ def streamer_of(graph: TrainingGraph, timing: SocTiming, options: ScheduleOption
         return tiler.build(sizes or {}, order or ())
 
     return Streamer(graph, timing, tiler, fixed)
-
-
-def _kernel(op: Op, options: ScheduleOptions, default: str) -> str:
-    if not default:
-        return ""
-    return options.kernels.get(op.name) or options.kernels.get(op.step) or default
 
 
 def check_names(graph: TrainingGraph, options: ScheduleOptions) -> None:

@@ -111,7 +111,7 @@ def test_a_sum_whose_parts_follow_one_another_stays_in_l1() -> None:
     assert [len(task.outputs) for task in tiling.tiles] == [0, 1, 0, 1]
     assert [[call.kernel for call in task.calls] for task in tiling.tiles] == [
         ["mm", "mm"],
-        ["mm", "mm", "sgd"],
+        ["mm", "mm", "vect_sum"],
     ] * 2
     later = tiling.tiles[1]
     assert later.calls[0].writes == (part("y.part", 0),)
@@ -124,9 +124,9 @@ def test_a_sum_whose_parts_follow_one_another_stays_in_l1() -> None:
     }
     assert actions({"n": 2, "k": 3}, ("n", "k"), 1) == [
         *("load w0", "load x0", "wait w0", "wait x0", "mm 0"),
-        *("load w1", "load x1", "wait w1", "wait x1", "mm 1", "sgd 1", "store y1", "wait stored y1"),
+        *("load w1", "load x1", "wait w1", "wait x1", "mm 1", "vect_sum 1", "store y1", "wait stored y1"),
         *("load w2", "load x2", "wait w2", "wait x2", "mm 2"),
-        *("load w3", "load x3", "wait w3", "wait x3", "mm 3", "sgd 3", "store y3", "wait stored y3"),
+        *("load w3", "load x3", "wait w3", "wait x3", "mm 3", "vect_sum 3", "store y3", "wait stored y3"),
     ]
 
 
@@ -136,8 +136,8 @@ def test_a_sum_whose_parts_do_not_follow_is_read_back_after_its_store() -> None:
         *("load w0", "load x0", "wait w0", "wait x0", "mm 0", "store y0", "wait stored y0"),
         *("load w1", "wait w1", "mm 1", "store y1", "wait stored y1"),
         *("load w2", "load x2", "load y2", "wait w2", "wait x2", "wait y2"),
-        *("mm 2", "sgd 2", "store y2", "wait stored y2"),
-        *("load w3", "load y3", "wait w3", "wait y3", "mm 3", "sgd 3", "store y3", "wait stored y3"),
+        *("mm 2", "vect_sum 2", "store y2", "wait stored y2"),
+        *("load w3", "load y3", "wait w3", "wait y3", "mm 3", "vect_sum 3", "store y3", "wait stored y3"),
     ]
 
 
@@ -146,8 +146,8 @@ def test_a_sum_is_never_prefetched_before_its_store_has_been_awaited() -> None:
     assert actions({"n": 2, "k": 3}, ("k", "n"), 2) == [
         *("load w0", "load x0", "wait w0", "wait x0", "load w1", "mm 0", "store y0"),
         *("wait w1", "load w2", "load x2", "mm 1", "store y1", "wait stored y0"),
-        *("load y2", "wait w2", "wait x2", "wait y2", "load w3", "mm 2", "sgd 2", "store y2"),
-        *("wait stored y1", "load y3", "wait w3", "wait y3", "mm 3", "sgd 3", "store y3"),
+        *("load y2", "wait w2", "wait x2", "wait y2", "load w3", "mm 2", "vect_sum 2", "store y2"),
+        *("wait stored y1", "load y3", "wait w3", "wait y3", "mm 3", "vect_sum 3", "store y3"),
         *("wait stored y2", "wait stored y3"),
     ]
 
@@ -191,7 +191,7 @@ def test_numbers_of_cut_sums_are_those_of_the_whole(layer, step, sizes, order, d
     cost_model = TeamCostModel(timing)
     options = ScheduleOptions(depth, tile_sizes={op.name: sizes}, loop_orders={op.name: order})
     schedule = build_schedule(graph, timing, cost_model, options)
-    assert any("sgd" in call.kernel for task in schedule.ops[0].tiling.tiles for call in task.calls)
+    assert any("vect_sum" in call.kernel for task in schedule.ops[0].tiling.tiles for call in task.calls)
     executor = Executor(schedule, timing, cost_model)
     executor.load({given: known[given] for given in graph.given})
     executor.simulate()

@@ -140,7 +140,7 @@ def test_matmuls_are_those_of_the_library(monkeypatch, primitive, layout, shape,
         ("CHW", "WG", ["im2row", "mm", "conv_bias_wg"]),
         ("CHW", "IG", ["im2row", "blocktransp", "mm"]),
         ("HWC", "FW", ["im2row", "mm", "conv_bias_fw"]),
-        ("HWC", "WG", ["im2col", "blocktransp", "mm", "conv_bias_wg"]),
+        ("HWC", "WG", ["im2col", "transpose_matrix", "mm", "conv_bias_wg"]),
         ("HWC", "IG", ["im2row", "blocktransp", "mm"]),
     ],
 )
@@ -155,7 +155,7 @@ def test_passes_of_conv2d_in_order_one_fork_each_whatever_the_groups(layout, ste
 
 @pytest.mark.parametrize(
     ("step", "kernels"),
-    [("FW", ["mm"]), ("WG", ["blocktransp", "blocktransp", "mm"]), ("IG", ["blocktransp", "mm"])],
+    [("FW", ["mm"]), ("WG", ["transpose_matrix"] * 2 + ["mm"]), ("IG", ["transpose_matrix", "mm"])],
 )
 def test_pointwise_of_16_bit_hwc_transposes_both_in_wg_and_of_fp32_one(step, kernels):
     options = {"layout": "HWC", "out_channels": 3}

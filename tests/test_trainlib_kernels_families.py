@@ -17,7 +17,13 @@ from trainlib.kernels.library import LIBRARY, KernelLibrary
 from trainlib.kernels.nest import parse_nest
 
 A, B, C = 0, 100_000, 200_000
-HALF = kernel_names("clang-xpulp", "fp16")
+HALF = tuple(
+    name
+    for name in LIBRARY.kernel_names("clang-xpulp")
+    if LIBRARY.header("clang-xpulp", name).is_matmul
+    and LIBRARY.header("clang-xpulp", name).element_bytes == 2
+)
+"""The 16-bit matmuls that have a file of their own."""
 DEPTHWISE = depthwise_names("clang-xpulp")
 SIZES = st.integers(1, 11)
 
@@ -217,12 +223,13 @@ def test_a_kernel_without_an_accumulation_cannot_add() -> None:
 
 
 def test_an_element_size_the_kernel_does_not_have_is_refused() -> None:
-    with pytest.raises(InputError, match="elements of 4 bytes, not 2"):
-        matmul_work("mm", "clang-xpulp", 4, 4, 4, False, 1, A, B, C, element_bytes=2)
+    with pytest.raises(InputError, match="elements of 2 bytes, not of 4"):
+        matmul_work("mm_fp16", "clang-xpulp", 4, 4, 4, False, 1, A, B, C, element_bytes=4)
     with pytest.raises(InputError, match="unknown dtype 'fp8'"):
         kernel_names("clang-xpulp", "fp8")
     assert set(kernel_names("clang-xpulp", None)) == set(kernel_names("clang-xpulp")) | set(HALF)
-    assert kernel_names("clang-xpulp", "bf16") == HALF
+    assert kernel_names("clang-xpulp", "bf16") == kernel_names("clang-xpulp", "fp16")
+    assert set(HALF) < set(kernel_names("clang-xpulp", "fp16"))
     assert all(not LIBRARY.header("clang-xpulp", name).validated for name in (*HALF, *DEPTHWISE))
 
 

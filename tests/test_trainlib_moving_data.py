@@ -105,7 +105,7 @@ def test_a_matrix_is_transposed_by_the_measured_loop_of_the_library() -> None:
     forward = graph.ops[0]
     ranges = {"d0": (0, 6), "d1": (0, 4)}
     (call,) = lowering_of(forward).tile(forward, graph.tensors, ranges, CHOICE).calls
-    assert call.work(2, {"x": 0, "y": 0x1000}).kernel == "transpose_nd"
+    assert call.work(2, {"x": 0, "y": 0x1000}).kernel == "transpose_matrix"
 
 
 # What comes out

@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TypeVar
 
+import numpy as np
+
 from configs.errors import UnsupportedLayerError
 from configs.suggest import suggestion
-from trainlib.graph import Op
+from trainlib.graph import Op, Tensor
+from trainlib.kernels.catalogue import default_matmul
+from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.attention import class_token, embedding, mhsa, position, softmax
 from trainlib.primitives.contractions import (
     conv1d,
@@ -157,3 +161,27 @@ def step_of(op: Op) -> Step:
 def lowering_of(op: Op) -> StepLowering:
     """How the op becomes tiles."""
     return step_of(op).lowering
+
+
+def matmul_of(op: Op, tensors: Mapping[str, Tensor], codegen: str, chosen: str = "") -> str:
+    """The matmul kernel an op runs: `chosen`, or its default, for numbers as wide as its own.
+
+    Empty for an op without a matmul. Raises InputError for an unknown kernel and one for other numbers.
+    """
+    default = lowering_of(op).default_kernel(op)
+    if not default:
+        return ""
+    element_bytes = _element_bytes(op, tensors)
+    if chosen:
+        return LIBRARY.named(codegen, chosen, element_bytes)
+    return default_matmul(codegen, default, element_bytes)
+
+
+def matmuls_of(op: Op, tensors: Mapping[str, Tensor], codegen: str) -> tuple[str, ...]:
+    """The matmul kernels of a codegen for numbers as wide as those of an op; none for an op without."""
+    default = lowering_of(op).default_kernel(op)
+    return LIBRARY.sized_like(codegen, default, _element_bytes(op, tensors)) if default else ()
+
+
+def _element_bytes(op: Op, tensors: Mapping[str, Tensor]) -> int:
+    return np.dtype(tensors[op.outputs[0]].dtype).itemsize

@@ -34,9 +34,8 @@ from scheduler.tuner.tuned_schedule import (
 from scheduler.tuner.tuned_schedule import model_content as content_of
 from trainlib.graph import LAYOUTS, TrainingGraph
 from trainlib.im2col import own_way, with_way
-from trainlib.kernels.catalogue import kernel_names
 from trainlib.layouts import with_layouts
-from trainlib.registry import lowering_of
+from trainlib.registry import lowering_of, matmuls_of
 from trainlib.training import build_training_phases
 
 FORMAT = 1
@@ -367,7 +366,7 @@ def _options(
             raise ConfigError(
                 f"{choice.op} has no matmul{without}", where=choice.kernel_where, cure="remove 'kernel'"
             )
-        known = kernel_names(base.codegen, None)
+        known = matmuls_of(op, graph.tensors, base.codegen)
         if has_kernel and candidate.kernel not in known:
             raise ConfigError(
                 f"unknown kernel {candidate.kernel!r} of {choice.op}",

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arch.timing import SocTiming
-from configs.dtypes import float_of
 from configs.errors import InputError
 from configs.suggest import suggestion
 from scheduler.tiles.dma_cost import DmaCost
@@ -19,8 +18,7 @@ from scheduler.tiles.tiling_candidates import TilingCandidates, enumerate_tiling
 from scheduler.tuner.fingerprint import fingerprint, model_version
 from scheduler.tuner.task import Task
 from trainlib.im2col import WAYS, own_way, ways_of
-from trainlib.kernels.catalogue import kernel_names
-from trainlib.registry import lowering_of
+from trainlib.registry import lowering_of, matmul_of, matmuls_of
 from trainlib.steps import KernelChoice
 
 CUTS_PER_DEPTH = 16
@@ -121,18 +119,13 @@ class Question:
     @property
     def default_kernel(self) -> str:
         """The kernel the op has if nobody chooses one; empty for an op without a matmul."""
-        return lowering_of(self.task.op).default_kernel(self.task.op)
+        return matmul_of(self.task.op, self.task.graph.tensors, self.codegen)
 
     def kernels(self) -> tuple[str, ...]:
-        """Matmul kernels of the codegen for the dtype of the op. Raises `InputError` if there is no such."""
+        """Matmul kernels of the codegen for the dtype of the op, and only those."""
         if not self.default_kernel:
             return ("",)
-        tensors = self.task.graph.tensors
-        dtypes = {tensors[name].dtype for name in self.task.op.outputs}
-        words = [found.word for found in map(float_of, dtypes) if found]
-        # An fp32 kernel is also scalar 16-bit code (`trainlib.primitives.lowering.nests`).
-        names = [name for word in ("fp32", *words) for name in kernel_names(self.codegen, word)]
-        return tuple(dict.fromkeys(names))
+        return matmuls_of(self.task.op, self.task.graph.tensors, self.codegen)
 
     def tiler(self, kernel: str, depth: int) -> Tiler:
         """Cuts the op."""

@@ -28,14 +28,30 @@ def codegen_names() -> tuple[str, ...]:
 
 
 def kernel_names(codegen: str, dtype: str | None = "fp32") -> tuple[str, ...]:
-    """Names of the matmul kernels of a codegen profile for a dtype (None: all).
+    """Names of the matmul kernels of a codegen profile for a dtype, described ones included (None: files).
 
     Raises InputError for an unknown codegen or dtype.
     """
     names = LIBRARY.kernel_names(codegen)
-    wanted = None if dtype is None else element_bytes_of(dtype)
-    headers = ((name, LIBRARY.header(codegen, name)) for name in names)
-    return tuple(name for name, head in headers if head.is_matmul and wanted in (None, head.element_bytes))
+    matmuls = tuple(name for name in names if LIBRARY.header(codegen, name).is_matmul)
+    if dtype is None or not matmuls:
+        return matmuls
+    return LIBRARY.sized_like(codegen, matmuls[0], element_bytes_of(dtype))
+
+
+SIMD_DEFAULTS = {"mm": "mm_fp16_SIMD_2x4", "mm_M": "mm_M_fp16_SIMD_2x4"}
+"""The 16-bit matmul a layer runs if nobody chooses one, by its fp32 default: the smallest packed block."""
+
+
+def default_matmul(codegen: str, name: str, element_bytes: int) -> str:
+    """What a layer that runs `name` in fp32 runs by default on such elements; of 16 bit a packed kernel.
+
+    Where the codegen has none, or `name` is no plain loop, its form for such elements. Raises InputError.
+    """
+    packed = SIMD_DEFAULTS.get(name, "") if element_bytes == DTYPE_BYTES["fp16"] else ""
+    if packed in LIBRARY.kernel_names(codegen):
+        return packed
+    return LIBRARY.named(codegen, name, element_bytes)
 
 
 def depthwise_names(codegen: str) -> tuple[str, ...]:
@@ -83,29 +99,22 @@ def matmul_work(
     *,
     library: KernelLibrary = LIBRARY,
     element_bytes: int | None = None,
-    stored_bytes: int | None = None,
     accumulate: bool = False,
 ) -> TeamWork:
     """C[N,M] = A[N,K] . B[K,M], or A . B^T with B[M,K] when `trans_b`, on `cores` cores.
 
-    With `accumulate` the product is added to C (see `trainlib.kernels.accumulate`). `element_bytes`, if
-    given, must be that of the kernel file. Raises InputError for an unknown kernel or codegen, sizes below 1,
-    another element size and a transposition the kernel does not do.
+    With `accumulate` the product is added to C (see `trainlib.kernels.accumulate`). `element_bytes` is the
+    size of the data, if it is not that of the kernel: see `team_work`. Raises InputError for an unknown
+    kernel or codegen, sizes below 1, data the kernel has no form for and a transposition it does not do.
     """
     positive("matmul", n=n, k=k, m=m, cores=cores)
-    found = _matmul(library, codegen, kernel, accumulate)
+    size = element_bytes or library.header(codegen, kernel).element_bytes
+    found = _matmul(library, codegen, library.named(codegen, kernel, size), accumulate)
     if found.trans_b not in (None, trans_b):
         raise InputError(
-            f"'{kernel}' only multiplies with B {'' if found.trans_b else 'not '}transposed", where="kernel"
-        )
-    size = found.element_bytes
-    if element_bytes not in (None, size):
-        raise InputError(
-            f"'{kernel}' is for elements of {size} bytes, not {element_bytes}",
+            f"'{found.name}' only multiplies with B {'' if found.trans_b else 'not '}transposed",
             where="kernel",
-            cure="choose a kernel of this dtype (`pulptrain list kernels`)",
         )
-    size = min(size, stored_bytes or size)
     arrays = {
         "A": Array(a_address, (k, 1), size),
         "B": Array(b_address, (1, k) if trans_b else (m, 1), size),
@@ -113,7 +122,15 @@ def matmul_work(
     }
     sizes = {"N": n, "K": k, "M": m, "trans_b": int(trans_b)}
     return team_work(
-        codegen, kernel, sizes, arrays, cores, macs=n * k * m, library=library, accumulate=accumulate
+        codegen,
+        found.name,
+        sizes,
+        arrays,
+        cores,
+        macs=n * k * m,
+        element_bytes=size,
+        library=library,
+        accumulate=accumulate,
     )
 
 
@@ -155,6 +172,7 @@ def depthwise_work(
         arrays,
         cores,
         macs=n * k * m,
+        element_bytes=size,
         library=library,
         accumulate=accumulate,
     )
@@ -249,7 +267,8 @@ def im2row_work(
         rows, cols = hi * hk, wi * wk
     sizes |= {"rows_in": rows_in, "rows_out": max(rows - rows_in, 0)}
     sizes |= {"cols_in": cols_in, "cols_out": max(cols - cols_in, 0)}
-    return team_work(codegen, "im2row_fw" if mode == "FW" else "im2row_ig", sizes, arrays, cores)
+    nest = "im2row_fw" if mode == "FW" else "im2row_ig"
+    return team_work(codegen, nest, sizes, arrays, cores, element_bytes=element_bytes)
 
 
 def blocktransp_work(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from arch.isa import CoreWork, Instruction, Loop, Node, Stream
-from configs.errors import ConfigError
+from configs.errors import ConfigError, InputError
 from trainlib.kernels.expressions import Evaluator, Names, Sum, evaluator
 from trainlib.kernels.kernel_file import suggestion
 from trainlib.kernels.nodes import Access, Choice, Code, Nest, NestNode
@@ -28,6 +28,9 @@ PLAN_CACHE_ENTRIES = 64
 MOST_EXECUTED = 10**18
 """Instructions of one core in one kernel: their cycles still fit 64 bits."""
 
+WIDEST_BYTES = 4
+"""Bytes one load or store moves at most."""
+
 FARTHEST_BYTES = 2**52
 """Bytes between any two accesses of a kernel: what an index may make of the address of an array."""
 
@@ -38,7 +41,7 @@ _UNUSED = Stream(0, ())
 class Array:
     """An array in L1: byte address of element 0, distance of neighbours in elements in each dimension.
 
-    An access is as wide as the element where the elements are narrower than the kernel's.
+    An access of one element is as wide as the array's: a nest for 16-bit data may have fp32 statistics.
     """
 
     address: int
@@ -259,13 +262,19 @@ class Expander:
         return layout
 
     def _given_widths(self, arrays: Mapping[str, Array]) -> tuple[int, ...]:
-        """`_Layout.widths_bytes`: accesses to elements narrower than the kernel's become as narrow."""
-        given = [
-            min(width, arrays[access.array].element_bytes)
-            if arrays[access.array].element_bytes < self.element_bytes
-            else width
-            for access, width in zip(self.nest.accesses, self._widths_bytes, strict=True)
-        ]
+        """`_Layout.widths_bytes`. Raises InputError for elements narrower than the text's access to them."""
+        given = list(self._widths_bytes)
+        for index, access in enumerate(self.nest.accesses):
+            element_bytes = arrays[access.array].element_bytes
+            if element_bytes < self.element_bytes and given[index] > element_bytes:
+                raise InputError(
+                    f"{access.array} has elements of {element_bytes} bytes, the kernel reads and writes "
+                    f"{given[index]}",
+                    where=self.where,
+                    cure=f"a kernel for elements of {element_bytes} bytes",
+                )
+            if element_bytes > self.element_bytes and given[index] == self.element_bytes:
+                given[index] = min(element_bytes, WIDEST_BYTES)
         return () if given == self._widths_bytes else tuple(given)
 
     def _check(self, access: Access, arrays: Mapping[str, Array]) -> None:

@@ -18,6 +18,11 @@ A kernel file has the keys
 
 A user's own file can be an annotated listing by itself, see `trainlib.kernels.kernel_file`.
 
+A kernel is found by codegen, name and element size. One for narrower elements is a file of its own, such as
+`mm_fp16` beside `mm` (`sibling`); where there is none it is described: the nest of the fp32 kernel with
+narrower accesses (`trainlib.kernels.transform.narrowed`), never validated. A listing is one program and has
+no such form.
+
 A folder may also hold `codegen.yaml` with `base` (a codegen whose kernels are taken over), `transform` (see
 `trainlib.kernels.transform`) and `without` (kernels of the base that do not run on this core, optional); its
 own kernel files then replace those of the base, untransformed. That is the one rule for a kernel a codegen
@@ -28,6 +33,7 @@ already, as they were fitted to first calls.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -42,12 +48,15 @@ from trainlib.kernels.expand import Expander
 from trainlib.kernels.expressions import Expression, parse_expression
 from trainlib.kernels.kernel_file import Section, read_section, suggestion
 from trainlib.kernels.nest import parse_nest
-from trainlib.kernels.transform import TRANSFORMS, Transform
+from trainlib.kernels.transform import TRANSFORMS, Transform, narrowed
 
 __all__ = ["LIBRARY", "Fallback", "Header", "Kernel", "KernelLibrary", "suggestion"]
 
 _REQUIRED = ("kernel", "code_bytes", "arrays")
 _OPTIONAL = ("about", "names", "fallback", "nest", "listing", "element_bytes", "trans_b", "validated")
+FP32_BYTES = 4
+"""Bytes of an element of a kernel, if its file does not say otherwise."""
+
 MOST_CODE_BYTES = 1 << 20
 """Size of the machine code of one kernel."""
 
@@ -175,11 +184,39 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where a kernel comes from; `measured` is False for one that only stands in for a codegen's own."""
+    """Where a kernel comes from; `measured` is False for one that only stands in for a codegen's own.
+
+    `described` is the size in bytes of the elements of a kernel that is made from one for wider elements; 0
+    for all others.
+    """
 
     file: Traversable
     transform: Transform
     measured: bool = True
+    described: int = 0
+
+
+WORDS: Mapping[int, str] = {1: "fp8", 2: "fp16"}
+"""Bytes of an element -> the word in the name of a kernel for such elements; bf16 costs what fp16 costs."""
+
+_FAMILY = re.compile(r"(mm(?:_M|_dw_in_grad|_dw)?)(_.*)?")
+"""The matmuls: the word stands behind the family, as in PULP-TrainLib's ``mm_M_fp16_unroll_2x1``."""
+
+
+def sibling(name: str, element_bytes: int) -> str:
+    """Name of the form of an fp32 kernel for elements of 1 or 2 bytes."""
+    word = WORDS[element_bytes]
+    match = _FAMILY.fullmatch(name)
+    return f"{match[1]}_{word}{match[2] or ''}" if match else f"{name}_{word}"
+
+
+def _origin(name: str) -> tuple[str, int] | None:
+    """The fp32 kernel a name is a `sibling` of, and the bytes of an element; None for other names."""
+    for element_bytes, word in WORDS.items():
+        base = name.replace(f"_{word}", "", 1)
+        if base != name and sibling(base, element_bytes) == name:
+            return base, element_bytes
+    return None
 
 
 class KernelLibrary:
@@ -190,6 +227,7 @@ class KernelLibrary:
         self._sources: dict[str, dict[str, _Source]] = {}
         self._headers: dict[tuple[str, str], Header] = {}
         self._kernels: dict[tuple[str, str, bool], Kernel] = {}
+        self._named: dict[tuple[str, str, int], str] = {}
         self._names: tuple[str, ...] | None = None
 
     def codegen_names(self) -> tuple[str, ...]:
@@ -244,8 +282,50 @@ class KernelLibrary:
             source = self._source(codegen, name)
             found = _header(source.file, codegen)
             found = replace(found, validated=found.validated and source.measured)
+            if source.described:
+                about = f"described, {found.name} with narrower accesses: {found.about}"
+                found = replace(found, name=name, element_bytes=source.described, about=about)
             self._headers[codegen, name] = found
         return found
+
+    def named(self, codegen: str, name: str, element_bytes: int) -> str:
+        """The kernel `name` for elements of this size: itself, or its `sibling`.
+
+        Raises InputError like `kernel`, and for a kernel that has no form for such elements.
+        """
+        key = (codegen, name, element_bytes)
+        found = self._named.get(key)
+        if found is not None:
+            return found
+        header = self.header(codegen, name)
+        if header.element_bytes == FP32_BYTES and element_bytes in WORDS:
+            found = sibling(name, element_bytes)
+        if header.element_bytes == element_bytes:
+            found = name
+        if found and (found in self._find(codegen) or self._described(codegen, found) is not None):
+            self._named[key] = found
+            return found
+        names = self.sized_like(codegen, name, element_bytes)
+        raise InputError(
+            f"'{name}' is for elements of {header.element_bytes} bytes, not of {element_bytes}",
+            where="kernel",
+            cure=f"one of {', '.join(names)}" if names else "another dtype",
+        )
+
+    def sized_like(self, codegen: str, name: str, element_bytes: int) -> tuple[str, ...]:
+        """Names of kernels with the arrays of `name` for elements of this size, described ones included."""
+        arrays, found = self.header(codegen, name).arrays, set[str]()
+        for other in self.kernel_names(codegen):
+            header = self.header(codegen, other)
+            if header.arrays != arrays:
+                continue
+            if header.element_bytes == element_bytes:
+                found.add(other)
+            elif header.element_bytes == FP32_BYTES and element_bytes in WORDS:
+                narrow = sibling(other, element_bytes)
+                if self._described(codegen, narrow) is not None:
+                    found.add(narrow)
+        return tuple(sorted(found))
 
     def kernel(self, codegen: str, name: str, accumulate: bool = False) -> Kernel:
         """A kernel by name, or the form of it that adds to C.
@@ -270,7 +350,7 @@ class KernelLibrary:
 
     def _source(self, codegen: str, name: str) -> _Source:
         sources = self._find(codegen)
-        source = sources.get(name)
+        source = sources.get(name) or self._described(codegen, name)
         if source is None:
             raise InputError(
                 f"codegen '{codegen}' has no kernel '{name}'",
@@ -278,6 +358,18 @@ class KernelLibrary:
                 cure=suggestion(name, sources),
             )
         return source
+
+    def _described(self, codegen: str, name: str) -> _Source | None:
+        """What stands in for a kernel for narrow elements that the codegen has no file of."""
+        origin = _origin(name)
+        source = self._find(codegen).get(origin[0]) if origin else None
+        if origin is None or source is None:
+            return None
+        header = self.header(codegen, origin[0])
+        if header.element_bytes != FP32_BYTES or "listing" in header.section.values:
+            return None
+        narrow, wide = narrowed(origin[1]), source.transform
+        return _Source(source.file, lambda nest: narrow(wide(nest)), False, origin[1])
 
     def _find(self, codegen: str) -> dict[str, _Source]:
         if codegen in self._sources:
@@ -357,7 +449,7 @@ def _header(file: Traversable, codegen: str) -> Header:
             f"'code_bytes' must be a number of bytes up to {MOST_CODE_BYTES}",
             where=section.where("code_bytes"),
         )
-    element_bytes = values.get("element_bytes", 4)
+    element_bytes = values.get("element_bytes", FP32_BYTES)
     if type(element_bytes) is not int or element_bytes not in (1, 2, 4):
         raise ConfigError("'element_bytes' must be 1, 2 or 4", where=section.where("element_bytes"))
     for key in ("trans_b", "validated"):

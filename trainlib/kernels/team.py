@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from arch.isa import CoreWork, TeamWork
 from configs.errors import InputError
 from trainlib.kernels.expand import Array
-from trainlib.kernels.library import LIBRARY, Fallback, Kernel, KernelLibrary
+from trainlib.kernels.library import FP32_BYTES, LIBRARY, Fallback, Kernel, KernelLibrary
 
 __all__ = ["Array", "team_work"]
 
@@ -25,16 +25,21 @@ def team_work(
     *,
     macs: int = 0,
     per_core: Sequence[Mapping[str, int]] = (),
+    element_bytes: int = FP32_BYTES,
     library: KernelLibrary = LIBRARY,
     accumulate: bool = False,
 ) -> TeamWork:
     """The nest `kernel`.yaml of a codegen on `cores` cores, fallbacks included.
 
     `sizes` are the sizes the file names, `per_core` those that differ from core to core, `arrays` lie at L1
-    byte addresses with strides in elements. With `accumulate` a product is added to C. Raises InputError for
-    an unknown codegen or kernel, ConfigError for a name or array the nest uses and the call does not have.
+    byte addresses with strides in elements. `element_bytes` is the size of the data: the kernel for such
+    elements is run, under its own name (`KernelLibrary.named`). With `accumulate` a product is added to C.
+
+    Raises InputError for an unknown codegen or kernel, one without a form for such elements and an array
+    narrower than the kernel's accesses; ConfigError for a name or array the nest uses and the call lacks.
     """
-    return _team(library, library.kernel(codegen, kernel, accumulate), sizes, arrays, cores, macs, per_core)
+    found = library.kernel(codegen, library.named(codegen, kernel, element_bytes), accumulate)
+    return _team(library, found, sizes, arrays, cores, macs, per_core)
 
 
 def _team(
@@ -72,7 +77,8 @@ def _core_work(
     if fallback is None:
         return kernel.expander.core_work(names, arrays, kernel.code_bytes)
     before = fallback.cost.core_work(names, arrays, kernel.code_bytes)
-    used = library.kernel(kernel.codegen, fallback.use, kernel.accumulates)
+    use = library.named(kernel.codegen, fallback.use, kernel.element_bytes)
+    used = library.kernel(kernel.codegen, use, kernel.accumulates)
     after = _core_work(library, used, sizes, core, arrays, shared)
     # Straight-line code without addressed accesses, and then the other kernel.
     return CoreWork(before.body + after.body, after.streams, after.code_bytes)

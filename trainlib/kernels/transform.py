@@ -147,6 +147,36 @@ def _used_at_once(load: Instruction | None, user: Instruction | None) -> bool:
     return load is not None and user is not None and load.op == Op.LOAD and load.dst in user.srcs
 
 
+def narrowed(element_bytes: int) -> Transform:
+    """For narrower elements: every access to an array is as wide as they are; no instruction changes.
+
+    That is scalar code: one multiply-add per element, as PULP-TrainLib's scalar fp16 kernels are copies of
+    the fp32 ones. It describes a core that computes in the narrow format at the rate of fp32; no compiled
+    code of this kind was ever measured.
+    """
+
+    def transform(nest: Nest) -> Nest:
+        return replace(nest, body=_narrowed(nest.body, element_bytes))
+
+    return transform
+
+
+def _narrowed(nodes: tuple[NestNode, ...], element_bytes: int) -> tuple[NestNode, ...]:
+    result: list[NestNode] = []
+    for node in nodes:
+        if isinstance(node, Counted):
+            result.append(replace(node, body=_narrowed(node.body, element_bytes)))
+        elif isinstance(node, Choice):
+            then, otherwise = (_narrowed(part, element_bytes) for part in (node.then, node.otherwise))
+            result.append(replace(node, then=then, otherwise=otherwise))
+        elif node.instruction.stream >= 0:
+            width_bytes = min(node.instruction.width_bytes, element_bytes)
+            result.append(replace(node, instruction=replace(node.instruction, width_bytes=width_bytes)))
+        else:
+            result.append(node)
+    return tuple(result)
+
+
 TRANSFORMS: dict[str, Transform] = {
     "none": _none,
     "loads_early": _loads_early,

@@ -68,7 +68,7 @@ def im2row(
         "X": _array(dtype, places[0], reach.height * reach.width, reach.width, 1),
         "R": _array(dtype, places[1], columns * patch, patch, hk * wk, wk, 1),
     }
-    return team_work(codegen, "im2row_fw" if mode == "FW" else "im2row_ig", sizes, arrays, cores)
+    return _team(dtype, codegen, "im2row_fw" if mode == "FW" else "im2row_ig", sizes, arrays, cores)
 
 
 def unroll_hwc(
@@ -96,7 +96,7 @@ def unroll_hwc(
     for core in range(cores):
         taps = reach.rows[core * block : (core + 1) * block]
         own.append({"rows_in": met(taps), "rows_out": taps.size - met(taps)})
-    return team_work(codegen, "conv_unroll_hwc", sizes, arrays, cores, per_core=own)
+    return _team(dtype, codegen, "conv_unroll_hwc", sizes, arrays, cores, per_core=own)
 
 
 def blocktransp(
@@ -112,7 +112,7 @@ def blocktransp(
         source, target = (ci * window, 1, ci), (co * window, 1, co)
     arrays = {"X": _array(dtype, places[0], *source), "Y": _array(dtype, places[1], *target)}
     sizes = {"co": co, "ci": ci, "hk": geometry.hk, "wk": geometry.wk}
-    return team_work(codegen, "blocktransp", sizes, arrays, cores)
+    return _team(dtype, codegen, "blocktransp", sizes, arrays, cores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +182,11 @@ def direct_forward(codegen: str, loop: Direct, cores: int, places: Mapping[str, 
         }
         sizes = {**loop.published_sizes(), **extents}
         if loop.others == 1 and loop.others_box == loop.own:
-            return team_work(codegen, "dw_fw", {**sizes, "ci": loop.own}, arrays, cores, macs=loop.macs)
+            return _team(dtype, codegen, "dw_fw", {**sizes, "ci": loop.own}, arrays, cores, macs=loop.macs)
         if geometry.groups == 1 and not reach.padded:
             arrays["W"] = _array(dtype, places["W"], loop.others * geometry.window, *window)
             sizes |= {"ci": loop.others, "co": loop.own}
-            return team_work(codegen, "naive_fw", sizes, arrays, cores, macs=loop.macs)
+            return _team(dtype, codegen, "naive_fw", sizes, arrays, cores, macs=loop.macs)
     arrays = {
         "X": _array(dtype, places["X"], *image),
         "W": _array(dtype, places["W"], *_filters(geometry, loop.others)),
@@ -194,7 +194,7 @@ def direct_forward(codegen: str, loop: Direct, cores: int, places: Mapping[str, 
         "D": _array(dtype, places.get("D", 0), 1),
     }
     sizes = {**loop.sizes(), "ho": rows, "wo": columns}
-    return team_work(codegen, "conv_direct_fw", sizes, arrays, cores, macs=loop.macs)
+    return _team(dtype, codegen, "conv_direct_fw", sizes, arrays, cores, macs=loop.macs)
 
 
 def direct_weights(codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str) -> TeamWork:
@@ -211,13 +211,13 @@ def direct_weights(codegen: str, loop: Direct, cores: int, places: Mapping[str, 
         }
         sizes = {**loop.published_sizes(), "ci": loop.others, "co": loop.own, "ho": rows, "wo": columns}
         sizes |= {"hi": reach.height, "wi": reach.width}
-        return team_work(codegen, "naive_wg", sizes, arrays, cores, macs=loop.macs)
+        return _team(dtype, codegen, "naive_wg", sizes, arrays, cores, macs=loop.macs)
     arrays = {
         "X": _array(dtype, places["X"], *image),
         "W": _array(dtype, places["W"], *_filters(geometry, loop.others)),
         "Y": _array(dtype, places["Y"], *_planes(geometry, loop.own, reach.positions)),
     }
-    return team_work(codegen, "conv_direct_wg", loop.sizes(), arrays, cores, macs=loop.macs)
+    return _team(dtype, codegen, "conv_direct_wg", loop.sizes(), arrays, cores, macs=loop.macs)
 
 
 def direct_input(codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str) -> TeamWork:
@@ -234,7 +234,7 @@ def direct_input(codegen: str, loop: Direct, cores: int, places: Mapping[str, in
         }
         sizes = {**loop.published_sizes(), **extents, "ci": loop.own, "co": loop.others}
         sizes |= {"ho": reach.height, "wo": reach.width}
-        return team_work(codegen, "naive_ig", sizes, arrays, cores, macs=loop.macs)
+        return _team(dtype, codegen, "naive_ig", sizes, arrays, cores, macs=loop.macs)
     target, source, tap = _filters(geometry, loop.own)
     arrays = {
         "X": _array(dtype, places["X"], *_planes(geometry, loop.own, reach.positions)),
@@ -242,7 +242,7 @@ def direct_input(codegen: str, loop: Direct, cores: int, places: Mapping[str, in
         "Y": _array(dtype, places["Y"], *gradient),
     }
     sizes = {**loop.sizes(), **extents, "strided": int(max(geometry.strides) > 1)}
-    return team_work(codegen, "conv_direct_ig", sizes, arrays, cores, macs=loop.macs)
+    return _team(dtype, codegen, "conv_direct_ig", sizes, arrays, cores, macs=loop.macs)
 
 
 def scatter(codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str) -> TeamWork:
@@ -257,7 +257,7 @@ def scatter(codegen: str, loop: Direct, cores: int, places: Mapping[str, int], d
     }
     extents = {"hi": len(reach.rows), "wi": len(reach.columns), "ho": reach.height, "wo": reach.width}
     sizes = {**loop.sizes(), **extents}
-    return team_work(codegen, "conv_scatter_fw", sizes, arrays, cores, macs=loop.macs)
+    return _team(dtype, codegen, "conv_scatter_fw", sizes, arrays, cores, macs=loop.macs)
 
 
 def bias_add(
@@ -273,7 +273,7 @@ def bias_add(
     planes = _planes(geometry, channels, positions)
     arrays = {"Y": _array(dtype, places[0], *planes), "D": _array(dtype, places[1], 1)}
     sizes = {"channels": channels, "positions": positions}
-    return team_work(codegen, "conv_bias_fw", sizes, arrays, cores)
+    return _team(dtype, codegen, "conv_bias_fw", sizes, arrays, cores)
 
 
 def bias_sum(
@@ -293,7 +293,7 @@ def bias_sum(
         "D": _array(dtype, places[1], 1),
     }
     sizes = {"channels": channels, "positions": positions, "samples": samples}
-    return team_work(codegen, "conv_bias_wg", sizes, arrays, cores)
+    return _team(dtype, codegen, "conv_bias_wg", sizes, arrays, cores)
 
 
 def _image(geometry: ConvGeometry, channels: int, rows: int, columns: int) -> tuple[int, int, int]:
@@ -326,3 +326,20 @@ def _window(geometry: ConvGeometry) -> dict[str, int]:
 
 def _array(dtype: str, address: int, *strides: int) -> Array:
     return Array(address, strides, np.dtype(dtype).itemsize)
+
+
+def _team(
+    dtype: str,
+    codegen: str,
+    nest: str,
+    sizes: Mapping[str, int],
+    arrays: Mapping[str, Array],
+    cores: int,
+    *,
+    macs: int = 0,
+    per_core: Sequence[Mapping[str, int]] = (),
+) -> TeamWork:
+    element_bytes = np.dtype(dtype).itemsize
+    return team_work(
+        codegen, nest, sizes, arrays, cores, macs=macs, per_core=per_core, element_bytes=element_bytes
+    )

@@ -8,6 +8,7 @@ is `add`, whose gradients cost nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ from trainlib.primitives.lowering.boxes import (
     row_major,
     sizes_of,
 )
-from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, box
+from trainlib.primitives.lowering.calls import VECTOR_ADD, NoMatmul, batch_extent, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.primitives.lowering.pieces import copy_call
 from trainlib.primitives.shapes.box_copies import check_rank, fill_call
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Region, TileTask
 
@@ -78,7 +80,8 @@ def _add_call(
 ) -> KernelCall:
     """roles[2] = roles[0] + roles[1] over all of `whole`; a result that is smaller adds up, on what it holds.
 
-    Cores split the largest dimension of the result, so no two of them add to one element.
+    Where nothing repeats it is the sum of two vectors. Else cores split the largest dimension of the result,
+    so no two of them add to one element.
     """
     strides = [_strides(shape, whole) for shape in shapes]
     kept = [size if stride else 0 for size, stride in zip(whole, strides[2], strict=True)]
@@ -104,7 +107,11 @@ def _add_call(
         axes = tuple(axis for axis, size in enumerate(left.shape) if size == 1)
         return ((left + right.sum(axis=axes, keepdims=True)).reshape(shapes[2]),)
 
-    return kernel_call(choice, "add_nd", sizes, arrays, roles[:2], (roles[2],), function, dtype)
+    nest = "add_nd"
+    if all(prod(shape) == prod(whole) for shape in shapes):
+        nest, sizes = VECTOR_ADD, {"elements": prod(whole)}
+        arrays = {name: Piece(role) for name, role in zip("XGY", roles, strict=True)}
+    return kernel_call(choice, nest, sizes, arrays, roles[:2], (roles[2],), function, dtype)
 
 
 class _Forward(NoMatmul):
@@ -150,16 +157,18 @@ class _Gradient(NoMatmul):
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """Zeros, to which the box of dy is added."""
+        """Zeros, to which the box of dy is added; the box of dy itself where nothing was repeated."""
         (target,) = op.writes
         whole, tensor = op.attributes["shape"], tensors[op[target]]
         region = leading_region(whole, ranges)
         own = _region(tensor.shape, whole, region)
         shape, wide = sizes_of(own), sizes_of(region)
-        calls = (
+        calls: tuple[KernelCall, ...] = (
             fill_call(choice, target, shape, 0.0, tensor.dtype),
             _add_call(choice, (target, "dy", target), (shape, wide, shape), wide, tensor.dtype),
         )
+        if prod(shape) == prod(wide):
+            calls = (copy_call(choice, Piece("dy", wide), Piece(target, shape), tensor.dtype),)
         return TileTask((box(op, "dy", *region),), (box(op, target, *own),), (), calls)
 
 

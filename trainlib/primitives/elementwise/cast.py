@@ -6,15 +6,13 @@ The builder inserts it where a layer's input has another dtype than the layer. W
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from configs.dtypes import BY_NAME
 from configs.model_file import LayerSchema
-from trainlib.graph import Op, Tensor
+from trainlib.graph import Tensor
 from trainlib.primitives.definition import Example, InputCase, LayerPlan, LayerPrimitive, Output, Step
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
-from trainlib.steps import Extent, KernelChoice, TileTask
 
 
 class _Schema(LayerSchema):
@@ -25,22 +23,10 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan(Output(inputs[0].shape, attributes["to"]), attributes={"to": attributes["to"]})
 
 
-class _CastLowering(ElementwiseLowering):
-    """Priced as the loop load, one instruction, store of ReLU in fp32: the words are as wide as the wider of
-    the two formats.
-    """
-
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
-        """One box in, the same box out."""
-        words = {name: replace(tensor, dtype="float32") for name, tensor in tensors.items()}
-        return ElementwiseLowering.tile(self, op, words, ranges, choice)
-
-
-def _lowering(read: str, write: str) -> _CastLowering:
+def _lowering(read: str, write: str) -> ElementwiseLowering:
+    """Priced as the loop load, one instruction, store of ReLU."""
     loop = VectorLoop("relu_fw", (read, write), (read,), (write,), lambda op, values: {write: values[read]})
-    return _CastLowering(lambda op: (loop,), takes_over=True)
+    return ElementwiseLowering(lambda op: (loop,), takes_over=True)
 
 
 PRIMITIVE = LayerPrimitive(

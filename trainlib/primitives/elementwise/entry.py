@@ -25,8 +25,7 @@ class Elementwise:
 
     `y` and `dx` (`dx1` by a second input) are what the loops of `nests` compute, in this order; a layer
     without `dx` passes dy on as it is. The parameters that are no options are the roles a loop reads, in the
-    order of the arrays of its nest, the result behind them; `arrays` names them for FW where the nest has
-    another order.
+    order of the arrays of its nest, the result behind them.
 
     `reference` is the forward formula once more, in other words: the untiled truth. The truth of a gradient
     is its derivative, found by `trainlib.primitives.derivative`; only a step that reads ``y`` and not ``x``
@@ -39,7 +38,6 @@ class Elementwise:
     dx: Formula | None = None
     dx1: Formula | None = None
     reference_dx: Formula | None = None
-    arrays: tuple[str, ...] = ()
 
     @property
     def gradients(self) -> dict[str, Formula]:
@@ -117,7 +115,7 @@ def _same_shape(name: str) -> Plan:
 
 
 def _forward(forms: Mapping[str, Elementwise], keys: set[str]) -> dict[str, tuple[VectorLoop, ...]]:
-    return {form: (_loop(item.nests[0], "y", item.y, keys, item.arrays),) for form, item in forms.items()}
+    return {form: (_loop(item.nests[0], "y", item.y, keys),) for form, item in forms.items()}
 
 
 def _backward(forms: Mapping[str, Elementwise], keys: set[str]) -> dict[str, tuple[VectorLoop, ...]]:
@@ -130,11 +128,9 @@ def _backward(forms: Mapping[str, Elementwise], keys: set[str]) -> dict[str, tup
     }
 
 
-def _loop(nest: str, role: str, formula: Formula, keys: set[str], arrays: tuple[str, ...] = ()) -> VectorLoop:
+def _loop(nest: str, role: str, formula: Formula, keys: set[str]) -> VectorLoop:
     reads, compute = roles_of(formula, keys), by_name(formula)
-    return VectorLoop(
-        nest, arrays or (*reads, role), reads, (role,), lambda op, values: {role: compute(op, values)}
-    )
+    return VectorLoop(nest, (*reads, role), reads, (role,), lambda op, values: {role: compute(op, values)})
 
 
 def _truth(item: Elementwise) -> dict[str, Callable[[Op, Values], Any]]:

@@ -244,9 +244,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         Elementwise(
             y=lambda x, x1: x + x1,
             reference=lambda x, x1: np.sum([x, x1], axis=0),
-            # The loop of the library is in place; here its store goes to the result.
             nests=(VECTOR_ADD,),
-            arrays=("y", "x"),
         ),
         torch=lambda torch, x, x1: x + x1,
         examples=(Example(inputs=((7,), (7,))), Example(inputs=((2, 3, 5), (2, 3, 5)))),

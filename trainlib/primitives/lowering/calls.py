@@ -6,6 +6,7 @@ Buffers are named by role (``x``, ``w``, ``dy``) or by `trainlib.steps.part` of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -17,8 +18,8 @@ from trainlib.numerics import matmul, sum_order
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Region
 
-VECTOR_ADD = "sgd"
-"""Nest of y += x: the update loop, which has the same two loads, one floating-point instruction and store."""
+VECTOR_ADD = "vect_sum"
+"""Nest of the sum Y of two vectors X and G, elements over the cores; measured (KIND layer, vect_sum)."""
 
 BATCH = "n"
 """Name of the dimension that cuts the batch, in extents and tile sizes."""
@@ -81,7 +82,7 @@ def matmul_call(
             a_address=addresses[a],
             b_address=addresses[b],
             c_address=addresses[c],
-            stored_bytes=np.dtype(dtype).itemsize,
+            element_bytes=np.dtype(dtype).itemsize,
         )
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
@@ -104,9 +105,9 @@ def vector_add_call(
 ) -> KernelCall:
     """total += term, forked; a `term` shorter than `total` repeats (a bias added to each row).
 
-    It is priced as `VECTOR_ADD`, with a term as long as the total.
+    A shorter term costs what one as long as the total does.
     """
-    arrays = dict(zip("WG", (total, term), strict=True))
+    arrays = {"X": total, "G": term, "Y": total}
     return kernel_call(
         choice,
         VECTOR_ADD,
@@ -129,18 +130,30 @@ def transpose_call(
     dtype: str = "float32",
     target_shape: tuple[int, ...] | None = None,
 ) -> KernelCall:
-    """target[columns, rows] = source[rows, columns] transposed, by the block transpose with 1x1 windows.
+    """target[columns, rows] = source[rows, columns] transposed.
 
     `target_shape` is the shape of the target's buffer if it is another one of as many elements.
     """
-    shape = target_shape or (columns, rows)
+    pieces = Piece(source, (rows, columns)), Piece(target, target_shape or (columns, rows))
+    return transpose_piece_call(choice, *pieces, dtype)
 
-    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        return (np.ascontiguousarray(arrays[0].reshape(rows, columns).T).reshape(shape),)
 
-    sizes = {"co": rows, "ci": columns, "hk": 1, "wk": 1}
-    arrays = {"X": Piece(source, strides=(columns, 1, 1)), "Y": Piece(target, strides=(rows, 1, 1))}
-    return kernel_call(choice, "blocktransp", sizes, arrays, (source,), (target,), function, dtype)
+def transpose_piece_call(choice: KernelChoice, source: Piece, target: Piece, dtype: str) -> KernelCall:
+    """target[m, n] = source[n, m], larger dimension over the cores; measured (KIND layer, transpose_matrix).
+
+    The target may be a buffer of another shape with as many elements.
+    """
+    rows, columns = source.shape
+    return kernel_call(
+        choice,
+        "transpose_matrix",
+        {"N": rows, "M": columns},
+        {"X": replace(source, strides=(columns, 1)), "Y": replace(target, strides=(rows, 1))},
+        (source,),
+        (target,),
+        lambda arrays: (np.ascontiguousarray(arrays[0].T),),
+        dtype,
+    )
 
 
 class NoMatmul:

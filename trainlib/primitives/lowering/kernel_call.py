@@ -14,7 +14,8 @@ from math import prod
 import numpy as np
 
 from arch.isa import TeamWork
-from trainlib.kernels.library import LIBRARY
+from configs.dtypes import is_float
+from trainlib.kernels.library import FP32_BYTES, LIBRARY
 from trainlib.kernels.team import Array as Placed
 from trainlib.kernels.team import team_work
 from trainlib.steps import Array, Function, KernelCall, KernelChoice
@@ -83,10 +84,13 @@ def kernel_call(
 ) -> KernelCall:
     """A call of the nest `nest`.yaml of the codegen, any of its own files included.
 
-    `sizes` are those the nest names, `arrays` what it touches by the names in the file. `function` maps the
-    arrays of `reads` to those of `writes`. A name stands for a whole buffer or part: a vector to the nest.
-    Without `fork` the master core runs it alone.
+    `sizes` are those the nest names, `arrays` what it touches by the names in the file; it is the form of the
+    nest for the narrowest numbers among them. `function` maps the arrays of `reads` to those of `writes`. A
+    name stands for a whole buffer or part: a vector to the nest. Without `fork` the master core is alone.
     """
+
+    dtypes = [piece.dtype for piece in arrays.values() if isinstance(piece, Piece)]
+    dtypes += [dtype] * any(isinstance(piece, str) or not piece.dtype for piece in arrays.values())
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
         indices = LIBRARY.header(choice.codegen, nest).arrays
@@ -96,9 +100,22 @@ def kernel_call(
             )
             for name, piece in arrays.items()
         }
-        return team_work(choice.codegen, nest, sizes, placed, cores if fork else 1, macs=macs)
+        return team_work(
+            choice.codegen,
+            nest,
+            sizes,
+            placed,
+            cores if fork else 1,
+            macs=macs,
+            element_bytes=_data_bytes(dtypes),
+        )
 
     return piece_call(nest, reads, writes, work, function, macs=macs, fork=fork)
+
+
+def _data_bytes(dtypes: Sequence[str]) -> int:
+    """Bytes of the narrowest number format among dtypes; indices and counts do not matter."""
+    return min((np.dtype(dtype).itemsize for dtype in dtypes if is_float(dtype)), default=FP32_BYTES)
 
 
 def piece_call(

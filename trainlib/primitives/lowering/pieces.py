@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from arch.isa import TeamWork
-from trainlib.primitives.lowering.calls import matmul_call
+from trainlib.primitives.lowering.calls import matmul_call, transpose_piece_call
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call, piece_call
 from trainlib.steps import KernelCall, KernelChoice
 
@@ -82,22 +82,6 @@ def column_sum_call(choice: KernelChoice, source: Piece, target: Piece, dtype: s
         (flat,),
         (target,),
         lambda arrays: (arrays[0].sum(axis=0),),
-        dtype,
-    )
-
-
-def transpose_piece_call(choice: KernelChoice, source: Piece, target: Piece, dtype: str) -> KernelCall:
-    """target[m, n] = source[n, m]; the target may be a buffer of another shape with as many elements."""
-    rows, columns = source.shape
-    turned = Piece(target.name, (columns, rows), target.first or 0)
-    return kernel_call(
-        choice,
-        "transpose_matrix",
-        {"N": rows, "M": columns},
-        {"X": source, "Y": turned},
-        (source,),
-        (target,),
-        lambda arrays: (np.ascontiguousarray(arrays[0].T),),
         dtype,
     )
 

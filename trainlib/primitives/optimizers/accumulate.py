@@ -11,7 +11,7 @@ from trainlib.primitives.lowering.calls import VECTOR_ADD
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
 
 _LOOP = VectorLoop(
-    VECTOR_ADD, ("a", "b"), ("a", "b"), ("sum",), lambda op, values: {"sum": values["a"] + values["b"]}
+    VECTOR_ADD, ("a", "b", "sum"), ("a", "b"), ("sum",), lambda op, values: {"sum": values["a"] + values["b"]}
 )
 
 PRIMITIVE = InternalPrimitive(

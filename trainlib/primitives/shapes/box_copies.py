@@ -48,6 +48,11 @@ class Walk:
         sizes, sources, targets = zip(*(found or [(1, 1, 1)]), strict=True)
         return Walk(sizes, sources, targets)
 
+    @property
+    def is_matrix(self) -> bool:
+        """Whether a merged walk turns a matrix that is contiguous in its rows."""
+        return len(self.sizes) == 2 and self.source[1] == self.target[0] == 1
+
 
 def check_rank(shape: Shape, where: str) -> None:
     """ShapeError for samples of more than `LARGEST_RANK` dimensions."""
@@ -82,9 +87,9 @@ def _loops(plain: Walk, dimensions: int) -> tuple[str, dict[str, int], Shape, Sh
     count = len(plain.sizes)
     if count == 1:
         return "copy", {"elements": plain.sizes[0]}, plain.source, plain.target
-    if dimensions and count == 2 and plain.source[1] == 1:
+    if dimensions and plain.is_matrix:
         sizes = {"N": plain.sizes[0], "M": plain.sizes[1]}
-        return "transpose_nd", sizes, plain.source, (plain.target[1], plain.target[0])
+        return "transpose_matrix", sizes, plain.source, (plain.target[1], plain.target[0])
     split = int(np.argmax(plain.sizes))
     others = [axis for axis in range(count) if axis != split]
     order = [split, *others[:-1]]

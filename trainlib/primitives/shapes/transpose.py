@@ -24,7 +24,7 @@ from trainlib.primitives.lowering.boxes import leading_extents, leading_region, 
 from trainlib.primitives.lowering.calls import NoMatmul, box
 from trainlib.primitives.lowering.kernel_call import Piece
 from trainlib.primitives.shapes.box_copies import Walk, check_rank, walk_call
-from trainlib.steps import Array, Extent, KernelChoice, TileTask
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice, TileTask, part
 
 
 class _Schema(LayerSchema):
@@ -52,7 +52,7 @@ def _order(op: Op) -> tuple[int, ...]:
 
 
 class _Lowering(NoMatmul):
-    """FW and IG alike: a box of the result is a box of the source, one fork."""
+    """FW and IG alike: a box of the result is a box of the source; one fork, or one per matrix."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """``n`` and the first two dimensions of a sample of the result."""
@@ -67,21 +67,26 @@ class _Lowering(NoMatmul):
         taken = tuple(region[order.index(axis)] for axis in range(len(order)))
         dtype, shape, whole = tensors[op[target]].dtype, sizes_of(taken), sizes_of(region)
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            return (np.ascontiguousarray(arrays[0].transpose(order)),)
-
         walk = Walk(shape, row_major(shape), _strides_in_target(whole, order))
-        call = walk_call(
-            choice,
-            walk,
-            (Piece(source), Piece(target)),
-            (source,),
-            (target,),
-            function,
-            dtype,
-            dimensions=len(order) - 1,
-        )
-        return TileTask((box(op, source, *taken),), (box(op, target, *region),), (), (call,))
+        of_sample = Walk(walk.sizes[1:], walk.source[1:], walk.target[1:])
+
+        def call(walk: Walk, buffers: tuple[str, str], order: Sequence[int], rank: int) -> KernelCall:
+            def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+                return (np.ascontiguousarray(arrays[0].transpose(order)),)
+
+            x, y = buffers
+            pieces = (Piece(x), Piece(y))
+            return walk_call(choice, walk, pieces, (x,), (y,), function, dtype, dimensions=rank)
+
+        rank = len(order) - 1
+        if shape[0] > 1 and of_sample.merged().is_matrix:
+            # A matrix has a loop of its own; to any other order the batch is one more dimension.
+            inner = [axis - 1 for axis in order[1:]]
+            names = [(part(source, sample), part(target, sample)) for sample in range(shape[0])]
+            calls = tuple(call(of_sample, buffers, inner, rank) for buffers in names)
+        else:
+            calls = (call(walk, (source, target), order, rank),)
+        return TileTask((box(op, source, *taken),), (box(op, target, *region),), (), calls)
 
 
 def _strides_in_target(whole: Shape, order: Sequence[int]) -> Shape:
