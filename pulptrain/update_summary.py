@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_SUMMED = ("cycles", "seconds", "macs", "offload_cycles", "busy_cycles", "bytes_in", "bytes_out")
+_SUMMED = (
+    "cycles",
+    "seconds",
+    "macs",
+    "useful_macs",
+    "offload_cycles",
+    "busy_cycles",
+    "bytes_in",
+    "bytes_out",
+)
 _SUMMED_OF_OP = (
     "cycles",
     "macs",
+    "useful_macs",
     "instructions",
     "bytes_in",
     "bytes_out",
@@ -97,6 +107,7 @@ def _breakdown(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "cycles": summary["cycles"],
         "macs": summary["macs"],
+        "useful_macs": summary["useful_macs"],
         "bytes_in": summary["bytes_in"],
         "bytes_out": summary["bytes_out"],
         "peak_bytes": dict(summary["peak_bytes"]),

@@ -27,7 +27,7 @@ from scheduler.tiling_choice import TilingChoice, TilingChooser, early_beside
 from trainlib.graph import Op, TrainingGraph
 from trainlib.im2col import with_ways
 from trainlib.registry import lowering_of, matmul_of
-from trainlib.steps import KernelChoice
+from trainlib.steps import KernelChoice, useful_macs_of
 
 OP_LEVEL = "l2"
 """Memory level in which an op finds its tensors."""
@@ -42,6 +42,8 @@ class OpSchedule:
     tiling: Tiling
     layout: L1Layout
     macs: int
+    useful_macs: int
+    """Those that meet no zero of padding or of strides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,14 @@ def _lay_out(
     plan = plan.with_l1(zip(graph.ops, (layout.allocations for layout in layouts), strict=True))
     plan = replace(plan, allocations=(*plan.allocations, *choices.residents.allocations))
     ops = tuple(
-        OpSchedule(op, choice.kernel, choice.tiling, layout, lowering_of(op).macs(op, graph.tensors))
+        OpSchedule(
+            op,
+            choice.kernel,
+            choice.tiling,
+            layout,
+            lowering_of(op).macs(op, graph.tensors),
+            useful_macs_of(lowering_of(op), op, graph.tensors),
+        )
         for op, choice, layout in zip(graph.ops, choices.tilings, layouts, strict=True)
     )
     return Layout(plan, ops, tuple(slots), choices.residents)

@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from primitive_harness import Case, build
 
+from traces.report import _throughput
 from trainlib.access import Contraction, Index, Space, Term
 from trainlib.primitives.contractions.convolution import CONVOLUTION
+from trainlib.primitives.definition import Example
+from trainlib.registry import lowering_of
+from trainlib.steps import useful_macs_of
 
 pytestmark = pytest.mark.smoke
 
@@ -143,3 +148,23 @@ def test_text_that_is_no_sum_of_loops_is_refused(text):
     contraction = Contraction(y="n co", x=text, w="co ci")
     with pytest.raises(ValueError, match="is no product of a loop and symbols"):
         contraction.space("y", {"n": 1, "co": 2, "ci": 2, "c": 4})
+
+
+def test_the_input_gradient_of_stride_two_says_that_three_quarters_of_its_products_are_zero():
+    example = Example({"out_channels": 3, "kernel": 1, "stride": 2}, ((2, 6, 6),))
+    graph, _ = build(Case("conv2d", 0, example, "fp32", 1))
+    for op in graph.ops:
+        lowering = lowering_of(op)
+        share = useful_macs_of(lowering, op, graph.tensors) / lowering.macs(op, graph.tensors)
+        assert share == (0.25 if op.step == "IG" else 1)
+
+
+def test_the_throughput_line_says_what_share_of_the_products_meets_zeros():
+    summary = {
+        "macs": 400,
+        "useful_macs": 100,
+        "mac_per_cycle": 1.5,
+        "utilisation": {f"core{core}": 0.5 for core in range(8)},
+    }
+    assert _throughput(summary).endswith("; 75% of the products meet padding or zeros between strides")
+    assert _throughput(summary | {"useful_macs": 400}) == "1.50 MAC/cycle on 8 cores"

@@ -106,6 +106,15 @@ def _code_caches(summary: Mapping[str, Any]) -> str:
     return f", instruction caches {state}: {cycles:,} cycles a core waiting for code"
 
 
+def _throughput(summary: Mapping[str, Any]) -> str:
+    """Multiply-accumulates per cycle, and how many of them meet a zero, if some do."""
+    text = f"{summary['mac_per_cycle']:.2f} MAC/cycle on {_plural(core_count(summary), 'core')}"
+    zeros = summary["macs"] - summary.get("useful_macs", summary["macs"])
+    if not zeros:
+        return text
+    return f"{text}; {zeros / summary['macs']:.0%} of the products meet padding or zeros between strides"
+
+
 def total_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The totals as (name, text): time, throughput, memory, loss, and the check of the numbers."""
     cycles, seconds = summary["cycles"], summary["seconds"]
@@ -113,7 +122,7 @@ def total_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     peak = summary["peak_bytes"]
     lines = [
         ("time", f"{cycles:,} cycles = {seconds * 1e3:.3f} ms{clock}"),
-        ("throughput", f"{summary['mac_per_cycle']:.2f} MAC/cycle on {_plural(core_count(summary), 'core')}"),
+        ("throughput", _throughput(summary)),
         (
             "utilisation",
             f"cores issue {_mean_utilisation(summary):.0%} of the cycles, the DMA moves bytes "

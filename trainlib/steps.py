@@ -214,6 +214,19 @@ def meeting_of(lowering: StepLowering, op: Op, tensors: Mapping[str, Tensor]) ->
     return list(lowering.meeting(op, tensors)) if isinstance(lowering, CutsTogether) else []
 
 
+@runtime_checkable
+class CountsZeros(StepLowering, Protocol):
+    """A lowering of which some multiply-accumulates meet a zero by construction."""
+
+    def useful_macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+        """Multiply-accumulates but for those with padding, or with the zeros between strided elements."""
+
+
+def useful_macs_of(lowering: StepLowering, op: Op, tensors: Mapping[str, Tensor]) -> int:
+    """Multiply-accumulates of a step that meet no zero of padding or stride; all, if it knows of none."""
+    return (lowering.useful_macs if isinstance(lowering, CountsZeros) else lowering.macs)(op, tensors)
+
+
 def reductions_of(lowering: StepLowering, op: Op, tensors: Mapping[str, Tensor]) -> dict[str, int]:
     """Reduction dimensions of a step that may be cut, with sizes; none of a lowering that has none."""
     return dict(lowering.reductions(op, tensors)) if isinstance(lowering, CutsReductions) else {}

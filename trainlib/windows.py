@@ -14,7 +14,16 @@ import numpy as np
 
 from trainlib.graph import Op, Tensor, TensorWindow
 from trainlib.primitives.definition import Reference, Step, Values
-from trainlib.steps import Extent, KernelChoice, Operand, StepLowering, TileTask, meeting_of, reductions_of
+from trainlib.steps import (
+    Extent,
+    KernelChoice,
+    Operand,
+    StepLowering,
+    TileTask,
+    meeting_of,
+    reductions_of,
+    useful_macs_of,
+)
 
 
 def windowed(step: Step) -> Step:
@@ -72,6 +81,10 @@ class _Windowed:
     def default_kernel(self, op: Op) -> str:
         """That of the step."""
         return self.base.default_kernel(op)
+
+    def useful_macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+        """Those of the step on the parts."""
+        return useful_macs_of(self.base, op, _seen(op, tensors))
 
     def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
         """Those of the step on the parts."""
