@@ -17,7 +17,7 @@ from configs.errors import DoesNotFitError, InputError
 from configs.model_file import ModelSpec, load_model
 from pulptrain.given_values import with_own_values
 from pulptrain.machine import Machine, Phase, Prepared
-from pulptrain.settings import Settings, code_start, schedule_options, soc_timing
+from pulptrain.settings import Settings, code_start, model_variant, schedule_options, soc_timing
 from pulptrain.summary import finite_or_none, refuse_wrong_numbers, run_summary, simulator_summary
 from pulptrain.training import Progress, Training
 from pulptrain.update_summary import update_summary
@@ -68,6 +68,9 @@ def model_of(name: str, settings: Settings) -> ModelSpec:
         if settings.batch < 1:
             raise InputError(f"a batch of {settings.batch}", where="--batch", cure="1 or more")
         spec = replace(spec, batch=settings.batch)
+    variant = model_variant(settings)
+    if variant is not None:
+        spec = replace(spec, variant=variant)
     options = dict(spec.optimizer.options)
     if settings.accumulate is not None:
         if settings.accumulate < 1:

@@ -55,8 +55,8 @@ def single(
     that start as a constant are drawn as well, lest a bias of zeros hide that it is never added.
 
     A loss has one input, the network's output (cast to fp32 before it); an optimizer one, the weight. The
-    options ``layout`` and ``variant`` of a layer are those of its inputs and of its lowering. Raises UnsupportedLayerError for an unknown name,
-    InputError for what does not fit.
+    options ``layout`` and ``variant`` of a layer are those of its inputs and of its lowering.
+    Raises UnsupportedLayerError for an unknown name, InputError for what does not fit.
     """
     primitive = PRIMITIVES.get(name)
     if primitive is None:
@@ -79,6 +79,8 @@ def single(
             variant=variant,
             where=where,
         )
+    elif VARIANT in attributes:
+        raise InputError(f"{name} has no variants", where=where, cure=f"no '{VARIANT}'")
     elif len(inputs) != 1:
         raise InputError(f"{name} has one input, not {len(inputs)}", where=where)
     elif isinstance(primitive, LossPrimitive):

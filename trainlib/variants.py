@@ -19,7 +19,7 @@ from dataclasses import replace
 from configs.errors import InputError
 from configs.suggest import suggestion
 from trainlib.graph import Op, TrainingGraph
-from trainlib.primitives.definition import AS_PUBLISHED, DEFAULT, VARIANT, LayerPrimitive
+from trainlib.primitives.definition import AS_PUBLISHED, DEFAULT, VARIANT, LayerPrimitive, Primitive
 from trainlib.registry import PRIMITIVES, step_of
 
 IM2COL = "im2col"
@@ -41,10 +41,11 @@ VARIANTS = _known()
 def variants_of(op: Op) -> tuple[str, ...]:
     """The variants an op may take, its default first; none if there is no choice.
 
-    The DMA unrolls images of one group only.
+    The DMA unrolls images of one group only, and none of a 1D convolution.
     """
     if IM2COL in op.attributes:
-        return WAYS if op.attributes["groups"] == 1 else tuple(way for way in WAYS if way != "dma")
+        by_dma = op.attributes["groups"] == 1 and op.attributes.get("rank", 2) == 2
+        return WAYS if by_dma else tuple(way for way in WAYS if way != "dma")
     offered = step_of(op).offered(op.attributes)
     return (DEFAULT, *offered) if offered else ()
 
@@ -64,7 +65,8 @@ def with_variant(op: Op, name: str) -> Op:
             "there is one way to compute it, no variant to choose", where=op.name, cure=_before_the_graph(op)
         )
     if name not in known:
-        why = " with several groups" if name in WAYS and known[0] in WAYS else ""
+        several = name in WAYS and op.attributes.get("groups", 1) > 1
+        why = " with several groups" if several else ""
         raise InputError(f"no variant {name!r}{why}", where=op.name, cure=f"one of {', '.join(known)}")
     if IM2COL in op.attributes:
         return replace(op, attributes={**op.attributes, IM2COL: name})
@@ -118,3 +120,16 @@ def _check_step(step: str, variant: str, ops: Iterable[Op]) -> None:
         raise InputError(
             f"no op of this step has a variant {variant!r}", where=step, cure=f"one of {', '.join(offered)}"
         )
+
+
+def variants_text(primitive: Primitive) -> str:
+    """The variants of a primitive, each with the steps that differ, or the options it sets."""
+    published = primitive.published if isinstance(primitive, LayerPrimitive) else None
+    texts = []
+    for name in primitive.variant_names:
+        words = [step.name for step in primitive.steps if name in step.variants]
+        if name == AS_PUBLISHED and published is not None:
+            words += [step.name for step in published.steps if step.name not in words]
+            words += [f"{key}={value}" for key, value in published.options.items()]
+        texts.append(f"{name} ({' '.join(words)})")
+    return ", ".join(texts)

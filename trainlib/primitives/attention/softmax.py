@@ -1,8 +1,9 @@
 """Softmax over the last axis: e = exp(x - max), y = e / sum(e); dx = (dy - sum(dy · y)) · y.
 
 `exponential` says which exp: ``exact``, or one of PULP-TrainLib's: ``schraudolph`` (its bit trick, what the
-library always uses, and a layer in the variant as-published) and ``taylor`` (its polynomial for powers of two, zero from 2^-3.14 on; scaled here by
-log2 e, so that it approximates e^x). IG is the formula above on the y there is, as in the library.
+library always uses, and a layer in the variant as-published) and ``taylor`` (its polynomial for powers of
+two, zero from 2^-3.14 on; scaled here by log2 e, so that it approximates e^x). IG is the formula above on the
+y there is, as in the library.
 
 Passes as in the library: row maxima, exponentials with their row sums, division; and row sums, scaling. Rows
 are split over the cores. Maxima and sums are kept in float32.

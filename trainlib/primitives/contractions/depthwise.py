@@ -51,9 +51,7 @@ _STRATEGY = DirectLoops()
 
 
 def _published(result: str) -> dict[str, Variant]:
-    return {
-        AS_PUBLISHED: Variant(convolution_step(result, DirectLoops(published=True)), published_depthwise)
-    }
+    return {AS_PUBLISHED: Variant(convolution_step(result, DirectLoops(published=True)), published_depthwise)}
 
 
 PRIMITIVE = LayerPrimitive(

@@ -73,8 +73,8 @@ def elementwise(
 
     `torch(torch, ...)` is y in PyTorch, by roles and options as the formulas. `plan` differs from "an output
     like the inputs" where a layer draws random numbers or changes the format. `takes_over` as in
-    `trainlib.primitives.lowering.elementwise.ElementwiseLowering`. `published` is how PULP-TrainLib computes a
-    layer of one form: FW by another nest, gradients by loops where the layer itself has none.
+    `trainlib.primitives.lowering.elementwise.ElementwiseLowering`. `published` is how PULP-TrainLib computes
+    a layer of one form: FW by another nest, gradients by loops where the layer itself has none.
     """
     by_form = {"": forms} if isinstance(forms, Elementwise) else dict(forms)
     keys = set(options.model_fields) - set(LAYER_KEYS)

@@ -239,8 +239,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         ),
         refused=(Refused({}, ((3,),), "no 'factor'"), Refused({"factor": float("nan")}, ((3,),), "factor")),
     ),
-    # Residual; both input gradients are dy itself: views, no op. PULP-TrainLib copies it to the branch, here x.
-    elementwise(
+    elementwise(  # residual; both gradients are dy itself: views, no op (PULP-TrainLib: a copy for x)
         "add",
         Elementwise(
             y=lambda x, x1: x + x1,
@@ -251,7 +250,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             y=lambda x, x1: x + x1,
             dx=lambda dy: dy,
             reference=lambda x, x1: np.sum([x, x1], axis=0),
-            reference_dx=lambda dy: np.array(dy),
+            reference_dx=lambda dy: 1.0 * dy,
             nests=(BROADCAST_ADD, "copy"),
         ),
         torch=lambda torch, x, x1: x + x1,
