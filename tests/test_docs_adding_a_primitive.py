@@ -1,4 +1,4 @@
-"""docs/adding-a-primitive.md is carried out: its file, its registration, its model and its command."""
+"""docs/adding-a-primitive.md is carried out: its entries, its nests, its model and its command."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import primitive_harness
 import pytest
@@ -17,65 +18,91 @@ import trainlib.single
 from pulptrain.__main__ import run
 from pulptrain.session import run_model
 from trainlib.kernels.library import LIBRARY, KernelLibrary
-from trainlib.primitives.definition import LayerPrimitive
+from trainlib.primitives.definition import Primitive
+from trainlib.primitives.elementwise import table as elementwise
+from trainlib.primitives.optimizers import table as optimizers
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "adding-a-primitive.md").read_text()
-BLOCKS = dict(re.findall(r"^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+BLOCKS = {
+    (kind, name): text
+    for kind, name, text in re.findall(
+        r"^<!-- (\w+): (\S+) -->\n```\w+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
+    )
+}
+KERNELS = [name for kind, name in BLOCKS if kind == "kernel"]
 
 
-def register(source: str, monkeypatch: pytest.MonkeyPatch) -> LayerPrimitive:
-    """The page's primitive, registered for the length of a test as its one line would do."""
-    namespace: dict[str, object] = {"__name__": "trainlib.primitives.hard_swish"}
-    exec(compile(source, "hard_swish.py", "exec"), namespace)
-    primitive = namespace["PRIMITIVE"]
-    assert isinstance(primitive, LayerPrimitive)
-    assert BLOCKS["text"].strip() == f"{primitive.name}.PRIMITIVE,"
-    everything = MappingProxyType({**trainlib.registry.PRIMITIVES, primitive.name: primitive})
-    for module in (trainlib.registry, trainlib.single, primitive_harness):
-        monkeypatch.setattr(module, "PRIMITIVES", everything)
+def entry(table: Any, kind: str, name: str) -> Primitive:
+    """The page's entry, made as it would be in its table."""
+    namespace = dict(vars(table))
+    exec(BLOCKS.get(("options", name), ""), namespace)
+    primitive: Primitive = eval(BLOCKS[kind, name], namespace)
+    assert primitive.name == name
     return primitive
 
 
 @pytest.fixture
-def added(monkeypatch: pytest.MonkeyPatch) -> LayerPrimitive:
-    """The page's primitive as it stands there."""
-    return register(BLOCKS["python"], monkeypatch)
+def added(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Primitive]:
+    """The page's entries and kernel files, in their places for the length of a test."""
+    root = tmp_path / "kernels"
+    shutil.copytree(str(files("configs").joinpath("kernels")), root)
+    for name in KERNELS:
+        (root / "clang-xpulp" / f"{name}.yaml").write_text(BLOCKS["kernel", name])
+    for name, value in vars(KernelLibrary(root)).items():
+        monkeypatch.setattr(LIBRARY, name, value)
+    primitives = {
+        "hard_swish": entry(elementwise, "elementwise", "hard_swish"),
+        "rmsprop": entry(optimizers, "optimizers", "rmsprop"),
+    }
+    everything = MappingProxyType({**trainlib.registry.PRIMITIVES, **primitives})
+    for module in (trainlib.registry, trainlib.single, primitive_harness):
+        monkeypatch.setattr(module, "PRIMITIVES", everything)
+    return primitives
 
 
-def test_the_new_primitive_passes_what_every_primitive_must(added: LayerPrimitive) -> None:
-    cases = primitive_harness.cases_of(added)
-    assert len(cases) == 12
-    for case in cases:
+@pytest.mark.parametrize(("name", "cases"), [("hard_swish", 12), ("rmsprop", 6)])
+def test_a_new_entry_passes_what_every_primitive_must(
+    added: dict[str, Primitive], name: str, cases: int
+) -> None:
+    found = primitive_harness.cases_of(added[name])
+    assert len(found) == cases
+    for case in found:
         primitive_harness.check_reference(case)
         primitive_harness.check_tiles(case)
         primitive_harness.check_work(case)
 
 
-def test_its_model_trains(added: LayerPrimitive, tmp_path: Path) -> None:
+def test_its_model_trains_and_runs_the_nests_of_the_page(added: dict[str, Primitive], tmp_path: Path) -> None:
     path = tmp_path / "swish.yaml"
-    path.write_text(BLOCKS["yaml"])
-    summary = run_model(str(path)).summary
-    assert summary["functional"]["passed"]
-    assert [op["name"] for op in summary["ops"] if op["primitive"] == added.name] == ["act.FW", "act.IG"]
+    path.write_text(BLOCKS["model", "swish-net"])
+    outcome = run_model(str(path))
+    assert outcome.summary["functional"]["passed"]
+    ops = {op["name"]: op["primitive"] for op in outcome.summary["ops"]}
+    assert [name for name, primitive in ops.items() if primitive == "hard_swish"] == ["act.FW", "act.IG"]
+    assert {primitive for name, primitive in ops.items() if ".UPD" in name} == {"rmsprop"}
+    assert set(KERNELS) <= set(outcome.summary["estimated_kernels"])
+    assert set(KERNELS) <= {item.work.what for item in outcome.slices}
 
 
-def test_its_command_runs(added: LayerPrimitive, capsys: pytest.CaptureFixture[str]) -> None:
-    program, *arguments = shlex.split(BLOCKS["console"])
+def test_its_command_runs(added: dict[str, Primitive], capsys: pytest.CaptureFixture[str]) -> None:
+    program, *arguments = shlex.split(BLOCKS["run", "hard_swish"])
     assert program == "pulptrain"
     assert run(arguments) == 0
     assert "hard_swish" in capsys.readouterr().out
 
 
-def test_its_own_kernel_is_priced_and_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    kernels = tmp_path / "kernels"
-    shutil.copytree(Path(str(files("configs"))) / "kernels", kernels)
-    (kernels / "clang-xpulp" / "hard_swish_fw.yaml").write_text(BLOCKS["kernel"])
-    for name, value in vars(KernelLibrary(kernels)).items():
-        monkeypatch.setattr(LIBRARY, name, value)
-    register(BLOCKS["python"].replace('"relu_fw"', '"hard_swish_fw"'), monkeypatch)
-    path = tmp_path / "swish.yaml"
-    path.write_text(BLOCKS["yaml"])
-    outcome = run_model(str(path))
-    assert outcome.summary["functional"]["passed"]
-    assert "hard_swish_fw" in outcome.summary["estimated_kernels"]
-    assert "hard_swish_fw" in {item.work.what for item in outcome.slices}
+def test_its_figures_are_those_of_its_blocks() -> None:
+    def lines(*kinds: str, names: tuple[str, ...]) -> int:
+        return sum(
+            text.count("\n") for (kind, name), text in BLOCKS.items() if kind in kinds and name in names
+        )
+
+    activation = lines("elementwise", names=("hard_swish",))
+    update = lines("optimizers", "options", names=("rmsprop",))
+    table = [line.split("|")[2:4] for line in PAGE.splitlines() if re.match(r"\| (an|the same)", line)]
+    assert [[int(cell) for cell in cells] for cells in table] == [
+        [1, activation],
+        [3, activation + lines("kernel", names=("hard_swish_fw", "hard_swish_bw"))],
+        [1, update],
+        [2, update + lines("kernel", names=("rmsprop",))],
+    ]

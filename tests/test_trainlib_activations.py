@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from primitive_harness import CODEGEN, run_op
 
-from trainlib.numerics import is_narrow
+from configs.dtypes import is_narrow
 from trainlib.primitives.definition import InputCase
-from trainlib.primitives.elementwise import activations
+from trainlib.primitives.elementwise import functions
 from trainlib.reference import evaluate
 from trainlib.registry import lowering_of, step_of
 from trainlib.steps import KernelChoice
@@ -57,12 +57,12 @@ def test_huge_inputs_give_the_limits_without_overflow(name, options, low, high) 
 
 def test_schraudolph_s_exponential_is_off_by_three_percent_at_most_and_by_two_somewhere() -> None:
     x = np.linspace(-20, 0, 20_001, dtype=np.float32)
-    error = np.abs(activations.schraudolph(x) / np.exp(x.astype(np.float64)) - 1)
+    error = np.abs(functions.schraudolph(x) / np.exp(x.astype(np.float64)) - 1)
     assert 0.0297 < error.max() < 0.0299
 
 
 def test_schraudolph_s_exponential_ends_in_zero_and_in_infinity() -> None:
-    ends = activations.schraudolph(np.array([-1e30, -88, 88.5, 1e30], np.float32))
+    ends = functions.schraudolph(np.array([-1e30, -88, 88.5, 1e30], np.float32))
     assert ends[0] == 0
     assert 0 <= ends[1] < 1e-37
     assert 1e38 < ends[2] < np.inf
@@ -70,27 +70,27 @@ def test_schraudolph_s_exponential_ends_in_zero_and_in_infinity() -> None:
 
 
 def test_the_taylor_exponential_loses_digits_towards_its_end_and_is_zero_beyond() -> None:
-    limit = activations.TAYLOR_LIMIT / activations.LOG2_E
+    limit = functions.TAYLOR_LIMIT / functions.LOG2_E
     x = np.linspace(-limit + 1e-4, 0, 1000, dtype=np.float32)
-    error = np.abs(activations.taylor(x) - np.exp(x))
+    error = np.abs(functions.taylor(x) - np.exp(x))
     assert error[-1] == 0  # the largest element of a row counts as 1
     assert error.argmax() == 0
     assert 0.02 < error.max() < 0.04
-    assert not activations.taylor(np.array([-limit - 1e-4, -50], np.float32)).any()
+    assert not functions.taylor(np.array([-limit - 1e-4, -50], np.float32)).any()
 
 
 def test_the_fastexp_and_tanh_of_the_rnn_are_off_by_less_than_a_ten_thousandth() -> None:
     wide = np.linspace(-80, 80, 10_001, dtype=np.float32)
-    assert np.abs(activations.fastexp(wide) / np.exp(wide.astype(np.float64)) - 1).max() < 1e-4
+    assert np.abs(functions.fastexp(wide) / np.exp(wide.astype(np.float64)) - 1).max() < 1e-4
     x = np.linspace(-10, 10, 10_001, dtype=np.float32)
-    error = np.abs(activations.fastexp_tanh(x) - np.tanh(x.astype(np.float64)))
+    error = np.abs(functions.fastexp_tanh(x) - np.tanh(x.astype(np.float64)))
     assert 1e-6 < error.max() < 1e-4
 
 
 def test_the_rational_tanh_is_clamped_where_its_quotient_passes_one() -> None:
-    assert activations.rational_tanh(np.array([-40.0, 40.0])).tolist() == [-1, 1]
+    assert functions.rational_tanh(np.array([-40.0, 40.0])).tolist() == [-1, 1]
     u = np.linspace(-4, 4, 4001)
-    assert np.abs(activations.rational_tanh(u) - np.tanh(u)).max() < 1e-3
+    assert np.abs(functions.rational_tanh(u) - np.tanh(u)).max() < 1e-3
 
 
 @pytest.mark.parametrize("form", ["erf", "tanh", "pulp_rational"])
@@ -103,8 +103,8 @@ def test_gelu_has_a_gradient_in_every_form_though_the_library_has_fw_only(form) 
     def gelu(x):
         if form == "erf":
             return np.array([value / 2 * (1 + erf(value / sqrt(2))) for value in x])
-        u = activations.GELU_SLOPE * (x + activations.GELU_CUBIC * x**3)
-        return x / 2 * (1 + (np.tanh(u) if form == "tanh" else activations.rational_tanh(u)))
+        u = functions.GELU_SLOPE * (x + functions.GELU_CUBIC * x**3)
+        return x / 2 * (1 + (np.tanh(u) if form == "tanh" else functions.rational_tanh(u)))
 
     step = 1e-5
     differences = (gelu(x + step) - gelu(x - step)) / (2 * step)
@@ -161,7 +161,7 @@ def test_the_library_s_approximations_cost_less_than_what_they_approximate() -> 
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-def test_16_bit_activations_execute_the_same_instructions_on_half_the_bytes(dtype) -> None:
+def test_16_bit_functions_execute_the_same_instructions_on_half_the_bytes(dtype) -> None:
     assert cost("silu", "IG", dtype=dtype) == cost("silu", "IG")
     assert all(is_narrow(tensor.dtype) for tensor in layer("silu", dtype=dtype).tensors.values())
 

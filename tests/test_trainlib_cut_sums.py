@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from primitive_harness import Case, assert_close, build, run_op
 
-from trainlib.numerics import is_float
+from configs.dtypes import is_float
+from trainlib.access import Index, Term
 from trainlib.oracle_torch import evaluate_torch, torch_available
-from trainlib.primitives.contractions.conv_geometry import Axis, owned_inputs
 from trainlib.primitives.definition import Example
 from trainlib.reference import evaluate
 from trainlib.registry import lowering_of
@@ -165,10 +165,11 @@ def test_every_input_position_is_owned_by_one_part_of_the_outputs(data):
     before, after = (data.draw(st.integers(0, reach - 1)) for _ in range(2))
     size = data.draw(st.integers(max(1, reach - before - after), 16))
     outputs = (size + before + after - reach) // stride + 1
-    axis = Axis(size, outputs, kernel, stride, dilation, before, after)
+    terms = (Term("o", stride), Term("k", dilation))
+    index = Index("i", size, terms, -before)
     inner = data.draw(st.sets(st.integers(1, outputs - 1))) if outputs > 1 else set()
     borders = [0, *sorted(inner), outputs]
-    parts = [owned_inputs(axis, part) for part in itertools.pairwise(borders)]
+    parts = [index.owned("o", part, outputs) for part in itertools.pairwise(borders)]
     assert [position for part in parts for position in range(*part)] == list(range(size))
 
 

@@ -11,16 +11,16 @@ from primitive_harness import CODEGEN, Case, build, cases_of
 
 from arch.isa import Instruction, Loop, Node
 from arch.soc_config import load_soc
+from configs.dtypes import is_float
 from configs.errors import InputError
 from configs.model_file import load_model
 from pulptrain.session import run_model
 from pulptrain.settings import Settings
-from scheduler.tuner.candidates import Question
+from scheduler.tuner.search_space import Question
 from scheduler.tuner.task import task_of
 from trainlib.kernels.catalogue import codegen_names, default_matmul, kernel_names, matmul_work
 from trainlib.kernels.library import LIBRARY, sibling
 from trainlib.kernels.team import Array, team_work
-from trainlib.numerics import is_float
 from trainlib.registry import PRIMITIVES, lowering_of, matmul_of, matmuls_of
 from trainlib.steps import KernelChoice, find_part
 from trainlib.training import build_training_graph

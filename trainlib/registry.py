@@ -14,7 +14,15 @@ from trainlib.graph import Op, Tensor
 from trainlib.kernels.catalogue import default_matmul
 from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.attention import class_token, embedding, mhsa, position, softmax
-from trainlib.primitives.contractions import conv2d, conv_transpose2d, depthwise, linear, matmul, pointwise
+from trainlib.primitives.contractions import (
+    conv1d,
+    conv2d,
+    conv_transpose2d,
+    depthwise,
+    linear,
+    matmul,
+    pointwise,
+)
 from trainlib.primitives.definition import (
     InternalPrimitive,
     LayerPrimitive,
@@ -23,30 +31,12 @@ from trainlib.primitives.definition import (
     Primitive,
     Step,
 )
-from trainlib.primitives.elementwise import (
-    add,
-    broadcast_add,
-    cast,
-    dropout,
-    gelu,
-    leaky_relu,
-    relu,
-    scale,
-    sigmoid,
-    silu,
-    swiglu,
-    tanh,
-)
-from trainlib.primitives.losses import berhu, l1, mse, softmax_cross_entropy
+from trainlib.primitives.elementwise import broadcast_add, cast
+from trainlib.primitives.elementwise import table as elementwise
+from trainlib.primitives.losses import table as losses
 from trainlib.primitives.norms import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
-from trainlib.primitives.optimizers import (
-    accumulate,
-    adam,
-    adamw,
-    gradient_accumulation,
-    gradient_clipping,
-    sgd,
-)
+from trainlib.primitives.optimizers import accumulate, gradient_accumulation, gradient_clipping
+from trainlib.primitives.optimizers import table as optimizers
 from trainlib.primitives.pooling import (
     avg_pool2d,
     global_avg_pool,
@@ -60,35 +50,24 @@ from trainlib.steps import StepLowering
 from trainlib.windows import windowed
 
 _ALL: tuple[Primitive, ...] = (
+    conv1d.PRIMITIVE,
     conv2d.PRIMITIVE,
     pointwise.PRIMITIVE,
     depthwise.PRIMITIVE,
     conv_transpose2d.PRIMITIVE,
     linear.PRIMITIVE,
-    relu.PRIMITIVE,
+    *elementwise.PRIMITIVES,
     flatten.PRIMITIVE,
-    add.PRIMITIVE,
     broadcast_add.PRIMITIVE,
     position.PRIMITIVE,
     class_token.PRIMITIVE,
-    softmax_cross_entropy.PRIMITIVE,
-    mse.PRIMITIVE,
     rnn.PRIMITIVE,
     gru.PRIMITIVE,
     lstm.PRIMITIVE,
     embedding.PRIMITIVE,
     matmul.PRIMITIVE,
     mhsa.PRIMITIVE,
-    sgd.PRIMITIVE,
-    leaky_relu.PRIMITIVE,
-    sigmoid.PRIMITIVE,
-    tanh.PRIMITIVE,
-    gelu.PRIMITIVE,
-    silu.PRIMITIVE,
-    swiglu.PRIMITIVE,
-    scale.PRIMITIVE,
     softmax.PRIMITIVE,
-    dropout.PRIMITIVE,
     concat.PRIMITIVE,
     split.PRIMITIVE,
     slice.PRIMITIVE,
@@ -105,11 +84,8 @@ _ALL: tuple[Primitive, ...] = (
     group_norm.PRIMITIVE,
     layer_norm.PRIMITIVE,
     rms_norm.PRIMITIVE,
-    l1.PRIMITIVE,
-    berhu.PRIMITIVE,
-    sgd.WITH_MOMENTUM,
-    adam.PRIMITIVE,
-    adamw.PRIMITIVE,
+    *losses.PRIMITIVES,
+    *optimizers.PRIMITIVES,
     # Put into the graph by its builder.
     cast.PRIMITIVE,
     layout.PRIMITIVE,
@@ -122,7 +98,7 @@ _ALL: tuple[Primitive, ...] = (
 )
 
 PRIMITIVES: Mapping[str, Primitive] = MappingProxyType({primitive.name: primitive for primitive in _ALL})
-"""Every primitive by name. A new one is a file in trainlib/primitives and a line above."""
+"""Every primitive by name. A new one is an entry of a table, or a file and a line above."""
 
 _Kind = TypeVar("_Kind", LayerPrimitive, LossPrimitive, OptimizerPrimitive)
 

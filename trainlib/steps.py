@@ -197,6 +197,23 @@ class CutsReductions(StepLowering, Protocol):
         """
 
 
+@runtime_checkable
+class CutsTogether(StepLowering, Protocol):
+    """A lowering of which some boxes depend on several dimensions at once."""
+
+    def meeting(self, op: Op, tensors: Mapping[str, Tensor]) -> Sequence[tuple[str, ...]]:
+        """Sets of dimensions that decide together on the elements of a box (or on whether there is one).
+
+        Along all others the elements of a box are a product of what each dimension says alone. Of a
+        lowering without this method that holds for all.
+        """
+
+
+def meeting_of(lowering: StepLowering, op: Op, tensors: Mapping[str, Tensor]) -> list[tuple[str, ...]]:
+    """Sets of dimensions of a step that decide together on a box; none of a lowering that has none."""
+    return list(lowering.meeting(op, tensors)) if isinstance(lowering, CutsTogether) else []
+
+
 def reductions_of(lowering: StepLowering, op: Op, tensors: Mapping[str, Tensor]) -> dict[str, int]:
     """Reduction dimensions of a step that may be cut, with sizes; none of a lowering that has none."""
     return dict(lowering.reductions(op, tensors)) if isinstance(lowering, CutsReductions) else {}

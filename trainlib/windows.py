@@ -7,14 +7,14 @@ another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trainlib.graph import Op, Tensor, Window
+from trainlib.graph import Op, Tensor, TensorWindow
 from trainlib.primitives.definition import Reference, Step, Values
-from trainlib.steps import Extent, KernelChoice, Operand, StepLowering, TileTask, reductions_of
+from trainlib.steps import Extent, KernelChoice, Operand, StepLowering, TileTask, meeting_of, reductions_of
 
 
 def windowed(step: Step) -> Step:
@@ -53,6 +53,10 @@ class _Windowed:
         """Those of the step on the parts."""
         return reductions_of(self.base, op, _seen(op, tensors))
 
+    def meeting(self, op: Op, tensors: Mapping[str, Tensor]) -> Sequence[tuple[str, ...]]:
+        """Those of the step on the parts."""
+        return meeting_of(self.base, op, _seen(op, tensors))
+
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
@@ -82,7 +86,7 @@ def _seen(op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     return seen
 
 
-def _moved(operand: Operand, windows: Mapping[str, Window]) -> Operand:
+def _moved(operand: Operand, windows: Mapping[str, TensorWindow]) -> Operand:
     window = windows.get(operand.tensor)
     if window is None:
         return operand

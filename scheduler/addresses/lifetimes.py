@@ -10,7 +10,7 @@ import numpy as np
 from scheduler.addresses.allocation import Request
 from trainlib.graph import GIVEN_KINDS, KEPT_KINDS, Op, Tensor, TrainingGraph
 from trainlib.primitives.definition import is_forward
-from trainlib.primitives.lowering.calls import ElementwiseLowering
+from trainlib.primitives.lowering.elementwise import ElementwiseLowering
 from trainlib.registry import lowering_of
 
 KINDS = ("input", "weight", "optimizer_state", "kept", "activation", "gradient", "loss", "scratch", "stack")
@@ -35,7 +35,7 @@ class Life:
     given: bool
     kept: bool
     streamed: tuple[int, ...] = ()
-    """Ops that use it in parts, straight from L3 (`tiles.streams`); not among `reads` and `writes`."""
+    """Ops that use it in parts, straight from L3 (`tiles.l2_slots`); not among `reads` and `writes`."""
 
     @property
     def uses(self) -> tuple[int, ...]:
@@ -115,13 +115,13 @@ def kind_of(tensor: Tensor, used: Sequence[int], backward: int) -> str:
 def in_place_owners(graph: TrainingGraph, lives: Mapping[str, Life]) -> dict[str, str]:
     """Tensor written -> tensor whose bytes it takes over because that one ends at the op that writes it.
 
-    Only for steps whose tiles read and write the same box of each (`ElementwiseLowering`): a tile's result
-    then covers exactly the bytes that tile has read, whatever other tiles are under way. Shape and dtype must
-    be equal, no window may shift the boxes, and nothing may need the input afterwards.
+    Only for steps whose tiles read and write the same box of each (`ElementwiseLowering.takes_over`): a
+    tile's result then covers exactly the bytes that tile has read, whatever other tiles are under way. Shape
+    and dtype must be equal, no window may shift the boxes, and nothing may need the input afterwards.
     """
     taken: dict[str, str] = {}
     for number, op in enumerate(graph.ops):
-        if not isinstance(lowering_of(op), ElementwiseLowering) or len(op.outputs) != 1 or op.windows:
+        if not _same_boxes(op):
             continue
         target = op.outputs[0]
         if not _own(graph, lives, target) or lives[target].first_op != number:
@@ -130,6 +130,12 @@ def in_place_owners(graph: TrainingGraph, lives: Mapping[str, Life]) -> dict[str
         if source is not None:
             taken[target] = source
     return taken
+
+
+def _same_boxes(op: Op) -> bool:
+    lowering = lowering_of(op)
+    takes_over = isinstance(lowering, ElementwiseLowering) and lowering.takes_over
+    return takes_over and len(op.outputs) == 1 and not op.windows
 
 
 def _dying_input(graph: TrainingGraph, lives: Mapping[str, Life], op: Op, number: int) -> str | None:

@@ -101,7 +101,7 @@ class Footprint:
         self._tiler = tiler
         self._dims = tuple(tiler.dims)
         self._probes = TileProbes(tiler)
-        blocks = self._probes.interacting(tried)
+        blocks = self._probes.blocks()
         self.tried = tried = _affordable(tuple(tiler.dims.values()), blocks, tried)
         """Sizes per dimension; fewer than asked for where dimensions depend on each other."""
         probes = {

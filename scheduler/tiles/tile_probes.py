@@ -1,25 +1,22 @@
-"""Buffers of single tiles of an op, and which of its dimensions depend on each other there."""
+"""Buffers of single tiles of an op, and which of its dimensions decide on them together."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations, product
+from itertools import product
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
 from scheduler.tiles.tiling import Tiler, interval, intervals
-from trainlib.steps import Extent, Operand, TileTask
+from trainlib.steps import Extent, Operand, TileTask, meeting_of
 
 PROBED_FIRST, PROBED_LAST = 8, 3
 """Of more pieces than both together only the first and the last ones are looked at.
 
 What a halo adds repeats with the stride, so that the first 8 show every case of strides up to 8.
 """
-
-CHECKED_TILES = 6
-"""Tiles cut along two dimensions on which it is checked that the two do not depend on each other."""
 
 Key = tuple[str, str]
 """Role (in, out, scratch) and name of a buffer."""
@@ -43,35 +40,18 @@ class TileProbes:
         self._whole = tuple((0, extent) for extent in tiler.dims.values())
         self._known: dict[tuple[Extent, ...], dict[Key, Shape]] = {}
 
-    def interacting(self, tried: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-        """The dimensions in blocks: those whose common tiles are not what each alone makes of them."""
+    def blocks(self) -> list[tuple[int, ...]]:
+        """The dimensions by number, those together that decide together on a box."""
+        tiler = self._tiler
         block_of = list(range(len(self._dims)))
-        generator = np.random.default_rng(0)
-        for one, other in combinations(range(len(self._dims)), 2):
-            if not all(self._independent(one, other, tried, generator) for _ in range(CHECKED_TILES)):
-                joined, old = sorted((block_of[one], block_of[other]))
-                block_of = [joined if block == old else block for block in block_of]
+        for met in meeting_of(tiler.lowering, tiler.op, tiler.tensors):
+            numbers = [self._dims.index(name) for name in met if name in self._dims]
+            joined = {block_of[number] for number in numbers}
+            block_of = [min(joined) if block in joined else block for block in block_of]
         return [
             tuple(number for number, own in enumerate(block_of) if own == block)
             for block in sorted(set(block_of))
         ]
-
-    def _independent(
-        self, one: int, other: int, tried: Sequence[Sequence[int]], generator: np.random.Generator
-    ) -> bool:
-        pieces = []
-        for number in (one, other):
-            small = tried[number][len(tried[number]) // 2 :]
-            extent, size = self._tiler.dims[self._dims[number]], int(generator.choice(np.array(small)))
-            pieces.append(interval(extent, size, int(generator.integers(-(-extent // size)))))
-        whole, both = self.shapes({}), self.shapes({one: pieces[0], other: pieces[1]})
-        first, second = self.shapes({one: pieces[0]}), self.shapes({other: pieces[1]})
-        return all(
-            bytes_of(both.get(key)) * bytes_of(whole.get(key))
-            == bytes_of(first.get(key)) * bytes_of(second.get(key))
-            and (bytes_of(whole.get(key)) > 0 or bytes_of(both.get(key)) == 0)
-            for key in {*whole, *both, *first, *second}
-        )
 
     def tiles(self, block: Sequence[int], sizes: Sequence[int]) -> list[dict[Key, Shape]]:
         """The tiles cut to these sizes along the dimensions of a block, or the first and last of many."""

@@ -22,14 +22,14 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
-from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, box
-from trainlib.primitives.lowering.pieces import Piece, column_sum_call, kernel_call
-from trainlib.primitives.lowering.vector_loops import (
+from trainlib.primitives.lowering.boxes import (
     CUT_DIMENSIONS,
     leading_extents,
     leading_region,
     sizes_of,
 )
+from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, box
+from trainlib.primitives.lowering.pieces import Piece, column_sum_call, kernel_call
 from trainlib.steps import Extent, KernelChoice, TileTask, part
 
 START = Initial("normal", 0.02)

@@ -28,10 +28,10 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
-from trainlib.primitives.elementwise.activations import TAYLOR_TERMS, schraudolph, taylor
+from trainlib.primitives.elementwise.functions import TAYLOR_TERMS, schraudolph, taylor
+from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.primitives.lowering.vector_loops import leading_extents, leading_region, sizes_of
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Scratch, TileTask
 
 MAXIMA, SUMS = "maxima", "sums"

@@ -8,22 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from arch.isa import TeamWork
+from trainlib.access import Span
 from trainlib.kernels import catalogue
 from trainlib.primitives.contractions import conv_nests
-from trainlib.primitives.contractions.conv_geometry import (
-    ConvGeometry,
-    Span,
-    block_transpose,
-    forward_span,
-    forward_taps,
-    gradient_span,
-    gradient_taps,
-    owned_inputs,
-    patches,
-)
+from trainlib.primitives.contractions.contraction import Cut
+from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_transpose, patches
 from trainlib.primitives.contractions.conv_nests import Reach
 from trainlib.primitives.lowering.calls import matmul_call, vector_add_call
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Region
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice
 
 ROWS = "im2row"
 """Name of the scratch buffer of the im2row matrix."""
@@ -33,6 +25,9 @@ COLUMNS = "im2col"
 
 TRANSPOSED = "weights_transposed"
 """Name of the scratch buffer of the block-transposed weights."""
+
+PARTIAL = "dw_of_sample"
+"""Name of the scratch buffer of the weight gradient of one further sample of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,37 +47,28 @@ class View:
         """Rows of the im2row matrix."""
         return self.reach.positions
 
-    def region(self, geometry: ConvGeometry, channels: Extent) -> Region:
-        """The box of one image that is read, `channels` of it."""
-        return geometry.image(channels, self.rows.extent, self.columns.extent)
 
+def view_of(cut: Cut, *, owned: bool = False) -> View:
+    """The image a tile reads through the window: x, or for the gradient of x the output gradient.
 
-def forward_view(geometry: ConvGeometry, rows: Extent, columns: Extent, *, owned: bool = False) -> View:
-    """The input that a box of the output reads; if `owned`, with the input positions it owns as well."""
-    spans = [forward_span(geometry.height, rows), forward_span(geometry.width, columns)]
-    if owned:
-        also = (owned_inputs(geometry.height, rows), owned_inputs(geometry.width, columns))
-        spans = [span.with_also(own) for span, own in zip(spans, also, strict=True)]
-    high, wide = spans
-    reach = Reach(
-        forward_taps(geometry.height, rows, high.extent),
-        forward_taps(geometry.width, columns, wide.extent),
-        high.count,
-        wide.count,
-    )
-    return View("FW", high, wide, reach)
-
-
-def gradient_view(geometry: ConvGeometry, rows: Extent, columns: Extent) -> View:
-    """The output gradient that reaches a box of the input."""
-    high, wide = gradient_span(geometry.height, rows), gradient_span(geometry.width, columns)
-    reach = Reach(
-        gradient_taps(geometry.height, rows, high.extent),
-        gradient_taps(geometry.width, columns, wide.extent),
-        high.count,
-        wide.count,
-    )
-    return View("IG", high, wide, reach)
+    If `owned`, with the positions of x that belong to the tile's positions of y as well.
+    """
+    gathers = cut.space.result == "dx"
+    image, axes, outer = ("dy", ("ho", "wo"), ("hi", "wi")) if gathers else ("x", ("hi", "wi"), ("ho", "wo"))
+    spans, taps = [], []
+    for axis, loop, inner in zip(axes, outer, ("hk", "wk"), strict=True):
+        if loop not in cut.space.loops:  # an image of one row
+            spans.append(Span(0, 1, 0, 0))
+            taps.append(np.zeros((1, 1), np.int64))
+            continue
+        index = cut.space.index(image, axis)
+        span = index.span(cut.ranges)
+        if owned:
+            span = span.with_also(index.owned(loop, cut.ranges[loop], cut.space.loops[loop]))
+        spans.append(span)
+        taps.append(index.taps(loop, inner, cut.ranges, span.extent))
+    (high, wide), (rows, columns) = spans, taps
+    return View("IG" if gathers else "FW", high, wide, Reach(rows, columns, high.count, wide.count))
 
 
 def im2row_call(
@@ -267,7 +253,7 @@ def bias_add_call(
         return conv_nests.bias_add(choice.codegen, geometry, channels, positions, cores, places, dtype)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        shape = (-1,) if geometry.hwc else (-1, 1, 1)
+        shape = (-1,) if geometry.hwc else (-1, *(1,) * (arrays[0].ndim - 1))
         return (arrays[0] + arrays[1].reshape(shape),)
 
     return KernelCall("conv_bias_fw", (image, bias), (image,), work, function)

@@ -1,71 +1,36 @@
-"""Convolutions by direct loops, without im2row: naive Conv2D, depthwise and transposed convolution.
+"""Strategy of convolutions by direct loops, without im2row: naive Conv2D, depthwise, transposed convolution.
 
 One kernel call per sample computes all channels of a tile, in parallel over them in every step.
 PULP-TrainLib's depthwise WG and IG let every core do every channel and know neither stride nor padding, its
 naive IG is wrong for a 5x5 kernel; here all steps of all geometries are what the mathematics says. Sums run
 over channels, then kernel rows, then kernel columns, as the loops do.
 
-A transposed convolution is the adjoint of a convolution from its output to its input, so that the same three
-lowerings serve it with other roles.
+Names of tensors here are those of the convolution; a transposed convolution has other roles for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from arch.isa import TeamWork
-from trainlib.graph import Op, Tensor
+from trainlib.access import Space
+from trainlib.graph import Op
 from trainlib.numerics import matmul
 from trainlib.primitives.contractions import conv_nests
-from trainlib.primitives.contractions.conv_calls import (
-    View,
-    accumulated,
-    bias_sum_call,
-    forward_view,
-    gradient_view,
-)
-from trainlib.primitives.contractions.conv_geometry import (
-    ConvGeometry,
-    block_transpose,
-    owned_inputs,
-    patches,
-    segments,
-)
+from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, Cut, Strategy
+from trainlib.primitives.contractions.conv_calls import PARTIAL, View, accumulated, bias_sum_call, view_of
+from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_transpose, patches
 from trainlib.primitives.contractions.conv_groups import channels_met, within_group
 from trainlib.primitives.contractions.conv_nests import Direct
-from trainlib.primitives.contractions.conv_ranges import (
-    Cut,
-    count,
-    cut_of,
-    interval,
-    position_sums,
-    result_extents,
-    summed,
-)
-from trainlib.primitives.lowering.calls import BATCH, box
+from trainlib.primitives.contractions.convolution import WINDOW
+from trainlib.primitives.lowering.calls import box
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
 
-PARTIAL = "dw_of_sample"
-"""Name of the scratch buffer of the weight gradient of one further sample of a batch."""
-
 _Pricing = Callable[[str, Direct, int, Mapping[str, int], str], TeamWork]
-
-
-class _Direct:
-    """What the direct steps share: no matmul kernel to choose, one MAC per output and kernel position."""
-
-    def default_kernel(self, op: Op) -> str:
-        """No matmul, so no choice."""
-        return ""
-
-    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
-        """Positions of the result times the kernel positions behind each, zeros included."""
-        geometry = ConvGeometry.of(op.attributes)
-        per_sample = geometry.co * geometry.ho * geometry.wo * geometry.ci_of_group
-        return int(op.attributes["batch"]) * per_sample * geometry.window
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,242 +67,154 @@ class _Nest:
             macs=self.loop.macs,
         )
 
-    def task(
-        self, op: Op, geometry: ConvGeometry, cut: Cut, operands: tuple[Operand, ...], x: str, y: str
-    ) -> TileTask:
-        """The tile `cut` of an image; `x` and `y` are the roles on the sides of ci and co."""
-        if self.loop.bias:
-            operands = (*operands, box(op, "b", cut.channels))
-        calls = tuple(
-            self.call(part(x, sample), "w", part(y, sample)) for sample in range(count(cut.samples))
-        )
-        image = geometry.image(cut.channels, cut.rows, cut.columns)
-        role = {"X": x, "Y": y}[self.result]
-        return TileTask(operands, (box(op, role, cut.samples, *image),), (), calls)
-
 
 @dataclass(frozen=True, slots=True)
-class DirectForward(_Direct):
-    """`result` = convolution of `image` (+ bias `b`); a box of the result and part of the sum may be cut."""
-
-    image: str = "x"
-    result: str = "y"
-
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Samples, output channels, output rows, output columns."""
-        return result_extents(op, "co", "ho", "wo")
-
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Input channels of a group."""
-        return summed(ci=ConvGeometry.of(op.attributes).ci_of_group)
-
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
-        """An input box with its halo and the filters of some channels; one loop nest per sample."""
-        geometry = ConvGeometry.of(op.attributes)
-        cut = cut_of(op, ranges, ("co", "ho", "wo"), "ci", geometry.ci_of_group)
-        samples, channels, outputs, columns, taken = cut
-        parts = segments(channels, geometry.co_of_group, geometry.ci_of_group)
-        sources, within = channels_met(parts, taken)
-        view = forward_view(geometry, outputs, columns)
-        dtype = tensors[op[self.result]].dtype
-        bias = "b" in op and self.result == "y" and taken[0] == 0
-
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            image, weights = geometry.image_chw(arrays[0]), geometry.filters_chw(arrays[1])
-            products = []
-            for segment, met in zip(parts, within, strict=True):
-                left = weights[segment.start - channels[0] : segment.stop - channels[0]]
-                rows = patches(image[slice(*met)], view.reach.rows, view.reach.columns)
-                products.append(_product(left.reshape(len(left), -1), rows, choice, dtype))
-            return (_finished(geometry, products, view, arrays[2] if bias else None),)
-
-        loop = Direct(geometry, view.reach, count(channels), count(taken), count(sources), bias)
-        nest = _Nest("conv_direct_fw", conv_nests.direct_forward, loop, "Y", function, choice, dtype)
-        operands = (
-            box(op, self.image, samples, *view.region(geometry, sources)),
-            box(op, "w", *geometry.filters(channels, taken)),
-        )
-        return nest.task(op, geometry, cut, operands, self.image, self.result)
-
-
-@dataclass(frozen=True, slots=True)
-class DirectInput(_Direct):
-    """`result` = adjoint of the convolution of `gradient` (+ bias); a box and part of the sum may be cut.
+class DirectLoops(Strategy):
+    """FW, WG and IG by a nest of their own; no matmul kernel to choose.
 
     `scattered` prices the loop that adds each product to the result in memory, as transposed convolutions do.
     """
 
-    gradient: str = "dy"
-    result: str = "dx"
     scattered: bool = False
 
-    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
-        """One patch of the gradient per position of the result, zeros between and around it included."""
-        geometry = ConvGeometry.of(op.attributes)
-        per_sample = geometry.ci * geometry.hi * geometry.wi * geometry.co_of_group
-        return int(op.attributes["batch"]) * per_sample * geometry.window
+    def uncut(self, op: Op) -> tuple[str, ...]:
+        """The kernel window; in a weight gradient of groups the channels of a group."""
+        grouped = op.step == "WG" and op.attributes["groups"] > 1
+        return (*WINDOW, "ci") if grouped else WINDOW
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Samples, input channels, input rows, input columns."""
-        return result_extents(op, "ci", "hi", "wi")
+    def default_kernel(self, op: Op, space: Space) -> str:
+        """No matmul, so no choice."""
+        return ""
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Output channels of a group."""
-        return summed(co=ConvGeometry.of(op.attributes).co_of_group)
+    def task(self, cut: Cut) -> TileTask:
+        """A box of an image with its halo and the filters it meets; a nest per sample, sums, biases."""
+        return self._weights(cut) if cut.space.result == "dw" else self._image(cut)
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
-        """The box of the gradient that reaches this one and the filters of the groups; a nest per sample."""
-        geometry = ConvGeometry.of(op.attributes)
-        cut = cut_of(op, ranges, ("ci", "hi", "wi"), "co", geometry.co_of_group)
-        samples, channels, inputs, columns, summed_over = cut
-        parts = segments(channels, geometry.ci_of_group, geometry.co_of_group)
-        targets, within = channels_met(parts, summed_over)
-        # Several groups take all input channels of their filters along: the box has one range for all.
-        own = [within_group(item, geometry.ci_of_group) for item in parts]
-        taken = own[0] if len(parts) == 1 else (0, geometry.ci_of_group)
-        view = gradient_view(geometry, inputs, columns)
-        dtype = tensors[op[self.result]].dtype
-        bias = "b" in op and self.result == "y" and summed_over[0] == 0
+    def _image(self, cut: Cut) -> TileTask:
+        """The result or its adjoint: an image from an image, with the bias where the part begins the sum."""
+        geometry = ConvGeometry.of(cut.op.attributes)
+        gathers = cut.space.result == "dx"
+        image, over = ("dy", "co") if gathers else ("x", "ci")
+        parts, sources, within = channels_met(cut, image, over)
+        view, dtype, choice = view_of(cut), cut.dtype, cut.choice
+        own, fetched = cut.ranges[cut.channel], cut.span("w", "ci").start
+        bias = cut.adds_bias
+
+        def filters_of(weights: Array, number: int) -> Array:
+            """The filters of a group, those of a gradient turned round."""
+            if gathers:
+                start, stop = within_group(parts[number], geometry.ci_of_group)
+                met = weights[slice(*within[number]), start - fetched : stop - fetched]
+                return block_transpose(met)
+            met = weights[parts[number].start - own[0] : parts[number].stop - own[0]]
+            return met.reshape(len(met), -1)
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            gradient, weights = geometry.image_chw(arrays[0]), geometry.filters_chw(arrays[1])
+            read, weights = geometry.image_chw(arrays[0]), geometry.filters_chw(arrays[1])
             products = []
-            for met, (start, stop) in zip(within, own, strict=True):
-                filters = weights[slice(*met), start - taken[0] : stop - taken[0]]
-                rows = patches(gradient[slice(*met)], view.reach.rows, view.reach.columns)
-                products.append(_product(block_transpose(filters), rows, choice, dtype))
+            for number, met in enumerate(within):
+                rows = patches(read[slice(*met)], view.reach.rows, view.reach.columns)
+                products.append(_product(filters_of(weights, number), rows, choice, dtype))
             return (_finished(geometry, products, view, arrays[2] if bias else None),)
 
-        loop = Direct(geometry, view.reach, count(channels), count(summed_over), count(targets), bias)
-        name, pricing = "conv_direct_ig", conv_nests.direct_input
-        if self.scattered:
-            name, pricing = "conv_scatter_fw", conv_nests.scatter
-        nest = _Nest(name, pricing, loop, "X", function, choice, dtype)
-        operands = (
-            box(op, self.gradient, samples, *view.region(geometry, targets)),
-            box(op, "w", *geometry.filters(targets, taken)),
+        loop = Direct(
+            geometry, view.reach, cut.count(cut.channel), cut.count(over), sources[1] - sources[0], bias
         )
-        return nest.task(op, geometry, cut, operands, self.result, self.gradient)
+        if self.scattered and gathers:
+            nest = _Nest("conv_scatter_fw", conv_nests.scatter, loop, "X", function, choice, dtype)
+        elif gathers:
+            nest = _Nest("conv_direct_ig", conv_nests.direct_input, loop, "X", function, choice, dtype)
+        else:
+            nest = _Nest("conv_direct_fw", conv_nests.direct_forward, loop, "Y", function, choice, dtype)
+        x, y = (cut.role(name) for name in (("dx", "dy") if gathers else ("x", "y")))
+        calls = tuple(nest.call(part(x, sample), "w", part(y, sample)) for sample in range(cut.count(BATCH)))
+        inputs = [cut.box(image), cut.box("w")]
+        if bias:
+            inputs.append(box(cut.op, BIAS, own))
+        return TileTask(tuple(inputs), (cut.box(cut.space.result),), (), calls)
 
-
-@dataclass(frozen=True, slots=True)
-class DirectWeights(_Direct):
-    """dw from `image` and `gradient`, and db from the one of them that is the layer's dy.
-
-    Output channels may be cut, input channels if there is one group, and the sum over all positions.
-    """
-
-    image: str = "x"
-    gradient: str = "dy"
-
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Output channels, then input channels."""
-        geometry = ConvGeometry.of(op.attributes)
-        return {"co": geometry.co} | ({"ci": geometry.ci} if geometry.groups == 1 else {})
-
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Samples, rows and columns of `gradient`."""
-        return position_sums(op)
-
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
-        """Some channels of both sides, of some samples and positions; a nest per sample, sums, db."""
-        geometry = ConvGeometry.of(op.attributes)
-        samples, channels = interval(op, ranges, BATCH), interval(op, ranges, "co")
-        outputs, columns = interval(op, ranges, "ho"), interval(op, ranges, "wo")
-        parts = segments(channels, geometry.co_of_group, geometry.ci_of_group)
-        sources = ranges.get("ci", (parts[0].others[0], parts[-1].others[1]))
-        taken = ranges.get("ci", (0, geometry.ci_of_group))
+    def _weights(self, cut: Cut) -> TileTask:
+        """The gradient of the weights from two images, and that of the bias."""
+        geometry = ConvGeometry.of(cut.op.attributes)
+        image, gradient = cut.role("x"), cut.role("dy")
+        parts, sources, within = channels_met(cut, "x", "ci")
         # A bias gradient needs positions of the image that no kernel position reads, too.
-        view = forward_view(geometry, outputs, columns, owned=self.image == "dy" and "db" in op)
-        reach, dtype = view.reach, tensors[op["dw"]].dtype
-        own, others = count(channels), count(taken)
-        loop = Direct(geometry, reach, own, others, count(sources))
+        view = view_of(cut, owned=image == "dy" and BIAS_GRADIENT in cut.op)
+        reach, dtype, choice = view.reach, cut.dtype, cut.choice
+        own, others = cut.count("co"), cut.count("ci")
+        first = cut.ranges["co"][0]
+        loop = Direct(geometry, reach, own, others, sources[1] - sources[0])
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            image, gradient = geometry.image_chw(arrays[0]), geometry.image_chw(arrays[1])
+            read, reached = geometry.image_chw(arrays[0]), geometry.image_chw(arrays[1])
             products = []
-            for segment in parts:
-                first = segment.others[0] - sources[0] if geometry.groups > 1 else 0
-                rows = patches(image[first : first + others], reach.rows, reach.columns)
-                left = gradient[segment.start - channels[0] : segment.stop - channels[0]]
+            for segment, met in zip(parts, within, strict=True):
+                rows = patches(read[slice(*met)], reach.rows, reach.columns)
+                left = reached[segment.start - first : segment.stop - first]
                 product = _product(left.reshape(len(left), -1), rows.T, choice, dtype)
                 products.append(product.reshape(-1, others, geometry.hk, geometry.wk))
             return (geometry.filters_back(np.concatenate(products)),)
 
         nest = _Nest("conv_direct_wg", conv_nests.direct_weights, loop, "W", function, choice, dtype)
         terms = []
-        for sample in range(count(samples)):
-            image, gradient = part(self.image, sample), part(self.gradient, sample)
-            terms.append(((), nest.call(image, "dw", gradient), nest.call(image, PARTIAL, gradient)))
-        shape = geometry.filters_shape(own, others)
-        calls = accumulated(
-            choice, terms, total="dw", scratch=PARTIAL, elements=int(np.prod(shape)), dtype=dtype
-        )
-        written = [box(op, "dw", *geometry.filters(channels, taken))]
-        if "db" in op:
-            made = self._bias(op, geometry, choice, ranges, sources, view, dtype)
+        for sample in range(cut.count(BATCH)):
+            x, y = part(image, sample), part(gradient, sample)
+            terms.append(((), nest.call(x, "dw", y), nest.call(x, PARTIAL, y)))
+        written = cut.box("dw")
+        elements = prod(written.shape)
+        calls = accumulated(choice, terms, total="dw", scratch=PARTIAL, elements=elements, dtype=dtype)
+        outputs = [written]
+        if BIAS_GRADIENT in cut.op:
+            made = _bias_gradient(cut, geometry, sources, view)
             if made is not None:
                 calls.append(made[0])
-                written.append(made[1])
-        return TileTask(
-            (
-                box(op, self.image, samples, *view.region(geometry, sources)),
-                box(op, self.gradient, samples, *geometry.image(channels, outputs, columns)),
-            ),
-            tuple(written),
-            (Scratch(PARTIAL, shape, dtype),) if count(samples) > 1 else (),
-            tuple(calls),
-        )
+                outputs.append(made[1])
+        # The view may hold more than the window reads.
+        image_box = cut.box("x", hi=view.rows.extent, wi=view.columns.extent)
+        scratch = (Scratch(PARTIAL, written.shape, dtype),) if cut.count(BATCH) > 1 else ()
+        return TileTask((image_box, cut.box("dy")), tuple(outputs), scratch, tuple(calls))
 
-    def _bias(
-        self,
-        op: Op,
-        geometry: ConvGeometry,
-        choice: KernelChoice,
-        ranges: Mapping[str, Extent],
-        sources: Extent,
-        view: View,
-        dtype: str,
-    ) -> tuple[KernelCall, Operand] | None:
-        """db by the tile that sees its channels of dy first; None for the others."""
-        channels, first = interval(op, ranges, "co"), 0
-        outputs, columns = interval(op, ranges, "ho"), interval(op, ranges, "wo")
-        if self.gradient == "dy":
-            if geometry.groups == 1 and sources[0] > 0:
-                return None
-            own, inside = channels, ((0, count(outputs)), (0, count(columns)))
-        else:
-            if geometry.groups == 1 and channels[0] > 0:
-                return None
-            # Of a group that another tile began, that tile sums the channels.
-            begun = -(-channels[0] // geometry.co_of_group) * geometry.ci_of_group
-            own = (max(begun, sources[0]), sources[1])
-            if own[0] >= own[1]:
-                return None
-            first = own[0] - sources[0]
-            # Boxes of the image overlap where windows do: each position counts in the part that owns it.
-            inside = (
-                _counted_from(view.rows.start, owned_inputs(geometry.height, outputs)),
-                _counted_from(view.columns.start, owned_inputs(geometry.width, columns)),
-            )
-        call = bias_sum_call(
-            geometry,
-            choice,
-            sources=[part("dy", sample) for sample in range(count(interval(op, ranges, BATCH)))],
-            target="db",
-            channels=count(own),
-            positions=count(inside[0]) * count(inside[1]),
-            dtype=dtype,
-            first=first,
-            inside=inside,
+
+def _bias_gradient(
+    cut: Cut, geometry: ConvGeometry, sources: Extent, view: View
+) -> tuple[KernelCall, Operand] | None:
+    """db by the tile that sees its channels of dy first; None for the others."""
+    channels, first = cut.ranges["co"], 0
+    if cut.role("dy") == "dy":
+        if geometry.groups == 1 and sources[0] > 0:
+            return None
+        own, inside = channels, ((0, cut.count("ho")), (0, cut.count("wo")))
+    else:
+        if geometry.groups == 1 and channels[0] > 0:
+            return None
+        # Of a group that another tile began, that tile sums the channels.
+        begun = -(-channels[0] // geometry.co_of_group) * geometry.ci_of_group
+        own = (max(begun, sources[0]), sources[1])
+        if own[0] >= own[1]:
+            return None
+        first = own[0] - sources[0]
+        # Boxes of the image overlap where windows do: each position counts in the part that owns it.
+        inside = (
+            _counted_from(view.rows.start, _owned(cut, "hi", "ho")),
+            _counted_from(view.columns.start, _owned(cut, "wi", "wo")),
         )
-        return call, box(op, "db", own)
+    call = bias_sum_call(
+        geometry,
+        cut.choice,
+        sources=[part("dy", sample) for sample in range(cut.count(BATCH))],
+        target=BIAS_GRADIENT,
+        channels=own[1] - own[0],
+        positions=prod(stop - start for start, stop in inside),
+        dtype=cut.dtype,
+        first=first,
+        inside=inside,
+    )
+    return call, box(cut.op, BIAS_GRADIENT, own)
+
+
+def _owned(cut: Cut, axis: str, loop: str) -> Extent:
+    """Positions of x that belong to the tile's part of a loop of y."""
+    return cut.space.index("x", axis).owned(loop, cut.ranges[loop], cut.space.loops[loop])
 
 
 def _counted_from(start: int, extent: Extent) -> Extent:

@@ -14,8 +14,10 @@ from itertools import groupby
 import numpy as np
 
 from arch.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWork
+from configs.dtypes import element_bytes
+from trainlib.primitives.contractions.contraction import Cut
 from trainlib.primitives.contractions.conv_calls import product_call
-from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Segment
+from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Segment, segments
 from trainlib.primitives.lowering.calls import matmul_call
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice
 
@@ -67,7 +69,7 @@ def grouped_product_call(
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
         places = (addresses[a], addresses[b], addresses[c])
-        return _in_turn(calls, products, cores, places, np.dtype(dtype).itemsize)
+        return _in_turn(calls, products, cores, places, element_bytes(dtype))
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         results = [call.function(pick(arrays[0], arrays[1], group))[0] for group, call in enumerate(calls)]
@@ -76,19 +78,24 @@ def grouped_product_call(
     return KernelCall(choice.kernel, (a, b), (c,), work, function, macs=sum(call.macs for call in calls))
 
 
-def channels_met(parts: Sequence[Segment], taken: Extent | None = None) -> tuple[Extent, list[Extent]]:
-    """Channels on the other side that a tile needs, and those of each group counted from the first of them.
+def channels_met(cut: Cut, image: str, over: str) -> tuple[list[Segment], Extent, list[Extent]]:
+    """The groups of a tile's own channels, and the channels of `image` they meet.
 
-    `taken` are the channels wanted of each group (default: all). Several groups bring all of theirs along.
+    The image is fetched from the first to the last channel any group meets; of each group those the tile
+    takes, counted from there. `over` is the loop over the channels of a group that are met.
     """
-    if taken is None:
-        taken = (0, parts[0].others[1] - parts[0].others[0])
-    if len(parts) == 1:
-        first = parts[0].others[0]
-        return (first + taken[0], first + taken[1]), [(0, taken[1] - taken[0])]
-    first = parts[0].others[0]
-    within = [(item.others[0] - first + taken[0], item.others[0] - first + taken[1]) for item in parts]
-    return (first, parts[-1].others[1]), within
+    geometry = ConvGeometry.of(cut.op.attributes)
+    own, met = geometry.co_of_group, geometry.ci_of_group
+    loop, axis = "co", "ci"
+    if image == "dy":
+        loop, axis, own, met = "ci", "co", met, own
+    parts = segments(cut.ranges[loop], own, met)
+    sources = cut.span(image, axis).extent
+    taken = cut.ranges[over]
+    within = [
+        (item.others[0] + taken[0] - sources[0], item.others[0] + taken[1] - sources[0]) for item in parts
+    ]
+    return parts, sources, within
 
 
 def within_group(segment: Segment, of_group: int) -> Extent:

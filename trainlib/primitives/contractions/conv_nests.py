@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from arch.isa import TeamWork
+from trainlib.access import Taps
 from trainlib.kernels.team import Array, team_work
-from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Taps, met
+from trainlib.primitives.contractions.conv_geometry import ConvGeometry, met
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from trainlib.primitives.contractions.conv2d_reference import (
     correlate_with_gradient,
     scatter,
 )
-from trainlib.primitives.contractions.conv_direct import DirectForward, DirectInput, DirectWeights
+from trainlib.primitives.contractions.conv_direct import DirectLoops
 from trainlib.primitives.contractions.conv_examples import transpose_cases
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.contractions.conv_options import (
@@ -32,6 +32,7 @@ from trainlib.primitives.contractions.conv_options import (
     image_shape,
     window_attributes,
 )
+from trainlib.primitives.contractions.convolution import transposed_step
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Step, Values
 
 
@@ -128,9 +129,9 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW", ("x", "w", "b?"), ("y",), _forward, DirectInput("x", "y", scattered=True)),
-        Step("WG", ("x", "dy"), ("dw", "db?"), _weight_gradient, DirectWeights("dy", "x")),
-        Step("IG", ("dy", "w"), ("dx",), _input_gradient, DirectForward("dy", "dx")),
+        Step("FW", ("x", "w", "b?"), ("y",), _forward, transposed_step("y", DirectLoops(scattered=True))),
+        Step("WG", ("x", "dy"), ("dw", "db?"), _weight_gradient, transposed_step("dw", DirectLoops())),
+        Step("IG", ("dy", "w"), ("dx",), _input_gradient, transposed_step("dx", DirectLoops())),
     ),
     torch_forward=_torch_forward,
     examples=(

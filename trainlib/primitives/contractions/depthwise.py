@@ -12,7 +12,7 @@ from typing import Any
 
 from trainlib.graph import Tensor
 from trainlib.primitives.contractions import conv2d_reference as reference
-from trainlib.primitives.contractions.conv_direct import DirectForward, DirectInput, DirectWeights
+from trainlib.primitives.contractions.conv_direct import DirectLoops
 from trainlib.primitives.contractions.conv_examples import depthwise_cases
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.contractions.conv_options import (
@@ -23,6 +23,7 @@ from trainlib.primitives.contractions.conv_options import (
     image_shape,
     torch_convolution,
 )
+from trainlib.primitives.contractions.convolution import convolution_step
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Step
 
 
@@ -37,14 +38,16 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     )
 
 
+_STRATEGY = DirectLoops()
+
 PRIMITIVE = LayerPrimitive(
     name="depthwise",
     schema=WindowSchema,
     plan=_plan,
     steps=(
-        Step("FW", ("x", "w", "b?"), ("y",), reference.forward, DirectForward()),
-        Step("WG", ("x", "dy"), ("dw", "db?"), reference.weight_gradient, DirectWeights()),
-        Step("IG", ("dy", "w"), ("dx",), reference.input_gradient, DirectInput()),
+        Step("FW", ("x", "w", "b?"), ("y",), reference.forward, convolution_step("y", _STRATEGY)),
+        Step("WG", ("x", "dy"), ("dw", "db?"), reference.weight_gradient, convolution_step("dw", _STRATEGY)),
+        Step("IG", ("dy", "w"), ("dx",), reference.input_gradient, convolution_step("dx", _STRATEGY)),
     ),
     torch_forward=torch_convolution,
     examples=(

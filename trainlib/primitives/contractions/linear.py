@@ -15,8 +15,11 @@ from typing import Any
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
+from trainlib.access import Contraction, Space
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.contractions import linear_reference as reference
+from trainlib.primitives.contractions.contraction import ContractionStep, Description
+from trainlib.primitives.contractions.matrix_products import RowProducts
 from trainlib.primitives.definition import (
     ZEROS,
     Example,
@@ -28,20 +31,6 @@ from trainlib.primitives.definition import (
     Step,
     he_uniform,
 )
-from trainlib.primitives.lowering.calls import (
-    batch_extent,
-    batch_range,
-    box,
-    matmul_call,
-    region_elements,
-    transpose_call,
-    vector_add_call,
-)
-from trainlib.primitives.lowering.pieces import Piece, column_sum_call
-from trainlib.steps import Extent, KernelCall, KernelChoice, Region, Scratch, TileTask
-
-TRANSPOSED = "dy_transposed"
-"""Name of the scratch buffer of dyᵀ in WG."""
 
 
 class _Schema(LayerSchema):
@@ -66,162 +55,28 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan((batch, *tokens, co), parameters, attributes=numbers)
 
 
-class _Linear:
-    """What the three steps share."""
-
-    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
-        """rows · ci · co in every step."""
-        return int(self.all_rows(op) * op.attributes["ci"] * op.attributes["co"])
-
-    def default_kernel(self, op: Op) -> str:
-        """Row-parallel naive kernel, but column-parallel where C has fewer rows than columns."""
-        rows, ci, co = self.all_rows(op), op.attributes["ci"], op.attributes["co"]
-        if op.step == "IG":
-            return "mm_M" if rows == 1 or rows < ci else "mm"
-        return "mm_M" if op.step == "FW" and 1 < rows < co else "mm"
-
-    @staticmethod
-    def all_rows(op: Op) -> int:
-        """Samples, times tokens of a sequence."""
-        return int(op.attributes["batch"] * (op.attributes["tokens"] or 1))
-
-    @staticmethod
-    def row_dimensions(op: Op) -> dict[str, int]:
-        """Samples, and tokens of a sequence."""
-        tokens = op.attributes["tokens"]
-        return {**batch_extent(op.attributes["batch"]), **({"tokens": tokens} if tokens else {})}
-
-    @staticmethod
-    def row_region(op: Op, ranges: Mapping[str, Extent]) -> Region:
-        """The samples, and the tokens of a sequence, of a tile."""
-        samples, tokens = batch_range(ranges, op.attributes["batch"]), op.attributes["tokens"]
-        return (samples, ranges.get("tokens", (0, tokens))) if tokens else (samples,)
+LINEAR = Contraction(y="n co", x="n ci", w="co ci")
+SEQUENCE = Contraction(y="n tokens co", x="n tokens ci", w="co ci")
+"""The same layer for every token."""
 
 
-class _Forward(_Linear):
-    """FW: C = y; rows and output features may be cut, and the sum over input features."""
-
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Samples, tokens, output features."""
-        return {**self.row_dimensions(op), "co": op.attributes["co"]}
-
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Input features."""
-        return {"ci": op.attributes["ci"]}
-
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
-        """A box of W, some rows of x, some features of y; the bias with the first input features."""
-        lines, wanted = self.row_region(op, ranges), ranges["co"]
-        summed = ranges.get("ci", (0, op.attributes["ci"]))
-        count, features, ci = region_elements(lines), wanted[1] - wanted[0], summed[1] - summed[0]
-        dtype = tensors[op["y"]].dtype
-        shape = tuple(stop - start for start, stop in (*lines, wanted))
-        if self.all_rows(op) == 1:
-            product = matmul_call(
-                choice, a="w", b="x", c="y", n=features, k=ci, m=1, trans_b=False, c_shape=shape, dtype=dtype
-            )
-        else:
-            product = matmul_call(
-                choice,
-                a="x",
-                b="w",
-                c="y",
-                n=count,
-                k=ci,
-                m=features,
-                trans_b=True,
-                c_shape=shape,
-                dtype=dtype,
-            )
-        inputs = [box(op, "x", *lines, summed), box(op, "w", wanted, summed)]
-        calls = [product]
-        if "b" in op and summed[0] == 0:
-            inputs.append(box(op, "b", wanted))
-            calls.append(vector_add_call(choice, total="y", term="b", elements=count * features, dtype=dtype))
-        return TileTask(tuple(inputs), (box(op, "y", *lines, wanted),), (), tuple(calls))
+def _described(op: Op) -> tuple[Contraction, Mapping[str, int], Mapping[str, int]]:
+    batch, tokens, ci, co = (op.attributes[name] for name in ("batch", "tokens", "ci", "co"))
+    sizes = {"n": batch, "co": co, "ci": ci}
+    return (SEQUENCE, {**sizes, "tokens": tokens}, {}) if tokens else (LINEAR, sizes, {})
 
 
-class _WeightGradient(_Linear):
-    """WG: C = dW [co x ci], A = dyᵀ [co x rows], B = x [rows x ci]; all of which may be cut."""
-
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Output and input features."""
-        return {"co": op.attributes["co"], "ci": op.attributes["ci"]}
-
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Samples, tokens."""
-        return self.row_dimensions(op)
-
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
-        """A part of dy, a part of x, a box of dW; db with the tiles that begin a row of dW."""
-        lines = self.row_region(op, ranges)
-        batch = region_elements(lines)
-        rows, columns = ranges["co"], ranges["ci"]
-        n, m = rows[1] - rows[0], columns[1] - columns[0]
-        dtype = tensors[op["dw"]].dtype
-        calls: list[KernelCall] = []
-        scratch: tuple[Scratch, ...] = ()
-        left = "dy"
-        if batch > 1:
-            left, scratch = TRANSPOSED, (Scratch(TRANSPOSED, (n, batch), dtype),)
-            calls.append(transpose_call(choice, source="dy", target=left, rows=batch, columns=n, dtype=dtype))
-        calls.append(
-            matmul_call(
-                choice, a=left, b="x", c="dw", n=n, k=batch, m=m, trans_b=False, c_shape=(n, m), dtype=dtype
-            )
-        )
-        outputs = [box(op, "dw", rows, columns)]
-        if "db" in op and columns[0] == 0:
-            outputs.append(box(op, "db", rows))
-            calls.append(column_sum_call(choice, Piece("dy", (batch, n)), Piece("db", (n,)), dtype))
-        return TileTask(
-            (box(op, "x", *lines, columns), box(op, "dy", *lines, rows)),
-            tuple(outputs),
-            scratch,
-            tuple(calls),
-        )
+def _default_kernel(op: Op, space: Space) -> str:
+    """Row-parallel naive kernel, but column-parallel where C has fewer rows than columns."""
+    ci, co = op.attributes["ci"], op.attributes["co"]
+    rows = space.macs // (ci * co)
+    if op.step == "IG":
+        return "mm_M" if rows == 1 or rows < ci else "mm"
+    return "mm_M" if op.step == "FW" and 1 < rows < co else "mm"
 
 
-class _InputGradient(_Linear):
-    """IG: C = dx [rows x ci], A = dy [rows x co], B = W [co x ci]; all of which may be cut."""
-
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Samples, tokens, input features."""
-        return {**self.row_dimensions(op), "ci": op.attributes["ci"]}
-
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Output features."""
-        return {"co": op.attributes["co"]}
-
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
-        """Some rows of dy, a box of W, some features of dx."""
-        summed, columns = ranges.get("co", (0, op.attributes["co"])), ranges["ci"]
-        lines = self.row_region(op, ranges)
-        count, m = region_elements(lines), columns[1] - columns[0]
-        product = matmul_call(
-            choice,
-            a="dy",
-            b="w",
-            c="dx",
-            n=count,
-            k=summed[1] - summed[0],
-            m=m,
-            trans_b=False,
-            c_shape=tuple(stop - start for start, stop in (*lines, columns)),
-            dtype=tensors[op["dx"]].dtype,
-        )
-        return TileTask(
-            (box(op, "dy", *lines, summed), box(op, "w", summed, columns)),
-            (box(op, "dx", *lines, columns),),
-            (),
-            (product,),
-        )
+def _step(result: str) -> ContractionStep:
+    return ContractionStep(Description(_described), result, RowProducts(_default_kernel))
 
 
 def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
@@ -233,9 +88,9 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW", ("x", "w", "b?"), ("y",), reference.forward, _Forward()),
-        Step("WG", ("x", "dy"), ("dw", "db?"), reference.weight_gradient, _WeightGradient()),
-        Step("IG", ("dy", "w"), ("dx",), reference.input_gradient, _InputGradient()),
+        Step("FW", ("x", "w", "b?"), ("y",), reference.forward, _step("y")),
+        Step("WG", ("x", "dy"), ("dw", "db?"), reference.weight_gradient, _step("dw")),
+        Step("IG", ("dy", "w"), ("dx",), reference.input_gradient, _step("dx")),
     ),
     torch_forward=_torch_forward,
     examples=(

@@ -17,16 +17,16 @@ from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Shape, Step, Values
-from trainlib.primitives.lowering.calls import VECTOR_ADD, NoMatmul, batch_extent, box
-from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.primitives.lowering.pieces import copy_call
-from trainlib.primitives.lowering.vector_loops import (
+from trainlib.primitives.lowering.boxes import (
     CUT_DIMENSIONS,
     leading_extents,
     leading_region,
     row_major,
     sizes_of,
 )
+from trainlib.primitives.lowering.calls import VECTOR_ADD, NoMatmul, batch_extent, box
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.primitives.lowering.pieces import copy_call
 from trainlib.primitives.shapes.box_copies import check_rank, fill_call
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Region, TileTask
 

@@ -14,10 +14,10 @@ from math import prod
 import numpy as np
 
 from arch.isa import TeamWork
+from configs.dtypes import is_float
 from trainlib.kernels.library import FP32_BYTES, LIBRARY
 from trainlib.kernels.team import Array as Placed
 from trainlib.kernels.team import team_work
-from trainlib.numerics import is_float
 from trainlib.steps import Array, Function, KernelCall, KernelChoice
 
 

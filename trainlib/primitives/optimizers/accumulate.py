@@ -6,21 +6,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainlib.graph import Op
-from trainlib.primitives.definition import InternalPrimitive, Step, Values
-from trainlib.primitives.lowering.calls import VECTOR_ADD, ElementwiseLowering
-from trainlib.steps import Function
+from trainlib.primitives.definition import InternalPrimitive, Step
+from trainlib.primitives.lowering.calls import VECTOR_ADD
+from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
 
-
-def _tile(op: Op) -> Function:
-    return lambda arrays: (arrays[0] + arrays[1],)
-
-
-def _reference(op: Op, values: Values) -> Values:
-    return {"sum": np.sum([values["a"], values["b"]], axis=0)}
-
+_LOOP = VectorLoop(
+    VECTOR_ADD, ("a", "b", "sum"), ("a", "b"), ("sum",), lambda op, values: {"sum": values["a"] + values["b"]}
+)
 
 PRIMITIVE = InternalPrimitive(
     name="accumulate",
-    step=Step("ACC", ("a", "b"), ("sum",), _reference, ElementwiseLowering(VECTOR_ADD, _tile)),
+    step=Step(
+        "ACC",
+        ("a", "b"),
+        ("sum",),
+        lambda op, values: {"sum": np.sum([values["a"], values["b"]], axis=0)},
+        ElementwiseLowering(lambda op: (_LOOP,), takes_over=True),
+    ),
 )

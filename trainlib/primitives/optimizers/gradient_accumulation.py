@@ -12,7 +12,7 @@ import numpy as np
 
 from trainlib.graph import Op
 from trainlib.primitives.definition import InternalPrimitive, Step, Values
-from trainlib.primitives.lowering.loops import ElementwiseLoop
+from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
 
 
 def _tile(op: Op, values: Values) -> Values:
@@ -28,6 +28,14 @@ def _reference(op: Op, values: Values) -> Values:
     return {"total_updated": total, "count_updated": values["count"] + np.int32(1)}
 
 
+_LOOP = VectorLoop(
+    "accumulate_gradient",
+    roles=("total", "dw", "total_updated", "count"),
+    reads=("total", "dw", "count"),
+    writes=("total_updated", "count_updated"),
+    compute=_tile,
+)
+
 PRIMITIVE = InternalPrimitive(
     name="gradient_accumulation",
     step=Step(
@@ -35,11 +43,6 @@ PRIMITIVE = InternalPrimitive(
         ("total", "dw", "count"),
         ("total_updated", "count_updated"),
         _reference,
-        ElementwiseLoop(
-            lambda op: "accumulate_gradient",
-            {"X": "total", "G": "dw", "Y": "total_updated", "T": "count"},
-            _tile,
-            numbers=("count", "count_updated"),
-        ),
+        ElementwiseLowering(lambda op: (_LOOP,), numbers=("count", "count_updated"), batched=False),
     ),
 )

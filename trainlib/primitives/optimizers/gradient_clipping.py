@@ -15,8 +15,8 @@ import numpy as np
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import InternalPrimitive, Step, Values
 from trainlib.primitives.lowering.calls import NoMatmul, box, whole
+from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop, vector_call
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.primitives.lowering.loops import ElementwiseLoop
 from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Scratch, TileTask
 
 NORM_GUARD = 1e-6
@@ -35,6 +35,8 @@ def _clipped_reference(op: Op, values: Values) -> Values:
     return {"dw_clipped": np.maximum(np.minimum(values["dw"], limit), -limit)}
 
 
+_CLIPPING = VectorLoop("clip_by_value", ("dw", "dw_clipped"), ("dw",), ("dw_clipped",), _clipped)
+
 VALUE = InternalPrimitive(
     name="clip_by_value",
     step=Step(
@@ -42,7 +44,7 @@ VALUE = InternalPrimitive(
         ("dw",),
         ("dw_clipped",),
         _clipped_reference,
-        ElementwiseLoop(lambda op: "clip_by_value", {"X": "dw", "Y": "dw_clipped"}, _clipped),
+        ElementwiseLowering(lambda op: (_CLIPPING,), batched=False),
     ),
 )
 
@@ -109,11 +111,10 @@ class _Scale(NoMatmul):
             last = number == len(op.reads) - 1
             target = "scale" if last else _SUM
             reads = (role, _SUM) if number else (role,)
-            arrays = {"X": role, "Y": target}
-            sizes = {"elements": tensors[op[role]].shape[0]}
+            vectors, elements = ((role, "float32"), (target, "float32")), tensors[op[role]].shape[0]
             function = self._finish(op) if last else self._add
             calls.append(
-                kernel_call(choice, "clip_scale", sizes, arrays, reads, (target,), function, fork=False)
+                vector_call(choice, "clip_scale", elements, vectors, reads, (target,), function, fork=False)
             )
         return TileTask(
             inputs=tuple(whole(op, tensors, role) for role in op.reads),
@@ -137,6 +138,14 @@ SCALE = InternalPrimitive(
     name="clip_scale", step=Step("SCALE", ("squares",), ("scale",), _scale_reference, _Scale())
 )
 
+_PRODUCT = VectorLoop(
+    "scale_by_norm",
+    roles=("dw", "scale", "dw_clipped"),
+    reads=("dw", "scale"),
+    writes=("dw_clipped",),
+    compute=lambda op, values: {"dw_clipped": values["dw"] * values["scale"]},
+)
+
 APPLY = InternalPrimitive(
     name="scale_gradient",
     step=Step(
@@ -144,11 +153,6 @@ APPLY = InternalPrimitive(
         ("dw", "scale"),
         ("dw_clipped",),
         lambda op, values: {"dw_clipped": np.multiply(values["scale"], values["dw"], dtype=np.float64)},
-        ElementwiseLoop(
-            lambda op: "scale_by_norm",
-            {"X": "dw", "T": "scale", "Y": "dw_clipped"},
-            lambda op, values: {"dw_clipped": values["dw"] * values["scale"]},
-            numbers=("scale",),
-        ),
+        ElementwiseLowering(lambda op: (_PRODUCT,), numbers=("scale",), batched=False),
     ),
 )

@@ -26,9 +26,9 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
+from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sample_axis, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.primitives.lowering.vector_loops import leading_extents, leading_region, sample_axis, sizes_of
 from trainlib.steps import Array, Extent, KernelChoice, Region, TileTask
 
 

@@ -15,9 +15,9 @@ import numpy as np
 from configs.errors import ShapeError
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import Shape
+from trainlib.primitives.lowering.boxes import leading_extents, leading_region, row_major, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.primitives.lowering.vector_loops import leading_extents, leading_region, row_major, sizes_of
 from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Region, TileTask
 
 LARGEST_RANK = 5
@@ -166,6 +166,10 @@ class ShiftLowering(NoMatmul):
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """``n`` and the first two dimensions of a sample of the result."""
         return leading_extents(tensors[op.outputs[0]].shape)
+
+    def meeting(self, op: Op, tensors: Mapping[str, Tensor]) -> Sequence[tuple[str, ...]]:
+        """All: whether anything of x reaches a tile depends on each of them."""
+        return (tuple(self.extents(op, tensors)),)
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice

@@ -19,7 +19,7 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
-from trainlib.primitives.lowering.vector_loops import sample_axis
+from trainlib.primitives.lowering.boxes import sample_axis
 from trainlib.primitives.shapes.box_copies import check_rank
 from trainlib.primitives.shapes.joining import Join, Part, piece_number, piece_offsets
 

@@ -10,8 +10,8 @@ from itertools import accumulate
 
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import Shape
+from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, box
-from trainlib.primitives.lowering.vector_loops import leading_extents, leading_region, sizes_of
 from trainlib.primitives.shapes.box_copies import box_copy_call, fill_call
 from trainlib.steps import Extent, KernelCall, KernelChoice, Region, TileTask
 

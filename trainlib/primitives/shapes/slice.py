@@ -20,7 +20,7 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
-from trainlib.primitives.lowering.vector_loops import sample_axis
+from trainlib.primitives.lowering.boxes import sample_axis
 from trainlib.primitives.shapes.box_copies import ShiftLowering, check_rank
 
 

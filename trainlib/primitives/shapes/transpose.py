@@ -20,9 +20,9 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
+from trainlib.primitives.lowering.boxes import leading_extents, leading_region, row_major, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, box
 from trainlib.primitives.lowering.kernel_call import Piece
-from trainlib.primitives.lowering.vector_loops import leading_extents, leading_region, row_major, sizes_of
 from trainlib.primitives.shapes.box_copies import Walk, check_rank, walk_call
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, TileTask, part
 

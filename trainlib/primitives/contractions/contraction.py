@@ -1,0 +1,185 @@
+"""Lowering of a contraction: boxes, extents and sums follow from its description, a strategy brings kernels.
+
+`ContractionStep` is the lowering of one step. What may be cut, what a tile fetches and what it writes follow
+from `trainlib.access`; which kernels compute it, in which order and by way of which scratch is the business
+of a named strategy: `matrix_products` (matmuls on the operands as they lie), `conv_im2col` (matmul on
+unrolled patches), `conv_direct` (loops without a matmul).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from trainlib.access import Contraction, Space, Span
+from trainlib.graph import Op, Tensor
+from trainlib.steps import Extent, KernelChoice, Operand, TileTask
+
+BATCH = "n"
+"""The loop over samples."""
+
+BIAS, BIAS_GRADIENT = "b", "db"
+"""Roles of the bias, which is added to every element of a channel, and of its gradient."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One tile of a step: the interval of every loop, and what follows from it."""
+
+    op: Op
+    tensors: Mapping[str, Tensor]
+    space: Space
+    ranges: Mapping[str, Extent]
+    choice: KernelChoice
+    roles: Mapping[str, str]
+    orders: Mapping[str, tuple[int, ...]]
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of the result."""
+        return self.tensors[self.op[self.role(self.space.result)]].dtype
+
+    def role(self, name: str) -> str:
+        """The op's role of a tensor of the contraction."""
+        return self.roles.get(name, name)
+
+    def count(self, *loops: str) -> int:
+        """Iterations of some loops; of a loop the contraction has not, one."""
+        extents = (self.ranges.get(loop, (0, 1)) for loop in loops)
+        return prod(stop - start for start, stop in extents)
+
+    def total(self, *loops: str) -> int:
+        """Iterations of some loops in the whole op."""
+        return prod(self.space.loops[loop] for loop in loops)
+
+    def span(self, name: str, axis: str) -> Span:
+        """What the tile needs of an axis of a tensor of the contraction."""
+        return self.space.index(name, axis).span(self.ranges)
+
+    def box(self, name: str, **other: Extent) -> Operand:
+        """The box of a tensor of the contraction, its axes in the order they are stored in.
+
+        `other` gives intervals of axes to be taken instead of those the tile needs.
+        """
+        accesses = self.space.accesses[name]
+        region = [
+            other[index.axis] if index.axis in other else index.span(self.ranges).extent for index in accesses
+        ]
+        role = self.role(name)
+        order = self.orders.get(name.removeprefix("d"), range(len(region)))
+        return Operand(self.op[role], tuple(region[axis] for axis in order), role)
+
+    def begins(self, *loops: str) -> bool:
+        """Whether the tile holds the first iteration of some loops."""
+        return all(self.ranges[loop][0] == 0 for loop in loops)
+
+    @property
+    def channel(self) -> str:
+        """The loop over the channels of the result."""
+        return "ci" if self.space.result == "dx" else "co"
+
+    @property
+    def adds_bias(self) -> bool:
+        """Whether it adds a bias: that counts once, and belongs to the part that begins every sum."""
+        result = self.role(self.space.result)
+        return result == "y" and BIAS in self.op and self.begins(*self.space.reductions)
+
+
+class Strategy(ABC):
+    """How tiles of a contraction are computed."""
+
+    def uncut(self, op: Op) -> tuple[str, ...]:
+        """Loops its kernels want whole: none."""
+        return ()
+
+    def meeting(self, op: Op) -> tuple[tuple[str, ...], ...]:
+        """Loops that decide together on a scratch buffer: none."""
+        return ()
+
+    def default_kernel(self, op: Op, space: Space) -> str:
+        """Matmul kernel used when the user names none; empty without a matmul.
+
+        The naive row-parallel one, PULP-TrainLib's own default.
+        """
+        return "mm"
+
+    @abstractmethod
+    def task(self, cut: Cut) -> TileTask:
+        """Operands, scratch and kernel calls of a tile."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """How the ops of a primitive are contractions.
+
+    `of(op)` gives the contraction, sizes of its axes and its symbols (see `Contraction.space`); `orders(op)`
+    the order in which axes of x, y and w are stored, where it is not that of the text; `roles` the op's names
+    of tensors of the contraction where they differ (a transposed convolution writes what a convolution
+    reads).
+    """
+
+    of: Callable[[Op], tuple[Contraction, Mapping[str, int], Mapping[str, int]]]
+    orders: Callable[[Op], Mapping[str, tuple[int, ...]]] = lambda op: {}
+
+    def space(self, op: Op, result: str) -> Space:
+        """The nest of the step of `op` that writes `result`."""
+        contraction, sizes, symbols = self.of(op)
+        return contraction.space(result, sizes, symbols)
+
+
+@dataclass(frozen=True)
+class ContractionStep:
+    """The lowering of a step that writes `result` (``y``, ``dw`` or ``dx`` of the contraction)."""
+
+    description: Description
+    result: str
+    strategy: Strategy
+    roles: Mapping[str, str] = field(default_factory=dict)
+
+    def space(self, op: Op) -> Space:
+        """The nest of the step."""
+        return self.description.space(op, self.result)
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """The loops of the result the kernels do not want whole; the batch if it is one."""
+        space = self.space(op)
+        uncut = self.strategy.uncut(op)
+        return {
+            name: size
+            for name, size in space.extents.items()
+            if name not in uncut and (name != BATCH or size > 1)
+        }
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """The loops it is a sum over, of more than one iteration."""
+        space = self.space(op)
+        uncut = self.strategy.uncut(op)
+        return {name: size for name, size in space.reductions.items() if name not in uncut and size > 1}
+
+    def meeting(self, op: Op, tensors: Mapping[str, Tensor]) -> Sequence[tuple[str, ...]]:
+        """Dimensions that meet in an axis of a tensor, or in a scratch buffer of the strategy."""
+        dims = (*self.extents(op, tensors), *self.reductions(op, tensors))
+        return [*self.space(op).meeting(dims), *self.strategy.meeting(op)]
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """What the strategy makes of the tile."""
+        space = self.space(op)
+        orders = self.description.orders(op)
+        cut = Cut(op, tensors, space, space.whole(ranges), choice, self.roles, orders)
+        return self.strategy.task(cut)
+
+    def default_kernel(self, op: Op) -> str:
+        """That of the strategy."""
+        return self.strategy.default_kernel(op, self.space(op))
+
+    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+        """Every iteration of the nest, those with zeros included."""
+        return self.space(op).macs
+
+    def useful_macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+        """Iterations that touch an element of every operand (see `Space.useful_macs`)."""
+        return self.space(op).useful_macs

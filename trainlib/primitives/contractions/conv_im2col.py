@@ -1,0 +1,213 @@
+"""Strategy of convolutions by a matmul on unrolled patches (im2col), with groups and bias.
+
+Per step and group, extents as in PULP-TrainLib:
+
+- CHW: FW (N=co, K=ci·hk·wk, M=ho·wo, B transposed), WG (N=co, K=ho·wo, M=ci·hk·wk), IG (N=ci, K=co·hk·wk,
+  M=hi·wi, B transposed) over the im2row of the output gradient and the weights block-transposed and rotated;
+- HWC, weights [co, hk, wk, ci]: FW (N=ho·wo, K, M=co, B transposed), WG on the transposed output gradient and
+  the im2col (N=co, K=ho·wo, M=hk·wk·ci, B transposed), IG (N=hi·wi, K, M=ci, B transposed).
+
+Kernels work on one sample at a time: a tile calls them once for each, and WG adds up the samples of the
+batch. The groups of a sample share one fork (see `conv_groups`). The bias is a fork behind the matmul, its
+gradient a sum of dy in WG.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from trainlib.graph import Op
+from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, Cut, Strategy
+from trainlib.primitives.contractions.conv_calls import (
+    PARTIAL,
+    TRANSPOSED,
+    View,
+    accumulated,
+    bias_add_call,
+    bias_sum_call,
+    block_transpose_call,
+    view_of,
+)
+from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Segment
+from trainlib.primitives.contractions.conv_groups import (
+    channels_met,
+    filter_product,
+    gradient_product,
+    within_group,
+)
+from trainlib.primitives.contractions.conv_unroll import Matrices, unrolled
+from trainlib.primitives.contractions.convolution import WINDOW
+from trainlib.primitives.lowering.calls import box, transpose_call
+from trainlib.steps import Extent, KernelCall, Scratch, TileTask, part
+
+GRADIENT_TRANSPOSED = "dy_transposed"
+"""Name of the scratch buffer of dyᵀ in the WG of HWC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unrolled:
+    """Patches of a tile as matrices, by sample, and what of the channels each group has."""
+
+    geometry: ConvGeometry
+    view: View
+    parts: list[Segment]
+    within: list[Extent]
+    matrices: Matrices
+
+    @property
+    def positions(self) -> int:
+        """Rows of a matrix."""
+        return self.view.positions
+
+
+@dataclass(frozen=True, slots=True)
+class Im2col(Strategy):
+    """FW, WG and IG by im2col and matmul, in the way the layer's `im2col` says (``cores`` or ``dma``)."""
+
+    def uncut(self, op: Op) -> tuple[str, ...]:
+        """The kernel window."""
+        return WINDOW
+
+    def meeting(self, op: Op) -> tuple[tuple[str, ...], ...]:
+        """Rows and columns of what the DMA unrolls: whether a patch is completed by the cores needs both."""
+        if op.attributes["im2col"] != "dma":
+            return ()
+        return (("hi", "wi") if op.step == "IG" else ("ho", "wo"),)
+
+    def task(self, cut: Cut) -> TileTask:
+        """Per sample an im2row of the box with its halo and a matmul; sums and biases."""
+        return self._weights(cut) if cut.space.result == "dw" else self._image(cut)
+
+    def _image(self, cut: Cut) -> TileTask:
+        """FW, and IG with the weights block-transposed once."""
+        gathers = cut.space.result == "dx"
+        image, over = ("dy", "co") if gathers else ("x", "ci")
+        patches = _unrolled(cut, image, over)
+        geometry, positions = patches.geometry, patches.positions
+        k = cut.count(over, *WINDOW)
+        written = cut.box(cut.space.result)
+        weights = TRANSPOSED if gathers else "w"
+        scratch = list(patches.matrices.scratch)
+        calls: list[KernelCall] = []
+        for sample, names in enumerate(patches.matrices.names):
+            calls += patches.matrices.calls[sample]
+            if gathers and sample == 0:
+                calls.append(_block_transpose(cut, patches))
+            target = part(cut.space.result, sample)
+            calls.append(
+                filter_product(
+                    geometry,
+                    cut.choice,
+                    patches.parts,
+                    weights,
+                    names,
+                    target,
+                    k,
+                    positions,
+                    written.shape[1:],
+                    cut.dtype,
+                )
+            )
+            if cut.adds_bias:
+                calls.append(
+                    bias_add_call(
+                        geometry,
+                        cut.choice,
+                        image=target,
+                        bias=BIAS,
+                        channels=cut.count("co"),
+                        positions=positions,
+                        dtype=cut.dtype,
+                    )
+                )
+        if gathers:
+            scratch.append(Scratch(TRANSPOSED, (cut.count("ci"), k), cut.dtype))
+        inputs = [*patches.matrices.operands, cut.box("w")]
+        if cut.adds_bias:
+            inputs.append(box(cut.op, BIAS, cut.ranges["co"]))
+        return TileTask(tuple(inputs), (written,), tuple(scratch), tuple(calls))
+
+    def _weights(self, cut: Cut) -> TileTask:
+        """WG: a sum over the samples of dy · im2row(x)."""
+        hwc = cut.op.attributes["layout"] == "HWC"
+        as_columns = hwc and cut.op.attributes["im2col"] == "cores"
+        patches = _unrolled(cut, "x", "ci", columns=as_columns)
+        written = cut.box("dw")
+        channels, positions, width = cut.count("co"), patches.positions, cut.count("ci", *WINDOW)
+        terms = []
+        for sample, names in enumerate(patches.matrices.names):
+            before, left = list(patches.matrices.calls[sample]), part("dy", sample)
+            if hwc:
+                before.append(
+                    transpose_call(
+                        cut.choice,
+                        source=left,
+                        target=GRADIENT_TRANSPOSED,
+                        rows=positions,
+                        columns=channels,
+                        dtype=cut.dtype,
+                    )
+                )
+                left = GRADIENT_TRANSPOSED
+            first, further = (
+                gradient_product(
+                    cut.choice,
+                    patches.parts,
+                    left,
+                    names,
+                    target,
+                    positions,
+                    width,
+                    as_columns,
+                    written.shape,
+                    cut.dtype,
+                )
+                for target in ("dw", PARTIAL)
+            )
+            terms.append((before, first, further))
+        elements = prod(written.shape)
+        calls = accumulated(
+            cut.choice, terms, total="dw", scratch=PARTIAL, elements=elements, dtype=cut.dtype
+        )
+        outputs = [written]
+        if BIAS_GRADIENT in cut.op and cut.begins("ci"):
+            outputs.append(box(cut.op, BIAS_GRADIENT, cut.ranges["co"]))
+            calls.append(
+                bias_sum_call(
+                    patches.geometry,
+                    cut.choice,
+                    sources=[part("dy", sample) for sample in range(cut.count(BATCH))],
+                    target=BIAS_GRADIENT,
+                    channels=channels,
+                    positions=positions,
+                    dtype=cut.dtype,
+                )
+            )
+        scratch = list(patches.matrices.scratch)
+        if hwc:
+            scratch.append(Scratch(GRADIENT_TRANSPOSED, (channels, positions), cut.dtype))
+        if cut.count(BATCH) > 1:
+            scratch.append(Scratch(PARTIAL, written.shape, cut.dtype))
+        inputs = (*patches.matrices.operands, cut.box("dy"))
+        return TileTask(inputs, tuple(outputs), tuple(scratch), tuple(calls))
+
+
+def _unrolled(cut: Cut, image: str, over: str, *, columns: bool = False) -> Unrolled:
+    """The patches of an image, of the channels `over` that the tile sums over or multiplies with."""
+    geometry = ConvGeometry.of(cut.op.attributes)
+    view = view_of(cut)
+    parts, sources, within = channels_met(cut, image, over)
+    matrices = unrolled(cut, image, geometry, view, sources, within, columns=columns)
+    return Unrolled(geometry, view, parts, within, matrices)
+
+
+def _block_transpose(cut: Cut, patches: Unrolled) -> KernelCall:
+    """The weights of every group, input channels first, each window rotated."""
+    geometry = patches.geometry
+    fetched = cut.span("w", "ci")
+    wanted = []
+    for item, of_group in zip(patches.parts, patches.within, strict=True):
+        start, stop = within_group(item, geometry.ci_of_group)
+        wanted.append((of_group, (start - fetched.start, stop - fetched.start)))
+    return block_transpose_call(geometry, cut.choice, groups=wanted, dtype=cut.dtype)

@@ -1,0 +1,276 @@
+"""Strategies of contractions that are matrix products of their operands as they lie: linear, pointwise.
+
+Which operand is on the left, what is transposed first and what is multiplied transposed follows from how the
+three matrices are stored (`arranged`):
+
+- the left one (A) shares the rows of the result. Stored the other way round it is transposed first;
+- the right one (B) shares the columns. Stored the other way round it is left to the kernel (``trans_b``).
+
+For a linear layer that gives PULP-TrainLib's own extents: FW (N=rows, K=ci, M=co, B transposed), or for one
+row FW (N=co, K=ci, M=1); WG (N=co, K=rows, M=ci) on the transposed output gradient; IG (N=rows, K=co, M=ci).
+For a pointwise convolution in CHW FW (A=w, B=x), WG (A=dy, B=x transposed), IG (A=wᵀ by a transpose, B=dy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from trainlib.access import Space
+from trainlib.graph import Op
+from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, Cut, Strategy
+from trainlib.primitives.contractions.conv_calls import (
+    PARTIAL,
+    accumulated,
+    bias_add_call,
+    bias_sum_call,
+)
+from trainlib.primitives.contractions.conv_geometry import ConvGeometry
+from trainlib.primitives.lowering.calls import box, matmul_call, transpose_call, vector_add_call
+from trainlib.primitives.lowering.pieces import Piece, column_sum_call
+from trainlib.steps import KernelCall, Scratch, TileTask, part
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """An operand or result as a matrix in a buffer, row-major: the loops of its rows and of its columns."""
+
+    role: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    buffer: str = ""
+
+    @property
+    def name(self) -> str:
+        """The buffer (or part of one) it lies in."""
+        return self.buffer or self.role
+
+    @property
+    def transposed(self) -> Matrix:
+        """Its transpose, in the scratch buffer of that name."""
+        return Matrix(self.role, self.columns, self.rows, f"{self.role}_transposed")
+
+
+@dataclass(frozen=True, slots=True)
+class Arranged:
+    """C = A · B: what is transposed before, and how the matmul reads B."""
+
+    a: Matrix
+    b: Matrix
+    rows: tuple[str, ...]
+    inner: tuple[str, ...]
+    columns: tuple[str, ...]
+    trans_b: bool
+    turned: tuple[Matrix, ...] = ()
+    """Operands that are transposed first, as they are stored."""
+
+
+def arranged(
+    cut: Cut,
+    result: Matrix,
+    one: Matrix,
+    other: Matrix,
+    *,
+    published: Sequence[str] = (),
+    vectors: bool = False,
+) -> Arranged:
+    """How `one` · `other` (in either order) becomes `result`.
+
+    Operands of the roles `published` are transposed by a kernel where the matmul could read them as they are,
+    because PULP-TrainLib does so. With `vectors` a matrix of one row is taken as its own transpose, and a
+    result of one row computed as one column where that saves reading B transposed.
+    """
+    found = _arranged(cut, result.rows, result.columns, one, other, published, vectors)
+    if vectors and found.trans_b and cut.total(*result.rows) == 1:
+        turned = _arranged(cut, result.columns, result.rows, one, other, published, vectors)
+        return found if turned.turned else replace(turned, trans_b=False)
+    return found
+
+
+def _arranged(
+    cut: Cut,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    one: Matrix,
+    other: Matrix,
+    published: Sequence[str],
+    vectors: bool,
+) -> Arranged:
+    a, b = (one, other) if rows in (one.rows, one.columns) else (other, one)
+    inner = a.columns if a.rows == rows else a.rows
+    turned = []
+    if a.rows != rows and not (vectors and cut.count(*inner) == 1):
+        turned.append(a)
+        a = a.transposed
+    if b.role in published:
+        turned.append(b)
+        b = b.transposed
+    return Arranged(a, b, rows, inner, columns, b.columns != columns, tuple(turned))
+
+
+def transposes(cut: Cut, arrangement: Arranged) -> tuple[list[KernelCall], list[Scratch]]:
+    """The calls that transpose what an arrangement wants transposed, and the buffers they fill."""
+    calls, scratch = [], []
+    for matrix in arrangement.turned:
+        target = matrix.transposed
+        rows, columns = cut.count(*matrix.rows), cut.count(*matrix.columns)
+        scratch.append(Scratch(target.name, (columns, rows), cut.dtype))
+        calls.append(
+            transpose_call(
+                cut.choice,
+                source=matrix.name,
+                target=target.name,
+                rows=rows,
+                columns=columns,
+                dtype=cut.dtype,
+            )
+        )
+    return calls, scratch
+
+
+def product(cut: Cut, arrangement: Arranged, target: str, shape: tuple[int, ...]) -> KernelCall:
+    """The matmul into the buffer `target`, whose box has this shape."""
+    return matmul_call(
+        cut.choice,
+        a=arrangement.a.name,
+        b=arrangement.b.name,
+        c=target,
+        n=cut.count(*arrangement.rows),
+        k=cut.count(*arrangement.inner),
+        m=cut.count(*arrangement.columns),
+        trans_b=arrangement.trans_b,
+        c_shape=shape,
+        dtype=cut.dtype,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RowProducts(Strategy):
+    """One matmul over all rows of x: samples, and tokens of a sequence. A linear layer."""
+
+    kernel: Callable[[Op, Space], str]
+
+    def default_kernel(self, op: Op, space: Space) -> str:
+        """That of the layer."""
+        return self.kernel(op, space)
+
+    def task(self, cut: Cut) -> TileTask:
+        """Boxes of two matrices, a transpose of the one that lies the wrong way, matmul, bias."""
+        rows = tuple(name for name in cut.space.loops if name not in ("co", "ci"))
+        stored = {
+            "x": Matrix("x", rows, ("ci",)),
+            "w": Matrix("w", ("co",), ("ci",)),
+            "y": Matrix("y", rows, ("co",)),
+        }
+        matrices = {
+            role: Matrix(role, stored[role[-1]].rows, stored[role[-1]].columns) for role in cut.space.accesses
+        }
+        result = cut.space.result
+        one, other = (matrices[role] for role in cut.op.reads if role in matrices)
+        arrangement = arranged(cut, matrices[result], one, other, vectors=True)
+        calls, scratch = transposes(cut, arrangement)
+        written = cut.box(result)
+        calls.append(product(cut, arrangement, result, written.shape))
+        inputs = [cut.box(one.role), cut.box(other.role)]
+        outputs = [written]
+        if cut.adds_bias:
+            inputs.append(box(cut.op, BIAS, cut.ranges["co"]))
+            elements = cut.count(*rows, "co")
+            calls.append(
+                vector_add_call(cut.choice, total="y", term=BIAS, elements=elements, dtype=cut.dtype)
+            )
+        if BIAS_GRADIENT in cut.op and cut.begins("ci"):
+            outputs.append(box(cut.op, BIAS_GRADIENT, cut.ranges["co"]))
+            gradient = Piece("dy", (cut.count(*rows), cut.count("co")))
+            target = Piece(BIAS_GRADIENT, (cut.count("co"),))
+            calls.append(column_sum_call(cut.choice, gradient, target, cut.dtype))
+        return TileTask(tuple(inputs), tuple(outputs), tuple(scratch), tuple(calls))
+
+
+@dataclass(frozen=True, slots=True)
+class ImageProducts(Strategy):
+    """A matmul per sample on images as they lie: a pointwise convolution.
+
+    `published(op)` names the roles PULP-TrainLib transposes where the matmul would not need it.
+    """
+
+    published: Callable[[Op], Sequence[str]] = lambda op: ()
+
+    def task(self, cut: Cut) -> TileTask:
+        """Boxes of two tensors; per sample transposes, matmul, bias; a weight gradient adds samples up."""
+        geometry = ConvGeometry.of(cut.op.attributes)
+        one, other = (role for role in cut.op.reads if role in cut.space.accesses)
+        result = cut.space.result
+        outputs = [cut.box(result)]
+        shape = outputs[0].shape
+        summing = BATCH in cut.space.reductions
+        calls: list[KernelCall] = []
+        scratch: dict[str, Scratch] = {}
+        terms = []
+        for sample in range(cut.count(BATCH)):
+            matrices = {role: self._matrix(cut, role, geometry, sample) for role in cut.space.accesses}
+            arrangement = arranged(
+                cut, matrices[result], matrices[one], matrices[other], published=self.published(cut.op)
+            )
+            before, buffers = transposes(cut, arrangement)
+            scratch |= {buffer.name: buffer for buffer in buffers}
+            if sample and arrangement.turned:
+                # What all samples share is transposed once.
+                before = [call for call in before if call.reads != ("w",)]
+            if summing:
+                first, further = (product(cut, arrangement, name, shape) for name in (result, PARTIAL))
+                terms.append((before, first, further))
+                continue
+            calls += [*before, product(cut, arrangement, matrices[result].name, shape[1:])]
+            if cut.adds_bias:
+                calls.append(self._bias(cut, geometry, matrices[result].name))
+        if summing:
+            elements = shape[0] * shape[1]
+            calls = accumulated(
+                cut.choice, terms, total=result, scratch=PARTIAL, elements=elements, dtype=cut.dtype
+            )
+            if cut.count(BATCH) > 1:
+                scratch[PARTIAL] = Scratch(PARTIAL, shape, cut.dtype)
+        if BIAS_GRADIENT in cut.op and cut.begins("ci"):
+            outputs.append(box(cut.op, BIAS_GRADIENT, cut.ranges["co"]))
+            calls.append(self._bias_gradient(cut, geometry))
+        inputs = [cut.box(one), cut.box(other)]
+        if cut.adds_bias:
+            inputs.append(box(cut.op, BIAS, cut.ranges["co"]))
+        return TileTask(tuple(inputs), tuple(outputs), tuple(scratch.values()), tuple(calls))
+
+    @staticmethod
+    def _matrix(cut: Cut, role: str, geometry: ConvGeometry, sample: int) -> Matrix:
+        """A tensor of one sample as a matrix."""
+        first, *others = (index.loop or "" for index in cut.space.accesses[role])
+        if role.endswith("w"):
+            loops = (first, others[0])
+            rows, columns = reversed(loops) if cut.orders.get("w") == (1, 0) else loops
+            return Matrix(role, (rows,), (columns,))
+        channels, positions = (others[0],), tuple(others[1:])
+        rows_of, columns_of = (positions, channels) if geometry.hwc else (channels, positions)
+        return Matrix(role, rows_of, columns_of, part(role, sample))
+
+    @staticmethod
+    def _bias(cut: Cut, geometry: ConvGeometry, image: str) -> KernelCall:
+        return bias_add_call(
+            geometry,
+            cut.choice,
+            image=image,
+            bias=BIAS,
+            channels=cut.count("co"),
+            positions=cut.count("ho", "wo"),
+            dtype=cut.dtype,
+        )
+
+    @staticmethod
+    def _bias_gradient(cut: Cut, geometry: ConvGeometry) -> KernelCall:
+        return bias_sum_call(
+            geometry,
+            cut.choice,
+            sources=[part("dy", sample) for sample in range(cut.count(BATCH))],
+            target=BIAS_GRADIENT,
+            channels=cut.count("co"),
+            positions=cut.count("ho", "wo"),
+            dtype=cut.dtype,
+        )

@@ -1,0 +1,148 @@
+"""What an elementwise layer says about itself, and the primitive that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from configs.errors import ShapeError
+from configs.model_file import LAYER_KEYS, LayerSchema
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Step, Values
+from trainlib.primitives.derivative import derivative
+from trainlib.primitives.formulas import Formula, arguments, by_name, parameters, roles_of, wide
+from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
+
+Plan = Callable[[Mapping[str, Any], Sequence[Tensor], str], LayerPlan]
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """The mathematics of a layer, as formulas of roles and options (`trainlib.primitives.formulas`).
+
+    `y` and `dx` (`dx1` by a second input) are what the loops of `nests` compute, in this order; a layer
+    without `dx` passes dy on as it is. The parameters that are no options are the roles a loop reads, in the
+    order of the arrays of its nest, the result behind them.
+
+    `reference` is the forward formula once more, in other words: the untiled truth. The truth of a gradient
+    is its derivative, found by `trainlib.primitives.derivative`; only a step that reads ``y`` and not ``x``
+    needs `reference_dx`, again in other words than `dx`. A step that reads neither says that it is linear.
+    """
+
+    y: Formula
+    reference: Formula
+    nests: tuple[str, ...]
+    dx: Formula | None = None
+    dx1: Formula | None = None
+    reference_dx: Formula | None = None
+
+    @property
+    def gradients(self) -> dict[str, Formula]:
+        """The formulas of the backward step by the role they make."""
+        found = {"dx": self.dx, "dx1": self.dx1}
+        return {role: formula for role, formula in found.items() if formula is not None}
+
+
+def elementwise(
+    name: str,
+    forms: Elementwise | Mapping[str, Elementwise],
+    *,
+    torch: Formula,
+    examples: tuple[Example, ...],
+    options: type[LayerSchema] = LayerSchema,
+    refused: tuple[Refused, ...] = (),
+    plan: Plan | None = None,
+    takes_over: bool = False,
+    internal: bool = False,
+) -> LayerPrimitive:
+    """The layer `name`: one table entry, or one per value of its option `form`.
+
+    `torch(torch, ...)` is y in PyTorch, by roles and options as the formulas. `plan` differs from "an output
+    like the inputs" where a layer draws random numbers or changes the format. `takes_over` as in
+    `trainlib.primitives.lowering.elementwise.ElementwiseLowering`.
+    """
+    by_form = {"": forms} if isinstance(forms, Elementwise) else dict(forms)
+    keys = set(options.model_fields) - set(LAYER_KEYS)
+    one = next(iter(by_form.values()))
+    reads = roles_of(one.y, keys)
+    inputs = sum(role.startswith("x") for role in reads)
+
+    truths = {form: _truth(item) for form, item in by_form.items()}
+
+    def lowered(loops: Mapping[str, tuple[VectorLoop, ...]]) -> ElementwiseLowering:
+        return ElementwiseLowering(lambda op: loops[op.attributes.get("form", "")], takes_over=takes_over)
+
+    def reference(op: Op, values: Values) -> Values:
+        known, truth = wide(values), truths[op.attributes.get("form", "")]
+        return {role: truth[role](op, known) for role in op.writes}
+
+    steps = [Step("FW", reads, ("y",), reference, lowered(_forward(by_form, keys)))]
+    if one.dx is not None:
+        read = dict.fromkeys(role for formula in one.gradients.values() for role in roles_of(formula, keys))
+        writes = ("dx*",) if inputs > 1 else ("dx",)
+        steps.append(Step("IG", tuple(read), writes, reference, lowered(_backward(by_form, keys))))
+
+    def torch_forward(torch_module: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+        known = {**attributes, **tensors, "torch": torch_module}
+        return torch(**{parameter: known[parameter] for parameter in parameters(torch)})
+
+    return LayerPrimitive(
+        name=name,
+        schema=options,
+        plan=plan or _same_shape(name),
+        steps=tuple(steps),
+        torch_forward=torch_forward,
+        examples=examples,
+        refused=refused,
+        inputs=(inputs, inputs),
+        internal=internal,
+        layouts=None,
+    )
+
+
+def _same_shape(name: str) -> Plan:
+    def plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+        shapes = {tensor.shape: None for tensor in inputs}
+        if len(shapes) > 1:
+            words = " and ".join(str(shape) for shape in shapes)
+            raise ShapeError(f"cannot {name} shapes {words}: they differ", where=where)
+        return LayerPlan(inputs[0].shape, attributes=dict(attributes))
+
+    return plan
+
+
+def _forward(forms: Mapping[str, Elementwise], keys: set[str]) -> dict[str, tuple[VectorLoop, ...]]:
+    return {form: (_loop(item.nests[0], "y", item.y, keys),) for form, item in forms.items()}
+
+
+def _backward(forms: Mapping[str, Elementwise], keys: set[str]) -> dict[str, tuple[VectorLoop, ...]]:
+    return {
+        form: tuple(
+            _loop(nest, role, formula, keys)
+            for nest, (role, formula) in zip(item.nests[1:], item.gradients.items(), strict=True)
+        )
+        for form, item in forms.items()
+    }
+
+
+def _loop(nest: str, role: str, formula: Formula, keys: set[str]) -> VectorLoop:
+    reads, compute = roles_of(formula, keys), by_name(formula)
+    return VectorLoop(nest, (*reads, role), reads, (role,), lambda op, values: {role: compute(op, values)})
+
+
+def _truth(item: Elementwise) -> dict[str, Callable[[Op, Values], Any]]:
+    """What every step writes, by role: the reference, and dy times its derivatives."""
+    names = parameters(item.reference)
+
+    def derived(by: str) -> Callable[[Op, Values], Any]:
+        def gradient(op: Op, values: Values) -> Any:
+            known = values if by in values else {**values, by: np.zeros_like(values["dy"])}
+            return values["dy"] * derivative(item.reference, arguments(names, op, known), by)
+
+        return gradient
+
+    truth = {"y": by_name(item.reference), "dx": derived("x"), "dx1": derived("x1")}
+    return truth if item.reference_dx is None else {**truth, "dx": by_name(item.reference_dx)}

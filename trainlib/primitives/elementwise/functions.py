@@ -1,0 +1,169 @@
+"""Elementary functions of activations: exact ones without overflow, and PULP-TrainLib's approximations.
+
+The approximations are elementary functions here, as np.exp is, used by references and tiles alike; what is
+``torch_...`` has them a second time.
+"""
+
+from __future__ import annotations
+
+from math import erf as _erf
+from math import erfc, pi, sqrt
+from typing import Any
+
+import numpy as np
+
+from trainlib.primitives.derivative import elementary
+from trainlib.steps import Array
+
+LOG2_E = 1.442695040
+"""log2 of e, as PULP-TrainLib has it."""
+
+GELU_SLOPE = sqrt(2 / pi)
+GELU_CUBIC = 0.044715
+"""tanh form of GELU (Hendrycks and Gimpel 2016): u = slope · (x + cubic · x^3)."""
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)) without overflow, by exponentials of negative numbers; keeps the dtype."""
+    small = np.exp(-np.abs(x))
+    share: Array = np.where(x >= 0, 1, small) / (1 + small)
+    return share
+
+
+def tanh_by_exponential(x: Array) -> Array:
+    """sign(x) · (1 - e) / (1 + e) with e = exp(-2|x|), by expm1 so that small x keep their digits."""
+    less = np.expm1(-2 * np.abs(x))
+    value: Array = np.sign(x) * -less / (2 + less)
+    return value
+
+
+def tanh(x: Array) -> Array:
+    """NumPy's."""
+    value: Array = np.tanh(x)
+    return value
+
+
+def normal(x: Array) -> Array:
+    """The normal distribution function in float64, by erfc so that it keeps its digits on the left."""
+    scaled = (-x.astype(np.float64) / sqrt(2)).ravel()
+    return np.array([erfc(value) for value in scaled]).reshape(x.shape) / 2
+
+
+ROOT_OF_TWO_PI = sqrt(2 * pi)
+"""What the density of the normal distribution is divided by."""
+
+
+@elementary(lambda x: 2 / sqrt(pi) * np.exp(-x * x))
+def erf(x: Array) -> Array:
+    """The error function, in float64."""
+    value: Array = np.vectorize(_erf, otypes=[float])(x)
+    return value
+
+
+def gelu_argument(x: Array) -> Array:
+    """u of the tanh form of GELU."""
+    return GELU_SLOPE * (x + GELU_CUBIC * x * x * x)
+
+
+def gelu_slope(x: Array) -> Array:
+    """Its derivative."""
+    return GELU_SLOPE * (1 + 3 * GELU_CUBIC * x * x)
+
+
+def fastexp(x: Array) -> Array:
+    """e^x of PULP-TrainLib's RNN: 2^(x·log2 e) by its rational bit trick (P. Mineiro's), all in float32.
+
+    Below 2^-126 it stays there. The relative error is less than 1e-4 (a test measures it).
+    """
+    power = np.maximum(np.float32(LOG2_E) * x.astype(np.float32), np.float32(-126))
+    offset = np.where(power < 0, np.float32(1), np.float32(0))
+    fraction = power - np.trunc(power) + offset
+    exponent = (
+        power
+        + np.float32(121.2740575)
+        + np.float32(27.7280233) / (np.float32(4.84252568) - fraction)
+        - np.float32(1.49012907) * fraction
+    )
+    bits = np.minimum(np.float32(1 << 23) * exponent, np.float32(2139095040)).astype(np.uint32)
+    value: Array = bits.view(np.float32)
+    return value
+
+
+def fastexp_tanh(x: Array) -> Array:
+    """tanh of PULP-TrainLib's RNN: 2 / (1 + fastexp(-2x)) - 1."""
+    value: Array = np.float32(2) / (np.float32(1) + fastexp(-2 * x)) - np.float32(1)
+    return value
+
+
+def schraudolph(x: Array) -> Array:
+    """e^x by Schraudolph's bit trick with PULP-TrainLib's constants, in float32: up to 3 % off for x <= 0.
+
+    Source: N. Schraudolph, "A Fast, Compact Approximation of the Exponential Function" (1999).
+    """
+    bits = np.float32(12102203.17133801) * x.astype(np.float32) + np.float32(1064986823.010288)
+    bits = np.where(bits < np.float32(1 << 23), np.float32(0), np.minimum(bits, np.float32(2139095040)))
+    return bits.astype(np.uint32).view(np.float32)
+
+
+TAYLOR_LIMIT = 3.14
+"""PULP-TrainLib's polynomial for 2^-d is taken as zero from here on."""
+
+TAYLOR_TERMS = (1.0, -1.0, 0.5, -0.16, 0.0416, -0.008)
+"""Its factors of (d·ln 2)^k: 1/k! to two or three digits, with the sign."""
+
+
+def taylor(x: Array) -> Array:
+    """e^x for x <= 0 by PULP-TrainLib's polynomial for 2^-d, d = -x·log2 e; zero for d >= 3.14."""
+    exponent = -x.astype(np.float32) * np.float32(LOG2_E)
+    series = np.polynomial.polynomial.polyval(-x.astype(np.float64), np.array(TAYLOR_TERMS))
+    return np.where(exponent < TAYLOR_LIMIT, series, 0).astype(np.float32)
+
+
+def rational_tanh(u: Array) -> Array:
+    """tanh of PULP-TrainLib's GELU: a quotient of polynomials of degree 7 and 6, clamped to [-1, 1].
+
+    It passes 1 before u = 8. Without the first clip here the polynomials overflow: the library's are
+    inf / inf in fp32 for inputs of GELU from 350 or so on.
+    """
+    u = np.clip(u, -8, 8)
+    square = u * u
+    above = u * (((square + 378) * square + 17325) * square + 135135)
+    below = ((28 * square + 3150) * square + 62370) * square + 135135
+    value: Array = np.clip(above / below, -1, 1)
+    return value
+
+
+def rational_tanh_slope(u: Array) -> Array:
+    """Derivative of `rational_tanh`: by the quotient rule, zero where it is clamped."""
+    u = np.clip(u, -8, 8)
+    s = u * u
+    above = u * (((s + 378) * s + 17325) * s + 135135)
+    below = ((28 * s + 3150) * s + 62370) * s + 135135
+    above_slope = ((7 * s + 1890) * s + 51975) * s + 135135
+    below_slope = u * ((168 * s + 12600) * s + 124740)
+    slope = (above_slope * below - above * below_slope) / (below * below)
+    return np.where(np.abs(above) <= below, slope, 0)
+
+
+def torch_tanh(torch: Any, x: Any, form: str) -> Any:
+    """tanh in PyTorch; the derivative of the approximation is 1 - y², as its nest has it."""
+    if form == "exact":
+        return torch.tanh(x)
+    with torch.no_grad():
+        power = torch.clamp(LOG2_E * -2 * x.float(), min=-126)
+        fraction = power - power.trunc() + (power < 0)
+        exponent = power + 121.2740575 + 27.7280233 / (4.84252568 - fraction) - 1.49012907 * fraction
+        bits = (exponent * (1 << 23)).clamp(max=2139095040).to(torch.int64).to(torch.int32)
+        y = (2 / (1 + bits.view(torch.float32)) - 1).to(x.dtype)
+    slope = 1 - y * y
+    return y + slope * (x - x.detach())
+
+
+def torch_gelu(torch: Any, x: Any, form: str) -> Any:
+    """GELU in PyTorch."""
+    if form != "pulp_rational":
+        return torch.nn.functional.gelu(x, approximate="none" if form == "erf" else "tanh")
+    u = sqrt(2 / pi) * (x + 0.044715 * x**3)
+    above = u**7 + 378 * u**5 + 17325 * u**3 + 135135 * u
+    below = 28 * u**6 + 3150 * u**4 + 62370 * u**2 + 135135
+    return x / 2 * (1 + torch.clamp(above / below, -1, 1))

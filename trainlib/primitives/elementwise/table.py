@@ -1,0 +1,275 @@
+"""Elementwise layers: formula, derivative, nest. A new one is an entry of `PRIMITIVES`, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from configs.model_file import LayerSchema
+from trainlib.graph import Tensor
+from trainlib.primitives.definition import (
+    Example,
+    InputCase,
+    LayerPlan,
+    LayerPrimitive,
+    Random,
+    Refused,
+    Shape,
+    Share,
+)
+from trainlib.primitives.elementwise import functions as fn
+from trainlib.primitives.elementwise.entry import Elementwise, elementwise
+from trainlib.primitives.lowering.calls import VECTOR_ADD
+from trainlib.steps import Array
+
+WIDE = (
+    Example(inputs=((7,),)),
+    Example(inputs=(InputCase((3, 4, 5), low=-6, high=6),)),
+    Example(inputs=(InputCase((4, 16), low=-12, high=12),)),
+)
+"""Cases of smooth activations, into their flat ends."""
+
+
+class LeakySlope(LayerSchema):
+    """Slope of the left half."""
+
+    slope: Annotated[float, Field(ge=0, lt=1)] = 0.01
+
+
+class TanhForm(LayerSchema):
+    """Exact, or the approximation of PULP-TrainLib's RNN (its other one is GELU's, where it is used)."""
+
+    form: Literal["exact", "pulp_fastexp"] = "exact"
+
+
+class GeluForm(LayerSchema):
+    """Exact, by tanh, or PULP-TrainLib's: by tanh as a quotient of polynomials, clamped to ±1."""
+
+    form: Literal["erf", "tanh", "pulp_rational"] = "erf"
+
+
+class Factor(LayerSchema):
+    """A constant."""
+
+    factor: Annotated[float, Field(allow_inf_nan=False)]
+
+
+class DropShare(LayerSchema):
+    """Share of the elements that is dropped."""
+
+    p: Share = 0.5
+
+
+def draw_mask(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    """A mask drawn anew in every iteration from the seed of the run, 0 with probability p and 1 otherwise.
+
+    It is exact in any format; its scale would not be, so that is applied by the steps. (PULP-TrainLib seeds
+    its generator anew for every element, and has no backward pass.)
+    """
+    shape, share = inputs[0].shape, attributes["p"]
+
+    def draw(generator: Any, shape: Shape) -> Array:
+        kept: Array = generator.random(shape) >= share
+        return kept.astype(np.float32)
+
+    return LayerPlan(shape, randoms={"mask": Random(shape, draw)}, attributes={"p": share})
+
+
+PRIMITIVES: tuple[LayerPrimitive, ...] = (
+    elementwise(  # slope 0 at x = 0, as in PyTorch
+        "relu",
+        Elementwise(
+            y=lambda x: np.where(x > 0, x, 0),
+            dx=lambda x, dy: np.where(x > 0, dy, 0),
+            reference=lambda x: np.maximum(x, 0),
+            nests=("relu_fw", "relu_bw"),
+        ),
+        torch=lambda torch, x: torch.relu(x),
+        examples=(
+            Example(inputs=((7,),)),
+            Example(inputs=((3, 5, 4),)),
+            Example(inputs=(InputCase((2, 9), low=-0.1, high=0.1),)),
+        ),
+        takes_over=True,
+    ),
+    elementwise(  # the smaller slope at x = 0
+        "leaky_relu",
+        Elementwise(
+            y=lambda x, slope: np.where(x > 0, x, slope * x),
+            dx=lambda x, dy, slope: np.where(x > 0, dy, slope * dy),
+            # With a slope below 1 the larger of the two branches is the right one.
+            reference=lambda x, slope: np.maximum(x, slope * x),
+            nests=("leakyrelu_fw", "leakyrelu_bw"),
+        ),
+        options=LeakySlope,
+        torch=lambda torch, x, slope: torch.nn.functional.leaky_relu(x, slope),
+        examples=(
+            Example(inputs=((7,),)),
+            Example({"slope": 0.2}, ((3, 4, 5),)),
+            Example({"slope": 0.0}, (InputCase((2, 9), low=-0.1, high=0.1),)),
+        ),
+        refused=(Refused({"slope": 1.5}, ((3,),), "slope"), Refused({"slope": -0.1}, ((3,),), "slope")),
+    ),
+    elementwise(  # dx from the stored output
+        "sigmoid",
+        Elementwise(
+            y=fn.sigmoid,
+            dx=lambda y, dy: dy * y * (1 - y),
+            reference=lambda x: 0.5 + 0.5 * np.tanh(0.5 * x),
+            reference_dx=lambda y, dy: dy * (y - y * y),
+            nests=("sigmoid_fw", "sigmoid_bw"),
+        ),
+        torch=lambda torch, x: torch.sigmoid(x),
+        examples=WIDE,
+    ),
+    elementwise(  # dx from the stored output, whatever the form
+        "tanh",
+        {
+            "exact": Elementwise(
+                y=fn.tanh_by_exponential,
+                dx=lambda y, dy: dy * (1 - y * y),
+                reference=fn.tanh,
+                reference_dx=lambda y, dy: dy * (1 + y) * (1 - y),
+                nests=("tanh_fw", "tanh_bw"),
+            ),
+            "pulp_fastexp": Elementwise(
+                y=fn.fastexp_tanh,
+                dx=lambda y, dy: dy * (1 - y * y),
+                reference=fn.fastexp_tanh,
+                reference_dx=lambda y, dy: dy * (1 + y) * (1 - y),
+                nests=("tanh_fastexp_fw", "tanh_bw"),
+            ),
+        },
+        options=TanhForm,
+        torch=fn.torch_tanh,
+        examples=(
+            Example(inputs=((7,),)),
+            Example(inputs=(InputCase((3, 4, 5), low=-4, high=4),)),
+            Example(inputs=(InputCase((4, 16), low=-12, high=12),)),
+            Example({"form": "pulp_fastexp"}, (InputCase((4, 8), low=-4, high=4),)),
+        ),
+        refused=(Refused({"form": "fast"}, ((3,),), "form"),),
+    ),
+    elementwise(  # swish
+        "silu",
+        Elementwise(
+            y=lambda x: x * fn.sigmoid(x),
+            dx=lambda x, dy: dy * (s := fn.sigmoid(x)) * (1 + x * (1 - s)),
+            reference=lambda x: x * (0.5 + 0.5 * np.tanh(0.5 * x)),
+            nests=("silu_fw", "silu_bw"),
+        ),
+        torch=lambda torch, x: torch.nn.functional.silu(x),
+        examples=WIDE,
+    ),
+    elementwise(  # x · Phi(x), Phi the normal distribution function; PULP-TrainLib has FW only
+        "gelu",
+        {
+            "erf": Elementwise(
+                y=lambda x: x * fn.normal(x),
+                dx=lambda x, dy: dy * (fn.normal(x) + x * (np.exp(-x * x / 2) / fn.ROOT_OF_TWO_PI)),
+                reference=lambda x: 0.5 * x * (1 + fn.erf(x * 0.5**0.5)),
+                nests=("gelu_erf_fw", "gelu_erf_bw"),
+            ),
+            "tanh": Elementwise(
+                y=lambda x: x * fn.sigmoid(2 * fn.gelu_argument(x)),  # 1 + tanh(u) = 2 · sigmoid(2u)
+                dx=lambda x, dy: (
+                    dy * ((s := fn.sigmoid(2 * fn.gelu_argument(x))) + 2 * x * s * (1 - s) * fn.gelu_slope(x))
+                ),
+                reference=lambda x: 0.5 * x * (1 + np.tanh(fn.GELU_SLOPE * (x + fn.GELU_CUBIC * x**3))),
+                nests=("gelu_tanh_fw", "gelu_tanh_bw"),
+            ),
+            "pulp_rational": Elementwise(
+                y=lambda x: x / 2 * (1 + fn.rational_tanh(fn.gelu_argument(x))),
+                dx=lambda x, dy: (
+                    dy
+                    * (
+                        (1 + fn.rational_tanh(u := fn.gelu_argument(x))) / 2
+                        + x / 2 * fn.rational_tanh_slope(u) * fn.gelu_slope(x)
+                    )
+                ),
+                reference=lambda x: (
+                    0.5 * x * (1 + fn.rational_tanh(fn.GELU_SLOPE * (x + fn.GELU_CUBIC * x**3)))
+                ),
+                nests=("gelu_fw", "gelu_bw"),
+            ),
+        },
+        options=GeluForm,
+        torch=fn.torch_gelu,
+        examples=(
+            Example(inputs=(InputCase((3, 4, 5), low=-5, high=5),)),
+            Example({"form": "tanh"}, (InputCase((3, 4, 5), low=-5, high=5),)),
+            Example({"form": "pulp_rational"}, (InputCase((3, 4, 5), low=-4, high=4),)),
+            Example({"form": "pulp_rational"}, (InputCase((2, 9), low=5, high=9),)),
+        ),
+        refused=(Refused({"form": "fast"}, ((3,),), "form"),),
+    ),
+    elementwise(  # the gate of a transformer's feed-forward layer; PULP-TrainLib has FW only
+        "swiglu",
+        Elementwise(
+            y=lambda x, x1: x * fn.sigmoid(x) * x1,
+            dx=lambda x, x1, dy: dy * x1 * (s := fn.sigmoid(x)) * (1 + x * (1 - s)),
+            dx1=lambda x, dy: dy * x * fn.sigmoid(x),
+            reference=lambda x, x1: x1 * x * (0.5 + 0.5 * np.tanh(0.5 * x)),
+            nests=("swiglu_fw", "swiglu_bw_gate", "swiglu_bw_value"),
+        ),
+        torch=lambda torch, x, x1: torch.nn.functional.silu(x) * x1,
+        examples=(
+            Example(inputs=((7,), (7,))),
+            Example(inputs=(InputCase((3, 4, 5), low=-6, high=6), (3, 4, 5))),
+        ),
+        refused=(Refused({}, ((3,), (4,)), "cannot swiglu shapes"), Refused({}, ((3,),), "takes 2 inputs")),
+    ),
+    elementwise(
+        "scale",
+        Elementwise(
+            y=lambda x, factor: factor * x,
+            dx=lambda dy, factor: factor * dy,
+            reference=lambda x, factor: x * factor,
+            nests=("scale_by_number", "scale_by_number"),
+        ),
+        options=Factor,
+        torch=lambda torch, x, factor: x * factor,
+        examples=(
+            Example({"factor": 0.3}, ((7,),)),
+            Example({"factor": -2.0}, ((3, 4, 5),)),
+            Example({"factor": 4.0}, ((2, 9),)),
+        ),
+        refused=(Refused({}, ((3,),), "no 'factor'"), Refused({"factor": float("nan")}, ((3,),), "factor")),
+    ),
+    elementwise(  # residual; both input gradients are dy itself: views, no op
+        "add",
+        Elementwise(
+            y=lambda x, x1: x + x1,
+            reference=lambda x, x1: np.sum([x, x1], axis=0),
+            nests=(VECTOR_ADD,),
+        ),
+        torch=lambda torch, x, x1: x + x1,
+        examples=(Example(inputs=((7,), (7,))), Example(inputs=((2, 3, 5), (2, 3, 5)))),
+        refused=(Refused({}, ((3,), (4,)), "cannot add shapes"),),
+        takes_over=True,
+    ),
+    elementwise(  # in prediction nothing is dropped and nothing scaled
+        "dropout",
+        Elementwise(
+            y=lambda x, mask, p: x * mask * (1 / (1 - p)),
+            dx=lambda dy, mask, p: dy * mask * (1 / (1 - p)),
+            reference=lambda x, mask, p, inference=False: (
+                x if inference else np.where(mask > 0, x / (1 - p), 0)
+            ),
+            nests=("dropout", "dropout"),
+        ),
+        options=DropShare,
+        plan=draw_mask,
+        torch=lambda torch, x, mask, p: x * mask.detach() / (1 - p),
+        examples=(
+            Example(inputs=((20,),)),
+            Example({"p": 0.23}, ((3, 4, 5),)),
+            Example({"p": 0.0}, ((6,),)),
+        ),
+        refused=(Refused({"p": 1.0}, ((3,),), "p"), Refused({"p": -0.5}, ((3,),), "p")),
+    ),
+)
+"""Every elementwise layer; `trainlib.registry` lists them from here."""

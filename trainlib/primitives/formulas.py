@@ -1,0 +1,76 @@
+"""Formulas of the tables: functions whose parameters name what they take, roles and options alike.
+
+``lambda x, slope: np.where(x > 0, x, slope * x)`` reads the role ``x`` and the option ``slope``. In a tile
+arrays are fp32 and numbers stay Python's, which take on the dtype of the arrays; in a reference float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from inspect import signature
+from typing import Any
+
+import numpy as np
+
+from trainlib.graph import Op
+from trainlib.primitives.definition import Values
+
+Formula = Callable[..., Any]
+"""Arrays and numbers by name in, an array out."""
+
+WHERE = "where"
+"""A parameter of this name gets the name of the op, for errors."""
+
+
+def parameters(formula: Formula) -> tuple[str, ...]:
+    """Names of what a formula takes."""
+    return tuple(signature(formula).parameters)
+
+
+def roles_of(formula: Formula, options: Collection[str]) -> tuple[str, ...]:
+    """The parameters that are tensors: neither options nor `WHERE`, and without a default."""
+    return tuple(
+        name
+        for name, parameter in signature(formula).parameters.items()
+        if name not in options and name != WHERE and parameter.default is parameter.empty
+    )
+
+
+def by_name(formula: Formula) -> Callable[[Op, Values], Any]:
+    """The formula on the arrays of an op by role and on its options; what is neither has its default."""
+    names = parameters(formula)
+    return lambda op, values: formula(**arguments(names, op, values))
+
+
+def arguments(names: Collection[str], op: Op, values: Values) -> dict[str, Any]:
+    """What the parameters of these names get."""
+    given: dict[str, Any] = {}
+    for name in names:
+        if name in values:
+            given[name] = values[name]
+        elif name in op.attributes:
+            given[name] = op.attributes[name]
+        elif name == WHERE:
+            given[name] = op.name
+    return given
+
+
+def assigned(formulas: Mapping[str, Formula]) -> Callable[[Op, Values], dict[str, Any]]:
+    """One formula after the other, each seeing the results so far: all values by name."""
+    named = {name: by_name(formula) for name, formula in formulas.items()}
+
+    def compute(op: Op, values: Values) -> dict[str, Any]:
+        known = dict(values)
+        for name, formula in named.items():
+            known[name] = formula(op, known)
+        return known
+
+    return compute
+
+
+def wide(values: Values) -> Values:
+    """Floats as float64, in which references compute; integers as they are."""
+    return {
+        role: array.astype(np.float64, copy=False) if array.dtype.kind == "f" else array
+        for role, array in values.items()
+    }

@@ -1,0 +1,48 @@
+"""Boxes of tensors that tiles cover: which dimensions may be cut, and what a choice of them covers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from configs.errors import ShapeError
+from trainlib.primitives.definition import Shape
+from trainlib.primitives.lowering.calls import batch_extent, batch_range
+from trainlib.steps import Extent, Region
+
+CUT_DIMENSIONS = 2
+"""Leading dimensions of a sample that a tile may cut, so that its box is made of few contiguous runs."""
+
+
+def leading_extents(shape: Shape, axes: Sequence[int] | None = None) -> dict[str, int]:
+    """The batch and up to two dimensions of a sample (of `axes`, if given), each ``d`` with its number."""
+    sample = shape[1:]
+    allowed = range(len(sample)) if axes is None else axes
+    return {**batch_extent(shape[0]), **{f"d{axis}": sample[axis] for axis in allowed[:CUT_DIMENSIONS]}}
+
+
+def leading_region(shape: Shape, ranges: Mapping[str, Extent]) -> Region:
+    """The box of a tile: what `ranges` says of the dimensions, all of the others."""
+    inner = (ranges.get(f"d{axis}", (0, size)) for axis, size in enumerate(shape[1:]))
+    return (batch_range(ranges, shape[0]), *inner)
+
+
+def sizes_of(region: Region) -> Shape:
+    """Shape of a box."""
+    return tuple(stop - start for start, stop in region)
+
+
+def sample_axis(axis: int, shape: Shape, where: str) -> int:
+    """The axis of a sample, counted from 0 behind the batch; ShapeError if the sample has no such axis."""
+    if not 0 <= axis < len(shape) - 1:
+        raise ShapeError(
+            f"axis {axis} is none of a sample of shape {shape[1:]}",
+            where=where,
+            cure="axes count from 0 behind the batch",
+        )
+    return axis
+
+
+def row_major(shape: Shape) -> Shape:
+    """Strides, in elements, of a C-contiguous array."""
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))

@@ -1,0 +1,199 @@
+"""Lowering of steps that are loops over vectors: layers and updates element by element, and losses.
+
+Element i of a result depends on element i of what is read only, so any box is a tile, and each loop is a fork
+of its own, as PULP-TrainLib's wrappers do. A loss reduces over all elements and is never cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from configs.errors import InputError
+from trainlib.graph import Op, Tensor
+from trainlib.kernels.library import LIBRARY
+from trainlib.primitives.definition import Shape, Values
+from trainlib.primitives.lowering.boxes import leading_extents, leading_region
+from trainlib.primitives.lowering.calls import NoMatmul, region_elements, whole
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Operand, TileTask, part
+
+Compute = Callable[[Op, Values], Values]
+"""What a loop computes: arrays by role in, arrays by role out (more than it writes, if that is easier)."""
+
+
+@dataclass(frozen=True, slots=True)
+class VectorLoop:
+    """One fork: the nest `nest`.yaml, on vectors that lie in the buffers of `roles`.
+
+    `roles` follow the order of the arrays in the kernel file; one the op lacks is left out. A result without
+    an array of its own is stored where an input lies, as the published in-place loops do.
+    """
+
+    nest: str
+    roles: tuple[str, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    compute: Compute
+
+
+def vector_call(
+    choice: KernelChoice,
+    nest: str,
+    elements: int,
+    vectors: Sequence[tuple[str, str]],
+    reads: Sequence[str],
+    writes: Sequence[str],
+    function: Function,
+    *,
+    fork: bool = True,
+) -> KernelCall:
+    """The one place where a loop over vectors gets its price.
+
+    `vectors` are buffer and dtype of the nest's arrays, in the order of the kernel file. Raises InputError
+    for an unknown nest and for one with another number of arrays.
+    """
+    names = LIBRARY.header(choice.codegen, nest).arrays
+    if len(names) != len(vectors):
+        buffers = ", ".join(buffer for buffer, _ in vectors)
+        raise InputError(f"its arrays are {', '.join(names)}, the step has {buffers}", where=nest)
+    usual = vectors[0][1]
+    arrays = {
+        name: buffer if dtype == usual else Piece(buffer, dtype=dtype)
+        for name, (buffer, dtype) in zip(names, vectors, strict=True)
+    }
+    sizes = {"elements": elements}
+    return kernel_call(choice, nest, sizes, arrays, reads, writes, function, usual, fork=fork)
+
+
+@dataclass(frozen=True, slots=True)
+class ElementwiseLowering(NoMatmul):
+    """Tiles of a step that is a list of loops; a loop whose results nobody needs is left out.
+
+    All arrays have one shape, those of the roles in `numbers` apart, which is (1,): every tile reads these
+    whole, and the last tile writes those that are written, so that no tile reads one that a tile before it
+    has changed. Each array has a dtype of its own. Of a result that is not `batched` (a weight) the first two
+    dimensions may be cut, else the batch and two more. `takes_over`: the result may take over the bytes of an
+    input nobody needs any more (`scheduler.addresses.lifetimes`).
+    """
+
+    loops: Callable[[Op], Sequence[VectorLoop]]
+    numbers: tuple[str, ...] = ()
+    batched: bool = True
+    takes_over: bool = False
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """``n`` (if there is a batch), then the leading dimensions ``d0``, ``d1``."""
+        return leading_extents(self._batch_of(tensors[op.outputs[0]].shape))
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """The same box of everything, one fork per loop."""
+        shape, names = tensors[op.outputs[0]].shape, op.roles
+        region = leading_region(self._batch_of(shape), ranges)[-len(shape) :]
+        last = not self.numbers or all(stop == size for (_, stop), size in zip(region, shape, strict=True))
+        writes = [role for role in op.writes if role not in self.numbers or last]
+        loops = [loop for loop in self.loops(op) if not set(loop.writes).isdisjoint(op.writes)]
+        used = {role for loop in loops for role in loop.reads}
+        reads = [role for role in op.reads if role in used]
+        dtypes = {role: tensors[name].dtype for role, name in names.items()}
+
+        def operand(role: str) -> Operand:
+            return Operand(names[role], ((0, 1),) if role in self.numbers else region, role)
+
+        elements = region_elements(region)
+        return TileTask(
+            inputs=tuple(operand(role) for role in reads),
+            outputs=tuple(operand(role) for role in writes),
+            scratch=(),
+            calls=tuple(_loop_call(choice, op, loop, dtypes, elements, writes) for loop in loops),
+        )
+
+    def _batch_of(self, shape: Shape) -> Shape:
+        return shape if self.batched else (1, *shape)
+
+
+def _loop_call(
+    choice: KernelChoice,
+    op: Op,
+    loop: VectorLoop,
+    dtypes: Mapping[str, str],
+    elements: int,
+    written: Sequence[str],
+) -> KernelCall:
+    vectors = [(role, dtypes[role]) for role in loop.roles if role in dtypes]
+    reads = [role for role in loop.reads if role in dtypes]
+    writes = [role for role in loop.writes if role in written]
+
+    def function(values: Sequence[Array]) -> tuple[Array, ...]:
+        results = loop.compute(op, dict(zip(reads, values, strict=True)))
+        return tuple(_single(results[role]) for role in writes)
+
+    return vector_call(choice, loop.nest, elements, vectors, reads, writes, function)
+
+
+def _single(array: Array) -> Array:
+    """A float result in fp32, in which tiles compute."""
+    return array.astype(np.float32) if array.dtype == np.float64 else array
+
+
+@dataclass(frozen=True, slots=True)
+class LossLowering(NoMatmul):
+    """Two loops on the master core, value then gradient, never cut: PULP-TrainLib forks no loss.
+
+    `value` and `gradient` compute a mean over the batch and its gradient from ``y`` and ``label``. A loss
+    that is `per_sample` calls each loop once per sample, and the value adds up.
+    """
+
+    nests: tuple[str, str]
+    value: Callable[[Op, Values], Array]
+    gradient: Callable[[Op, Values], Array]
+    per_sample: bool = False
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Nothing may be cut: the value reduces over all elements."""
+        return {}
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """The whole step."""
+        shape = tensors[op["y"]].shape
+        samples = shape[0] if self.per_sample else 1
+        elements, share = prod(shape) // samples, np.float32(1 / samples)
+
+        def named(role: str, sample: int) -> str:
+            return part(role, sample, sample + 1) if samples > 1 else role
+
+        dtypes = {role: tensors[op[role]].dtype for role in ("y", "label", "loss", "dy")}
+
+        def call(nest: str, sample: int, target: str, function: Function) -> KernelCall:
+            y, label = named("y", sample), named("label", sample)
+            result = target if target == "loss" else named(target, sample)
+            before = (result,) if target == "loss" and sample else ()
+            vectors = ((y, dtypes["y"]), (label, dtypes["label"]), (result, dtypes[target]))
+            reads = (y, label, *before)
+            return vector_call(choice, nest, elements, vectors, reads, (result,), function, fork=False)
+
+        def value(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            y, label, *before = arrays
+            term = np.array([self.value(op, {"y": y, "label": label})], np.float32)
+            return (sum(before, term * share),)
+
+        def gradient(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            y, label = arrays
+            return (self.gradient(op, {"y": y, "label": label}).astype(np.float32) * share,)
+
+        forward, backward = self.nests
+        values = (call(forward, sample, "loss", value) for sample in range(samples))
+        gradients = (call(backward, sample, "dy", gradient) for sample in range(samples))
+        return TileTask(
+            inputs=(whole(op, tensors, "y"), whole(op, tensors, "label")),
+            outputs=(whole(op, tensors, "loss"), whole(op, tensors, "dy")),
+            scratch=(),
+            calls=(*values, *gradients),
+        )

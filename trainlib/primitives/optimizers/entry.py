@@ -1,0 +1,90 @@
+"""What an optimizer says about itself, and the primitive that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from configs.model_file import OptimizerSchema
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.definition import ZEROS, Buffer, Example, OptimizerPrimitive, Step, Values
+from trainlib.primitives.formulas import Formula, assigned, by_name, parameters, wide
+from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What an optimizer keeps beside a weight, zero at first: fp32 of its shape whatever its dtype.
+
+    `number`: one int32 instead. `when` names an option that must not be 0 for the state to be there.
+    """
+
+    number: bool = False
+    when: str = ""
+
+
+def optimizer(
+    name: str,
+    *,
+    update: Mapping[str, Formula],
+    reference: Mapping[str, Formula],
+    nest: str | Formula,
+    torch: Formula,
+    options: type[OptimizerSchema],
+    examples: tuple[Example, ...],
+    states: Mapping[str, State] | None = None,
+) -> OptimizerPrimitive:
+    """The optimizer `name`: `update` assigns what its names say, one formula after the other.
+
+    Each formula sees ``w``, ``dw``, the states, the options, and what formulas before it have assigned; new
+    values of ``w`` and of the states are kept, other names are for the formulas behind. `reference` is the
+    same in other words, in float64. `nest` has the arrays ``w``, ``dw`` and those of the states, in this
+    order; it may be a formula of the options. `torch(torch, weights, ...)` is the optimizer in PyTorch.
+    """
+    kept = states or {}
+    optional = {state: "?" if item.when else "" for state, item in kept.items()}
+    reads = ("w", "dw", *(f"{state}{mark}" for state, mark in optional.items()))
+    writes = ("w_updated", *(f"{state}_updated{mark}" for state, mark in optional.items()))
+    numbers = tuple(state for state, item in kept.items() if item.number)
+    steps = _updated(update, ("w", *kept))
+    truth = _updated(reference, ("w", *kept))
+    named = by_name(nest) if not isinstance(nest, str) else lambda op, values: nest
+    roles = ("w", "dw", *kept)
+    results = ("w_updated", *(f"{state}_updated" for state in kept))
+
+    def states_of(attributes: Mapping[str, Any], weight: Tensor) -> Mapping[str, Buffer]:
+        return {
+            state: Buffer((1,), ZEROS, "int32") if item.number else Buffer(weight.shape, ZEROS)
+            for state, item in kept.items()
+            if not item.when or attributes[item.when]
+        }
+
+    def torch_optimizer(torch_module: Any, weights: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
+        known = {**attributes, "torch": torch_module, "weights": weights}
+        return torch(**{parameter: known[parameter] for parameter in parameters(torch)})
+
+    lowering = ElementwiseLowering(
+        lambda op: (VectorLoop(named(op, {}), roles, roles, results, steps),),
+        numbers=(*numbers, *(f"{state}_updated" for state in numbers)),
+        batched=False,
+    )
+    return OptimizerPrimitive(
+        name=name,
+        schema=options,
+        step=Step("UPD", reads, writes, lambda op, values: truth(op, wide(values)), lowering),
+        torch_optimizer=torch_optimizer,
+        states=states_of,
+        examples=examples,
+    )
+
+
+def _updated(formulas: Mapping[str, Formula], kept: Sequence[str]) -> Callable[[Op, Values], Values]:
+    """The new values, by the roles of the update step that write them."""
+    compute = assigned(formulas)
+
+    def updated(op: Op, values: Values) -> Values:
+        known = compute(op, values)
+        return {f"{name}_updated": known[name] for name in kept if name in known}
+
+    return updated
