@@ -12,15 +12,16 @@ from scheduler.tuner.candidates import Question
 
 from arch.isa import Instruction, Loop, Node
 from arch.soc_config import load_soc
+from configs.dtypes import is_float
 from configs.errors import InputError
 from configs.model_file import load_model
 from pulptrain.session import run_model
 from pulptrain.settings import Settings
+from scheduler.tuner.search_space import Question
 from scheduler.tuner.task import task_of
 from trainlib.kernels.catalogue import codegen_names, default_matmul, kernel_names, matmul_work
 from trainlib.kernels.library import LIBRARY, sibling
 from trainlib.kernels.team import Array, team_work
-from trainlib.numerics import is_float
 from trainlib.registry import PRIMITIVES, lowering_of, matmul_of, matmuls_of
 from trainlib.steps import KernelChoice, find_part
 from trainlib.training import build_training_graph
@@ -55,7 +56,7 @@ def test_every_call_on_16_bit_data_runs_a_kernel_for_16_bit_data(case: Case) -> 
             narrow = any(is_float(dtype) and dtype != "float32" for dtype in dtypes)
             header = LIBRARY.header(CODEGEN, team.kernel)
             assert header.element_bytes == (2 if narrow else 4), (op.name, team.kernel)
-            assert not (narrow and header.validated), "no 16-bit kernel was ever measured"
+            assert not (narrow and header.validated), "no compiled 16-bit kernel was ever measured"
 
 
 def test_an_fp32_nest_refuses_16_bit_data() -> None:

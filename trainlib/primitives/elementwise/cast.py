@@ -24,7 +24,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
 
 
 def _lowering(read: str, write: str) -> ElementwiseLowering:
-    """Priced as the loop load, one instruction, store of ReLU."""
+    """The loop load, one instruction, store of ReLU; loads and stores are as wide as their format."""
     loop = VectorLoop("relu_fw", (read, write), (read,), (write,), lambda op, values: {write: values[read]})
     return ElementwiseLowering(lambda op: (loop,), takes_over=True)
 
