@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from arch.code_caches import CODE_STARTS, STEADY, WARM, CodeCaches
 from arch.core import Core
+from arch.cost_model import CostModel, Traffic
 from arch.dma import Dma
 from arch.dma_driver import DmaDriver
 from arch.effects import Effects
@@ -16,7 +17,6 @@ from arch.l2 import ExternalMemory
 from arch.master import Master
 from arch.memory import Storage
 from arch.module import Body, Module, Notification, Thread
-from arch.pricing import Pricer, Traffic
 from arch.program import Compute, Program
 from arch.timing import SocTiming
 from arch.transaction import Transaction
@@ -41,7 +41,7 @@ class Cluster(Module):
         timing: SocTiming,
         l1: Storage,
         memories: Mapping[str, ExternalMemory],
-        pricer: Pricer,
+        cost_model: CostModel,
         effects: Effects,
         tracer: Tracer | None,
         code_start: str = WARM,
@@ -68,7 +68,7 @@ class Cluster(Module):
             core.events.bind(self.events)
             core.dma.bind(driver)
         self.master = Master(self, self.cores[0], driver, timing)
-        self._pricer = pricer
+        self._cost_model = cost_model
 
     def reset(self) -> None:
         """No task, no kernel, no traffic."""
@@ -93,7 +93,7 @@ class Cluster(Module):
     def begin_kernel(self, team: TeamWork, starts: Mapping[int, int]) -> KernelRun:
         """A kernel starts on the cores of `starts` (core -> cycle of its first instruction, now or later)."""
         code_stalls = self._code.call(team) if self._code is not None else None
-        self._kernel = KernelRun(self.env, self._pricer, team, starts, self._traffic, code_stalls)
+        self._kernel = KernelRun(self.env, self._cost_model, team, starts, self._traffic, code_stalls)
         if self._traffic:
             self._pace_dma()
         return self._kernel

@@ -1,10 +1,10 @@
 """Whose code is in the instruction caches: what a kernel waits for its code when it is called.
 
-The price of a kernel (`arch.team_pricer`) is that of a warm call: its lines are where they were when it ran
-last. Here is what is missing of them, because it has not run yet or because others ran in between. The unit
-is the kernel: of each, the caches hold a number of lines, the shared cache for all cores, the private cache
-for each core. Room for a kernel is made from the kernels called longest ago. A kernel too large for a cache
-leaves in it what `arch.code_fetch` says survives until the next pass.
+The price of a kernel (`arch.team_cost_model`) is that of a warm call: its lines are where they were when it
+ran last. Here is what is missing of them, because it has not run yet or because others ran in between. The
+unit is the kernel: of each, the caches hold a number of lines, the shared cache for all cores, the private
+cache for each core. Room for a kernel is made from the kernels called longest ago. A kernel too large for a
+cache leaves in it what `arch.code_fetch` says survives until the next pass.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import math
 from functools import lru_cache
 
 from arch.isa import CoreWork, Instruction, Loop
-from arch.scoreboard import Block, LoopNode, Nest
+from arch.scoreboard import CodeBlock, CoreNest, LoopNode
 from arch.timing import IcacheTiming
 
 BYTES_PER_INSTRUCTION = 4
@@ -22,7 +22,7 @@ BYTES_PER_INSTRUCTION = 4
 _STEADY_PASSES = 200
 
 
-def icache_stall_cycles(nest: Nest, icache: IcacheTiming) -> int:
+def icache_stall_cycles(nest: CoreNest, icache: IcacheTiming) -> int:
     """Instruction-cache stalls of one core in a warm kernel, in cycles.
 
     A loop whose lines fit the private cache costs nothing. One that does not, refetches lines in every
@@ -34,12 +34,12 @@ def icache_stall_cycles(nest: Nest, icache: IcacheTiming) -> int:
     size = _instruction_bytes(nest)
     total = 0.0
 
-    def walk(nodes: tuple[Block | LoopNode, ...], executions: int) -> float:
+    def walk(nodes: tuple[CodeBlock | LoopNode, ...], executions: int) -> float:
         """Lines of `nodes` that no nested loop refetches already."""
         nonlocal total
         own = 0.0
         for node in nodes:
-            if isinstance(node, Block):
+            if isinstance(node, CodeBlock):
                 own += len(node.steps) * size / icache.line_bytes
                 continue
             repeats = executions * nest.trips[node.index]
@@ -58,7 +58,7 @@ def icache_stall_cycles(nest: Nest, icache: IcacheTiming) -> int:
     return round(total)
 
 
-def cold_stall_cycles(nest: Nest, icache: IcacheTiming) -> int:
+def cold_stall_cycles(nest: CoreNest, icache: IcacheTiming) -> int:
     """What the first call of a kernel costs one core more than a warm one, in cycles.
 
     Every line that is executed comes from L2 once. All cores of a team wait for it alike, because they want
@@ -121,7 +121,7 @@ def _fixed_point(in_set: int, ways: int) -> float:
     return share
 
 
-def _instruction_bytes(nest: Nest) -> float:
+def _instruction_bytes(nest: CoreNest) -> float:
     """Mean bytes of an instruction of `nest`; less than 4 only if all its code is smaller than that.
 
     `code_bytes` may include versions and leftovers that this nest does not execute, so more than 4 bytes an
@@ -136,11 +136,11 @@ def _mean_bytes(code_bytes: int, instructions: int) -> float:
     return float(BYTES_PER_INSTRUCTION)
 
 
-def _executed(nest: Nest, nodes: tuple[Block | LoopNode, ...]) -> int:
+def _executed(nest: CoreNest, nodes: tuple[CodeBlock | LoopNode, ...]) -> int:
     """Instructions of `nodes` that are executed at all: loops of no trips are never fetched."""
     total = 0
     for node in nodes:
-        if isinstance(node, Block):
+        if isinstance(node, CodeBlock):
             total += len(node.steps)
         elif nest.trips[node.index] > 0:
             total += _executed(nest, node.body)

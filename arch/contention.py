@@ -27,8 +27,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from arch.cost_model import CoreCost, DmaService, Traffic
 from arch.pipeline import core_cost
-from arch.pricing import CoreCost, DmaService, Traffic
 from arch.scoreboard import (
     BANK_CONFLICT,
     DIVSQRT_UNIT,
@@ -38,14 +38,14 @@ from arch.scoreboard import (
     MEMORY,
     MISALIGNED,
     MULTICYCLE,
-    Nest,
+    CoreNest,
     Shape,
 )
 from arch.timing import SocTiming
 from arch.window import PROCESS, Engine, EngineChoice
 from arch.window_engine import CODE_BITS, CORE_OF, COUNTERS, DAYS, NEVER, Ints
 from arch.window_plan import Plan, Window, fixed_cost, plan_of
-from arch.window_program import Machine, Program, window_program
+from arch.window_program import Program, WindowHardware, window_program
 
 MAX_CORES = 16
 """Cores of the largest team."""
@@ -63,7 +63,7 @@ class Member:
     """
 
     core: int
-    nest: Nest
+    nest: CoreNest
     start_cycles: int
     numbers: tuple[int, ...]
 
@@ -99,12 +99,12 @@ class ClusterModel:
         self._timing = timing
         self._window = window
         self._engine = engine
-        self._programs: dict[tuple[Shape, Machine], Program] = {}
+        self._programs: dict[tuple[Shape, WindowHardware], Program] = {}
         self._shares: dict[tuple[object, ...], _Share] = {}
         self._tables: dict[tuple[Engine, Program], tuple[Ints, ...]] = {}
         self._units: dict[Shape, tuple[bool, bool, bool]] = {}
 
-    def machine(self, cores: list[tuple[int, Nest]], traffic: Traffic) -> Machine:
+    def machine(self, cores: list[tuple[int, CoreNest]], traffic: Traffic) -> WindowHardware:
         """Hardware as this team sees it: which units anybody else could occupy."""
         timing = self._timing
         used = [self._uses(nest.shape) for _, nest in cores]
@@ -121,7 +121,7 @@ class ClusterModel:
         divsqrt_shared = sum(uses[2] for uses in used) * div_overlap > timing.fpu.divsqrt_count
         banks_shared = timing.l1.bank_conflicts and memory and (crowd or traffic != Traffic.NONE)
         alternates = banks_shared and traffic != Traffic.NONE and timing.l1.dma_arbitration == "alternate"
-        return Machine(
+        return WindowHardware(
             banks=timing.l1.banks,
             word_bytes=timing.l1.word_bytes,
             banks_shared=banks_shared,
@@ -146,7 +146,11 @@ class ClusterModel:
         return known
 
     def price(
-        self, members: tuple[Member, ...], machine: Machine, traffic: Traffic, starts: Sequence[Sequence[int]]
+        self,
+        members: tuple[Member, ...],
+        machine: WindowHardware,
+        traffic: Traffic,
+        starts: Sequence[Sequence[int]],
     ) -> list[_Team]:
         """What the team costs from each of `starts`: cycles by which every core starts later, by number."""
         shares = [self._share(member.nest, machine, len(members)) for member in members]
@@ -170,7 +174,7 @@ class ClusterModel:
             self._run(engine, machine, members, shares, trace, begins, offsets, ports) for offsets in starts
         ]
 
-    def _share(self, nest: Nest, machine: Machine, cores: int) -> _Share:
+    def _share(self, nest: CoreNest, machine: WindowHardware, cores: int) -> _Share:
         """Most cores of a team have the same trip counts; what depends on nothing else is worked out once."""
         key = (nest.shape, nest.trips, nest.code_bytes, machine, cores)
         share = self._shares.get(key)
@@ -185,7 +189,7 @@ class ClusterModel:
             share = self._shares[key] = _Share(program, trips, extrapolated, items, *fixed)
         return share
 
-    def _program(self, shape: Shape, machine: Machine) -> Program:
+    def _program(self, shape: Shape, machine: WindowHardware) -> Program:
         key = (shape, machine)
         program = self._programs.get(key)
         if program is None:
@@ -195,7 +199,7 @@ class ClusterModel:
     def _lay_out(
         self,
         engine: Engine,
-        machine: Machine,
+        machine: WindowHardware,
         share: _Share,
         numbers: tuple[int, ...],
         trace: Ints,
@@ -232,7 +236,7 @@ class ClusterModel:
     def _run(
         self,
         engine: Engine,
-        machine: Machine,
+        machine: WindowHardware,
         members: tuple[Member, ...],
         shares: list[_Share],
         trace: Ints,

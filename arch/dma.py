@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from arch.bursts import IDLE, BurstRules, EngineState, Pace, bursts_of, run_command
+from arch.cost_model import Traffic
 from arch.effects import Effects
 from arch.l2 import ExternalMemory
 from arch.memory import Storage, check_command
 from arch.module import Body, Call, Module, Notification, Port, Thread
-from arch.pricing import Traffic
 from arch.program import Command
 from arch.progress import Progress
 from arch.timing import DmaTiming

@@ -22,7 +22,7 @@ Probe = Callable[[Release, Sequence[Array]], None]
 """Called at the end of some work with the arrays at its `results`: views, to be copied if they are kept."""
 
 
-class Step(Enum):
+class Instant(Enum):
     """An instant at which bytes are read or written."""
 
     DMA_SAMPLE = "sample"
@@ -40,7 +40,7 @@ class Step(Enum):
 class LogEntry(NamedTuple):
     """One step of the log. `key` pairs the start of an access with its end."""
 
-    step: Step
+    step: Instant
     key: int
     subject: Move | Effect | Release
 
@@ -101,7 +101,7 @@ class Effects:
             party = "DMA in" if command.to_l1 else "DMA out"
         else:
             party = "uDMA in" if command.to_l2 else "uDMA out"
-        under_way = self._open(Step.DMA_SAMPLE, command, party, work)
+        under_way = self._open(Instant.DMA_SAMPLE, command, party, work)
         if self._enabled:
             source, destination = move_views(command, self.storages)
             under_way.samples = [source.copy()]
@@ -110,27 +110,27 @@ class Effects:
 
     def dma_end(self, command: Move, under_way: OpenAccess) -> None:
         """A command of the DMA or of the uDMA ends."""
-        self._close(Step.DMA_COMPLETE, command, under_way)
+        self._close(Instant.DMA_COMPLETE, command, under_way)
         if self._enabled:
             move_views(command, self.storages)[1][...] = under_way.samples[0]
 
     def kernel_begin(self, kernel: str, effect: Effect, work: Work) -> OpenAccess:
         """A kernel starts. Raises `RaceError`."""
-        under_way = self._open(Step.KERNEL_READ, effect, f"kernel {kernel}", work)
+        under_way = self._open(Instant.KERNEL_READ, effect, f"kernel {kernel}", work)
         if self._enabled:
             under_way.samples = [self.storage(place.level).read(place) for place in effect.reads]
         return under_way
 
     def kernel_end(self, effect: Effect, under_way: OpenAccess) -> None:
         """A kernel ends. Raises `ShapeError` or `InputError` when its results do not fill its places."""
-        self._close(Step.KERNEL_COMMIT, effect, under_way)
+        self._close(Instant.KERNEL_COMMIT, effect, under_way)
         if self._enabled:
             commit(effect, effect.function(under_way.samples), self.storages)
 
     def release(self, action: Release) -> None:
         """Work ends, and the life of some buffers. Raises `RaceError` when somebody still uses them."""
         key = len(self.log.entries)
-        self.log.entries.append(LogEntry(Step.RELEASE, key, action))
+        self.log.entries.append(LogEntry(Instant.RELEASE, key, action))
         if self._races:
             spans = tuple(place_span(place) for place in action.places)
             access = Access("the release of buffers", action.work, (), spans, self._now())
@@ -144,7 +144,7 @@ class Effects:
 
     def _open(
         self,
-        step: Step,
+        step: Instant,
         subject: Move | Effect,
         party: str,
         work: Work,
@@ -175,7 +175,7 @@ class Effects:
         self._spans[id(subject)] = known
         return known
 
-    def _close(self, step: Step, subject: Move | Effect, under_way: OpenAccess) -> None:
+    def _close(self, step: Instant, subject: Move | Effect, under_way: OpenAccess) -> None:
         self.log.entries.append(_make_entry((step, under_way.key, subject)))
         if self._races and under_way.access:
             self._races.end(under_way.access)

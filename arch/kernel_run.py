@@ -8,9 +8,9 @@ from math import lcm
 
 import simpy
 
+from arch.cost_model import CoreCost, CostModel, DmaService, TeamCost, Traffic
 from arch.isa import TeamWork
 from arch.module import Notification
-from arch.pricing import CoreCost, DmaService, Pricer, TeamCost, Traffic
 from arch.progress import Progress
 from configs.errors import PulptrainError
 
@@ -91,24 +91,24 @@ class KernelRun:
 
     `over` is notified at the last end. `starts` gives the start cycle of each core of the team, `code_stalls`
     the cycles by which a core takes longer than its price because its code is not in the caches. When the DMA
-    traffic class changes, `retime` asks the pricer again; costs that do not differ change nothing.
+    traffic class changes, `retime` asks the cost model again; costs that do not differ change nothing.
     """
 
     def __init__(
         self,
         env: simpy.Environment,
-        pricer: Pricer,
+        cost_model: CostModel,
         team: TeamWork,
         starts: Mapping[int, int],
         traffic: Traffic,
         code_stalls: Mapping[int, int] | None = None,
     ) -> None:
         self._env = env
-        self._pricer = pricer
+        self._cost_model = cost_model
         self._team = team
         self._code_stalls = code_stalls or {}
         self._members = [core for core, work in enumerate(team.cores) if work is not None]
-        self._cost = pricer.price(team, traffic)
+        self._cost = cost_model.price(team, traffic)
         costs = self._by_core(self._cost)
         self.shares = {core: Share(start, costs[core]) for core, start in starts.items()}
         self.over = Notification(env)
@@ -127,7 +127,7 @@ class KernelRun:
 
     def retime(self, traffic: Traffic) -> None:
         """The DMA traffic class becomes `traffic` now."""
-        cost = self._pricer.price(self._team, traffic)
+        cost = self._cost_model.price(self._team, traffic)
         if cost is self._cost:
             return
         same, self._cost = cost == self._cost, cost
@@ -149,7 +149,7 @@ class KernelRun:
             found = dict(zip(members, cost.cores, strict=True))
         else:
             raise PulptrainError(
-                f"the pricer gave {len(cost.cores)} costs for a team of {len(members)} cores",
+                f"the cost_model gave {len(cost.cores)} costs for a team of {len(members)} cores",
                 where=self._team.kernel,
             )
         for core, cycles in self._code_stalls.items():

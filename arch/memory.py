@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import gcd, prod
+from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arch.program import Array, Command, Move, Place, UdmaCommand
+from configs.dtypes import POISON_BYTE
 from configs.errors import InputError, ShapeError
-
-POISON_BYTE = 0xFF
-"""Fills bytes nobody may read: a word of these is NaN in fp32, fp16 and bf16, and -1 as an integer."""
 
 _UNITS: dict[int, type[np.unsignedinteger]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -41,7 +39,7 @@ class Storage:
     def view(self, place: Place) -> Array:
         """The array at `place`, sharing memory with this storage. Raises `InputError` outside the memory."""
         dtype = np.dtype(place.dtype)
-        self.check(place.address, prod(place.shape) * dtype.itemsize, place.name)
+        self.check(place.address, place.size_bytes, place.name)
         return np.ndarray(place.shape, dtype, buffer=self.bytes, offset=place.address)
 
     def read(self, place: Place) -> Array:

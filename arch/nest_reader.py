@@ -12,13 +12,13 @@ from arch.scoreboard import (
     MAX_DEPTH,
     MAX_FRACTION_DENOMINATOR,
     WHOLE_WORDS,
-    Block,
+    CodeBlock,
+    CodeStep,
+    CoreNest,
     LoopNode,
-    Nest,
     Rule,
     Shape,
     Slot,
-    Step,
     issue_rules,
     overlapped_load,
 )
@@ -41,7 +41,7 @@ _Spelled = tuple[
 
 
 class NestReader:
-    """Turns `CoreWork` into `Nest`, sharing the shape between works that differ in numbers only."""
+    """Turns `CoreWork` into `CoreNest`, sharing the shape between works that differ in numbers only."""
 
     def __init__(self, core: CoreTiming, fpu: FpuTiming, word_bytes: int, l2_access_cycles: int) -> None:
         self._rules = issue_rules(core, fpu, l2_access_cycles)
@@ -53,11 +53,11 @@ class NestReader:
         self._kept: list[Instruction] = []
         self._bodies: dict[int, _Spelled] = {}
         self._inner: dict[int, tuple[tuple[Instruction | Loop, ...], tuple[int, ...], tuple[int, ...]]] = {}
-        self._steps: dict[tuple[int, int, int, bool, bool], tuple[Instruction, Step]] = {}
+        self._steps: dict[tuple[int, int, int, bool, bool], tuple[Instruction, CodeStep]] = {}
         self._accesses: dict[tuple[int, ...], tuple[tuple[int, int, int], ...]] = {}
         self._shapes: dict[tuple[tuple[int, ...], tuple[int, ...]], Shape] = {}
 
-    def read(self, work: CoreWork) -> Nest:
+    def read(self, work: CoreWork) -> CoreNest:
         """Resolve `work`; `InputError` for a stream whose strides do not match the loops around its use."""
         # Cores of a team mostly share their body, so identity is tried first.
         spelled = self._bodies.get(id(work.body))
@@ -77,7 +77,7 @@ class NestReader:
         if shape is None:
             resolver = _Resolver(self._rules, self._overlapped, shape_key[1], self._steps)
             shape = self._shapes[shape_key] = resolver.resolve(work)
-        return Nest(shape, trips, tuple(addresses), work.code_bytes)
+        return CoreNest(shape, trips, tuple(addresses), work.code_bytes)
 
     def _spelled(self, body: tuple[Instruction | Loop, ...]) -> _Spelled:
         text: list[int] = []
@@ -195,7 +195,7 @@ class _Resolver:
         rules: dict[Op, Rule],
         overlapped: Rule,
         alignments: tuple[int, ...],
-        known: dict[tuple[int, int, int, bool, bool], tuple[Instruction, Step]],
+        known: dict[tuple[int, int, int, bool, bool], tuple[Instruction, CodeStep]],
     ) -> None:
         self._rules = rules
         self._known = known
@@ -218,13 +218,13 @@ class _Resolver:
 
     def _nodes(
         self, body: tuple[Instruction | Loop, ...], path: tuple[int, ...], closed: bool = False
-    ) -> tuple[Block | LoopNode, ...]:
+    ) -> tuple[CodeBlock | LoopNode, ...]:
         if len(path) > MAX_DEPTH:
             raise InputError(
                 f"loop nest deeper than {MAX_DEPTH}", where="CoreWork.body", cure="merge or unroll loops"
             )
-        nodes: list[Block | LoopNode] = []
-        steps: list[Step] = []
+        nodes: list[CodeBlock | LoopNode] = []
+        steps: list[CodeStep] = []
         for position, node in enumerate(body):
             if isinstance(node, Instruction):
                 following = body[position + 1] if position + 1 < len(body) else None
@@ -233,7 +233,7 @@ class _Resolver:
                 steps.append(self._step(node, path, closes=closes, overlaps=overlaps))
                 continue
             if steps:
-                nodes.append(Block(tuple(steps), path))
+                nodes.append(CodeBlock(tuple(steps), path))
                 steps = []
             index = len(self._loops)
             self._loops.append(None)
@@ -244,10 +244,10 @@ class _Resolver:
             self._loops[index] = loop
             nodes.append(loop)
         if steps:
-            nodes.append(Block(tuple(steps), path))
+            nodes.append(CodeBlock(tuple(steps), path))
         return tuple(nodes)
 
-    def _step(self, node: Instruction, path: tuple[int, ...], *, closes: bool, overlaps: bool) -> Step:
+    def _step(self, node: Instruction, path: tuple[int, ...], *, closes: bool, overlaps: bool) -> CodeStep:
         self._instructions += 1
         slot = -1
         if node.stream >= 0:
@@ -276,7 +276,7 @@ class _Resolver:
                 )
         srcs = tuple(dict.fromkeys(register for register in node.srcs if register >= 0))
         rule = self._overlapped if overlaps and node.op is Op.LOAD else self._rules[node.op]
-        step = Step(rule, node.dst, srcs, slot, node.width_bytes, taken, branch)
+        step = CodeStep(rule, node.dst, srcs, slot, node.width_bytes, taken, branch)
         if len(self._known) >= STEP_ENTRIES:
             self._known.clear()
         self._known[key] = (node, step)

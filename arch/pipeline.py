@@ -10,7 +10,7 @@ from __future__ import annotations
 from heapq import heapreplace
 
 from arch.code_fetch import icache_stall_cycles
-from arch.pricing import CoreCost
+from arch.cost_model import CoreCost
 from arch.scoreboard import (
     BRANCH_STALL,
     DIVSQRT_UNIT,
@@ -20,9 +20,9 @@ from arch.scoreboard import (
     MEMORY,
     MISALIGNED,
     STALL_WORDS,
-    Block,
+    CodeBlock,
+    CoreNest,
     LoopNode,
-    Nest,
 )
 from arch.timing import CoreTiming, FpuTiming, IcacheTiming
 
@@ -32,7 +32,7 @@ _Key = tuple[tuple[tuple[int, int, int], ...], _Units, _Units, tuple[int, ...], 
 
 
 def price_core(
-    nest: Nest, core: CoreTiming, fpu: FpuTiming, icache: IcacheTiming, word_bytes: int
+    nest: CoreNest, core: CoreTiming, fpu: FpuTiming, icache: IcacheTiming, word_bytes: int
 ) -> CoreCost:
     """Cost of `nest` on one core with every unit to itself: cycles = instructions + named stalls."""
     walker = _Walker(nest, core, fpu, word_bytes)
@@ -51,7 +51,7 @@ def core_cost(instructions: int, stalls: list[int]) -> CoreCost:
 class _Walker:
     """Scoreboard of one core: time of the next issue slot and everything that outlives an instruction."""
 
-    def __init__(self, nest: Nest, core: CoreTiming, fpu: FpuTiming, word_bytes: int) -> None:
+    def __init__(self, nest: CoreNest, core: CoreTiming, fpu: FpuTiming, word_bytes: int) -> None:
         self._nest = nest
         self._branch_stall = core.branch_taken_stall_cycles
         self._misaligned_stall = core.misaligned_stall_cycles
@@ -69,10 +69,10 @@ class _Walker:
         self._address = [base for base, _ in nest.addresses]
         self._memo: dict[tuple[int, _Key], tuple[int, int, list[int], _Key]] = {}
 
-    def walk(self, nodes: tuple[Block | LoopNode, ...]) -> None:
+    def walk(self, nodes: tuple[CodeBlock | LoopNode, ...]) -> None:
         """Execute `nodes` once."""
         for node in nodes:
-            if isinstance(node, Block):
+            if isinstance(node, CodeBlock):
                 self._block(node)
             else:
                 self._loop(node)
@@ -128,7 +128,7 @@ class _Walker:
         for slot, stride in moving:
             self._address[slot] -= stride * trips
 
-    def _block(self, block: Block) -> None:
+    def _block(self, block: CodeBlock) -> None:
         self.instructions += len(block.steps)
         ready = self._ready
         for step in block.steps:

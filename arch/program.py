@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arch.isa import TeamWork
+from configs.dtypes import element_bytes
 from traces.events import NO_WORK, Work
 
 Array = NDArray[np.generic]
-
-
-@cache
-def _item_bytes(dtype: str) -> int:
-    return np.dtype(dtype).itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +29,7 @@ class Place:
     @property
     def size_bytes(self) -> int:
         """Bytes the array occupies."""
-        return prod(self.shape) * _item_bytes(self.dtype)
+        return prod(self.shape) * element_bytes(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)

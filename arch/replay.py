@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from arch.effects import EffectLog, LogEntry, Probe, Step
+from arch.effects import EffectLog, Instant, LogEntry, Probe
 from arch.memory import Storage, move_views, poison_view
 from arch.program import Array, Command, Effect, Place, Release, UdmaCommand
 from arch.races import Span, move_spans, place_span
@@ -53,12 +53,12 @@ class ReplayPlan:
         subject = entry.subject
         if isinstance(subject, (Command, UdmaCommand)):
             source, destination = move_views(subject, self._storages)
-            if entry.step is Step.DMA_SAMPLE:
+            if entry.step is Instant.DMA_SAMPLE:
                 return self._sample_command(index, entry.key, source, destination)
             held = self._pending.pop(entry.key)[0]
             return [_copy(destination, held)]
         if isinstance(subject, Effect):
-            if entry.step is Step.KERNEL_READ:
+            if entry.step is Instant.KERNEL_READ:
                 return self._sample_kernel(index, entry.key, subject)
             writes = [self._storages[place.level].view(place) for place in subject.writes]
             return [_kernel(subject, self._pending.pop(entry.key), writes)]
@@ -116,17 +116,17 @@ class ReplayPlan:
         return _poisoner(storage.bytes[place.address : place.address + place.size_bytes])
 
 
-def _ends(step: Step) -> bool:
-    return step in (Step.DMA_COMPLETE, Step.KERNEL_COMMIT)
+def _ends(step: Instant) -> bool:
+    return step in (Instant.DMA_COMPLETE, Instant.KERNEL_COMMIT)
 
 
 def _footprint(entry: LogEntry) -> _Footprint:
     subject = entry.subject
     if isinstance(subject, (Command, UdmaCommand)):
         read, written = move_spans(subject)
-        return _Footprint((read,) if entry.step is Step.DMA_SAMPLE else (), (written,))
+        return _Footprint((read,) if entry.step is Instant.DMA_SAMPLE else (), (written,))
     if isinstance(subject, Effect):
-        if entry.step is Step.KERNEL_READ:
+        if entry.step is Instant.KERNEL_READ:
             return _Footprint(tuple(place_span(place) for place in subject.reads), ())
         return _Footprint((), tuple(place_span(place) for place in subject.writes))
     return _Footprint((), tuple(place_span(place) for place in subject.places))

@@ -79,10 +79,10 @@ def issue_rules(core: CoreTiming, fpu: FpuTiming, l2_access_cycles: int) -> dict
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CodeStep:
     """One instruction of a block: its rule, registers, address slot and how often it branches.
 
-    `slot` is the index of its address in `Nest` (-1 for none). `taken` is (numerator, denominator): of
+    `slot` is the index of its address in `CoreNest` (-1 for none). `taken` is (numerator, denominator): of
     every `denominator` executions `numerator` are taken, evenly spread, the first one late. `branch` is
     the index of its counter (-1 where the outcome is constant).
     """
@@ -97,10 +97,10 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class CodeBlock:
     """Straight-line code inside the loops numbered `path`, outermost first."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[CodeStep, ...]
     path: tuple[int, ...]
 
 
@@ -109,7 +109,7 @@ class LoopNode:
     """Loop number `index` (in order of appearance); `closing_stall` is 1 if a branch closes it, else 0."""
 
     index: int
-    body: tuple[Block | LoopNode, ...]
+    body: tuple[CodeBlock | LoopNode, ...]
     closing: int
     path: tuple[int, ...]
 
@@ -139,7 +139,7 @@ class Slot:
 class Shape:
     """A nest without its numbers: equal for all trip counts and addresses, so compiled code can be kept."""
 
-    body: tuple[Block | LoopNode, ...]
+    body: tuple[CodeBlock | LoopNode, ...]
     slots: tuple[Slot, ...]
     loops: tuple[LoopNode, ...]
     branches: int
@@ -150,13 +150,13 @@ class Shape:
         """Whether any access may cross a word border."""
         return any(slot.crosses for slot in self.slots)
 
-    def blocks(self) -> tuple[Block, ...]:
+    def blocks(self) -> tuple[CodeBlock, ...]:
         """All blocks in program order."""
-        found: list[Block] = []
+        found: list[CodeBlock] = []
 
-        def walk(nodes: tuple[Block | LoopNode, ...]) -> None:
+        def walk(nodes: tuple[CodeBlock | LoopNode, ...]) -> None:
             for node in nodes:
-                if isinstance(node, Block):
+                if isinstance(node, CodeBlock):
                     found.append(node)
                 else:
                     walk(node.body)
@@ -170,7 +170,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Nest:
+class CoreNest:
     """One core's work: a shape, the trip counts of its loops, (base, strides) in bytes of its slots."""
 
     shape: Shape

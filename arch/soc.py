@@ -13,12 +13,12 @@ from simpy.core import EmptySchedule
 from arch.clock import Clock
 from arch.cluster import Cluster
 from arch.code_caches import WARM
+from arch.cost_model import CostModel
 from arch.effects import EffectLog, Effects, Probe
 from arch.fabric_controller import FabricController
 from arch.l2 import hyper_ram, shared_l2
 from arch.memory import Storage
 from arch.module import Module
-from arch.pricing import Pricer
 from arch.program import Array, Place, Program
 from arch.replay import ReplayPlan
 from arch.timing import SocTiming
@@ -51,7 +51,7 @@ class Soc(Module):
     def __init__(
         self,
         timing: SocTiming,
-        pricer: Pricer,
+        cost_model: CostModel,
         tracer: Tracer | None = None,
         *,
         detect_races: bool = True,
@@ -70,7 +70,7 @@ class Soc(Module):
         storages = {"l1": l1, "l2": l2.storage, "l3": l3.storage}
         self._effects = Effects(storages, lambda: int(self.env.now), detect_races=detect_races)
         self.cluster = Cluster(
-            self, timing, l1, {"l2": l2, "l3": l3}, pricer, self._effects, tracer, code_start
+            self, timing, l1, {"l2": l2, "l3": l3}, cost_model, self._effects, tracer, code_start
         )
         self.fc = FabricController(self, "fc", timing.fc, soc_clock, clock, tracer)
         self.fc.mailbox.bind(self.cluster)

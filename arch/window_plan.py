@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from arch.code_fetch import icache_stall_cycles
-from arch.scoreboard import BRANCH_STALL, ICACHE, STALL_WORDS, Block, LoopNode, Nest
+from arch.scoreboard import BRANCH_STALL, ICACHE, STALL_WORDS, CodeBlock, CoreNest, LoopNode
 from arch.timing import SocTiming
 from arch.window_program import Program
 
@@ -49,25 +49,25 @@ Plan = list[tuple[int, int, int]]
 """Per loop: iterations of the warm-up and of the measured segment (0: all is executed), and all trips."""
 
 
-def plan_of(nest: Nest, window: Window, turn: int, cores: int) -> Plan:
+def plan_of(nest: CoreNest, window: Window, turn: int, cores: int) -> Plan:
     """What of every loop of `nest` is executed, in a team of `cores`; `turn` is the number of banks."""
     budget_instructions = window.budget_instructions / cores
     trips = nest.trips
     plan = [(count, 0, count) for count in trips]
     sizes: dict[int, int] = {}
 
-    def size(nodes: tuple[Block | LoopNode, ...]) -> int:
+    def size(nodes: tuple[CodeBlock | LoopNode, ...]) -> int:
         """Instructions of one execution; fills `sizes` with those of one iteration of every loop."""
         total = 0
         for node in nodes:
-            if isinstance(node, Block):
+            if isinstance(node, CodeBlock):
                 total += len(node.steps)
             else:
                 sizes[node.index] = size(node.body)
                 total += sizes[node.index] * trips[node.index]
         return total
 
-    def cut(nodes: tuple[Block | LoopNode, ...], budget: float) -> None:
+    def cut(nodes: tuple[CodeBlock | LoopNode, ...], budget: float) -> None:
         loops = [node for node in nodes if isinstance(node, LoopNode) and trips[node.index] > 0]
         total = sum(sizes[node.index] * trips[node.index] for node in loops)
         if total <= budget:
@@ -76,7 +76,7 @@ def plan_of(nest: Nest, window: Window, turn: int, cores: int) -> Plan:
             count, body = trips[node.index], max(1, sizes[node.index])
             part = budget * body * count / total
             least, grain = window.least_iterations, 1
-            if all(isinstance(inner, Block) for inner in node.body):
+            if all(isinstance(inner, CodeBlock) for inner in node.body):
                 least, grain = 2 * turn, turn
             executed = max(least, int(part / body) // grain * grain)
             if executed < count:
@@ -89,7 +89,7 @@ def plan_of(nest: Nest, window: Window, turn: int, cores: int) -> Plan:
     return plan
 
 
-def fixed_cost(nest: Nest, program: Program, timing: SocTiming) -> tuple[int, tuple[int, ...]]:
+def fixed_cost(nest: CoreNest, program: Program, timing: SocTiming) -> tuple[int, tuple[int, ...]]:
     """Instructions of `nest`, and its stalls (in the order of `STALL_WORDS`) that no waiting can change."""
     stalls = [0] * len(STALL_WORDS)
     instructions = 0
@@ -110,7 +110,7 @@ def fixed_cost(nest: Nest, program: Program, timing: SocTiming) -> tuple[int, tu
     return instructions, tuple(stalls)
 
 
-def _executions(nest: Nest, path: tuple[int, ...]) -> int:
+def _executions(nest: CoreNest, path: tuple[int, ...]) -> int:
     executions = 1
     for loop in path:
         executions *= max(0, nest.trips[loop])

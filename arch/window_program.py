@@ -21,10 +21,10 @@ from arch.scoreboard import (
     NO_UNIT,
     STALL_WORDS,
     WHOLE_WORDS,
-    Block,
+    CodeBlock,
+    CodeStep,
     LoopNode,
     Shape,
-    Step,
 )
 from arch.window_engine import (
     ACCESS,
@@ -48,7 +48,7 @@ _DYNAMIC = {LOAD_USE: WAIT_LOAD_USE, MULTICYCLE: WAIT_MULTICYCLE, FPU_STALL: WAI
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class WindowHardware:
     """What a window needs to know of the hardware; part of the key under which its program is kept.
 
     `banks_shared`, `fpu_shared` and `divsqrt_shared` say whether another requester can be in the way.
@@ -130,7 +130,7 @@ class Program:
     static: tuple[StaticCost, ...]
 
 
-def window_program(shape: Shape, machine: Machine) -> Program:
+def window_program(shape: Shape, machine: WindowHardware) -> Program:
     """The program of `shape`; it holds for every trip count and address."""
     return _Writer(shape, machine).write()
 
@@ -138,7 +138,7 @@ def window_program(shape: Shape, machine: Machine) -> Program:
 class _Writer:
     """Walks a shape once; `_offset` is the static distance of the next issue slot from the time so far."""
 
-    def __init__(self, shape: Shape, machine: Machine) -> None:
+    def __init__(self, shape: Shape, machine: WindowHardware) -> None:
         self._shape = shape
         self._machine = machine
         self._out: list[int] = []
@@ -203,7 +203,7 @@ class _Writer:
             place = behind
         return table, places
 
-    def _boundary_registers(self, blocks: tuple[Block, ...]) -> set[tuple[int, int]]:
+    def _boundary_registers(self, blocks: tuple[CodeBlock, ...]) -> set[tuple[int, int]]:
         """(register, cause) that can be pending when a block ends and are read early in one."""
         left: set[tuple[int, int]] = set()
         read_early: set[int] = set()
@@ -241,9 +241,9 @@ class _Writer:
     def _register(self, register: int, cause: int) -> int:
         return self._registers.setdefault((register, cause), len(self._registers))
 
-    def _nodes(self, nodes: tuple[Block | LoopNode, ...]) -> None:
+    def _nodes(self, nodes: tuple[CodeBlock | LoopNode, ...]) -> None:
         for node in nodes:
-            if isinstance(node, Block):
+            if isinstance(node, CodeBlock):
                 self._block(node)
             else:
                 self._loop(node)
@@ -257,7 +257,7 @@ class _Writer:
         self._operation(NEXT, loop.index, start + OPERATION_FIELDS, stall)
         self._out[start + 3] = len(self._out)
 
-    def _block(self, block: Block) -> None:
+    def _block(self, block: CodeBlock) -> None:
         self._path = block.path
         stalls = [0] * len(STALL_WORDS)
         fractions: list[tuple[int, int]] = []
@@ -292,7 +292,7 @@ class _Writer:
                     self._special(SET, self._register(register, cause), 0)
         self._static.append(StaticCost(block.path, len(block.steps), tuple(stalls), tuple(fractions)))
 
-    def _sources(self, step: Step, position: int, stalls: list[int]) -> None:
+    def _sources(self, step: CodeStep, position: int, stalls: list[int]) -> None:
         """Wait for the operands of `step`."""
         for register in step.srcs:
             known = self._pending.get(register)
@@ -314,7 +314,7 @@ class _Writer:
                 self._dynamic[(register, cause)] = position + self._reach
         self._pending = {}
 
-    def _request(self, step: Step, position: int) -> None:
+    def _request(self, step: CodeStep, position: int) -> None:
         machine = self._machine
         unit = step.rule.unit
         if unit == NO_UNIT:

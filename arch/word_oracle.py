@@ -15,8 +15,8 @@ from typing import Any
 import simpy
 from simpy.events import EventPriority
 
+from arch.cost_model import CoreCost, TeamCost, Traffic
 from arch.isa import FPU_OPS, STACK_WORDS, CoreWork, Instruction, Loop, Node, Op, TeamWork
-from arch.pricing import CoreCost, TeamCost, Traffic
 from arch.scoreboard import MAX_FRACTION_DENOMINATOR, STALL_WORDS
 from arch.timing import SocTiming
 

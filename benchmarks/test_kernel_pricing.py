@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from arch.pricing import Traffic
+from arch.cost_model import Traffic
 from arch.soc_config import load_soc, with_options
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from scheduler.tiles.kernel_cost import KernelCosts
 from trainlib.kernels.catalogue import kernel_names
@@ -59,7 +59,7 @@ def machine(profile: str, fpus: str, conflicts: bool) -> SocTiming:
 @pytest.mark.parametrize("name", list(MACHINES))
 def test_new_shapes(benchmark: Any, report: Callable[[str], None], name: str) -> None:
     timing = machine(*MACHINES[name])
-    costs = KernelCosts(timing, TeamPricer(timing), CODEGEN)
+    costs = KernelCosts(timing, TeamCostModel(timing), CODEGEN)
     ask(costs, queries(400, seed=1), timing.cores)
     rounds, each = 5, 40
     batches = iter([queries(each * rounds, seed=2)[i::rounds] for i in range(rounds)])
@@ -72,7 +72,7 @@ def test_new_shapes(benchmark: Any, report: Callable[[str], None], name: str) ->
 
 def test_repeated_shapes(benchmark: Any, report: Callable[[str], None]) -> None:
     timing = machine("rtl", "4-dynamic", True)
-    costs = KernelCosts(timing, TeamPricer(timing), CODEGEN)
+    costs = KernelCosts(timing, TeamCostModel(timing), CODEGEN)
     asked = queries(50, seed=3)
     ask(costs, asked, timing.cores)
     benchmark.pedantic(lambda: ask(costs, asked, timing.cores), rounds=20, warmup_rounds=1)

@@ -55,7 +55,7 @@ def test_event_model(
     benchmark: Any, bare_seconds: list[float], report: Callable[[str], None], model: str, functional: bool
 ) -> None:
     prepared = prepare(model, Settings())
-    executor = Executor(prepared.schedule, prepared.timing, prepared.pricer, functional=functional)
+    executor = Executor(prepared.schedule, prepared.timing, prepared.cost_model, functional=functional)
     if functional:
         graph = prepared.schedule.graph
         executor.load(initial_values(graph, prepared.spec, 0))
@@ -73,7 +73,7 @@ def test_event_model(
 
 def test_replayed_iteration(benchmark: Any, report: Callable[[str], None]) -> None:
     prepared = prepare("digits-cnn", Settings())
-    executor = Executor(prepared.schedule, prepared.timing, prepared.pricer)
+    executor = Executor(prepared.schedule, prepared.timing, prepared.cost_model)
     graph = prepared.schedule.graph
     executor.load(initial_values(graph, prepared.spec, 0))
     executor.simulate()
@@ -86,7 +86,9 @@ def test_resnet8_event_loop(benchmark: Any, bare_seconds: list[float], report: C
     prepared = prepare("resnet8", Settings(l2="4MiB"))
 
     def loop() -> tuple[int, int]:
-        executor = Executor(prepared.schedule, prepared.timing, prepared.pricer, Recorder(), functional=False)
+        executor = Executor(
+            prepared.schedule, prepared.timing, prepared.cost_model, Recorder(), functional=False
+        )
         result = executor.simulate()
         return result.cycles, result.events
 

@@ -15,9 +15,9 @@ from arch.soc_config import load_soc
 from configs.model_file import load_model
 from scheduler.options import ScheduleOptions
 from scheduler.tuner import evaluate
-from scheduler.tuner.candidates import Question, SpaceRules
 from scheduler.tuner.driver import drive
 from scheduler.tuner.progress import NoMeter
+from scheduler.tuner.search_space import Question, SpaceRules
 from scheduler.tuner.strategies import OpSearch, StrategyOptions
 from scheduler.tuner.task import task_of
 from scheduler.tuner.workers import Workers, open_workers

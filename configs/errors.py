@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from configs.dtypes import DTYPES, float_of
+
 
 class PulptrainError(Exception):
     """Base of all errors pulptrain raises on purpose.
@@ -43,12 +45,14 @@ class NotFiniteError(InputError):
 
     def __init__(self, op: str, tensor: str, value: str, dtype: str) -> None:
         self.op, self.tensor, self.value, self.dtype = op, tensor, value, dtype
+        found = float_of(dtype)
         made = f"overflows {dtype} to infinity" if value == "infinity" else "makes a NaN from finite numbers"
-        super().__init__(
-            f"op {op} {made} in '{tensor}'",
-            where=op,
-            cure="a smaller learning rate, smaller inputs, or a dtype with a larger range (fp32, bf16)",
-        )
+        if found is not None and not found.has_infinity:
+            made = f"overflows {dtype}, which has no infinity, or makes a NaN"
+        wider = ", ".join(other.word for other in DTYPES if found and other.largest > found.largest)
+        cure = "a smaller learning rate, smaller inputs"
+        cure += f", or a dtype with a larger range ({wider})" if wider else ""
+        super().__init__(f"op {op} {made} in '{tensor}'", where=op, cure=cure)
 
 
 class ConfigError(InputError):

@@ -127,8 +127,9 @@ class OptimizerSpec:
 class ModelSpec:
     """A model file: `input_shape` is that of one sample, (C, H, W), (L, C) or (C,), of `batch` samples.
 
-    `dataset` is one of `DATASETS`; `source` cites where the network comes from. `dtype` (fp32, fp16, bf16)
-    and `layout` (CHW, HWC) hold for layers that do not say otherwise. `where` is ``file:line`` of the file.
+    `dataset` is one of `DATASETS`; `source` cites where the network comes from. `dtype` (a word of
+    `configs.dtypes`) and `layout` (CHW, HWC) hold for layers that do not say otherwise. `where` is
+    ``file:line`` of the file.
     `input_classes` > 0 means an integer input (word numbers) below it. `train` names the layers that are
     trained, all others being frozen; ``last`` stands for the last layer with parameters, None for all.
     """

@@ -6,7 +6,7 @@ import errno
 import gc
 import sys
 
-from pulptrain import interrupts, streams
+from pulptrain import interrupts, standard_output
 
 GARBAGE_THRESHOLD = 200_000
 """Objects made before Python looks for cycles among them (usually 700).
@@ -22,7 +22,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
 def main() -> None:
     """Run the command line: exit code 0 done, 1 defect, 2 input, 3 does not fit, 4 deadlock, 130 Ctrl-C."""
     gc.set_threshold(GARBAGE_THRESHOLD, 20, 20)
-    streams.install()
+    standard_output.install()
     exit_code = run(sys.argv[1:])
     if exit_code != interrupts.EXIT_CODE:
         interrupts.all_is_done()
@@ -34,7 +34,7 @@ def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; messages of errors go to standard error."""
     try:
         return _run(arguments)
-    except streams.ReaderGoneError:
+    except standard_output.ReaderGoneError:
         return 0
     except KeyboardInterrupt:
         return interrupts.say_interrupted()
@@ -50,7 +50,7 @@ def _tell(error: Exception) -> int:
     if isinstance(error, MemoryError):
         print("pulptrain: error: this computer has not enough memory for it", file=sys.stderr)
         return 2
-    if isinstance(error, streams.OutputLostError):
+    if isinstance(error, standard_output.OutputLostError):
         print(f"pulptrain: error: {error}", file=sys.stderr)
         return 2
     if isinstance(error, OSError) and error.errno in NO_ROOM:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from configs.dtypes import is_float
 from trainlib import oracle_torch
 from trainlib.graph import Op, TrainingGraph
-from trainlib.numerics import FP32_TOLERANCE, is_float
+from trainlib.numerics import FP32_TOLERANCE
 from trainlib.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, op_truth, room
 from trainlib.oracle_torch import TorchUpdates
 from trainlib.primitives.definition import is_forward

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from configs.dtypes import is_float
 from configs.errors import InputError
 from configs.suggest import suggestion
 from pulptrain.npz_file import WHERE
 from trainlib.graph import FED_KINDS, TrainingGraph
-from trainlib.numerics import is_float, rounded, widened
+from trainlib.numerics import rounded, widened
 from trainlib.steps import Array
 
 RESULT_FOLDERS = ("before/", "results/")

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from arch.pricing import Pricer
+from arch.cost_model import CostModel
 from arch.soc import Soc
 from arch.timing import SocTiming
 from configs.errors import NotFiniteError
 from configs.model_file import ModelSpec
 from pulptrain.number_check import NumberCheck
 from scheduler.executor import Executor
-from scheduler.kept_results import KeptResults
+from scheduler.run_cache import RunCache
 from scheduler.schedule import Schedule
 from traces.events import Slice
 from traces.metrics import Metrics, check_tracks, measure
@@ -31,10 +31,10 @@ class Prepared:
     spec: ModelSpec
     timing: SocTiming
     schedule: Schedule
-    pricer: Pricer
+    cost_model: CostModel
     update: Schedule | None
     phases: TrainingPhases
-    kept: KeptResults | None = None
+    run_cache: RunCache | None = None
     """What is kept for the next run of the same, if the caller has given a cache."""
 
 
@@ -47,7 +47,9 @@ class Phase:
         self.schedule = schedule
         self.recorder = Recorder()
         self._listeners = listeners
-        self.executor = Executor(schedule, prepared.timing, prepared.pricer, functional=functional, soc=soc)
+        self.executor = Executor(
+            schedule, prepared.timing, prepared.cost_model, functional=functional, soc=soc
+        )
         self.cycles = 0
         self.events = 0
         self.wall_seconds = 0.0
@@ -93,7 +95,7 @@ class Machine:
 
     def __init__(self, prepared: Prepared, *, functional: bool, code_start: str) -> None:
         listeners = Listeners()
-        soc = Soc(prepared.timing, prepared.pricer, listeners, code_start=code_start)
+        soc = Soc(prepared.timing, prepared.cost_model, listeners, code_start=code_start)
         self.mini = Phase(prepared.schedule, prepared, soc, listeners, functional=functional)
         self.last = (
             Phase(prepared.update, prepared, soc, listeners, functional=functional)

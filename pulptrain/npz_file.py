@@ -115,7 +115,7 @@ def prepare_file(name: str) -> Path:
 
 
 def write_values(path: Path, values: Mapping[str, Array]) -> None:
-    """Write arrays to an .npz file; 16-bit floats, which NumPy's format does not have, as float32."""
+    """Write arrays to an .npz file; floats narrower than float32 become float32."""
     arrays: dict[str, Array] = {name: widened(array) for name, array in values.items()}
     with replacing(path) as temporary, temporary.open("wb") as stream:
         np.savez(stream, allow_pickle=False, **arrays)

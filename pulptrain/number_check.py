@@ -11,7 +11,8 @@ Two questions are asked, and both can be answered sharply:
    the references find; its weights and optimizer states are its own over all iterations that are followed.
 
 Since each tensor is judged by what it was made from, no error is magnified by what comes after, no input lies
-on another side of a kink for the truth than for the machine, and 16-bit roundings are those that happened.
+on another side of a kink for the truth than for the machine, and roundings to formats narrower than fp32 are
+those that happened.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from configs.dtypes import float_of, is_narrow
 from pulptrain.confirmation import Confirmation, OwnUpdates
 from scheduler.executor import Executor
 from scheduler.roundings import roundings_behind
 from scheduler.schedule import Schedule
 from trainlib import oracle_torch
 from trainlib.graph import Op, TrainingGraph
-from trainlib.numerics import is_narrow
 from trainlib.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, op_truth, room
 from trainlib.reference import complete, overwritten, views_of
 from trainlib.steps import Array
@@ -97,7 +98,7 @@ class NumberCheck:
         self.verdicts[verdict.name] = verdict if known is None else together(known, verdict)
 
     def roundings(self, schedule: Schedule, op: Op) -> int:
-        """Roundings to 16 bit behind a result of an op, at most; 1 where none is on the way."""
+        """Roundings to narrow formats behind a result of an op, at most; 1 where none is on the way."""
         if not any(is_narrow(schedule.graph.tensors[name].dtype) for name in op.outputs):
             return 1
         key = id(schedule), op.name
@@ -185,7 +186,7 @@ class Follower:
             self._check.add(self._upright(verdict, truth, left[verdict.name]))
 
     def _upright(self, verdict: Verdict, truth: OpTruth, ours: Array) -> Verdict:
-        """The verdict, or failed: a 16-bit sum of products whose roundings lean to one side."""
+        """The verdict, or failed: a narrow sum of products whose roundings lean to one side."""
         if verdict.verdict != PASSED or not truth.contracts or not is_narrow(ours.dtype):
             return verdict
         steps = leans(ours, truth.outputs[verdict.name])
@@ -210,8 +211,9 @@ class Follower:
 
 
 def _summed_as(stored: Array, kernel: bool) -> str:
-    """The format sums are made in: that of the result in `kernel` accumulation."""
-    return str(stored.dtype) if kernel else "float32"
+    """The format sums are made in: that of the kernels for such results in `kernel` accumulation."""
+    found = float_of(stored.dtype)
+    return found.sums_in if kernel and found else "float32"
 
 
 def functional_summary(truth: str, found: Iterable[Verdict], iterations: int) -> dict[str, Any]:

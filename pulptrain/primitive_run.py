@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pulptrain
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from configs.errors import InputError
 from pulptrain.given_values import replaced
 from pulptrain.number_check import NumberCheck
@@ -75,10 +75,10 @@ def run_primitive(
     options = replace(schedule_options(settings), accumulation=accumulation)
     if kernel is not None:
         options = replace(options, kernels={op.name: kernel for op in ops})
-    pricer = TeamPricer(timing)
-    schedule = build_schedule(graph, timing, pricer, options)
+    cost_model = TeamCostModel(timing)
+    schedule = build_schedule(graph, timing, cost_model, options)
     recorder = Recorder()
-    executor = Executor(schedule, timing, pricer, recorder, code_start=code_start(settings))
+    executor = Executor(schedule, timing, cost_model, recorder, code_start=code_start(settings))
     given = {name: known[name] for name in graph.given}
     executor.load(given)
     check = NumberCheck({})

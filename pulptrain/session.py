@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 import pulptrain
-from arch.pricing import Pricer
-from arch.team_pricer import TeamPricer
+from arch.cost_model import CostModel
+from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from configs.model_file import ModelSpec, load_model
@@ -21,12 +21,12 @@ from pulptrain.settings import Settings, code_start, schedule_options, soc_timin
 from pulptrain.summary import finite_or_none, refuse_wrong_numbers, run_summary, simulator_summary
 from pulptrain.training import Progress, Training
 from pulptrain.update_summary import update_summary
-from scheduler.choice import Known
-from scheduler.kept_results import KeptResults
 from scheduler.levers import with_levers
 from scheduler.options import AUTO, of_programs
-from scheduler.residency import schedule_for
+from scheduler.resident_search import schedule_for
+from scheduler.run_cache import RunCache
 from scheduler.schedule import Schedule, in_one_memory
+from scheduler.schedule_cache import ScheduleCache
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.schedule_file import as_tuned, load_schedule, options_from
 from traces.events import Slice
@@ -81,15 +81,14 @@ def model_of(name: str, settings: Settings) -> ModelSpec:
 
 
 def prepare(model: str, settings: Settings, cache: ResultCache | None = None) -> Prepared:
-    """Everything before time starts: model, SoC, schedules and the pricer of kernels.
+    """Everything before time starts: model, SoC, schedules and the cost model of kernels.
 
     With a `cache` the tilings and prices of an earlier run of the same are taken from it. Raises the errors
     of `configs.errors`; a `DoesNotFitError` says what would help (`scheduler.levers`).
     """
     spec = model_of(model, settings)
     timing = soc_timing(settings)
-    pricer: Pricer = TeamPricer(timing)
-    options = schedule_options(settings)
+    cost_model: CostModel = TeamCostModel(timing)
     file = load_schedule(settings.schedule) if settings.schedule is not None else None
     phases = build_training_phases(spec)
     written = phases.mini_batch
@@ -97,31 +96,34 @@ def prepare(model: str, settings: Settings, cache: ResultCache | None = None) ->
         spec = as_tuned(file, spec)
         phases = build_training_phases(spec)
     graphs = [graph for graph in (phases.mini_batch, phases.update) if graph is not None]
-    chosen = of_programs(options, graphs)
+    # The options of each program: what the command line says of its ops, then what a schedule file says.
+    options = schedule_options(settings)
+    by_program = of_programs(options, graphs)
     if file is not None:
         if settings.resident is not None:
             file = replace(file, resident={})  # said on the command line, "off" too, goes first
-        chosen = options_from(file, graphs, timing, options, written)
-    kept: KeptResults | None = None
-    known: Sequence[Known | None] = [None] * len(graphs)
+        by_program = options_from(file, graphs, timing, options, written)
+    run_cache: RunCache | None = None
+    caches: Sequence[ScheduleCache | None] = [None] * len(graphs)
     try:
-        chosen = in_one_memory(graphs, timing, chosen)
+        # Last, where both programs have what they share: from here on no options change.
+        by_program = in_one_memory(graphs, timing, by_program)
         if cache is not None:
-            kept = KeptResults(cache, timing, list(zip(graphs, chosen, strict=True)), pricer)
-            known = kept.choices
+            run_cache = RunCache(cache, timing, list(zip(graphs, by_program, strict=True)), cost_model)
+            caches = run_cache.schedules
         schedules = [
-            schedule_for(graph, timing, pricer, own, choices)
-            for graph, own, choices in zip(graphs, chosen, known, strict=True)
+            schedule_for(graph, timing, cost_model, own, cached)
+            for graph, own, cached in zip(graphs, by_program, caches, strict=True)
         ]
     except DoesNotFitError as error:
         if error.level == "l1" and tuple(options.resident) not in ((), (AUTO,)):
             raise  # it says which resident tensors are in the way
         raise with_levers(error, spec, timing, options) from None
     update = schedules[1] if len(schedules) > 1 else None
-    if kept is not None:
-        kept.pricer.number([schedule.program for schedule in schedules])
-        pricer = kept.pricer
-    return Prepared(spec, timing, schedules[0], pricer, update, phases, kept)
+    if run_cache is not None:
+        run_cache.cost_model.number([schedule.program for schedule in schedules])
+        cost_model = run_cache.cost_model
+    return Prepared(spec, timing, schedules[0], cost_model, update, phases, run_cache)
 
 
 def run_model(
@@ -182,8 +184,8 @@ def run_prepared(
     training.first(check=functional)
     if values and training.not_finite is not None and not training.wrong:
         raise training.not_finite.error
-    if prepared.kept is not None:
-        prepared.kept.write()
+    if prepared.run_cache is not None:
+        prepared.run_cache.write()
     summary = _summary(machine, prepared, settings)
     summary["loss"] = finite_or_none(training.losses[0]) if functional else None
     interrupted = functional and training.go_on(iterations, progress)

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from configs.dtypes import is_float
 from configs.errors import NotFiniteError
 from pulptrain.machine import Machine
 from pulptrain.npz_file import LOSSES
 from pulptrain.number_check import FOLLOWED, NumberCheck
 from trainlib.graph import TrainingGraph
-from trainlib.numerics import is_float, rounded
+from trainlib.numerics import rounded
 from trainlib.steps import Array
 
 Progress = Callable[[int, int, float], None]

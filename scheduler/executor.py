@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from arch.code_caches import WARM
-from arch.pricing import Pricer
+from arch.cost_model import CostModel
 from arch.program import Array, Place, Release
 from arch.soc import RunResult, Soc
 from arch.timing import SocTiming
@@ -37,7 +37,7 @@ class Executor:
         self,
         schedule: Schedule,
         timing: SocTiming,
-        pricer: Pricer,
+        cost_model: CostModel,
         tracer: Tracer | None = None,
         *,
         functional: bool = True,
@@ -47,7 +47,7 @@ class Executor:
         check_program(schedule.program, schedule.plan)
         self.schedule = schedule
         self.functional = functional
-        self.soc = soc or Soc(timing, pricer, tracer or NullTracer(), code_start=code_start)
+        self.soc = soc or Soc(timing, cost_model, tracer or NullTracer(), code_start=code_start)
         self.watch: Watch | None = None
         self.not_finite: NotFiniteError | None = None
         self._result: RunResult | None = None

@@ -19,7 +19,7 @@ BEST_DEPTH = -1
 """Buffer depth that stands for: double or single, per op, what is estimated to take fewer cycles."""
 
 AUTO = "auto"
-"""In place of resident tensors: `scheduler.residency` chooses them."""
+"""In place of resident tensors: `scheduler.resident_search` chooses them."""
 
 MOST_BUFFERS = 1000
 """Buffers one operand may have: L1 holds fewer boxes that are worth a transfer."""
@@ -103,9 +103,9 @@ class ScheduleOptions:
     prefetch: bool = True
     """Whether the first loads of an op are pushed while the op before it computes, where L1 has room."""
     resident: Sequence[str] = ()
-    """Tensors that stay in L1 between ops (`tiles.resident.residents_of` says how they are written).
+    """Tensors that stay in L1 between ops (`tiles.resident_tensors.residents_of` says how they are written).
 
-    (`AUTO`,) leaves them to `scheduler.residency.schedule_for`.
+    (`AUTO`,) leaves them to `scheduler.resident_search.schedule_for`.
     """
     memory: PlanOptions = field(default_factory=PlanOptions)
 

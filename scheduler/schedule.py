@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from arch.pricing import Pricer
+from arch.cost_model import CostModel
 from arch.program import Place, Program
 from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
-from scheduler.choice import Choice, Known, choose, early_beside
 from scheduler.memory.memory_plan import MemoryPlan, plan_memory
 from scheduler.memory.shared_memory import plans_beside
 from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
 from scheduler.programs.prefetch import readable_early
 from scheduler.programs.program import ProgramBuilder
-from scheduler.programs.staging_actions import StagingActions, places_of
-from scheduler.tiles.candidates import NO_COUNTS, Counts
-from scheduler.tiles.dma_cost import DmaCost
-from scheduler.tiles.in_place import NotInPlace
+from scheduler.programs.staging_emitter import StagingEmitter, places_of
+from scheduler.schedule_cache import ScheduleCache
 from scheduler.tiles.l1_layout import L1Layout, lay_out_ops
-from scheduler.tiles.resident import NOT_RESIDENT, InPlace, Residents, residents_of, without
-from scheduler.tiles.streaming import Streamer
-from scheduler.tiles.streams import NOT_STREAMED, OpStream
+from scheduler.tiles.l2_slots import NOT_STREAMED, OpSlots, OpStream
+from scheduler.tiles.resident_rules import NotInPlace
+from scheduler.tiles.resident_tensors import NOT_RESIDENT, InPlace, Residents, residents_of, without
+from scheduler.tiles.streaming_choice import Streamer
 from scheduler.tiles.tiling import BufferDepths, Tiler, Tiling
+from scheduler.tiles.tiling_candidates import NO_COUNTS, Counts
+from scheduler.tiling_choice import TilingChoice, TilingChooser, early_beside
 from trainlib.graph import Op, TrainingGraph
 from trainlib.im2col import with_ways
 from trainlib.registry import lowering_of
 from trainlib.steps import KernelChoice
 
-NEAR_LEVEL = "l2"
+OP_LEVEL = "l2"
 """Memory level in which an op finds its tensors."""
 
 
@@ -65,67 +65,143 @@ class Schedule:
         return self.plan.peak_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What is chosen: `tilings` by number of the op, and what stays in L1 between ops."""
+
+    tilings: tuple[TilingChoice, ...]
+    residents: Residents
+    notes: tuple[str, ...]
+    """Why something that was to be resident is not, and what is to be known of the tilings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything lies: `plan` with the slots and buffers of all ops, and the ops as they are cut."""
+
+    plan: MemoryPlan
+    ops: tuple[OpSchedule, ...]
+    slots: tuple[OpSlots, ...]
+    """In L2, of what the ops stream, by number of the op."""
+    residents: Residents
+
+
 def build_schedule(
     graph: TrainingGraph,
     timing: SocTiming,
-    pricer: Pricer,
+    cost_model: CostModel,
     options: ScheduleOptions,
-    known: Known | None = None,
+    cache: ScheduleCache | None = None,
+    resident: Sequence[str] | None = None,
 ) -> Schedule:
     """Tile every op, place every tensor and buffer, and emit the program.
 
     Of the tilings that fit L1 the one with the fewest estimated cycles is taken (`estimate_cycles`). A
-    resident tensor that an op cannot use in place is moved like others, and a note says why. `known` keeps
-    what was found, for schedules of the same graph, SoC, pricer and options but for `resident`. Raises
-    `DoesNotFitError` when L1, L2 or L3 is too small, `InputError` for unknown names in `options`.
+    resident tensor that an op cannot use in place is moved like others, and a note says why. `resident` goes
+    before what the options say is resident. `cache` serves all schedules of the same graph, SoC, cost model
+    and options, whatever is resident. Raises `DoesNotFitError` when L1, L2 or L3 is too small, `InputError`
+    for unknown names in `options`.
     """
     check_names(graph, options)
     graph = with_ways(graph, options.im2col)
-    plan = plan_memory(graph, timing, options.memory, streamer_of(graph, timing, options))
+    # Place: every tensor in L2 or L3, what is copied between them and when, which ops stream from L3.
+    placed = plan_memory(graph, timing, options.memory, streamer_of(graph, timing, options))
+    # Choose: what stays in L1 between ops; kernel, tiles and loop order of every op.
+    chooser = TilingChooser(timing, cost_model, options, cache if cache is not None else ScheduleCache())
+    choices = _choose(graph, placed, chooser, options.resident if resident is None else resident)
+    # Lay out: in L1 the buffers of every op beside the residents, in L2 the slots of what is streamed.
+    layout = _lay_out(graph, placed, choices, timing, prefetch=options.prefetch)
+    # Emit: the actions of the fabric controller and of the master core, op by op.
+    builder = _emit(graph, layout, timing)
+    plan = replace(layout.plan, streamed_bytes=dict(builder.streamed_bytes))
+    plan.check()
+    counts = sum((choice.counts for choice in choices.tilings if choice.counts is not None), NO_COUNTS)
+    notes = (*plan.notes, *choices.notes)
+    texts = choices.residents.texts
+    return Schedule(graph, options, layout.ops, plan, builder.program(), notes, counts, texts)
+
+
+def _choose(
+    graph: TrainingGraph, plan: MemoryPlan, chooser: TilingChooser, resident: Sequence[str]
+) -> Choices:
+    """A tiling for every op. What an op cannot use in place is resident no more, and all is chosen again."""
+    timing, options = chooser.timing, chooser.options
+    texts, notes = list(resident), list[str]()
+    while True:
+        residents = residents_of(graph, plan.owners, texts, timing.l1_usable_bytes)
+        tilings: list[TilingChoice] = []
+        for number, op in enumerate(graph.ops):
+            in_place, stream = residents.of_op(number), plan.stream(number)
+            both = sorted(stream.tensors & in_place.keys())
+            if both:
+                storage = in_place[both[0]].storage
+                texts = without(residents, storage, number)
+                notes.append(f"{storage} does not stay in L1: {op.name} streams it from L3")
+                break
+            tiler = tiler_of(op, graph, timing, options, in_place, stream)
+            readable = readable_early(graph, plan, number) if options.prefetch else frozenset[str]()
+            early = early_beside(tilings[-1] if tilings else None, readable, timing)
+            try:
+                choice = chooser.choose(tiler, residents.limit_bytes(number), early)
+            except DoesNotFitError as error:
+                raise residents.beside(error, number) from None
+            if isinstance(choice, NotInPlace):
+                texts = without(residents, choice.storage, number)
+                notes.append(f"{choice.storage} does not stay in L1: {choice.why}")
+                break
+            tilings.append(choice)
+        else:
+            notes += [choice.note for choice in tilings if choice.note]
+            return Choices(tuple(tilings), residents, tuple(notes))
+
+
+def _lay_out(
+    graph: TrainingGraph, placed: MemoryPlan, choices: Choices, timing: SocTiming, *, prefetch: bool
+) -> Layout:
+    """Addresses of everything the tilings need."""
+    numbers = range(len(graph.ops))
+    tilings = [choice.tiling for choice in choices.tilings]
+    plan, slots = placed.with_slots(list(zip(graph.ops, tilings, strict=True)))
+    layouts = lay_out_ops(
+        tilings,
+        [readable_early(graph, plan, number) if prefetch else () for number in numbers],
+        timing.l1_usable_bytes,
+        timing.l1.banks * timing.l1.word_bytes,
+        choices.residents,
+    )
+    plan = plan.with_l1(zip(graph.ops, (layout.allocations for layout in layouts), strict=True))
+    plan = replace(plan, allocations=(*plan.allocations, *choices.residents.allocations))
+    ops = tuple(
+        OpSchedule(op, choice.kernel, choice.tiling, layout, lowering_of(op).macs(op, graph.tensors))
+        for op, choice, layout in zip(graph.ops, choices.tilings, layouts, strict=True)
+    )
+    return Layout(plan, ops, tuple(slots), choices.residents)
+
+
+def _emit(graph: TrainingGraph, layout: Layout, timing: SocTiming) -> ProgramBuilder:
+    """The builder with all actions: around the tile loop of every op the copies between L2 and L3."""
+    plan, ops = layout.plan, layout.ops
     builder = ProgramBuilder(
         graph,
         plan.places(0),
-        home_level=NEAR_LEVEL,
+        home_level=OP_LEVEL,
         cores=timing.cores,
         max_command_bytes=timing.dma.max_command_bytes,
         transfer_ids=timing.dma.transfer_ids,
         transfer_code_1d_cycles=timing.dma.transfer_code_1d_cycles,
         transfer_code_2d_cycles=timing.dma.transfer_code_2d_cycles,
     )
-    residents, chosen, moved = _choices(graph, plan, timing, pricer, options, known or Known())
-    plan, slots = plan.with_slots([(op, choice.tiling) for op, choice in zip(graph.ops, chosen, strict=True)])
-    staging = StagingActions(plan, graph, builder.actions)
-    readable = [readable_early(graph, plan, number) for number in range(len(graph.ops))]
-    layouts = lay_out_ops(
-        [choice.tiling for choice in chosen],
-        readable if options.prefetch else [()] * len(readable),
-        timing.l1_usable_bytes,
-        timing.l1.banks * timing.l1.word_bytes,
-        residents,
-    )
-    ops = [
-        OpSchedule(op, choice.kernel, choice.tiling, layout, lowering_of(op).macs(op, graph.tensors))
-        for op, choice, layout in zip(graph.ops, chosen, layouts, strict=True)
-    ]
+    staging = StagingEmitter(plan, graph, builder.actions)
     for number, item in enumerate(ops):
         # Loads pushed early for the next op use these places as well: only of tensors `plan.readable` here.
         builder.home = plan.places(number)
         staging.before(number)
         upcoming = ops[number + 1] if number + 1 < len(ops) else None
-        builder.add_op(item.op, item.tiling, item.layout, upcoming, slots[number])
+        builder.add_op(item.op, item.tiling, item.layout, upcoming, layout.slots[number])
         staging.after(number)
-        ending = [*item.layout.allocations, *residents.ending(number), *plan.ending(number)]
+        ending = [*item.layout.allocations, *layout.residents.ending(number), *plan.ending(number)]
         builder.add_release(item.op, places_of(ending), _results(graph, plan, number, item.layout))
-    plan = plan.with_l1((item.op, item.layout.allocations) for item in ops)
-    plan = replace(
-        plan,
-        allocations=(*plan.allocations, *residents.allocations),
-        streamed_bytes=dict(builder.streamed_bytes),
-    )
-    plan.check()
-    notes = (*plan.notes, *moved, *(choice.note for choice in chosen if choice.note))
-    counts = sum((choice.counts for choice in chosen if choice.counts is not None), NO_COUNTS)
-    return Schedule(graph, options, tuple(ops), plan, builder.program(), notes, counts, residents.texts)
+    return builder
 
 
 def _results(graph: TrainingGraph, plan: MemoryPlan, number: int, layout: L1Layout) -> tuple[Place, ...]:
@@ -141,45 +217,6 @@ def _results(graph: TrainingGraph, plan: MemoryPlan, number: int, layout: L1Layo
             level, address = lies.level, lies.address
         places.append(Place(level, address, tensor.shape, tensor.dtype, name))
     return tuple(places)
-
-
-def _choices(
-    graph: TrainingGraph,
-    plan: MemoryPlan,
-    timing: SocTiming,
-    pricer: Pricer,
-    options: ScheduleOptions,
-    known: Known,
-) -> tuple[Residents, list[Choice], list[str]]:
-    """What is resident; kernel and tiling of every op; why something asked for is not resident."""
-    dma = DmaCost(timing)
-    texts, notes = list(options.resident), list[str]()
-    while True:
-        residents = residents_of(graph, plan.owners, texts, timing.l1_usable_bytes)
-        chosen: list[Choice] = []
-        for number, op in enumerate(graph.ops):
-            in_place, stream = residents.of_op(number), plan.stream(number)
-            both = sorted(stream.tensors & in_place.keys())
-            if both:
-                storage = in_place[both[0]].storage
-                texts = without(residents, storage, number)
-                notes.append(f"{storage} does not stay in L1: {op.name} streams it from L3")
-                break
-            tiler = tiler_of(op, graph, timing, options, in_place, stream)
-            limit_bytes = residents.limit_bytes(number)
-            readable = readable_early(graph, plan, number) if options.prefetch else frozenset[str]()
-            early = early_beside(chosen[-1] if chosen else None, readable, timing)
-            try:
-                choice = choose(tiler, timing, pricer, options, dma, known, limit_bytes, early)
-            except DoesNotFitError as error:
-                raise residents.beside(error, number) from None
-            if isinstance(choice, NotInPlace):
-                texts = without(residents, choice.storage, number)
-                notes.append(f"{choice.storage} does not stay in L1: {choice.why}")
-                break
-            chosen.append(choice)
-        else:
-            return residents, chosen, notes
 
 
 def tiler_of(

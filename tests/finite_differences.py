@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainlib.numerics import is_float
+from configs.dtypes import is_float
 from trainlib.primitives.definition import is_forward
 from trainlib.registry import step_of
 from trainlib.training import build_layer_graph

@@ -16,9 +16,10 @@ from math import prod
 import numpy as np
 
 from arch.isa import TeamWork
+from configs.dtypes import BY_NAME, is_float
 from trainlib.graph import Op, TrainingGraph
 from trainlib.kernels import catalogue
-from trainlib.numerics import dtype_named, is_float, rounded, tolerance, widened
+from trainlib.numerics import dtype_named, rounded, tolerance, widened
 from trainlib.oracle_torch import evaluate_torch, torch_available
 from trainlib.primitives.definition import Example, OptimizerPrimitive
 from trainlib.reference import evaluate
@@ -283,7 +284,8 @@ def check_reference(case: Case) -> None:
 def dtype_of(graph, case) -> str:
     """The coarsest float format of the graph."""
     found = {tensor.dtype for tensor in graph.tensors.values()}
-    return next((name for name in ("bfloat16", "float16") if name in found), dtype_named(case.dtype))
+    formats = [BY_NAME[name] for name in {*found, dtype_named(case.dtype)} if is_float(name)]
+    return max(formats, key=lambda dtype: dtype.unit_roundoff).name
 
 
 def check_tiles(case: Case, accumulation: str = "reference") -> int:
@@ -310,9 +312,9 @@ def check_tiles(case: Case, accumulation: str = "reference") -> int:
                 macs = lowering.macs(op, graph.tensors)
                 length = -(-macs // max(array.size, 1)) if accumulation == "kernel" else 0
                 # Every part of a cut sum is rounded when stored, and so is every sum of two.
-                length += 2 * (parts_of_sums(op, graph.tensors, sizes) - 1)
+                parts = 2 * (parts_of_sums(op, graph.tensors, sizes) - 1)
                 dtype = graph.tensors[name].dtype
-                allowed = tolerance(dtype, roundings=case.example.roundings, length=length)
+                allowed = tolerance(dtype, roundings=case.example.roundings, length=length, parts=parts)
                 if is_float(dtype):
                     what = f"{case} {op.name} {name} {sizes}"
                     own = lambda op=op, name=name: terms([op], graph, known)[name]  # noqa: E731

@@ -1,4 +1,4 @@
-"""A small SoC with round numbers for tests of the machine, a fake pricer and a recording tracer."""
+"""A small SoC with round numbers for tests of the machine, a fake cost model and a recording tracer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from arch.cost_model import CoreCost, TeamCost, Traffic
 from arch.isa import CoreWork, TeamWork
-from arch.pricing import CoreCost, TeamCost, Traffic
 from arch.program import Action, Command, Compute, DmaStart, DmaWait, Effect, Place, Program, TeamTransfer
 from arch.soc import Soc
 from arch.timing import (
@@ -93,12 +93,12 @@ def soc_timing(cores: int = 8, dma: DmaTiming = DMA, **blocks: Any) -> SocTiming
 
 
 def team(kernel: str, cores: int) -> TeamWork:
-    """A team whose work is empty: the fake pricer goes by the name of the kernel."""
+    """A team whose work is empty: the fake cost model goes by the name of the kernel."""
     return TeamWork(kernel, (CoreWork(()),) * cores)
 
 
 @dataclass
-class FixedPricer:
+class FixedCostModel:
     """Costs by kernel name: cycles of the slowest core; core i is `skew` x i cycles faster.
 
     One cycle in four is a load-use stall. DMA traffic multiplies cycles by `slowdown` (integer), the extra
@@ -203,12 +203,12 @@ def elementwise(source: Place, destination: Place, function: Callable[[np.ndarra
 
 def run(
     program: Program,
-    pricer: FixedPricer | None = None,
+    cost_model: FixedCostModel | None = None,
     timing: SocTiming | None = None,
     *,
     detect_races: bool = True,
 ) -> tuple[int, Recorder, Soc]:
     """(cycles, what was traced, the SoC) of a program."""
     tracer = Recorder()
-    soc = Soc(timing or soc_timing(), pricer or FixedPricer({}), tracer, detect_races=detect_races)
+    soc = Soc(timing or soc_timing(), cost_model or FixedCostModel({}), tracer, detect_races=detect_races)
     return soc.run(program).cycles, tracer, soc

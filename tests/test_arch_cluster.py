@@ -21,7 +21,7 @@ from soc_fixture import (
     SLEEP_MIN,
     WAKE,
     WORKER,
-    FixedPricer,
+    FixedCostModel,
     Script,
     read,
     run,
@@ -51,7 +51,7 @@ def test_one_tile_single_buffered() -> None:
     script.wait(script.start(read(0, 0, 1024)))
     script.compute(team("mm", 2))
     script.wait(script.start(write(1024, 4096, 512)))
-    cycles, tracer, _ = run(script.program(), FixedPricer({"mm": 400}), soc_timing(cores=2))
+    cycles, tracer, _ = run(script.program(), FixedCostModel({"mm": 400}), soc_timing(cores=2))
 
     pushed = OFFLOAD + PROGRAM
     there = pushed + COMMAND + BEAT - 1 + 128
@@ -118,7 +118,7 @@ def tile_loop(tiles: int, size_bytes: int, depth: int) -> Script:
 
 def test_tiles_single_buffered_add_up() -> None:
     tiles, kernel, transfer = 6, 700, 4096 // 8
-    cycles, _, _ = run(tile_loop(tiles, 4096, 1).program(), FixedPricer({"mm": kernel}))
+    cycles, _, _ = run(tile_loop(tiles, 4096, 1).program(), FixedCostModel({"mm": kernel}))
     tile = PROGRAM + COMMAND + BEAT - 1 + transfer + WAKE + FORK_ALONE + kernel
     assert cycles == OFFLOAD + tiles * tile + COMPLETION
 
@@ -127,7 +127,7 @@ def test_tiles_single_buffered_add_up() -> None:
 @pytest.mark.parametrize("tiles", [2, 3, 9])
 def test_tiles_double_buffered_are_fill_plus_the_larger_per_tile_plus_drain(kernel: int, tiles: int) -> None:
     transfer = 4096 // 8
-    cycles, _, _ = run(tile_loop(tiles, 4096, 2).program(), FixedPricer({"mm": kernel}))
+    cycles, _, _ = run(tile_loop(tiles, 4096, 2).program(), FixedCostModel({"mm": kernel}))
     # The load of tile 1 is programmed behind that of tile 0, and hides in the transfer of tile 0.
     first_there = OFFLOAD + PROGRAM + COMMAND + BEAT - 1 + transfer
     fill = first_there + WAKE
@@ -144,8 +144,8 @@ def test_tiles_double_buffered_are_fill_plus_the_larger_per_tile_plus_drain(kern
 
 def test_double_buffering_is_never_slower() -> None:
     for kernel in (10, 200, 400, 500, 600, 2000):
-        pricer = FixedPricer({"mm": kernel})
-        single, double = (run(tile_loop(8, 4096, depth).program(), pricer)[0] for depth in (1, 2))
+        cost_model = FixedCostModel({"mm": kernel})
+        single, double = (run(tile_loop(8, 4096, depth).program(), cost_model)[0] for depth in (1, 2))
         assert double < single
 
 
@@ -163,7 +163,7 @@ def test_an_empty_wait_sleeps_at_least_as_long_as_its_code_takes() -> None:
 def test_cores_that_end_early_wait_at_the_barrier() -> None:
     script = Script()
     script.compute(team("mm", 8))
-    cycles, tracer, _ = run(script.program(), FixedPricer({"mm": 400}, skew=30))
+    cycles, tracer, _ = run(script.program(), FixedCostModel({"mm": 400}, skew=30))
     # Worker 1 is the last: it starts 9 cycles after the master and has 30 cycles less to do than he.
     ends = {0: OFFLOAD + MASTER + 400}
     ends |= {core: OFFLOAD + PUSH + WORKER + 400 - 30 * core for core in range(1, 8)}
@@ -178,7 +178,7 @@ def test_cores_that_end_early_wait_at_the_barrier() -> None:
 def test_fork_of_one_core_needs_no_worker() -> None:
     script = Script()
     script.compute(team("mm", 1))
-    cycles, tracer, _ = run(script.program(), FixedPricer({"mm": 400}))
+    cycles, tracer, _ = run(script.program(), FixedCostModel({"mm": 400}))
     assert cycles == OFFLOAD + FORK_ALONE + 400 + COMPLETION
     assert tracer.track("soc.cluster.core1") == [
         (0, OFFLOAD, "offload"),
@@ -190,14 +190,14 @@ def test_fork_of_one_core_needs_no_worker() -> None:
 def test_without_fork_the_master_pays_the_kernel_only() -> None:
     script = Script()
     script.compute(team("mm", 1), fork=False)
-    cycles, _, _ = run(script.program(), FixedPricer({"mm": 400}))
+    cycles, _, _ = run(script.program(), FixedCostModel({"mm": 400}))
     assert cycles == OFFLOAD + 400 + COMPLETION
 
 
 def test_a_team_can_leave_cores_out_even_the_master() -> None:
     script = Script()
     script.compute(TeamWork("mm", (None, None, CoreWork(()), CoreWork(()))))
-    cycles, tracer, _ = run(script.program(), FixedPricer({"mm": 400}))
+    cycles, tracer, _ = run(script.program(), FixedCostModel({"mm": 400}))
     assert cycles == OFFLOAD + FORK_TEAM + 400 + COMPLETION
     busy = [core for core in range(8) if tracer.compute(f"soc.cluster.core{core}")]
     assert busy == [2, 3]
@@ -224,14 +224,14 @@ def test_a_kernel_advances_at_the_rate_of_the_traffic_it_meets() -> None:
     load = script.start(read(0, 0, 4096))
     script.compute(team("mm", 1), fork=False)
     script.wait(load)
-    pricer = FixedPricer({"mm": 1000}, slowdown=2)
-    _, tracer, _ = run(script.program(), pricer)
+    cost_model = FixedCostModel({"mm": 1000}, slowdown=2)
+    _, tracer, _ = run(script.program(), cost_model)
     (share,) = tracer.compute("soc.cluster.core0")
     assert share.duration_cycles == 1000 + 256
     assert dict(share.stalls) == {"load_use": 250, "bank_conflict": 256}
     assert share.busy_cycles == share.instructions == 750
     # Without an influence of the traffic the same overlap costs nothing.
-    _, tracer, _ = run(script.program(), FixedPricer({"mm": 1000}))
+    _, tracer, _ = run(script.program(), FixedCostModel({"mm": 1000}))
     assert tracer.compute("soc.cluster.core0")[0].duration_cycles == 1000
 
 
@@ -245,7 +245,7 @@ def test_a_kernel_shorter_than_the_transfer_runs_at_the_slow_rate_throughout() -
     load = script.start(read(0, 0, 16384))
     script.compute(team("mm", 4))
     script.wait(load)
-    _, tracer, _ = run(script.program(), FixedPricer({"mm": 300}, slowdown=3))
+    _, tracer, _ = run(script.program(), FixedCostModel({"mm": 300}, slowdown=3))
     durations = [share.duration_cycles for share in tracer.compute("soc.cluster.core3")]
     assert durations == [300, 300, 900]
 
@@ -255,7 +255,7 @@ def test_a_missing_dependency_is_a_deadlock_that_says_who_waits_for_what() -> No
     script.compute(team("mm", 1), deps=(1,))
     script.compute(team("mm", 1))
     with pytest.raises(DeadlockError) as caught:
-        run(script.program(), FixedPricer({"mm": 10}))
+        run(script.program(), FixedCostModel({"mm": 10}))
     assert caught.value.time_cycles == OFFLOAD
     assert dict(caught.value.waiting)["soc.cluster.core0"] == (
         "action 1, on which action 0 depends, but which comes later"
@@ -275,7 +275,7 @@ def test_depending_on_a_transfer_waits_for_its_last_byte() -> None:
     script = Script()
     load = script.start(read(0, 0, 4096))
     script.compute(team("mm", 1), fork=False, deps=(load,))
-    _, tracer, _ = run(script.program(), FixedPricer({"mm": 10}))
+    _, tracer, _ = run(script.program(), FixedCostModel({"mm": 10}))
     there = OFFLOAD + PROGRAM + COMMAND + BEAT - 1 + 512
     assert (OFFLOAD + PROGRAM, there, "dma_wait") in tracer.track("soc.cluster.core0")
     assert tracer.compute("soc.cluster.core0")[0].start_cycles == there
@@ -283,20 +283,20 @@ def test_depending_on_a_transfer_waits_for_its_last_byte() -> None:
 
 def test_time_restarts_in_every_run() -> None:
     script = tile_loop(3, 1024, 2)
-    soc = Soc(soc_timing(), FixedPricer({"mm": 100}))
+    soc = Soc(soc_timing(), FixedCostModel({"mm": 100}))
     first, second = soc.run(script.program()), soc.run(script.program())
     assert (first.cycles, first.events) == (second.cycles, second.events)
 
 
 def test_few_events_per_action() -> None:
     script = tile_loop(50, 4096, 2)
-    soc = Soc(soc_timing(), FixedPricer({"mm": 1000}))
+    soc = Soc(soc_timing(), FixedCostModel({"mm": 1000}))
     result = soc.run(script.program())
     assert result.events / len(script.actions) < 6
 
 
 def test_a_barrier_releases_a_fixed_time_after_the_last_arrival() -> None:
-    soc = Soc(soc_timing(), FixedPricer({}))
+    soc = Soc(soc_timing(), FixedCostModel({}))
     soc.run(Script().program())
     env, log = soc.env, []
     start = env.now
@@ -315,7 +315,7 @@ def test_a_barrier_releases_a_fixed_time_after_the_last_arrival() -> None:
 
 def test_a_full_dispatch_fifo_blocks_the_push_until_the_last_core_has_taken_an_entry() -> None:
     one_entry = replace(EVENT_UNIT, dispatch_fifo_entries=1)
-    soc = Soc(soc_timing(event_unit=one_entry), FixedPricer({}))
+    soc = Soc(soc_timing(event_unit=one_entry), FixedCostModel({}))
     soc.run(Script().program())
     env = soc.env
     root = Module(None, "bench")
@@ -361,7 +361,7 @@ def test_teams_that_do_not_fit_the_cluster_are_refused(work: TeamWork, fork: boo
     script = Script()
     script.compute(work, fork=fork)
     with pytest.raises(InputError, match=message):
-        run(script.program(), FixedPricer({"mm": 10}))
+        run(script.program(), FixedCostModel({"mm": 10}))
 
 
 def test_actions_must_be_numbered_in_order() -> None:
@@ -372,7 +372,7 @@ def test_actions_must_be_numbered_in_order() -> None:
 
 
 def test_a_port_left_open_fails_elaboration() -> None:
-    soc = Soc(soc_timing(), FixedPricer({}))
+    soc = Soc(soc_timing(), FixedCostModel({}))
     soc.fc.mailbox._target = None
     with pytest.raises(PulptrainError, match=r"not bound: soc\.fc\.mailbox"):
         soc.elaborate()
@@ -381,7 +381,7 @@ def test_a_port_left_open_fails_elaboration() -> None:
 
 
 def test_modules_have_hierarchical_names() -> None:
-    paths = [module.path for module in Soc(soc_timing(cores=2), FixedPricer({})).modules()]
+    paths = [module.path for module in Soc(soc_timing(cores=2), FixedCostModel({})).modules()]
     assert {"soc", "soc.l2", "soc.fc", "soc.cluster.core1", "soc.cluster.dma.in"} <= set(paths)
     assert len(paths) == len(set(paths))
 

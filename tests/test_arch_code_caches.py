@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from soc_fixture import FixedPricer, Recorder, Script, read, soc_timing
+from soc_fixture import FixedCostModel, Recorder, Script, read, soc_timing
 
 from arch.code_caches import COLD, STEADY, WARM, CodeCaches
 from arch.isa import CoreWork, Instruction, Loop, Op, TeamWork
 from arch.soc import Soc
 from arch.soc_config import load_soc
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from configs.errors import InputError
 from traces.events import COMPUTE
 from traces.metrics import check_tracks
@@ -90,7 +90,7 @@ def test_first_calls_of_straight_line_code_as_measured(row):
     script = Script()
     script.compute(TeamWork("nops", (CoreWork((Instruction(Op.ALU),) * instructions),) * cores))
     tracer = Recorder()
-    Soc(timing, TeamPricer(timing), tracer, code_start=COLD).run(script.program())
+    Soc(timing, TeamCostModel(timing), tracer, code_start=COLD).run(script.program())
     for core in range(cores):
         (share,) = tracer.compute(f"soc.cluster.core{core}")
         assert share.end_cycles - share.start_cycles == int(row["cold_iter0_max"])
@@ -107,8 +107,8 @@ def traced(start: str, *kernels: TeamWork, transfer: bool = False) -> tuple[int,
     if transfer:
         script.wait(moved)
     tracer = TraceRecorder()
-    pricer = FixedPricer({kernel.kernel: 400 for kernel in kernels}, slowdown=2)
-    cycles = Soc(soc_timing(2), pricer, tracer, code_start=start).run(script.program()).cycles
+    cost_model = FixedCostModel({kernel.kernel: 400 for kernel in kernels}, slowdown=2)
+    cycles = Soc(soc_timing(2), cost_model, tracer, code_start=start).run(script.program()).cycles
     return cycles, tracer
 
 
@@ -141,7 +141,7 @@ def test_cold_runs_repeat_exactly_and_each_begins_cold():
     for kernel in (code("a", 10), code("b", 30), code("a", 10)):
         script.compute(kernel)
     tracer = Recorder()
-    soc = Soc(soc_timing(2), FixedPricer({"a": 100, "b": 50}), tracer, code_start=COLD)
+    soc = Soc(soc_timing(2), FixedCostModel({"a": 100, "b": 50}), tracer, code_start=COLD)
     first = soc.run(script.program()).cycles
     slices = list(tracer.slices)
     assert soc.run(script.program()).cycles == first
@@ -150,7 +150,7 @@ def test_cold_runs_repeat_exactly_and_each_begins_cold():
 
 def test_an_unknown_state_is_refused():
     with pytest.raises(InputError, match="lukewarm"):
-        Soc(soc_timing(), FixedPricer({}), code_start="lukewarm")
+        Soc(soc_timing(), FixedCostModel({}), code_start="lukewarm")
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 300)), max_size=20))

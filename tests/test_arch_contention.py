@@ -19,9 +19,9 @@ from arch_pricing_cases import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arch.cost_model import TeamCost, Traffic
 from arch.isa import CoreWork, Loop, Node, Op, Stream, TeamWork
-from arch.pricing import TeamCost, Traffic
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from arch.window import EngineChoice
 from arch.window_plan import START_OFFSETS_CYCLES, WHOLE_KERNEL, Window
@@ -49,7 +49,7 @@ def starts(timing: SocTiming, work: TeamWork) -> tuple[int, ...]:
 
 def both(timing: SocTiming, work: TeamWork, traffic: Traffic = Traffic.NONE) -> tuple[TeamCost, TeamCost]:
     """The fast model with a window over everything, by either engine, and the oracle."""
-    plain, fast = (TeamPricer(timing, WHOLE_KERNEL, engine).price(work, traffic) for engine in ENGINES)
+    plain, fast = (TeamCostModel(timing, WHOLE_KERNEL, engine).price(work, traffic) for engine in ENGINES)
     assert (plain, plain.dma) == (fast, fast.dma)
     return fast, WordOracle(timing).price(work, starts(timing, work), traffic)
 
@@ -70,19 +70,19 @@ def test_one_bank_serves_one_word_a_cycle_oldest_request_first():
     """Two cores, same word, same cycle: core 0 first, then they alternate."""
     timing = soc(conflicts=True, event_unit=TOGETHER)
     work = loads(0, 0, 2, count=4)
-    first, second = TeamPricer(timing, WHOLE_KERNEL).price(work).cores
+    first, second = TeamCostModel(timing, WHOLE_KERNEL).price(work).cores
     assert (first.cycles, dict(first.stalls)) == (7, {"bank_conflict": 3})
     assert (second.cycles, dict(second.stalls)) == (8, {"bank_conflict": 4})
 
 
 def test_without_conflicts_the_same_word_costs_nothing():
-    assert TeamPricer(soc(event_unit=TOGETHER), WHOLE_KERNEL).price(loads(0, 0, 8)).cycles == 64
+    assert TeamCostModel(soc(event_unit=TOGETHER), WHOLE_KERNEL).price(loads(0, 0, 8)).cycles == 64
 
 
 def test_cores_on_one_static_fpu_share_it_and_others_do_not_notice():
     fma = CoreWork((Loop(10, (ins(Op.FMA, 1, 2, 3),), hardware=True),))
     work = TeamWork("fma", (fma, fma, None, None, fma))
-    costs = TeamPricer(soc(fpu=STATIC_FPU, event_unit=TOGETHER), WHOLE_KERNEL).price(work).cores
+    costs = TeamCostModel(soc(fpu=STATIC_FPU, event_unit=TOGETHER), WHOLE_KERNEL).price(work).cores
     assert [core.cycles for core in costs] == [19, 10, 0, 0, 20]
     assert dict(costs[4].stalls) == {"fpu": 10}
 
@@ -90,13 +90,13 @@ def test_cores_on_one_static_fpu_share_it_and_others_do_not_notice():
 def test_dynamic_fpus_serve_four_of_eight_cores_each_cycle():
     fma = CoreWork((Loop(10, (ins(Op.FMA, 1, 2, 3),), hardware=True),))
     assert (
-        TeamPricer(soc(fpu=DYNAMIC_FPU, event_unit=TOGETHER), WHOLE_KERNEL)
+        TeamCostModel(soc(fpu=DYNAMIC_FPU, event_unit=TOGETHER), WHOLE_KERNEL)
         .price(TeamWork("fma", (fma,) * 4))
         .cycles
         == 10
     )
     costs = (
-        TeamPricer(soc(fpu=DYNAMIC_FPU, event_unit=TOGETHER), WHOLE_KERNEL)
+        TeamCostModel(soc(fpu=DYNAMIC_FPU, event_unit=TOGETHER), WHOLE_KERNEL)
         .price(TeamWork("fma", (fma,) * 8))
         .cores
     )
@@ -105,7 +105,7 @@ def test_dynamic_fpus_serve_four_of_eight_cores_each_cycle():
 
 def test_one_division_unit_for_the_cluster():
     div = CoreWork((ins(Op.FDIV, 1),))
-    costs = TeamPricer(soc(event_unit=TOGETHER), WHOLE_KERNEL).price(TeamWork("div", (div,) * 3)).cores
+    costs = TeamCostModel(soc(event_unit=TOGETHER), WHOLE_KERNEL).price(TeamWork("div", (div,) * 3)).cores
     assert [core.cycles for core in costs] == [14, 28, 42]
 
 
@@ -163,7 +163,7 @@ def test_an_alternating_bank_gives_the_cores_every_second_cycle(cores, traffic):
     """One bank that everybody wants: cores in the even cycles, DMA in the odd ones, however many ask."""
     base = soc(conflicts=True, event_unit=TOGETHER)
     timing = alternating(dataclasses.replace(base, l1=dataclasses.replace(base.l1, banks=1)))
-    cost = TeamPricer(timing, WHOLE_KERNEL).price(loads(0, 0, cores, count=10), traffic)
+    cost = TeamCostModel(timing, WHOLE_KERNEL).price(loads(0, 0, cores, count=10), traffic)
     accesses = 10 * cores
     assert cost.cycles == 2 * accesses - 1
     assert sum(dict(core.stalls)["bank_conflict"] for core in cost.cores) == sum(
@@ -178,7 +178,7 @@ def test_a_queueing_dma_gets_as_much_as_so_many_cores():
     """The other rule on the same bank: two ports beside one core leave it every third cycle."""
     base = soc(conflicts=True, event_unit=TOGETHER)
     timing = dataclasses.replace(base, l1=dataclasses.replace(base.l1, banks=1))
-    assert TeamPricer(timing, WHOLE_KERNEL).price(loads(0, 0, 1, count=10), Traffic.IN).cycles == 28
+    assert TeamCostModel(timing, WHOLE_KERNEL).price(loads(0, 0, 1, count=10), Traffic.IN).cycles == 28
 
 
 def rotating(timing: SocTiming, turns: bool = True) -> SocTiming:
@@ -197,7 +197,9 @@ def test_with_rotating_priority_no_core_pays_for_its_number():
     fma = CoreWork((Loop(64, (ins(Op.FMA, 1, 2, 3), ins(Op.ALU), ins(Op.ALU)), hardware=True),))
     base = soc(fpu=dataclasses.replace(DYNAMIC_FPU, count=2), event_unit=TOGETHER)
     waits = {
-        name: [dict(core.stalls).get("fpu", 0) for core in TeamPricer(timing, WHOLE_KERNEL).price(work).cores]
+        name: [
+            dict(core.stalls).get("fpu", 0) for core in TeamCostModel(timing, WHOLE_KERNEL).price(work).cores
+        ]
         for name, timing, work in (
             ("in order", base, TeamWork("fma", (fma,) * 8)),
             ("rotating", rotating(base), TeamWork("fma", (fma,) * 8)),
@@ -263,8 +265,8 @@ WINDOW_CASES = [
 def test_an_extrapolated_window_is_within_two_per_cent_of_the_whole(fpu, rows, k, columns, skew):
     timing = soc(conflicts=True, fpu=fpu)
     work = matmul_team(rows, k, columns, b=8 * rows * k * 4 + skew, c=32768)
-    window = TeamPricer(timing, SHORT_WINDOW).price(work)
-    whole = TeamPricer(timing, WHOLE_KERNEL).price(work)
+    window = TeamCostModel(timing, SHORT_WINDOW).price(work)
+    whole = TeamCostModel(timing, WHOLE_KERNEL).price(work)
     assert window.cycles == pytest.approx(whole.cycles, rel=0.02)
     assert [core.instructions for core in window.cores] == [core.instructions for core in whole.cores]
 
@@ -273,8 +275,8 @@ def test_what_waiting_cannot_change_is_exact_in_any_window():
     """A tiny window guesses bank conflicts, but not instructions, branches, load-use or multiplications."""
     timing = soc(conflicts=True, fpu=STATIC_FPU)
     work = matmul_team(5, 50, 26)
-    tiny = TeamPricer(timing, Window(1600, 2)).price(work)
-    whole = TeamPricer(timing, WHOLE_KERNEL).price(work)
+    tiny = TeamCostModel(timing, Window(1600, 2)).price(work)
+    whole = TeamCostModel(timing, WHOLE_KERNEL).price(work)
     for word in ("load_use", "branch", "multicycle"):
         assert [dict(core.stalls).get(word) for core in tiny.cores] == [
             dict(core.stalls).get(word) for core in whole.cores
@@ -316,15 +318,15 @@ def perturbations() -> list[tuple[str, SocTiming, TeamWork, Traffic]]:
 
 
 def test_every_input_that_matters_is_in_the_key():
-    """One pricer asked everything in turn answers like fresh ones; each change changes the answer."""
+    """One cost model asked everything in turn answers like fresh ones; each change changes the answer."""
     cases = perturbations()
-    fresh = [TeamPricer(timing).price(work, traffic) for _, timing, work, traffic in cases]
+    fresh = [TeamCostModel(timing).price(work, traffic) for _, timing, work, traffic in cases]
     for (name, *_), cost in zip(cases[1:], fresh[1:], strict=True):
         assert cost != fresh[0], name
     names = [name for name, *_ in cases]
     assert fresh[names.index("dma groups")] != fresh[names.index("traffic both")]
     base = cases[0][1]
-    shared = TeamPricer(base)
+    shared = TeamCostModel(base)
     for repeat in range(2):
         for (name, timing, work, traffic), expected in zip(cases, fresh, strict=True):
             if timing == base:
@@ -333,9 +335,9 @@ def test_every_input_that_matters_is_in_the_key():
 
 
 def test_addresses_a_whole_turn_of_the_banks_apart_price_alike():
-    pricer = TeamPricer(soc(conflicts=True))
-    here = pricer.price(matmul_team(2, 12, 8))
-    assert pricer.price(matmul_team(2, 12, 8, a=640, b=8192 + 64, c=16384 + 128)) == here
+    cost_model = TeamCostModel(soc(conflicts=True))
+    here = cost_model.price(matmul_team(2, 12, 8))
+    assert cost_model.price(matmul_team(2, 12, 8, a=640, b=8192 + 64, c=16384 + 128)) == here
 
 
 # Cycles of the slowest and the fastest core for 64 issue slots, measured on GVSoC with conflicts and private
@@ -373,7 +375,7 @@ def test_measured_bank_patterns(stride, offset, cores, slowest, fastest):
             for core in range(cores)
         ),
     )
-    costs = TeamPricer(soc(conflicts=True, event_unit=TOGETHER), WHOLE_KERNEL).price(team).cores
+    costs = TeamCostModel(soc(conflicts=True, event_unit=TOGETHER), WHOLE_KERNEL).price(team).cores
     tolerance = max(0.05 * slowest, 10)
     assert max(core.cycles for core in costs) == pytest.approx(slowest, abs=tolerance)
     assert min(core.cycles for core in costs) == pytest.approx(fastest, abs=tolerance)
@@ -395,7 +397,7 @@ FPU_SHARING = [
 @pytest.mark.parametrize(("name", "body", "count", "cores", "slowest", "fastest"), FPU_SHARING)
 def test_measured_sharing_of_fpus_and_division(name, body, count, cores, slowest, fastest):
     team = TeamWork(name, (CoreWork(body * count),) * cores)
-    costs = TeamPricer(soc(fpu=STATIC_FPU, event_unit=TOGETHER), WHOLE_KERNEL).price(team).cores
+    costs = TeamCostModel(soc(fpu=STATIC_FPU, event_unit=TOGETHER), WHOLE_KERNEL).price(team).cores
     tolerance = max(0.05 * slowest, 10)
     assert max(core.cycles for core in costs) == pytest.approx(slowest, abs=tolerance)
     assert min(core.cycles for core in costs) == pytest.approx(fastest, abs=tolerance)
@@ -410,11 +412,11 @@ LOADS_BESIDE_DMA = {3: 571, 4: 441, 5: 347, 6: 291, 7: 256}
 def test_measured_loads_beside_dma(cores):
     body = (ins(Op.HWLOOP), Loop(500, (ins(Op.LOAD, 1, stream=0), ins(Op.ALU)), hardware=True))
     team = TeamWork("lw_1of2", (CoreWork(body, (Stream(0, (0,)),)),) * cores)
-    pricer = TeamPricer(soc(conflicts=True, event_unit=TOGETHER))
-    share = 1001 / pricer.price(team, Traffic.IN).cycles
+    cost_model = TeamCostModel(soc(conflicts=True, event_unit=TOGETHER))
+    share = 1001 / cost_model.price(team, Traffic.IN).cycles
     assert share == pytest.approx(LOADS_BESIDE_DMA[cores] / 1000, rel=0.05)
 
 
 def test_more_cores_than_the_model_numbers_are_refused():
     with pytest.raises(InputError, match="17 cores"):
-        TeamPricer(soc()).price(loads(4, 4, 17))
+        TeamCostModel(soc()).price(loads(4, 4, 17))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arch.isa import TeamWork
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from arch.window_plan import BUDGET_INSTRUCTIONS, START_OFFSETS_CYCLES, WHOLE_KERNEL, Window
 from trainlib.kernels.catalogue import matmul_work
@@ -46,7 +46,7 @@ def test_windows_of_long_kernels_are_within_two_per_cent_of_the_whole(record_pro
     for name, fpu, n, k, m, trans_b in window_cases():
         timing = soc(conflicts=True, fpu=FPUS[fpu])
         work = matmul(name, n, k, m, trans_b)
-        window, whole = (TeamPricer(timing, how).price(work) for how in (DEFAULT_WINDOW, WHOLE_KERNEL))
+        window, whole = (TeamCostModel(timing, how).price(work) for how in (DEFAULT_WINDOW, WHOLE_KERNEL))
         assert [core.instructions for core in window.cores] == [core.instructions for core in whole.cores]
         if sum(core.instructions for core in whole.cores) > BUDGET_INSTRUCTIONS:
             errors.append((abs(window.cycles / whole.cycles - 1), name, fpu, n, k, m, trans_b))
@@ -63,7 +63,7 @@ def test_the_known_window_beyond_two_per_cent():
     """
     timing = soc(conflicts=True, fpu=STATIC_FPU)
     work = matmul("mm_M", 160, 224, 192, trans_b=False)
-    window, whole = (TeamPricer(timing, how).price(work).cycles for how in (DEFAULT_WINDOW, WHOLE_KERNEL))
+    window, whole = (TeamCostModel(timing, how).price(work).cycles for how in (DEFAULT_WINDOW, WHOLE_KERNEL))
     assert round(100 * (window / whole - 1), 1) == -6.8
 
 
@@ -86,8 +86,8 @@ LATENCIES = [
 @given(nests(), st.sampled_from(LATENCIES), st.integers(1, 4))
 def test_one_core_is_never_faster_with_more_latency(work, field, cycles):
     team = TeamWork("random", (work,))
-    before = TeamPricer(soc()).price(team).cycles
-    assert TeamPricer(slower(soc(), field, cycles)).price(team).cycles >= before
+    before = TeamCostModel(soc()).price(team).cycles
+    assert TeamCostModel(slower(soc(), field, cycles)).price(team).cycles >= before
 
 
 def test_more_banks_or_fpus_are_not_slower_on_the_mean_and_anomalies_are_few(record_property):
@@ -102,7 +102,7 @@ def test_more_banks_or_fpus_are_not_slower_on_the_mean_and_anomalies_are_few(rec
         timing = dataclasses.replace(
             timing, l1=dataclasses.replace(timing.l1, banks=changes.get("banks", 16))
         )
-        return [TeamPricer(timing).price(work).cycles for work in works]
+        return [TeamCostModel(timing).price(work).cycles for work in works]
 
     base = cycles()
     for name, better in (("banks", cycles(banks=32)), ("fpus", cycles(fpus=8))):

@@ -16,7 +16,7 @@ from soc_fixture import (
     PROGRAM,
     PROGRAM_NEXT,
     WAKE,
-    FixedPricer,
+    FixedCostModel,
     Recorder,
     Script,
     read,
@@ -221,7 +221,7 @@ def test_hyperram_is_slow_and_shared_by_both_directions() -> None:
 
 
 def test_2d_gathers_lines_from_external_memory() -> None:
-    soc = Soc(soc_timing(), FixedPricer({}))
+    soc = Soc(soc_timing(), FixedCostModel({}))
     matrix = np.arange(16 * 32, dtype=np.float32).reshape(16, 32)
     soc.load(Place("l2", 0, (16, 32)), matrix)
     script = Script()

@@ -16,7 +16,7 @@ from soc_fixture import (
     PUSH,
     WAKE,
     WORKER,
-    FixedPricer,
+    FixedCostModel,
     Script,
     read,
     run,
@@ -96,7 +96,7 @@ def test_cores_wait_for_a_free_id_and_all_get_one() -> None:
 
 
 def test_a_team_transfer_moves_bytes_and_joins() -> None:
-    soc = Soc(soc_timing(), FixedPricer({}))
+    soc = Soc(soc_timing(), FixedCostModel({}))
     values = np.arange(8 * 16, dtype=np.float32)
     soc.load(Place("l2", 0, values.shape), values)
     inward = tuple((read(64 * core, 64 * core, 64),) for core in range(8))

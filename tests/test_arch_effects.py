@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from soc_fixture import FixedPricer, Script, elementwise, read, run, soc_timing, team, write
+from soc_fixture import FixedCostModel, Script, elementwise, read, run, soc_timing, team, write
 
 from arch.effects import EffectLog
 from arch.memory import Storage
@@ -41,7 +41,7 @@ def double_in_l1(*, wait_for_input: bool, wait_for_output: bool = True) -> Progr
 
 
 def soc_with_values(**options: bool) -> Soc:
-    soc = Soc(soc_timing(), FixedPricer({"double": 100, "mm": 50}), **options)
+    soc = Soc(soc_timing(), FixedCostModel({"double": 100, "mm": 50}), **options)
     soc.load(IN_L2, VALUES)
     return soc
 
@@ -307,7 +307,9 @@ def any_program(draw: st.DrawFn) -> Program:
 def test_replay_equals_run_byte_for_byte_even_with_races(program: Program, seed: int) -> None:
     image = np.random.default_rng(seed).integers(0, 256, 2048, dtype=np.uint8)
     places = [Place(level, 0, (2048,), "uint8") for level in ("l1", "l2")]
-    simulated, replayed = (Soc(soc_timing(), FixedPricer({"mm": 40}), detect_races=False) for _ in range(2))
+    simulated, replayed = (
+        Soc(soc_timing(), FixedCostModel({"mm": 40}), detect_races=False) for _ in range(2)
+    )
     log: EffectLog = replayed.run(program, effects=False).effect_log
     for soc in (simulated, replayed):
         for place in places:
@@ -320,8 +322,8 @@ def test_replay_equals_run_byte_for_byte_even_with_races(program: Program, seed:
 
 @given(any_program())
 def test_tracks_account_for_every_cycle_and_every_byte(program: Program) -> None:
-    pricer = FixedPricer({"mm": 90}, skew=7, slowdown=3)
-    cycles, tracer, _ = run(program, pricer, detect_races=False)
+    cost_model = FixedCostModel({"mm": 90}, skew=7, slowdown=3)
+    cycles, tracer, _ = run(program, cost_model, detect_races=False)
     for core in range(8):
         edge = busy = stalled = 0
         slices = sorted(

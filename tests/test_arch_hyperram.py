@@ -14,7 +14,7 @@ from soc_fixture import (
     SETUP,
     UDMA_PROGRAM,
     UDMA_WAKE,
-    FixedPricer,
+    FixedCostModel,
     Recorder,
     Script,
     read,
@@ -81,7 +81,7 @@ def test_both_directions_share_the_bus_and_the_cluster_computes_meanwhile() -> N
     script.compute(team("mm", 8))
     for transfer in transfers:
         script.l3_wait(transfer)
-    _, tracer, _ = run(script.program(), FixedPricer({"mm": 500}))
+    _, tracer, _ = run(script.program(), FixedCostModel({"mm": 500}))
     (one, two) = tracer.track("soc.udma")
     assert two[0] == one[1]
     assert two[1] - one[0] == 2 * bus(1024)
@@ -103,7 +103,7 @@ def test_a_full_queue_blocks_the_issuer() -> None:
 
 def test_bytes_go_from_l3_through_l2_and_back_and_replay_repeats_it() -> None:
     values = np.random.default_rng(0).normal(size=(300,)).astype(np.float32)
-    soc = Soc(soc_timing(), FixedPricer({}))
+    soc = Soc(soc_timing(), FixedCostModel({}))
     soc.load(Place("l3", 16, (300,)), values)
     script = L3Script()
     script.l3_wait(script.l3_start(load(600, l2=128, l3=16), load(600, l2=728, l3=616)))
@@ -162,7 +162,7 @@ def test_every_byte_crosses_the_bus_once(moves: list[tuple[bool, int]]) -> None:
     commands = [UdmaCommand(to_l2, 1000 * i, 1000 * i, size) for i, (to_l2, size) in enumerate(moves)]
     script.l3_wait(script.l3_start(*commands))
     tracer = Recorder()
-    Soc(soc_timing(), FixedPricer({}), tracer).run(script.program())
+    Soc(soc_timing(), FixedCostModel({}), tracer).run(script.program())
     pieces = [piece for piece in tracer.slices if piece.track == "soc.udma"]
     assert sum(piece.bytes for piece in pieces) == sum(size for _, size in moves)
     assert sum(piece.duration_cycles for piece in pieces) == sum(bus(size) for _, size in moves)

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from soc_fixture import COMMAND, Recorder, Script, soc_timing
 
+from arch.cost_model import CoreCost, DmaService, TeamCost, Traffic
 from arch.isa import CoreWork, Instruction, Loop, Op, Stream, TeamWork
-from arch.pricing import CoreCost, DmaService, TeamCost, Traffic
 from arch.program import Command
 from arch.progress import Progress
 from arch.soc import Soc
 from arch.soc_config import load_soc, with_options
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from trainlib.kernels.catalogue import matmul_work
 
@@ -64,7 +64,7 @@ def transfer_cycles(timing: SocTiming, *, to_l1: bool, size: int, team: TeamWork
     script.wait(first)
     script.wait(second)
     tracer = Recorder()
-    Soc(timing, TeamPricer(timing), tracer, detect_races=False).run(script.program(), effects=False)
+    Soc(timing, TeamCostModel(timing), tracer, detect_races=False).run(script.program(), effects=False)
     start, end, _ = tracer.track("soc.cluster.dma.in" if to_l1 else "soc.cluster.dma.out")[1]
     return end - start
 
@@ -132,7 +132,7 @@ def kernel_beside_dma(row: dict[str, str], *, transfers: int) -> tuple[int, int]
     for transfer in begun:
         script.wait(transfer)
     tracer = Recorder()
-    Soc(timing, pricer(timing), tracer).run(script.program(), effects=False)
+    Soc(timing, cost_model(timing), tracer).run(script.program(), effects=False)
     track = tracer.track("soc.cluster.core0")
     forks = [entry for entry in track if entry[2] == "fork"]
     over = max(end for _, end, kind in track if kind in ("dma_wait", "fork"))
@@ -140,8 +140,8 @@ def kernel_beside_dma(row: dict[str, str], *, transfers: int) -> tuple[int, int]
 
 
 @cache
-def pricer(timing: SocTiming) -> TeamPricer:
-    return TeamPricer(timing)
+def cost_model(timing: SocTiming) -> TeamCostModel:
+    return TeamCostModel(timing)
 
 
 @pytest.mark.parametrize("bank_conflicts", ["0", "1"])
@@ -156,7 +156,7 @@ def test_kernels_and_transfers_overlap_as_measured(bank_conflicts: str) -> None:
     assert sum(dma_errors) / len(rows) < 0.08
 
 
-class HalfRatePricer:
+class HalfRateCostModel:
     """Kernels of fixed length that leave the DMA one word a cycle, half of what its ports can move."""
 
     def __init__(self, cycles: int) -> None:
@@ -179,13 +179,13 @@ def transfers_beside(kernel: int, *sizes: int, gap: int = 0) -> list[tuple[int, 
         script.wait(transfer)
     tracer = Recorder()
 
-    class Pricer(HalfRatePricer):
+    class CostModel(HalfRateCostModel):
         def price(self, work: TeamWork, traffic: Traffic = Traffic.NONE) -> TeamCost:
             if work.kernel == "gap":
                 return TeamCost((CoreCost(gap, gap),))
             return super().price(work, traffic)
 
-    Soc(soc_timing(), Pricer(kernel), tracer).run(script.program(), effects=False)
+    Soc(soc_timing(), CostModel(kernel), tracer).run(script.program(), effects=False)
     return [(start, end) for start, end, _ in tracer.track("soc.cluster.dma.in")]
 
 

@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arch.code_fetch import private_miss_share, refill_stall_cycles
+from arch.cost_model import CoreCost
 from arch.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWork
 from arch.nest_reader import NestReader
-from arch.pricing import CoreCost
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from arch.word_oracle import WordOracle
 from configs.errors import InputError
 
@@ -30,7 +30,7 @@ NO_ICACHE = dataclasses.replace(soc().icache, private_bytes=1 << 20)
 
 
 def cost(*body: Node, streams: tuple[Stream, ...] = ()) -> CoreCost:
-    return TeamPricer(soc()).price(alone(*body, streams=streams)).cores[0]
+    return TeamCostModel(soc()).price(alone(*body, streams=streams)).cores[0]
 
 
 def test_independent_instructions_take_a_cycle_each():
@@ -70,7 +70,7 @@ def test_division_on_the_fpu_blocks_for_its_latency():
 def test_without_a_division_unit_each_core_divides_for_itself():
     software = dataclasses.replace(PRIVATE_FPU, divsqrt_count=0, divsqrt_latency_cycles=60)
     team = TeamWork("div", (CoreWork((ins(Op.FDIV, 1), ins(Op.FDIV, 2))),) * 8)
-    costs = TeamPricer(soc(fpu=software)).price(team).cores
+    costs = TeamCostModel(soc(fpu=software)).price(team).cores
     assert costs == (CoreCost(120, 2, (("multicycle", 118),)),) * 8
     assert WordOracle(soc(fpu=software)).price(team, (0,) * 8).cores == costs
 
@@ -124,13 +124,13 @@ FPUS = st.sampled_from(
 def test_evaluating_the_tree_equals_executing_every_instruction(work, core, fpu):
     timing = soc(core=core, fpu=fpu, icache=NO_ICACHE)
     team = TeamWork("random", (work,))
-    assert TeamPricer(timing).price(team).cores == WordOracle(timing).price(team, (0,)).cores
+    assert TeamCostModel(timing).price(team).cores == WordOracle(timing).price(team, (0,)).cores
 
 
 @settings(max_examples=50, derandomize=True, deadline=None)
 @given(nests(), CORES, FPUS)
 def test_cycles_are_instructions_and_named_stalls(work, core, fpu):
-    result = TeamPricer(soc(core=core, fpu=fpu)).price(TeamWork("random", (work,))).cores[0]
+    result = TeamCostModel(soc(core=core, fpu=fpu)).price(TeamWork("random", (work,))).cores[0]
     assert result.cycles == result.instructions + sum(cycles for _, cycles in result.stalls)
     assert all(cycles > 0 for _, cycles in result.stalls)
 
@@ -235,7 +235,7 @@ def test_code_that_is_never_executed_takes_no_cache():
 )
 def test_contradictory_works_are_refused(work, message):
     with pytest.raises(InputError, match=message):
-        TeamPricer(soc()).price(TeamWork("bad", (work,)))
+        TeamCostModel(soc()).price(TeamWork("bad", (work,)))
 
 
 def test_a_nest_deeper_than_the_models_accept_is_refused():
@@ -252,7 +252,7 @@ def test_a_core_that_waits_for_its_multiply_add_and_overlaps_loads():
         core=dataclasses.replace(GVSOC_CORE, load_cycles=2),
         fpu=dataclasses.replace(PRIVATE_FPU, fma_cycles=3),
     )
-    price = TeamPricer(m4).price
+    price = TeamCostModel(m4).price
     load, add = ins(Op.LOAD, 1), ins(Op.ALU, 2)
     multiply_add = ins(Op.FMA, 3, 1, 2, 3)
     assert price(alone(load, load, load, add)).cycles == 5

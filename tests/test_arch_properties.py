@@ -21,7 +21,7 @@ from soc_fixture import DMA, Recorder, Script, elementwise, read, run, soc_timin
 from arch.isa import CoreWork, Instruction, Op, TeamWork
 from arch.program import Command, Place
 from arch.soc import Soc
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from arch.timing import CoreTiming, FpuTiming, SocTiming
 from traces.events import TRANSFER
 from traces.metrics import check_tracks
@@ -33,7 +33,7 @@ LEVEL_BYTES = 64 * 1024
 
 
 def alone_cycles(work: CoreWork, timing: SocTiming) -> int:
-    return TeamPricer(timing).price(TeamWork("random", (work,))).cycles
+    return TeamCostModel(timing).price(TeamWork("random", (work,))).cycles
 
 
 @settings(max_examples=150, derandomize=True, deadline=None)
@@ -140,7 +140,7 @@ def test_every_cycle_has_a_name_and_every_byte_arrives_once(moves, kernels, conf
     timing = soc_timing(4)
     timing = dataclasses.replace(timing, l1=dataclasses.replace(timing.l1, bank_conflicts=conflicts))
     tracer = TraceRecorder()
-    machine = Soc(timing, TeamPricer(timing), tracer)
+    machine = Soc(timing, TeamCostModel(timing), tracer)
     source = np.arange(LEVEL_BYTES, dtype=np.uint8) * np.uint8(7) + np.uint8(1)
     machine.load(Place("l1", 0, source.shape, "uint8"), source)
     machine.load(Place("l2", 0, source.shape, "uint8"), source[::-1].copy())
@@ -177,7 +177,7 @@ def test_the_numbers_do_not_depend_on_how_many_cores_compute(cores):
     script.compute(TeamWork("relu", (work,) * cores), effect=effect)
     script.wait(script.start(write(0, 0, 256)))
     timing = soc_timing(8)
-    machine = Soc(timing, TeamPricer(timing), Recorder())
+    machine = Soc(timing, TeamCostModel(timing), Recorder())
     machine.load(far, given_values)
     machine.run(script.program())
     assert machine.fetch(far).tobytes() == np.maximum(given_values, 0).tobytes()
@@ -219,7 +219,7 @@ FASTER = {
 def test_cores_that_share_are_faster_on_average_when_the_machine_is(change, record_property):
     """Anomalies are real (5 % of measured pairs are faster with conflicts): counted, reported, not hidden."""
     faster, slower = FASTER[change]
-    quick, slow = TeamPricer(faster), TeamPricer(slower)
+    quick, slow = TeamCostModel(faster), TeamCostModel(slower)
     ratios = [quick.price(team).cycles / slow.price(team).cycles for team in seeded_teams()]
     anomalies = [ratio for ratio in ratios if ratio > 1]
     record_property("anomalies", f"{len(anomalies)} of {len(ratios)}")

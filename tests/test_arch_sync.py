@@ -13,7 +13,7 @@ import pytest
 import simpy
 from hypothesis import given
 from hypothesis import strategies as st
-from soc_fixture import EVENT_UNIT, FixedPricer, Recorder, Script, team
+from soc_fixture import EVENT_UNIT, FixedCostModel, Recorder, Script, team
 
 from arch.event_unit import EventUnit
 from arch.module import Body, Module, Thread
@@ -165,7 +165,7 @@ def test_the_team_starts_when_it_was_seen_to_start(cores: int) -> None:
     tracer = Recorder()
     script = Script()
     script.compute(team("nothing much", cores))
-    Soc(GVSOC, FixedPricer({"nothing much": 100}), tracer).run(script.program())
+    Soc(GVSOC, FixedCostModel({"nothing much": 100}), tracer).run(script.program())
     called = tracer.track("soc.cluster.core0")[0][1]
     (master,) = tracer.compute("soc.cluster.core0")
     (worker,) = tracer.compute(f"soc.cluster.core{cores - 1}")

@@ -9,8 +9,8 @@ import numba
 import pytest
 from arch_pricing_cases import DYNAMIC_FPU, matmul_team, soc
 
-from arch.pricing import Traffic
-from arch.team_pricer import TeamPricer
+from arch.cost_model import Traffic
+from arch.team_cost_model import TeamCostModel
 from arch.window import PLAIN, EngineChoice, compiled
 from arch.window_plan import WHOLE_KERNEL, Window
 
@@ -26,9 +26,11 @@ def test_plain_and_compiled_engine_give_the_same_extrapolated_numbers(groups):
         machine, l1=dataclasses.replace(machine.l1, arbitration="rotating", dma_arbitration=groups)
     )
     work = matmul_team(6, 27, 30)
-    plain, fast = (TeamPricer(machine, Window(3000), engine).price(work, Traffic.BOTH) for engine in ENGINES)
+    plain, fast = (
+        TeamCostModel(machine, Window(3000), engine).price(work, Traffic.BOTH) for engine in ENGINES
+    )
     assert (plain, plain.dma) == (fast, fast.dma)
-    assert plain != TeamPricer(machine, WHOLE_KERNEL).price(work, Traffic.BOTH)
+    assert plain != TeamCostModel(machine, WHOLE_KERNEL).price(work, Traffic.BOTH)
 
 
 def test_a_process_loads_the_compiled_engine_once_it_has_executed_enough():
@@ -57,11 +59,11 @@ def test_an_install_nobody_may_write_to_compiles_for_the_process(monkeypatch):
         return function
 
     work = matmul_team(1, 4, 4)
-    expected = TeamPricer(soc(conflicts=True)).price(work)
+    expected = TeamCostModel(soc(conflicts=True)).price(work)
     monkeypatch.setattr(numba, "njit", njit)
     compiled.cache_clear()
     try:
-        uncached = TeamPricer(soc(conflicts=True), engine=EngineChoice(0)).price(work)
+        uncached = TeamCostModel(soc(conflicts=True), engine=EngineChoice(0)).price(work)
     finally:
         compiled.cache_clear()
     assert wanted == [True, False, True, False]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
-from soc_fixture import FixedPricer, Script, elementwise, read, team, write
+from soc_fixture import FixedCostModel, Script, elementwise, read, team, write
 
 from arch.program import Place
 from arch.soc import Soc
@@ -160,7 +158,7 @@ def test_a_program_runs_on_1_to_9_cores(name: str, profile: str) -> None:
         timing = with_options(load_soc(name, profile), cores=cores)
         if timing.fpu.mapping == "private":
             assert timing.fpu.count == cores
-        soc = Soc(timing, FixedPricer({"double": 1000}))
+        soc = Soc(timing, FixedCostModel({"double": 1000}))
         soc.load(source, values)
         script = Script()
         script.wait(script.start(read(0, 0, 1024)))
@@ -265,17 +263,3 @@ def test_descriptions_follow_in_a_table_of_their_own_on_a_narrow_terminal(
 )
 def test_sizes_are_shown_exactly(size_bytes: int, text: str) -> None:
     assert size_text(size_bytes) == text
-
-
-def page_writer() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("update_soc_page", ROOT / "tools" / "update_soc_page.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_page_about_presets_is_up_to_date() -> None:
-    """If this fails after a change of a preset: python tools/update_soc_page.py."""
-    assert (ROOT / "docs" / "socs.md").read_text(encoding="utf-8") == page_writer().soc_page()

@@ -1,31 +1,13 @@
 """Overlap gains little where kernels dominate and a lot where transfers do; a larger machine is no slower."""
 
-import importlib.util
-import sys
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tools.pages import buffering as writer
 
 
-def page_writer():
-    spec = importlib.util.spec_from_file_location(
-        "update_buffering_page", ROOT / "tools" / "update_buffering_page.py"
-    )
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def writer():
-    return page_writer()
-
-
-def test_the_published_contrast(writer) -> None:
+def test_the_published_contrast() -> None:
     """2.0 % on a layer bound by its kernel, 21.4 % on one bound by transfers (FloatGEMM of Deeploy)."""
     compute_bound, few_waits = writer.gain("conv")
     memory_bound, many_waits = writer.gain("linear")
@@ -37,7 +19,7 @@ def test_the_published_contrast(writer) -> None:
 
 @pytest.mark.parametrize("workload", ["conv", "pointwise", "linear, batch 4", "linear", "relu"])
 def test_overlap_saves_no_more_than_waits_and_leaves_the_longest_of_kernels_loads_and_stores(
-    writer, workload: str
+    workload: str,
 ) -> None:
     """With the same tiles; loads and stores overlap each other too, so half of the waits may be left."""
     double = writer.simulate(workload, buffering="double")
@@ -47,14 +29,14 @@ def test_overlap_saves_no_more_than_waits_and_leaves_the_longest_of_kernels_load
 
 
 @pytest.mark.parametrize("buffering", ["single", "double"])
-def test_tiles_of_a_smaller_l1_take_the_same_cycles_in_a_larger_one(writer, buffering: str) -> None:
+def test_tiles_of_a_smaller_l1_take_the_same_cycles_in_a_larger_one(buffering: str) -> None:
     """So the best over the tiles of all smaller sizes, as on the page, is what the larger machine reaches."""
     small = writer.simulate("linear", "32KiB", 8, buffering)
     again = writer.simulate_with("linear", "256KiB", 8, buffering, small)
     assert again.cycles == small.cycles
 
 
-def test_the_best_of_a_sweep_is_monotone(writer) -> None:
+def test_the_best_of_a_sweep_is_monotone() -> None:
     """Width: every schedule is simulated again on the wider DMA. L1: see the test before."""
     widths = writer.best_by_width("linear", (2, 4, 8, 16))
     assert all(wider <= narrower for narrower, wider in pairwise(widths.values()))
@@ -63,7 +45,7 @@ def test_the_best_of_a_sweep_is_monotone(writer) -> None:
     assert all(larger <= smaller for smaller, larger in pairwise(sizes.values()))
 
 
-def test_every_exception_of_the_heuristic_is_listed_with_what_got_longer(writer) -> None:
+def test_every_exception_of_the_heuristic_is_listed_with_what_got_longer() -> None:
     """Cycles, of them kernels and waits, and tiles of a made-up sweep that gets slower twice."""
     figures = {"16KiB": (100, 70, 30, 9), "64KiB": (110, 85, 25, 5), "256KiB": (120, 80, 40, 2)}
     points = {(size, "double"): writer.Found(*found, {}, {}) for size, found in figures.items()}
@@ -78,20 +60,10 @@ def test_every_exception_of_the_heuristic_is_listed_with_what_got_longer(writer)
     assert [row[7].partition(":")[0] for row in listed] == ["kernels", "waits"]
 
 
-def test_the_tiles_of_a_linear_layer_get_no_worse_in_a_larger_l1(writer) -> None:
+def test_the_tiles_of_a_linear_layer_get_no_worse_in_a_larger_l1() -> None:
     """Of the workloads of the page this one has no exception."""
     for buffering in writer.BUFFERINGS:
         cycles = [
             writer.simulate("linear", size, 8, buffering).cycles for size in ("16KiB", "64KiB", "256KiB")
         ]
         assert cycles == sorted(cycles, reverse=True)
-
-
-def test_the_first_table_is_up_to_date(writer) -> None:
-    """If this fails after a change of the model: python tools/update_buffering_page.py."""
-    assert writer.gains_table() in writer.PAGE.read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_the_page_is_up_to_date(writer) -> None:
-    assert writer.PAGE.read_text(encoding="utf-8") == writer.buffering_page()

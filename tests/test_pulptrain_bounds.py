@@ -25,7 +25,7 @@ from pulptrain.settings import Settings, schedule_options, soc_timing
 from scheduler.addresses import order_search
 from scheduler.addresses.allocation import Request
 from scheduler.schedule import tiler_of
-from scheduler.tiles.candidates import MOST_CANDIDATES, balanced_sizes, enumerate_tilings, sizes_of
+from scheduler.tiles.tiling_candidates import MOST_CANDIDATES, balanced_sizes, enumerate_tilings, sizes_of
 from scheduler.validation.cases import Column, read_cases
 from trainlib.primitives.definition import InputCase
 from trainlib.training import build_layer_graph, build_training_phases

@@ -29,7 +29,7 @@ def numbers(cores: int) -> tuple[dict[str, bytes], int]:
     """Every gradient and updated weight of one iteration of digits-cnn, and its cycles."""
     ready = prepare("digits-cnn", Settings(cores=cores, l1="512KiB", tiles=tiles()))
     graph = ready.schedule.graph
-    executor = Executor(ready.schedule, ready.timing, ready.pricer)
+    executor = Executor(ready.schedule, ready.timing, ready.cost_model)
     executor.load({**initial_weights(graph, 0), **next(sample_stream(graph, ready.spec, 0))})
     cycles = executor.simulate().cycles
     names = [graph.output, graph.loss, *graph.gradients.values(), *graph.updates.values()]

@@ -168,14 +168,14 @@ def _scaled(tensors, name):
 def followed(kept, sample, tamper):
     """Verdicts of one iteration of `two_layers`; `tamper` changes what is seen of an op."""
     from arch.soc_config import load_soc
-    from arch.team_pricer import TeamPricer
+    from arch.team_cost_model import TeamCostModel
     from scheduler.options import ScheduleOptions
     from scheduler.schedule import build_schedule
 
     graph = build_training_graph(two_layers())
     timing = load_soc("pulp-open", "rtl", {})
-    pricer = TeamPricer(timing)
-    executor = Executor(build_schedule(graph, timing, pricer, ScheduleOptions()), timing, pricer)
+    cost_model = TeamCostModel(timing)
+    executor = Executor(build_schedule(graph, timing, cost_model, ScheduleOptions()), timing, cost_model)
     executor.load({**kept, **sample})
     check = NumberCheck(kept)
     follower = check.followed(executor, graph, sample)

@@ -159,7 +159,7 @@ def test_replayed_iterations_give_what_numpy_gives(tmp_path: Path) -> None:
 
     prepared = prepare("digits-cnn", Settings(l1="24KiB"))
     graph = prepared.schedule.graph
-    executor = Executor(prepared.schedule, prepared.timing, prepared.pricer)
+    executor = Executor(prepared.schedule, prepared.timing, prepared.cost_model)
     weights = dict(initial_weights(graph, 0))
     executor.load(weights)
     stream = sample_stream(graph, prepared.spec, 0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from arch.soc_config import load_soc
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from configs.errors import InputError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from scheduler.executor import Executor
@@ -40,9 +40,9 @@ def graph_and_values(spec=SPEC):
 
 def simulated(graph, values, accumulation="reference"):
     timing = load_soc("pulp-open", "rtl")
-    pricer = TeamPricer(timing)
-    schedule = build_schedule(graph, timing, pricer, ScheduleOptions(accumulation=accumulation))
-    executor = Executor(schedule, timing, pricer)
+    cost_model = TeamCostModel(timing)
+    schedule = build_schedule(graph, timing, cost_model, ScheduleOptions(accumulation=accumulation))
+    executor = Executor(schedule, timing, cost_model)
     executor.load(values)
     executor.simulate()
     if executor.not_finite is not None:

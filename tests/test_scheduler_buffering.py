@@ -10,7 +10,7 @@ import pytest
 from arch.program import Compute, DmaStart, DmaWait
 from arch.soc import Soc
 from arch.soc_config import load_soc
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from configs.errors import DoesNotFitError, InputError, RaceError
 from configs.model_file import load_model
 from pulptrain.__main__ import run
@@ -31,7 +31,7 @@ TIMING = load_soc("pulp-open", "rtl")
 
 
 def schedule_of(options, model="digits-cnn", timing=TIMING):
-    return build_schedule(build_training_graph(load_model(model)), timing, TeamPricer(timing), options)
+    return build_schedule(build_training_graph(load_model(model)), timing, TeamCostModel(timing), options)
 
 
 def most_ids_taken(actions) -> int:
@@ -64,7 +64,7 @@ def test_few_ids_are_enough_for_any_depth() -> None:
         timing = replace(TIMING, dma=replace(TIMING.dma, transfer_ids=count))
         schedule = schedule_of(ScheduleOptions(buffer_depth=12), timing=timing)
         ids[count] = most_ids_taken(schedule.program.actions)
-        Soc(timing, TeamPricer(timing)).run(schedule.program, effects=False)
+        Soc(timing, TeamCostModel(timing)).run(schedule.program, effects=False)
     assert ids[1] == 1
     assert ids[2] == 2
     assert ids[16] <= 16 < ids[UNLIMITED_IDS]
@@ -184,7 +184,7 @@ def test_a_kernel_that_reads_what_the_dma_still_writes_is_a_race() -> None:
         broken.append(action)
     program = replace(schedule.program, actions=tuple(broken))
     with pytest.raises(RaceError) as raised:
-        Soc(TIMING, TeamPricer(TIMING)).run(program, effects=False)
+        Soc(TIMING, TeamCostModel(TIMING)).run(program, effects=False)
     assert raised.value.exit_code == 4
     message = str(raised.value)
     assert "race at cycle" in message

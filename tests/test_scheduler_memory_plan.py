@@ -260,7 +260,7 @@ def test_a_broken_plan_is_refused_before_anything_runs() -> None:
     )
     broken = replace(schedule, plan=replace(schedule.plan, allocations=moved))
     with pytest.raises(OverlapError, match=r"overlap.*fc\.weight.*fc\.weight"):
-        Executor(broken, prepared.timing, prepared.pricer)
+        Executor(broken, prepared.timing, prepared.cost_model)
 
 
 def test_a_program_that_leaves_its_plan_is_refused() -> None:
@@ -272,7 +272,7 @@ def test_a_program_that_leaves_its_plan_is_refused() -> None:
     actions[number] = replace(start, commands=(stray, *start.commands[1:]))
     broken = replace(schedule, program=Program(schedule.program.name, tuple(actions)))
     with pytest.raises(PlanError, match=r"l2 bytes .*no buffer of the memory plan lives during conv1\.FW"):
-        Executor(broken, prepared.timing, prepared.pricer)
+        Executor(broken, prepared.timing, prepared.cost_model)
     # One buffer shortened by an op: the program reads it after its life.
     early = tuple(
         replace(item, last_op=item.last_op - 1) if item.name == "relu1.out" else item
@@ -280,7 +280,7 @@ def test_a_program_that_leaves_its_plan_is_refused() -> None:
     )
     shortened = replace(schedule, plan=replace(schedule.plan, allocations=early))
     with pytest.raises(PlanError, match=r"conv2\.WG"):
-        Executor(shortened, prepared.timing, prepared.pricer)
+        Executor(shortened, prepared.timing, prepared.cost_model)
 
 
 def test_an_address_outside_the_memory_is_refused() -> None:

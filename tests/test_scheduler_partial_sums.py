@@ -11,7 +11,7 @@ from agreement import graph_tolerance
 from arch.isa import CoreWork, TeamWork
 from arch.program import Compute, DmaStart, DmaWait
 from arch.soc_config import load_soc
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from scheduler.addresses.lifetimes import storage_lives
 from scheduler.addresses.placement import first_fit
 from scheduler.executor import Executor
@@ -188,11 +188,11 @@ def test_numbers_of_cut_sums_are_those_of_the_whole(layer, step, sizes, order, d
     known = evaluate(made.graph, made.values)
     graph = only(made.graph, [op])
     timing = load_soc("pulp-open", "rtl")
-    pricer = TeamPricer(timing)
+    cost_model = TeamCostModel(timing)
     options = ScheduleOptions(depth, tile_sizes={op.name: sizes}, loop_orders={op.name: order})
-    schedule = build_schedule(graph, timing, pricer, options)
+    schedule = build_schedule(graph, timing, cost_model, options)
     assert any("sgd" in call.kernel for task in schedule.ops[0].tiling.tiles for call in task.calls)
-    executor = Executor(schedule, timing, pricer)
+    executor = Executor(schedule, timing, cost_model)
     executor.load({given: known[given] for given in graph.given})
     executor.simulate()
     for output in op.outputs:

@@ -9,8 +9,8 @@ from agreement import compare
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from arch.cost_model import CoreCost, TeamCost, Traffic
 from arch.isa import TeamWork
-from arch.pricing import CoreCost, TeamCost, Traffic
 from arch.soc_config import load_soc
 from configs.errors import DoesNotFitError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
@@ -93,9 +93,9 @@ def test_numbers_are_right_or_l1_is_too_small(case, kernel_cycles, seed) -> None
     """The run itself refuses races, deadlocks and reads of what was never written."""
     spec, timing, options = case
     graph = build_training_graph(spec)
-    pricer = Fixed(kernel_cycles)
+    cost_model = Fixed(kernel_cycles)
     try:
-        schedule = build_schedule(graph, timing, pricer, options)
+        schedule = build_schedule(graph, timing, cost_model, options)
     except DoesNotFitError as error:
         event("does not fit")
         check_report(error, timing)
@@ -110,7 +110,7 @@ def test_numbers_are_right_or_l1_is_too_small(case, kernel_cycles, seed) -> None
         assert item.tiling.l1_bytes <= timing.l1_usable_bytes
     values = initial_values(graph, spec, seed)
     truth = evaluate(graph, values)
-    executor = Executor(schedule, timing, pricer)
+    executor = Executor(schedule, timing, cost_model)
     executor.load(values)
     executor.simulate()
     kept = [*graph.results, *graph.updates.values()]

@@ -15,8 +15,8 @@ from agreement import ROUNDING_MARGIN
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from arch.cost_model import CoreCost, TeamCost, Traffic
 from arch.isa import TeamWork
-from arch.pricing import CoreCost, TeamCost, Traffic
 from arch.soc_config import load_soc
 from configs.errors import DoesNotFitError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
@@ -200,9 +200,9 @@ def check_report(error: DoesNotFitError, graph, timing, options) -> None:
 def check_case(case, kernel_cycles: int, seed: int) -> None:
     spec, timing, options = case
     graph = build_training_graph(spec)
-    pricer = Fixed(kernel_cycles)
+    cost_model = Fixed(kernel_cycles)
     try:
-        schedule = build_schedule(graph, timing, pricer, options)
+        schedule = build_schedule(graph, timing, cost_model, options)
     except DoesNotFitError as error:
         event(f"{error.level} is too small")
         check_report(error, graph, timing, options)
@@ -215,7 +215,7 @@ def check_case(case, kernel_cycles: int, seed: int) -> None:
     assert peaks["l2"] <= timing.l2.size_bytes
     assert peaks["l3"] <= timing.l3.size_bytes
     values = initial_values(graph, spec, seed)
-    executor = Executor(schedule, timing, pricer)
+    executor = Executor(schedule, timing, cost_model)
     executor.load(values)
     executor.simulate()
     check_numbers(graph, values, executor)

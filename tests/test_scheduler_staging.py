@@ -19,8 +19,8 @@ from pulptrain.settings import Settings
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import Life
 from scheduler.addresses.plan_options import PlanOptions
+from scheduler.memory.l2_staging import HomeChoice, Stay, spare_slots, stays_of
 from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
-from scheduler.memory.staging import HomeChoice, Stay, spare_slots, stays_of
 from scheduler.schedule import Schedule
 from traces.events import TRANSFER
 from trainlib.training import build_training_graph

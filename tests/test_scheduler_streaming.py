@@ -16,7 +16,7 @@ from soc_fixture import (
     SETUP,
     UDMA_PROGRAM,
     UDMA_WAKE,
-    FixedPricer,
+    FixedCostModel,
     Recorder,
     soc_timing,
 )
@@ -36,12 +36,12 @@ from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
 from scheduler.options import ScheduleOptions
 from scheduler.programs.program import ProgramBuilder
 from scheduler.schedule import Schedule, streamer_of, tiler_of
-from scheduler.tiles.candidates import enumerate_tilings
-from scheduler.tiles.far_cost import FarCost
 from scheduler.tiles.l1_layout import lay_out
-from scheduler.tiles.streams import OpSlots, OpStream, slot_bytes, slots_of
+from scheduler.tiles.l2_slots import OpSlots, OpStream, slot_bytes, slots_of
 from scheduler.tiles.tiling import Tiler, Tiling
+from scheduler.tiles.tiling_candidates import enumerate_tilings
 from scheduler.tiles.transfers import lines_of
+from scheduler.tiles.udma_cost import UdmaCost
 from traces.events import TRANSFER
 from trainlib.graph import Op, Tensor, TrainingGraph
 from trainlib.registry import lowering_of
@@ -148,7 +148,7 @@ def simulated(program: Program, tiling: Tiling, kernel_cycles: int) -> tuple[int
     """(cycles, trace, SoC with dx in L3) of a tiny program, on y and dy of `values`."""
     kernel = tiling.tiles[0].calls[0].kernel
     tracer = Recorder()
-    soc = Soc(soc_timing(), FixedPricer({kernel: kernel_cycles}), tracer)
+    soc = Soc(soc_timing(), FixedCostModel({kernel: kernel_cycles}), tracer)
     y, dy = values()
     soc.load(Place("l2", Y_L2, y.shape), y)
     soc.load(Place("l3", DY_L3, dy.shape), dy)
@@ -292,7 +292,7 @@ def test_the_same_question_has_the_same_answer() -> None:
     assert first.plan.streams == second.plan.streams
 
 
-def exact_cycles(tiler: Tiler, tiling: Tiling, streamed: set[str], far: FarCost) -> int:
+def exact_cycles(tiler: Tiler, tiling: Tiling, streamed: set[str], udma: UdmaCost) -> int:
     """The uDMA for streamed tensors, counted box by box and line by line."""
     total, last = 0, {}
     for task in tiling.tiles:
@@ -301,8 +301,8 @@ def exact_cycles(tiler: Tiler, tiling: Tiling, streamed: set[str], far: FarCost)
         for item in (*fresh, *task.outputs):
             if item.tensor in streamed:
                 sizes = [size for _, size in lines_of(tiler.tensors[item.tensor].shape, 4, item.region)]
-                total += sum(far.bus_cycles(size) + far.timing.l3.program_cycles for size in sizes)
-                total += far.timing.l3.wake_cycles
+                total += sum(udma.bus_cycles(size) + udma.timing.l3.program_cycles for size in sizes)
+                total += udma.timing.l3.wake_cycles
     return total
 
 
@@ -312,19 +312,19 @@ def test_what_is_streamed_keeps_the_udma_busy_for_the_shortest_time() -> None:
     number = next(n for n, op in enumerate(graph.ops) if op.name == "relu1.IG")
     op = graph.ops[number]
     tiler = tiler_of(op, graph, timing, ScheduleOptions())
-    streamer, far = streamer_of(graph, timing, ScheduleOptions()), FarCost(timing)
+    streamer, udma = streamer_of(graph, timing, ScheduleOptions()), UdmaCost(timing)
     owners = {name: graph.storage_of(name) for name in graph.tensors}
     sizes = {name: graph.tensors[name].size_bytes for name in (*op.inputs, *op.outputs)}
     found = enumerate_tilings(tiler, timing.l1_usable_bytes)
     tilings = [found.tiling(index) for index in range(len(found))]
-    whole = {name: far.lines_cycles([size]) for name, size in sizes.items()}
+    whole = {name: udma.lines_cycles([size]) for name, size in sizes.items()}
     sets = [set(some) for count in (1, 2, 3) for some in combinations(sizes, count)]
     table = []
     for streamed in sets:
         rest = [name for name in sizes if name not in streamed]
         for tiling in tilings:
             slots = slot_bytes(tiling, OpStream((), frozenset(streamed), 0))
-            cycles = exact_cycles(tiler, tiling, streamed, far) + sum(whole[name] for name in rest)
+            cycles = exact_cycles(tiler, tiling, streamed, udma) + sum(whole[name] for name in rest)
             table.append((streamed, slots, cycles, sum(sizes[name] for name in rest)))
     for room_bytes in (200, 1000, 2048, 3000, 4096, 5000):
         stream = streamer.choose(number, owners, sizes, room_bytes)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from arch.soc_config import load_soc
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from configs.errors import DoesNotFitError, InputError
-from scheduler.choice import choose_tiling, smallest_does_not_fit, whole_op
-from scheduler.tiles.candidates import balanced_sizes, enumerate_tilings, sizes_of
 from scheduler.tiles.partial_sums import written
 from scheduler.tiles.tiling import BufferDepths, Tiler, tile_ranges
+from scheduler.tiles.tiling_candidates import balanced_sizes, enumerate_tilings, sizes_of
+from scheduler.tiling_choice import choose_tiling, smallest_does_not_fit, whole_op
 from trainlib.primitives.definition import InputCase
 from trainlib.registry import lowering_of
 from trainlib.single import single
@@ -172,7 +172,7 @@ def test_what_does_not_fit_says_what_is_needed_and_what_to_do() -> None:
     assert not len(enumerate_tilings(tiler, int(smallest) - 1))
     timing = load_soc("pulp-open", "rtl")
     with pytest.raises(DoesNotFitError) as raised:
-        choose_tiling(tiler, int(smallest) - 1, timing, TeamPricer(timing))
+        choose_tiling(tiler, int(smallest) - 1, timing, TeamCostModel(timing))
     assert raised.value.exit_code == 3
     assert raised.value.available_bytes == smallest - 1
     needed = smallest_does_not_fit(tiler, 0).required_bytes

@@ -7,7 +7,7 @@ from dataclasses import replace
 from arch.program import DmaStart
 from arch.soc import Soc
 from arch.soc_config import load_soc
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from configs.model_file import load_model
 from scheduler.options import ScheduleOptions
@@ -17,16 +17,16 @@ from trainlib.training import build_training_graph
 TIMING = load_soc("pulp-open", "rtl")
 
 
-def schedule_of(timing: SocTiming) -> tuple[Schedule, TeamPricer]:
+def schedule_of(timing: SocTiming) -> tuple[Schedule, TeamCostModel]:
     """The tutorial network with tiles of a few output rows, so that there are boxes to move."""
-    pricer = TeamPricer(timing)
+    cost_model = TeamCostModel(timing)
     graph = build_training_graph(load_model("tutorial-cnn"))
     options = ScheduleOptions(buffer_depth=1, tile_sizes={"conv1.FW": {"ho": 2}})
-    return build_schedule(graph, timing, pricer, options), pricer
+    return build_schedule(graph, timing, cost_model, options), cost_model
 
 
-def cycles(schedule: Schedule, timing: SocTiming, pricer: TeamPricer) -> int:
-    return Soc(timing, pricer).run(schedule.program, effects=False).cycles
+def cycles(schedule: Schedule, timing: SocTiming, cost_model: TeamCostModel) -> int:
+    return Soc(timing, cost_model).run(schedule.program, effects=False).cycles
 
 
 def starts(schedule: Schedule) -> list[DmaStart]:
@@ -44,7 +44,7 @@ def test_ranges_and_boxes_have_the_code_of_the_soc() -> None:
 
 def test_single_buffered_every_cycle_of_code_is_a_cycle_of_the_program() -> None:
     """Nothing runs beside the master there, so the sum of the code is the whole difference."""
-    schedule, pricer = schedule_of(TIMING)
+    schedule, cost_model = schedule_of(TIMING)
     bare = replace(
         schedule.program,
         actions=tuple(
@@ -52,8 +52,8 @@ def test_single_buffered_every_cycle_of_code_is_a_cycle_of_the_program() -> None
             for action in schedule.program.actions
         ),
     )
-    without = Soc(TIMING, pricer).run(bare, effects=False).cycles
+    without = Soc(TIMING, cost_model).run(bare, effects=False).cycles
     code_cycles = sum(action.code_cycles for action in starts(schedule))
     assert code_cycles > 0
     # The last word of a transfer is pushed later, but several inputs of a tile overlap in the engine.
-    assert without < cycles(schedule, TIMING, pricer) <= without + code_cycles
+    assert without < cycles(schedule, TIMING, cost_model) <= without + code_cycles

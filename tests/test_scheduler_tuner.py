@@ -12,7 +12,7 @@ from tuner_case import RULES, SMALL_MODEL, question, simple_soc, small_case, sma
 from arch.program import Compute
 from arch.soc import Soc
 from arch.soc_config import load_soc
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from configs.errors import InputError
 from configs.model_file import load_model, read_model
@@ -21,14 +21,14 @@ from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule
 from scheduler.tuner.cache import ResultCache
-from scheduler.tuner.candidates import Candidate, Cut, Question, SpaceRules, candidates_of, list_cuts
-from scheduler.tuner.choices import with_choices
 from scheduler.tuner.cut_programs import CutPrograms, options_for
-from scheduler.tuner.evaluate import Evaluation, Machine, as_text, from_text
+from scheduler.tuner.evaluate import CandidateSimulator, Evaluation, as_text, from_text
+from scheduler.tuner.iteration_tuning import Tuning, tune
 from scheduler.tuner.lower_bound import LowerBound
+from scheduler.tuner.search_space import Candidate, Cut, Question, SpaceRules, candidates_of, list_cuts
 from scheduler.tuner.strategies import StrategyOptions
 from scheduler.tuner.task import task_of
-from scheduler.tuner.tune import Tuning, tune
+from scheduler.tuner.tuned_schedule import with_choices
 from scheduler.tuner.workers import open_workers
 from traces.metrics import measure
 from traces.recorder import Recorder
@@ -95,12 +95,12 @@ def test_cuts_are_divisors_or_the_largest_that_fit() -> None:
 def test_a_candidate_takes_the_cycles_its_op_takes_in_the_whole_iteration() -> None:
     graph, timing, _, _ = small_case()
     options = ScheduleOptions(buffer_depth=1, prefetch=False)
-    pricer = TeamPricer(timing)
-    schedule = build_schedule(graph, timing, pricer, options)
+    cost_model = TeamCostModel(timing)
+    schedule = build_schedule(graph, timing, cost_model, options)
     recorder = Recorder()
-    result = Executor(schedule, timing, pricer, recorder, functional=False).simulate()
+    result = Executor(schedule, timing, cost_model, recorder, functional=False).simulate()
     measured = {op.name: op.cycles for op in measure(recorder.slices, result.cycles).ops}
-    machine = Machine(timing)
+    machine = CandidateSimulator(timing)
     for item in schedule.ops:
         cut = Cut(item.tiling.sizes, item.tiling.order, 1)
         asked = Question(task_of(graph, item.op), timing, "clang-xpulp")
@@ -113,15 +113,15 @@ def test_a_kernel_put_into_the_program_of_a_cut_takes_what_its_own_schedule_take
     name, _, way = op.partition(" ")
     asked = replace(question(name), timing=timing)
     asked = asked.variants()[way] if way else asked
-    pricer, machine = TeamPricer(timing), Machine(timing)
-    soc = Soc(timing, pricer)
+    cost_model, machine = TeamCostModel(timing), CandidateSimulator(timing)
+    soc = Soc(timing, cost_model)
     for candidate in list(candidates_of(list_cuts(asked), asked.kernels()))[::13]:
-        schedule = build_schedule(asked.task.graph, timing, pricer, options_for(asked, candidate))
+        schedule = build_schedule(asked.task.graph, timing, cost_model, options_for(asked, candidate))
         cycles = soc.run(schedule.program, effects=False).cycles - machine.hand_over_cycles
         tiling = schedule.ops[0].tiling
         expected = Evaluation(cycles, len(tiling.tiles), tiling.l1_bytes)
         assert machine.evaluate(asked, candidate) == expected
-        programs = CutPrograms(asked, candidate.cut, pricer)
+        programs = CutPrograms(asked, candidate.cut, cost_model)
         teams = programs.teams(candidate.kernel)
         assert teams is not None
         works = [action.team for action in schedule.program.actions if isinstance(action, Compute)]
@@ -131,7 +131,7 @@ def test_a_kernel_put_into_the_program_of_a_cut_takes_what_its_own_schedule_take
 @pytest.mark.parametrize("soc", ["simple", "pulp-open"])
 def test_no_bound_exceeds_what_the_simulation_takes(soc: str) -> None:
     timing = simple_soc() if soc == "simple" else load_soc("pulp-open")
-    machine, floor = Machine(timing), LowerBound(timing)
+    machine, floor = CandidateSimulator(timing), LowerBound(timing)
     questions = [replace(question(op.name), timing=timing) for op in small_graph().ops]
     for asked in [variant for each in questions for variant in each.variants().values()]:
         candidates = list(candidates_of(list_cuts(asked), asked.kernels()))[::19]
@@ -142,7 +142,7 @@ def test_no_bound_exceeds_what_the_simulation_takes(soc: str) -> None:
                 continue
             assert 0.4 * evaluation.cycles < bound <= evaluation.cycles
             schedule = build_schedule(
-                asked.task.graph, timing, TeamPricer(timing), options_for(asked, candidate)
+                asked.task.graph, timing, TeamCostModel(timing), options_for(asked, candidate)
             )
             assert bound == floor.cycles(schedule.program)
 
@@ -282,7 +282,7 @@ def test_another_question_has_another_key(changed: Question) -> None:
 
 def test_the_version_of_the_simulator_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     before = question("conv.FW").content
-    monkeypatch.setattr("scheduler.tuner.candidates.model_version", lambda: "another")
+    monkeypatch.setattr("scheduler.tuner.search_space.model_version", lambda: "another")
     assert question("conv.FW").content != before
 
 
@@ -306,12 +306,12 @@ def test_ctrl_c_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < len(tuning.schedule.choices) < len(small_graph().ops)
     graph, timing, base, _ = small_case()
     chosen = [(choice.op, choice.best.candidate) for choice in tuning.schedule.choices]
-    build_schedule(graph, timing, TeamPricer(timing), with_choices(base, graph, timing, chosen))
+    build_schedule(graph, timing, TeamCostModel(timing), with_choices(base, graph, timing, chosen))
 
 
 def test_a_kernel_that_cannot_is_refused_and_never_chosen() -> None:
     asked = replace(question("conv.FW"), codegen="asm-xpulp")
-    machine = Machine(asked.timing)
+    machine = CandidateSimulator(asked.timing)
     cut = list_cuts(asked)[0]
     refused = [
         kernel for kernel in asked.kernels() if machine.evaluate(asked, Candidate(cut, kernel)).refused

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.validation.cases import parse_selection
-from scheduler.validation.kernel_choice import kernel_choices, share_repeated_within, share_within
+from scheduler.validation.kernel_regret import kernel_choices, share_repeated_within, share_within
 from scheduler.validation.runner import validate
 
 MEASURED = Path(__file__).resolve().parents[1] / "measured" / "mm.csv.gz"

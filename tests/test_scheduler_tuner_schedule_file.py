@@ -10,9 +10,9 @@ from tuner_case import small_case
 
 from configs.errors import ConfigError, DoesNotFitError, PulptrainError
 from configs.yaml_file import load_yaml
-from scheduler.tuner.candidates import Candidate, Cut
-from scheduler.tuner.choices import OpChoice, Timed, TunedSchedule, model_content, soc_content
 from scheduler.tuner.schedule_file import load_schedule, options_from, schedule_text, write_schedule
+from scheduler.tuner.search_space import Candidate, Cut
+from scheduler.tuner.tuned_schedule import OpChoice, Timed, TunedSchedule, model_content, soc_content
 
 
 def schedule() -> TunedSchedule:

@@ -17,7 +17,7 @@ from tuner_case import small_case
 
 from configs.errors import InputError
 from scheduler.tuner.driver import Job, drive
-from scheduler.tuner.tune import tune
+from scheduler.tuner.iteration_tuning import tune
 from scheduler.tuner.workers import InlineExecutor, Workers, open_workers
 
 

@@ -204,7 +204,7 @@ def test_the_closed_form_of_a_fork_is_what_the_event_model_gives(timing_profile:
         TeamWork("master", (CoreWork((Loop(99, (Instruction(Op.ALU),), hardware=True),)),)),
         *([uneven_team(cores, master=False)] if cores > 1 else []),
     ):
-        cost = machines.pricer_of(timing).price(work)
+        cost = machines.cost_model_of(timing).price(work)
         expected = machines.program_cycles(timing, "fork", [Compute(0, team=work)])
         assert team.fork_to_join_cycles(work, cost, timing.event_unit) == expected
 

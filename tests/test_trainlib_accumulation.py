@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainlib.numerics import FORMATS, IN_ORDER, matmul, rounded, sum_order, tolerance, unit_roundoff
+from configs.dtypes import BY_NAME, DTYPES
+from trainlib.numerics import IN_ORDER, matmul, rounded, sum_order, tolerance
 from trainlib.primitives.lowering.calls import matmul_call
 from trainlib.steps import KernelChoice
 
@@ -182,7 +183,9 @@ def test_kernel_stays_within_its_tolerance_of_reference(dtype):
         ours = computed(kernel, a, b, True, 8, dtype)
         worst = np.abs(ours - exact).max()
         assert worst <= tolerance(dtype, length=72) * scale
-        assert worst > unit_roundoff(dtype) * np.abs(exact).max(), "kernel accumulation is visibly worse"
+        assert worst > BY_NAME[dtype].unit_roundoff * np.abs(exact).max(), (
+            "kernel accumulation is visibly worse"
+        )
 
 
 def test_the_last_odd_k_is_a_rounding_of_its_own_in_2x4_only():
@@ -202,4 +205,4 @@ def test_only_simd_kernels_on_a_transposed_b_have_lanes():
     assert sum_order("asm16_T_2x4", n=8, k=8, m=8, trans_b=True).paired_columns == 8
     assert sum_order("mm_fp16_SIMD_4x8", n=8, k=8, m=7, trans_b=True, cores=8).paired_columns == 6
     assert sum_order("mm_fp16_SIMD_4x8", n=16, k=8, m=7, trans_b=True, cores=8).paired_columns == 4
-    assert set(FORMATS.values()) == set(BITS)
+    assert {dtype.sums_in for dtype in DTYPES} == set(BITS)

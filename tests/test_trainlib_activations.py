@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from primitive_harness import CODEGEN, run_op
 
-from trainlib.numerics import is_narrow
+from configs.dtypes import is_narrow
 from trainlib.primitives.definition import InputCase
 from trainlib.primitives.elementwise import functions
 from trainlib.reference import evaluate

@@ -11,7 +11,7 @@ from agreement import compare, graph_tolerance
 from finite_differences import check_gradients
 from primitive_harness import CODEGEN, Case, build, check_tiles, run_op
 
-from trainlib.numerics import dtype_named, unit_roundoff
+from configs.dtypes import BY_WORD
 from trainlib.oracle_torch import evaluate_torch
 from trainlib.primitives.definition import Example, InputCase
 from trainlib.reference import evaluate
@@ -156,7 +156,7 @@ def test_a_layer_of_196_tokens_is_right_within_what_its_roundings_allow(dtype: s
     ours, truth = evaluate(made.graph, made.values), evaluate_torch(made.graph, made.values)
     allowed = graph_tolerance(made.graph)
     if dtype != "fp32":
-        assert allowed == 12 * unit_roundoff(dtype_named(dtype))
+        assert allowed == 12 * BY_WORD[dtype].unit_roundoff
     found = compare(ours, truth, [made.graph.output, *made.graph.gradients.values(), "x.grad"])
     assert len(found) == 1 + 4 + 3 + 1
     assert max(difference.max_rel_error for difference in found.values()) <= allowed

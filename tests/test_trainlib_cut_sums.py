@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from primitive_harness import Case, assert_close, build, run_op
 
+from configs.dtypes import is_float
 from trainlib.access import Index, Term
-from trainlib.numerics import is_float
 from trainlib.oracle_torch import evaluate_torch, torch_available
 from trainlib.primitives.definition import Example
 from trainlib.reference import evaluate

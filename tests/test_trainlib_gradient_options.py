@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from arch.soc_config import load_soc
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from configs.errors import ConfigError, InputError
 from configs.model_file import load_model
 from pulptrain.session import run_model
@@ -127,8 +127,8 @@ def test_the_phases_of_an_update(tmp_path: Path) -> None:
 
 def machine(graph):
     timing = load_soc("pulp-open", "rtl")
-    pricer = TeamPricer(timing)
-    return Executor(build_schedule(graph, timing, pricer, ScheduleOptions()), timing, pricer)
+    cost_model = TeamCostModel(timing)
+    return Executor(build_schedule(graph, timing, cost_model, ScheduleOptions()), timing, cost_model)
 
 
 def kept(graph, executor):

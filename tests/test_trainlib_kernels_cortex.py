@@ -10,7 +10,7 @@ import pytest
 
 from arch.isa import CoreWork, Instruction, Loop
 from arch.soc_config import load_soc
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from configs.parameters import default_codegen
 from pulptrain.commands.kernel import kernel_cost
 from pulptrain.session import run_model
@@ -89,10 +89,10 @@ def test_the_rule_gives_the_instructions_measured_without_xpulp():
 
 def test_cycles_of_the_inner_loop_are_those_of_the_manual():
     """Loads 1 and 2 (the second is followed by no load), three steps, VFMA 3, branch 3: 12 a multiply-add."""
-    pricer = TeamPricer(load_soc("stm32l4"))
+    cost_model = TeamCostModel(load_soc("stm32l4"))
 
     def cycles(k: int) -> int:
-        return pricer.price(matmul_work("mm", "cortex-m4f", 1, k, 1, False, 1, 0, 4096, 8192)).cycles
+        return cost_model.price(matmul_work("mm", "cortex-m4f", 1, k, 1, False, 1, 0, 4096, 8192)).cycles
 
     assert cycles(1100) - cycles(100) == 1000 * (1 + 2 + 3 + 3 + 3)
 

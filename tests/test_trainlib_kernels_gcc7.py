@@ -11,7 +11,7 @@ import pytest
 
 from arch.isa import Instruction, Loop, TeamWork
 from arch.soc_config import load_soc, with_options
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from scheduler.validation.runner import validate
 from scheduler.validation.team import fork_to_join_cycles
@@ -39,7 +39,7 @@ def cycles(
     work = matmul_work(
         kernel, "pulp-gcc7", n, k, m, trans_b, cores, 0, b_address, c_address, element_bytes=size
     )
-    return fork_to_join_cycles(work, TeamPricer(timing).price(work), timing.event_unit)
+    return fork_to_join_cycles(work, TeamCostModel(timing).price(work), timing.event_unit)
 
 
 def anchor_errors(tmp_path: Path) -> dict[str, tuple[dict[str, str], float]]:
@@ -95,8 +95,8 @@ def test_published_counters_of_the_whole_step() -> None:
         vector_work("pulp-gcc7", "sgd", 16 * 72, 1, (0, 8192)),
         vector_work("pulp-gcc7", "sgd", 32 * 576, 1, (0, 131072)),
     ]
-    pricer = TeamPricer(machine())
-    costs = [pricer.price(work).cores[0] for work in passes]
+    cost_model = TeamCostModel(machine())
+    costs = [cost_model.price(work).cores[0] for work in passes]
     waits = FIRST_CALL_CYCLES * len(passes)
     assert sum(cost.instructions for cost in costs) - waits == pytest.approx(578854, rel=0.015)
     assert sum(dict(cost.stalls)["load_use"] for cost in costs) == pytest.approx(164627, rel=0.005)
@@ -146,7 +146,7 @@ def test_published_16_bit_product_on_8_cores() -> None:
     c_address = b_address + 2 * 128 * 128
     work = matmul_work("vm_SIMD_transposed", "pulp-gcc7", 1, 128, 128, True, 8, 0, b_address, c_address)
     timing = machine()
-    found = fork_to_join_cycles(work, TeamPricer(timing).price(work), timing.event_unit)
+    found = fork_to_join_cycles(work, TeamCostModel(timing).price(work), timing.event_unit)
     assert found == pytest.approx(4620, rel=0.08)
 
 

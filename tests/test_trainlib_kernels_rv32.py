@@ -15,7 +15,7 @@ import pytest
 
 from arch.isa import CoreWork, Instruction, Loop, Op
 from arch.soc_config import load_soc, with_options
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from scheduler.validation.team import fork_to_join_cycles
 from trainlib.kernels.catalogue import kernel_names, matmul_work
 
@@ -64,7 +64,7 @@ def rows(cores: int) -> list[dict[str, str]]:
 def errors(cores: int) -> tuple[list[float], list[float]]:
     """Relative errors of cycles and of instructions, one per measured row."""
     timing = with_options(load_soc("pulp-open", "gvsoc"), bank_conflicts=False)
-    pricer = TeamPricer(timing)
+    cost_model = TeamCostModel(timing)
     cycles, instructions = [], []
     for row in rows(cores):
         n, k, m = int(row["n"]), int(row["k"]), int(row["m"])
@@ -80,7 +80,7 @@ def errors(cores: int) -> tuple[list[float], list[float]]:
             4 * n * k,
             4 * (n * k + k * m),
         )
-        cost = pricer.price(work)
+        cost = cost_model.price(work)
         cycles.append(fork_to_join_cycles(work, cost, timing.event_unit) / int(row["cycles"]) - 1)
         executed_here = sum(core.instructions for core in cost.cores)
         instructions.append(executed_here / int(row["instructions"]) - 1)
@@ -164,5 +164,5 @@ def test_the_files_are_what_the_tool_derives(tmp_path: Path, monkeypatch: pytest
         if file.read_text(encoding="utf-8") != (FOLDER / file.name).read_text(encoding="utf-8")
     ]
     assert not stale, "run tools/derive_rv32_kernels.py again: clang-xpulp or the rows have changed"
-    for name in ("derive_rv32_kernels", "nest_tree", "derive_clang_kernels"):
+    for name in ("derive_rv32_kernels", "nest_tree"):
         sys.modules.pop(name, None)

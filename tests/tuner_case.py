@@ -7,7 +7,7 @@ from arch.timing import SocTiming
 from configs.model_file import load_model, read_model
 from configs.yaml_file import parse_yaml
 from scheduler.options import ScheduleOptions
-from scheduler.tuner.candidates import Question, SpaceRules
+from scheduler.tuner.search_space import Question, SpaceRules
 from scheduler.tuner.task import task_of
 from trainlib.graph import TrainingGraph
 from trainlib.training import build_training_graph

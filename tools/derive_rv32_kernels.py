@@ -33,8 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from derive_clang_kernels import layout
-from nest_tree import TOKEN, Counts, If, Item, Loop, count, levels, parse, rendered, value
+from nest_tree import TOKEN, Counts, If, Item, Loop, count, layout, levels, parse, rendered, value
 from ruamel.yaml import YAML
 from scipy.optimize import Bounds, LinearConstraint, milp
 

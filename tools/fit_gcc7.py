@@ -20,8 +20,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from derive_clang_kernels import layout
 from gcc7_matmul import KERNELS, Constants, kernel_file
+from nest_tree import layout
 
 EMPTY_FORK_CYCLES = 31
 """Fork and join of one core around nothing: 11 + 6 + 14, event unit of configs/soc/pulp-open.yaml."""

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from arch.soc_config import load_soc, with_options
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from trainlib.kernels.catalogue import kernel_names, matmul_work
 
@@ -41,7 +41,7 @@ class Case:
         """A, B and C."""
         return 4 * (self.n * self.k + self.k * self.m + self.n * self.m)
 
-    def mac_per_cycle(self, pricer: TeamPricer, cores: int = 8) -> float:
+    def mac_per_cycle(self, cost_model: TeamCostModel, cores: int = 8) -> float:
         """From fork to join, A, B and C one after another."""
         a, b = 0, 4 * self.n * self.k
         work = matmul_work(
@@ -56,7 +56,7 @@ class Case:
             b_address=b,
             c_address=b + 4 * self.k * self.m,
         )
-        return self.n * self.k * self.m / (pricer.price(work).cycles + FORK_AND_JOIN_CYCLES)
+        return self.n * self.k * self.m / (cost_model.price(work).cycles + FORK_AND_JOIN_CYCLES)
 
 
 def machine(*, fpus: str = "private", bank_conflicts: bool = True) -> SocTiming:
@@ -76,7 +76,7 @@ def sweep(l1_bytes: int) -> Iterator[Case]:
 
 def best(candidates: int) -> list[tuple[float, float, Case]]:
     """(MAC per cycle with conflicts, without, case), best first."""
-    alone, together = TeamPricer(machine(bank_conflicts=False)), TeamPricer(machine())
+    alone, together = TeamCostModel(machine(bank_conflicts=False)), TeamCostModel(machine())
     cases = sweep(machine().l1_usable_bytes)
     ranked = sorted(((case.mac_per_cycle(alone), case) for case in cases), reverse=True)[:candidates]
     found = [(case.mac_per_cycle(together), bound, case) for bound, case in ranked]
@@ -86,7 +86,7 @@ def best(candidates: int) -> list[tuple[float, float, Case]]:
 def main(arguments: list[str]) -> None:
     """Entry point; see the top of the file."""
     found = best(int(arguments[0]) if arguments else 200)
-    shared = TeamPricer(machine(fpus="4-static"))
+    shared = TeamCostModel(machine(fpus="4-static"))
     print("kernel             N    K    M  B^T   MAC/cycle  without conflicts  four shared FPUs")
     for with_conflicts, without, case in found[:10]:
         four = case.mac_per_cycle(shared)

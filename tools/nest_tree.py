@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from derive_clang_kernels import compact
-
 from trainlib.kernels.expressions import parse_expression
 
 TOKEN = re.compile(
@@ -159,3 +157,70 @@ def rendered(items: list[Item]) -> str:
             parts.append(f"for {variable}{item.start}..{item.stop}{step} {item.kind} {{ {body} }}")
     parts.append(compact(" ".join(run)))
     return " ".join(part for part in parts if part)
+
+
+def compact(text: str) -> str:
+    """`A A A B` -> `A*3 B`; instructions with an address or a `'` stay single."""
+    result: list[list[str | int]] = []
+    for token in text.split():
+        plain = token.isalpha() or token.endswith("+")
+        if plain and result and result[-1][0] == token:
+            result[-1][1] = int(result[-1][1]) + 1
+        else:
+            result.append([token, 1])
+    return " ".join(f"{token}" if count == 1 else f"{token}*{count}" for token, count in result)
+
+
+def layout(text: str, indent: int) -> list[str]:
+    """Nest text with loops, conditions around loops and runs of instructions on lines of their own."""
+    tokens = re.findall(
+        r"for [^{]*\{|\} else \{|if \([^{]*\) \{|\{|\}|[^\s{}(]+(?:\([^()]*\)[^\s{}]*)?", text
+    )
+    pad = "  " * indent
+    lines: list[str] = []
+    run: list[str] = []
+
+    def flush() -> None:
+        while run:
+            line: list[str] = []
+            while run and len(pad) + len(" ".join([*line, run[0]])) < 106:
+                line.append(run.pop(0))
+            lines.append(pad + " ".join(line))
+
+    position = 0
+    while position < len(tokens):
+        token = tokens[position]
+        if not token.endswith("{"):
+            run.append(token)
+            position += 1
+            continue
+        depth, end = 1, position + 1
+        while depth:
+            depth += tokens[end].endswith("{") - tokens[end].startswith("}")
+            depth += tokens[end] == "} else {" and depth == 0
+            end += 1
+        block = tokens[position:end]
+        flat = " ".join(block)
+        if "for " not in flat[4:] and len(flat) < 92 and (not flat.startswith("for") or " if" not in flat):
+            if flat.startswith("for"):
+                flush()
+                lines.append(pad + flat)
+            else:
+                run.append(flat)
+        else:
+            flush()
+            lines.append(pad + token)
+            inner: list[str] = []
+            level = 1
+            for part in block[1:]:
+                level += part.endswith("{") and not part.startswith("}")
+                level -= part == "}"
+                if level == 0 or (level == 1 and part == "} else {"):
+                    lines += layout(" ".join(inner), indent + 1)
+                    inner = []
+                    lines.append(pad + part)
+                else:
+                    inner.append(part)
+        position = end
+    flush()
+    return lines

@@ -8,13 +8,14 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
+from configs.dtypes import is_float
 from configs.errors import ShapeError, UnsupportedLayerError
 from configs.limits import MOST_ELEMENTS, require_host_memory
 from configs.model_file import LayerSpec
 from configs.suggest import suggestion
 from trainlib.built_layer import BuiltLayer, expanded, gradient_name, place_of
-from trainlib.graph import LAYOUTS, Op, Tensor, Window
-from trainlib.numerics import dtype_named, is_float
+from trainlib.graph import LAYOUTS, Op, Tensor, TensorWindow
+from trainlib.numerics import dtype_named
 from trainlib.options import layer_options
 from trainlib.parameters import PARAMETER_NAMES, trained_roles
 from trainlib.primitives.definition import (
@@ -69,7 +70,7 @@ class GraphBuilder:
         *,
         reads: Sequence[str] | None = None,
         writes: Sequence[str] | None = None,
-        windows: Mapping[str, Window] | None = None,
+        windows: Mapping[str, TensorWindow] | None = None,
     ) -> None:
         """Append an op; `reads` and `writes` default to those of the step."""
         read, written = tuple(reads or step.reads), tuple(writes or step.writes)
@@ -366,7 +367,7 @@ class GraphBuilder:
         optimizer: OptimizerPrimitive,
         attributes: Mapping[str, Any],
         gradients: Mapping[str, str],
-        parts: Mapping[str, Window] = MappingProxyType({}),
+        parts: Mapping[str, TensorWindow] = MappingProxyType({}),
     ) -> None:
         """Emit an update op per trained weight; the optimizer's states become kept tensors.
 

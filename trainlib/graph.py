@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes as _ml_dtypes  # noqa: F401  makes np.dtype("bfloat16") known
-import numpy as np
+from configs.dtypes import element_bytes
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -69,11 +68,11 @@ class Tensor:
     @property
     def size_bytes(self) -> int:
         """Bytes of storage."""
-        return prod(self.shape) * np.dtype(self.dtype).itemsize
+        return prod(self.shape) * element_bytes(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TensorWindow:
     """Elements [start, stop) of one dimension of a tensor, all of the others."""
 
     axis: int
@@ -110,7 +109,7 @@ class Op:
     """Roles of `inputs`, in the same order."""
     writes: tuple[str, ...] = ()
     """Roles of `outputs`, in the same order."""
-    windows: Mapping[str, Window] = field(default_factory=dict)
+    windows: Mapping[str, TensorWindow] = field(default_factory=dict)
 
     @property
     def roles(self) -> dict[str, str]:
@@ -153,7 +152,7 @@ class TrainingGraph:
     kept: tuple[str, ...] = ()
     """Further tensors that are read after the iteration."""
 
-    parts: Mapping[str, Window] = field(default_factory=dict)
+    parts: Mapping[str, TensorWindow] = field(default_factory=dict)
     """Weight -> the only part of it that is trained; its gradient has the shape of that part."""
 
     def of_kind(self, *kinds: str) -> tuple[str, ...]:

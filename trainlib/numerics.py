@@ -1,27 +1,26 @@
-"""Number formats, how a matmul accumulates, and how far a result may be from the truth."""
+"""Rounding to a format, how a matmul accumulates, and how far a result may be from the truth.
+
+The formats themselves are `configs.dtypes`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
-from types import MappingProxyType
 from typing import Any
 
-import ml_dtypes as _ml_dtypes  # makes np.dtype("bfloat16") known
 import numpy as np
 from numpy.typing import NDArray
 
+from configs.dtypes import BY_NAME, BY_WORD, DType, is_narrow
 from configs.errors import UnsupportedLayerError
 from configs.suggest import suggestion
 
 Array = NDArray[Any]
 
-FORMATS: Mapping[str, str] = MappingProxyType({"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"})
-"""Word of model files and options -> NumPy dtype name. fp16 is IEEE half (1-5-10), bf16 is 1-8-7."""
-
 ACCUMULATIONS = ("reference", "kernel")
-"""reference: fp32, rounded once when stored. kernel: rounded after each multiply-add, in its order."""
+"""reference: fp32, rounded once when stored. kernel: rounded to the format a kernel sums in (`DType.sums_in`)
+after each multiply-add, in its order."""
 
 FP32_TOLERANCE = 1e-5
 """Largest max|a - b| / max|b| of an fp32 tensor (the contract of the design)."""
@@ -31,31 +30,21 @@ ROUNDING_SPREAD = 6.0
 
 
 def dtype_named(word: str, where: str | None = None) -> str:
-    """NumPy dtype name of a format word (fp32, fp16, bf16). Raises UnsupportedLayerError for others."""
-    if word not in FORMATS:
+    """Name of the dtype of tensors for the word of a model file. Raises UnsupportedLayerError for others."""
+    if word not in BY_WORD:
         raise UnsupportedLayerError(
-            f"there is no dtype called '{word}'", where=where, cure=suggestion(word, FORMATS)
+            f"there is no dtype called '{word}'", where=where, cure=suggestion(word, BY_WORD)
         )
-    return FORMATS[word]
-
-
-def is_float(dtype: str) -> bool:
-    """Whether the dtype is one of the float formats (and not a mask, an index or a count)."""
-    return dtype in FORMATS.values()
-
-
-def is_narrow(dtype: object) -> bool:
-    """Whether the dtype is one of the 16-bit float formats."""
-    return str(dtype) in ("float16", "bfloat16")
+    return BY_WORD[word].name
 
 
 def widened(array: Array) -> Array:
-    """16-bit floats as float32 (exact); everything else as it is."""
+    """Floats narrower than float32 as float32 (exact); everything else as it is."""
     return array.astype(np.float32) if is_narrow(array.dtype) else array
 
 
 def rounded(array: Array, dtype: str) -> Array:
-    """The array in `dtype`, rounded to nearest even once."""
+    """The array in `dtype`, rounded to nearest even once; what is too large for it is infinite, or NaN."""
     return array if str(array.dtype) == dtype else array.astype(np.dtype(dtype))
 
 
@@ -103,12 +92,14 @@ def matmul(
 ) -> Array:
     """C[N,M] = A[N,K] · B[K,M], result float32, to be rounded to `dtype` where it is stored.
 
-    `reference` sums in float32 (BLAS). `kernel` has accumulators of `dtype`, rounded to nearest even once
-    after each multiply-add, as a fused one does, in the order a kernel has (`sum_order`).
+    `reference` sums in float32 (BLAS). `kernel` has accumulators of the format that kernels for `dtype` sum
+    in (fp16 for 8-bit numbers), rounded to nearest even once after each multiply-add, as a fused one does, in
+    the order a kernel has (`sum_order`).
     """
     if accumulation == "reference":
         product: Array = np.matmul(widened(a), widened(b))
         return product
+    dtype = BY_NAME[dtype].sums_in
     left, right = a.astype(np.float64), b.astype(np.float64)
     rows, columns = order.paired_rows, order.paired_columns
     result = np.empty((left.shape[0], right.shape[1]), np.float32)
@@ -143,14 +134,15 @@ def _paired_sums(left: Array, right: Array, dtype: str, tail: str) -> Array:
 def _added(total: Array, term: Array, dtype: str) -> Array:
     """total + term rounded once to `dtype`, as float64. A product of two `dtype` numbers is an exact term.
 
-    A float64 sum may itself be rounded, and ml_dtypes goes to bfloat16 by way of float32. Both steps are made
-    harmless by rounding to odd: an inexact result whose last bit is 0 moves to its neighbour on the side of
-    the truth, so it is never a tie of the coarser format (Boldo and Melquiond 2008).
+    A float64 sum may itself be rounded, and ml_dtypes goes to its formats (those that are not NumPy's own) by
+    way of float32. Both steps are made harmless by rounding to odd: an inexact result whose last bit is 0
+    moves to its neighbour on the side of the truth, so it is never a tie of the coarser format (Boldo and
+    Melquiond 2008).
     """
     close = total + term
     back = close - total
     exact = _to_odd(close, (total - (close - back)) + (term - back), np.int64)
-    if dtype == "bfloat16":
+    if not np.issubdtype(np.dtype(dtype), np.floating):
         single = exact.astype(np.float32)
         return _to_odd(single, exact - single, np.int32).astype(np.dtype(dtype)).astype(np.float64)
     return exact.astype(np.dtype(dtype)).astype(np.float64)
@@ -166,40 +158,24 @@ def _to_odd(value: Array, lost: Array, bits: type[np.int32] | type[np.int64]) ->
     return value
 
 
-_UNIT_ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-"""Half of 2^-p for p bits behind the point: 23, 10 and 7."""
+def roundings_by_format(dtype: DType, stored: int, summed: int) -> dict[DType, int]:
+    """How often a result is rounded to which format: `stored` times in memory, `summed` times in a sum."""
+    if dtype.is_storage_only:
+        return {dtype: stored, BY_NAME[dtype.sums_in]: summed}
+    return {dtype: stored + summed}
 
 
-def unit_roundoff(dtype: str) -> float:
-    """Largest relative error of rounding to `dtype` once: half the distance of 1 to the next number."""
-    return float(_UNIT_ROUNDOFF[dtype])
-
-
-_STORED_BITS = {"float32": 23, "float16": 10, "bfloat16": 7}
-"""Bits of the fraction behind the point."""
-
-_LEAST_EXPONENT = {"float32": -126, "float16": -14, "bfloat16": -126}
-"""Exponent of the smallest normal number."""
-
-
-def finest_step(dtype: str) -> float:
-    """Distance of the numbers around 0, which are subnormal."""
-    return float(2.0 ** (_LEAST_EXPONENT[dtype] - _STORED_BITS[dtype]))
-
-
-def largest(dtype: str) -> float:
-    """The largest finite number."""
-    return float(_ml_dtypes.finfo(np.dtype(dtype)).max)  # type: ignore[no-untyped-call]
-
-
-def tolerance(dtype: str, *, roundings: int = 1, length: int = 0) -> float:
+def tolerance(dtype: str, *, roundings: int = 1, length: int = 0, parts: int = 0) -> float:
     """Largest error of a tensor of `dtype`, relative to the largest sum of magnitudes behind an element.
 
-    fp32: `FP32_TOLERANCE`. 16 bit, u the unit roundoff: 2u per rounding on the way (two computations may
-    round to either side) and, where sums of `length` terms are rounded after every term (`kernel`
-    accumulation), u·min(length, 6·sqrt(length)): the worst case, or six standard deviations of a random walk.
+    fp32: `FP32_TOLERANCE`. Narrower, u the unit roundoff: 2u per rounding on the way (two computations may
+    round to either side) and, where a sum of `parts` parts is stored after each of them, or one of `length`
+    terms is rounded after every term (`kernel` accumulation), u·min(n, 6·sqrt(n)) for n of them: the worst
+    case, or six standard deviations of a random walk.
     """
-    if dtype not in FORMATS.values() or dtype == "float32":
+    if not is_narrow(dtype):
         return FP32_TOLERANCE
-    walk = min(length, ROUNDING_SPREAD * sqrt(length))
-    return max(unit_roundoff(dtype) * (2 * roundings + walk), FP32_TOLERANCE)
+    found = BY_NAME[dtype]
+    walks = roundings_by_format(found, parts, length).items()
+    allowed = sum(kind.unit_roundoff * min(n, ROUNDING_SPREAD * sqrt(n)) for kind, n in walks)
+    return max(2 * roundings * found.unit_roundoff + allowed, FP32_TOLERANCE)

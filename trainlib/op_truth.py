@@ -15,8 +15,9 @@ from math import prod, sqrt
 
 import numpy as np
 
+from configs.dtypes import BY_NAME, is_float, is_narrow
 from trainlib.graph import Op, Tensor
-from trainlib.numerics import finest_step, is_float, is_narrow, unit_roundoff
+from trainlib.numerics import roundings_by_format
 from trainlib.registry import lowering_of, step_of
 from trainlib.steps import Array
 
@@ -110,19 +111,20 @@ def room(
 ) -> dict[str, Array]:
     """How far rounding may have taken every element of every float output before it was rounded to be stored.
 
-    Two things add up: fp32 arithmetic (a random walk over the terms of a sum) and, in 16 bit, results that
-    are stored on the way: `roundings` of them, the output itself included, each a part of the sum that may be
-    twice the gain. With `kernel` every partial sum is rounded to the format of the result. Source of the
-    walk: Higham and Mary (2019).
+    Two things add up: fp32 arithmetic (a random walk over the terms of a sum) and, in narrower formats,
+    results that are stored on the way: `roundings` of them, the output itself included, each a part of the
+    sum that may be twice the gain. With `kernel` every partial sum is rounded to the format a kernel for it
+    sums in. Source of the walk: Higham and Mary (2019).
     """
     found = {}
     for name, gain in gains.items():
         dtype, size = tensors[name].dtype, np.abs(truth.outputs[name]) + gain
-        far = unit_roundoff("float32") * (ROUNDINGS_OF_AN_OP + SPREAD * sqrt(truth.length)) * size
+        far = BY_NAME["float32"].unit_roundoff * (ROUNDINGS_OF_AN_OP + SPREAD * sqrt(truth.length)) * size
         if is_narrow(dtype):
-            steps = roundings - 1 + (truth.length if kernel else 0)
-            walk = min(steps, SPREAD * sqrt(steps))
-            far = far + walk * (unit_roundoff(dtype) * (size + gain) + finest_step(dtype) / 2)
+            walks = roundings_by_format(BY_NAME[dtype], roundings - 1, truth.length if kernel else 0)
+            for kind, steps in walks.items():
+                walk = min(steps, SPREAD * sqrt(steps))
+                far = far + walk * (kind.unit_roundoff * (size + gain) + kind.finest_step / 2)
         found[name] = far
     return found
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from configs.dtypes import is_float, is_narrow
 from trainlib.graph import Op, TrainingGraph
-from trainlib.numerics import is_float, is_narrow
 from trainlib.primitives.definition import is_forward
 from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
 from trainlib.steps import Array

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from configs.dtypes import is_float
 from configs.errors import InputError, NotFiniteError
 from trainlib.graph import Op, Tensor, TrainingGraph
-from trainlib.numerics import is_float, rounded, widened
+from trainlib.numerics import rounded, widened
 from trainlib.primitives.definition import is_forward
 from trainlib.registry import step_of
 from trainlib.steps import Array
@@ -32,7 +33,7 @@ def check_given(graph: TrainingGraph, values: Mapping[str, Array]) -> None:
                 f"value of shape {array.shape} for a tensor of shape {tensor.shape}",
                 where=f"{graph.name}: {name}",
             )
-        if is_float(str(array.dtype)) and not np.isfinite(widened(array)).all():
+        if is_float(array.dtype) and not np.isfinite(widened(array)).all():
             user = next((op.name for op in graph.ops if name in op.inputs), graph.name)
             value = "NaN" if np.isnan(widened(array)).any() else "an infinity"
             raise InputError(

@@ -10,7 +10,15 @@ from configs.errors import UnsupportedLayerError
 from configs.suggest import suggestion
 from trainlib.graph import Op
 from trainlib.primitives.attention import class_token, embedding, mhsa, position, softmax
-from trainlib.primitives.contractions import conv2d, conv_transpose2d, depthwise, linear, matmul, pointwise
+from trainlib.primitives.contractions import (
+    conv1d,
+    conv2d,
+    conv_transpose2d,
+    depthwise,
+    linear,
+    matmul,
+    pointwise,
+)
 from trainlib.primitives.definition import (
     InternalPrimitive,
     LayerPrimitive,
@@ -38,6 +46,7 @@ from trainlib.steps import StepLowering
 from trainlib.windows import windowed
 
 _ALL: tuple[Primitive, ...] = (
+    conv1d.PRIMITIVE,
     conv2d.PRIMITIVE,
     pointwise.PRIMITIVE,
     depthwise.PRIMITIVE,

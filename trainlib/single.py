@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from configs.dtypes import is_float
 from configs.errors import InputError, UnsupportedLayerError
 from configs.limits import TENSOR_COPIES, require_host_memory
 from configs.suggest import suggestion
 from trainlib.graph import Tensor, TrainingGraph
-from trainlib.numerics import is_float, rounded
+from trainlib.numerics import rounded
 from trainlib.primitives.definition import InputCase, LayerPrimitive, LossPrimitive, OptimizerPrimitive
 from trainlib.registry import PRIMITIVES, is_internal
 from trainlib.steps import Array

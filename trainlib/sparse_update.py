@@ -1,8 +1,9 @@
 """Sparse update: which layers are trained, and layers of which only some output channels are.
 
-WG and UPD of such a layer see those channels only (`trainlib.graph.Window`): fewer multiply-accumulates, a
-smaller gradient and smaller optimizer states; the output gradient and the weights are not copied. After
-J. Lin et al., On-Device Training Under 256KB Memory, NeurIPS 2022 (there the first input channels).
+WG and UPD of such a layer see those channels only (`trainlib.graph.TensorWindow`): fewer
+multiply-accumulates, a smaller gradient and smaller optimizer states; the output gradient and the weights are
+not copied. After J. Lin et al., On-Device Training Under 256KB Memory, NeurIPS 2022 (there the first input
+channels).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from configs.errors import ConfigError, ShapeError, UnsupportedLayerError
 from configs.model_file import ModelSpec
 from trainlib.builder import GraphBuilder
 from trainlib.built_layer import BuiltLayer, place_of
-from trainlib.graph import Op, Tensor, Window
+from trainlib.graph import Op, Tensor, TensorWindow
 
 SUPPORTED = ("conv2d", "depthwise", "linear", "pointwise")
 """Layer types whose output channels can be trained one by one."""
@@ -53,10 +54,10 @@ class _Channels:
     weight_axis: int
     image_axis: int
 
-    def window(self, axis: int) -> Window:
-        return Window(axis, self.first, self.last)
+    def window(self, axis: int) -> TensorWindow:
+        return TensorWindow(axis, self.first, self.last)
 
-    def part_of(self, role: str) -> Window:
+    def part_of(self, role: str) -> TensorWindow:
         """The trained part of parameter `role`."""
         return self.window(self.weight_axis if role == "w" else 0)
 
@@ -70,7 +71,7 @@ class _Channels:
         return {**self.layer.plan.attributes, **own}
 
     @property
-    def windows(self) -> dict[str, Window]:
+    def windows(self) -> dict[str, TensorWindow]:
         """What WG sees of the output gradient (and the input, of a depthwise layer)."""
         seen = {"dy": self.window(self.image_axis)}
         if self.layer.primitive.name == "depthwise":
@@ -78,13 +79,13 @@ class _Channels:
         return seen
 
 
-def restrict_updates(builder: GraphBuilder, gradients: Mapping[str, str]) -> dict[str, Window]:
+def restrict_updates(builder: GraphBuilder, gradients: Mapping[str, str]) -> dict[str, TensorWindow]:
     """Cut the weight gradients of layers with `update_channels` down to these, in place.
 
     Returns trained weight -> the part of it that is updated. To be called between the backward pass and the
     updates. Raises UnsupportedLayerError and ShapeError with the layer's place.
     """
-    parts: dict[str, Window] = {}
+    parts: dict[str, TensorWindow] = {}
     for layer in builder.layers:
         if layer.spec.update_channels is None:
             continue
@@ -124,7 +125,7 @@ def _channels(builder: GraphBuilder, layer: BuiltLayer) -> _Channels:
     return _Channels(layer, first, last, int(bool(attributes.get("sources_first"))), image_axis)
 
 
-def _cut(tensor: Tensor, window: Window) -> Tensor:
+def _cut(tensor: Tensor, window: TensorWindow) -> Tensor:
     return replace(tensor, shape=window.shape(tensor.shape))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from configs.dtypes import is_float
 from configs.errors import InputError, ShapeError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from configs.suggest import suggestion
@@ -16,7 +17,7 @@ from trainlib.adapters import add_adapted
 from trainlib.builder import GraphBuilder
 from trainlib.built_layer import BuiltLayer, gradient_name, place_of
 from trainlib.graph import KEPT_KINDS, Initial, Op, Tensor, TrainingGraph
-from trainlib.numerics import dtype_named, is_float, rounded
+from trainlib.numerics import dtype_named, rounded
 from trainlib.options import (
     GRADIENT_KEYS,
     GradientOptions,

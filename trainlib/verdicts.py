@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trainlib.numerics import is_float, largest
+from configs.dtypes import BY_NAME, float_of, is_float
 from trainlib.op_truth import exact
 from trainlib.steps import Array
 
@@ -17,11 +17,14 @@ PASSED, NOT_DECIDABLE, WITHOUT_TRUTH, FAILED = "passed", "not_decidable", "witho
 GRAVITY = (WITHOUT_TRUTH, NOT_DECIDABLE, PASSED, FAILED)
 """What counts of two verdicts about one tensor, the later word."""
 
-CAPS = {"float64": 1e-3, "float32": 1e-3, "float16": 0.05, "bfloat16": 0.05}
+WIDE_CAP, NARROW_CAP = 1e-3, 0.05
 """Most that arithmetic may add to the error of an element, relative to the largest element of its tensor.
 
 A tensor that needs more is not decidable: a defect of that size could hide in its rounding.
 """
+
+CAP_ROUNDINGS = 2
+"""A format so coarse that one rounding may be the cap has that many unit roundoffs instead."""
 
 
 LEANING_ELEMENTS, LEANING_DEVIATIONS = 32, 8
@@ -75,21 +78,22 @@ def judged(
     """Compare a float tensor, as it is stored, with its truth in float64.
 
     An element is right if it is the truth, moved by at most `room`, rounded to the format of `ours` once:
-    infinities and NaN are right where that gives them and nowhere else. `room` and `gain` are those of
+    infinities and NaN are right where that gives them and nowhere else. In a format without infinities what
+    is too large is a NaN, which counts as the infinity it stands for. `room` and `gain` are those of
     `trainlib.op_truth`. Where the terms of an element overflow the format they are summed in, so may the
     element, though their sum would not.
     """
     dtype = ours.dtype
-    found = ours.astype(np.float64)
+    found = _with_infinities(ours.astype(np.float64), truth, dtype)
     room = np.where(np.isfinite(room), room, 0)
     scale = float(np.max(np.abs(truth), initial=0.0, where=np.isfinite(truth)))
     if scale <= np.max(room, initial=0.0):  # zero but for rounding
         scale = float(np.max(gain, initial=0.0, where=np.isfinite(gain)))
     wide = _outside(found, truth, room, dtype)
-    beyond = np.isfinite(truth) & (np.abs(truth) + gain >= largest(summed_as)) & ~np.isfinite(found)
+    beyond = np.isfinite(truth) & (np.abs(truth) + gain >= BY_NAME[summed_as].largest) & ~np.isfinite(found)
     found, truth = np.where(beyond, 0, found), np.where(beyond, 0, truth)
     wide &= ~beyond
-    capped = np.minimum(room, CAPS[str(dtype)] * scale)
+    capped = np.minimum(room, _cap(dtype) * scale)
     narrow = wide if np.array_equal(capped, room) else _outside(found, truth, capped, dtype)
     error, tolerance, absolute = _worst(found, truth, capped, dtype, scale)
     if wide.any():
@@ -109,12 +113,14 @@ def leans(ours: Array, truth: Array) -> float:
 
     Rounding to nearest errs to both sides alike. A tensor whose elements have roundings of their own and that
     leans to one side was rounded another way, or scaled by less than the tolerance of an element shows.
-    Elements of equal truth round alike and count once.
+    Elements of equal truth round alike and count once; subnormal ones do not count, since those that round to
+    0 all come out too small.
     """
     value, first = np.unique(np.where(np.isfinite(truth), truth, 0).reshape(-1), return_index=True)
     steps = np.spacing(np.abs(value).astype(ours.dtype)).astype(np.float64)
     error = np.sign(value) * (ours.reshape(-1)[first].astype(np.float64) - value) / steps
-    error = error[np.isfinite(error) & (error != 0)]
+    normal = np.abs(value) >= BY_NAME[str(ours.dtype)].smallest_normal
+    error = error[np.isfinite(error) & (error != 0) & normal]
     if error.size < LEANING_ELEMENTS:
         return 0.0
     spread = max(float(error.std()), ROUNDING_DEVIATION) / sqrt(error.size)
@@ -138,7 +144,7 @@ def judged_copy(name: str, ours: Array, kept: Array, why: str) -> Verdict:
     """Compare a tensor with what it was before, to the bit."""
     if ours.tobytes() == kept.tobytes():
         return Verdict(name, PASSED)
-    if not is_float(str(ours.dtype)):
+    if not is_float(ours.dtype):
         return judged_numbers(name, ours, kept)
     verdict = judged(name, ours, exact(kept), np.zeros(kept.shape), np.zeros(kept.shape))
     return Verdict(name, FAILED, verdict.error, 0.0, verdict.abs_error, why)
@@ -153,8 +159,23 @@ def _outside(ours: Array, truth: Array, room: Array, dtype: Any) -> Array:
 
 
 def _stored(array: Array, dtype: Any) -> Array:
-    found: Array = array.astype(dtype).astype(np.float64)
-    return found
+    """The numbers in the format, as float64; those too large for it are infinite, as they are in most."""
+    return _with_infinities(array.astype(dtype).astype(np.float64), array, dtype)
+
+
+def _with_infinities(stored: Array, array: Array, dtype: Any) -> Array:
+    """`stored` with an infinity for each NaN that a number of `array` has become for want of one."""
+    kind = float_of(dtype)
+    if kind is None or kind.has_infinity:
+        return stored
+    return np.where(np.isnan(stored) & ~np.isnan(array), np.copysign(np.inf, array), stored)
+
+
+def _cap(dtype: Any) -> float:
+    kind = float_of(dtype)
+    if kind is None or not kind.is_narrow:
+        return WIDE_CAP
+    return max(NARROW_CAP, CAP_ROUNDINGS * kind.unit_roundoff)
 
 
 def _worst(ours: Array, truth: Array, room: Array, dtype: Any, scale: float) -> tuple[float, float, float]:
@@ -165,7 +186,7 @@ def _worst(ours: Array, truth: Array, room: Array, dtype: Any, scale: float) -> 
     if not difference.any():
         return 0.0, float(np.max(room, initial=0.0)) / (scale or 1.0), 0.0
     stored = np.spacing(np.abs(truth).astype(dtype)).astype(np.float64) / 2
-    error = np.maximum(difference - np.where(np.isfinite(stored), stored, np.inf), 0)
+    error = np.where(np.isfinite(stored), np.maximum(difference - stored, 0), 0)
     ratio = np.divide(error, room, out=np.where(error > 0, np.inf, 0.0), where=room > 0)
     worst = int(np.argmax(ratio))
     unit = scale or 1.0

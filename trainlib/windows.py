@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trainlib.graph import Op, Tensor, Window
+from trainlib.graph import Op, Tensor, TensorWindow
 from trainlib.primitives.definition import Reference, Step, Values
 from trainlib.steps import Extent, KernelChoice, Operand, StepLowering, TileTask, meeting_of, reductions_of
 
@@ -86,7 +86,7 @@ def _seen(op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     return seen
 
 
-def _moved(operand: Operand, windows: Mapping[str, Window]) -> Operand:
+def _moved(operand: Operand, windows: Mapping[str, TensorWindow]) -> Operand:
     window = windows.get(operand.tensor)
     if window is None:
         return operand

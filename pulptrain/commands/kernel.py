@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 import pulptrain
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
+from configs.dtypes import DTYPES, WORDS
 from configs.errors import InputError
 from pulptrain.commands import options
 from pulptrain.settings import Settings, soc_timing
@@ -41,9 +42,7 @@ def command(
     trans_b: Annotated[bool, typer.Option("--trans-b", help="B is stored [M, K].")] = False,
     dtype: Annotated[
         str | None,
-        typer.Option(
-            "--dtype", metavar="fp32|fp16|bf16", help="Element type; that of the kernel if not given."
-        ),
+        typer.Option("--dtype", metavar=WORDS, help="Element type; that of the kernel if not given."),
     ] = None,
     accumulate: Annotated[bool, typer.Option("--accumulate", help="Add the product to C.")] = False,
     soc: options.Soc = "pulp-open",
@@ -102,7 +101,7 @@ def kernel_cost(
     library, name = _library(name, settings.codegen)
     header = library.header(settings.codegen, name)
     if dtype is None:
-        dtype = "fp32" if header.element_bytes == element_bytes_of("fp32") else "fp16"
+        dtype = next(item.word for item in DTYPES if item.bytes == header.element_bytes)
     elif element_bytes_of(dtype) != header.element_bytes:
         raise InputError(
             f"'{name}' is for elements of {header.element_bytes} bytes, not for {dtype}",
@@ -131,7 +130,7 @@ def kernel_cost(
             library=library,
             accumulate=accumulate,
         )
-    cost = TeamPricer(timing).price(work)
+    cost = TeamCostModel(timing).price(work)
     stalls: dict[str, int] = {}
     for core in cost.cores:
         for word, cycles in core.stalls:

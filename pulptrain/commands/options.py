@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from configs.dtypes import WORDS
+
 Soc = Annotated[str, typer.Option("--soc", metavar="NAME|FILE", help="SoC preset or YAML file.")]
 Timing = Annotated[
     str,
@@ -116,7 +118,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for ma
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no tables.")]
 Dtype = Annotated[
     str | None,
-    typer.Option("--dtype", metavar="fp32|fp16|bf16", help="Format of layers that do not say otherwise."),
+    typer.Option("--dtype", metavar=WORDS, help="Format of layers that do not say otherwise."),
 ]
 Batch = Annotated[int | None, typer.Option("--batch", metavar="N", help="Samples of a mini-batch.")]
 Accumulate = Annotated[

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from configs.dtypes import WORDS
 from configs.errors import InputError
 from configs.yaml_file import parse_yaml
 from pulptrain.commands import options
@@ -32,7 +33,7 @@ def command(
         list[str] | None,
         typer.Option("--option", metavar="KEY=VALUE", help="Option as in a model file, e.g. kernel=3."),
     ] = None,
-    dtype: Annotated[str, typer.Option("--dtype", metavar="fp32|fp16|bf16", help="Element type.")] = "fp32",
+    dtype: Annotated[str, typer.Option("--dtype", metavar=WORDS, help="Element type.")] = "fp32",
     batch: Annotated[int, typer.Option("--batch", metavar="N", help="Samples.")] = 1,
     kernel: Annotated[str | None, typer.Option("--kernel", metavar="NAME", help="Matmul kernel.")] = None,
     accumulation: Annotated[

@@ -14,11 +14,11 @@ from rich.table import Table
 from configs.files import check_file
 from pulptrain.commands import options, search_options
 from pulptrain.commands.printing import print_paths, table_console
+from pulptrain.model_tuning import tune_model
 from pulptrain.settings import Settings, check_seed
-from pulptrain.tuning import tune_model
-from scheduler.tuner.candidates import CUTS_PER_DEPTH, SpaceRules, parse_ways
 from scheduler.tuner.progress import meter
 from scheduler.tuner.schedule_file import is_schedule, write_schedule
+from scheduler.tuner.search_space import CUTS_PER_DEPTH, SpaceRules, parse_ways
 from scheduler.tuner.strategies import STRATEGIES, StrategyOptions
 from scheduler.tuner.workers import open_workers
 

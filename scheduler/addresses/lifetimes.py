@@ -35,7 +35,7 @@ class Life:
     given: bool
     kept: bool
     streamed: tuple[int, ...] = ()
-    """Ops that use it in parts, straight from L3 (`tiles.streams`); not among `reads` and `writes`."""
+    """Ops that use it in parts, straight from L3 (`tiles.l2_slots`); not among `reads` and `writes`."""
 
     @property
     def uses(self) -> tuple[int, ...]:

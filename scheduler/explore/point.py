@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, PulptrainError
 from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
-from scheduler.residency import schedule_for
+from scheduler.resident_search import schedule_for
 from scheduler.tuner.fingerprint import fingerprint, model_version
 from traces.metrics import measure
 from traces.recorder import Recorder
 from trainlib.graph import TrainingGraph
 
-PRICERS_KEPT = 4
+COST_MODELS_CACHED = 4
 """Machines whose kernel prices a worker remembers; points next to each other often share one."""
 
 
@@ -70,11 +70,11 @@ def point_of(graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions) 
 
 def simulate_point(point: Point) -> Outcome:
     """Simulate one iteration without numbers. A point that is impossible is an outcome, not an error."""
-    pricer = pricer_of(point.timing)
+    cost_model = cost_model_of(point.timing)
     try:
-        schedule = schedule_for(point.graph, point.timing, pricer, point.options)
+        schedule = schedule_for(point.graph, point.timing, cost_model, point.options)
         recorder = Recorder()
-        result = Executor(schedule, point.timing, pricer, recorder, functional=False).simulate()
+        result = Executor(schedule, point.timing, cost_model, recorder, functional=False).simulate()
     except PulptrainError as error:
         return refusal(error)
     metrics = measure(recorder.slices, result.cycles)
@@ -119,15 +119,15 @@ def refusal(error: PulptrainError) -> Outcome:
 
 
 class _OfThread(threading.local):
-    """Remembered for each thread by itself: a pricer is not made for two at a time."""
+    """Remembered for each thread by itself: a cost model is not made for two at a time."""
 
     def __init__(self) -> None:
-        self.pricer_of = lru_cache(PRICERS_KEPT)(TeamPricer)
+        self.cost_model_of = lru_cache(COST_MODELS_CACHED)(TeamCostModel)
 
 
 _of_thread = _OfThread()
 
 
-def pricer_of(timing: SocTiming) -> TeamPricer:
-    """The pricer of this thread for a machine, with what it has priced before."""
-    return _of_thread.pricer_of(timing)
+def cost_model_of(timing: SocTiming) -> TeamCostModel:
+    """The cost model of this thread for a machine, with what it has priced before."""
+    return _of_thread.cost_model_of(timing)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from configs.errors import Contributor, DoesNotFitError
 from scheduler.addresses.allocation import Allocation, Request, align
 from scheduler.addresses.lifetimes import Life
-from scheduler.memory.staging import HomeChoice
-from scheduler.tiles.streaming import Least
+from scheduler.memory.l2_staging import HomeChoice
+from scheduler.tiles.streaming_choice import Least
 from trainlib.graph import TrainingGraph
 
 SLOTS_OF = "slots of "

@@ -23,10 +23,10 @@ from scheduler.addresses.placement import place
 from scheduler.addresses.plan_options import STREAMED, PlanOptions
 from scheduler.memory.host_memory import check_host_memory
 from scheduler.memory.l2_report import op_too_large, too_small
-from scheduler.memory.staging import HomeChoice, Stay
-from scheduler.memory.stream_plan import StreamPlan, window_name
-from scheduler.tiles.streaming import Streamer
-from scheduler.tiles.streams import NO_SLOTS, NOT_STREAMED, Key, OpSlots, OpStream, slots_of
+from scheduler.memory.l2_staging import HomeChoice, Stay
+from scheduler.memory.offchip_streaming import StreamingPlan, window_name
+from scheduler.tiles.l2_slots import NO_SLOTS, NOT_STREAMED, Key, OpSlots, OpStream, slots_of
+from scheduler.tiles.streaming_choice import Streamer
 from scheduler.tiles.tiling import Tiling
 from trainlib.graph import Op, TrainingGraph
 
@@ -224,25 +224,25 @@ def plan_memory(
     homes = _homes(graph, owners, options)
     choice = HomeChoice(lives, len(graph.ops), homes, _transfer_overhead_bytes(timing))
     wanted = frozenset(owners[name] for name, level in options.homes.items() if level == STREAMED)
-    streams = StreamPlan(graph, lives, owners, choice, streamer, wanted)
+    streams = StreamingPlan(graph, lives, owners, choice, streamer, wanted)
     whole = streams.stream_wanted(capacity_bytes["l2"])
     placed, notes = _placed(graph, lives, choice, capacity_bytes, options, streams)
     moved = [lives[name].request for name in lives if name in choice.in_l3]
-    far, more = _place(moved, "l3", capacity_bytes["l3"], options)
-    if peak_bytes(far.values()) > capacity_bytes["l3"]:
-        raise too_small(graph, "l3", peak_bytes(far.values()), capacity_bytes["l3"], far.values())
+    offchip, more = _place(moved, "l3", capacity_bytes["l3"], options)
+    if peak_bytes(offchip.values()) > capacity_bytes["l3"]:
+        raise too_small(graph, "l3", peak_bytes(offchip.values()), capacity_bytes["l3"], offchip.values())
     stays = tuple(choice.stays())
     staged: dict[str, list[Allocation]] = {}
     for stay in stays:
         staged.setdefault(stay.tensor, []).append(placed[stay.name])
-    near = {name: item for name, item in placed.items() if not item.staged}
+    onchip = {name: item for name, item in placed.items() if not item.staged}
     plan = MemoryPlan(
         graph.name,
         tuple(op.name for op in graph.ops),
-        (*placed.values(), *far.values()),
+        (*placed.values(), *offchip.values()),
         owners,
         taken,
-        {**near, **far},
+        {**onchip, **offchip},
         stays,
         capacity_bytes,
         options.placement,
@@ -282,7 +282,7 @@ def least_l2_bytes(
     if timing.l3.size_bytes == 0:
         return peak_bytes(place([life.request for life in lives.values()], "l2", "first-fit").values())
     choice = HomeChoice(lives, len(graph.ops), homes, _transfer_overhead_bytes(timing))
-    return StreamPlan(graph, lives, owners, choice, streamer).neediest()[1]
+    return StreamingPlan(graph, lives, owners, choice, streamer).neediest()[1]
 
 
 def _storages(
@@ -328,7 +328,7 @@ def _placed(
     choice: HomeChoice,
     capacity_bytes: Mapping[str, int],
     options: PlanOptions,
-    streams: StreamPlan,
+    streams: StreamingPlan,
 ) -> tuple[dict[str, Allocation], tuple[str, ...]]:
     """Addresses in L2, with as many tensors moved to L3, and streamed, as it takes."""
     available_bytes = capacity_bytes["l2"]

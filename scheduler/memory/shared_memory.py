@@ -14,7 +14,7 @@ from configs.errors import DoesNotFitError
 from scheduler.addresses.allocation import Allocation
 from scheduler.addresses.plan_options import STREAMED, PlanOptions
 from scheduler.memory.memory_plan import MemoryPlan, plan_memory
-from scheduler.tiles.streaming import Streamer
+from scheduler.tiles.streaming_choice import Streamer
 from trainlib.graph import KEPT_KINDS, TrainingGraph
 
 

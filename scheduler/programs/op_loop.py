@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from arch.program import Place
-from scheduler.programs.far_boxes import FarBoxes
+from scheduler.programs.streaming_emitter import StreamingEmitter
 from scheduler.tiles.l1_layout import L1Layout
+from scheduler.tiles.l2_slots import NO_SLOTS, OpSlots
 from scheduler.tiles.partial_sums import written
-from scheduler.tiles.resident import Bytes, InPlace, missing
-from scheduler.tiles.streams import NO_SLOTS, OpSlots
+from scheduler.tiles.resident_tensors import Bytes, InPlace, missing
 from scheduler.tiles.tiling import Tiling
-from scheduler.tiles.transfers import Box
+from scheduler.tiles.transfers import BoxTransfer
 from traces.events import Work
 from trainlib.graph import Op
 from trainlib.steps import Operand, Region, TileTask
@@ -57,7 +57,7 @@ class OpLoop:
     used stays in L1 and is not loaded again; a box that an earlier tile stores (a partial sum) is loaded only
     after the wait for that store. Boxes of resident tensors are used where they lie; what has to be loaded of
     such a tensor is loaded once, by the first tile that asks for it. Boxes of streamed tensors come through
-    `slots` in L2 (`FarBoxes`), into L1 not earlier than those allow.
+    `slots` in L2 (`StreamingEmitter`), into L1 not earlier than those allow.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class OpLoop:
             for name, slot in inputs.items()
             if slot.loaded_by == tile
         ]
-        self._far = FarBoxes(builder, slots, loads, (op.layer, op.step))
+        self._streaming = StreamingEmitter(builder, slots, loads, (op.layer, op.step))
         self._ahead = {
-            (buffer.role, buffer.name): self._far.ahead(
+            (buffer.role, buffer.name): self._streaming.ahead(
                 buffer.role, buffer.name, min(buffer.depth, len(self._tiles)) - 1
             )
             for buffer in tiling.buffers
@@ -107,13 +107,13 @@ class OpLoop:
     def run(self, following: OpLoop | None) -> None:
         """Append everything; the first loads of `following` beside the last tile."""
         tiles = self._tiles
-        self._far.begin()
+        self._streaming.begin()
         for tile in range(max([0, *self._ahead.values()])):
             self._load([(name, tile) for name in self._fresh(tile) if self._ahead["in", name] > tile])
         for tile, task in enumerate(tiles):
             self._load([(name, tile) for name in self._fresh(tile) if self._ahead["in", name] == 0])
             self._wait_for_inputs(tile)
-            self._far.taken(tile)
+            self._streaming.taken(tile)
             self._load_ahead(tile)
             if following is not None and tile == len(tiles) - 1:
                 following.load_early(self._deps())
@@ -122,7 +122,7 @@ class OpLoop:
         self._load_rest()
         for name in self._store_queues:
             self._wait_for_stores(name, 0)
-        self._far.finish()
+        self._streaming.finish()
 
     def load_early(self, deps: tuple[int, ...]) -> None:
         """Push the loads of the first tile into buffers that are free already."""
@@ -184,11 +184,13 @@ class OpLoop:
                 boxes = [self._part(name, in_place.address, part) for part in parts]
                 self._builder.wait(self._builder.start(boxes, self._work(0, name), to_l1=True, deps=()))
 
-    def _part(self, tensor: str, address: int, part: Bytes) -> Box:
+    def _part(self, tensor: str, address: int, part: Bytes) -> BoxTransfer:
         """Some bytes of a resident tensor that begins at an address."""
         first, last = part
         itemsize_bytes = np.dtype(self._builder.graph.tensors[tensor].dtype).itemsize
-        return Box(tensor, ((first // itemsize_bytes, last // itemsize_bytes),), address + first, flat=True)
+        return BoxTransfer(
+            tensor, ((first // itemsize_bytes, last // itemsize_bytes),), address + first, flat=True
+        )
 
     def _earlier_stores(self) -> dict[tuple[str, int], tuple[str, int]]:
         """(input buffer, tile that loads it) -> (output buffer, earlier tile that stores the same box)."""
@@ -221,8 +223,8 @@ class OpLoop:
                     if self._ahead["in", name] == distance
                 ]
         if tile == 0:  # the kernel of the first tile would wait until L3 has brought the second one
-            self._held_back += [load for load in due if self._far.is_far(load)]
-            due = [load for load in due if not self._far.is_far(load)]
+            self._held_back += [load for load in due if self._streaming.from_l3(load)]
+            due = [load for load in due if not self._streaming.from_l3(load)]
         self._load(due)
 
     def _load(self, wanted: Sequence[tuple[str, int]]) -> None:
@@ -234,11 +236,11 @@ class OpLoop:
                 free.append(load)
             else:
                 self._held_back.append(load)
-        free.sort(key=self._far.is_far)  # what lies in L2 need not wait for what comes from L3
+        free.sort(key=self._streaming.from_l3)  # what lies in L2 need not wait for what comes from L3
         for some in _shared(free, self._loads_at_once):
             stores = [self._stores[self._stored_by[load]] for load in some if load in self._stored_by]
             deps = {*self._deps(), *(self._builder.wait(store) for store in stores)}
-            deps |= {action for load in some for action in self._far.arrived(load)}
+            deps |= {action for load in some for action in self._streaming.arrived(load)}
             name, tile = some[0]
             start = self._builder.start(
                 [box for load in some for box in self._boxes(*load)],
@@ -284,7 +286,7 @@ class OpLoop:
             work = self._work(tile, some[0].tensor)
             start = self._builder.start(boxes, work, to_l1=False, deps=self._deps())
             for operand, box in zip(some, boxes, strict=True):
-                self._far.under_way(operand, box, start)
+                self._streaming.under_way(operand, box, start)
                 self._stores[operand.name, tile] = start
                 self._store_queues.setdefault(operand.name, deque()).append(start)
         for operand in outputs:
@@ -298,12 +300,12 @@ class OpLoop:
         queue = self._store_queues[name]
         while len(queue) > left:
             start = queue.popleft()
-            self._far.reached(name, start, self._builder.wait(start))
+            self._streaming.reached(name, start, self._builder.wait(start))
 
-    def _stored_box(self, operand: Operand) -> Box:
+    def _stored_box(self, operand: Operand) -> BoxTransfer:
         address = self._output_address(operand)
-        box = self._far.stored(operand, address)
-        return box or Box(operand.tensor, operand.region, address)
+        box = self._streaming.stored(operand, address)
+        return box or BoxTransfer(operand.tensor, operand.region, address)
 
     def _deps(self) -> tuple[int, ...]:
         return () if self._last_compute is None else (self._last_compute,)
@@ -325,20 +327,20 @@ class OpLoop:
         dtype = self._builder.graph.tensors[operand.tensor].dtype
         return Place("l1", address, operand.shape, dtype, operand.tensor)
 
-    def _boxes(self, name: str, tile: int) -> list[Box]:
+    def _boxes(self, name: str, tile: int) -> list[BoxTransfer]:
         """The boxes of an input, one behind the other in its buffer."""
         slot = self._inputs[tile][name]
         operand, address = slot.operand, slot.address
         if slot.parts:
             whole = self._layout.resident[operand.tensor].address
             return [self._part(operand.tensor, whole, part) for part in slot.parts]
-        streamed = self._far.loaded((name, tile), address)
+        streamed = self._streaming.loaded((name, tile), address)
         if streamed is not None:
             return [streamed]
         itemsize_bytes = np.dtype(self._builder.graph.tensors[operand.tensor].dtype).itemsize
         found = []
         for region in operand.boxes:
-            found.append(Box(operand.tensor, region, address))
+            found.append(BoxTransfer(operand.tensor, region, address))
             address += prod(stop - start for start, stop in region) * itemsize_bytes
         return found
 

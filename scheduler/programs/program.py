@@ -30,9 +30,9 @@ from scheduler.addresses.allocation import Allocation
 from scheduler.programs.op_loop import Early, OpLoop
 from scheduler.programs.team_works import TeamWorks
 from scheduler.tiles.l1_layout import L1Layout
-from scheduler.tiles.streams import NO_SLOTS, OpSlots
+from scheduler.tiles.l2_slots import NO_SLOTS, OpSlots
 from scheduler.tiles.tiling import Tiling
-from scheduler.tiles.transfers import Box, commands_for
+from scheduler.tiles.transfers import BoxTransfer, commands_for
 from traces.events import Work
 from trainlib.graph import Op, TrainingGraph
 from trainlib.steps import KernelCall, find_part
@@ -95,7 +95,7 @@ class ProgramBuilder:
         """DmaStart actions not yet waited for, oldest first: each holds an ID."""
         self._waits: dict[int, int] = {}
         """DmaStart -> its DmaWait."""
-        self._far_waits: dict[int, int] = {}
+        self._udma_waits: dict[int, int] = {}
         """UdmaStart of a streamed box -> its UdmaWait."""
         self.streamed_bytes = {"in": 0, "out": 0}
         """Bytes of streamed boxes between L3 and L2."""
@@ -135,7 +135,7 @@ class ProgramBuilder:
         """
         self.actions.append(Release(len(self.actions), (), Work(op.layer, op.step), places, results))
 
-    def start(self, boxes: Sequence[Box], work: Work, *, to_l1: bool, deps: tuple[int, ...]) -> int:
+    def start(self, boxes: Sequence[BoxTransfer], work: Work, *, to_l1: bool, deps: tuple[int, ...]) -> int:
         """Push one transfer of some boxes, the commands of all under one ID; returns its action."""
         while len(self._under_way) >= self.transfer_ids:
             self.wait(next(iter(self._under_way)))
@@ -170,7 +170,7 @@ class ProgramBuilder:
             del self._under_way[start]
         return self._waits[start]
 
-    def _l2_address(self, box: Box) -> int:
+    def _l2_address(self, box: BoxTransfer) -> int:
         if box.l2_address is not None:
             return box.l2_address
         return self.home[self.graph.storage_of(box.tensor)].address
@@ -184,11 +184,11 @@ class ProgramBuilder:
 
     def udma_wait(self, start: int) -> int:
         """The wait for a streamed box, appended unless the program has it already; returns its action."""
-        if start not in self._far_waits:
+        if start not in self._udma_waits:
             action = UdmaWait(len(self.actions), (start,), self.actions[start].work, start)
             self.actions.append(action)
-            self._far_waits[start] = action.id
-        return self._far_waits[start]
+            self._udma_waits[start] = action.id
+        return self._udma_waits[start]
 
     def waited(self, start: int) -> bool:
         """Whether the wait for this transfer is in the program."""

@@ -2,7 +2,7 @@
 
 A `KernelCall.work` is a function made for one tile. What it returns depends on its code, on what it has
 closed over, and on its arguments only, so these are the key. Sharing the result saves expanding the nests,
-and reading them again when they are priced: `arch.team_pricer` knows works it has seen by identity.
+and reading them again when they are priced: `arch.team_cost_model` knows works it has seen by identity.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from arch.pricing import Pricer
+from arch.cost_model import CostModel
 from arch.timing import SocTiming
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.l1_layout import L1Layout, lay_out
@@ -39,7 +39,7 @@ NO_TRANSFER = Transfer(0.0, 0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Box:
+class _BoxCost:
     """Commands of a box, most lines of one, cycles of its first command, and at what pace others follow."""
 
     commands: int
@@ -63,13 +63,17 @@ class TileCost:
     """Compute and transfer cycles of one tile, without contention between them."""
 
     def __init__(
-        self, timing: SocTiming, pricer: Pricer, tensors: Mapping[str, Tensor], dma: DmaCost | None = None
+        self,
+        timing: SocTiming,
+        cost_model: CostModel,
+        tensors: Mapping[str, Tensor],
+        dma: DmaCost | None = None,
     ) -> None:
         self.tensors = tensors
         self.timing = timing
-        self.pricer = pricer
+        self.cost_model = cost_model
         self.dma = dma or DmaCost(timing)
-        self._moved: dict[object, _Box] = {}
+        self._moved: dict[object, _BoxCost] = {}
 
     def compute_cycles(self, task: TileTask, addresses: Mapping[str, int]) -> int:
         """Kernels of the tile one after another, each with its fork and join.
@@ -95,7 +99,7 @@ class TileCost:
         team = call.work(self.timing.cores if call.fork else 1, addresses)
         unit = self.timing.event_unit
         fork_cycles = unit.fork_master_cycles + unit.join_cycles if call.fork else 0
-        return fork_cycles + self.pricer.price(team).cycles
+        return fork_cycles + self.cost_model.price(team).cycles
 
     def transfer(self, operands: Sequence[Operand], *, to_l1: bool) -> Transfer:
         """What moving some boxes one after another takes, pushed together on an idle DMA."""
@@ -126,7 +130,7 @@ class TileCost:
             done_cycles = max(done_cycles, end) + dma.wait_done_cycles
         return Transfer(engine_cycles, pushed_cycles + len(ends) * dma.wait_done_cycles, done_cycles)
 
-    def _box(self, name: str, shape: tuple[int, ...], to_l1: bool) -> _Box:
+    def _box(self, name: str, shape: tuple[int, ...], to_l1: bool) -> _BoxCost:
         key = name, shape, to_l1
         if key not in self._moved:
             tensor = self.tensors[name]
@@ -144,7 +148,7 @@ class TileCost:
             pace = sum(
                 command.lines * self.dma.line_cycles(command.line_bytes, to_l1=to_l1) for command in commands
             )
-            self._moved[key] = _Box(
+            self._moved[key] = _BoxCost(
                 len(commands),
                 max(command.lines for command in commands),
                 self.dma.engine_cycles(first.line_bytes, first.lines, to_l1=to_l1),

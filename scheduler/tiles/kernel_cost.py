@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arch.pricing import Pricer, TeamCost, Traffic
+from arch.cost_model import CostModel, TeamCost, Traffic
 from arch.timing import SocTiming
 from trainlib.kernels.catalogue import matmul_work
 
@@ -17,8 +17,8 @@ class KernelCosts:
     addresses a whole turn apart meet the same banks, so they cost the same.
     """
 
-    def __init__(self, timing: SocTiming, pricer: Pricer, codegen: str) -> None:
-        self._pricer = pricer
+    def __init__(self, timing: SocTiming, cost_model: CostModel, codegen: str) -> None:
+        self._cost_model = cost_model
         self._codegen = codegen
         self._turn = timing.l1.banks * timing.l1.word_bytes
         self._known: dict[tuple[object, ...], TeamCost] = {}
@@ -45,7 +45,7 @@ class KernelCosts:
         cost = self._known.get(key)
         if cost is None:
             work = matmul_work(kernel, self._codegen, n, k, m, trans_b, cores, a, b, c)
-            cost = self._pricer.price(work, traffic)
+            cost = self._cost_model.price(work, traffic)
             if len(self._known) >= MEMO_ENTRIES:
                 self._known.clear()
             self._known[key] = cost

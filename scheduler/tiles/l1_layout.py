@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scheduler.addresses.allocation import Allocation
-from scheduler.tiles.resident import NOT_RESIDENT, InPlace, Residents
+from scheduler.tiles.resident_tensors import NOT_RESIDENT, InPlace, Residents
 from scheduler.tiles.tiling import Tiling
 from trainlib.steps import Operand
 

@@ -1,7 +1,7 @@
 """Which of thousands of tilings are worth building: what they move and what their kernels issue, as arrays.
 
-What moves follows from the boxes (`Candidates.loads`). What kernels issue is counted on tiles cut along one
-dimension at a time and multiplied, then counted again on the tiles of those that look best.
+What moves follows from the boxes (`TilingCandidates.loads`). What kernels issue is counted on tiles cut along
+one dimension at a time and multiplied, then counted again on the tiles of those that look best.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from arch.cost_model import CostModel
 from arch.isa import Loop, Node, TeamWork
-from arch.pricing import Pricer
-from scheduler.tiles.candidates import Candidates
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.footprint import LARGEST_TABLE
-from scheduler.tiles.streamed_tilings import far_overhead
+from scheduler.tiles.streaming_cost import streaming_cycles
 from scheduler.tiles.tiling import Tiler
+from scheduler.tiles.tiling_candidates import TilingCandidates
 from trainlib.steps import Extent, TileTask
 
 Floats = NDArray[np.float64]
@@ -32,8 +32,8 @@ class Moves:
     """Per candidate, in cycles of the whole op: what each of those that move data is busy for.
 
     `alone_cycles` are those of L2 transfers, code included, that nothing overlaps. `additions_cycles` are the
-    kernels that add to sums in L1, with their forks. `far_cycles` (uDMA) are infinite where what is streamed
-    lacks room in L2.
+    kernels that add to sums in L1, with their forks. `offchip_cycles` (uDMA) are infinite where what is
+    streamed lacks room in L2.
     """
 
     load_cycles: Floats
@@ -41,10 +41,10 @@ class Moves:
     master_cycles: Floats
     alone_cycles: Floats
     additions_cycles: Floats
-    far_cycles: Floats
+    offchip_cycles: Floats
 
 
-def moves_of(candidates: Candidates, dma: DmaCost) -> Moves:
+def moves_of(candidates: TilingCandidates, dma: DmaCost) -> Moves:
     """What the transfers of each candidate cost. Left out are tensors that are resident in L1."""
     loads, timing, tiler = candidates.loads, dma.timing, candidates.tiler
     fork_cycles = timing.event_unit.fork_master_cycles + timing.event_unit.join_cycles
@@ -77,7 +77,7 @@ def moves_of(candidates: Candidates, dma: DmaCost) -> Moves:
             # An addition loads two words and stores one per element, the elements shared by the cores.
             words = loads.box_bytes[:, column] / timing.l1.word_bytes
             additions += loads.additions[:, column] * (fork_cycles + 4 * words / timing.cores)
-    return Moves(load, store, master, alone, additions, far_overhead(candidates, timing))
+    return Moves(load, store, master, alone, additions, streaming_cycles(candidates, timing))
 
 
 def _by_line(dma: DmaCost, line_bytes: NDArray[np.int64], lines: NDArray[np.int64], *, to_l1: bool) -> Floats:
@@ -101,7 +101,7 @@ def _distinct(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
     return np.flatnonzero(present), (np.cumsum(present) - 1)[numbers]
 
 
-def overhead_cycles(candidates: Candidates, dma: DmaCost) -> Floats:
+def overhead_cycles(candidates: TilingCandidates, dma: DmaCost) -> Floats:
     """Per candidate: cycles of the DMA engines and of the master around them, forks, additions of sums.
 
     Also of the uDMA for streamed tensors, infinite where that cannot be. The kernels are left out.
@@ -109,23 +109,23 @@ def overhead_cycles(candidates: Candidates, dma: DmaCost) -> Floats:
     moves = moves_of(candidates, dma)
     unit = dma.timing.event_unit
     forks = candidates.tiles * float(unit.fork_master_cycles + unit.join_cycles)
-    transfers = moves.load_cycles + moves.store_cycles + moves.master_cycles + moves.far_cycles
+    transfers = moves.load_cycles + moves.store_cycles + moves.master_cycles + moves.offchip_cycles
     return np.asarray(transfers + moves.additions_cycles + forks)
 
 
-def loop_cycles(candidates: Candidates, moves: Moves, kernel_cycles: Floats) -> Floats:
+def loop_cycles(candidates: TilingCandidates, moves: Moves, kernel_cycles: Floats) -> Floats:
     """Per candidate: the tile loop, if its kernels take `kernel_cycles`.
 
     One buffer per operand: all one after another. More: the longest of the cores, the loads, the stores and
     the uDMA, and what nothing hides of the first load and the last store.
     """
     kernels = kernel_cycles + moves.additions_cycles
-    alone = kernels + moves.alone_cycles + moves.far_cycles
+    alone = kernels + moves.alone_cycles + moves.offchip_cycles
     if candidates.tiler.buffer_depth == 1:
         return np.asarray(alone)
     busiest = np.maximum(kernels + moves.master_cycles, np.maximum(moves.load_cycles, moves.store_cycles))
-    ends = (moves.load_cycles + moves.store_cycles + moves.far_cycles) / candidates.tiles
-    return np.asarray(np.minimum(alone, np.maximum(busiest, moves.far_cycles) + ends))
+    ends = (moves.load_cycles + moves.store_cycles + moves.offchip_cycles) / candidates.tiles
+    return np.asarray(np.minimum(alone, np.maximum(busiest, moves.offchip_cycles) + ends))
 
 
 class KernelCount:
@@ -136,7 +136,9 @@ class KernelCount:
     the tile of the reference costs over what it issues: stalls are taken to grow with the instructions.
     """
 
-    def __init__(self, candidates: Candidates, reference: Mapping[str, int], pricer: Pricer, dma: DmaCost):
+    def __init__(
+        self, candidates: TilingCandidates, reference: Mapping[str, int], cost_model: CostModel, dma: DmaCost
+    ):
         self._candidates = candidates
         self._tiler = candidates.tiler
         self._reference = dict(reference)
@@ -145,7 +147,7 @@ class KernelCount:
         self._fork_cycles = unit.fork_master_cycles + unit.join_cycles
         self._along: dict[tuple[str, int], int] = {}
         self._whole = self._issued(self._reference)
-        self._scale = self._stalls(pricer)
+        self._scale = self._stalls(cost_model)
 
     def cycles(self) -> Floats:
         """Per candidate."""
@@ -189,9 +191,11 @@ class KernelCount:
             (call.work(self._cores if call.fork else 1, _unplaced(task)), call.fork) for call in task.calls
         ]
 
-    def _stalls(self, pricer: Pricer) -> float:
+    def _stalls(self, cost_model: CostModel) -> float:
         works = self._works(self._reference)
-        priced = sum(pricer.price(work).cycles + (self._fork_cycles if fork else 0) for work, fork in works)
+        priced = sum(
+            cost_model.price(work).cycles + (self._fork_cycles if fork else 0) for work, fork in works
+        )
         return priced / self._whole if priced else 1.0
 
 
@@ -222,11 +226,11 @@ def issued(body: tuple[Node, ...]) -> int:
 
 
 def short_list(
-    candidates: Candidates,
+    candidates: TilingCandidates,
     moves: Moves,
     usable: NDArray[np.bool_],
     dma: DmaCost,
-    pricer: Pricer,
+    cost_model: CostModel,
 ) -> list[int]:
     """The `COUNTED` candidates of the `usable` ones that seem to take the fewest cycles, best first.
 
@@ -236,9 +240,9 @@ def short_list(
     numbers = np.flatnonzero(usable)
     if len(numbers) == 1:
         return [int(number) for number in numbers]
-    moved = moves.alone_cycles + moves.additions_cycles + moves.far_cycles
+    moved = moves.alone_cycles + moves.additions_cycles + moves.offchip_cycles
     reference = int(numbers[np.argmin(moved[numbers])])
-    count = KernelCount(candidates, candidates.sizes_at(reference), pricer, dma)
+    count = KernelCount(candidates, candidates.sizes_at(reference), cost_model, dma)
     kernels = count.cycles()
     total = loop_cycles(candidates, moves, kernels)
     rank = numbers[np.lexsort((numbers, total[numbers]))]

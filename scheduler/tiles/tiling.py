@@ -13,9 +13,9 @@ from configs.errors import InputError
 from configs.limits import require_host_memory
 from scheduler.addresses.allocation import align
 from scheduler.tiles.l1_report import does_not_fit
+from scheduler.tiles.l2_slots import NOT_STREAMED, OpStream
 from scheduler.tiles.partial_sums import SUM, accumulated, written
-from scheduler.tiles.resident import NOT_RESIDENT, InPlace
-from scheduler.tiles.streams import NOT_STREAMED, OpStream
+from scheduler.tiles.resident_tensors import NOT_RESIDENT, InPlace
 from scheduler.tiles.transfers import lines_of
 from trainlib.graph import Op, Tensor
 from trainlib.steps import Extent, KernelChoice, Operand, Region, StepLowering, TileTask, reductions_of

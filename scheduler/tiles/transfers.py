@@ -11,7 +11,7 @@ from trainlib.steps import Region
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class BoxTransfer:
     """What one transfer moves: a box of a tensor, and the address of its buffer in L1 (C-contiguous).
 
     A `flat` box is of the tensor as one line of all its elements. With `l2_address` it lies there, not in the

@@ -12,8 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from arch.cost_model import CostModel
 from arch.isa import TeamWork
-from arch.pricing import Pricer
 from arch.program import Action, Compute, Program
 from scheduler.options import ScheduleOptions
 from scheduler.programs.program import TEAM_WORKS
@@ -21,7 +21,7 @@ from scheduler.programs.team_works import content_of
 from scheduler.schedule import Schedule, build_schedule
 from scheduler.tiles.partial_sums import accumulated, written
 from scheduler.tiles.tiling import tile_ranges
-from scheduler.tuner.candidates import Candidate, Cut, Question
+from scheduler.tuner.search_space import Candidate, Cut, Question
 from trainlib.steps import KernelCall, TileTask, find_part
 
 
@@ -43,13 +43,13 @@ class CutPrograms:
     Raises what `build_schedule` raises.
     """
 
-    def __init__(self, question: Question, cut: Cut, pricer: Pricer) -> None:
+    def __init__(self, question: Question, cut: Cut, cost_model: CostModel) -> None:
         self._question = question
         self._cut = cut
-        self._pricer = pricer
+        self._cost_model = cost_model
         usual = Candidate(cut, question.default_kernel)
         self.schedule = build_schedule(
-            question.task.graph, question.timing, pricer, options_for(question, usual)
+            question.task.graph, question.timing, cost_model, options_for(question, usual)
         )
         tiles = self.schedule.ops[0].tiling.tiles
         self._usual = question.tiler(question.default_kernel, cut.depth)
@@ -70,7 +70,7 @@ class CutPrograms:
     def schedule_with(self, kernel: str) -> Schedule:
         """The schedule built from nothing, whatever a kernel changes in it."""
         options = options_for(self._question, Candidate(self._cut, kernel))
-        return build_schedule(self._question.task.graph, self._question.timing, self._pricer, options)
+        return build_schedule(self._question.task.graph, self._question.timing, self._cost_model, options)
 
     def teams(self, kernel: str) -> list[TeamWork] | None:
         """Loop nests of the program's kernels in order, with another matmul kernel.

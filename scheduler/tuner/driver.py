@@ -38,17 +38,17 @@ def drive(searches: Sequence[Search], workers: Workers) -> None:
     The workers serve the first search that has something to do, so that early ends leave whole results.
     Raises `PulptrainError` if a worker process dies.
     """
-    ready: list[tuple[int, int, _Step, int]] = []
-    running: dict[Future[Any], tuple[_Step, int]] = {}
+    ready: list[tuple[int, int, _Round, int]] = []
+    running: dict[Future[Any], tuple[_Round, int]] = {}
     sequence = count()
 
-    def enqueue(step: _Step | None) -> None:
+    def enqueue(step: _Round | None) -> None:
         if step is not None:
             for number in range(len(step.jobs)):
                 heappush(ready, (step.rank, next(sequence), step, number))
 
     for rank, search in enumerate(searches):
-        enqueue(_Step.advance(rank, search, None))
+        enqueue(_Round.advance(rank, search, None))
     try:
         while ready or running:
             while ready and len(running) < QUEUED_PER_WORKER * workers.count:
@@ -71,7 +71,7 @@ def drive(searches: Sequence[Search], workers: Workers) -> None:
             future.cancel()
 
 
-class _Step:
+class _Round:
     """The jobs a search waits for, and their results so far; searches of lower rank go first."""
 
     def __init__(self, rank: int, search: Search, jobs: Sequence[Job]) -> None:
@@ -81,7 +81,7 @@ class _Step:
         self.results: dict[int, Any] = {}
 
     @staticmethod
-    def advance(rank: int, search: Search, results: Sequence[Any] | None) -> _Step | None:
+    def advance(rank: int, search: Search, results: Sequence[Any] | None) -> _Round | None:
         """Send results to a search until it asks for something; None when it ends."""
         try:
             jobs = next(search) if results is None else search.send(results)
@@ -89,9 +89,9 @@ class _Step:
                 jobs = search.send([])
         except StopIteration:
             return None
-        return _Step(rank, search, jobs)
+        return _Round(rank, search, jobs)
 
-    def take(self, number: int, result: Any) -> _Step | None:
+    def take(self, number: int, result: Any) -> _Round | None:
         """Note one result; with the last of them, what the search asks for next."""
         self.jobs[number].arrived(result)
         self.results[number] = result

@@ -11,13 +11,13 @@ from functools import lru_cache
 from arch.isa import TeamWork
 from arch.program import Program
 from arch.soc import Soc
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from configs.errors import PulptrainError
-from scheduler.tuner.candidates import Candidate, Cut, Question, list_cuts
 from scheduler.tuner.cut_programs import CutPrograms
 from scheduler.tuner.lower_bound import LowerBound, Timeline
 from scheduler.tuner.rows import whole_of
+from scheduler.tuner.search_space import Candidate, Cut, Question, list_cuts
 
 MACHINES_KEPT = 2
 """SoCs a worker keeps built, each with the kernels it has priced."""
@@ -39,7 +39,7 @@ class Evaluation:
     refused: str = ""
 
 
-class Machine:
+class CandidateSimulator:
     """A SoC that evaluates candidates one after another and remembers what kernels cost.
 
     It looks for no races: the tiles and buffers of a candidate are those of a schedule, which are checked
@@ -48,8 +48,8 @@ class Machine:
 
     def __init__(self, timing: SocTiming) -> None:
         self.timing = timing
-        self._pricer = TeamPricer(timing)
-        self._soc = Soc(timing, self._pricer, detect_races=False)
+        self._cost_model = TeamCostModel(timing)
+        self._soc = Soc(timing, self._cost_model, detect_races=False)
         self._floor = LowerBound(timing)
         self._cuts: OrderedDict[tuple[str, str, Cut], CutPrograms] = OrderedDict()
         self.hand_over_cycles = self._soc.run(Program("nothing", ()), effects=False).cycles
@@ -100,7 +100,7 @@ class Machine:
     def _programs(self, question: Question, cut: Cut) -> CutPrograms:
         key = question.task.content, question.codegen, cut
         if key not in self._cuts:
-            self._cuts[key] = CutPrograms(question, cut, self._pricer)
+            self._cuts[key] = CutPrograms(question, cut, self._cost_model)
             if len(self._cuts) > CUTS_KEPT:
                 self._cuts.popitem(last=False)
         self._cuts.move_to_end(key)
@@ -127,7 +127,7 @@ class _OfThread(threading.local):
     """Remembered for each thread by itself: a machine is not made for two at a time."""
 
     def __init__(self) -> None:
-        self.machine_of = lru_cache(MACHINES_KEPT)(Machine)
+        self.machine_of = lru_cache(MACHINES_KEPT)(CandidateSimulator)
 
 
 _of_thread = _OfThread()

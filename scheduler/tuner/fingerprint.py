@@ -23,7 +23,7 @@ NO_INFLUENCE = ("scheduler/validation", "scheduler/tuner/", "scheduler/explore/"
 
 INFLUENCE = tuple(
     f"scheduler/tuner/{name}.py"
-    for name in ("evaluate", "task", "candidates", "cut_programs", "network_pass")
+    for name in ("evaluate", "task", "search_space", "cut_programs", "tuned_residents")
 )
 """... apart from these files, which define what is simulated."""
 

@@ -19,7 +19,7 @@ from arch.timing import SocTiming
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _MasterAction:
     """One action of the master: what it depends on, and the cycles it takes; those of a kernel come later.
 
     `engines` are (to L1, cycles of the engine, earliest end counted from the begin of the step) of a
@@ -39,7 +39,7 @@ class _Step:
 class Timeline:
     """A program without the durations of its kernels."""
 
-    steps: tuple[_Step, ...]
+    steps: tuple[_MasterAction, ...]
     after_end_cycles: int
 
     def cycles(self, durations: Sequence[int]) -> int:
@@ -90,17 +90,17 @@ class LowerBound:
 
     def timeline(self, program: Program) -> Timeline:
         """What a program does beside its kernels, for bounds under many durations of these."""
-        steps: list[_Step] = []
+        steps: list[_MasterAction] = []
         for action in program.actions:
             if isinstance(action, Compute):
-                steps.append(_Step(action.deps, kernel=True))
+                steps.append(_MasterAction(action.deps, kernel=True))
             elif isinstance(action, DmaStart):
                 steps.append(self._transfer(action))
             elif isinstance(action, DmaWait):
-                steps.append(_Step((action.transfer,), cycles=self._wait_cycles, waits=True))
+                steps.append(_MasterAction((action.transfer,), cycles=self._wait_cycles, waits=True))
         return Timeline(tuple(steps), self._after_end_cycles)
 
-    def _transfer(self, action: DmaStart) -> _Step:
+    def _transfer(self, action: DmaStart) -> _MasterAction:
         """The commands of a transfer together.
 
         Command i is programmed after p_i cycles, begins `command_latency_cycles` later or when the engine of
@@ -119,7 +119,7 @@ class LowerBound:
             reach[side] = max(reach[side], now + dma.command_latency_cycles) + moved
         used = tuple(side for side in (True, False) if reach[side])
         last = action.commands[-1].to_l1 if action.commands else None
-        return _Step(
+        return _MasterAction(
             action.deps,
             now,
             engines=tuple((side, work[side], reach[side]) for side in used),

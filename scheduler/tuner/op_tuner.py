@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from arch.timing import SocTiming
 from configs.errors import InputError
 from scheduler.tuner.cache import ResultCache
-from scheduler.tuner.candidates import Candidate, Question, SpaceRules
-from scheduler.tuner.choices import OpChoice, Timed
 from scheduler.tuner.driver import drive
 from scheduler.tuner.progress import Meter, NoMeter
+from scheduler.tuner.search_space import Candidate, Question, SpaceRules
 from scheduler.tuner.strategies import OpSearch, StrategyOptions, check_strategy
 from scheduler.tuner.task import Task, task_of
+from scheduler.tuner.tuned_schedule import OpChoice, Timed
 from scheduler.tuner.workers import Workers
 from trainlib.graph import TrainingGraph
 

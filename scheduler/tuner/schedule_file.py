@@ -20,11 +20,18 @@ from configs.schema import Schema, check_keys, validate
 from configs.suggest import suggestion
 from configs.yaml_file import Node, load_yaml
 from scheduler.options import ScheduleOptions, of_programs
-from scheduler.tiles.resident import AT, TO
-from scheduler.tuner.candidates import Candidate, Cut
-from scheduler.tuner.choices import OpChoice, Timed, TunedSchedule, soc_content, tiler_for, with_choices
-from scheduler.tuner.choices import model_content as content_of
-from scheduler.tuner.network_pass import PROGRAMS
+from scheduler.tiles.resident_tensors import AT, TO
+from scheduler.tuner.search_space import Candidate, Cut
+from scheduler.tuner.tuned_residents import PROGRAMS
+from scheduler.tuner.tuned_schedule import (
+    OpChoice,
+    Timed,
+    TunedSchedule,
+    soc_content,
+    tiler_for,
+    with_choices,
+)
+from scheduler.tuner.tuned_schedule import model_content as content_of
 from trainlib.graph import LAYOUTS, TrainingGraph
 from trainlib.im2col import own_way, with_way
 from trainlib.kernels.catalogue import kernel_names

@@ -9,7 +9,6 @@ from typing import Any
 from configs.errors import InputError
 from configs.suggest import suggestion
 from scheduler.tuner.cache import ResultCache
-from scheduler.tuner.candidates import Candidate, Cut, Question, candidates_of
 from scheduler.tuner.driver import Job, Search
 from scheduler.tuner.evaluate import (
     Evaluation,
@@ -22,6 +21,7 @@ from scheduler.tuner.evaluate import (
 from scheduler.tuner.fingerprint import fingerprint
 from scheduler.tuner.progress import Meter
 from scheduler.tuner.rows import whole_of
+from scheduler.tuner.search_space import Candidate, Cut, Question, candidates_of
 
 CHUNK = 24
 """Candidates of one call to a worker, less than a second: the kernels of a cut, which share its program."""

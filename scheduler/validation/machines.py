@@ -10,7 +10,7 @@ from typing import Any
 from arch.program import Action, Program
 from arch.soc import Soc
 from arch.soc_config import load_soc, with_options
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from arch.window_plan import Window
 from configs.errors import PulptrainError
@@ -70,17 +70,17 @@ def _whole_memory(size_bytes: int) -> int:
 
 
 @cache
-def pricer_of(timing: SocTiming, window: Window | None = None) -> TeamPricer:
-    """The pricer of a machine; it remembers its answers for the life of the process.
+def cost_model_of(timing: SocTiming, window: Window | None = None) -> TeamCostModel:
+    """The cost model of a machine; it remembers its answers for the life of the process.
 
     `window` says from which starts it prices a team, where not from the usual ones.
     """
-    return TeamPricer(timing, window)
+    return TeamCostModel(timing, window)
 
 
 @cache
 def _soc(timing: SocTiming) -> tuple[Soc, int]:
-    soc = Soc(timing, pricer_of(timing))
+    soc = Soc(timing, cost_model_of(timing))
     return soc, soc.run(_NOTHING, effects=False).cycles
 
 
@@ -93,7 +93,7 @@ def program_cycles(timing: SocTiming, name: str, actions: Sequence[Action]) -> i
 def transfer_cycles(timing: SocTiming, name: str, actions: Sequence[Action], number: int) -> int:
     """Cycles from start to end of transfer `number` (from 0, in order of their starts) of a program."""
     recorder = Recorder()
-    Soc(timing, pricer_of(timing), recorder, detect_races=False).run(
+    Soc(timing, cost_model_of(timing), recorder, detect_races=False).run(
         Program(name, tuple(actions)), effects=False
     )
     slices = sorted((item.start_cycles, item.end_cycles) for item in recorder.slices if item.kind == TRANSFER)

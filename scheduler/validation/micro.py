@@ -1,8 +1,8 @@
 """Measured set micro: single instructions, loops, shared FPUs and bank patterns, per operation.
 
-Rows that run instructions are predicted by the pricer: on cluster cores, and on the fabric controller, which
-has the pipeline of a cluster core and an FPU of its own and for which the memory next to it is what L1 is to
-them. Rows of the event unit and of the offload are tested event by event with their modules
+Rows that run instructions are predicted by the cost model: on cluster cores, and on the fabric controller,
+which has the pipeline of a cluster core and an FPU of its own and for which the memory next to it is what L1
+is to them. Rows of the event unit and of the offload are tested event by event with their modules
 (tests/test_arch_sync.py), not here. `NOT_MODELLED` says which rows have no model, and why; every row of the
 file is in exactly one of the three. `DEVIATIONS` are the rows that are farther off than asked.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from arch.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWork
 from arch.soc_config import load_soc, with_options
-from arch.team_pricer import TeamPricer
+from arch.team_cost_model import TeamCostModel
 
 RELATIVE_TOLERANCE = 0.05
 TOLERANCE_CYCLES = 0.5
@@ -277,14 +277,14 @@ def predict(rows: Sequence[dict[str, str]]) -> list[MicroRow]:
 
 
 @cache
-def _pricer(fpus: str, conflicts: bool) -> TeamPricer:
+def _cost_model(fpus: str, conflicts: bool) -> TeamCostModel:
     """All cores start together, and the code, which only just fits the caches, is warm."""
     timing = with_options(load_soc("pulp-open", "gvsoc"), bank_conflicts=conflicts, fpus=fpus)
     unit = dataclasses.replace(
         timing.event_unit, fork_master_cycles=0, fork_push_cycles=0, fork_worker_cycles=0
     )
     icache = dataclasses.replace(timing.icache, private_bytes=1 << 16)
-    return TeamPricer(dataclasses.replace(timing, event_unit=unit, icache=icache))
+    return TeamCostModel(dataclasses.replace(timing, event_unit=unit, icache=icache))
 
 
 @cache
@@ -295,7 +295,7 @@ def _cycles(
         team, fpus = _one(name, operations, group), "private"
     else:
         team = _several(name, cores, operations) if group.startswith("multi") else _one(name, operations)
-    return tuple(core.cycles for core in _pricer(fpus, conflicts).price(team).cores)
+    return tuple(core.cycles for core in _cost_model(fpus, conflicts).price(team).cores)
 
 
 def _one(name: str, operations: int, group: str = "") -> TeamWork:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from arch.isa import TeamWork
+from configs.dtypes import DTYPES
 from scheduler.validation.cases import CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.placement import placed
 from scheduler.validation.prediction import Prediction
 from scheduler.validation.team import forked
 from trainlib.kernels.catalogue import matmul_work
 
-ELEMENT_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+ELEMENT_BYTES = {dtype.word: dtype.bytes for dtype in DTYPES}
 
 COLUMNS = (
     *MACHINE_COLUMNS,

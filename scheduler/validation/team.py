@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from arch.cost_model import TeamCost
 from arch.isa import TeamWork
-from arch.pricing import TeamCost
 from arch.timing import EventUnitTiming
 from arch.window_plan import Window
 from scheduler.validation.cases import Case
-from scheduler.validation.machines import machine_of, pricer_of
+from scheduler.validation.machines import cost_model_of, machine_of
 
 
 def fork_to_join_cycles(team: TeamWork, cost: TeamCost, unit: EventUnitTiming) -> int:
@@ -30,12 +30,12 @@ def fork_to_join_cycles(team: TeamWork, cost: TeamCost, unit: EventUnitTiming) -
 def forked(case: Case, team: TeamWork, window: Window | None = None) -> tuple[int, int]:
     """(cycles from fork to join, instructions summed over the cores) of a kernel on the machine of a row."""
     timing = machine_of(case)
-    cost = pricer_of(timing, window).price(team)
+    cost = cost_model_of(timing, window).price(team)
     cycles = fork_to_join_cycles(team, cost, timing.event_unit)
     return cycles, sum(core.instructions for core in cost.cores)
 
 
 def alone(case: Case, team: TeamWork) -> tuple[int, int]:
     """(cycles, instructions) of work the master does by itself, without a fork."""
-    cost = pricer_of(machine_of(case)).price(team)
+    cost = cost_model_of(machine_of(case)).price(team)
     return cost.cycles, sum(core.instructions for core in cost.cores)

@@ -19,7 +19,7 @@ from alarm.seams import (
     with_results,
 )
 from arch.program import Command, Compute, Effect
-from trainlib.numerics import is_narrow
+from configs.dtypes import BY_WORD, element_bytes, is_narrow
 from trainlib.primitives.definition import is_forward
 
 Defect = Callable[[Prepared], Prepared | None]
@@ -252,7 +252,8 @@ def _rounded(prepared: Prepared, step) -> Prepared | None:
 
         def wrong(result: np.ndarray, arrays: Arrays, dtype: np.dtype = dtype) -> np.ndarray:
             nearest = result.astype(dtype)
-            bits = nearest.view(np.uint16) + step(result, nearest.astype(np.float32)).astype(np.uint16)
+            words = f"uint{8 * element_bytes(dtype)}"
+            bits = nearest.view(words) + step(result, nearest.astype(np.float32)).astype(words)
             return bits.view(dtype).astype(np.float32)
 
         found = with_results(found or prepared, item, "y", wrong) or found
@@ -271,7 +272,7 @@ def _half(prepared: Prepared) -> Prepared | None:
 
 
 def _item_bytes(prepared: Prepared) -> int:
-    return 2 if prepared.spec.dtype != "fp32" else 4
+    return BY_WORD[prepared.spec.dtype].bytes
 
 
 @_defect("stride of a load off by one element")

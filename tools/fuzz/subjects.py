@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from configs.dtypes import BY_WORD
 from configs.yaml_file import load_yaml
 from pulptrain.__main__ import run
 from tools.fuzz.mutate import NUMBERS, WORDS, mutated_bytes, mutated_text
@@ -103,7 +104,7 @@ def model_text(generator: Random) -> str:
         f"loss: {loss}",
         f"optimizer: {{name: {optimizer}, learning_rate: 0.01{more}}}",
         f"batch: {generator.choice((1, 1, 2, 3))}",
-        generator.choice(("", "", "dtype: fp16", "dtype: bf16", "layout: HWC", "train: last")),
+        generator.choice(("", "", *(f"dtype: {word}" for word in BY_WORD), "layout: HWC", "train: last")),
         "layers:",
         *layers,
     ]
@@ -260,7 +261,7 @@ RUN_OPTIONS: Mapping[str, Sequence[str]] = {
         "input,auto",
     ),
     "--seed": ("0", "1", "7"),
-    "--dtype": ("fp32", "fp16", "bf16", "x"),
+    "--dtype": (*BY_WORD, "x"),
     "--batch": ("1", "2", "5"),
     "--accumulate": ("1", "2", "3"),
     "--iterations": ("1", "2", "3"),
@@ -279,7 +280,7 @@ KERNEL_OPTIONS: Mapping[str, Sequence[str]] = {
     "--m": ("1", "7", "16"),
     "--trans-b": (),
     "--accumulate": (),
-    "--dtype": ("fp32", "fp16", "bf16", "int8", "x"),
+    "--dtype": (*BY_WORD, "int8", "x"),
     "--cores": ("1", "8"),
     "--json": (),
     **{key: RUN_OPTIONS[key] for key in ("--soc", "--timing", "--codegen", "--fpus", "--bank-conflicts")},

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from arch.isa import TeamWork
+from configs.dtypes import DTYPES
 from configs.errors import InputError
 from trainlib.kernels.library import LIBRARY, Kernel, KernelLibrary, suggestion
 from trainlib.kernels.team import Array, team_work
@@ -17,8 +18,8 @@ from trainlib.kernels.team import Array, team_work
 ELEMENT_BYTES = 4
 """Bytes of an fp32 element."""
 
-DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
-"""Bytes of an element; both 16-bit types cost the same."""
+DTYPE_BYTES = {dtype.word: dtype.bytes for dtype in DTYPES}
+"""Bytes of an element; formats of one size cost the same."""
 
 
 def codegen_names() -> tuple[str, ...]:

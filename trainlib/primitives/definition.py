@@ -14,8 +14,8 @@ file that ends in `PRIMITIVE = ...`:
    a frozen layer), ``x*`` and ``dx*`` stand for all inputs and all needed input gradients. A backward step
    appears in the graph if one of its results is needed; what no step writes is no step's business.
 4. Each step has an untiled NumPy `reference` and a lowering (`trainlib.steps.StepLowering`) that share no
-   code. Both see float32 for 16-bit tensors (see `KernelCall`); results are rounded when stored. A reference
-   takes the batch size from its arrays, not from the attributes: prediction runs it on other batches.
+   code. Both see float32 for narrower tensors (see `KernelCall`); results are rounded when stored. A
+   reference takes the batch size from its arrays, not from the attributes: prediction runs other batches.
 5. `torch_forward(torch, attributes, tensors)`: the FW of the layer in PyTorch on a dict of roles; returns y,
    or a dict of roles. Autograd then is the truth for every backward step.
 6. `examples`: small cases that together touch every option. tests/test_trainlib_primitives.py runs them in

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from configs.dtypes import is_float
 from configs.errors import InputError, ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Initial, Op, Tensor
-from trainlib.numerics import is_float, rounded, widened
+from trainlib.numerics import rounded, widened
 from trainlib.primitives.definition import (
     Example,
     InputCase,

@@ -46,8 +46,9 @@ class Cut:
         return self.roles.get(name, name)
 
     def count(self, *loops: str) -> int:
-        """Iterations of some loops."""
-        return prod(self.ranges[loop][1] - self.ranges[loop][0] for loop in loops)
+        """Iterations of some loops; of a loop the contraction has not, one."""
+        extents = (self.ranges.get(loop, (0, 1)) for loop in loops)
+        return prod(stop - start for start, stop in extents)
 
     def total(self, *loops: str) -> int:
         """Iterations of some loops in the whole op."""

@@ -83,22 +83,23 @@ class _AsAsked(Strategy):
         return self._of(cut.op).task(cut)
 
 
-_STRATEGY = _AsAsked(Im2col(), DirectLoops())
+STRATEGY = _AsAsked(Im2col(), DirectLoops())
+"""As the option `im2col` of the layer says."""
 
 PRIMITIVE = LayerPrimitive(
     name="conv2d",
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW", ("x", "w", "b?"), ("y",), reference.forward, convolution_step("y", _STRATEGY)),
+        Step("FW", ("x", "w", "b?"), ("y",), reference.forward, convolution_step("y", STRATEGY)),
         Step(
             "WG",
             ("x", "dy"),
             ("dw", "db?"),
             reference.weight_gradient,
-            convolution_step("dw", _STRATEGY),
+            convolution_step("dw", STRATEGY),
         ),
-        Step("IG", ("dy", "w"), ("dx",), reference.input_gradient, convolution_step("dx", _STRATEGY)),
+        Step("IG", ("dy", "w"), ("dx",), reference.input_gradient, convolution_step("dx", STRATEGY)),
     ),
     torch_forward=torch_convolution,
     examples=CONV2D_EXAMPLES,

@@ -15,7 +15,7 @@ from trainlib.primitives.contractions.contraction import Cut
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_transpose, patches
 from trainlib.primitives.contractions.conv_nests import Reach
 from trainlib.primitives.lowering.calls import matmul_call, vector_add_call
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Region
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice
 
 ROWS = "im2row"
 """Name of the scratch buffer of the im2row matrix."""
@@ -47,10 +47,6 @@ class View:
         """Rows of the im2row matrix."""
         return self.reach.positions
 
-    def region(self, geometry: ConvGeometry, channels: Extent) -> Region:
-        """The box of one image that is read, `channels` of it."""
-        return geometry.image(channels, self.rows.extent, self.columns.extent)
-
 
 def view_of(cut: Cut, *, owned: bool = False) -> View:
     """The image a tile reads through the window: x, or for the gradient of x the output gradient.
@@ -61,6 +57,10 @@ def view_of(cut: Cut, *, owned: bool = False) -> View:
     image, axes, outer = ("dy", ("ho", "wo"), ("hi", "wi")) if gathers else ("x", ("hi", "wi"), ("ho", "wo"))
     spans, taps = [], []
     for axis, loop, inner in zip(axes, outer, ("hk", "wk"), strict=True):
+        if loop not in cut.space.loops:  # an image of one row
+            spans.append(Span(0, 1, 0, 0))
+            taps.append(np.zeros((1, 1), np.int64))
+            continue
         index = cut.space.index(image, axis)
         span = index.span(cut.ranges)
         if owned:
@@ -253,7 +253,7 @@ def bias_add_call(
         return conv_nests.bias_add(choice.codegen, geometry, channels, positions, cores, places, dtype)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        shape = (-1,) if geometry.hwc else (-1, 1, 1)
+        shape = (-1,) if geometry.hwc else (-1, *(1,) * (arrays[0].ndim - 1))
         return (arrays[0] + arrays[1].reshape(shape),)
 
     return KernelCall("conv_bias_fw", (image, bias), (image,), work, function)

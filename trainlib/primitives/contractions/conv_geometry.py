@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from trainlib.access import Taps
-from trainlib.steps import Array, Extent, Region
+from trainlib.steps import Array, Extent
 
 Pads = tuple[int, int, int, int]
 """Zero rows and columns added (up, down, left, right)."""
@@ -39,11 +39,13 @@ class ConvGeometry:
     pads: Pads
     groups: int
     layout: str
+    rank: int = 2
+    """1: the tensors have no axis of rows, of which there is one."""
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> ConvGeometry:
         """From the attributes of an op."""
-        return cls(**{name: attributes[name] for name in cls.__slots__})
+        return cls(**{name: attributes[name] for name in cls.__slots__ if name in attributes})
 
     @property
     def window(self) -> int:
@@ -70,39 +72,30 @@ class ConvGeometry:
         """Whether channels come last."""
         return self.layout == "HWC"
 
-    def image(self, channels: Extent, rows: Extent, columns: Extent) -> Region:
-        """A box of one image, without the batch, in the layout."""
-        return (rows, columns, channels) if self.hwc else (channels, rows, columns)
-
-    def filters(self, targets: Extent, sources: Extent) -> Region:
-        """A box of the weights: [co, ci, hk, wk] in CHW, [co, hk, wk, ci] in HWC; ci within the group."""
-        window = ((0, self.hk), (0, self.wk))
-        return (targets, *window, sources) if self.hwc else (targets, sources, *window)
-
-    def image_shape(self, channels: int, rows: int, columns: int) -> tuple[int, int, int]:
-        """Shape of a box of one image."""
-        return (rows, columns, channels) if self.hwc else (channels, rows, columns)
-
     def filters_shape(self, targets: int, sources: int) -> tuple[int, int, int, int]:
         """Shape of a box of the weights."""
         return (targets, self.hk, self.wk, sources) if self.hwc else (targets, sources, self.hk, self.wk)
 
     def image_chw(self, box: Array) -> Array:
         """A box of one image (a batch of 1 in front is dropped) as a view [c, h, w]."""
-        image = box.reshape(box.shape[-3:])
-        return np.moveaxis(image, -1, 0) if self.hwc else image
+        image = box.reshape(box.shape[-1 - self.rank :])
+        chw = np.moveaxis(image, -1, 0) if self.hwc else image
+        return chw if self.rank == 2 else chw[:, None, :]
 
     def image_back(self, chw: Array) -> Array:
         """[c, h, w] in the layout, contiguous."""
-        return np.ascontiguousarray(np.moveaxis(chw, 0, -1) if self.hwc else chw)
+        image = chw if self.rank == 2 else chw[:, 0, :]
+        return np.ascontiguousarray(np.moveaxis(image, 0, -1) if self.hwc else image)
 
     def filters_chw(self, weights: Array) -> Array:
         """A box of the weights as a view [co, ci, hk, wk]."""
-        return np.moveaxis(weights, -1, 1) if self.hwc else weights
+        filters = np.moveaxis(weights, -1, 1) if self.hwc else weights
+        return filters if self.rank == 2 else filters[:, :, None, :]
 
     def filters_back(self, weights: Array) -> Array:
         """[co, ci, hk, wk] in the layout, contiguous."""
-        return np.ascontiguousarray(np.moveaxis(weights, 1, -1) if self.hwc else weights)
+        filters = weights if self.rank == 2 else weights[:, :, 0, :]
+        return np.ascontiguousarray(np.moveaxis(filters, 1, -1) if self.hwc else filters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from itertools import groupby
 import numpy as np
 
 from arch.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWork
+from configs.dtypes import element_bytes
 from trainlib.primitives.contractions.contraction import Cut
 from trainlib.primitives.contractions.conv_calls import product_call
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Segment, segments
@@ -68,7 +69,7 @@ def grouped_product_call(
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
         places = (addresses[a], addresses[b], addresses[c])
-        return _in_turn(calls, products, cores, places, np.dtype(dtype).itemsize)
+        return _in_turn(calls, products, cores, places, element_bytes(dtype))
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         results = [call.function(pick(arrays[0], arrays[1], group))[0] for group, call in enumerate(calls)]

@@ -198,18 +198,7 @@ def _unrolled(cut: Cut, image: str, over: str, *, columns: bool = False) -> Unro
     geometry = ConvGeometry.of(cut.op.attributes)
     view = view_of(cut)
     parts, sources, within = channels_met(cut, image, over)
-    matrices = unrolled(
-        cut.op,
-        image,
-        geometry,
-        cut.choice,
-        view,
-        cut.ranges[BATCH],
-        sources,
-        within,
-        cut.dtype,
-        columns=columns,
-    )
+    matrices = unrolled(cut, image, geometry, view, sources, within, columns=columns)
     return Unrolled(geometry, view, parts, within, matrices)
 
 

@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 
 from arch.isa import TeamWork
 from trainlib.access import Taps
-from trainlib.graph import Op
 from trainlib.primitives.contractions import conv_nests
+from trainlib.primitives.contractions.contraction import BATCH, Cut
 from trainlib.primitives.contractions.conv_calls import COLUMNS, ROWS, View, im2row_call
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.contractions.conv_nests import Reach
-from trainlib.primitives.lowering.calls import box
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, gathered, part
 
 BORDER = "im2row_border"
@@ -43,26 +42,23 @@ class Matrices:
 
 
 def unrolled(
-    op: Op,
-    role: str,
+    cut: Cut,
+    image: str,
     geometry: ConvGeometry,
-    choice: KernelChoice,
     view: View,
-    samples: Extent,
     channels: Extent,
     groups: Sequence[Extent],
-    dtype: str,
     *,
     columns: bool = False,
 ) -> Matrices:
-    """The matrices of `channels` of the images of a role, in the way `im2col` of the layer says.
+    """The matrices of `channels` of a tile's image (``x`` or ``dy``), in the way `im2col` of the layer says.
 
     `groups` are the channels of each group within `channels`. `columns` asks for the transposed matrix
     (im2col), which the cores only can make. The DMA knows one group only.
     """
-    if op.attributes["im2col"] == "dma" and not columns:
-        return _by_dma(op, role, geometry, choice, view, samples, channels, dtype)
-    operand = box(op, role, samples, *view.region(geometry, channels))
+    if cut.op.attributes["im2col"] == "dma" and not columns:
+        return _by_dma(cut, image, geometry, view, channels)
+    choice, dtype = cut.choice, cut.dtype
     shape = (view.positions, (groups[0][1] - groups[0][0]) * geometry.window)
     target, shape = (COLUMNS, shape[::-1]) if columns else (ROWS, shape)
     outer = (len(groups),) if len(groups) > 1 else ()
@@ -72,15 +68,17 @@ def unrolled(
                 geometry,
                 choice,
                 view,
-                source=part(role, sample),
+                source=part(image, sample),
                 groups=groups,
                 dtype=dtype,
                 columns=columns,
             )
         ]
-        for sample in range(samples[1] - samples[0])
+        for sample in range(cut.count(BATCH))
     )
-    return Matrices((operand,), (Scratch(target, (*outer, *shape), dtype),), calls, ((target,),) * len(calls))
+    return Matrices(
+        (cut.box(image),), (Scratch(target, (*outer, *shape), dtype),), calls, ((target,),) * len(calls)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,16 +193,8 @@ class _Fetched:
         return found
 
 
-def _by_dma(
-    op: Op,
-    role: str,
-    geometry: ConvGeometry,
-    choice: KernelChoice,
-    view: View,
-    samples: Extent,
-    channels: Extent,
-    dtype: str,
-) -> Matrices:
+def _by_dma(cut: Cut, role: str, geometry: ConvGeometry, view: View, channels: Extent) -> Matrices:
+    op, choice, dtype, samples = cut.op, cut.choice, cut.dtype, cut.ranges[BATCH]
     rows = _lines(view.reach.rows, view.rows.start)
     columns = _lines(view.reach.columns, view.columns.start)
     depth = channels[1] - channels[0]

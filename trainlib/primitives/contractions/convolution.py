@@ -1,4 +1,4 @@
-"""What every 2D convolution touches: strides, dilation, padding per side, groups, in CHW and HWC.
+"""What every convolution touches: strides, dilation, padding per side, groups, in CHW and HWC.
 
 A depthwise convolution has as many groups as channels, a transposed one reads and writes the other way round:
 its FW writes what the gradient of a convolution writes, from what that reads.
@@ -18,6 +18,13 @@ CONVOLUTION = Contraction(
     x="n, ci: co//co_of_group*ci_of_group + ci, hi: ho*sh + hk*dh - up, wi: wo*sw + wk*dw - left",
     w="co ci hk wk",
 )
+
+CONVOLUTION_1D = Contraction(
+    y="n co wo",
+    x="n, ci: co//co_of_group*ci_of_group + ci, wi: wo*sw + wk*dw - left",
+    w="co ci wk",
+)
+"""Along one axis: the same without rows."""
 
 WINDOW = ("hk", "wk")
 """Loops no tile cuts: a tile of one channel holds the whole window at 4 B per position."""
@@ -48,7 +55,8 @@ def _described(op: Op) -> tuple[Contraction, Mapping[str, int], Mapping[str, int
     symbols |= dict(zip(("sh", "sw"), attributes["strides"], strict=True))
     symbols |= dict(zip(("dh", "dw"), attributes["dilations"], strict=True))
     within = {"w.ci": attributes["ci"] // groups}
-    return CONVOLUTION, {"n": attributes["batch"], **sizes, **within}, symbols
+    text = CONVOLUTION if attributes.get("rank", 2) == 2 else CONVOLUTION_1D
+    return text, {"n": attributes["batch"], **sizes, **within}, symbols
 
 
 def _orders(op: Op) -> Mapping[str, tuple[int, ...]]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
+from configs.dtypes import BY_NAME
 from configs.model_file import LayerSchema
 from trainlib.graph import Tensor
 from trainlib.primitives.definition import (
@@ -296,10 +297,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         options=Format,
         plan=in_format,
         torch=lambda torch, x: x,
-        examples=tuple(
-            Example({"to": to}, (InputCase((3, 5)),), roundings=2)
-            for to in ("float32", "float16", "bfloat16")
-        ),
+        examples=tuple(Example({"to": to}, (InputCase((3, 5)),), roundings=2) for to in BY_NAME),
         takes_over=True,
         internal=True,
     ),

@@ -1,0 +1,138 @@
+"""The float formats tensors can have, one line each: nothing else in the code knows one by its name or width.
+
+A format has a *word*, which model files, options and kernel lists use, and a *name*, which tensors, NumPy
+and PyTorch use. What arithmetic, checks, poison and prices need to know follows from its bits.
+
+fp32 and fp16 are IEEE 754 binary32 and binary16, bf16 is 1-8-7. The 8-bit formats are those of the "OCP 8-bit
+Floating Point Specification (OFP8)" 1.0 (2023), which are also `torch.float8_*` and those of Micikevicius
+et al., "FP8 Formats for Deep Learning" (arXiv 2209.05433): E5M2 follows IEEE 754; E4M3 has no infinities and
+one NaN per sign, which gives it one binade more. Rounding is to nearest even. Of the two modes OFP8 has for
+numbers that are too large we take the one that does not saturate: they become infinities, in E4M3 NaN, so
+that the first of them is told and not hidden. ml_dtypes does the same; PyTorch did, and saturates E4M3 since
+its pull request 178817 (2026).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+import ml_dtypes as _ml_dtypes  # noqa: F401  makes the names NumPy does not have itself known to np.dtype
+import numpy as np
+
+POISON_BYTE = 0xFF
+"""Fills bytes nobody may read. An element of these is a NaN in every format, and -1 as a signed integer."""
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """A binary float format: a sign, `exponent_bits` with a bias of half their range, `fraction_bits`."""
+
+    word: str
+    """In model files, options and lists."""
+    name: str
+    """Of tensors; NumPy (with ml_dtypes) and PyTorch know it by this name."""
+    exponent_bits: int
+    fraction_bits: int
+    sums_in: str
+    """Name of the format a kernel sums in where it does not sum in fp32 (`kernel` accumulation)."""
+    has_infinity: bool = True
+    """Whether the largest exponent is for infinities and NaN; else all its fractions but one are numbers."""
+
+    @property
+    def bits(self) -> int:
+        """Of an element in memory."""
+        return 1 + self.exponent_bits + self.fraction_bits
+
+    @property
+    def bytes(self) -> int:
+        """Of an element in memory."""
+        return self.bits // 8
+
+    @property
+    def unit_roundoff(self) -> float:
+        """Largest relative error of one rounding: half the distance of 1 to the next number."""
+        return float(2.0 ** -(self.fraction_bits + 1))
+
+    @property
+    def least_exponent(self) -> int:
+        """Exponent of the smallest normal number."""
+        return int(2 - 2 ** (self.exponent_bits - 1))
+
+    @property
+    def smallest_normal(self) -> float:
+        """The smallest number of full precision."""
+        return float(2.0**self.least_exponent)
+
+    @property
+    def finest_step(self) -> float:
+        """Distance of the numbers around 0, which are subnormal: the smallest of them."""
+        return float(2.0 ** (self.least_exponent - self.fraction_bits))
+
+    @property
+    def largest(self) -> float:
+        """The largest finite number."""
+        step = 2.0**-self.fraction_bits
+        if self.has_infinity:
+            return float((2 - step) * 2.0 ** (2 ** (self.exponent_bits - 1) - 1))
+        return float((2 - 2 * step) * 2.0**2 ** (self.exponent_bits - 1))
+
+    @property
+    def poison(self) -> int:
+        """The bits of an element of memory that nobody has written: a NaN."""
+        return int.from_bytes(bytes([POISON_BYTE]) * self.bytes)
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether storing an fp32 result rounds it."""
+        return self.bits < _FP32_BITS
+
+    @property
+    def is_storage_only(self) -> bool:
+        """Whether no kernel computes in it: numbers are converted where they are loaded and stored.
+
+        The cores' FPU (CVFPU) is used with fp32, fp16 and bf16 arithmetic. It can be built with E5M2 as well,
+        and newer versions with an E4M3 that has infinities; no kernel library computes in them.
+        """
+        return self.sums_in != self.name
+
+
+_FP32_BITS = 32
+
+DTYPES: tuple[DType, ...] = (
+    DType("fp32", "float32", 8, 23, sums_in="float32"),
+    DType("fp16", "float16", 5, 10, sums_in="float16"),
+    DType("bf16", "bfloat16", 8, 7, sums_in="bfloat16"),
+)
+"""Every format there is. Source of fp16 sums of 8-bit products: the expanding dot product of PULP's FPU
+(Bertaccini et al., "MiniFloat-NN and ExSdotp", arXiv 2207.03192)."""
+
+BY_WORD: Mapping[str, DType] = MappingProxyType({dtype.word: dtype for dtype in DTYPES})
+BY_NAME: Mapping[str, DType] = MappingProxyType({dtype.name: dtype for dtype in DTYPES})
+
+WORDS = "|".join(BY_WORD)
+"""As the help of an option shows them."""
+
+
+def float_of(dtype: object) -> DType | None:
+    """The format of a tensor or array dtype; None of an integer, a mask or another float."""
+    return BY_NAME.get(str(dtype))
+
+
+def is_float(dtype: object) -> bool:
+    """Whether a tensor or array dtype is one of the formats (and not a mask, an index or a count)."""
+    return str(dtype) in BY_NAME
+
+
+def is_narrow(dtype: object) -> bool:
+    """Whether it is a format that fp32 results are rounded to."""
+    found = float_of(dtype)
+    return found is not None and found.is_narrow
+
+
+@cache
+def element_bytes(dtype: object) -> int:
+    """Bytes of an element of any dtype, integers included."""
+    return int(np.dtype(str(dtype)).itemsize)

@@ -1,0 +1,266 @@
+"""Tensors whose home is L3: when they are copied to L2 and back, and which tensors must have it there.
+
+An op finds all its tensors in L2. The copy of one that lives in L3 arrives during the op before (prefetch)
+and goes back during the op after; with less room in L2 it arrives, or leaves, between two ops instead, and
+the cluster waits. Copies needed by neighbouring ops stay. An op that streams a tensor (`tiles.l2_slots`)
+has slots in L2 instead, and no copy of it is there then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.addresses.allocation import Request, align
+from scheduler.addresses.lifetimes import Life
+from scheduler.tiles.l2_slots import OpStream
+
+Slots = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """One stay of a tensor in L2: bytes are reserved from op `first_op` to `last_op` inclusive.
+
+    With `loads` the copy from L3 starts before op `first_op` and is awaited before op `needed_op`, the first
+    that uses it. A copy back, if any, starts after op `written_op` (-1: none) and is awaited after `last_op`.
+    """
+
+    tensor: str
+    size_bytes: int
+    kind: str
+    first_op: int
+    last_op: int
+    needed_op: int
+    loads: bool
+    written_op: int
+
+    @property
+    def name(self) -> str:
+        """Name of the L2 buffer."""
+        return f"{self.tensor}@{self.needed_op}"
+
+    @property
+    def request(self) -> Request:
+        """The bytes in L2."""
+        return Request(
+            self.name, self.size_bytes, self.first_op, self.last_op, self.kind, self.tensor, staged=True
+        )
+
+
+def spare_slots(life: Life, ops: int) -> frozenset[int]:
+    """Ops beside its uses in which a copy would lie in L2 so that transfers overlap with computation.
+
+    One before each use that needs the value from L3, one after each write that must get back there.
+    """
+    uses = set(life.uses)
+    spare: set[int] = set()
+    for use in life.uses:
+        if use > 0 and (life.given or use > life.first_op):
+            spare.add(use - 1)
+        if use in life.writes and (life.kept or use < life.last_op) and use + 1 < ops:
+            spare.add(use + 1)
+    return frozenset(spare - uses - set(life.streamed))
+
+
+def stays_of(life: Life, slots: Iterable[int]) -> list[Stay]:
+    """The stays in L2 of a tensor whose copy is to lie there during these ops (its uses among them)."""
+    runs: list[list[int]] = []
+    for slot in sorted(slots):
+        if runs and runs[-1][-1] == slot - 1:
+            runs[-1].append(slot)
+        else:
+            runs.append([slot])
+    stays = []
+    for run in runs:
+        uses = [use for use in life.uses if run[0] <= use <= run[-1]]
+        if not uses:
+            continue
+        written = [use for use in uses if use in life.writes]
+        needed_again = life.kept or uses[-1] < life.last_op
+        stays.append(
+            Stay(
+                life.name,
+                life.size_bytes,
+                life.kind,
+                run[0],
+                run[-1],
+                uses[0],
+                life.given or uses[0] > life.first_op,
+                written[-1] if written and needed_again else -1,
+            )
+        )
+    return stays
+
+
+class HomeChoice:
+    """Chooses which tensors move to L3 until no op needs more than `capacity_bytes` of L2.
+
+    At the op that is furthest over, the cheapest of these for the bytes it frees: to move a tensor this op
+    does not use, or to take the copy of a staged tensor out of L2 during this op (its transfer for the op
+    beside then is not overlapped). Tensors named in `homes` stay there. `transfer_overhead_bytes` is what the
+    bus could move while a transfer is set up.
+    """
+
+    def __init__(
+        self,
+        lives: Mapping[str, Life],
+        ops: int,
+        homes: Mapping[str, str],
+        transfer_overhead_bytes: int = 0,
+    ) -> None:
+        self._given = lives
+        self._lives = dict(lives)
+        self._ops = ops
+        self._overhead_bytes = transfer_overhead_bytes
+        self._fixed = frozenset(homes)
+        self._slots: dict[str, set[int]] = {}
+        self._streams: dict[int, OpStream] = {}
+        self._live: NDArray[np.int64] = np.zeros(ops + 1, dtype=np.int64)
+        for life in lives.values():
+            self._live[life.first_op : life.last_op + 1] += align(life.size_bytes)
+        for name, level in homes.items():
+            if level == "l3" and name in lives:
+                self._move(name)
+
+    @property
+    def in_l3(self) -> frozenset[str]:
+        """Tensors whose home is L3."""
+        return frozenset(self._slots)
+
+    @property
+    def live_bytes(self) -> NDArray[np.int64]:
+        """Bytes live in L2 during each op; the last entry is "after the iteration"."""
+        return self._live
+
+    @property
+    def streams(self) -> dict[int, OpStream]:
+        """What is streamed, by op."""
+        return dict(sorted(self._streams.items()))
+
+    def pinned(self, name: str) -> bool:
+        """Whether a tensor has to be in L2 all its life."""
+        return name in self._fixed and name not in self._slots
+
+    def stream(self, op: int, stream: OpStream) -> None:
+        """Let `op` stream what it is to stream, and nothing else, instead of finding it in L2."""
+        before = self._streams.get(op)
+        for name in before.storages if before is not None else ():
+            if name not in stream.storages:
+                self._make_whole(name, op)
+        for name in stream.storages:
+            if name not in self._slots:
+                self._move(name)
+            life = self._lives[name]
+            self._lives[name] = replace(
+                life,
+                reads=tuple(use for use in life.reads if use != op),
+                writes=tuple(use for use in life.writes if use != op),
+                streamed=tuple(sorted({*life.streamed, op})),
+            )
+            self._drop(name, op)
+        self._live[op] += stream.window_bytes - (before.window_bytes if before is not None else 0)
+        self._streams[op] = stream
+
+    def _make_whole(self, name: str, op: int) -> None:
+        """A tensor that `op` streams is copied to L2 for it again."""
+        given, life = self._given[name], self._lives[name]
+        streamed = tuple(use for use in life.streamed if use != op)
+        self._lives[name] = replace(
+            life,
+            reads=tuple(use for use in given.reads if use not in streamed),
+            writes=tuple(use for use in given.writes if use not in streamed),
+            streamed=streamed,
+        )
+        self._slots[name] = {*self._slots[name], op}
+        self._live[op] += align(life.size_bytes)
+
+    def stays(self) -> list[Stay]:
+        """The stays in L2 of all tensors whose home is L3."""
+        return [stay for name, slots in self._slots.items() for stay in stays_of(self._lives[name], slots)]
+
+    def fit(self, capacity_bytes: int) -> int | None:
+        """Move tensors until every op fits; the op that cannot be made to fit, or None."""
+        while True:
+            worst = int(np.argmax(self._live))
+            excess_bytes = int(self._live[worst]) - capacity_bytes
+            if excess_bytes <= 0:
+                self._restore(capacity_bytes)
+                return None
+            if not self.relieve(worst, excess_bytes):
+                return worst
+
+    def relieve(self, op: int, excess_bytes: int) -> bool:
+        """Take bytes out of L2 during `op`; False when nothing is left that this op does not use."""
+        found: list[tuple[int, int, int, str]] = []
+        for name, life in self._lives.items():
+            cost_bytes = self._cost_bytes(name, op, excess_bytes)
+            if cost_bytes is not None:
+                found.append((cost_bytes, life.first_op - life.last_op, -life.size_bytes, name))
+        if not found:
+            return False
+        name = min(found)[-1]
+        if name not in self._slots:
+            self._move(name)
+        if op in self._slots[name]:
+            self._drop(name, op)
+        return True
+
+    def _cost_bytes(self, name: str, op: int, excess_bytes: int) -> int | None:
+        """Bytes to transfer, and not to overlap any more, if this tensor is not in L2 during `op`.
+
+        A tensor smaller than what is missing is counted as often as it takes. None: it has to be there, or is
+        not there anyway.
+        """
+        life = self._lives[name]
+        if name in self._slots:
+            if op not in self._slots[name] or op in life.uses:
+                return None
+            transfers, exposed = 0, 1
+        else:
+            if name in self._fixed or op in life.uses or not life.first_op <= op <= life.last_op:
+                return None
+            spare = spare_slots(life, self._ops)
+            stays = stays_of(life, {*life.uses, *spare} - {op})
+            transfers, exposed = sum(stay.loads + (stay.written_op >= 0) for stay in stays), op in spare
+        pieces = -(-excess_bytes // max(life.size_bytes, 1))
+        each_bytes = max(life.size_bytes, excess_bytes) + pieces * self._overhead_bytes
+        return (transfers + exposed) * each_bytes
+
+    def _restore(self, capacity_bytes: int) -> None:
+        """Take back to L2, in the order they were moved, what later and larger moves made room for again."""
+        for name in [name for name in self._slots if name not in self._fixed]:
+            life = self._lives[name]
+            if life.streamed:
+                continue
+            size_bytes, slots = align(life.size_bytes), sorted(self._slots[name])
+            self._live[slots] -= size_bytes
+            self._live[life.first_op : life.last_op + 1] += size_bytes
+            if int(self._live.max()) <= capacity_bytes:
+                del self._slots[name]
+            else:
+                self._live[life.first_op : life.last_op + 1] -= size_bytes
+                self._live[slots] += size_bytes
+
+    def _move(self, name: str) -> None:
+        life = self._lives[name]
+        self._live[life.first_op : life.last_op + 1] -= align(life.size_bytes)
+        slots = {*life.uses, *spare_slots(life, self._ops)}
+        self._slots[name] = {
+            slot for stay in stays_of(life, slots) for slot in range(stay.first_op, stay.last_op + 1)
+        }
+        for slot in self._slots[name]:
+            self._live[slot] += align(life.size_bytes)
+
+    def _drop(self, name: str, op: int) -> None:
+        life = self._lives[name]
+        before = self._slots[name]
+        after = {
+            slot for stay in stays_of(life, before - {op}) for slot in range(stay.first_op, stay.last_op + 1)
+        }
+        for slot in before - after:
+            self._live[slot] -= align(life.size_bytes)
+        self._slots[name] = after

@@ -1,0 +1,77 @@
+"""The uDMA actions of a memory plan: copies from L3 before the ops that need them, copies back after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from arch.program import Action, Place, UdmaCommand, UdmaStart, UdmaWait
+from scheduler.addresses.allocation import Allocation
+from scheduler.memory.l2_staging import Stay
+from scheduler.memory.memory_plan import MemoryPlan
+from traces.events import Work
+from trainlib.graph import TrainingGraph
+
+
+class StagingEmitter:
+    """Appends the transfers between L2 and L3 around each op to the actions of a program.
+
+    Before an op: the copies that arrive during it or are needed by it are started, those needed by it first
+    and small ones before large ones, because the queue of the uDMA is short and a full one blocks the master;
+    then the op waits for its own. After an op: what it has written last is sent back, then every copy whose
+    bytes are given up is waited for. A tensor has at most one copy in L2 at a time, so a copy from L3 never
+    overtakes a copy back.
+    """
+
+    def __init__(self, plan: MemoryPlan, graph: TrainingGraph, actions: list[Action]) -> None:
+        self._plan = plan
+        self._graph = graph
+        self._actions = actions
+        self._started: dict[str, int] = {}
+        self._loads: dict[int, list[Stay]] = {}
+        self._needed: dict[int, list[Stay]] = {}
+        self._stores: dict[int, list[Stay]] = {}
+        self._ends: dict[int, list[Stay]] = {}
+        for stay in sorted(plan.stays, key=lambda stay: (stay.needed_op, stay.size_bytes, stay.tensor)):
+            if stay.loads:
+                self._loads.setdefault(stay.first_op, []).append(stay)
+                self._needed.setdefault(stay.needed_op, []).append(stay)
+            if stay.written_op >= 0:
+                self._stores.setdefault(stay.written_op, []).append(stay)
+                self._ends.setdefault(stay.last_op, []).append(stay)
+
+    def before(self, op_number: int) -> None:
+        """What goes before the actions of an op."""
+        for stay in self._loads.get(op_number, ()):
+            self._start(stay, stay.needed_op, to_l2=True)
+        self._wait(self._needed.get(op_number, ()), op_number)
+
+    def after(self, op_number: int) -> None:
+        """What goes after the actions of an op."""
+        for stay in self._stores.get(op_number, ()):
+            self._start(stay, op_number, to_l2=False)
+        self._wait(self._ends.get(op_number, ()), op_number)
+
+    def _start(self, stay: Stay, op_number: int, *, to_l2: bool) -> None:
+        copy = self._plan.place(stay.needed_op, stay.tensor)
+        home = self._plan.home(stay.tensor)
+        command = UdmaCommand(to_l2, copy.address, home.address, stay.size_bytes)
+        self._started[stay.name] = len(self._actions)
+        work = self._work(op_number, stay.tensor)
+        self._actions.append(UdmaStart(len(self._actions), (), work, (command,)))
+
+    def _wait(self, stays: Iterable[Stay], op_number: int) -> None:
+        for stay in stays:
+            start = self._started[stay.name]
+            work = self._work(op_number, stay.tensor)
+            self._actions.append(UdmaWait(len(self._actions), (start,), work, start))
+
+    def _work(self, op_number: int, tensor: str) -> Work:
+        op = self._graph.ops[op_number]
+        return Work(op.layer, op.step, what=tensor)
+
+
+def places_of(allocations: Iterable[Allocation]) -> tuple[Place, ...]:
+    """The bytes of some allocations, as a release names them."""
+    return tuple(
+        Place(item.level, item.address, (item.size_bytes,), "uint8", item.name) for item in allocations
+    )

@@ -1,0 +1,371 @@
+"""The search of residents: which tensors stay in L1 between ops, by simulating the whole iteration."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from arch.cost_model import CostModel
+from arch.soc import Soc
+from arch.timing import SocTiming
+from configs.errors import DoesNotFitError, InputError
+from scheduler.addresses.allocation import align
+from scheduler.addresses.lifetimes import Life, storage_lives
+from scheduler.options import AUTO, ScheduleOptions
+from scheduler.schedule import Schedule, build_schedule
+from scheduler.schedule_cache import ScheduleCache
+from scheduler.tiles.estimate import TileCost
+from scheduler.tiles.partial_sums import written
+from scheduler.tiles.resident_tensors import text_of
+from traces.events import Slice
+from trainlib.graph import TrainingGraph
+from trainlib.steps import Operand
+
+SIMULATIONS = 32
+"""Simulations of the iteration the pass may spend, the one without resident tensors included."""
+
+PATIENCE = 4
+"""Groups in a row that bring nothing worth a look, after which the search ends."""
+
+DMA_STALLS = ("dma_wait", "dma_program")
+MASTER = "core0"
+"""Track of the core that drives the DMA."""
+
+WORTH_A_LOOK = 1e-4
+"""Least part of the cycles of the iteration that the transfers saved by a candidate take."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundResidents:
+    """What stays in L1 (`ScheduleOptions.resident`), and cycles of the iteration without and with it.
+
+    `candidates` are the spans of tensors that save transfers, `simulations` how often the iteration was
+    simulated. `after_cycles` is never more than `before_cycles`.
+    """
+
+    resident: tuple[str, ...]
+    before_cycles: int
+    after_cycles: int
+    candidates: int
+    simulations: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentSpan:
+    """A storage in L1 from op `first_op` to `last_op`: bytes it takes, and DMA cycles it saves at most."""
+
+    text: str
+    storage: str
+    first_op: int
+    last_op: int
+    size_bytes: int
+    saved_cycles: int
+    buffer_bytes: Mapping[int, int]
+    """Op -> L1 bytes of the buffers that it spares."""
+
+    @property
+    def ops(self) -> range:
+        """The ops during which it lies there."""
+        return range(self.first_op, self.last_op + 1)
+
+    def own_bytes(self, op: int) -> int:
+        """L1 bytes an op does not need any more."""
+        return self.buffer_bytes.get(op, 0)
+
+    @property
+    def gain(self) -> float:
+        """Cycles saved per byte and op it lies there."""
+        return self.saved_cycles / (max(1, self.size_bytes) * (self.last_op - self.first_op + 1))
+
+
+def schedule_for(
+    graph: TrainingGraph,
+    timing: SocTiming,
+    cost_model: CostModel,
+    options: ScheduleOptions,
+    cache: ScheduleCache | None = None,
+) -> Schedule:
+    """`build_schedule`, after `choose_resident` if the options leave the resident tensors to it (`AUTO`).
+
+    What the `cache` says of an earlier choice is taken.
+    """
+    if tuple(options.resident) != (AUTO,):
+        return build_schedule(graph, timing, cost_model, options, cache)
+    cache = cache if cache is not None else ScheduleCache()
+    if cache.resident is not None:
+        try:
+            return build_schedule(graph, timing, cost_model, options, cache, cache.resident)
+        except (InputError, DoesNotFitError):
+            # It comes from a file that others may have changed: this model has no such tensors.
+            cache.resident = None
+    found = choose_resident(graph, timing, cost_model, options, cache=cache)
+    # Spans that an op refuses, and that were taken with others, are left out.
+    schedule = build_schedule(graph, timing, cost_model, options, cache, found.resident)
+    cache.resident = schedule.resident
+    if schedule.resident == found.resident:
+        return schedule
+    return build_schedule(graph, timing, cost_model, options, cache, cache.resident)
+
+
+def choose_resident(
+    graph: TrainingGraph,
+    timing: SocTiming,
+    cost_model: CostModel,
+    options: ScheduleOptions,
+    *,
+    simulations: int = SIMULATIONS,
+    cache: ScheduleCache | None = None,
+) -> FoundResidents:
+    """Find tensors whose stay in L1 makes the iteration faster, for the tiles and kernels of some options.
+
+    Candidates are all spans between two uses of a tensor that save transfers worth looking at. They are tried
+    in groups, first those that leave the tiles as they are, then whatever fits L1, by the cycles saved per
+    byte and op. One simulation of the whole iteration judges a group: the ops run one after another, so every
+    span is charged with what its ops and their neighbours gain or lose. If some lose, the others are
+    simulated again. A set is taken if the iteration takes fewer cycles with it; of a group of which nothing
+    helps the halves are tried. Tiles the options do not fix are chosen anew beside what is resident. What
+    `options.resident` says is not looked at. The result depends on nothing but the arguments; `cache`
+    (`build_schedule`) saves time only. Raises what `build_schedule` raises without resident tensors.
+    """
+    search = _Search(graph, timing, cost_model, options, simulations, cache or ScheduleCache())
+    before = search.start()
+    candidates = [
+        item
+        for item in resident_spans(search.base, timing, cost_model, search.waits)
+        if item.saved_cycles >= WORTH_A_LOOK * before
+    ]
+    search.improve(candidates)
+    return FoundResidents(
+        tuple(item.text for item in search.taken), before, search.cycles, len(candidates), search.simulations
+    )
+
+
+class _Search:
+    """The set so far and its cycles, and the simulations spent."""
+
+    def __init__(
+        self,
+        graph: TrainingGraph,
+        timing: SocTiming,
+        cost_model: CostModel,
+        options: ScheduleOptions,
+        most_simulations: int,
+        cache: ScheduleCache,
+    ) -> None:
+        self.taken: list[ResidentSpan] = []
+        self.cycles = 0
+        self.simulations = 0
+        self.in_vain = 0
+        self.base: Schedule
+        self._graph = graph
+        self._timing = timing
+        self._cost_model = cost_model
+        self._options = options
+        self._most = most_simulations
+        self._cache = cache
+        self.waits: Mapping[str, int] = {}
+        """Op -> cycles its master waits for the DMA or programs it, with nothing resident."""
+        self._ops: Sequence[int] = ()
+        """Cycles of each op with what is taken so far."""
+
+    def start(self) -> int:
+        """Simulate the iteration with nothing resident; its cycles."""
+        found = self._simulate(())
+        assert found is not None, "without resident tensors nothing is refused"
+        self.cycles, watch = found
+        self.waits, self._ops = watch.waits, watch.op_cycles(self.base)
+        return self.cycles
+
+    def _simulate(self, candidates: Sequence[ResidentSpan]) -> tuple[int, _Watch] | None:
+        """Cycles of the iteration with these tensors resident, and of its ops; None if they do not fit."""
+        self.simulations += 1
+        resident = tuple(item.text for item in candidates)
+        try:
+            schedule = build_schedule(
+                self._graph, self._timing, self._cost_model, self._options, self._cache, resident
+            )
+        except DoesNotFitError:
+            if not candidates:
+                raise
+            return None
+        if not candidates:
+            self.base = schedule
+        watch = _Watch()
+        return Soc(self._timing, self._cost_model, watch).run(schedule.program, effects=False).cycles, watch
+
+    def improve(self, candidates: Sequence[ResidentSpan]) -> None:
+        """Take what helps of the candidates: first what leaves the tiles as they are, then whatever fits."""
+        tried: set[str] = set()
+        free_bytes = [self._timing.l1_usable_bytes - op.tiling.l1_bytes for op in self.base.ops]
+        for room in (free_bytes, [self._timing.l1_usable_bytes] * len(free_bytes)):
+            while not self._over():
+                group = self._fitting([item for item in candidates if item.text not in tried], room)
+                if not group:
+                    break
+                self._try(group)
+                tried |= {item.text for item in group}
+
+    def _fitting(self, candidates: Sequence[ResidentSpan], room: Sequence[int]) -> list[ResidentSpan]:
+        """One span per storage, beside those taken and within the room of each op: the one that saves most.
+
+        Storages go in the order of their best candidate.
+        """
+        found: list[ResidentSpan] = []
+        held: Counter[int] = Counter()
+        for item in self.taken:
+            held.update(dict.fromkeys(item.ops, item.size_bytes))
+        for storage in dict.fromkeys(item.storage for item in candidates):
+            fitting = [
+                item
+                for item in candidates
+                if item.storage == storage
+                and all(held[op] + item.size_bytes - item.own_bytes(op) <= room[op] for op in item.ops)
+                and not any(_clash(item, other) for other in self.taken)
+            ]
+            if fitting:
+                item = max(fitting, key=lambda item: (item.saved_cycles, item.gain))
+                found.append(item)
+                held.update(dict.fromkeys(item.ops, item.size_bytes))
+        return found
+
+    def _try(self, group: Sequence[ResidentSpan]) -> None:
+        waiting = [list(group)]
+        while waiting and not self._over():
+            some = waiting.pop(0)
+            before, before_cycles = list(self.taken), self.cycles
+            helping = self._helping(some, self._attempt([*before, *some]))
+            if 0 < len(helping) < len(some) and not self._over():
+                self._attempt([*before, *helping])
+            if before_cycles - self.cycles >= WORTH_A_LOOK * before_cycles:
+                self.in_vain = 0
+                continue
+            self.in_vain += 1
+            if self.cycles == before_cycles and len(some) > 1:
+                half = len(some) // 2
+                waiting[:0] = [some[:half], some[half:]]
+
+    def _attempt(self, candidates: list[ResidentSpan]) -> Sequence[int] | None:
+        """Take these if the iteration is faster; by how much each op got slower, None if they do not fit."""
+        before = self._ops
+        found = self._simulate(candidates)
+        if found is None:
+            return None
+        cycles, watch = found
+        ops = watch.op_cycles(self.base)
+        if cycles < self.cycles:
+            self.taken, self.cycles, self._ops = candidates, cycles, ops
+        return [after - own for after, own in zip(ops, before, strict=True)]
+
+    def _helping(self, some: Sequence[ResidentSpan], slower: Sequence[int] | None) -> list[ResidentSpan]:
+        """Those whose ops, with the ones beside them and with those of spans that meet them, got faster."""
+        if slower is None:
+            return []
+        ends = sorted(some, key=lambda item: (item.first_op, item.last_op))
+        helping: set[str] = set()
+        while ends:
+            together = [ends.pop(0)]
+            last = together[0].last_op
+            while ends and ends[0].first_op <= last + 1:
+                together.append(ends.pop(0))
+                last = max(last, together[-1].last_op)
+            if sum(slower[max(0, together[0].first_op - 1) : last + 2]) < 0:
+                helping |= {item.text for item in together}
+        return [item for item in some if item.text in helping]
+
+    def _over(self) -> bool:
+        return self.simulations >= self._most or self.in_vain >= PATIENCE
+
+
+class _Watch:
+    """A tracer that keeps, per op, what the master core spends on transfers and when it is last at work."""
+
+    def __init__(self) -> None:
+        self.waits: Counter[str] = Counter()
+        self._ends: dict[str, int] = {}
+
+    def slice(self, event: Slice) -> None:
+        """Look at what core 0 does."""
+        if not event.track.endswith(MASTER):
+            return
+        name = f"{event.work.op}.{event.work.step}"
+        self._ends[name] = max(self._ends.get(name, 0), event.end_cycles)
+        if event.kind in DMA_STALLS:
+            self.waits[name] += event.end_cycles - event.start_cycles
+
+    def counter(self, track: str, name: str, time_cycles: int, value: int) -> None:
+        """Nothing to keep."""
+
+    def op_cycles(self, schedule: Schedule) -> list[int]:
+        """Cycles from the end of the op before to the end of each op."""
+        found: list[int] = []
+        now = 0
+        for op in schedule.ops:
+            end_cycles = max(now, self._ends.get(op.op.name, 0))
+            found.append(end_cycles - now)
+            now = end_cycles
+        return found
+
+
+def _clash(one: ResidentSpan, other: ResidentSpan) -> bool:
+    return one.storage == other.storage and one.first_op <= other.last_op and other.first_op <= one.last_op
+
+
+def resident_spans(
+    schedule: Schedule, timing: SocTiming, cost_model: CostModel, waits: Mapping[str, int]
+) -> list[ResidentSpan]:
+    """Spans of tensors that save transfers of a schedule without resident ones, most cycles per byte first.
+
+    What transfers take beside kernels nobody waits for, so an op cannot gain more than its `waits` (cycles by
+    name). Left out are spans that save nothing, and tensors larger than L1.
+    """
+    graph, plan = schedule.graph, schedule.plan
+    cost = TileCost(timing, cost_model, graph.tensors)
+    names = [op.op.name for op in schedule.ops]
+    moved: Counter[tuple[str, int]] = Counter()
+    buffers: dict[str, Counter[int]] = {}
+    for number, op in enumerate(schedule.ops):
+        tensors = {("in", item.name): item.tensor for task in op.tiling.tiles for item in task.inputs}
+        tensors |= {("out", item.name): item.tensor for task in op.tiling.tiles for item in written(task)}
+        for buffer in op.tiling.buffers:
+            if buffer.role != "scratch":
+                owner = plan.owners[tensors[buffer.role, buffer.name]]
+                buffers.setdefault(owner, Counter())[number] += buffer.size_bytes
+        last: dict[str, Operand] = {}
+        for task in op.tiling.tiles:
+            fresh = [operand for operand in task.inputs if last.get(operand.name) != operand]
+            last |= {operand.name: operand for operand in fresh}
+            for operands, to_l1 in ((fresh, True), (task.outputs, False)):
+                for operand in operands:
+                    moved[plan.owners[operand.tensor], number] += round(
+                        cost.transfer([operand], to_l1=to_l1).done_cycles
+                    )
+    found: list[ResidentSpan] = []
+    for life in storage_lives(graph, plan.owners).values():
+        size_bytes = align(life.size_bytes)
+        if not 0 < size_bytes <= timing.l1_usable_bytes:
+            continue
+        whole = Operand(life.name, tuple((0, size) for size in graph.tensors[life.name].shape))
+        once_in, once_out = (
+            round(cost.transfer([whole], to_l1=to_l1).done_cycles) for to_l1 in (True, False)
+        )
+        for first_op, last_op in _spans(life):
+            uses = [use for use in life.uses if first_op <= use <= last_op]
+            saved = sum(moved[life.name, use] for use in uses)
+            if first_op in life.reads and (life.given or first_op > life.first_op):
+                saved -= once_in
+            if any(use in life.writes for use in uses) and (life.kept or last_op < life.uses[-1]):
+                saved -= once_out
+            saved = min(saved, sum(min(moved[life.name, use], waits[names[use]]) for use in uses))
+            if saved > 0:
+                text = text_of(graph, life.name, life.uses, first_op, last_op)
+                found.append(
+                    ResidentSpan(text, life.name, first_op, last_op, size_bytes, saved, buffers[life.name])
+                )
+    return sorted(found, key=lambda item: (-item.gain, item.first_op, item.text))
+
+
+def _spans(life: Life) -> Iterator[tuple[int, int]]:
+    for position, first_op in enumerate(life.uses):
+        for last_op in life.uses[position:]:
+            yield first_op, last_op

@@ -1,0 +1,29 @@
+"""What planning a graph has found out, for further schedules of the same graph, SoC and options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scheduler.tiling_choice import RankedTilings, TilingChoice
+
+
+class ScheduleCache:
+    """Answers of `scheduler.schedule.build_schedule` and of the search of residents, filled while they plan.
+
+    It saves time and changes no result. The schedules that share one may differ in what is resident, and in
+    nothing else. `scheduler.run_cache` keeps its tilings and residents from run to run.
+    """
+
+    def __init__(
+        self,
+        tilings: Mapping[object, TilingChoice] | None = None,
+        resident: tuple[str, ...] | None = None,
+    ) -> None:
+        self.tilings: dict[object, TilingChoice] = dict(tilings or {})
+        """What makes ops alike -> how they are cut."""
+        self.rankings: dict[object, RankedTilings] = {}
+        """Op, names of what it finds resident, depths and streams -> its candidates and what they move."""
+        self.resident = resident
+        """What `scheduler.resident_search` has chosen to stay in L1; None if it has not been asked."""

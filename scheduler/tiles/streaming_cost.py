@@ -1,0 +1,99 @@
+"""Tilings of an op as arrays: what streaming a buffer would cost the uDMA, and the slots it would take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arch.timing import SocTiming
+from scheduler.addresses.allocation import ALIGNMENT_BYTES
+from scheduler.tiles.l2_slots import Key, OpStream, slot_bytes
+from scheduler.tiles.tiling import Tiler, Tiling
+from scheduler.tiles.tiling_candidates import TilingCandidates
+from scheduler.tiles.udma_cost import UdmaCost
+from trainlib.steps import Operand
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """One buffer in every tiling: uDMA cycles for its boxes, bytes of a slot, number of slots.
+
+    Cycles are infinite where a sum is stored and loaded again: it would have to come back from L3 in time.
+    """
+
+    tensor: str
+    cycles: Floats
+    slot_bytes: Integers
+    slots: Integers
+
+
+def streamed_buffers(candidates: TilingCandidates, udma_cost: UdmaCost) -> dict[Key, Streamed]:
+    """Every buffer of an op, as if it were streamed."""
+    loads, footprint, boxes = candidates.loads, candidates.footprint, candidates.boxes
+    found = {}
+    for place, key in enumerate(loads.keys):
+        lines = np.maximum(1, loads.lines[:, place])
+        line_bytes = np.maximum(1, np.rint(loads.box_bytes[:, place] / lines)).astype(np.int64)
+        cycles = loads.boxes[:, place] * udma_cost.box_cycles(line_bytes, lines)
+        column = footprint.keys.index(key)
+        size_bytes = -(-boxes.largest_bytes[:, column] // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        found[key] = Streamed(
+            footprint.tensors[key],
+            np.where(loads.reloads[:, place] > 0, np.inf, cycles),
+            size_bytes,
+            np.minimum(candidates.tiler.depths.of(*key), boxes.changes[:, column]),
+        )
+    return found
+
+
+def streaming_cycles(candidates: TilingCandidates, timing: SocTiming) -> Floats:
+    """Cycles of the uDMA per candidate for what its op streams; infinite where it cannot, or lacks room."""
+    stream = candidates.tiler.stream
+    cycles, taken_bytes = np.zeros(len(candidates)), np.zeros(len(candidates), np.int64)
+    if not stream.tensors:
+        return cycles
+    for item in streamed_buffers(candidates, UdmaCost(timing)).values():
+        if item.tensor in stream.tensors:
+            cycles += item.cycles
+            taken_bytes += item.slot_bytes * np.minimum(item.slots, stream.most_slots)
+    return np.where(taken_bytes <= stream.window_bytes, cycles, np.inf)
+
+
+def fits_slots(tiling: Tiling, stream: OpStream) -> bool:
+    """Whether the slots of an op that is cut like this are within what it has of L2."""
+    return not stream.tensors or slot_bytes(tiling, stream) <= stream.window_bytes
+
+
+def with_streams(cycles: int, tiling: Tiling, tiler: Tiler, timing: SocTiming) -> int:
+    """The estimate of a tile loop of so many `cycles` whose streamed boxes were counted from L2 on.
+
+    The first box comes and the last one goes while nothing else is under way; between them the uDMA is at
+    work beside the loop, which waits for it where it takes longer. Its transfers cost the master time.
+    """
+    if not tiler.stream.tensors:
+        return cycles
+    udma_cost = UdmaCost(timing)
+    last: dict[str, Operand] = {}
+    loads, stores = list[float](), list[float]()
+    master_cycles = 0.0
+    for task in tiling.tiles:
+        fresh = [operand for operand in task.inputs if last.get(operand.name) != operand]
+        last |= {operand.name: operand for operand in fresh}
+        for operands, found in ((fresh, loads), (task.outputs, stores)):
+            sizes = [
+                [size_bytes for box in operand.boxes for _, size_bytes in tiler.lines(operand, box)]
+                for operand in operands
+                if tiler.stream.holds(operand)
+            ]
+            bus = [float(sum(udma_cost.bus_cycles(size_bytes) for size_bytes in lines)) for lines in sizes]
+            found.append(sum(bus))
+            for lines, cycles_of_box in zip(sizes, bus, strict=True):
+                master_cycles += len(lines) * timing.l3.program_cycles + timing.l3.wake_cycles
+                master_cycles += udma_cost.blocked_cycles(cycles_of_box, len(lines))
+    total = max(cycles + master_cycles, sum(loads) + sum(stores))
+    return round(total + loads[0] + stores[-1])

@@ -1,0 +1,341 @@
+"""Which tiling an op gets: a short list by what it moves and issues, then the best estimate of the list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arch.cost_model import CostModel
+from arch.timing import SocTiming
+from configs.errors import DoesNotFitError, InputError
+from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
+from scheduler.schedule_cache import ScheduleCache
+from scheduler.tiles.dma_cost import DmaCost
+from scheduler.tiles.estimate import NOTHING_EARLY, Early, TileCost, estimate_cycles
+from scheduler.tiles.l1_report import does_not_fit
+from scheduler.tiles.resident_rules import NotInPlace, allowed, no_room, refusal
+from scheduler.tiles.short_list import Moves, moves_of, short_list
+from scheduler.tiles.streaming_cost import fits_slots, with_streams
+from scheduler.tiles.tiling import Tiler, Tiling
+from scheduler.tiles.tiling_candidates import Counts, TilingCandidates, enumerate_tilings
+
+BUILT = 5
+"""Tilings that are built and estimated tile by tile, the best by `scheduler.tiles.short_list`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TilingChoice:
+    """The tiling taken, what was considered, and the estimate it won by."""
+
+    kernel: str
+    tiling: Tiling
+    counts: Counts | None = None
+    """None where the user fixed the tile."""
+    estimated_cycles: int = 0
+    note: str = ""
+    """What the user should know about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankedTilings:
+    """Candidates of an op on all of L1, what they move, which of them use residents in place."""
+
+    candidates: TilingCandidates
+    moves: Moves
+    usable: NDArray[np.bool_] | NotInPlace
+    lists: dict[int, list[int]] = field(default_factory=dict)
+    """L1 bytes there are -> `short_list`."""
+
+
+class TilingChooser:
+    """Chooses kernel and tiling of the ops of one schedule, one after another; `cache` remembers them.
+
+    An op that is like one in the `cache` is cut like it.
+    """
+
+    def __init__(
+        self, timing: SocTiming, cost_model: CostModel, options: ScheduleOptions, cache: ScheduleCache
+    ) -> None:
+        self.timing = timing
+        self.options = options
+        self._cost_model = cost_model
+        self._dma = DmaCost(timing)
+        self._cache = cache
+
+    def choose(
+        self, tiler: Tiler, available_bytes: int | None = None, early: Early = NOTHING_EARLY
+    ) -> TilingChoice | NotInPlace:
+        """What the options fix for this op, else the whole op if they ask for no tiles, else the best tiling.
+
+        `available_bytes` is what resident tensors leave of L1. What is `early` the op may load while the op
+        before it is at work. The tiling is that of `choose_tiling` on all of L1 without resident tensors
+        where it fits beside them and uses them in place, unless another one has fewer estimated cycles then.
+        Raises `DoesNotFitError`, and `InputError` for dimensions, sizes and operands the op has not.
+        """
+        limit_bytes = self.timing.l1_usable_bytes if available_bytes is None else available_bytes
+        if self.options.buffer_depth == BEST_DEPTH:
+            return self._of_best_depth(tiler, limit_bytes, early)
+        return self._of_depth(tiler, limit_bytes, early)
+
+    def _of_best_depth(self, tiler: Tiler, limit_bytes: int, early: Early) -> TilingChoice | NotInPlace:
+        """The choice with double or single buffers, by estimate; double for a tile that is fixed and fits."""
+        found: list[TilingChoice | NotInPlace] = []
+        for depth in (2, 1):
+            try:
+                found.append(self._of_depth(tiler.with_depth(depth), limit_bytes, early))
+            except DoesNotFitError:
+                if depth == 1 and not found:
+                    raise
+        choices = [item for item in found if isinstance(item, TilingChoice)]
+        return min(choices, key=lambda choice: choice.estimated_cycles) if choices else found[0]
+
+    def _of_depth(self, tiler: Tiler, limit_bytes: int, early: Early) -> TilingChoice | NotInPlace:
+        """The choice for the buffers the tiler has."""
+        sizes = self.options.tile_sizes.get(tiler.op.name)
+        order = self.options.loop_orders.get(tiler.op.name)
+        choice: TilingChoice | NotInPlace
+        if sizes is not None or order is not None:
+            choice = TilingChoice(tiler.choice.kernel, tiler.fixed(sizes or {}, limit_bytes, order))
+        elif self.options.buffer_depth == WHOLE_OPS:
+            choice = TilingChoice(tiler.choice.kernel, whole_op(tiler, limit_bytes))
+        else:
+            choice = self._searched(tiler, limit_bytes, early)
+        if isinstance(choice, NotInPlace):
+            return choice
+        _check_buffer_names(tiler, choice.tiling, self.options)
+        return refusal(choice.tiling, tiler.resident) or choice
+
+    def _searched(self, tiler: Tiler, limit_bytes: int, early: Early) -> TilingChoice | NotInPlace:
+        """The tiling of an op beside what is resident."""
+        usable_bytes = self.timing.l1_usable_bytes
+        if not tiler.resident and limit_bytes == usable_bytes:
+            return self._best(tiler, usable_bytes, early, _kind(tiler, early))
+        period_bytes = self.timing.l1.banks * self.timing.l1.word_bytes
+        alike = _kind(tiler, early), limit_bytes, _places(tiler, period_bytes)
+        cached = self._cached(alike, tiler, limit_bytes)
+        if cached is not None:
+            return cached
+        usual = self._usual(tiler, limit_bytes, early)
+        if usual is not None and (not tiler.resident or len(usual.tiling.tiles) == 1):
+            self._cache.tilings[alike] = usual
+            return usual
+        try:
+            other = self._best(tiler, limit_bytes, early, alike)
+        except DoesNotFitError:
+            if usual is None:
+                raise
+            self._cache.tilings[alike] = usual
+            return usual
+        if usual is None or (
+            isinstance(other, TilingChoice) and other.estimated_cycles < usual.estimated_cycles
+        ):
+            return other
+        self._cache.tilings[alike] = usual
+        return usual
+
+    def _usual(self, tiler: Tiler, limit_bytes: int, early: Early) -> TilingChoice | None:
+        """What is best with nothing resident, if it fits and uses what is resident in place."""
+        plain = tiler.without_residents()
+        try:
+            best = self._best(plain, self.timing.l1_usable_bytes, early, _kind(plain, early))
+        except DoesNotFitError:
+            return None
+        assert isinstance(best, TilingChoice)
+        tiling = tiler.build(dict(best.tiling.sizes), best.tiling.order)
+        if tiling.l1_bytes > limit_bytes or refusal(tiling, tiler.resident) is not None:
+            return None
+        cycles = best.estimated_cycles
+        if tiler.resident:
+            cost = TileCost(self.timing, self._cost_model, tiler.tensors, self._dma)
+            cycles = estimate_cycles(tiling, cost, tiler, early)
+        return replace(best, tiling=tiling, estimated_cycles=cycles)
+
+    def _cached(self, alike: object, tiler: Tiler, limit_bytes: int) -> TilingChoice | None:
+        """The choice made for an op that is alike; None for one that this op can't have been given.
+
+        What is cached may come from a file (`scheduler.run_cache`), which others may have changed.
+        """
+        choice = self._cache.tilings.get(alike)
+        if choice is None or not _goes_with(choice, tiler):
+            return None
+        again = _again(choice, tiler)
+        return again if again.tiling.l1_bytes <= limit_bytes else None
+
+    def _best(self, tiler: Tiler, limit_bytes: int, early: Early, alike: object) -> TilingChoice | NotInPlace:
+        cached = self._cached(alike, tiler, limit_bytes)
+        if cached is not None:
+            return cached
+        key = tiler.op.name, tuple(tiler.resident), repr(tiler.depths), tiler.stream
+        if key not in self._cache.rankings:
+            self._cache.rankings[key] = _ranked(tiler, self.timing.l1_usable_bytes, self._dma)
+        ranked = self._cache.rankings[key]
+        found = _best_tiling(tiler, ranked, limit_bytes, self.timing, self._cost_model, self._dma, early)
+        if isinstance(found, TilingChoice):
+            self._cache.tilings[alike] = found
+        return found
+
+
+def early_beside(before: TilingChoice | None, tensors: frozenset[str], timing: SocTiming) -> Early:
+    """What an op may load while the last tile of the op `before` is computed.
+
+    More cycles than filling all of L1 takes make no difference. The rest is rounded down to a power of two,
+    so that alike ops behind ones that differ little are cut alike.
+    """
+    if before is None:
+        return NOTHING_EARLY
+    fill_cycles = timing.l1_usable_bytes // timing.dma.l1_bytes_per_cycle
+    within_cycles = min(fill_cycles, before.estimated_cycles // len(before.tiling.tiles))
+    return Early(tensors, 1 << within_cycles.bit_length() - 1 if within_cycles else 0)
+
+
+def _goes_with(choice: TilingChoice, tiler: Tiler) -> bool:
+    """Whether a choice has the kernel and the dimensions of an op."""
+    sizes, dims = dict(choice.tiling.sizes), tiler.dims
+    return (
+        choice.kernel == tiler.choice.kernel
+        and sorted(sizes) == sorted(choice.tiling.order) == sorted(dims)
+        and all(1 <= size <= dims[name] for name, size in sizes.items())
+    )
+
+
+def _again(choice: TilingChoice, tiler: Tiler) -> TilingChoice:
+    """A choice made for an op that is alike."""
+    tiling = tiler.build(dict(choice.tiling.sizes), choice.tiling.order)
+    return replace(choice, tiling=tiling, note=choice.note.replace(choice.tiling.op, tiling.op, 1))
+
+
+def _places(tiler: Tiler, period_bytes: int) -> object:
+    """What ops must have in common to find their resident tensors alike, bank by bank."""
+    names = (*tiler.op.inputs, *tiler.op.outputs)
+    return tuple(
+        (names.index(name), names.index(_first(tiler, item.storage)), item.address % period_bytes,
+         item.loads, item.rest, item.stores)
+        for name, item in tiler.resident.items()
+    )  # fmt: skip
+
+
+def _first(tiler: Tiler, storage: str) -> str:
+    """The first of an op's tensors that lies in a storage."""
+    return next(name for name, item in tiler.resident.items() if item.storage == storage)
+
+
+def _kind(tiler: Tiler, early: Early) -> object:
+    """Equal for ops that differ in nothing but the names of layer and tensors."""
+    op = tiler.op
+    names = (*op.inputs, *op.outputs)
+    loaded = tuple(number for number, name in enumerate(names) if name in early.tensors)
+    ahead = (*loaded, early.within_cycles) if loaded else ()
+    tensors = tuple((t.shape, t.dtype, t.layout) for t in (tiler.tensors[name] for name in names))
+    same = tuple(names.index(name) for name in names)
+    described = replace(op, name="", layer="", inputs=(), outputs=())
+    streamed = tuple(number for number, name in enumerate(names) if name in tiler.stream.tensors)
+    offchip = (streamed, tiler.stream.window_bytes, tiler.stream.most_slots) if streamed else ()
+    return repr((described, tensors, same, tiler.choice, tiler.depths, ahead, *offchip))
+
+
+def _check_buffer_names(tiler: Tiler, tiling: Tiling, options: ScheduleOptions) -> None:
+    known = {buffer.name for buffer in tiling.buffers if buffer.role != "scratch"}
+    for name in options.buffers.get(tiler.op.name, {}):
+        if name not in known:
+            raise InputError(
+                f"{tiler.op.name} has no operand {name!r} to buffer",
+                where="--buffering",
+                cure=f"one of {', '.join(sorted(known))}",
+            )
+
+
+def choose_tiling(
+    tiler: Tiler, available_bytes: int, timing: SocTiming, cost_model: CostModel, dma: DmaCost | None = None
+) -> TilingChoice:
+    """The tiling with the fewest estimated cycles of a short list of those that fit.
+
+    On the list are those that seem best by what they move and what their kernels issue
+    (`scheduler.tiles.short_list`). Raises `DoesNotFitError` if even the smallest tile is too large.
+    """
+    dma = dma or DmaCost(timing)
+    ranked = _ranked(tiler, available_bytes, dma)
+    choice = _best_tiling(tiler, ranked, available_bytes, timing, cost_model, dma)
+    assert isinstance(choice, TilingChoice), "a tiler with resident tensors"
+    return choice
+
+
+def _ranked(tiler: Tiler, available_bytes: int, dma: DmaCost) -> RankedTilings:
+    candidates = enumerate_tilings(tiler, available_bytes)
+    usable = allowed(candidates) if tiler.resident else np.ones(len(candidates), np.bool_)
+    return RankedTilings(candidates, moves_of(candidates, dma), usable)
+
+
+def _best_tiling(
+    tiler: Tiler,
+    ranked: RankedTilings,
+    available_bytes: int,
+    timing: SocTiming,
+    cost_model: CostModel,
+    dma: DmaCost,
+    early: Early = NOTHING_EARLY,
+) -> TilingChoice | NotInPlace:
+    """`choose_tiling` of those that use resident tensors in place."""
+    candidates = replace(ranked.candidates, tiler=tiler)
+    fitting = (candidates.l1_bytes <= available_bytes) & (ranked.moves.offchip_cycles < np.inf)
+    if not fitting.any():
+        raise smallest_does_not_fit(tiler, available_bytes)
+    if isinstance(ranked.usable, NotInPlace):
+        return ranked.usable
+    usable = ranked.usable & fitting
+    if not usable.any():
+        return NotInPlace(next(iter(tiler.resident.values())).storage, no_room(tiler.op.name))
+    cost = TileCost(timing, cost_model, tiler.tensors, dma)
+    best: tuple[int, int, int] | None = None
+    chosen: Tiling | None = None
+    refused: NotInPlace | None = None
+    estimates = 0
+    if available_bytes not in ranked.lists:
+        ranked.lists[available_bytes] = short_list(candidates, ranked.moves, usable, dma, cost_model)
+    for index in ranked.lists[available_bytes]:
+        if estimates == BUILT:
+            break
+        tiling = candidates.tiling(index)
+        if tiling.l1_bytes > available_bytes or not fits_slots(tiling, tiler.stream):
+            continue
+        why = refusal(tiling, tiler.resident)
+        if why is not None:
+            refused = why
+            continue
+        estimates += 1
+        estimated = with_streams(estimate_cycles(tiling, cost, tiler, early), tiling, tiler, timing)
+        key = estimated, len(tiling.tiles), index
+        if best is None or key < best:
+            best, chosen = key, tiling
+    if best is None or chosen is None:
+        if refused is not None:
+            return refused
+        raise smallest_does_not_fit(tiler, available_bytes)
+    return TilingChoice(
+        tiler.choice.kernel, chosen, candidates.counts, best[0], _note(tiler, chosen, candidates)
+    )
+
+
+def _note(tiler: Tiler, chosen: Tiling, candidates: TilingCandidates) -> str:
+    fewest, single = int(candidates.tiles[0]), candidates.fewest_tiles_single
+    if not 0 < single < fewest:
+        return candidates.note
+    shrunk = (
+        f"{tiler.op.name}: tiles shrank to hold {tiler.buffer_depth} buffers per operand in L1: "
+        f"{len(chosen.tiles)} tiles, where {single} would fit with single buffering"
+    )
+    return f"{shrunk}; {candidates.note}" if candidates.note else shrunk
+
+
+def smallest_does_not_fit(tiler: Tiler, available_bytes: int) -> DoesNotFitError:
+    """The report for the smallest possible tile."""
+    return does_not_fit(tiler, tiler.smallest(), available_bytes)
+
+
+def whole_op(tiler: Tiler, available_bytes: int) -> Tiling:
+    """The op in one tile, everything it needs in L1 at once. Raises `DoesNotFitError`."""
+    tiling = tiler.build({})
+    if tiling.l1_bytes > available_bytes:
+        raise does_not_fit(tiler, tiling, available_bytes, whole=True)
+    return tiling

@@ -1,0 +1,164 @@
+"""Tunes training graphs for a SoC: every op by itself, equal ops once; then what stays in L1 between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from arch.timing import SocTiming
+from configs.errors import InputError
+from scheduler.explore.point import Point, point_of
+from scheduler.explore.sweep import simulate_points
+from scheduler.options import AUTO, ScheduleOptions
+from scheduler.schedule import in_one_memory
+from scheduler.tuner.cache import ResultCache
+from scheduler.tuner.fingerprint import model_version
+from scheduler.tuner.op_tuner import OpTuner, Programs
+from scheduler.tuner.progress import Meter
+from scheduler.tuner.search_space import Candidate, SpaceRules
+from scheduler.tuner.strategies import StrategyOptions
+from scheduler.tuner.tuned_residents import ProgramResidents, residents_by_program
+from scheduler.tuner.tuned_schedule import OpChoice, TunedSchedule, model_content, soc_content, with_choices
+from scheduler.tuner.workers import Workers
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What tuning came to. `untuned_cycles` are those of an iteration as the scheduler plans it unasked.
+
+    `residents` is what the search of residents found by program; it is empty without it. `cached` evaluations
+    came from the cache. `interrupted` by Ctrl-C, ops of which nothing was evaluated yet have no choice: the
+    scheduler goes on to choose for them.
+    """
+
+    schedule: TunedSchedule
+    untuned_cycles: int | None
+    residents: tuple[ProgramResidents, ...]
+    cached: int
+    interrupted: bool
+
+
+def tune(
+    programs: Programs,
+    timing: SocTiming,
+    options: ScheduleOptions,
+    workers: Workers,
+    *,
+    rules: SpaceRules | None = None,
+    strategy: StrategyOptions | None = None,
+    cache: ResultCache | None = None,
+    meter: Meter | None = None,
+    start: Mapping[str, Candidate] | None = None,
+    version: str = "",
+) -> Tuning:
+    """Find the best tile, loop order, buffer depth, kernel and im2col of every op of some programs.
+
+    Every op is searched by itself with its tensors in L2, ops of equal content once; the result does not
+    depend on the workers. What `options` say of single ops is not respected by the search but by the
+    iteration. Resident tensors left to the scheduler (`AUTO`) are chosen for the tuned ops. `start` are
+    candidates by op that are looked at first. Raises `InputError` for an unknown strategy, and
+    `DoesNotFitError` if an op fits in no way.
+    """
+    tuner = OpTuner(
+        timing,
+        options.codegen,
+        workers,
+        rules=rules,
+        strategy=strategy,
+        cache=cache,
+        meter=meter,
+        start=start,
+    )
+    tuner.search([programs])
+    return tune_iteration(programs, options, tuner, version=version)
+
+
+def tune_iteration(
+    programs: Programs, options: ScheduleOptions, tuner: OpTuner, *, version: str = ""
+) -> Tuning:
+    """What the ops `tuner` has searched come to together: residents and cycles of the iteration.
+
+    Raises `DoesNotFitError` if an op fits in no way.
+    """
+    timing, workers, cache = tuner.timing, tuner.workers, tuner.cache
+    interrupted = tuner.interrupted
+    choices = tuner.choices(programs)
+    cycles = untuned_cycles = None
+    residents: list[ProgramResidents] = []
+    resident: dict[str, tuple[str, ...]] = {}
+    chooses_residents = tuple(options.resident) == (AUTO,)
+    plain = replace(options, resident=()) if chooses_residents else options
+    if not interrupted:
+        try:
+            tuned = _tuned(programs, timing, plain, choices)
+            if chooses_residents:
+                residents = residents_by_program(tuned, workers, cache)
+                resident = {item.program: item.resident for item in residents if item.resident}
+                tuned = [
+                    replace(point, options=replace(point.options, resident=item.resident))
+                    for point, item in zip(tuned, residents, strict=True)
+                ]
+            cycles, untuned_cycles, interrupted = _iterations(programs, tuned, plain, workers, cache)
+        except KeyboardInterrupt:
+            interrupted = True
+    graph = programs[0][0]
+    schedule = TunedSchedule(
+        model=graph.name,
+        model_content=model_content(graph),
+        soc=timing.name,
+        timing=timing.profile,
+        soc_content=soc_content(timing),
+        codegen=options.codegen,
+        version=version,
+        simulator=model_version()[:16],
+        strategy=tuner.strategy.name,
+        candidates=tuner.candidates,
+        evaluated=tuner.evaluated,
+        cycles=cycles,
+        choices=choices,
+        resident=resident,
+    )
+    return Tuning(schedule, untuned_cycles, tuple(residents), tuner.cached, interrupted)
+
+
+def _tuned(
+    programs: Programs,
+    timing: SocTiming,
+    options: ScheduleOptions,
+    choices: Sequence[OpChoice],
+) -> list[Point]:
+    """The programs with the choices, planned for one memory."""
+    graphs = [graph for graph, _ in programs]
+    tuned = []
+    for graph in graphs:
+        ops = {op.name for op in graph.ops}
+        chosen = [(choice.op, choice.best.candidate) for choice in choices if choice.op in ops]
+        tuned.append(with_choices(options, graph, timing, chosen))
+    return [
+        point_of(graph, timing, own)
+        for graph, own in zip(graphs, in_one_memory(graphs, timing, tuned), strict=True)
+    ]
+
+
+def _iterations(
+    programs: Programs,
+    tuned: Sequence[Point],
+    options: ScheduleOptions,
+    workers: Workers,
+    cache: ResultCache | None,
+) -> tuple[int | None, int | None, bool]:
+    """Cycles of a whole iteration with the tuned and with the scheduler's own choices."""
+    points: list[Point] = []
+    times: list[int] = []
+    for (_, count), point in zip(programs, tuned, strict=True):
+        untuned = replace(options, memory=point.options.memory)
+        points += [point, replace(point, options=untuned)]
+        times += [count, count]
+    outcomes, _, interrupted = simulate_points(points, workers, cache)
+    for outcome in outcomes.values():
+        if outcome.why:
+            raise InputError(f"an iteration cannot be simulated: {outcome.why}", where=programs[0][0].name)
+    if len(outcomes) < len(points):
+        return None, None, interrupted
+    cycles = [outcomes[position].cycles * count for position, count in enumerate(times)]
+    return sum(cycles[::2]), sum(cycles[1::2]), interrupted

@@ -1,0 +1,187 @@
+"""What may be chosen for one op: im2col, tile sizes, loop order, buffer depth, kernel; all that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arch.timing import SocTiming
+from configs.dtypes import float_of
+from configs.errors import InputError
+from configs.suggest import suggestion
+from scheduler.tiles.dma_cost import DmaCost
+from scheduler.tiles.short_list import overhead_cycles
+from scheduler.tiles.tiling import Tiler
+from scheduler.tiles.tiling_candidates import TilingCandidates, enumerate_tilings
+from scheduler.tuner.fingerprint import fingerprint, model_version
+from scheduler.tuner.task import Task
+from trainlib.im2col import WAYS, own_way, ways_of
+from trainlib.kernels.catalogue import kernel_names
+from trainlib.registry import lowering_of
+from trainlib.steps import KernelChoice
+
+CUTS_PER_DEPTH = 16
+"""Default of `SpaceRules.cuts`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceRules:
+    """Which candidates there are.
+
+    A tile size is a divisor of its extent, or the largest that fits beside divisors in the other dimensions;
+    of the loop orders that load and store the same one is taken. Of these, the `cuts` with the least overhead
+    (`tiles.short_list.overhead_cycles`: transfers and forks) are candidates, for each of `depths`, the
+    numbers of buffers per operand; all of them with `cuts` 0. Each of the ways of `im2col` is a space of its
+    own for an op that unrolls images; with none the op goes as its layer says.
+    """
+
+    depths: tuple[int, ...] = (1, 2)
+    cuts: int = CUTS_PER_DEPTH
+    im2col: tuple[str, ...] = WAYS
+
+
+def parse_ways(text: str) -> tuple[str, ...]:
+    """`SpaceRules.im2col` from ``search`` (all), ``keep`` (none) or ``cores,dma``. Raises `InputError`."""
+    if text in ("search", "keep"):
+        return WAYS if text == "search" else ()
+    ways = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for way in ways:
+        if way not in WAYS:
+            raise InputError(
+                f"unknown im2col {way!r}", where="--im2col", cure=suggestion(way, ("search", "keep", *WAYS))
+            )
+    return ways
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One way of cutting an op: tile size of every dimension, all of them in loop order, buffer depth."""
+
+    sizes: tuple[tuple[str, int], ...]
+    order: tuple[str, ...]
+    depth: int
+    tiles: int = field(compare=False, default=0)
+    l1_bytes: int = field(compare=False, default=0)
+
+    def __str__(self) -> str:
+        sizes = dict(self.sizes)
+        return ",".join(f"{name}={sizes[name]}" for name in self.order) + f" x{self.depth}"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A cut, and the matmul kernel it is computed with (empty for an op without a matmul).
+
+    `im2col` is the way the op unrolls images; empty where that is not chosen, but as the layer says.
+    """
+
+    cut: Cut
+    kernel: str
+    im2col: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (str(self.cut), self.kernel, self.im2col)))
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be tuned: an op, on a SoC, with the kernels of a codegen profile, under rules."""
+
+    task: Task
+    timing: SocTiming
+    codegen: str
+    rules: SpaceRules = SpaceRules()
+
+    @property
+    def content(self) -> str:
+        """Hash of all that the result of a candidate depends on, the version of the simulator included."""
+        return fingerprint((model_version(), self.task.content, self.timing, self.codegen))
+
+    def variants(self) -> dict[str, Question]:
+        """The question for every way of im2col that may be chosen; itself, under "", if there is no choice.
+
+        A variant is what the question of a layer that says so is, so both share their results.
+        """
+        wanted = [way for way in ways_of(self.task.op) if way in self.rules.im2col]
+        if not wanted:
+            return {"": self}
+        rules = replace(self.rules, im2col=())
+        return {way: replace(self, task=self.task.going(way), rules=rules) for way in wanted}
+
+    def as_candidate(self, candidate: Candidate) -> Candidate:
+        """The candidate, said as those of this question are: with the way of im2col if it is chosen."""
+        own = own_way(self.task.op)
+        way = candidate.im2col or own
+        chosen = "" in self.variants() and way == own
+        return replace(candidate, im2col="" if chosen else way)
+
+    @property
+    def default_kernel(self) -> str:
+        """The kernel the op has if nobody chooses one; empty for an op without a matmul."""
+        return lowering_of(self.task.op).default_kernel(self.task.op)
+
+    def kernels(self) -> tuple[str, ...]:
+        """Matmul kernels of the codegen for the dtype of the op. Raises `InputError` if there is no such."""
+        if not self.default_kernel:
+            return ("",)
+        tensors = self.task.graph.tensors
+        dtypes = {tensors[name].dtype for name in self.task.op.outputs}
+        words = [found.word for found in map(float_of, dtypes) if found]
+        # An fp32 kernel is also scalar 16-bit code (`trainlib.primitives.lowering.nests`).
+        names = [name for word in ("fp32", *words) for name in kernel_names(self.codegen, word)]
+        return tuple(dict.fromkeys(names))
+
+    def tiler(self, kernel: str, depth: int) -> Tiler:
+        """Cuts the op."""
+        choice = KernelChoice(kernel, self.codegen, cores=self.timing.cores)
+        op = self.task.op
+        return Tiler(op, self.task.graph.tensors, lowering_of(op), choice, depth)
+
+
+def list_cuts(question: Question) -> list[Cut]:
+    """The cuts of an op under the rules that fit L1, those of least overhead first; there may be none."""
+    cuts: list[Cut] = []
+    known: set[tuple[object, ...]] = set()
+    dma = DmaCost(question.timing)
+    for depth in question.rules.depths:
+        tiler = question.tiler(question.default_kernel, depth)
+        found = enumerate_tilings(tiler, question.timing.l1_usable_bytes)
+        if not len(found):
+            continue
+        rows = _wanted(found, tiler.dims)
+        rows = rows[np.argsort(overhead_cycles(found, dma)[rows], kind="stable")]
+        for row in rows[: question.rules.cuts or None].tolist():
+            order = found.orders[found.order[row]]
+            sizes = tuple(found.sizes_at(row).items())
+            l1_bytes = int(found.l1_bytes[row])
+            # More buffers that nothing would ever lie in are no more buffers.
+            if (sizes, order, l1_bytes) not in known:
+                known.add((sizes, order, l1_bytes))
+                cuts.append(Cut(sizes, order, depth, int(found.tiles[row]), l1_bytes))
+    return cuts
+
+
+def _wanted(found: TilingCandidates, dims: Mapping[str, int]) -> NDArray[np.int64]:
+    """Rows whose sizes are divisors but for at most one, which is the largest that fits."""
+    extents = np.array([dims[name] for name in found.dims], dtype=np.int64)
+    divides = extents % found.sizes == 0
+    keep = divides.all(axis=1)
+    for column in range(len(found.dims)):
+        others = np.delete(divides, column, axis=1).all(axis=1)
+        rows = np.flatnonzero(others)
+        groups = np.column_stack([found.order[rows], np.delete(found.sizes[rows], column, axis=1)])
+        largest: dict[tuple[int, ...], int] = {}
+        for row, group in zip(rows.tolist(), map(tuple, groups.tolist()), strict=True):
+            best = largest.get(group)
+            if best is None or found.sizes[row, column] > found.sizes[best, column]:
+                largest[group] = row
+        keep[list(largest.values())] = True
+    return np.flatnonzero(keep)
+
+
+def candidates_of(cuts: Sequence[Cut], kernels: Sequence[str], im2col: str = "") -> Iterator[Candidate]:
+    """All candidates of one way of im2col in their order: kernels vary fastest."""
+    return (Candidate(cut, kernel, im2col) for cut in cuts for kernel in kernels)

@@ -1,0 +1,80 @@
+"""With every op tuned: which tensors stay in L1 between ops of each program, by `resident_search`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Generator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from scheduler.explore.point import Point, cost_model_of
+from scheduler.resident_search import FoundResidents, choose_resident
+from scheduler.schedule import build_schedule
+from scheduler.schedule_cache import ScheduleCache
+from scheduler.tiles.resident_tensors import names_known
+from scheduler.tuner import rows
+from scheduler.tuner.cache import ResultCache
+from scheduler.tuner.driver import Job, drive
+from scheduler.tuner.fingerprint import model_version
+from scheduler.tuner.workers import Workers
+
+PROGRAMS = ("iteration", "update")
+"""What the programs of a training are called where something is said of each: the mini-batch, the update."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramResidents:
+    """What stays in L1 in one program, as `ScheduleOptions.resident` says it, and what that gains.
+
+    Cycles are those of one run of the program without and with it; `candidates` are the spans of tensors that
+    save transfers, `simulations` how often the program was simulated to choose.
+    """
+
+    program: str
+    resident: tuple[str, ...]
+    before_cycles: int
+    after_cycles: int
+    candidates: int
+    simulations: int
+
+
+def find_residents(point: Point) -> FoundResidents:
+    """`choose_resident`, without spans that an op refuses and that were taken with others; in a worker."""
+    graph, timing, options = point.graph, point.timing, point.options
+    cost_model, cache = cost_model_of(timing), ScheduleCache()
+    found = choose_resident(graph, timing, cost_model, options, cache=cache)
+    schedule = build_schedule(graph, timing, cost_model, options, cache, found.resident)
+    return replace(found, resident=schedule.resident)
+
+
+def _from_cache(_: str, text: str) -> ProgramResidents:
+    """The `ProgramResidents` that was kept. Raises `ValueError` for any other text."""
+    names = [field.name for field in dataclasses.fields(ProgramResidents)]
+    found = rows.fields(text, names)
+    if found["program"] not in PROGRAMS:
+        raise ValueError("not a program")
+    figures = {name: rows.whole(found[name]) for name in names if name not in ("program", "resident")}
+    return ProgramResidents(found["program"], rows.words(found["resident"]), **figures)
+
+
+def residents_by_program(
+    points: Sequence[Point], workers: Workers, cache: ResultCache | None
+) -> list[ProgramResidents]:
+    """What stays in L1 in each of the programs (at most two) of `points`; from the cache if it is there."""
+    context = f"resident {model_version()}"
+    stored = cache.read(context, _from_cache) if cache is not None else {}
+    found: dict[int, ProgramResidents] = {}
+
+    def one(number: int, point: Point) -> Generator[Sequence[Job], Sequence[Any], None]:
+        content = point.content
+        if content in stored and all(names_known(point.graph, text) for text in stored[content].resident):
+            found[number] = stored[content]
+            return
+        residents: FoundResidents = (yield [Job(find_residents, (point,))])[0]
+        found[number] = ProgramResidents(PROGRAMS[number], **asdict(residents))
+        if cache is not None:
+            cache.write(context, {content: json.dumps(asdict(found[number]))})
+
+    drive([one(number, point) for number, point in enumerate(points)], workers)
+    return [found[number] for number in sorted(found)]

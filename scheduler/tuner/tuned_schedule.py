@@ -1,0 +1,128 @@
+"""What the tuner chose: for every op a candidate and its cycles, and what that means as schedule options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from arch.timing import SocTiming
+from scheduler.options import ScheduleOptions
+from scheduler.tiles.partial_sums import SUM
+from scheduler.tiles.tiling import Tiler, Tiling
+from scheduler.tuner.fingerprint import fingerprint
+from scheduler.tuner.search_space import Candidate, Cut
+from trainlib.graph import Op, TrainingGraph
+from trainlib.im2col import own_way, way_in, with_way
+from trainlib.registry import lowering_of
+from trainlib.steps import KernelChoice
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A candidate and the cycles its op takes alone, without the hand-over to the cluster."""
+
+    candidate: Candidate
+    cycles: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpChoice:
+    """What was chosen for one op, the second best, and out of how many.
+
+    Ops of equal shape share one search; each of them says its numbers.
+    """
+
+    op: str
+    best: Timed
+    runner_up: Timed | None
+    candidates: int
+    evaluated: int
+
+
+@dataclass(frozen=True, slots=True)
+class TunedSchedule:
+    """All that a schedule file holds: for what it was tuned, by whom, how, and the choices in op order.
+
+    `model_content` and `soc_content` are hashes, `simulator` that of the simulator's source. `cycles` are
+    those of one whole iteration with these choices, None if the search was interrupted; `candidates` and
+    `evaluated` count each search once. `resident` says by program
+    (`scheduler.tuner.tuned_residents.PROGRAMS`) what stays in L1 between ops, `layouts` which layers have
+    another layout than the model says; `model_content` is that of the model as it is written.
+    """
+
+    model: str
+    model_content: str
+    soc: str
+    timing: str
+    soc_content: str
+    codegen: str
+    version: str
+    simulator: str
+    strategy: str
+    candidates: int
+    evaluated: int
+    cycles: int | None
+    choices: tuple[OpChoice, ...]
+    resident: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    layouts: Mapping[str, str] = field(default_factory=dict)
+
+
+def model_content(graph: TrainingGraph) -> str:
+    """Hash of the ops and tensors of a training graph, cut to 16 digits."""
+    return fingerprint((graph.tensors, graph.ops))[:16]
+
+
+def soc_content(timing: SocTiming) -> str:
+    """Hash of all parameters of a SoC, cut to 16 digits."""
+    return fingerprint(timing)[:16]
+
+
+def tiler_for(graph: TrainingGraph, op: Op, timing: SocTiming, codegen: str, candidate: Candidate) -> Tiler:
+    """What cuts an op of a graph as a candidate says. Raises `InputError` for an im2col the op has not."""
+    if candidate.im2col:
+        op = with_way(op, candidate.im2col)
+    choice = KernelChoice(candidate.kernel, codegen, cores=timing.cores)
+    return Tiler(op, graph.tensors, lowering_of(op), choice, candidate.cut.depth)
+
+
+def with_choices(
+    base: ScheduleOptions,
+    graph: TrainingGraph,
+    timing: SocTiming,
+    chosen: Sequence[tuple[str, Candidate]],
+) -> ScheduleOptions:
+    """The options `base` with candidates for ops; what `base` says of a single op goes first.
+
+    An op for which `base` asks another im2col than its candidate takes nothing of it: cut and kernel are
+    those of a way it does not go.
+    Raises what `Tiler.fixed` raises for a candidate that is illegal or does not fit.
+    """
+    ops = {op.name: op for op in graph.ops}
+    kernels, tiles, ways = dict(base.kernels), dict(base.tile_sizes), dict(base.im2col)
+    orders, buffers = dict(base.loop_orders), dict(base.buffers)
+    for name, candidate in chosen:
+        cut = candidate.cut
+        way = candidate.im2col or own_way(ops[name])
+        if name in tiles or name in orders or (way_in(ops[name], base.im2col) or way) != way:
+            continue
+        tiler = tiler_for(graph, ops[name], timing, base.codegen, candidate)
+        tiling = tiler.fixed(dict(cut.sizes), timing.l1_usable_bytes, cut.order)
+        tiles[name] = dict(cut.sizes)
+        orders[name] = cut.order
+        buffers.setdefault(name, dict.fromkeys(_operands(tiling), cut.depth))
+        if candidate.kernel:
+            kernels.setdefault(name, candidate.kernel)
+        if candidate.im2col:
+            ways[name] = candidate.im2col
+    return replace(base, kernels=kernels, im2col=ways, tile_sizes=tiles, loop_orders=orders, buffers=buffers)
+
+
+def _operands(tiling: Tiling) -> list[str]:
+    names = [buffer.name for buffer in tiling.buffers if buffer.role != "scratch"]
+    return list(dict.fromkeys(name for name in names if not name.endswith(SUM)))
+
+
+def cut_fields(cut: Cut) -> dict[str, Any]:
+    """Tile, loop order and buffer depth of a cut as they are written down."""
+    return {"tile": dict(cut.sizes), "loop_order": list(cut.order), "buffering": cut.depth}

@@ -1,0 +1,61 @@
+"""What the pages show of the simulator is what it says today."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools.pages import tuned
+from tools.pages.__main__ import all_pages, main
+from tools.pages.page import Page, table
+
+PAGES = all_pages()
+SLOW = ("buffering.l1", "buffering.width", "buffering.slower", "paper.choice", "paper.cells", "paper.sharing")
+
+
+def without_rounding(text: str) -> list[str]:
+    """All lines but those whose last digits depend on the order in which this machine's BLAS adds."""
+    return [line for line in text.splitlines() if not line.startswith(("numbers  ", "loss  "))]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
+        for page, item in PAGES.items()
+        for name in (f"{page}.{block}" for block in item.blocks)
+    ],
+)
+def test_a_block_is_up_to_date(name: str) -> None:
+    """If this fails after a change of the model: python -m tools.pages NAME, see the difference."""
+    page, _, block = name.partition(".")
+    shown = PAGES[page].shown()[block]
+    assert without_rounding(shown) == without_rounding(PAGES[page].made(block))
+
+
+def test_the_page_that_takes_hours_has_its_blocks() -> None:
+    page = tuned.page_of([])
+    assert page.shown().keys() == page.blocks.keys()
+
+
+def test_only_the_blocks_asked_for_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.pages.page.ROOT", tmp_path)
+    text = "by hand\n<!-- block: a -->\nold\n<!-- end -->\n<!-- block: b -->\nold\n<!-- end -->\nby hand\n"
+    (tmp_path / "page.md").write_text(text)
+    page = Page("page.md", {"a": lambda: "new\\1", "b": lambda: "new"})
+    page.write(["a"])
+    assert (tmp_path / "page.md").read_text() == text.replace("old", "new\\1", 1)
+    with pytest.raises(ValueError, match="b"):
+        Page("page.md", {"a": str}).shown()
+
+
+def test_a_table() -> None:
+    assert table(("a", "b"), [(1, "x|y")], numbers=True) == "| a | b |\n|---|--:|\n| 1 | x\\|y |\n"
+
+
+def test_a_block_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--print", "paper.peak"]) == 0
+    assert capsys.readouterr().out == PAGES["paper"].made("peak")
+    with pytest.raises(SystemExit):
+        main(["paper.nothing"])

@@ -1,0 +1,52 @@
+"""Write what pages show of the simulator, after a change of it.
+
+    python -m tools.pages                     all blocks of all pages (some minutes)
+    python -m tools.pages socs paper.peak     a page; a block
+    python -m tools.pages --print paper.peak  print it instead
+
+docs/tuned.md takes hours and has a command of its own: ``python -m tools.pages.tuned --cache FILE``.
+docs/validation.md is written by ``make validation``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from tools.pages.page import Page
+
+
+def all_pages() -> dict[str, Page]:
+    """The pages by name."""
+    from tools.pages import buffering, paper, primitives, readme, socs, speechnet
+
+    modules = (readme, socs, primitives, buffering, speechnet, paper)
+    return {module.__name__.rpartition(".")[2]: module.PAGE for module in modules}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write or print the blocks asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("wanted", nargs="*", metavar="PAGE[.BLOCK]")
+    parser.add_argument("--print", action="store_true", help="print the blocks instead")
+    asked = parser.parse_args(arguments)
+    pages = all_pages()
+    for word in asked.wanted or pages:
+        name, _, block = word.partition(".")
+        if name not in pages or (block and block not in pages[name].blocks):
+            known = pages[name].blocks if name in pages else pages
+            parser.error(f"no {word!r}; there are {', '.join(known)}")
+        page = pages[name]
+        blocks = [block] if block else list(page.blocks)
+        if asked.print:
+            print("".join(page.made(each) for each in blocks), end="")
+        else:
+            page.write(blocks)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""1D convolution of sequences [channels, length]: padding per side, stride, dilation, groups, bias.
+
+An image of one row to the kernels, by im2col or by direct loops; its access map is that of the 2D convolution
+without rows. PULP-TrainLib has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from pydantic import Field
+
+from configs.errors import ShapeError
+from configs.model_file import LayerSchema
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.contractions import conv2d_reference as reference
+from trainlib.primitives.contractions.conv2d import STRATEGY
+from trainlib.primitives.contractions.conv_options import convolution_attributes, convolution_parameters
+from trainlib.primitives.contractions.convolution import convolution_step
+from trainlib.primitives.definition import (
+    Example,
+    LayerPlan,
+    LayerPrimitive,
+    NotNegative,
+    Positive,
+    Reference,
+    Refused,
+    Step,
+    Values,
+)
+
+
+class _Schema(LayerSchema):
+    out_channels: Positive
+    kernel: Positive
+    stride: Positive = 1
+    padding: NotNegative | list[NotNegative] = Field(default=0)
+    """On both sides, or [before, after]."""
+    dilation: Positive = 1
+    groups: Positive = 1
+    bias: bool = False
+    im2col: Literal["cores", "none"] = "cores"
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    sequence = inputs[0]
+    if len(sequence.shape) != 3:
+        raise ShapeError(
+            f"conv1d needs a sequence (channels, length), its input has shape {sequence.shape[1:]}",
+            where=where,
+        )
+    batch, ci, length = sequence.shape
+    given = attributes["padding"]
+    sides = [given, given] if isinstance(given, int) else list(given)
+    if len(sides) != 2:
+        raise ShapeError(f"padding {given} is neither one number nor [before, after]", where=where)
+    rows = {"kernel": [1, attributes["kernel"]], "padding": [0, 0, *sides]}
+    rows |= {name: [1, attributes[name]] for name in ("stride", "dilation")}
+    image = replace(sequence, shape=(batch, ci, 1, length), layout="CHW")
+    co, groups = attributes["out_channels"], attributes["groups"]
+    carried = convolution_attributes(rows, image, co, groups, where, "conv1d")
+    weights = (co, ci // groups, attributes["kernel"])
+    return LayerPlan(
+        (batch, co, carried["wo"]),
+        convolution_parameters(weights, co, attributes["bias"]),
+        attributes={**carried, "rank": 1, "im2col": attributes["im2col"]},
+    )
+
+
+def _of_images(function: Reference) -> Reference:
+    """A reference of the 2D convolution on images of one row."""
+
+    def evaluate(op: Op, values: Values) -> Values:
+        images = {role: array[:, :, None] if array.ndim == 3 else array for role, array in values.items()}
+        results = function(op, images)
+        return {role: array[:, :, 0] if array.ndim == 4 else array for role, array in results.items()}
+
+    return evaluate
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    return torch.nn.functional.conv1d(
+        torch.nn.functional.pad(tensors["x"], attributes["pads"][2:]),
+        tensors["w"],
+        tensors.get("b"),
+        stride=attributes["strides"][1],
+        dilation=attributes["dilations"][1],
+        groups=attributes["groups"],
+    )
+
+
+PRIMITIVE = LayerPrimitive(
+    name="conv1d",
+    schema=_Schema,
+    plan=_plan,
+    steps=(
+        Step("FW", ("x", "w", "b?"), ("y",), _of_images(reference.forward), convolution_step("y", STRATEGY)),
+        Step(
+            "WG",
+            ("x", "dy"),
+            ("dw", "db?"),
+            _of_images(reference.weight_gradient),
+            convolution_step("dw", STRATEGY),
+        ),
+        Step(
+            "IG", ("dy", "w"), ("dx",), _of_images(reference.input_gradient), convolution_step("dx", STRATEGY)
+        ),
+    ),
+    torch_forward=_torch_forward,
+    examples=(
+        Example({"out_channels": 3, "kernel": 3}, ((2, 9),), kernels=("mm_M", "mm_unroll_2x4")),
+        Example({"out_channels": 4, "kernel": 3, "padding": [2, 0], "bias": True}, ((3, 8),)),
+        Example(
+            {"out_channels": 4, "kernel": 3, "padding": 1, "stride": 2, "dilation": 2, "groups": 2},
+            ((4, 11),),
+        ),
+        Example({"out_channels": 3, "kernel": 4, "stride": 3, "im2col": "none", "bias": True}, ((2, 12),)),
+    ),
+    refused=(
+        Refused({"out_channels": 2, "kernel": 3}, ((2, 4, 4),), "conv1d needs a sequence"),
+        Refused({"out_channels": 2, "kernel": 9}, ((1, 8),), "larger than the padded input"),
+        Refused({"out_channels": 2, "kernel": 3, "padding": [1, 1, 1]}, ((1, 8),), "neither one number nor"),
+        Refused({"out_channels": 2, "kernel": 3, "im2col": "dma"}, ((1, 8),), "im2col"),
+    ),
+)
