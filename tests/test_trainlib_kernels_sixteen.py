@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 from primitive_harness import CODEGEN, Case, build, cases_of
-from scheduler.tuner.candidates import Question
 
 from arch.isa import Instruction, Loop, Node
 from arch.soc_config import load_soc
