@@ -101,7 +101,7 @@ def _narrowed_stream(stream: Stream, places: Sequence[int]) -> Stream:
 
 @lru_cache(maxsize=4096)
 def _narrowed_body(body: tuple[Node, ...]) -> tuple[Node, ...]:
-    """Accesses of a stream become 2 bytes wide; equal bodies give the same object, as pricing likes."""
+    """Accesses of a stream become 2 bytes wide; equal bodies give the same object, as the pricer likes."""
     return tuple(_narrowed_node(node) for node in body)
 
 
