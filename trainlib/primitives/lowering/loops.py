@@ -13,11 +13,13 @@ from functools import lru_cache
 import numpy as np
 
 from arch.isa import CoreWork, Instruction, Loop, Node, Stream, TeamWork
+from configs.dtypes import float_of
 from trainlib.graph import Op, Tensor
 from trainlib.kernels.catalogue import LIBRARY
 from trainlib.kernels.expand import Array as Layout
 from trainlib.primitives.definition import Values
 from trainlib.primitives.lowering.calls import NoMatmul, box, region_elements, whole
+from trainlib.primitives.lowering.conversions import converting
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, TileTask
 
 Function = Callable[[Sequence[Array]], Sequence[Array]]
@@ -66,7 +68,8 @@ def loop_work(
 ) -> TeamWork:
     """The nest on `cores` cores, array `name` at L1 byte address ``places[name]``.
 
-    Accesses to arrays narrower than 4 bytes become as narrow. Raises InputError for an unknown nest.
+    Accesses to arrays narrower than 4 bytes become as narrow, with conversions where nothing computes in
+    their format. Raises InputError for an unknown nest.
     """
     kernel = LIBRARY.kernel(codegen, nest)
     names_of = list(arrays)
@@ -85,6 +88,7 @@ def loop_work(
         made = kernel.expander.core_work(names, layouts, kernel.code_bytes)
         streams: list[Stream] = []
         widths: list[int] = []
+        converted: list[int] = []
         for stream in made.streams:
             index = round(stream.base_bytes / _SPACING_BYTES) - 1
             if index < 0:  # an access the nest has but this call does not make
@@ -94,8 +98,11 @@ def loop_work(
             offset = stream.base_bytes - _SPACING_BYTES * (1 + index)
             streams.append(Stream(places[names_of[index]] + offset, stream.strides_bytes))
             widths.append(min(4, bytes_of[index]))
+            kind = float_of(arrays[names_of[index]].dtype)
+            if kind is not None and kind.is_storage_only:
+                converted.append(len(streams) - 1)
         body = made.body if min(widths, default=4) == 4 else _narrowed(made.body, tuple(widths))
-        return CoreWork(body, tuple(streams), made.code_bytes)
+        return converting(CoreWork(body, tuple(streams), made.code_bytes), frozenset(converted))
 
     return TeamWork(nest, tuple(work(core) for core in range(cores)))
 
