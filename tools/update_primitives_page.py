@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from configs.dtypes import BY_WORD
 from configs.model_file import LayerSchema, LossSchema, OptimizerSchema
 from trainlib.kernels import catalogue
 from trainlib.primitives.definition import (
@@ -45,10 +46,10 @@ are those with kernels of their own; an input gradient that is only a view (`fla
 examples of the primitive make, by the names traces show; *matmul* stands for any matmul kernel (`--kernel`),
 the defaults behind it. **Tested by**: the number of examples, each run in every step, dtype and batch,
 untiled against PyTorch and in tiles of random sizes by `tests/{harness}`; then further files that name it.
-A loss is computed in fp32: a 16-bit output is cast before it, and its gradient after it.
+A loss is computed in fp32: a narrower output is cast before it, and its gradient after it.
 
-How near is right: max|a - b| / max|b| of every tensor at most 1e-5 in fp32. In 16 bit, with u the unit
-roundoff (2^-11 of fp16, 2^-8 of bf16), 2u for each rounding one behind the other, and in `kernel`
+How near is right: max|a - b| / max|b| of every tensor at most 1e-5 in fp32. In narrower formats, with u
+their unit roundoff ([dtypes.md](dtypes.md)), 2u for each rounding one behind the other, and in `kernel`
 accumulation u·min(n, 6·sqrt(n)) more for sums of n terms that are rounded after every term: the worst case,
 or six standard deviations of a random walk (`trainlib.numerics.tolerance`). Only where terms ten times as
 large as their sum have cancelled, which the tests measure, the error is one relative to the terms.
@@ -102,7 +103,8 @@ def _row(primitive: Primitive, base: type[Any]) -> tuple[str, ...]:
 def _dtypes(primitive: Primitive, examples: Sequence[Example]) -> str:
     if isinstance(primitive, InternalPrimitive):
         return "those of the gradients"
-    return " ".join(dict.fromkeys(dtype for example in examples for dtype in example.dtypes))
+    found = tuple(dict.fromkeys(dtype for example in examples for dtype in example.dtypes))
+    return "all" if found == tuple(BY_WORD) else " ".join(found)
 
 
 def _options(primitive: Primitive, base: type[Any]) -> str:
