@@ -105,6 +105,8 @@ DTYPES: tuple[DType, ...] = (
     DType("fp32", "float32", 8, 23, sums_in="float32"),
     DType("fp16", "float16", 5, 10, sums_in="float16"),
     DType("bf16", "bfloat16", 8, 7, sums_in="bfloat16"),
+    DType("fp8_e4m3", "float8_e4m3fn", 4, 3, sums_in="float16", has_infinity=False),
+    DType("fp8_e5m2", "float8_e5m2", 5, 2, sums_in="float16"),
 )
 """Every format there is. Source of fp16 sums of 8-bit products: the expanding dot product of PULP's FPU
 (Bertaccini et al., "MiniFloat-NN and ExSdotp", arXiv 2207.03192)."""

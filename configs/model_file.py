@@ -6,7 +6,7 @@ primitive, which checks the remembered YAML node against a schema of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -184,17 +184,29 @@ class _Model(Schema):
     layers: Annotated[list[object], Field(min_length=1)]
 
 
-def load_model(name_or_path: str | Path) -> ModelSpec:
+Check = Callable[[ModelSpec], None]
+"""Looks at what layers, loss and optimizer say, and raises; `trainlib.options.check_options` is the one."""
+
+
+def load_model(name_or_path: str | Path, check: Check | None = None) -> ModelSpec:
     """Load a model by installed name or by the path of a YAML file.
 
     Raises `ConfigError` with ``file:line`` for unknown, missing or duplicate keys, unknown data sets and
-    values out of range. What layers, loss and optimizer say is checked when the training graph is built.
+    values out of range, and what `check` raises for the options of layers, loss and optimizer: their schemas
+    are their primitives', of which this room knows nothing.
     """
-    return read_model(open_config("models", name_or_path))
+    return read_model(open_config("models", name_or_path), check)
 
 
-def read_model(node: Node) -> ModelSpec:
+def read_model(node: Node, check: Check | None = None) -> ModelSpec:
     """The model a YAML tree describes. Raises as `load_model`."""
+    spec = _model(node)
+    if check is not None:
+        check(spec)
+    return spec
+
+
+def _model(node: Node) -> ModelSpec:
     header = validate(_Model, node, "the model")
     top = node.mapping("the model")
     _check_word(top["dataset"], "dataset", tuple(DATASETS))

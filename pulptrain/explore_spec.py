@@ -22,6 +22,7 @@ from scheduler.explore.point import Outcome, Point, point_of, refusal
 from scheduler.options import of_programs
 from scheduler.schedule import check_names, in_one_memory
 from trainlib.kernels.catalogue import kernel_names
+from trainlib.options import check_options
 from trainlib.training import TrainingPhases, build_training_phases
 
 SETTINGS = (
@@ -238,7 +239,7 @@ class _Builder:
             tree = open_config("models", str(model.value), folder=self._folder)
             for path, value in changes.items():
                 tree = with_value(tree, path.removeprefix(MODEL_PREFIX), value)
-            self._known[key] = build_training_phases(read_model(tree))
+            self._known[key] = build_training_phases(read_model(tree, check_options))
         return self._known[key]
 
     @staticmethod

@@ -33,6 +33,7 @@ from traces.events import Slice
 from traces.recorder import CounterSample
 from trainlib import reference
 from trainlib.numerics import dtype_named
+from trainlib.options import check_options
 from trainlib.steps import Array
 from trainlib.training import build_training_phases, initial_weights
 from trainlib.training_data import digits_split, sample_stream
@@ -60,7 +61,7 @@ class RunOutcome:
 
 def model_of(name: str, settings: Settings) -> ModelSpec:
     """The model, with what the settings replace of it. Raises `ConfigError` and `InputError`."""
-    spec = load_model(name)
+    spec = load_model(name, check_options)
     if settings.dtype is not None:
         dtype_named(settings.dtype, "--dtype")
         spec = replace(spec, dtype=settings.dtype)

@@ -32,6 +32,16 @@ def test_run_alone_refuses_every_defect(number: int) -> None:
     assert sum(verdict == REFUSED for verdict, _ in found) >= 0.8 * len(names)
 
 
+@pytest.mark.parametrize("dtype", ["fp8_e4m3", "fp8_e5m2"])
+def test_in_8_bits_a_small_model_is_watched_as_well(dtype: str) -> None:
+    """All but what is smaller than a rounding: partial results of a mini-batch are stored, to 6 or 12 %."""
+    (case,) = (case for case in CASES if case.model == "simple-mlp")
+    names = [name for name in list(DEFECTS)[::6] if "0.9" not in name]
+    found = [tried(case, dtype, name) for name in names]
+    assert [why for verdict, why in found if verdict == SURVIVED] == []
+    assert sum(verdict == REFUSED for verdict, _ in found) >= 4
+
+
 def test_there_are_as_many_defects_as_asked_for() -> None:
     assert len(DEFECTS) >= 40
 

@@ -6,6 +6,7 @@ from configs.datasets import DIGITS_CLASSES, DIGITS_PIXEL_MAX, load_digits_array
 from configs.errors import ConfigError, InputError
 from configs.library import list_names
 from configs.model_file import LayerSpec, load_model
+from trainlib.options import check_options
 from trainlib.training import build_training_graph
 
 
@@ -114,6 +115,34 @@ def test_refused_models(tmp_path, old, new, line, message):
         build_training_graph(load_model(path))
     assert str(caught.value.where).split(": layer")[0] == f"{path}:{line}"
     assert message in str(caught.value)
+
+
+def test_options_are_checked_when_the_file_is_read(tmp_path):
+    """The last layer's, though no shape of the first fits: nothing is built for it."""
+    path = tmp_path / "m.yaml"
+    text = MODEL.replace("out_features: 2", "out_features: 2, bias: true, inputs: [input, input]")
+    path.write_text(text.replace("type: relu", "type: relu, slope: 0.1"))
+    with pytest.raises(ConfigError, match="unknown key 'slope' in layer 'act'") as caught:
+        load_model(path, check_options)
+    assert caught.value.where == f"{path}:10"
+    assert load_model(path).layers[1].attributes == {"slope": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("type: relu", "type: rellu", "there is no layer type called 'rellu'"),
+        ("loss: mse", "loss: {name: mse, alpha: 1}", "unknown key 'alpha'"),
+        ("learning_rate", "rate", "unknown key 'rate'"),
+        ("learning_rate: ", "accumulate: 0, learning_rate: ", "'accumulate'"),
+    ],
+)
+def test_so_are_types_losses_and_optimizers(tmp_path, old, new, message):
+    assert old in MODEL
+    path = tmp_path / "m.yaml"
+    path.write_text(MODEL.replace(old, new))
+    with pytest.raises(InputError, match=message):
+        load_model(path, check_options)
 
 
 def test_unknown_model():

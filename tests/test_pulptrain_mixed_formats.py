@@ -85,7 +85,7 @@ def test_the_simulated_numbers_are_those_of_pytorch(outcome: RunOutcome) -> None
 
 
 @pytest.mark.needs_torch
-@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp8_e4m3", "fp8_e5m2"])
 @pytest.mark.parametrize("layout", ["CHW", "HWC"])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_every_tensor_of_fw_and_bw_against_pytorch(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import pytest
 
 from arch.program import Compute, Effect
+from configs.dtypes import DTYPES
 from configs.errors import NotFiniteError, WrongNumbersError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from pulptrain.npz_file import read_values, write_values
@@ -20,7 +20,7 @@ from pulptrain.training import stirred_values
 from scheduler.executor import Executor
 from trainlib.op_truth import nudged, op_truth
 from trainlib.training import build_training_graph
-from trainlib.verdicts import FAILED, NOT_DECIDABLE, PASSED, Verdict, judged
+from trainlib.verdicts import FAILED, NOT_DECIDABLE, PASSED, Verdict, judged, leans
 
 NONE = np.zeros(3)
 
@@ -55,12 +55,40 @@ def test_what_rounds_to_infinity_in_fp16_must_be_infinite(ours, expected) -> Non
     assert verdict_of([ours], [65521.0], room=0.5, dtype="float16").verdict == expected
 
 
+@pytest.mark.parametrize(
+    ("ours", "expected"), [(np.nan, PASSED), (448, FAILED), (416, FAILED), (-448, FAILED)]
+)
+def test_what_is_too_large_for_a_format_without_infinities_must_be_nan(ours, expected) -> None:
+    assert verdict_of([ours], [464.5], room=0.1, dtype="float8_e4m3fn").verdict == expected
+    assert verdict_of([ours], [-464.5], room=0.1, dtype="float8_e4m3fn").verdict == (
+        PASSED if np.isnan(ours) else FAILED
+    )
+
+
+def test_and_a_nan_is_wrong_where_the_truth_fits() -> None:
+    assert verdict_of([np.nan, 1], [440.0, 1], room=1, dtype="float8_e4m3fn").verdict == FAILED
+    for ours in (np.nan, 448):
+        assert verdict_of([ours], [463.9], room=0.5, dtype="float8_e4m3fn").verdict == PASSED
+    assert verdict_of([np.nan], [np.nan], dtype="float8_e4m3fn").verdict == PASSED
+
+
+@pytest.mark.parametrize("dtype", [item.name for item in DTYPES if item.is_narrow])
+@pytest.mark.parametrize("spread", [1.0, 0.01])
+def test_numbers_that_round_to_zero_do_not_lean_and_those_cut_off_do(dtype: str, spread: float) -> None:
+    """Most of the second tensor lies below the smallest 8-bit number, or has few bits left."""
+    truth = np.random.default_rng(0).normal(0, spread, 4000)
+    nearest = truth.astype(np.float32).astype(dtype)
+    assert leans(nearest, truth) == 0
+    cut = np.where(np.abs(nearest.astype(float)) > np.abs(truth), _smaller(nearest), nearest)
+    assert leans(cut.astype(dtype), truth) < -0.3
+
+
 def test_next_to_the_largest_number_rounding_may_go_either_way() -> None:
     for ours in (65504, np.inf):
         assert verdict_of([ours], [65519.9], room=0.5, dtype="float16").verdict == PASSED
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("dtype", [item.name for item in DTYPES if item.is_narrow])
 def test_a_stored_number_must_be_the_nearest_one(dtype) -> None:
     truth = np.random.default_rng(0).uniform(-3, 3, 500)
     nearest = truth.astype(dtype)
@@ -70,7 +98,8 @@ def test_a_stored_number_must_be_the_nearest_one(dtype) -> None:
 
 
 def _smaller(array):
-    return (array.view(np.uint16) - np.uint16(1)).view(array.dtype)
+    words = f"uint{8 * array.itemsize}"
+    return (array.view(words) - np.array(1, words)).view(array.dtype)
 
 
 def test_a_tensor_that_is_zero_but_for_rounding_is_compared_with_what_it_sums() -> None:

@@ -93,8 +93,8 @@ class Term:
         if self.period:
             whole = first // self.period != last // self.period
             first, last = (0, self.period - 1) if whole else (first % self.period, last % self.period)
-        low, high = sorted((first * self.stride, last * self.stride))
-        return low, high
+        ends = first * self.stride, last * self.stride
+        return ends if self.stride > 0 else ends[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +109,23 @@ class Index:
     terms: tuple[Term, ...]
     offset: int = 0
     divisor: int = 1
+    loop: str | None = field(init=False, repr=False, compare=False)
+    """The loop it is, if it is one."""
+
+    def __post_init__(self) -> None:
+        """Find out once whether it is a loop."""
+        loops = self.loops
+        single = len(loops) == 1 and self.terms == (Term(loops[0]),) and (self.offset, self.divisor) == (0, 1)
+        object.__setattr__(self, "loop", loops[0] if single else None)
 
     @property
     def loops(self) -> tuple[str, ...]:
         """The loops it depends on."""
         return tuple(term.loop for term in self.terms)
 
-    @property
-    def loop(self) -> str | None:
-        """The loop it is, if it is one."""
-        if len(self.terms) != 1 or self.offset or self.divisor > 1:
-            return None
-        (term,) = self.terms
-        return term.loop if term == Term(term.loop) else None
+    def extent(self, ranges: Mapping[str, Extent]) -> Extent:
+        """The elements a tile needs of the axis."""
+        return ranges[self.loop] if self.loop is not None else self.span(ranges).extent
 
     def span(self, ranges: Mapping[str, Extent]) -> Span:
         """What a tile needs of the axis; one element at least."""
@@ -139,15 +143,7 @@ class Index:
         Of a gradient (an index with a divisor or a negative stride of `inner`) the inner loop runs backwards,
         so that indices ascend: the kernel is rotated.
         """
-        strides = {term.loop: term.stride for term in self.terms}
-        inside = np.arange(*ranges[inner])
-        if strides[inner] < 0:
-            inside = inside[::-1]
-        values = np.arange(*ranges[outer])[:, None] * strides[outer] + inside * strides[inner] + self.offset
-        places = values // self.divisor
-        found = (places >= fetched[0]) & (places < fetched[1]) & (values % self.divisor == 0)
-        taps: Taps = np.where(found, places - fetched[0], -1)
-        return taps
+        return _taps(self, outer, inner, ranges[outer], ranges[inner], fetched)
 
     def owned(self, outer: str, extent: Extent, loop_size: int) -> Extent:
         """Elements that belong to part of a loop if every element is to belong to one part of it.
@@ -175,6 +171,21 @@ class Index:
         whole = values % self.divisor == 0
         places = values // self.divisor
         return int(np.count_nonzero(whole & (places >= 0) & (places < self.size)))
+
+
+@lru_cache(maxsize=8192)
+def _taps(index: Index, outer: str, inner: str, rows: Extent, window: Extent, fetched: Extent) -> Taps:
+    """`Index.taps`; the tiles of a search ask for the same ones again and again."""
+    strides = {term.loop: term.stride for term in index.terms}
+    inside = np.arange(*window)
+    if strides[inner] < 0:
+        inside = inside[::-1]
+    values = np.arange(*rows)[:, None] * strides[outer] + inside * strides[inner] + index.offset
+    places = values // index.divisor
+    found = (places >= fetched[0]) & (places < fetched[1]) & (values % index.divisor == 0)
+    taps: Taps = np.where(found, places - fetched[0], -1)
+    taps.flags.writeable = False
+    return taps
 
 
 @dataclass(frozen=True)

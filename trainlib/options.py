@@ -8,10 +8,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from configs.model_file import LAYER_KEYS, LayerSpec, LossSpec, OptimizerSpec
+from configs.model_file import LAYER_KEYS, LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from configs.schema import Schema, SchemaT, validate, validate_values
 from configs.yaml_file import Node
+from trainlib.built_layer import place_of
 from trainlib.primitives.definition import LayerPrimitive, LossPrimitive, OptimizerPrimitive
+from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
 
 MOST_MINI_BATCHES = 1_000_000
 """Mini-batches of one update: each is computed."""
@@ -33,6 +35,18 @@ class GradientOptions(Schema):
 
 GRADIENT_KEYS = tuple(GradientOptions.model_fields)
 """Keys of the optimizer section that are not options of the optimizer."""
+
+
+def check_options(spec: ModelSpec) -> None:
+    """Every layer, the loss and the optimizer against their schemas, before any shape is known.
+
+    Raises UnsupportedLayerError for an unknown type or name, ConfigError with the line of a wrong option.
+    """
+    for layer in spec.layers:
+        layer_options(layer, layer_primitive(layer.type, place_of(layer)))
+    loss_options(spec.loss, loss_primitive(spec.loss.name, spec.loss.where or spec.where))
+    optimizer_options(spec.optimizer, optimizer_primitive(spec.optimizer.name, spec.optimizer.where))
+    gradient_options(spec.optimizer)
 
 
 def layer_options(spec: LayerSpec, primitive: LayerPrimitive) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from trainlib.primitives.definition import (
     Primitive,
     Step,
 )
-from trainlib.primitives.elementwise import broadcast_add, cast
+from trainlib.primitives.elementwise import broadcast_add
 from trainlib.primitives.elementwise import table as elementwise
 from trainlib.primitives.losses import table as losses
 from trainlib.primitives.norms import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
@@ -88,7 +88,6 @@ _ALL: tuple[Primitive, ...] = (
     *losses.PRIMITIVES,
     *optimizers.PRIMITIVES,
     # Put into the graph by its builder.
-    cast.PRIMITIVE,
     layout.PRIMITIVE,
     accumulate.PRIMITIVE,
     gradient_accumulation.PRIMITIVE,

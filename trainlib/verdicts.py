@@ -23,9 +23,6 @@ WIDE_CAP, NARROW_CAP = 1e-3, 0.05
 A tensor that needs more is not decidable: a defect of that size could hide in its rounding.
 """
 
-CAP_ROUNDINGS = 2
-"""A format so coarse that one rounding may be the cap has that many unit roundoffs instead."""
-
 
 LEANING_ELEMENTS, LEANING_DEVIATIONS = 32, 8
 """Inexact elements a tensor needs before it can be said to lean, and standard errors of their mean."""
@@ -109,22 +106,23 @@ def judged(
 
 @np.errstate(all="ignore")
 def leans(ours: Array, truth: Array) -> float:
-    """By how many steps of its format a tensor lies above the truth in size, on average; 0 if by chance.
+    """By how many steps of its format a tensor is larger than the rounded truth on average; 0 if by chance.
 
     Rounding to nearest errs to both sides alike. A tensor whose elements have roundings of their own and that
     leans to one side was rounded another way, or scaled by less than the tolerance of an element shows.
-    Elements of equal truth round alike and count once; subnormal ones do not count, since those that round to
-    0 all come out too small.
+    Elements of equal truth round alike and count once; those that are exact or smaller than a step do not.
     """
     value, first = np.unique(np.where(np.isfinite(truth), truth, 0).reshape(-1), return_index=True)
     steps = np.spacing(np.abs(value).astype(ours.dtype)).astype(np.float64)
-    error = np.sign(value) * (ours.reshape(-1)[first].astype(np.float64) - value) / steps
-    normal = np.abs(value) >= BY_NAME[str(ours.dtype)].smallest_normal
-    error = error[np.isfinite(error) & (error != 0) & normal]
+    found = ours.reshape(-1)[first].astype(np.float64)
+    error = np.sign(value) * (found - value) / steps
+    right = np.sign(value) * (value.astype(ours.dtype).astype(np.float64) - value) / steps
+    counted = np.isfinite(error) & np.isfinite(right) & (error != 0) & (np.abs(value) >= steps)
+    error, right = error[counted], right[counted]
     if error.size < LEANING_ELEMENTS:
         return 0.0
     spread = max(float(error.std()), ROUNDING_DEVIATION) / sqrt(error.size)
-    mean = float(error.mean())
+    mean = float(error.mean() - right.mean())
     return mean if abs(mean) > max(LEANING_STEPS, LEANING_DEVIATIONS * spread) else 0.0
 
 
@@ -173,9 +171,7 @@ def _with_infinities(stored: Array, array: Array, dtype: Any) -> Array:
 
 def _cap(dtype: Any) -> float:
     kind = float_of(dtype)
-    if kind is None or not kind.is_narrow:
-        return WIDE_CAP
-    return max(NARROW_CAP, CAP_ROUNDINGS * kind.unit_roundoff)
+    return NARROW_CAP if kind is not None and kind.is_narrow else WIDE_CAP
 
 
 def _worst(ours: Array, truth: Array, room: Array, dtype: Any, scale: float) -> tuple[float, float, float]:

@@ -20,6 +20,7 @@ from configs.suggest import suggestion
 from pulptrain.commands import options
 from trainlib.kernels.catalogue import DTYPE_BYTES, codegen_names, estimated_names, kind_of
 from trainlib.kernels.library import LIBRARY
+from trainlib.options import check_options
 from trainlib.registry import PRIMITIVES
 from trainlib.variants import variants_text
 
@@ -158,7 +159,7 @@ def size_text(size_bytes: int) -> str:
 def _models() -> Listing:
     rows = []
     for name in list_names("models"):
-        spec = load_model(name)
+        spec = load_model(name, check_options)
         rows.append(
             {
                 "name": name,

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from configs.dtypes import BY_WORD
 from configs.model_file import LayerSchema, LossSchema, OptimizerSchema
 from tools.pages.page import ROOT, Page, table
 from trainlib.kernels import catalogue
@@ -63,7 +64,8 @@ def _row(primitive: Primitive, base: type[Any]) -> tuple[str, ...]:
 def _dtypes(primitive: Primitive, examples: Sequence[Example]) -> str:
     if isinstance(primitive, InternalPrimitive):
         return "those of the gradients"
-    return " ".join(dict.fromkeys(dtype for example in examples for dtype in example.dtypes))
+    found = tuple(dict.fromkeys(dtype for example in examples for dtype in example.dtypes))
+    return "all" if found == tuple(BY_WORD) else " ".join(found)
 
 
 def _options(primitive: Primitive, base: type[Any]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from arch.isa import CoreWork, TeamWork
 from configs.errors import InputError
+from trainlib.kernels.conversions import converting
 from trainlib.kernels.expand import Array
 from trainlib.kernels.library import FP32_BYTES, LIBRARY, Fallback, Kernel, KernelLibrary
 
@@ -75,13 +76,21 @@ def _core_work(
     """The work of one core; `shared` keeps the names that are the same on all cores of the team."""
     names, fallback = _evaluated(kernel, sizes, core, shared)
     if fallback is None:
-        return kernel.expander.core_work(names, arrays, kernel.code_bytes)
+        work = kernel.expander.core_work(names, arrays, kernel.code_bytes)
+        return converting(work, _bytes_in(kernel, arrays)) if kernel.element_bytes == 1 else work
     before = fallback.cost.core_work(names, arrays, kernel.code_bytes)
     use = library.named(kernel.codegen, fallback.use, kernel.element_bytes)
     used = library.kernel(kernel.codegen, use, kernel.accumulates)
     after = _core_work(library, used, sizes, core, arrays, shared)
     # Straight-line code without addressed accesses, and then the other kernel.
     return CoreWork(before.body + after.body, after.streams, after.code_bytes)
+
+
+def _bytes_in(kernel: Kernel, arrays: Mapping[str, Array]) -> frozenset[int]:
+    """The accesses of a kernel to numbers of one byte, in a format no FPU computes in."""
+    accesses = kernel.expander.nest.accesses
+    narrow = {name for name, array in arrays.items() if array.element_bytes == 1}
+    return frozenset(index for index, access in enumerate(accesses) if access.array in narrow)
 
 
 def _evaluated(

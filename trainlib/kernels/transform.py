@@ -152,7 +152,8 @@ def narrowed(element_bytes: int) -> Transform:
 
     That is scalar code: one multiply-add per element, as PULP-TrainLib's scalar fp16 kernels are copies of
     the fp32 ones. It describes a core that computes in the narrow format at the rate of fp32; no compiled
-    code of this kind was ever measured.
+    code of this kind was ever measured. Of bytes, in which no FPU computes, it is the accesses alone: the
+    conversions are those of `trainlib.kernels.conversions`.
     """
 
     def transform(nest: Nest) -> Nest:

@@ -35,6 +35,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from configs.dtypes import BY_WORD
 from configs.model_file import LayerSchema, LossSchema, OptimizerSchema
 from trainlib.graph import Initial, Op, Tensor
 from trainlib.steps import Array, StepLowering
@@ -211,13 +212,13 @@ class InputCase:
 class Example:
     """A small case of a primitive: options as in a model file, and the shapes of its inputs without batch.
 
-    `roundings` is the number of roundings to 16 bit that lie between the inputs and the worst result, for
-    the tolerance against PyTorch. `kernels` are matmul kernels to be tried besides the default.
+    `roundings` is the number of roundings to a narrow format that lie between the inputs and the worst
+    result, for the tolerance against PyTorch. `kernels` are matmul kernels to be tried besides the default.
     """
 
     attributes: Mapping[str, Any] = field(default_factory=dict)
     inputs: tuple[Shape | InputCase, ...] = ((6,),)
-    dtypes: tuple[str, ...] = ("fp32", "fp16", "bf16")
+    dtypes: tuple[str, ...] = tuple(BY_WORD)
     batches: tuple[int, ...] = (1, 3)
     roundings: int = 3
     kernels: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 from trainlib.access import Contraction, Space, Span
 from trainlib.graph import Op, Tensor
@@ -19,6 +20,9 @@ from trainlib.steps import Extent, KernelChoice, Operand, TileTask
 
 BATCH = "n"
 """The loop over samples."""
+
+MOST_SPACES = 1024
+"""Nests of ops a description keeps ready."""
 
 BIAS, BIAS_GRADIENT = "b", "db"
 """Roles of the bias, which is added to every element of a channel, and of its gradient."""
@@ -65,7 +69,7 @@ class Cut:
         """
         accesses = self.space.accesses[name]
         region = [
-            other[index.axis] if index.axis in other else index.span(self.ranges).extent for index in accesses
+            other[index.axis] if index.axis in other else index.extent(self.ranges) for index in accesses
         ]
         role = self.role(name)
         order = self.orders.get(name.removeprefix("d"), range(len(region)))
@@ -122,11 +126,21 @@ class Description:
 
     of: Callable[[Op], tuple[Contraction, Mapping[str, int], Mapping[str, int]]]
     orders: Callable[[Op], Mapping[str, tuple[int, ...]]] = lambda op: {}
+    _spaces: dict[tuple[int, str], tuple[Mapping[str, Any], Space]] = field(
+        default_factory=dict, compare=False
+    )
 
     def space(self, op: Op, result: str) -> Space:
         """The nest of the step of `op` that writes `result`."""
-        contraction, sizes, symbols = self.of(op)
-        return contraction.space(result, sizes, symbols)
+        # Tilers ask thousands of times for the same op. Attributes are not changed, and kept alive here.
+        key = (id(op.attributes), result)
+        known = self._spaces.get(key)
+        if known is None:
+            contraction, sizes, symbols = self.of(op)
+            if len(self._spaces) >= MOST_SPACES:
+                self._spaces.clear()
+            known = self._spaces[key] = (op.attributes, contraction.space(result, sizes, symbols))
+        return known[1]
 
 
 @dataclass(frozen=True)

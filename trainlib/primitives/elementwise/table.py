@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
+from configs.dtypes import BY_NAME
 from configs.model_file import LayerSchema
 from trainlib.graph import Tensor
 from trainlib.primitives.definition import (
@@ -15,6 +16,7 @@ from trainlib.primitives.definition import (
     InputCase,
     LayerPlan,
     LayerPrimitive,
+    Output,
     Random,
     Refused,
     Shape,
@@ -61,6 +63,17 @@ class DropShare(LayerSchema):
     """Share of the elements that is dropped."""
 
     p: Share = 0.5
+
+
+class Format(LayerSchema):
+    """NumPy name of the dtype of the result."""
+
+    to: str
+
+
+def in_format(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    """The same shape in another format."""
+    return LayerPlan(Output(inputs[0].shape, attributes["to"]), attributes=dict(attributes))
 
 
 def draw_mask(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
@@ -281,6 +294,21 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             Example({"p": 0.0}, ((6,),)),
         ),
         refused=(Refused({"p": 1.0}, ((3,),), "p"), Refused({"p": -0.5}, ((3,),), "p")),
+    ),
+    elementwise(  # the builder inserts it where a layer's input has another format; widening is exact
+        "cast",
+        Elementwise(
+            y=lambda x: x,
+            dx=lambda dy: dy,
+            reference=lambda x: x,
+            nests=("relu_fw", "relu_fw"),  # a load, one instruction, a store
+        ),
+        options=Format,
+        plan=in_format,
+        torch=lambda torch, x: x,
+        examples=tuple(Example({"to": to}, (InputCase((3, 5)),), roundings=2) for to in BY_NAME),
+        takes_over=True,
+        internal=True,
     ),
 )
 """Every elementwise layer; `trainlib.registry` lists them from here."""
