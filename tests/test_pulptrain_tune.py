@@ -396,6 +396,7 @@ def test_ctrl_c_leaves_a_schedule_that_runs(
         (["--start", "none.yaml"], "no such file"),
         (["--cuts", "-1"], "--cuts"),
         (["--im2col", "gpu"], "unknown variant 'gpu'"),
+        (["--variant", "FW=none"], "--lowerings says which variants are searched"),
         (["--layout", "HCW"], "unknown layout 'HCW'"),
         (["--strategy", "paper", "--largest-tiles", "0"], "--largest-tiles"),
     ],

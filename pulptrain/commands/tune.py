@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from configs.errors import InputError
 from configs.files import check_file
 from pulptrain.commands import options, search_options
 from pulptrain.commands.printing import print_paths, table_console
@@ -94,6 +95,12 @@ def command(
     quiet: options.Quiet = False,
 ) -> None:
     """Find the fastest tile, loop order, buffering, kernel and variant of every layer and step of MODEL."""
+    if variant is not None and "=" in variant:
+        raise InputError(
+            f"{variant!r} is about single ops, which tune chooses for",
+            where="--variant",
+            cure="default or as-published; --lowerings says which variants are searched",
+        )
     settings = Settings(
         soc=soc,
         timing=timing,
