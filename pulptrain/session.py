@@ -14,6 +14,7 @@ from arch.cost_model import CostModel
 from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
+from configs.limits import require_host_memory
 from configs.model_file import ModelSpec, load_model
 from pulptrain.given_values import with_own_values
 from pulptrain.machine import Machine, Phase, Prepared
@@ -130,6 +131,17 @@ def prepare(model: str, settings: Settings, cache: ResultCache | None = None) ->
     return Prepared(spec, timing, schedules[0], cost_model, update, phases, run_cache)
 
 
+ITERATION_BYTES = 64
+"""What is kept of every iteration: its loss."""
+
+
+def check_iterations(iterations: int) -> None:
+    """Raise `InputError` for no iterations, and for more than this computer may keep the losses of."""
+    if iterations < 1:
+        raise InputError(f"{iterations} iterations", where="--iterations", cure="1 or more")
+    require_host_memory(iterations * ITERATION_BYTES, f"{iterations} iterations take", where="--iterations")
+
+
 def run_model(
     model: str,
     settings: Settings | None = None,
@@ -154,8 +166,7 @@ def run_model(
     time; it changes no result.
     """
     settings = settings or Settings()
-    if iterations < 1:
-        raise InputError(f"{iterations} iterations", where="--iterations", cure="1 or more")
+    check_iterations(iterations)
     if values and not functional:
         raise InputError("values for a run without numbers", where="--values", cure="no --no-functional")
     started = time.perf_counter()
