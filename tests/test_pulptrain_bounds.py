@@ -261,7 +261,7 @@ def test_an_array_that_is_smaller_than_it_says_is_refused(tmp_path: Path) -> Non
 
 
 def test_python_may_not_ask_for_more_iterations_than_the_command_line() -> None:
-    with pytest.raises(InputError, match="1000000000 iterations take about 59.6 GiB"):
+    with pytest.raises(InputError, match=r"1000000000 iterations take about 59\.6 GiB"):
         run_model("simple-mlp", iterations=10**9)
 
 
