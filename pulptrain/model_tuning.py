@@ -105,6 +105,7 @@ def tune_model(
         "evaluated": schedule.evaluated,
         "pruned": schedule.candidates - schedule.evaluated,
         "strategy": schedule.strategy,
+        "bounded": list(tuning.bounded),
         "choices": [_choice(choice, *steps[choice.op]) for choice in schedule.choices],
         "version": schedule.version,
         "simulator": {

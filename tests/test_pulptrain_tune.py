@@ -20,6 +20,7 @@ import pytest
 from tuner_case import SMALL_MODEL
 
 from pulptrain.__main__ import run
+from scheduler.tuner import search_space, strategies
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.schedule_file import load_schedule
 
@@ -409,3 +410,17 @@ def test_bad_input_is_refused(
     assert message in error
     assert "Traceback" not in error
     assert not Path("schedule.yaml").exists()
+
+
+def test_a_search_for_all_cuts_is_bounded_and_says_so(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--cuts", "0", "--strategy", "paper", "--no-cache", "--workers", "1", "--resident", "off")
+    assert answer(tune(model, *options), capsys)["bounded"] == []
+    for module in (search_space, strategies):
+        monkeypatch.setattr(module, "MOST_CUTS", 2)
+    few = answer(tune(model, *options), capsys)
+    assert few["bounded"]
+    assert all(choice["candidates"] <= 4 * 60 for choice in few["choices"])
+    assert run([*tune(model, *options)]) == 0
+    assert "can be cut in more ways than are searched" in " ".join(capsys.readouterr().out.split())

@@ -19,7 +19,7 @@ from pulptrain.model_tuning import tune_model
 from pulptrain.settings import Settings, check_seed
 from scheduler.tuner.progress import meter
 from scheduler.tuner.schedule_file import is_schedule, write_schedule
-from scheduler.tuner.search_space import CUTS_PER_DEPTH, SpaceRules, parse_variants
+from scheduler.tuner.search_space import CUTS_PER_DEPTH, MOST_CUTS, SpaceRules, parse_variants
 from scheduler.tuner.strategies import STRATEGIES, StrategyOptions
 from scheduler.tuner.workers import open_workers
 
@@ -182,4 +182,10 @@ def _print(summary: dict[str, Any], console: Console) -> None:
         f"{summary['simulator']['wall_seconds']:.1f} s",
         highlight=False,
     )
+    if summary["bounded"]:
+        console.print(
+            f"bounded: {', '.join(summary['bounded'])} can be cut in more ways than are searched: those "
+            f"of least overhead are, {MOST_CUTS:,} for each number of buffers",
+            highlight=False,
+        )
     print_paths([summary["schedule"]], console)

@@ -36,6 +36,8 @@ class Tuning:
     residents: tuple[ProgramResidents, ...]
     cached: int
     interrupted: bool
+    bounded: tuple[str, ...] = ()
+    """Ops that have more cuts than were searched, though all were asked for."""
 
 
 def tune(
@@ -118,7 +120,9 @@ def tune_iteration(
         choices=choices,
         resident=resident,
     )
-    return Tuning(schedule, untuned_cycles, tuple(residents), tuner.cached, interrupted)
+    return Tuning(
+        schedule, untuned_cycles, tuple(residents), tuner.cached, interrupted, tuner.bounded(programs)
+    )
 
 
 def _tuned(

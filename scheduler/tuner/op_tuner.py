@@ -91,6 +91,10 @@ class OpTuner:
             total += count * sum(choice.best.cycles for choice in best if choice is not None)
         return total
 
+    def bounded(self, programs: Programs) -> tuple[str, ...]:
+        """Ops of programs that have more cuts than a search lists (`search_space.MOST_CUTS`)."""
+        return tuple(name for name, task in _tasks(programs).items() if self._searches[task.content].bounded)
+
     @property
     def candidates(self) -> int:
         """Candidates of all searches."""

@@ -24,6 +24,9 @@ from trainlib.variants import VARIANTS, own_variant, variants_of
 CUTS_PER_DEPTH = 16
 """Default of `SpaceRules.cuts`."""
 
+MOST_CUTS = 4096
+"""Cuts of an op per buffer depth that are listed where all are asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class SpaceRules:
@@ -32,8 +35,8 @@ class SpaceRules:
     A tile size is a divisor of its extent, or the largest that fits beside divisors in the other dimensions;
     of the loop orders that load and store the same one is taken. Of these, the `cuts` with the least overhead
     (`tiles.short_list.overhead_cycles`: transfers and forks) are candidates, for each of `depths`, the
-    numbers of buffers per operand; all of them with `cuts` 0. Each of the `variants` is a space of its own
-    for an op that has it; an op that has none of them is in that of its layer.
+    numbers of buffers per operand; with `cuts` 0 all of them, but `MOST_CUTS` at most. Each of the `variants`
+    is a space of its own for an op that has it; an op that has none of them is in that of its layer.
     """
 
     depths: tuple[int, ...] = (1, 2)
@@ -148,7 +151,7 @@ def list_cuts(question: Question) -> list[Cut]:
             continue
         rows = _wanted(found, tiler.dims)
         rows = rows[np.argsort(overhead_cycles(found, dma)[rows], kind="stable")]
-        for row in rows[: question.rules.cuts or None].tolist():
+        for row in rows[: question.rules.cuts or MOST_CUTS].tolist():
             order = found.orders[found.order[row]]
             sizes = tuple(found.sizes_at(row).items())
             l1_bytes = int(found.l1_bytes[row])

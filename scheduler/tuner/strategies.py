@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from scheduler.tuner.evaluate import (
 from scheduler.tuner.fingerprint import fingerprint
 from scheduler.tuner.progress import Meter
 from scheduler.tuner.rows import whole_of
-from scheduler.tuner.search_space import Candidate, Cut, Question, candidates_of
+from scheduler.tuner.search_space import MOST_CUTS, Candidate, Cut, Question, candidates_of
 
 CHUNK = 24
 """Candidates of one call to a worker, less than a second: the kernels of a cut, which share its program."""
@@ -171,6 +172,14 @@ class OpSearch:
         if jobs:
             yield jobs
         return [known[number] for number in range(len(self.candidates))]
+
+    @property
+    def bounded(self) -> bool:
+        """Whether all cuts were asked for and there may be more than are listed."""
+        if self.question.rules.cuts:
+            return False
+        counts = (Counter(cut.depth for cut in variant.cuts) for variant in self.variants)
+        return any(count >= MOST_CUTS for each in counts for count in each.values())
 
     def ranking(self) -> list[int]:
         """Numbers of the possible candidates evaluated so far, the best first."""
