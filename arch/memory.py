@@ -14,6 +14,9 @@ from configs.errors import InputError, ShapeError
 POISON_BYTE = 0xFF
 """Fills bytes nobody may read: a word of these is NaN in fp32, fp16 and bf16, and -1 as an integer."""
 
+BLOCK_BYTES = 1 << 20
+"""Bytes that are looked at together where all are looked through."""
+
 _UNITS: dict[int, type[np.unsignedinteger]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -56,6 +59,22 @@ class Storage:
                 where=place.name or self.level,
             )
         self.view(place)[...] = array
+
+    def content(self) -> Array:
+        """A copy of the bytes up to the last one that is not poison."""
+        last = self.size_bytes
+        while last > 0:
+            first = max(0, last - BLOCK_BYTES)
+            used = np.flatnonzero(self.bytes[first:last] != POISON_BYTE)
+            if used.size:
+                return self.bytes[: first + int(used[-1]) + 1].copy()
+            last = first
+        return self.bytes[:0].copy()
+
+    def set_content(self, content: Array) -> None:
+        """Make the memory what it was when `content` was taken of it."""
+        self.bytes[: content.size] = content
+        self.bytes[content.size :] = POISON_BYTE
 
     def poison(self, place: Place) -> None:
         """Make the bytes of `place` unreadable (NaN)."""
