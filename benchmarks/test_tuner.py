@@ -33,7 +33,8 @@ def questions(cuts: int) -> list[Question]:
     graph, timing = build_training_graph(load_model("tutorial-cnn")), load_soc("pulp-open")
     tasks = [task_of(graph, op) for op in graph.ops if op.name in ("conv1.FW", "conv1.WG")]
     return [
-        Question(task, timing, ScheduleOptions().codegen, SpaceRules(cuts=cuts, im2col=())) for task in tasks
+        Question(task, timing, ScheduleOptions().codegen, SpaceRules(cuts=cuts, variants=()))
+        for task in tasks
     ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -34,6 +34,7 @@ class LayerSchema(Schema):
     `update_channels` trains some output channels only: the first k, or [first, last), last not included.
     `adapter: {rank, alpha}` freezes the layer and trains a product of two small matrices beside it.
     `recompute: true` computes the layer again for the backward pass instead of keeping what it made.
+    `variant: as-published` computes it as PULP-TrainLib does (`trainlib.variants`).
     """
 
     name: _Name
@@ -45,6 +46,7 @@ class LayerSchema(Schema):
     update_channels: _Positive | _ChannelRange | None = None
     adapter: object = None
     recompute: bool = False
+    variant: str | None = None
 
 
 class AdapterSchema(Schema):
@@ -85,7 +87,8 @@ class LayerSpec:
 
     `inputs` are names of layers, None for the layer before. `where` is ``file:line`` of the layer, for errors
     that show only when shapes are known; `node` is its YAML, if it comes from a file. `trainable` is True,
-    False, or the names of the parameters that are trained. `update_channels` is [first, last) of the output
+    False, or the names of the parameters that are trained; `variant` a name of its primitive's variants, None
+    for that of the model. `update_channels` is [first, last) of the output
     channels that are trained, None for all.
     """
 
@@ -100,6 +103,7 @@ class LayerSpec:
     update_channels: tuple[int, int] | None = None
     adapter: AdapterSpec | None = None
     recompute: bool = False
+    variant: str | None = None
     node: Node | None = field(default=None, compare=False, repr=False)
 
 
@@ -128,8 +132,8 @@ class ModelSpec:
     """A model file: `input_shape` is that of one sample, (C, H, W), (L, C) or (C,), of `batch` samples.
 
     `dataset` is one of `DATASETS`; `source` cites where the network comes from. `dtype` (a word of
-    `configs.dtypes`) and `layout` (CHW, HWC) hold for layers that do not say otherwise. `where` is
-    ``file:line`` of the file.
+    `configs.dtypes`), `layout` (CHW, HWC) and `variant` (default, as-published) hold for layers that do not
+    say otherwise. `where` is ``file:line`` of the file.
     `input_classes` > 0 means an integer input (word numbers) below it. `train` names the layers that are
     trained, all others being frozen; ``last`` stands for the last layer with parameters, None for all.
     """
@@ -148,6 +152,7 @@ class ModelSpec:
     layout: str = "CHW"
     input_classes: int = 0
     train: str | tuple[str, ...] | None = None
+    variant: str = "default"
 
 
 TRAIN_WORDS = ("all", "last")
@@ -173,6 +178,7 @@ class _Model(Schema):
     batch: _Positive = 1
     dtype: str = "fp32"
     layout: str = "CHW"
+    variant: Literal["default", "as-published"] = "default"
     train: str | list[str] = "all"
     recompute: list[str] = Field(default_factory=list)
     layers: Annotated[list[object], Field(min_length=1)]
@@ -224,6 +230,7 @@ def _model(node: Node) -> ModelSpec:
         layout=header.layout,
         input_classes=classes,
         train=_train(top["train"], layers) if "train" in top else None,
+        variant=header.variant,
     )
 
 
@@ -341,6 +348,7 @@ def _layer(item: Node, number: int) -> LayerSpec:
         update_channels=_channels(children, common.update_channels),
         adapter=_adapter(children["adapter"], what) if "adapter" in children else None,
         recompute=common.recompute,
+        variant=common.variant,
         node=item,
     )
 

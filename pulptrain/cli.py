@@ -13,7 +13,9 @@ import typer
 
 import pulptrain
 from configs.errors import DoesNotFitError, PulptrainError
+from configs.limits import DEFAULT_HOST_MEMORY_BYTES, HOST_MEMORY_VARIABLE, size_text
 from pulptrain import interrupts
+from pulptrain.defects import DEBUG_VARIABLE
 
 COMMANDS = {
     "run": "run",
@@ -28,12 +30,21 @@ COMMANDS = {
 """Commands and their modules in `pulptrain.commands`, in the order of the help text."""
 
 
+ENVIRONMENT = (
+    "Environment: PULPTRAIN_CACHE, where results are kept; PULPTRAIN_NO_CACHE=1, keep nothing; "
+    f"{HOST_MEMORY_VARIABLE}, memory of this computer a request may need (default "
+    f"{size_text(DEFAULT_HOST_MEMORY_BYTES)}); {DEBUG_VARIABLE}=1, the traceback of an internal defect."
+)
+"""The end of the help text."""
+
+
 def application(arguments: list[str]) -> typer.Typer:
     """The typer application for one command line; other commands than the one it names are not imported."""
     app = typer.Typer(
         name="pulptrain",
         help="How many cycles one DNN training iteration takes on a multi-core RISC-V microcontroller, "
         "where they go, and what it looks like.",
+        epilog=ENVIRONMENT,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,

@@ -52,6 +52,7 @@ SHORT_PATHS: Mapping[str, str] = {
 OF_ONE: Mapping[str, str] = {
     "kernel": "kernels",
     "im2col": "im2col",
+    "variant": "variants",
     "tile": "tiles",
     "loop_order": "loop_orders",
     "home": "homes",

@@ -153,7 +153,7 @@ def _timed(timed: Timed) -> dict[str, Any]:
     candidate = timed.candidate
     return {
         "kernel": candidate.kernel,
-        "im2col": candidate.im2col,
+        "variant": candidate.variant,
         **cut_fields(candidate.cut),
         "cycles": timed.cycles,
     }

@@ -14,10 +14,11 @@ from arch.cost_model import CostModel
 from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
+from configs.limits import require_host_memory
 from configs.model_file import ModelSpec, load_model
 from pulptrain.given_values import with_own_values
 from pulptrain.machine import Machine, Phase, Prepared
-from pulptrain.settings import Settings, code_start, schedule_options, soc_timing
+from pulptrain.settings import Settings, code_start, model_variant, schedule_options, soc_timing
 from pulptrain.summary import finite_or_none, refuse_wrong_numbers, run_summary, simulator_summary
 from pulptrain.training import Progress, Training
 from pulptrain.update_summary import update_summary
@@ -69,6 +70,9 @@ def model_of(name: str, settings: Settings) -> ModelSpec:
         if settings.batch < 1:
             raise InputError(f"a batch of {settings.batch}", where="--batch", cure="1 or more")
         spec = replace(spec, batch=settings.batch)
+    variant = model_variant(settings)
+    if variant is not None:
+        spec = replace(spec, variant=variant)
     options = dict(spec.optimizer.options)
     if settings.accumulate is not None:
         if settings.accumulate < 1:
@@ -127,6 +131,17 @@ def prepare(model: str, settings: Settings, cache: ResultCache | None = None) ->
     return Prepared(spec, timing, schedules[0], cost_model, update, phases, run_cache)
 
 
+ITERATION_BYTES = 64
+"""What is kept of every iteration: its loss."""
+
+
+def check_iterations(iterations: int) -> None:
+    """Raise `InputError` for no iterations, and for more than this computer may keep the losses of."""
+    if iterations < 1:
+        raise InputError(f"{iterations} iterations", where="--iterations", cure="1 or more")
+    require_host_memory(iterations * ITERATION_BYTES, f"{iterations} iterations take", where="--iterations")
+
+
 def run_model(
     model: str,
     settings: Settings | None = None,
@@ -151,8 +166,7 @@ def run_model(
     time; it changes no result.
     """
     settings = settings or Settings()
-    if iterations < 1:
-        raise InputError(f"{iterations} iterations", where="--iterations", cure="1 or more")
+    check_iterations(iterations)
     if values and not functional:
         raise InputError("values for a run without numbers", where="--values", cure="no --no-functional")
     started = time.perf_counter()

@@ -16,6 +16,7 @@ from scheduler.addresses.plan_options import PlanOptions, parse_homes
 from scheduler.options import ScheduleOptions, parse_buffers, parse_resident
 from trainlib.kernels.library import LIBRARY
 from trainlib.options import MOST_MINI_BATCHES
+from trainlib.primitives.definition import AS_PUBLISHED, DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,8 @@ class Settings:
     """Options of the command line or of a Python call; every field has the default of the command line.
 
     `overrides` maps parameter paths of the SoC file to values (``--set``). `kernels`, `im2col` and `tiles`
-    are the texts of ``--kernel OP=NAME``, ``--im2col OP=WAY`` and ``--tile OP=dim:size,...``, `loop_orders`
+    are the texts of ``--kernel OP=NAME``, ``--im2col OP=WAY`` and ``--tile OP=dim:size,...``, `variants`
+    those of ``--variant NAME`` (of all layers that do not say) and ``--variant OP=NAME``, `loop_orders`
     those of ``--loop-order OP=dim,dim``, outermost first; `prefetch` (on, off) is that across ops, `resident`
     (off, auto, or tensors) what stays in L1 between them: what the schedule file says if it is not given,
     else off.
@@ -46,6 +48,7 @@ class Settings:
     overrides: Sequence[str] = ()
     kernels: Sequence[str] = ()
     im2col: Sequence[str] = ()
+    variants: Sequence[str] = ()
     tiles: Sequence[str] = ()
     loop_orders: Sequence[str] = ()
     prefetch: str = "on"
@@ -74,6 +77,23 @@ def check_seed(seed: int) -> None:
     """Raise `InputError` for a seed that random numbers cannot be drawn from."""
     if not 0 <= seed <= LARGEST_INTEGER:
         raise InputError(f"{seed} is not a seed", where="--seed", cure=f"0 to {LARGEST_INTEGER}")
+
+
+def model_variant(settings: Settings) -> str | None:
+    """The variant of all layers that do not say one themselves; None if the settings do not say.
+
+    Raises `InputError` for one that is none of a model, and for several.
+    """
+    names = [text.strip() for text in settings.variants if "=" not in text]
+    if not names:
+        return None
+    if names[-1] not in (DEFAULT, AS_PUBLISHED) or len(names) > 1:
+        raise InputError(
+            f"cannot read {' '.join(names)!r}",
+            where="--variant",
+            cure=f"{DEFAULT} or {AS_PUBLISHED}; of an op or step conv1.WG=NAME, WG=NAME",
+        )
+    return names[0]
 
 
 def code_start(settings: Settings) -> str:
@@ -113,7 +133,12 @@ def schedule_options(settings: Settings) -> ScheduleOptions:
         resident=parse_resident(settings.resident or "off"),
         codegen=settings.codegen,
         kernels=dict(_pair(text, "--kernel", "conv1.FW=mm or FW=mm") for text in settings.kernels),
-        im2col=dict(_pair(text, "--im2col", "conv1.WG=dma or WG=dma") for text in settings.im2col),
+        variants=dict(
+            [
+                *(_pair(text, "--im2col", "conv1.WG=dma or WG=dma") for text in settings.im2col),
+                *(_pair(text, "--variant", "conv1.WG=dma") for text in settings.variants if "=" in text),
+            ]
+        ),
         tile_sizes=dict(_tile(text) for text in settings.tiles),
         loop_orders=dict(_loop_order(text) for text in settings.loop_orders),
         memory=PlanOptions(parse_placement(settings.placement), parse_homes(settings.homes)),

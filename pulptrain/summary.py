@@ -14,6 +14,7 @@ from scheduler.options import BEST_DEPTH
 from scheduler.schedule import OpSchedule, Schedule
 from traces.metrics import Metrics, OpMetrics
 from trainlib.kernels.library import LIBRARY
+from trainlib.variants import own_variant
 
 
 def run_summary(
@@ -87,6 +88,7 @@ def _op_summary(op: OpSchedule, measured: OpMetrics | None) -> dict[str, Any]:
         "name": op.op.name,
         "primitive": op.op.primitive,
         "step": op.op.step,
+        "variant": own_variant(op.op),
         "kernel": op.kernel,
         "tile": dict(op.tiling.sizes),
         "loop_order": list(op.tiling.order),

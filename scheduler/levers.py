@@ -14,8 +14,8 @@ from scheduler.schedule import streamer_of, tiler_of
 from scheduler.tiles.partial_sums import SUM
 from scheduler.tiles.tiling import Tiling
 from trainlib.graph import Op, TrainingGraph
-from trainlib.im2col import with_ways
 from trainlib.training import build_training_phases
+from trainlib.variants import with_variants
 
 MAX_LEVERS = 10
 """Levers a report lists."""
@@ -51,7 +51,7 @@ def with_levers(
         try:
             phases = build_training_phases(attempt.spec)
             graphs = [
-                with_ways(graph, attempt.options.im2col)
+                with_variants(graph, attempt.options.variants)
                 for graph in (phases.mini_batch, phases.update)
                 if graph is not None
             ]

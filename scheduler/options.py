@@ -87,8 +87,8 @@ class ScheduleOptions:
     `codegen` names the compiler profile of all kernels, `kernels` the matmul kernel per op name
     (``conv2.WG``) or step (``WG``); an op not named there takes its primitive's default. `tile_sizes` fixes
     the tile of an op by dimension (``{"conv2.FW": {"co": 8, "ho": 3}}``); dimensions not named stay whole.
-    `loop_orders` gives the loops of an op, outermost first; dimensions not named follow. `im2col` says how
-    an op or step unrolls its images (`trainlib.im2col.WAYS`) where it is not as its layer says.
+    `loop_orders` gives the loops of an op, outermost first; dimensions not named follow. `variants` gives
+    the variant of an op or step (`trainlib.variants`) where it is not as its layer says.
     `accumulation` is how matmuls round (`trainlib.numerics.ACCUMULATIONS`).
     """
 
@@ -96,7 +96,7 @@ class ScheduleOptions:
     codegen: str = "clang-xpulp"
     accumulation: str = "reference"
     kernels: Mapping[str, str] = field(default_factory=dict)
-    im2col: Mapping[str, str] = field(default_factory=dict)
+    variants: Mapping[str, str] = field(default_factory=dict)
     tile_sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     loop_orders: Mapping[str, Sequence[str]] = field(default_factory=dict)
     buffers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -126,7 +126,7 @@ def _without(options: ScheduleOptions, names: set[str]) -> ScheduleOptions:
     return replace(
         options,
         kernels=rest(options.kernels),
-        im2col=rest(options.im2col),
+        variants=rest(options.variants),
         tile_sizes=rest(options.tile_sizes),
         loop_orders=rest(options.loop_orders),
         buffers=rest(options.buffers),

@@ -25,9 +25,9 @@ from scheduler.tiles.tiling import BufferDepths, Tiler, Tiling
 from scheduler.tiles.tiling_candidates import NO_COUNTS, Counts
 from scheduler.tiling_choice import TilingChoice, TilingChooser, early_beside
 from trainlib.graph import Op, TrainingGraph
-from trainlib.im2col import with_ways
 from trainlib.registry import lowering_of, matmul_of
 from trainlib.steps import KernelChoice, useful_macs_of
+from trainlib.variants import with_variants
 
 OP_LEVEL = "l2"
 """Memory level in which an op finds its tensors."""
@@ -105,7 +105,7 @@ def build_schedule(
     for unknown names in `options`.
     """
     check_names(graph, options)
-    graph = with_ways(graph, options.im2col)
+    graph = with_variants(graph, options.variants)
     # Place: every tensor in L2 or L3, what is copied between them and when, which ops stream from L3.
     placed = plan_memory(graph, timing, options.memory, streamer_of(graph, timing, options))
     # Choose: what stays in L1 between ops; kernel, tiles and loop order of every op.
@@ -271,7 +271,7 @@ def in_one_memory(
 
 def streamer_of(graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions) -> Streamer:
     """What chooses which tensors the ops of a graph stream, for `plan_memory`."""
-    graph = with_ways(graph, options.im2col)
+    graph = with_variants(graph, options.variants)
 
     def tiler(number: int) -> Tiler:
         return tiler_of(graph.ops[number], graph, timing, options)

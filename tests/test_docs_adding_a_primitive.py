@@ -17,7 +17,9 @@ import trainlib.registry
 import trainlib.single
 from pulptrain.__main__ import run
 from pulptrain.session import run_model
+from trainlib.access import Contraction
 from trainlib.kernels.library import LIBRARY, KernelLibrary
+from trainlib.primitives.contractions import convolution
 from trainlib.primitives.definition import Primitive
 from trainlib.primitives.elementwise import table as elementwise
 from trainlib.primitives.optimizers import table as optimizers
@@ -106,3 +108,15 @@ def test_its_figures_are_those_of_its_blocks() -> None:
         [1, update],
         [2, update + lines("kernel", names=("rmsprop",))],
     ]
+
+
+def test_the_contraction_of_the_page_is_that_of_the_layer() -> None:
+    text = BLOCKS["contraction", "CONVOLUTION_1D"]
+    assert eval(text, {"Contraction": Contraction}) == convolution.CONVOLUTION_1D
+    room = Path(convolution.__file__).parent
+    lines = len((room / "conv1d.py").read_text().splitlines())
+    in_table = len(text.splitlines()) + 4  # its docstring, and the line that chooses it
+    registered = 2
+    assert f"by kernels that exist | 3 | {lines + in_table + registered} |" in PAGE
+    steps = (room / "conv_transpose2d.py").read_text().count("transposed_step(")
+    assert f"its three steps | 1 | {steps} |" in PAGE

@@ -11,7 +11,10 @@ from tools.pages.__main__ import all_pages, main
 from tools.pages.page import Page, table
 
 PAGES = all_pages()
-SLOW = ("buffering.l1", "buffering.width", "buffering.slower", "paper.choice", "paper.cells", "paper.sharing")
+SLOW = (
+    *("buffering.l1", "buffering.width", "buffering.slower", "paper.choice", "paper.cells", "paper.sharing"),
+    *("sixteen_bit.gains", "sixteen_bit.parts"),
+)
 
 
 def without_rounding(text: str) -> list[str]:

@@ -20,7 +20,7 @@ from configs.model_file import load_model
 from configs.yaml_file import load_yaml, parse_yaml
 from pulptrain.__main__ import run
 from pulptrain.npz_file import read_values
-from pulptrain.session import prepare
+from pulptrain.session import prepare, run_model
 from pulptrain.settings import Settings, schedule_options, soc_timing
 from scheduler.addresses import order_search
 from scheduler.addresses.allocation import Request
@@ -258,3 +258,13 @@ def test_an_array_that_is_smaller_than_it_says_is_refused(tmp_path: Path) -> Non
         archive.writestr("x.npy", data)
     with at_once(), pytest.raises(InputError, match="says it has shape"):
         read_values(str(file))
+
+
+def test_python_may_not_ask_for_more_iterations_than_the_command_line() -> None:
+    with pytest.raises(InputError, match=r"1000000000 iterations take about 59\.6 GiB"):
+        run_model("simple-mlp", iterations=10**9)
+
+
+def test_the_help_text_names_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    assert "PULPTRAIN_HOST_MEMORY, memory of this computer" in " ".join(capsys.readouterr().out.split())

@@ -118,7 +118,7 @@ def test_the_im2col_that_tune_chose_is_the_one_that_runs(
 ) -> None:
     """The layer says cores; its steps go other ways, by the file or by the command line."""
     tuned = answer(tune(model, "--no-cache", "--resident", "off", "--schedule", "s.yaml"), capsys)
-    ways = {choice["op"]: choice["im2col"] for choice in tuned["choices"]}
+    ways = {choice["op"]: choice["variant"] for choice in tuned["choices"]}
     assert ways == {
         "conv.FW": "dma",
         "relu.FW": "",
@@ -131,7 +131,7 @@ def test_the_im2col_that_tune_chose_is_the_one_that_runs(
     assert ran["cycles"] == tuned["cycles"]
     assert ran["functional"]["passed"]
     kept = answer(tune(model, "--no-cache", "--resident", "off", "--im2col", "keep"), capsys)
-    assert {choice["im2col"] for choice in kept["choices"]} == {""}
+    assert {choice["variant"] for choice in kept["choices"]} == {""}
     assert kept["candidates"] < tuned["candidates"]
     assert kept["cycles"] > tuned["cycles"]
     # What the command line says of an op goes first: the file's tile and kernel are of a way it does not go.
@@ -144,9 +144,12 @@ def test_the_im2col_that_tune_chose_is_the_one_that_runs(
     ("options", "message"),
     [
         (["--im2col", "conv.FW=gpu"], "one of cores, dma, none"),
-        (["--im2col", "relu.FW=dma"], "relu.FW: unrolls no image"),
+        (["--im2col", "relu.FW=dma"], "relu.FW: there is one way"),
         (["--im2col", "conv.XX=dma"], "no op or step 'conv.XX'"),
         (["--im2col", "dma"], "write it as conv1.WG=dma"),
+        (["--variant", "conv.FW=as-published"], "one of cores, dma, none"),
+        (["--variant", "fast"], "default or as-published"),
+        (["--variant", "default", "--variant", "as-published"], "default or as-published"),
     ],
 )
 def test_an_im2col_that_cannot_be_is_refused(
@@ -154,6 +157,81 @@ def test_an_im2col_that_cannot_be_is_refused(
 ) -> None:
     assert run(["run", model, *SIMPLE, *options]) == 2
     assert message in capsys.readouterr().err
+
+
+BLOCK = """
+name: block
+description: a depthwise and a residual layer between two pointwise ones
+source: made up
+input: {shape: [4, 4, 4]}
+dataset: random
+loss: mse
+optimizer: {name: sgd, learning_rate: 0.1}
+layers:
+  - {name: pw, type: pointwise, out_channels: 4, layout: HWC}
+  - {name: dw, type: depthwise, kernel: 1}
+  - {name: pw2, type: pointwise, out_channels: 4, layout: HWC}
+  - {name: sum, type: add, inputs: [dw, pw2]}
+"""
+
+
+def test_tune_takes_the_cheaper_variant_and_run_the_one_it_took(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("block.yaml").write_text(BLOCK)
+    options = ("--cache", "c", "--resident", "off")
+    names = {"pw2.IG", "dw.WG", "dw.IG", "sum.FW", "dw.ACC"}
+
+    def chosen(*more: str) -> dict[str, tuple[str, int]]:
+        tuned = answer(tune("block.yaml", *options, *more), capsys)
+        assert {choice["op"] for choice in tuned["choices"] if choice["variant"]} <= names
+        ran = answer(["run", "block.yaml", *SIMPLE, "--schedule", "schedule.yaml"], capsys)
+        assert ran["cycles"] == tuned["cycles"]
+        assert ran["functional"]["passed"]
+        in_run = {op["name"]: op["variant"] for op in ran["ops"]}
+        found = {item["op"]: (item["variant"], item["cycles"]) for item in tuned["choices"]}
+        assert all(in_run[name] == (found[name][0] or "default") for name in names)
+        return {name: found[name] for name in names}
+
+    free, kept = chosen(), chosen("--lowerings", "keep")
+    published = chosen("--lowerings", "as-published")
+    assert {variant for variant, _ in kept.values()} == {""}
+    for name in names:
+        assert free[name][1] == min(item[name][1] for item in (free, kept, published))
+    assert {name for name in names if free[name][0] == "default"} == names - {"pw2.IG"}
+    assert free["pw2.IG"][0] == "direct", "the matmul reads the weights as they lie"
+    assert published["pw2.IG"] == kept["pw2.IG"]
+    assert all(published[name][1] > kept[name][1] for name in names - {"pw2.IG"})
+
+
+def test_a_model_as_published_is_tuned_and_run_as_such(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("block.yaml").write_text(BLOCK)
+    options = ("--variant", "as-published")
+    keep = ("--no-cache", "--resident", "off", "--lowerings", "keep")
+    tuned = answer(tune("block.yaml", *keep, *options), capsys)
+    assert "sum.IG" in [choice["op"] for choice in tuned["choices"]]
+    ran = answer(["run", "block.yaml", *SIMPLE, *options, "--schedule", "schedule.yaml"], capsys)
+    assert ran["cycles"] == tuned["cycles"]
+    published = {op["name"] for op in ran["ops"] if op["variant"] == "as-published"}
+    assert published == {"sum.FW", "sum.IG", "dw.WG", "dw.IG", "dw.ACC"}
+    assert run(["run", "block.yaml", *SIMPLE, "--schedule", "schedule.yaml"]) == 2
+    assert "not for block as it is now" in capsys.readouterr().err
+    one = answer(["run", "block.yaml", *SIMPLE, "--variant", "dw.WG=as-published"], capsys)
+    assert [op["name"] for op in one["ops"] if op["variant"] == "as-published"] == ["dw.WG"]
+
+
+def test_a_1d_convolution_is_never_unrolled_by_the_dma(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = BLOCK[: BLOCK.index("layers:")].replace("[4, 4, 4]", "[2, 12]")
+    layers = "layers:\n  - {name: conv, type: conv1d, out_channels: 4, kernel: 3}\n"
+    Path("line.yaml").write_text(text + layers)
+    tuned = answer(tune("line.yaml", "--no-cache", "--resident", "off"), capsys)
+    assert {choice["variant"] for choice in tuned["choices"]} <= {"", "cores", "none"}
+    assert run(["run", "line.yaml", *SIMPLE, "--im2col", "conv.FW=dma"]) == 2
+    assert "one of cores, none" in capsys.readouterr().err
 
 
 def test_what_is_said_of_an_op_holds_in_the_program_that_has_it(
@@ -317,7 +395,8 @@ def test_ctrl_c_leaves_a_schedule_that_runs(
         (["--cache", "c", "--no-cache"], "exclude"),
         (["--start", "none.yaml"], "no such file"),
         (["--cuts", "-1"], "--cuts"),
-        (["--im2col", "gpu"], "unknown im2col 'gpu'"),
+        (["--im2col", "gpu"], "unknown variant 'gpu'"),
+        (["--variant", "FW=none"], "--lowerings says which variants are searched"),
         (["--layout", "HCW"], "unknown layout 'HCW'"),
         (["--strategy", "paper", "--largest-tiles", "0"], "--largest-tiles"),
     ],

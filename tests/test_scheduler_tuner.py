@@ -32,8 +32,8 @@ from scheduler.tuner.tuned_schedule import with_choices
 from scheduler.tuner.workers import open_workers
 from traces.metrics import measure
 from traces.recorder import Recorder
-from trainlib.im2col import own_way, with_ways
 from trainlib.training import build_training_graph
+from trainlib.variants import own_variant, with_variants
 
 
 def tight_soc() -> SocTiming:
@@ -161,11 +161,11 @@ def test_pruned_finds_what_exhaustive_finds() -> None:
     assert pruned.untuned_cycles is not None
     assert pruned.schedule.cycles is not None
     assert pruned.schedule.cycles < pruned.untuned_cycles
-    ways = {choice.op: choice.best.candidate.im2col for choice in oracle.schedule.choices}
+    ways = {choice.op: choice.best.candidate.variant for choice in oracle.schedule.choices}
     assert (ways["conv.FW"], ways["relu.FW"]) == ("dma", "")
 
 
-def test_ways_of_im2col_are_spaces_of_their_own() -> None:
+def test_variants_are_spaces_of_their_own() -> None:
     """A variant is the question of a layer that says so itself, in the search and in the cache."""
     graph, others = (
         small_graph(),
@@ -185,7 +185,7 @@ def test_ways_of_im2col_are_spaces_of_their_own() -> None:
         assert variants["dma"].content == says_so.content
         assert len({variant.content for variant in variants.values()}) == 3
         assert variants["none"].kernels() == ("",)
-    keep = replace(question("conv.FW"), rules=replace(RULES, im2col=()))
+    keep = replace(question("conv.FW"), rules=replace(RULES, variants=()))
     assert keep.variants() == {"": keep}
 
 
@@ -195,12 +195,12 @@ def test_dma_knows_one_group_only() -> None:
     asked = Question(task_of(graph, graph.ops[0]), simple_soc(), "clang-xpulp", RULES)
     assert list(asked.variants()) == ["cores", "none"]
     with pytest.raises(InputError, match="several groups"):
-        with_ways(graph, {"conv.FW": "dma"})
+        with_variants(graph, {"conv.FW": "dma"})
 
 
 def test_a_step_means_all_ops_that_have_a_choice() -> None:
-    graph = with_ways(build_training_graph(load_model("digits-cnn")), {"FW": "none", "conv2.FW": "dma"})
-    assert {op.name: own_way(op) for op in graph.ops if own_way(op)} == {
+    graph = with_variants(build_training_graph(load_model("digits-cnn")), {"FW": "none", "conv2.FW": "dma"})
+    assert {op.name: own_variant(op) for op in graph.ops if own_variant(op)} == {
         "conv1.FW": "none",
         "conv2.FW": "dma",
         "conv2.WG": "cores",
@@ -208,7 +208,7 @@ def test_a_step_means_all_ops_that_have_a_choice() -> None:
         "conv1.WG": "cores",
     }
     with pytest.raises(InputError, match=r"no op or step 'conv3\.FW'"):
-        with_ways(graph, {"conv3.FW": "dma"})
+        with_variants(graph, {"conv3.FW": "dma"})
 
 
 @pytest.mark.slow
@@ -238,7 +238,7 @@ def test_paper_looks_at_the_largest_tiles_and_all_kernels() -> None:
     choice = tuning.schedule.choices[0]
     # One tile by cores and one by DMA, each with all kernels, and one of direct loops without a matmul.
     assert choice.evaluated == 2 * len(asked.kernels()) + 1
-    asked = asked.variants()[choice.best.candidate.im2col]
+    asked = asked.variants()[choice.best.candidate.variant]
     largest = max(cut.l1_bytes for cut in list_cuts(asked) if cut.depth == 1)
     assert choice.best.candidate.cut.l1_bytes == largest
 

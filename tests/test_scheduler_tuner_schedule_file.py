@@ -60,29 +60,36 @@ def test_a_file_becomes_schedule_options(path: Path) -> None:
     graph, timing, base, _ = small_case()
     [options] = options_from(load_schedule(path), [graph], timing, base)
     assert options.kernels == {"conv.FW": "mm_M"}
-    assert options.im2col == {"conv.FW": "dma"}
+    assert options.variants == {"conv.FW": "dma"}
     assert options.tile_sizes["conv.FW"] == {"co": 4, "ho": 2, "wo": 4, "ci": 2}
     assert options.loop_orders["conv.FW"] == ("ho", "co", "wo", "ci")
     assert set(options.buffers["conv.FW"].values()) == {2}
     assert set(options.buffers["relu.FW"].values()) == {1}
 
 
-def test_a_file_of_before_im2col_was_searched_goes_as_the_layer_says(path: Path) -> None:
-    text = path.read_text()
-    path.write_text(text.replace("    im2col: dma\n", "", 1))
+def test_a_file_of_before_variants_says_im2col(path: Path) -> None:
+    path.write_text(path.read_text().replace("    variant: dma\n", "    im2col: dma\n", 1))
     graph, timing, base, _ = small_case()
     [options] = options_from(load_schedule(path), [graph], timing, base)
-    assert options.im2col == {}
+    assert options.variants == {"conv.FW": "dma"}
+
+
+def test_a_file_of_before_im2col_was_searched_goes_as_the_layer_says(path: Path) -> None:
+    text = path.read_text()
+    path.write_text(text.replace("    variant: dma\n", "", 1))
+    graph, timing, base, _ = small_case()
+    [options] = options_from(load_schedule(path), [graph], timing, base)
+    assert options.variants == {}
     assert options.kernels == {"conv.FW": "mm_M"}
 
 
 def test_what_the_command_line_says_of_im2col_goes_first(path: Path) -> None:
     graph, timing, base, _ = small_case()
     file = load_schedule(path)
-    [alike] = options_from(file, [graph], timing, replace(base, im2col={"FW": "dma"}))
+    [alike] = options_from(file, [graph], timing, replace(base, variants={"FW": "dma"}))
     assert alike.kernels == {"conv.FW": "mm_M"}
-    [other] = options_from(file, [graph], timing, replace(base, im2col={"conv.FW": "none"}))
-    assert other.im2col == {"conv.FW": "none"}
+    [other] = options_from(file, [graph], timing, replace(base, variants={"conv.FW": "none"}))
+    assert other.variants == {"conv.FW": "none"}
     assert set(other.tile_sizes) == {"relu.FW"}
 
 
@@ -99,9 +106,11 @@ def line_of(path: Path, text: str) -> int:
         ("op: relu.FW", "op: relu.XX", "relu.XX", "no op 'relu.XX'"),
         ("op: relu.FW", "op: conv.FW", None, "two choices"),
         ("kernel: mm_M\n", "kernel: mm_Q\n", "mm_Q", "unknown kernel 'mm_Q'"),
-        ("im2col: dma", "im2col: gpu", "im2col: gpu", "no im2col 'gpu'"),
-        ("im2col: dma", "im2col: none", "kernel: mm_M", "no matmul with im2col none"),
-        ("tile: {d0: 4}", "im2col: dma\n    tile: {d0: 4}", None, "unrolls no image"),
+        ("variant: dma", "variant: gpu", "variant: gpu", "no variant 'gpu'"),
+        ("variant: dma", "variant: none", "kernel: mm_M", "no matmul in variant none"),
+        ("variant: dma", "im2col: gpu", "im2col: gpu", "no variant 'gpu'"),
+        ("variant: dma", "variant: dma\n    im2col: dma", "im2col: dma", "another word for 'variant'"),
+        ("tile: {d0: 4}", "variant: dma\n    tile: {d0: 4}", None, "no variant to choose"),
         ("{d0: 4}", "{d0: 5}", "{d0: 5}", "outside 1..4"),
         ("{d0: 4}", "{zz: 4}", "{zz: 4}", "no tile dimension 'zz'"),
         ("{d0: 4}", "{d0: 0}", "{d0: 0}", "greater than or equal to 1"),

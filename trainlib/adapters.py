@@ -75,4 +75,5 @@ def _part(spec: LayerSpec, name: str, kind: str, attributes: dict[str, Any]) -> 
         inputs=None,
         node=None,
         adapter=None,
+        variant=None,
     )

@@ -19,6 +19,9 @@ from trainlib.numerics import dtype_named
 from trainlib.options import layer_options
 from trainlib.parameters import PARAMETER_NAMES, trained_roles
 from trainlib.primitives.definition import (
+    AS_PUBLISHED,
+    DEFAULT,
+    VARIANT,
     LayerPrimitive,
     OptimizerPrimitive,
     Output,
@@ -34,10 +37,15 @@ OP_BYTES = 100_000
 
 @dataclass(slots=True)
 class GraphBuilder:
-    """Tensors and ops collected so far. `dtype` and `layout` hold for layers that do not say otherwise."""
+    """Tensors and ops collected so far.
+
+    `dtype`, `layout` and `variant` hold for layers that do not say otherwise; a variant for those that have
+    it.
+    """
 
     dtype: str = "fp32"
     layout: str = "CHW"
+    variant: str = DEFAULT
     tensors: dict[str, Tensor] = field(default_factory=dict)
     ops: list[Op] = field(default_factory=list)
     layers: list[BuiltLayer] = field(default_factory=list)
@@ -100,7 +108,11 @@ class GraphBuilder:
         """
         place = place_of(spec)
         primitive = layer_primitive(spec.type, place)
+        variant = self._wanted_variant(spec, primitive, place)
         options = layer_options(spec, primitive)
+        if variant == AS_PUBLISHED and primitive.published is not None:
+            unsaid = primitive.published.options.keys() - spec.attributes.keys()
+            options |= {key: primitive.published.options[key] for key in unsaid}
         least, most = primitive.inputs
         if not least <= len(inputs) <= most:
             wanted = str(least) if least == most else f"{least} to {most}"
@@ -110,6 +122,14 @@ class GraphBuilder:
             layout = self._wanted_layout(spec, primitive, place) or self._common_layout(inputs)
             inputs = [self._in_layout(spec, self._in_dtype(spec, name, dtype), layout) for name in inputs]
         plan = primitive.plan(options, [self.tensors[name] for name in inputs], place)
+        if variant != DEFAULT and primitive.in_variant(variant, plan.attributes):
+            plan = replace(plan, attributes={**plan.attributes, VARIANT: variant})
+        elif spec.variant not in (None, DEFAULT):
+            raise UnsupportedLayerError(
+                f"{spec.type} {variant} cannot do this layer",
+                where=place,
+                cure=f"variant: {DEFAULT}, or without the options the published code does not know",
+            )
         roles = {f"x{number or ''}": name for number, name in enumerate(inputs)}
         layer = BuiltLayer(spec, primitive, plan, dtype, roles, tuple(roles), (), ())
         self._add_tensors(layer)
@@ -136,6 +156,19 @@ class GraphBuilder:
                 f"{spec.type} has no layout {asked}", where=place, cure=" or ".join(primitive.layouts)
             )
         return primitive.layouts[0]
+
+    def _wanted_variant(self, spec: LayerSpec, primitive: LayerPrimitive, place: str) -> str:
+        """What the layer says, or the model of all layers that have it."""
+        if spec.variant is None:
+            return self.variant
+        known = (DEFAULT, *primitive.variant_names)
+        if spec.variant not in known:
+            raise UnsupportedLayerError(
+                f"{spec.type} has no variant '{spec.variant}'",
+                where=place,
+                cure=suggestion(spec.variant, known),
+            )
+        return spec.variant
 
     def _common_layout(self, inputs: Sequence[str]) -> str | None:
         """That of the first image, for a layer that takes images as they come, but all of them alike."""
@@ -165,6 +198,7 @@ class GraphBuilder:
                 inputs=None,
                 node=None,
                 layout=None,
+                variant=None,
                 trainable=True,
                 update_channels=None,
                 adapter=None,
@@ -237,7 +271,7 @@ class GraphBuilder:
             layer.primitive.name,
             step,
             layer.roles,
-            layer.plan.attributes,
+            _attributes_of(layer, step),
             reads=reads,
             writes=writes,
         )
@@ -354,7 +388,7 @@ class GraphBuilder:
             accumulate.PRIMITIVE.name,
             accumulate.PRIMITIVE.step,
             {"a": first, "b": second, "sum": total},
-            {},
+            {VARIANT: self.variant} if self.variant in accumulate.PRIMITIVE.variant_names else {},
         )
         parts[0] = total
         if number == 0:
@@ -401,3 +435,14 @@ class GraphBuilder:
                 writes=writes,
                 windows=windows,
             )
+
+
+def _attributes_of(layer: BuiltLayer, step: Step) -> Mapping[str, Any]:
+    """What the ops of a layer carry; the variant only those that it makes other ones."""
+    attributes = layer.plan.attributes
+    published = layer.primitive.published
+    if VARIANT not in attributes or attributes[VARIANT] in step.offered(attributes):
+        return attributes
+    if published is not None and step in published.steps:
+        return attributes
+    return {key: value for key, value in attributes.items() if key != VARIANT}

@@ -24,6 +24,7 @@ from trainlib.primitives.contractions import (
     pointwise,
 )
 from trainlib.primitives.definition import (
+    VARIANT,
     InternalPrimitive,
     LayerPrimitive,
     LossPrimitive,
@@ -141,14 +142,19 @@ def is_internal(primitive: Primitive) -> bool:
 def step_of(op: Op) -> Step:
     """The step definition of an op: its reference and its lowering; UnsupportedLayerError if unknown.
 
-    An op with windows gets a definition that sees those parts of its tensors only.
+    The lowering is that of the op's variant. An op with windows gets a definition that sees those parts of
+    its tensors only.
     """
     primitive = PRIMITIVES.get(op.primitive)
     steps = primitive.steps if primitive is not None else ()
+    variant = op.attributes.get(VARIANT)
+    if variant is not None and isinstance(primitive, LayerPrimitive):
+        steps = tuple(primitive.steps_in(variant, op.attributes).values())
     step = next((step for step in steps if step.name == op.step), None)
     if step is None and isinstance(primitive, LayerPrimitive):
         step = primitive.repeated(op.step)
     if step is not None:
+        step = step if variant is None else step.lowered_as(variant)
         return windowed(step) if op.windows else step
     raise UnsupportedLayerError(
         f"primitive '{op.primitive}' has no step {op.step}",

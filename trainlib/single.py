@@ -15,7 +15,13 @@ from configs.limits import TENSOR_COPIES, require_host_memory
 from configs.suggest import suggestion
 from trainlib.graph import Tensor, TrainingGraph
 from trainlib.numerics import rounded
-from trainlib.primitives.definition import InputCase, LayerPrimitive, LossPrimitive, OptimizerPrimitive
+from trainlib.primitives.definition import (
+    VARIANT,
+    InputCase,
+    LayerPrimitive,
+    LossPrimitive,
+    OptimizerPrimitive,
+)
 from trainlib.registry import PRIMITIVES, is_internal
 from trainlib.steps import Array
 from trainlib.training import build_layer_graph, build_loss_graph, build_update_graph, initial_value
@@ -49,8 +55,8 @@ def single(
     that start as a constant are drawn as well, lest a bias of zeros hide that it is never added.
 
     A loss has one input, the network's output (cast to fp32 before it); an optimizer one, the weight. The
-    option ``layout`` of a layer is that of its inputs. Raises UnsupportedLayerError for an unknown name,
-    InputError for what does not fit.
+    options ``layout`` and ``variant`` of a layer are those of its inputs and of its lowering.
+    Raises UnsupportedLayerError for an unknown name, InputError for what does not fit.
     """
     primitive = PRIMITIVES.get(name)
     if primitive is None:
@@ -60,9 +66,21 @@ def single(
         )
     classes, cases = 0, {f"x{number or ''}": case for number, case in enumerate(inputs)}
     if isinstance(primitive, LayerPrimitive):
-        options = {key: value for key, value in attributes.items() if key != "layout"}
+        options = {key: value for key, value in attributes.items() if key not in ("layout", VARIANT)}
         layout = str(attributes.get("layout", (primitive.layouts or ("CHW",))[0]))
-        graph = build_layer_graph(name, options, inputs, batch=batch, dtype=dtype, layout=layout, where=where)
+        variant = str(attributes[VARIANT]) if VARIANT in attributes else None
+        graph = build_layer_graph(
+            name,
+            options,
+            inputs,
+            batch=batch,
+            dtype=dtype,
+            layout=layout,
+            variant=variant,
+            where=where,
+        )
+    elif VARIANT in attributes:
+        raise InputError(f"{name} has no variants", where=where, cure=f"no '{VARIANT}'")
     elif len(inputs) != 1:
         raise InputError(f"{name} has one input, not {len(inputs)}", where=where)
     elif isinstance(primitive, LossPrimitive):

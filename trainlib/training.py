@@ -179,7 +179,7 @@ def _written_as(layer: BuiltLayer) -> str:
 
 
 def _forward_graph(spec: ModelSpec) -> tuple[GraphBuilder, str]:
-    builder = GraphBuilder(spec.dtype, spec.layout)
+    builder = GraphBuilder(spec.dtype, spec.layout, spec.variant)
     kind = "int32" if spec.input_classes else "float32"
     builder.add(Tensor(INPUT, (spec.batch, *spec.input_shape), "input", kind))
     return builder, _forward(spec, builder)
@@ -237,6 +237,7 @@ def build_layer_graph(
     batch: int = 1,
     dtype: str = "fp32",
     layout: str = "CHW",
+    variant: str | None = None,
     where: str = "layer",
 ) -> TrainingGraph:
     """One layer alone, named after its type, with every step it has: gradients of all inputs and parameters.
@@ -257,7 +258,7 @@ def build_layer_graph(
         names.append(builder.add(tensor))
         if is_float(tensor.dtype):
             builder.differentiable.add(name)
-    outputs = builder.add_layer(LayerSpec(kind, kind, attributes, where, dtype=dtype), names)
+    outputs = builder.add_layer(LayerSpec(kind, kind, attributes, where, dtype=dtype, variant=variant), names)
     seeds = {}
     for name in outputs:
         if name in builder.differentiable:

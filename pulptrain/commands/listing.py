@@ -22,6 +22,7 @@ from trainlib.kernels.catalogue import DTYPE_BYTES, codegen_names, estimated_nam
 from trainlib.kernels.library import LIBRARY
 from trainlib.options import check_options
 from trainlib.registry import PRIMITIVES
+from trainlib.variants import variants_text
 
 Row = Mapping[str, Any]
 
@@ -205,7 +206,11 @@ def _kernel_cells(row: Row) -> Row:
 def _primitives() -> Listing:
     return Listing(
         [
-            {"name": primitive.name, "steps": " ".join(step.name for step in primitive.steps) or "view"}
+            {
+                "name": primitive.name,
+                "steps": " ".join(step.name for step in primitive.steps) or "view",
+                "variants": variants_text(primitive),
+            }
             for primitive in PRIMITIVES.values()
         ]
     )

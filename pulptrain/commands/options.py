@@ -106,6 +106,15 @@ Im2col = Annotated[
         help="How a convolution's op or step unrolls its images, e.g. WG=dma; what the layer says otherwise.",
     ),
 ]
+Variant = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--variant",
+        metavar="[OP|STEP=]NAME",
+        help="How steps are lowered: as-published is PULP-TrainLib's own way, of all layers that have one; "
+        "OP=NAME or STEP=NAME chooses for some (WG=as-published, conv1.IG=none).",
+    ),
+]
 Tiles = Annotated[
     list[str] | None,
     typer.Option("--tile", metavar="OP=DIM:SIZE,...", help="Tile of an op, e.g. conv2.FW=co:8,ho:3."),

@@ -15,7 +15,7 @@ from pulptrain.npz_file import read_values
 from pulptrain.outputs import prepare_folder
 from pulptrain.primitive_run import run_primitive
 from pulptrain.settings import Settings
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import VARIANT, InputCase
 
 
 def command(
@@ -45,6 +45,14 @@ def command(
     values: Annotated[
         str | None,
         typer.Option("--values", metavar="FILE.npz", help="Arrays by tensor name in place of drawn ones."),
+    ] = None,
+    variant: Annotated[
+        str | None,
+        typer.Option(
+            "--variant",
+            metavar="NAME",
+            help="How the layer is lowered: as-published is PULP-TrainLib's own way (`list primitives`).",
+        ),
     ] = None,
     tile: Annotated[
         str | None, typer.Option("--tile", metavar="DIM:SIZE,...", help="Tile sizes, e.g. co:8,ho:3.")
@@ -94,7 +102,7 @@ def command(
             name,
             step,
             [parse_shape(text) for text in shape],
-            dict(parse_option(text) for text in option or ()),
+            dict(parse_option(text) for text in option or ()) | ({VARIANT: variant} if variant else {}),
             batch=batch,
             dtype=dtype,
             kernel=kernel,

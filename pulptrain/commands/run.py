@@ -11,19 +11,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from configs.errors import InputError
-from configs.limits import require_host_memory
 from pulptrain.commands import options, search_options
 from pulptrain.commands.printing import finish_run, told
 from pulptrain.npz_file import prepare_file, read_values, write_values
 from pulptrain.outputs import prepare_folder
 from pulptrain.program_text import program_lines
-from pulptrain.session import RunOutcome, prepare, run_model
+from pulptrain.session import RunOutcome, check_iterations, prepare, run_model
 from pulptrain.settings import Settings
 from scheduler.tuner.cache import ResultCache
 from trainlib.steps import Array
-
-ITERATION_BYTES = 64
-"""What is kept of every iteration: its loss."""
 
 
 def command(
@@ -49,6 +45,7 @@ def command(
     overrides: options.Overrides = None,
     kernels: options.Kernels = None,
     im2col: options.Im2col = None,
+    variant: options.Variant = None,
     tiles: options.Tiles = None,
     schedule: options.ScheduleFile = None,
     loop_orders: options.LoopOrders = None,
@@ -109,6 +106,7 @@ def command(
         overrides=tuple(overrides or ()),
         kernels=tuple(kernels or ()),
         im2col=tuple(im2col or ()),
+        variants=tuple(variant or ()),
         tiles=tuple(tiles or ()),
         schedule=schedule,
         loop_orders=tuple(loop_orders or ()),
@@ -120,7 +118,7 @@ def command(
         accumulate=accumulate,
         separate_update=separate_update,
     )
-    require_host_memory(iterations * ITERATION_BYTES, f"{iterations} iterations take", where="--iterations")
+    check_iterations(iterations)
     if dump_program:
         prepared = prepare(model, settings)
         for program in (prepared.schedule, prepared.update):

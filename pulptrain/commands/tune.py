@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from configs.errors import InputError
 from configs.files import check_file
 from pulptrain.commands import options, search_options
 from pulptrain.commands.printing import print_paths, table_console
@@ -18,7 +19,7 @@ from pulptrain.model_tuning import tune_model
 from pulptrain.settings import Settings, check_seed
 from scheduler.tuner.progress import meter
 from scheduler.tuner.schedule_file import is_schedule, write_schedule
-from scheduler.tuner.search_space import CUTS_PER_DEPTH, SpaceRules, parse_ways
+from scheduler.tuner.search_space import CUTS_PER_DEPTH, SpaceRules, parse_variants
 from scheduler.tuner.strategies import STRATEGIES, StrategyOptions
 from scheduler.tuner.workers import open_workers
 
@@ -42,14 +43,24 @@ def command(
     budget: Annotated[
         int, typer.Option("--budget", metavar="N", help="Evaluations per op of the strategy optuna.")
     ] = 200,
-    im2col: Annotated[
+    lowerings: Annotated[
         str,
         typer.Option(
+            "--lowerings",
             "--im2col",
-            metavar="search|keep|WAY,...",
-            help="How a step may unroll its images: any way, as its layer says, or some of cores, dma, none.",
+            metavar="search|keep|NAME,...",
+            help="Variants of a step that are searched: all it has, that of its layer, or some "
+            "(cores, dma, none: how images are unrolled; default, as-published).",
         ),
     ] = "search",
+    variant: Annotated[
+        str | None,
+        typer.Option(
+            "--variant",
+            metavar="default|as-published",
+            help="How layers are built that do not say: as-published is PULP-TrainLib's own way.",
+        ),
+    ] = None,
     layout: Annotated[
         str,
         typer.Option(
@@ -83,7 +94,13 @@ def command(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Find the fastest tile, loop order, buffering, kernel and im2col of every layer and step of MODEL."""
+    """Find the fastest tile, loop order, buffering, kernel and variant of every layer and step of MODEL."""
+    if variant is not None and "=" in variant:
+        raise InputError(
+            f"{variant!r} is about single ops, which tune chooses for",
+            where="--variant",
+            cure="default or as-published; --lowerings says which variants are searched",
+        )
     settings = Settings(
         soc=soc,
         timing=timing,
@@ -94,6 +111,7 @@ def command(
         fpus=fpus,
         bank_conflicts=bank_conflicts,
         overrides=tuple(overrides or ()),
+        variants=(variant,) if variant is not None else (),
         resident=resident,
     )
     check_seed(seed)
@@ -110,7 +128,7 @@ def command(
             pool,
             settings,
             strategy=StrategyOptions(strategy, largest_tiles, budget, seed),
-            rules=SpaceRules(cuts=cuts, im2col=parse_ways(im2col)),
+            rules=SpaceRules(cuts=cuts, variants=parse_variants(lowerings)),
             start=start,
             cache=kept,
             meter=progress,
@@ -129,8 +147,8 @@ def command(
 
 def _print(summary: dict[str, Any], console: Console) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("op", "kernel", "im2col", "tile in its loops", "buffers", "cycles", "runner-up", "of"):
-        left = name in ("op", "kernel", "im2col", "tile in its loops")
+    for name in ("op", "kernel", "variant", "tile in its loops", "buffers", "cycles", "runner-up", "of"):
+        left = name in ("op", "kernel", "variant", "tile in its loops")
         table.add_column(name, justify="left" if left else "right")
     for choice in summary["choices"]:
         second, sizes = choice["runner_up"], choice["tile"]
@@ -138,7 +156,7 @@ def _print(summary: dict[str, Any], console: Console) -> None:
         table.add_row(
             choice["op"],
             choice["kernel"],
-            choice["im2col"],
+            choice["variant"],
             " ".join(f"{name} {sizes[name]}" for name in choice["loop_order"] if name in sizes),
             str(choice["buffering"]),
             f"{choice['cycles']:,}",

@@ -51,7 +51,7 @@ def tune(
     start: Mapping[str, Candidate] | None = None,
     version: str = "",
 ) -> Tuning:
-    """Find the best tile, loop order, buffer depth, kernel and im2col of every op of some programs.
+    """Find the best tile, loop order, buffer depth, kernel and variant of every op of some programs.
 
     Every op is searched by itself with its tensors in L2, ops of equal content once; the result does not
     depend on the workers. What `options` say of single ops is not respected by the search but by the

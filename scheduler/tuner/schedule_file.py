@@ -33,16 +33,16 @@ from scheduler.tuner.tuned_schedule import (
 )
 from scheduler.tuner.tuned_schedule import model_content as content_of
 from trainlib.graph import LAYOUTS, TrainingGraph
-from trainlib.im2col import own_way, with_way
 from trainlib.layouts import with_layouts
 from trainlib.registry import lowering_of, matmuls_of
 from trainlib.training import build_training_phases
+from trainlib.variants import own_variant, with_variant
 
 FORMAT = 1
 """Version of the file's layout."""
 
 _HEADER = (
-    "Tuned schedule: `pulptrain run MODEL --schedule FILE`. kernel, im2col, tile, loop_order and buffering\n"
+    "Tuned schedule: `pulptrain run MODEL --schedule FILE`. kernel, variant, tile, loop_order and buffering\n"
     "may be edited; an op that is left out is scheduled as without this file. The rest says what it is for."
 )
 _WIDTH = 240
@@ -57,7 +57,7 @@ class FileChoice:
     where: str
     tile_where: str
     kernel_where: str
-    im2col_where: str
+    variant_where: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,9 @@ class _Choice(Schema):
     loop_order: list[str]
     buffering: Annotated[int, Field(ge=1)]
     kernel: str = ""
+    variant: str = ""
     im2col: str = ""
+    """What older files call the variant of a convolution."""
     tiles: int = 0
     l1_bytes: int = 0
     cycles: int = 0
@@ -177,8 +179,8 @@ def _candidate_map(candidate: Candidate) -> dict[str, Any]:
     order = CommentedSeq(candidate.cut.order)
     order.fa.set_flow_style()
     tile = _flow(dict(candidate.cut.sizes))
-    way = {"im2col": candidate.im2col} if candidate.im2col else {}
-    return {**kernel, **way, "tile": tile, "loop_order": order, "buffering": candidate.cut.depth}
+    variant = {"variant": candidate.variant} if candidate.variant else {}
+    return {**kernel, **variant, "tile": tile, "loop_order": order, "buffering": candidate.cut.depth}
 
 
 def _flow(values: dict[str, Any]) -> CommentedMap:
@@ -259,11 +261,16 @@ def _choice(node: Node) -> FileChoice:
     read = validate(_Choice, node, "a choice")
     keys = node.mapping("a choice")
     cut = Cut(tuple(read.tile.items()), tuple(read.loop_order), read.buffering, read.tiles, read.l1_bytes)
-    kernel_where, im2col_where = (
-        keys[key].where if key in keys else node.where for key in ("kernel", "im2col")
+    if read.variant and read.im2col:
+        raise ConfigError(
+            "'im2col' is another word for 'variant'", where=keys["im2col"].where, cure="remove it"
+        )
+    variant_key = "im2col" if read.im2col else "variant"
+    kernel_where, variant_where = (
+        keys[key].where if key in keys else node.where for key in ("kernel", variant_key)
     )
-    candidate = Candidate(cut, read.kernel, read.im2col)
-    return FileChoice(read.op, candidate, keys["op"].where, keys["tile"].where, kernel_where, im2col_where)
+    candidate = Candidate(cut, read.kernel, read.variant or read.im2col)
+    return FileChoice(read.op, candidate, keys["op"].where, keys["tile"].where, kernel_where, variant_where)
 
 
 def options_from(
@@ -279,7 +286,7 @@ def options_from(
     `written` is the first of them without, if that differs. What `base` says of an op, and resident
     tensors it names, go first.
     Raises `ConfigError` (``file:line``) for a file made for another model, SoC or codegen profile, an unknown
-    op, kernel or im2col and an illegal tile or loop order, `DoesNotFitError` (``file:line``) for a tile too
+    op, kernel or variant and an illegal tile or loop order, `DoesNotFitError` (``file:line``) for a tile too
     large.
     """
     check_model(file, graphs, written)
@@ -352,17 +359,17 @@ def _options(
     chosen = [choice for choice in file.choices if choice.op in ops]
     for choice in chosen:
         candidate, op = choice.candidate, ops[choice.op]
-        if candidate.im2col:
+        if candidate.variant:
             try:
-                op = with_way(op, candidate.im2col)
+                op = with_variant(op, candidate.variant)
             except InputError as error:
-                cure = error.cure or "remove 'im2col'"
+                cure = error.cure or "remove 'variant'"
                 raise ConfigError(
-                    f"{choice.op}: {error.message}", where=choice.im2col_where, cure=cure
+                    f"{choice.op}: {error.message}", where=choice.variant_where, cure=cure
                 ) from None
         has_kernel = bool(lowering_of(op).default_kernel(op))
         if candidate.kernel and not has_kernel:
-            without = f" with im2col {own_way(op)}" if own_way(op) else ""
+            without = f" in variant {own_variant(op)}" if own_variant(op) else ""
             raise ConfigError(
                 f"{choice.op} has no matmul{without}", where=choice.kernel_where, cure="remove 'kernel'"
             )

@@ -1,4 +1,4 @@
-"""What may be chosen for one op: im2col, tile sizes, loop order, buffer depth, kernel; all that fits."""
+"""What may be chosen for one op: variant, tile sizes, loop order, buffer depth, kernel; all that fits."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from scheduler.tiles.tiling import Tiler
 from scheduler.tiles.tiling_candidates import TilingCandidates, enumerate_tilings
 from scheduler.tuner.fingerprint import fingerprint, model_version
 from scheduler.tuner.task import Task
-from trainlib.im2col import WAYS, own_way, ways_of
 from trainlib.registry import lowering_of, matmul_of, matmuls_of
 from trainlib.steps import KernelChoice
+from trainlib.variants import VARIANTS, own_variant, variants_of
 
 CUTS_PER_DEPTH = 16
 """Default of `SpaceRules.cuts`."""
@@ -32,26 +32,28 @@ class SpaceRules:
     A tile size is a divisor of its extent, or the largest that fits beside divisors in the other dimensions;
     of the loop orders that load and store the same one is taken. Of these, the `cuts` with the least overhead
     (`tiles.short_list.overhead_cycles`: transfers and forks) are candidates, for each of `depths`, the
-    numbers of buffers per operand; all of them with `cuts` 0. Each of the ways of `im2col` is a space of its
-    own for an op that unrolls images; with none the op goes as its layer says.
+    numbers of buffers per operand; all of them with `cuts` 0. Each of the `variants` is a space of its own
+    for an op that has it; an op that has none of them is in that of its layer.
     """
 
     depths: tuple[int, ...] = (1, 2)
     cuts: int = CUTS_PER_DEPTH
-    im2col: tuple[str, ...] = WAYS
+    variants: tuple[str, ...] = VARIANTS
 
 
-def parse_ways(text: str) -> tuple[str, ...]:
-    """`SpaceRules.im2col` from ``search`` (all), ``keep`` (none) or ``cores,dma``. Raises `InputError`."""
+def parse_variants(text: str) -> tuple[str, ...]:
+    """`SpaceRules.variants` from ``search`` (all), ``keep`` (none) or ``cores,dma``. Raises `InputError`."""
     if text in ("search", "keep"):
-        return WAYS if text == "search" else ()
-    ways = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    for way in ways:
-        if way not in WAYS:
+        return VARIANTS if text == "search" else ()
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for name in names:
+        if name not in VARIANTS:
             raise InputError(
-                f"unknown im2col {way!r}", where="--im2col", cure=suggestion(way, ("search", "keep", *WAYS))
+                f"unknown variant {name!r}",
+                where="--lowerings",
+                cure=suggestion(name, ("search", "keep", *VARIANTS)),
             )
-    return ways
+    return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +75,15 @@ class Cut:
 class Candidate:
     """A cut, and the matmul kernel it is computed with (empty for an op without a matmul).
 
-    `im2col` is the way the op unrolls images; empty where that is not chosen, but as the layer says.
+    `variant` is that of the op's lowering; empty where that is not chosen, but as the layer says.
     """
 
     cut: Cut
     kernel: str
-    im2col: str = ""
+    variant: str = ""
 
     def __str__(self) -> str:
-        return " ".join(filter(None, (str(self.cut), self.kernel, self.im2col)))
+        return " ".join(filter(None, (str(self.cut), self.kernel, self.variant)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +101,22 @@ class Question:
         return fingerprint((model_version(), self.task.content, self.timing, self.codegen))
 
     def variants(self) -> dict[str, Question]:
-        """The question for every way of im2col that may be chosen; itself, under "", if there is no choice.
+        """The question for every variant that may be chosen; itself, under "", if there is no choice.
 
-        A variant is what the question of a layer that says so is, so both share their results.
+        It is what the question of a layer that says so is, so both share their results.
         """
-        wanted = [way for way in ways_of(self.task.op) if way in self.rules.im2col]
+        wanted = [name for name in variants_of(self.task.op) if name in self.rules.variants]
         if not wanted:
             return {"": self}
-        rules = replace(self.rules, im2col=())
-        return {way: replace(self, task=self.task.going(way), rules=rules) for way in wanted}
+        rules = replace(self.rules, variants=())
+        return {name: replace(self, task=self.task.in_variant(name), rules=rules) for name in wanted}
 
     def as_candidate(self, candidate: Candidate) -> Candidate:
-        """The candidate, said as those of this question are: with the way of im2col if it is chosen."""
-        own = own_way(self.task.op)
-        way = candidate.im2col or own
-        chosen = "" in self.variants() and way == own
-        return replace(candidate, im2col="" if chosen else way)
+        """The candidate, said as those of this question are: with the variant if it is chosen."""
+        own = own_variant(self.task.op)
+        variant = candidate.variant or own
+        chosen = "" in self.variants() and variant == own
+        return replace(candidate, variant="" if chosen else variant)
 
     @property
     def default_kernel(self) -> str:
@@ -175,6 +177,6 @@ def _wanted(found: TilingCandidates, dims: Mapping[str, int]) -> NDArray[np.int6
     return np.flatnonzero(keep)
 
 
-def candidates_of(cuts: Sequence[Cut], kernels: Sequence[str], im2col: str = "") -> Iterator[Candidate]:
-    """All candidates of one way of im2col in their order: kernels vary fastest."""
-    return (Candidate(cut, kernel, im2col) for cut in cuts for kernel in kernels)
+def candidates_of(cuts: Sequence[Cut], kernels: Sequence[str], variant: str = "") -> Iterator[Candidate]:
+    """All candidates of one variant in their order: kernels vary fastest."""
+    return (Candidate(cut, kernel, variant) for cut in cuts for kernel in kernels)

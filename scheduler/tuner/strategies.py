@@ -53,12 +53,12 @@ Kept = Evaluation | int | tuple[Cut, ...]
 
 @dataclass(slots=True)
 class Variant:
-    """The candidates of one way of im2col: every cut with every kernel, numbered from `first` on.
+    """The candidates of one variant: every cut with every kernel, numbered from `first` on.
 
     `stored` is what the cache held of them when the search began, by item.
     """
 
-    im2col: str
+    name: str
     question: Question
     content: str
     stored: Mapping[str, Kept]
@@ -101,8 +101,8 @@ class OpSearch:
         self._meter = meter
         self._start = start
         self.variants = [
-            Variant(way, each, content, _stored(cache, each, content), each.kernels(), [])
-            for way, each in question.variants().items()
+            Variant(name, each, content, _stored(cache, each, content), each.kernels(), [])
+            for name, each in question.variants().items()
             for content in (each.content,)
         ]
 
@@ -186,16 +186,16 @@ class OpSearch:
         key = "cuts " + fingerprint((self.question.rules.depths, self.question.rules.cuts))
         unknown = [variant for variant in self.variants if key not in variant.stored]
         listed = (yield [Job(cuts_of, (variant.question,)) for variant in unknown]) if unknown else []
-        found = dict(zip((variant.im2col for variant in unknown), listed, strict=True))
+        found = dict(zip((variant.name for variant in unknown), listed, strict=True))
         for variant in self.variants:
             variant.first = len(self.candidates)
             kept = variant.stored.get(key)
             if isinstance(kept, tuple):
                 variant.cuts = list(kept)
             else:
-                variant.cuts = found[variant.im2col]
+                variant.cuts = found[variant.name]
                 self._keep(variant, {key: "\n".join(_cut_text(cut) for cut in variant.cuts)})
-            self.candidates += candidates_of(variant.cuts, variant.kernels, variant.im2col)
+            self.candidates += candidates_of(variant.cuts, variant.kernels, variant.name)
 
     def _variant(self, number: int) -> Variant:
         return next(variant for variant in self.variants if number in variant.numbers)
@@ -252,7 +252,7 @@ def _pruned(search: OpSearch) -> Search:
 def _paper(search: OpSearch) -> Search:
     """Algorithm 1 of Nadalini et al. (SAMOS 2022): the K_T largest tiles that fit, all kernels.
 
-    Largest by L1 bytes, single buffering, the default loop order among equals; for every way of im2col.
+    Largest by L1 bytes, single buffering, the default loop order among equals; for every variant.
     """
     for variant in search.variants:
         single = [(number, cut) for number, cut in enumerate(variant.cuts) if cut.depth == 1]
@@ -264,7 +264,7 @@ def _paper(search: OpSearch) -> Search:
 
 
 def _optuna(search: OpSearch) -> Search:
-    """Tree-structured Parzen estimators over im2col, cut and kernel jointly, `budget` evaluations."""
+    """Tree-structured Parzen estimators over variant, cut and kernel jointly, `budget` evaluations."""
     try:
         import optuna
     except ImportError:
@@ -278,15 +278,15 @@ def _optuna(search: OpSearch) -> Search:
         return
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=search.options.seed))
-    ways = {variant.im2col: variant for variant in search.variants if variant.cuts}
+    variants = {variant.name: variant for variant in search.variants if variant.cuts}
     for spent in range(0, search.options.budget, TRIALS):
         trials = [study.ask() for _ in range(min(TRIALS, search.options.budget - spent))]
         numbers = []
         for trial in trials:
-            variant = ways[trial.suggest_categorical("im2col", list(ways))]
-            # Cuts and kernels of one way are not those of another: each has parameters of its own.
-            cut = trial.suggest_int(f"cut {variant.im2col}", 0, len(variant.cuts) - 1)
-            kernel = trial.suggest_categorical(f"kernel {variant.im2col}", list(range(len(variant.kernels))))
+            variant = variants[trial.suggest_categorical("variant", list(variants))]
+            # Cuts and kernels of one variant are not those of another: each has parameters of its own.
+            cut = trial.suggest_int(f"cut {variant.name}", 0, len(variant.cuts) - 1)
+            kernel = trial.suggest_categorical(f"kernel {variant.name}", list(range(len(variant.kernels))))
             numbers.append(variant.of_cut(cut)[int(kernel)])
         yield from search.evaluate(numbers)
         for trial, number in zip(trials, numbers, strict=True):

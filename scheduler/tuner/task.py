@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from scheduler.tuner.fingerprint import fingerprint
 from trainlib.graph import Op, Tensor, TrainingGraph
-from trainlib.im2col import with_way
 from trainlib.training import only
+from trainlib.variants import with_variant
 
 LAYER = "op"
 """Name of the only layer of a task."""
@@ -29,9 +29,9 @@ class Task:
         """The op."""
         return self.graph.ops[0]
 
-    def going(self, way: str) -> Task:
-        """The task with another way of im2col (`trainlib.im2col`). Raises `InputError` if there is none."""
-        return _task(replace(self.graph, ops=(with_way(self.op, way),)))
+    def in_variant(self, name: str) -> Task:
+        """The task in another variant (`trainlib.variants`). Raises `InputError` if there is none."""
+        return _task(replace(self.graph, ops=(with_variant(self.op, name),)))
 
 
 def task_of(graph: TrainingGraph, op: Op) -> Task:

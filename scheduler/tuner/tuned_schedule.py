@@ -13,9 +13,9 @@ from scheduler.tiles.tiling import Tiler, Tiling
 from scheduler.tuner.fingerprint import fingerprint
 from scheduler.tuner.search_space import Candidate, Cut
 from trainlib.graph import Op, TrainingGraph
-from trainlib.im2col import own_way, way_in, with_way
 from trainlib.registry import lowering_of
 from trainlib.steps import KernelChoice
+from trainlib.variants import own_variant, variant_in, with_variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,9 @@ def soc_content(timing: SocTiming) -> str:
 
 
 def tiler_for(graph: TrainingGraph, op: Op, timing: SocTiming, codegen: str, candidate: Candidate) -> Tiler:
-    """What cuts an op of a graph as a candidate says. Raises `InputError` for an im2col the op has not."""
-    if candidate.im2col:
-        op = with_way(op, candidate.im2col)
+    """What cuts an op of a graph as a candidate says. Raises `InputError` for a variant the op has not."""
+    if candidate.variant:
+        op = with_variant(op, candidate.variant)
     choice = KernelChoice(candidate.kernel, codegen, cores=timing.cores)
     return Tiler(op, graph.tensors, lowering_of(op), choice, candidate.cut.depth)
 
@@ -94,17 +94,18 @@ def with_choices(
 ) -> ScheduleOptions:
     """The options `base` with candidates for ops; what `base` says of a single op goes first.
 
-    An op for which `base` asks another im2col than its candidate takes nothing of it: cut and kernel are
-    those of a way it does not go.
+    An op for which `base` asks another variant than its candidate takes nothing of it: cut and kernel are
+    those of a variant it is not in.
     Raises what `Tiler.fixed` raises for a candidate that is illegal or does not fit.
     """
     ops = {op.name: op for op in graph.ops}
-    kernels, tiles, ways = dict(base.kernels), dict(base.tile_sizes), dict(base.im2col)
+    kernels, tiles, variants = dict(base.kernels), dict(base.tile_sizes), dict(base.variants)
     orders, buffers = dict(base.loop_orders), dict(base.buffers)
     for name, candidate in chosen:
         cut = candidate.cut
-        way = candidate.im2col or own_way(ops[name])
-        if name in tiles or name in orders or (way_in(ops[name], base.im2col) or way) != way:
+        variant = candidate.variant or own_variant(ops[name])
+        asked = variant_in(ops[name], base.variants) or variant
+        if name in tiles or name in orders or asked != variant:
             continue
         tiler = tiler_for(graph, ops[name], timing, base.codegen, candidate)
         tiling = tiler.fixed(dict(cut.sizes), timing.l1_usable_bytes, cut.order)
@@ -113,9 +114,11 @@ def with_choices(
         buffers.setdefault(name, dict.fromkeys(_operands(tiling), cut.depth))
         if candidate.kernel:
             kernels.setdefault(name, candidate.kernel)
-        if candidate.im2col:
-            ways[name] = candidate.im2col
-    return replace(base, kernels=kernels, im2col=ways, tile_sizes=tiles, loop_orders=orders, buffers=buffers)
+        if candidate.variant:
+            variants[name] = candidate.variant
+    return replace(
+        base, kernels=kernels, variants=variants, tile_sizes=tiles, loop_orders=orders, buffers=buffers
+    )
 
 
 def _operands(tiling: Tiling) -> list[str]:

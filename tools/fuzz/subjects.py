@@ -248,6 +248,7 @@ RUN_OPTIONS: Mapping[str, Sequence[str]] = {
     "--home": ("fc1.weight=l3", "fc1.weight=streamed", "x=l2", "fc1.weight=x", "input=l3", "label=streamed"),
     "--kernel": ("FW=mm", "fc1.FW=mm_unroll_2x4", "FW=x", "x=mm", "UPD=mm"),
     "--im2col": ("FW=cores", "WG=dma", "IG=none", "x=dma", "FW=x"),
+    "--variant": ("as-published", "default", "WG=as-published", "FW=none", "x=dma", "x"),
     "--tile": ("fc1.FW=co:1", "fc1.FW=co:3,ci:2", "fc1.WG=co:99", "fc1.FW=x:1", "x=co:1", "fc1.FW=co:0"),
     "--loop-order": ("fc1.FW=ci,co", "fc1.FW=co,co", "fc1.FW=x", "x=co"),
     "--prefetch": ("on", "off", "x"),
@@ -321,7 +322,8 @@ TUNE_OPTIONS: Mapping[str, Sequence[str]] = {
     "--cuts": ("1", "3"),
     "--largest-tiles": ("1", "2"),
     "--budget": ("1", "3"),
-    "--im2col": ("search", "keep", "cores,dma", "x"),
+    "--lowerings": ("search", "keep", "cores,dma", "as-published", "x"),
+    "--variant": ("as-published", "default", "FW=none", "x"),
     "--layout": ("keep", "search", "HWC", "x"),
     "--json": (),
     **{

@@ -24,12 +24,13 @@ from trainlib.primitives.definition import (
 from trainlib.registry import PRIMITIVES, is_internal, lowering_of
 from trainlib.single import single
 from trainlib.steps import KernelChoice
+from trainlib.variants import variants_text
 
 HARNESS = "test_trainlib_primitives.py"
 TESTS = ("test_trainlib_", "test_pulptrain_primitive")
 CODEGEN = "clang-xpulp"
 
-TITLES = ("primitive", "steps", "dtypes", "options", "kernels", "tested by")
+TITLES = ("primitive", "steps", "dtypes", "options", "variants", "kernels", "tested by")
 
 
 def declared(kind: type[Primitive], base: type[Any]) -> str:
@@ -54,6 +55,7 @@ def _row(primitive: Primitive, base: type[Any]) -> tuple[str, ...]:
         " ".join(step.name for step in primitive.steps) or "none: a view",
         _dtypes(primitive, examples),
         _options(primitive, base),
+        variants_text(primitive),
         _kernels(primitive, examples),
         _tests(primitive, len(examples)),
     )

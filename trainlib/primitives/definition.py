@@ -29,7 +29,7 @@ view.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Annotated, Any
 
@@ -61,9 +61,31 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 """An option in [0, 1)."""
 
 
+VARIANT = "variant"
+"""Attribute of an op that is lowered in another way than the default; ops without it are in that."""
+
+DEFAULT = "default"
+"""The lowering of a step if nobody asks for another."""
+
+AS_PUBLISHED = "as-published"
+"""The one that PULP-TrainLib has."""
+
+
 def is_forward(step: str) -> bool:
     """Whether a step of this name belongs to the forward pass: FW, or one of several (FW_Q)."""
     return step.partition("_")[0] == "FW"
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Another lowering of a step: the same results from the same tensors, by other loops.
+
+    `offered(attributes)` says whether it can do an op with these attributes (published code often knows
+    neither stride nor padding).
+    """
+
+    lowering: StepLowering
+    offered: Callable[[Mapping[str, Any]], bool] = lambda attributes: True
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +94,8 @@ class Step:
 
     The order of a layer's steps is their order in the graph. A forward pass of several steps calls them FW_
     and a word, and the last of them writes the outputs. A step may write a saved role of the plan for a later
-    one (the gradient before an activation, say). `reference` shares no code with `lowering`.
+    one (the gradient before an activation, say). `reference` shares no code with `lowering`. `variants` are
+    further lowerings by name, which a user or the tuner may choose (`trainlib.variants`).
     """
 
     name: str
@@ -80,6 +103,15 @@ class Step:
     writes: tuple[str, ...]
     reference: Reference
     lowering: StepLowering
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+
+    def offered(self, attributes: Mapping[str, Any]) -> tuple[str, ...]:
+        """The variants that can do an op with these attributes."""
+        return tuple(name for name, variant in self.variants.items() if variant.offered(attributes))
+
+    def lowered_as(self, name: str) -> Step:
+        """The step with the lowering of a variant; itself for a name that is none of its variants."""
+        return replace(self, lowering=self.variants[name].lowering) if name in self.variants else self
 
     @property
     def forward(self) -> bool:
@@ -207,6 +239,21 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class AsPublished:
+    """How PULP-TrainLib computes a layer where that is another graph, or other numbers, than ours.
+
+    `steps` replace those of the same name or are added to them: they read or write other tensors (the input
+    again in place of a saved mask, a copy in place of a view). `options` are set where the layer does not say
+    them (an approximation). `offered(attributes)` says whether it can do a layer with these attributes.
+    What differs in cost only is a `Variant` of a step.
+    """
+
+    steps: tuple[Step, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    offered: Callable[[Mapping[str, Any]], bool] = lambda attributes: True
+
+
+@dataclass(frozen=True, slots=True)
 class LayerPrimitive:
     """A layer type of the model file; see the module docstring for how to write one.
 
@@ -229,12 +276,35 @@ class LayerPrimitive:
     """Layouts of image inputs it can work on; None: any, the output has that of x."""
     repeated: Callable[[str], Step | None] = lambda name: None
     """Steps beyond `steps` that a plan may name: one per time step, say."""
+    published: AsPublished | None = None
+    """What a layer in the variant `AS_PUBLISHED` does otherwise."""
 
     def steps_of(self, plan: LayerPlan) -> tuple[Step, ...]:
         """The steps of a layer, in the order of the graph."""
-        own = {step.name: step for step in self.steps}
-        found = [own.get(name) or self.repeated(name) for name in plan.steps]
-        return tuple(step for step in found if step is not None) if plan.steps else self.steps
+        own = self.steps_in(str(plan.attributes.get(VARIANT, DEFAULT)), plan.attributes)
+        found = [own.get(name) or self.repeated(name) for name in plan.steps or own]
+        return tuple(step for step in found if step is not None)
+
+    def steps_in(self, variant: str, attributes: Mapping[str, Any]) -> dict[str, Step]:
+        """Its steps by name, as they are in a variant of a layer with these attributes."""
+        found = {step.name: step for step in self.steps}
+        if variant == AS_PUBLISHED and self.published is not None and self.published.offered(attributes):
+            found |= {step.name: step for step in self.published.steps}
+        return found
+
+    @property
+    def variant_names(self) -> tuple[str, ...]:
+        """Names of the variants a layer may ask for, besides the default."""
+        steps = (*self.steps, *(self.published.steps if self.published is not None else ()))
+        own = (AS_PUBLISHED,) if self.published is not None else ()
+        return tuple(dict.fromkeys((*own, *(name for step in steps for name in step.variants))))
+
+    def in_variant(self, name: str, attributes: Mapping[str, Any]) -> bool:
+        """Whether a layer with these attributes differs in a variant from its default."""
+        published = self.published
+        if name == AS_PUBLISHED and published is not None and published.offered(attributes):
+            return True
+        return any(name in step.offered(attributes) for step in self.steps)
 
     @property
     def is_view(self) -> bool:
@@ -276,6 +346,11 @@ class LossPrimitive:
         """The one step."""
         return (self.step,)
 
+    @property
+    def variant_names(self) -> tuple[str, ...]:
+        """Names of the variants of the step, besides the default."""
+        return tuple(self.step.variants)
+
 
 @dataclass(frozen=True, slots=True)
 class OptimizerPrimitive:
@@ -299,6 +374,11 @@ class OptimizerPrimitive:
         """The one step."""
         return (self.step,)
 
+    @property
+    def variant_names(self) -> tuple[str, ...]:
+        """Names of the variants of the step, besides the default."""
+        return tuple(self.step.variants)
+
 
 @dataclass(frozen=True, slots=True)
 class InternalPrimitive:
@@ -311,6 +391,11 @@ class InternalPrimitive:
     def steps(self) -> tuple[Step, ...]:
         """The one step."""
         return (self.step,)
+
+    @property
+    def variant_names(self) -> tuple[str, ...]:
+        """Names of the variants of the step, besides the default."""
+        return tuple(self.step.variants)
 
 
 Primitive = LayerPrimitive | LossPrimitive | OptimizerPrimitive | InternalPrimitive

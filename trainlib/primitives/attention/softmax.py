@@ -1,8 +1,9 @@
 """Softmax over the last axis: e = exp(x - max), y = e / sum(e); dx = (dy - sum(dy · y)) · y.
 
 `exponential` says which exp: ``exact``, or one of PULP-TrainLib's: ``schraudolph`` (its bit trick, what the
-library always uses) and ``taylor`` (its polynomial for powers of two, zero from 2^-3.14 on; scaled here by
-log2 e, so that it approximates e^x). IG is the formula above on the y there is, as in the library.
+library always uses, and a layer in the variant as-published) and ``taylor`` (its polynomial for powers of
+two, zero from 2^-3.14 on; scaled here by log2 e, so that it approximates e^x). IG is the formula above on the
+y there is, as in the library.
 
 Passes as in the library: row maxima, exponentials with their row sums, division; and row sums, scaling. Rows
 are split over the cores. Maxima and sums are kept in float32.
@@ -20,6 +21,7 @@ from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import (
+    AsPublished,
     Example,
     InputCase,
     LayerPlan,
@@ -277,6 +279,7 @@ PRIMITIVE = LayerPrimitive(
         Step("FW", ("x",), ("y",), _forward, _Forward()),
         Step("IG", ("y", "dy"), ("dx",), _backward, _InputGradient()),
     ),
+    published=AsPublished(options={"exponential": "schraudolph"}),
     torch_forward=_torch_forward,
     examples=(
         Example(inputs=((7,),)),
@@ -284,6 +287,7 @@ PRIMITIVE = LayerPrimitive(
         Example(inputs=(InputCase((2, 9), low=-4, high=4),)),
         Example({"exponential": "schraudolph"}, (InputCase((3, 8), low=-4, high=4),)),
         Example({"exponential": "taylor"}, (InputCase((2, 3, 6), low=-2, high=2),)),
+        Example({"variant": "as-published"}, (InputCase((2, 5), low=-4, high=4),)),
     ),
     refused=(Refused({"exponential": "fast"}, ((3,),), "exponential"),),
     cases=_cases,

@@ -1,9 +1,9 @@
 """Strategy of convolutions by direct loops, without im2row: naive Conv2D, depthwise, transposed convolution.
 
 One kernel call per sample computes all channels of a tile, in parallel over them in every step.
-PULP-TrainLib's depthwise WG and IG let every core do every channel and know neither stride nor padding, its
-naive IG is wrong for a 5x5 kernel; here all steps of all geometries are what the mathematics says. Sums run
-over channels, then kernel rows, then kernel columns, as the loops do.
+PULP-TrainLib's depthwise WG and IG let every core do every channel and know neither stride nor padding (a
+variant, where they can do it), its naive IG is wrong for a 5x5 kernel; here all steps of all geometries are
+what the mathematics says. Sums run over channels, then kernel rows, then kernel columns, as the loops do.
 
 Names of tensors here are those of the convolution; a transposed convolution has other roles for them.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -72,10 +73,12 @@ class _Nest:
 class DirectLoops(Strategy):
     """FW, WG and IG by a nest of their own; no matmul kernel to choose.
 
-    `scattered` prices the loop that adds each product to the result in memory, as transposed convolutions do.
+    `scattered` prices the loop that adds each product to the result in memory, as transposed convolutions do;
+    `published` those of PULP-TrainLib's depthwise gradients (`published_depthwise` says which they can do).
     """
 
     scattered: bool = False
+    published: bool = False
 
     def uncut(self, op: Op) -> tuple[str, ...]:
         """The kernel window; in a weight gradient of groups the channels of a group."""
@@ -120,7 +123,9 @@ class DirectLoops(Strategy):
         loop = Direct(
             geometry, view.reach, cut.count(cut.channel), cut.count(over), sources[1] - sources[0], bias
         )
-        if self.scattered and gathers:
+        if self.published and gathers:
+            nest = _Nest("dw_ig", conv_nests.depthwise_input, loop, "X", function, choice, dtype)
+        elif self.scattered and gathers:
             nest = _Nest("conv_scatter_fw", conv_nests.scatter, loop, "X", function, choice, dtype)
         elif gathers:
             nest = _Nest("conv_direct_ig", conv_nests.direct_input, loop, "X", function, choice, dtype)
@@ -155,7 +160,10 @@ class DirectLoops(Strategy):
                 products.append(product.reshape(-1, others, geometry.hk, geometry.wk))
             return (geometry.filters_back(np.concatenate(products)),)
 
-        nest = _Nest("conv_direct_wg", conv_nests.direct_weights, loop, "W", function, choice, dtype)
+        kernel, pricing = "conv_direct_wg", conv_nests.direct_weights
+        if self.published:
+            kernel, pricing = "dw_wg", conv_nests.depthwise_weights
+        nest = _Nest(kernel, pricing, loop, "W", function, choice, dtype)
         terms = []
         for sample in range(cut.count(BATCH)):
             x, y = part(image, sample), part(gradient, sample)
@@ -173,6 +181,12 @@ class DirectLoops(Strategy):
         image_box = cut.box("x", hi=view.rows.extent, wi=view.columns.extent)
         scratch = (Scratch(PARTIAL, written.shape, dtype),) if cut.count(BATCH) > 1 else ()
         return TileTask((image_box, cut.box("dy")), tuple(outputs), scratch, tuple(calls))
+
+
+def published_depthwise(attributes: Mapping[str, Any]) -> bool:
+    """Whether PULP-TrainLib's depthwise gradients can do it: CHW, no stride, padding or dilation."""
+    geometry = ConvGeometry.of(attributes)
+    return geometry.plain and geometry.strides == (1, 1) and not any(geometry.pads)
 
 
 def _bias_gradient(

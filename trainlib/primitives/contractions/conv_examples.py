@@ -127,6 +127,9 @@ def depthwise_cases() -> Any:
     def cases(draw: Any) -> Example:
         window, layout = _window(draw, st), draw(st.sampled_from(["CHW", "HWC"]))
         options = {**window, "bias": draw(st.booleans()), "layout": layout}
+        if draw(st.booleans()):
+            options = {"kernel": window["kernel"], "bias": options["bias"], "variant": "as-published"}
+            window, layout = {**window, "stride": [1, 1], "dilation": [1, 1], "padding": [0] * 4}, "CHW"
         return Example(options, (_image(draw, st, layout, draw(st.integers(1, 5)), _smallest(window)),))
 
     return cases()
@@ -172,6 +175,8 @@ def pointwise_cases() -> Any:
             "bias": draw(st.booleans()),
             "layout": layout,
         }
+        if layout == "HWC" and draw(st.booleans()):
+            options["variant"] = "direct"
         return Example(options, (_image(draw, st, layout, draw(st.integers(1, 6)), [1, 1]),))
 
     return cases()

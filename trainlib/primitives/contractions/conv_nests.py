@@ -245,6 +245,36 @@ def direct_input(codegen: str, loop: Direct, cores: int, places: Mapping[str, in
     return _team(dtype, codegen, "conv_direct_ig", sizes, arrays, cores, macs=loop.macs)
 
 
+def depthwise_weights(
+    codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str
+) -> TeamWork:
+    """PULP-TrainLib's depthwise weight gradient: every core does all channels; places: X, W, Y."""
+    return _depthwise(codegen, "dw_wg", loop, cores, places, dtype)
+
+
+def depthwise_input(
+    codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str
+) -> TeamWork:
+    """PULP-TrainLib's depthwise input gradient: every core does all channels; places: X (result), W, Y."""
+    return _depthwise(codegen, "dw_ig", loop, cores, places, dtype)
+
+
+def _depthwise(
+    codegen: str, nest: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str
+) -> TeamWork:
+    """A published depthwise loop, in CHW; the image of the result has the positions, the other is read."""
+    geometry, reach = loop.geometry, loop.reach
+    positions, read = (len(reach.rows), len(reach.columns)), (reach.height, reach.width)
+    (hi, wi), (ho, wo) = (positions, read) if nest == "dw_ig" else (read, positions)
+    arrays = {
+        "X": _array(dtype, places["X"], hi * wi, wi, 1),
+        "W": _array(dtype, places["W"], geometry.window, geometry.wk, 1),
+        "Y": _array(dtype, places["Y"], ho * wo, wo, 1),
+    }
+    sizes = {**loop.published_sizes(), "ci": loop.own, "hi": hi, "wi": wi, "ho": ho, "wo": wo}
+    return _team(dtype, codegen, nest, sizes, arrays, cores, macs=loop.macs)
+
+
 def scatter(codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str) -> TeamWork:
     """As `direct_input`, by adding every product to the result in memory; places: X, W, Y, D for a bias."""
     geometry, reach = loop.geometry, loop.reach

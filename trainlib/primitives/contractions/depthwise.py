@@ -2,7 +2,8 @@
 
 Weights [c, 1, hk, wk] in CHW, [c, hk, wk, 1] in HWC. PULP-TrainLib has no matmul for it on its main branch
 (the loops are faster than im2col), ignores stride or padding in most steps and computes WG and IG on every
-core in full; here all steps know all options and share the channels between the cores.
+core in full; here all steps know all options and share the channels between the cores. The published WG and
+IG are variants where they can do the layer.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from trainlib.graph import Tensor
 from trainlib.primitives.contractions import conv2d_reference as reference
-from trainlib.primitives.contractions.conv_direct import DirectLoops
+from trainlib.primitives.contractions.conv_direct import DirectLoops, published_depthwise
 from trainlib.primitives.contractions.conv_examples import depthwise_cases
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.contractions.conv_options import (
@@ -24,7 +25,15 @@ from trainlib.primitives.contractions.conv_options import (
     torch_convolution,
 )
 from trainlib.primitives.contractions.convolution import convolution_step
-from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Step
+from trainlib.primitives.definition import (
+    AS_PUBLISHED,
+    Example,
+    LayerPlan,
+    LayerPrimitive,
+    Refused,
+    Step,
+    Variant,
+)
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
@@ -40,14 +49,33 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
 
 _STRATEGY = DirectLoops()
 
+
+def _published(result: str) -> dict[str, Variant]:
+    return {AS_PUBLISHED: Variant(convolution_step(result, DirectLoops(published=True)), published_depthwise)}
+
+
 PRIMITIVE = LayerPrimitive(
     name="depthwise",
     schema=WindowSchema,
     plan=_plan,
     steps=(
         Step("FW", ("x", "w", "b?"), ("y",), reference.forward, convolution_step("y", _STRATEGY)),
-        Step("WG", ("x", "dy"), ("dw", "db?"), reference.weight_gradient, convolution_step("dw", _STRATEGY)),
-        Step("IG", ("dy", "w"), ("dx",), reference.input_gradient, convolution_step("dx", _STRATEGY)),
+        Step(
+            "WG",
+            ("x", "dy"),
+            ("dw", "db?"),
+            reference.weight_gradient,
+            convolution_step("dw", _STRATEGY),
+            _published("dw"),
+        ),
+        Step(
+            "IG",
+            ("dy", "w"),
+            ("dx",),
+            reference.input_gradient,
+            convolution_step("dx", _STRATEGY),
+            _published("dx"),
+        ),
     ),
     torch_forward=torch_convolution,
     examples=(
@@ -57,12 +85,15 @@ PRIMITIVE = LayerPrimitive(
         Example({"kernel": 5, "padding": [2, 1, 0, 2], "stride": [2, 1], "bias": True}, ((2, 7, 8),)),
         Example({"kernel": [2, 3], "dilation": [2, 1], "padding": 1}, ((2, 6, 6),)),
         Example({"layout": "HWC", "kernel": 3, "padding": 1, "stride": 2, "bias": True}, ((5, 6, 3),)),
+        Example({"kernel": [3, 2], "bias": True, "variant": "as-published"}, ((3, 6, 7),)),
     ),
     refused=(
         Refused({"kernel": 3}, ((8,),), "depthwise needs an image"),
         Refused({"kernel": 3, "stride": 0}, ((2, 8, 8),), "stride 0 is less than 1"),
         Refused({"kernel": 9}, ((2, 8, 8),), "larger than the padded input"),
         Refused({"kernel": 3, "padding": 3}, ((2, 8, 8),), "padding 3 is not smaller"),
+        Refused({"kernel": 3, "padding": 1, "variant": "as-published"}, ((2, 8, 8),), "cannot do this layer"),
+        Refused({"kernel": 3, "variant": "fast"}, ((2, 8, 8),), "no variant 'fast'"),
         Refused({"kernel": 3, "out_channels": 4}, ((2, 8, 8),), "unknown key 'out_channels'"),
     ),
     cases=depthwise_cases,

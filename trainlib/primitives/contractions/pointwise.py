@@ -8,6 +8,9 @@ Arrangements as in PULP-TrainLib, positions = h·w:
 - HWC in 16 bit, weights [co, ci]: FW (A=x, B=w transposed), WG (A=dyᵀ, B=xᵀ by two transposes, B
   transposed), IG (A=dy, B=wᵀ by a transpose, B transposed).
 
+Where the library transposes although the matmul could read the operand as it lies (IG and 16-bit WG in HWC),
+the variant `direct` does not.
+
 The library's fp32 IG exchanges rows and columns in its transpose, right only for ci = co, and it has no bias.
 """
 
@@ -37,6 +40,7 @@ from trainlib.primitives.definition import (
     Refused,
     Step,
     Values,
+    Variant,
 )
 
 
@@ -84,8 +88,18 @@ def _published(op: Op) -> tuple[str, ...]:
     return ("w",) if op.step == "IG" else (() if op.attributes["sources_first"] else ("x",))
 
 
-def _step(result: str) -> ContractionStep:
-    return ContractionStep(Description(_described, _orders), result, ImageProducts(_published))
+def _step(result: str, *, direct: bool = False) -> ContractionStep:
+    products = ImageProducts() if direct else ImageProducts(_published)
+    return ContractionStep(Description(_described, _orders), result, products)
+
+
+def _direct(result: str) -> dict[str, Variant]:
+    """The step without the transposes it does not need, where there are any."""
+
+    def offered(attributes: Mapping[str, Any]) -> bool:
+        return attributes["layout"] == "HWC" and (result == "dx" or not attributes["sources_first"])
+
+    return {"direct": Variant(_step(result, direct=True), offered)}
 
 
 def _reference(op: Op, values: Values) -> dict[str, Any]:
@@ -124,13 +138,14 @@ PRIMITIVE = LayerPrimitive(
             lambda op, values: reference.forward(op, _reference(op, values)),
             _step("y"),
         ),
-        Step("WG", ("x", "dy"), ("dw", "db?"), _weight_gradient, _step("dw")),
+        Step("WG", ("x", "dy"), ("dw", "db?"), _weight_gradient, _step("dw"), _direct("dw")),
         Step(
             "IG",
             ("dy", "w"),
             ("dx",),
             lambda op, values: reference.input_gradient(op, _reference(op, values)),
             _step("dx"),
+            _direct("dx"),
         ),
     ),
     torch_forward=_torch_forward,
@@ -139,6 +154,7 @@ PRIMITIVE = LayerPrimitive(
         Example({"out_channels": 4, "bias": True}, ((2, 3, 5),)),
         Example({"layout": "HWC", "out_channels": 3}, ((4, 3, 5),), kernels=("mm_M",)),
         Example({"layout": "HWC", "out_channels": 5, "bias": True}, ((3, 2, 4),)),
+        Example({"layout": "HWC", "out_channels": 3, "bias": True, "variant": "direct"}, ((3, 2, 4),)),
     ),
     refused=(
         Refused({"out_channels": 2}, ((8,),), "pointwise needs an image"),

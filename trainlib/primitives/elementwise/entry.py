@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,17 @@ import numpy as np
 from configs.errors import ShapeError
 from configs.model_file import LAYER_KEYS, LayerSchema
 from trainlib.graph import Op, Tensor
-from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Step, Values
+from trainlib.primitives.definition import (
+    AS_PUBLISHED,
+    AsPublished,
+    Example,
+    LayerPlan,
+    LayerPrimitive,
+    Refused,
+    Step,
+    Values,
+    Variant,
+)
 from trainlib.primitives.derivative import derivative
 from trainlib.primitives.formulas import Formula, arguments, by_name, parameters, roles_of, wide
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
@@ -57,12 +67,14 @@ def elementwise(
     plan: Plan | None = None,
     takes_over: bool = False,
     internal: bool = False,
+    published: Elementwise | None = None,
 ) -> LayerPrimitive:
     """The layer `name`: one table entry, or one per value of its option `form`.
 
     `torch(torch, ...)` is y in PyTorch, by roles and options as the formulas. `plan` differs from "an output
     like the inputs" where a layer draws random numbers or changes the format. `takes_over` as in
-    `trainlib.primitives.lowering.elementwise.ElementwiseLowering`.
+    `trainlib.primitives.lowering.elementwise.ElementwiseLowering`. `published` is how PULP-TrainLib computes
+    a layer of one form: FW by another nest, gradients by loops where the layer itself has none.
     """
     by_form = {"": forms} if isinstance(forms, Elementwise) else dict(forms)
     keys = set(options.model_fields) - set(LAYER_KEYS)
@@ -85,6 +97,23 @@ def elementwise(
         writes = ("dx*",) if inputs > 1 else ("dx",)
         steps.append(Step("IG", tuple(read), writes, reference, lowered(_backward(by_form, keys))))
 
+    published_steps: tuple[Step, ...] = ()
+    if published is not None:
+        steps[0] = replace(
+            steps[0], variants={AS_PUBLISHED: Variant(lowered(_forward({"": published}, keys)))}
+        )
+        truth = _truth(published)
+        loops = _backward({"": published}, keys)[""]
+        published_steps = (
+            Step(
+                "IG",
+                tuple(dict.fromkeys(role for loop in loops for role in loop.reads)),
+                tuple(published.gradients),
+                lambda op, values: {role: truth[role](op, wide(values)) for role in op.writes},
+                ElementwiseLowering(lambda op: loops),
+            ),
+        )
+
     def torch_forward(torch_module: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
         known = {**attributes, **tensors, "torch": torch_module}
         return torch(**{parameter: known[parameter] for parameter in parameters(torch)})
@@ -99,6 +128,7 @@ def elementwise(
         refused=refused,
         inputs=(inputs, inputs),
         internal=internal,
+        published=AsPublished(published_steps) if published is not None else None,
         layouts=None,
     )
 

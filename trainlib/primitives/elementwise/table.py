@@ -24,7 +24,7 @@ from trainlib.primitives.definition import (
 )
 from trainlib.primitives.elementwise import functions as fn
 from trainlib.primitives.elementwise.entry import Elementwise, elementwise
-from trainlib.primitives.lowering.calls import VECTOR_ADD
+from trainlib.primitives.lowering.calls import BROADCAST_ADD, VECTOR_ADD
 from trainlib.steps import Array
 
 WIDE = (
@@ -252,15 +252,26 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         ),
         refused=(Refused({}, ((3,),), "no 'factor'"), Refused({"factor": float("nan")}, ((3,),), "factor")),
     ),
-    elementwise(  # residual; both input gradients are dy itself: views, no op
+    elementwise(  # residual; both gradients are dy itself: views, no op (PULP-TrainLib: a copy for x)
         "add",
         Elementwise(
             y=lambda x, x1: x + x1,
             reference=lambda x, x1: np.sum([x, x1], axis=0),
             nests=(VECTOR_ADD,),
         ),
+        published=Elementwise(
+            y=lambda x, x1: x + x1,
+            dx=lambda dy: dy,
+            reference=lambda x, x1: np.sum([x, x1], axis=0),
+            reference_dx=lambda dy: 1.0 * dy,
+            nests=(BROADCAST_ADD, "copy"),
+        ),
         torch=lambda torch, x, x1: x + x1,
-        examples=(Example(inputs=((7,), (7,))), Example(inputs=((2, 3, 5), (2, 3, 5)))),
+        examples=(
+            Example(inputs=((7,), (7,))),
+            Example(inputs=((2, 3, 5), (2, 3, 5))),
+            Example({"variant": "as-published"}, ((2, 3, 5), (2, 3, 5))),
+        ),
         refused=(Refused({}, ((3,), (4,)), "cannot add shapes"),),
         takes_over=True,
     ),

@@ -21,6 +21,9 @@ from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Reg
 VECTOR_ADD = "vect_sum"
 """Nest of the sum Y of two vectors X and G, elements over the cores; measured (KIND layer, vect_sum)."""
 
+BROADCAST_ADD = "broadcast_sum"
+"""PULP-TrainLib's sum of two tensors of any shapes, for which it gives up that of two vectors; measured."""
+
 BATCH = "n"
 """Name of the dimension that cuts the batch, in extents and tile sizes."""
 

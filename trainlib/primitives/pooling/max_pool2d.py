@@ -1,7 +1,9 @@
 """Max pooling: y = the largest element of a window, `argmax` its place row·width + column in the image.
 
 The first of equal maxima wins, as in PyTorch and PULP-TrainLib. The library keeps no positions and searches
-again in the backward pass; here FW saves them (int32) and IG adds every gradient at its saved place.
+again in the backward pass, which therefore reads x; here FW saves them (int32) and IG adds every gradient at
+its saved place. A layer in the variant as-published goes the library's way, which knows one stride and no
+padding.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import numpy as np
 
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import (
+    AsPublished,
     Example,
     InputCase,
     LayerPlan,
@@ -29,6 +32,7 @@ from trainlib.primitives.pooling.pooling import (
     axes_of,
     each_window,
     pooling_plan,
+    read_by,
     windows,
 )
 from trainlib.steps import Array, Function
@@ -64,20 +68,29 @@ def _reference_backward(op: Op, values: Values) -> Values:
     return {"dx": np.stack(planes).reshape(*dy.shape[:2], rows.size, columns.size)}
 
 
-def _tile_forward(op: Op, outputs: Plane, fetched: Plane) -> Function:
-    rows, columns = axes_of(op.attributes)
+def _reference_search(op: Op, values: Values) -> Values:
+    """The gradient from x, whose maxima are searched again."""
+    return _reference_backward(op, {**values, "argmax": _reference_forward(op, values)["argmax"]})
 
+
+def _maxima(op: Op, x: Array, outputs: Plane, fetched: Plane) -> tuple[Array, Array]:
+    """y and argmax of a box of results, from the box of x."""
+    rows, columns = axes_of(op.attributes)
+    view = windows(x, (rows, columns), outputs, fetched, -np.inf)
+    flat = view.reshape(*view.shape[:3], -1)
+    place = flat.argmax(axis=3)
+    top = np.arange(*outputs.rows)[:, None] * rows.stride - rows.padding
+    left = np.arange(*outputs.columns) * columns.stride - columns.padding
+    # Clipped for a window of -inf alone, whose first element may be padding.
+    down = np.clip(top + place // columns.kernel, 0, rows.size - 1)
+    along = np.clip(left + place % columns.kernel, 0, columns.size - 1)
+    y = np.take_along_axis(flat, place[..., None], axis=3)[..., 0]
+    return y, (down * columns.size + along).astype(np.int32)
+
+
+def _tile_forward(op: Op, outputs: Plane, fetched: Plane) -> Function:
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        view = windows(arrays[0], (rows, columns), outputs, fetched, -np.inf)
-        flat = view.reshape(*view.shape[:3], -1)
-        place = flat.argmax(axis=3)
-        top = np.arange(*outputs.rows)[:, None] * rows.stride - rows.padding
-        left = np.arange(*outputs.columns) * columns.stride - columns.padding
-        # Clipped for a window of -inf alone, whose first element may be padding.
-        down = np.clip(top + place // columns.kernel, 0, rows.size - 1)
-        along = np.clip(left + place % columns.kernel, 0, columns.size - 1)
-        y = np.take_along_axis(flat, place[..., None], axis=3)[..., 0]
-        return y, (down * columns.size + along).astype(np.int32)
+        return _maxima(op, arrays[0], outputs, fetched)[: len(op.writes)]
 
     return function
 
@@ -95,6 +108,21 @@ def _tile_backward(op: Op, inputs: Plane, reaching: Plane) -> Function:
         return (dx,)
 
     return function
+
+
+def _tile_search(op: Op, inputs: Plane, reaching: Plane) -> Function:
+    backward = _tile_backward(op, inputs, reaching)
+
+    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        x, dy = arrays
+        return tuple(backward((_maxima(op, x, reaching, read_by(op, reaching))[1], dy)))
+
+    return function
+
+
+def _published(attributes: Mapping[str, Any]) -> bool:
+    rows, columns = axes_of(attributes)
+    return rows.padding == columns.padding == 0 and rows.stride == columns.stride
 
 
 def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
@@ -135,16 +163,37 @@ PRIMITIVE = LayerPrimitive(
             PoolingBackward("maxpool_bw_argmax", {"G": "dx", "Y": "dy", "I": "argmax"}, _tile_backward),
         ),
     ),
+    published=AsPublished(
+        (
+            Step("FW", ("x",), ("y",), _reference_forward, PoolingForward("maxpool_fw", _tile_forward)),
+            Step(
+                "IG",
+                ("x", "dy"),
+                ("dx",),
+                _reference_search,
+                PoolingBackward("maxpool_bw", {"X": "x", "G": "dx", "Y": "dy"}, _tile_search),
+            ),
+        ),
+        offered=_published,
+    ),
     torch_forward=_torch_forward,
     examples=(
         Example({"kernel": 2}, (InputCase((3, 6, 4), distinct=True),)),
         Example({"kernel": [3, 2], "stride": [2, 1], "padding": [1, 0]}, ((2, 5, 7),)),
         Example({"kernel": 3, "stride": 2, "padding": 1}, (InputCase((2, 6, 5), low=-2, high=-1),)),
         Example({"kernel": 2, "stride": 3}, ((1, 8, 9),)),
+        Example({"kernel": 2, "variant": "as-published"}, (InputCase((3, 7, 4), distinct=True),)),
+        Example(
+            {"kernel": [3, 2], "stride": 2, "variant": "as-published"},
+            (InputCase((2, 8, 7), low=-2, high=-1, distinct=True),),
+        ),
     ),
     refused=(
         Refused({"kernel": 9}, ((1, 8, 8),), "kernel 9 is larger than the padded input"),
         Refused({"kernel": 3, "padding": 2}, ((1, 8, 8),), "padding 2 is more than half of the kernel"),
+        Refused(
+            {"kernel": 2, "stride": [2, 1], "variant": "as-published"}, ((1, 8, 8),), "cannot do this layer"
+        ),
         Refused({"kernel": 2, "stride": 0}, ((1, 8, 8),), "stride"),
         Refused({"kernel": 2}, ((8,),), "pooling needs an image"),
     ),

@@ -142,6 +142,12 @@ class Plane:
         return Piece(buffer, strides=(height * width, width, 1), dtype=dtype)
 
 
+def read_by(op: Op, outputs: Plane) -> Plane:
+    """The box of x that a box of results reads."""
+    rows, columns = axes_of(op.attributes)
+    return Plane(rows.read_by(outputs.rows), columns.read_by(outputs.columns))
+
+
 def windows(x: Array, axes: tuple[Axis, Axis], outputs: Plane, fetched: Plane, fill: float) -> Array:
     """View [c, rows, columns, hk, wk] of the windows of `outputs`; x [c, h, w] is the box `fetched`."""
     spans = []
@@ -209,7 +215,7 @@ class PoolingForward(NoMatmul):
         """The rows and columns of x that the windows of this box touch."""
         rows, columns = axes_of(op.attributes)
         samples, channels, outputs = _cut(op, ranges, ho=rows.outputs, wo=columns.outputs)
-        fetched = Plane(rows.read_by(outputs.rows), columns.read_by(outputs.columns))
+        fetched = read_by(op, outputs)
         sizes = _sizes(op, channels, fetched, outputs)
         calls: list[KernelCall] = []
         function = self.function(op, outputs, fetched)
@@ -236,6 +242,7 @@ class PoolingBackward(NoMatmul):
     """
 
     def __init__(self, nest: str, streams: Mapping[str, str], function: TileFunction) -> None:
+        """`streams` are the roles of the arrays of the nest."""
         self.nest = nest
         self.streams = streams
         self.function = function
@@ -248,19 +255,20 @@ class PoolingBackward(NoMatmul):
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
-        """The box of dy whose windows touch this box of dx."""
+        """The box of dy whose windows touch this box of dx, and the box of x that these windows read."""
         rows, columns = axes_of(op.attributes)
         samples, channels, inputs = _cut(op, ranges, hi=rows.size, wi=columns.size)
         reaching = Plane(rows.reaching(inputs.rows), columns.reaching(inputs.columns))
+        planes = dict.fromkeys(op.reads, reaching) | {"dx": inputs}
+        if "x" in op:
+            planes["x"] = read_by(op, reaching)
         sizes = _sizes(op, channels, inputs, reaching)
         function = self.function(op, inputs, reaching)
         calls: list[KernelCall] = []
         for sample in range(samples[1] - samples[0]):
             reads = tuple(part(role, sample) for role in op.reads)
             arrays = {
-                name: (inputs if role == "dx" else reaching).placed(
-                    part(role, sample), tensors[op[role]].dtype
-                )
+                name: planes[role].placed(part(role, sample), tensors[op[role]].dtype)
                 for name, role in self.streams.items()
             }
             calls.append(
@@ -268,7 +276,7 @@ class PoolingBackward(NoMatmul):
             )
         return TileTask(
             inputs=tuple(
-                box(op, role, samples, channels, reaching.rows, reaching.columns) for role in op.reads
+                box(op, role, samples, channels, planes[role].rows, planes[role].columns) for role in op.reads
             ),
             outputs=(box(op, "dx", samples, channels, inputs.rows, inputs.columns),),
             scratch=(),

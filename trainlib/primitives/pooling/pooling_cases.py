@@ -25,6 +25,10 @@ def pooling_examples(*, average: bool) -> Any:
         }
         if average:
             options["count_include_pad"] = draw(st.booleans())
+        elif draw(st.booleans()):
+            stride = options["stride"][0]
+            options |= {"padding": 0, "stride": stride, "variant": "as-published"}
+            sizes = [max(size, side) for size, side in zip(sizes, kernel, strict=True)]
         return Example(options, ((draw(st.integers(1, 3)), *sizes),))
 
     return examples()
