@@ -12,6 +12,9 @@ from arch.program import Array, Command, Move, Place, UdmaCommand
 from configs.dtypes import POISON_BYTE
 from configs.errors import InputError, ShapeError
 
+BLOCK_BYTES = 1 << 20
+"""Bytes that are looked at together where all are looked through."""
+
 _UNITS: dict[int, type[np.unsignedinteger]] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -54,6 +57,22 @@ class Storage:
                 where=place.name or self.level,
             )
         self.view(place)[...] = array
+
+    def content(self) -> Array:
+        """A copy of the bytes up to the last one that is not poison."""
+        last = self.size_bytes
+        while last > 0:
+            first = max(0, last - BLOCK_BYTES)
+            used = np.flatnonzero(self.bytes[first:last] != POISON_BYTE)
+            if used.size:
+                return self.bytes[: first + int(used[-1]) + 1].copy()
+            last = first
+        return self.bytes[:0].copy()
+
+    def set_content(self, content: Array) -> None:
+        """Make the memory what it was when `content` was taken of it."""
+        self.bytes[: content.size] = content
+        self.bytes[content.size :] = POISON_BYTE
 
     def poison(self, place: Place) -> None:
         """Make the bytes of `place` unreadable (NaN)."""

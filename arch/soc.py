@@ -94,13 +94,13 @@ class Soc(Module):
         self._effects.storage(place.level).poison(place)
 
     def memories(self) -> dict[str, Array]:
-        """A copy of all bytes of all memories, by level, for `restore`."""
-        return {level: storage.bytes.copy() for level, storage in self._effects.storages.items()}
+        """A copy of what lies in all memories, by level, for `restore`: the bytes up to the last in use."""
+        return {level: storage.content() for level, storage in self._effects.storages.items()}
 
     def restore(self, memories: Mapping[str, Array]) -> None:
         """Make all memories hold again what they held when `memories` was taken."""
         for level, content in memories.items():
-            self._effects.storages[level].bytes[:] = content
+            self._effects.storages[level].set_content(content)
 
     def watch(self, probe: Probe | None) -> None:
         """From now on call `probe` at the end of any work, in runs and replays; None: nobody."""

@@ -11,12 +11,12 @@ from configs.dtypes import is_float
 from trainlib import oracle_torch
 from trainlib.graph import Op, TrainingGraph
 from trainlib.numerics import FP32_TOLERANCE
-from trainlib.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, op_truth, room
+from trainlib.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, Part, op_truth, room
 from trainlib.oracle_torch import TorchUpdates
 from trainlib.primitives.definition import is_forward
 from trainlib.reference import complete, overwritten, views_of
 from trainlib.steps import Array
-from trainlib.verdicts import FAILED, Verdict, judged
+from trainlib.verdicts import FAILED, Judgement, Verdict
 
 CANCELLED = 1e-12
 """What float64 leaves where everything cancels, relative to the largest input of an op."""
@@ -28,6 +28,8 @@ class OwnUpdates:
 
     optimizers: TorchUpdates = field(default_factory=TorchUpdates)
     drift: dict[str, Array] = field(default_factory=dict)
+    keep: bool = True
+    """False in the last iteration that is followed: nothing has to be remembered for another one."""
 
 
 class Confirmation:
@@ -36,6 +38,7 @@ class Confirmation:
     `values` are the given tensors, `seen` what the ops have left; both PyTorch and the references go on from
     those, so that they agree to float64 but for tensors that only a layer's own steps see. `updates` are None
     where an optimizer has states that PyTorch's does not know; `tell` is given every tensor that differs.
+    Tensors in float64 are large, so each is forgotten once no later op needs it.
     """
 
     def __init__(
@@ -50,8 +53,10 @@ class Confirmation:
         self._seen = seen
         self._updates = updates
         self._tell = tell
-        optimizers = updates.optimizers if updates is not None else None
-        self._found = oracle_torch.evaluate_torch(graph, values, "float64", seen, optimizers)
+        self._torch = oracle_torch.TorchIteration(graph, values, "float64", seen)
+        written = {name for op in graph.ops for name in op.outputs}
+        for name in self._torch.made.keys() - written:
+            del self._torch.made[name]
         self._views = views_of(graph)
         self._chain = dict(values)
         complete(self._views, self._chain)
@@ -61,70 +66,122 @@ class Confirmation:
         """Layers that compute in fp32 by definition: another order of their steps gives another bit."""
         self._gone: set[str] = set()
         """Tensors whose storage has been taken over: PyTorch has them still."""
+        self._added = 0
+        self._reads = _LastReads(graph)
 
     def add(self, op: Op, truth: OpTruth | None = None) -> None:
         """Compare the results of the next op; `truth` is its truth on what was seen, if that is known."""
-        graph, chain = self._graph, self._chain
+        graph, chain, torch = self._graph, self._chain, self._torch
         kept = {name: self._own[op.layer, name] for name in op.inputs if (op.layer, name) in self._own}
-        if truth is None or kept or any(name not in self._found for name in op.inputs):
+        if truth is None or kept or any(name not in torch.names for name in op.inputs):
             truth = op_truth(op, graph.tensors, {**chain, **kept})
         if truth.single:
             self._rough.add(op.layer)
-        for name, made in truth.outputs.items():
-            if is_forward(op.step):
-                self._own[op.layer, name] = made
-            known = name in self._found and name in self._seen
-            chain[name] = self._seen[name] if known else made
+        for name in truth.names:
+            if is_forward(op.step) and (op.layer, name) in self._reads.by_layer:
+                self._own[op.layer, name] = truth.output(name)
+            known = name in torch.names and name in self._seen
+            if known or self._reads.after(self._added, name):
+                chain[name] = self._seen[name] if known else truth.output(name)
             if known and is_float(graph.tensors[name].dtype) and self._gone.isdisjoint(op.inputs):
                 self._compare(truth, name)
-        over = overwritten(graph, {name: chain[name] for name in truth.outputs})
+            torch.made.pop(name, None)
+        over = overwritten(graph, {name: chain[name] for name in truth.names if name in chain})
         chain |= over
         self._gone |= over.keys()
         complete(self._views, chain)
+        for name in op.inputs:
+            if self._reads.by_layer[op.layer, name] == self._added:
+                self._own.pop((op.layer, name), None)
+            if not self._reads.after(self._added, name):
+                for other in self._reads.together(name):
+                    chain.pop(other, None)
+        self._added += 1
 
-    @np.errstate(all="ignore")
     def _compare(self, truth: OpTruth, name: str) -> None:
         """A tensor against the reference's; a weight of `torch.optim`, where roundings add up, against ours.
 
         What agrees is not told: the last digits of PyTorch depend on its threads.
         """
-        if truth.op.step == "UPD" and self._updates is None:
+        update = truth.op.step == "UPD"
+        if update and self._updates is None:
             return
-        verdict, why = self._verdict(truth, name, FEW_NUDGES)
+        found = self._updated(truth.op) if update else self._torch.made[name].reshape(-1)
+        verdict = self._verdict(truth, name, found, FEW_NUDGES)
         if verdict.verdict == FAILED:
-            verdict, why = self._verdict(truth, name, MANY_NUDGES)
+            verdict = self._verdict(truth, name, found, MANY_NUDGES)
         if verdict.verdict == FAILED:
+            why = "not what torch.optim has after these updates"
+            why = why if update else "its NumPy reference differs from PyTorch"
             self._tell(replace(verdict, why=f"{why}: {verdict.why}"))
-        if self._updates is not None and truth.op.step == "UPD":
-            self._updates.drift[name] = self._drifted(truth, name, FEW_NUDGES)
+        if update and self._updates is not None and self._updates.keep:
+            drifted = [self._drifted(truth, part) for part in truth.parts(FEW_NUDGES) if part.name == name]
+            self._updates.drift[name] = np.concatenate(drifted)
 
-    def _verdict(self, truth: OpTruth, name: str, nudges: int) -> tuple[Verdict, str]:
-        """The verdict, and what it means if it is a bad one."""
-        made, gain = truth.outputs[name], truth.gains(nudges)[name]
-        found = self._found[name].reshape(made.shape)
-        if truth.op.step == "UPD":
-            verdict = judged(name, self._seen[name], found, self._drifted(truth, name, nudges), gain)
-            return verdict, "not what torch.optim has after these updates"
-        verdict = judged(name, found, made, self._allowed(truth, name, nudges), gain)
-        return verdict, "its NumPy reference differs from PyTorch"
+    def _updated(self, op: Op) -> Array:
+        """The weight of `torch.optim` after this update."""
+        assert self._updates is not None
+        return self._torch.updated(op, self._updates.optimizers, keep=self._updates.keep).reshape(-1)
 
-    def _allowed(self, truth: OpTruth, name: str, nudges: int) -> Array:
+    def _verdict(self, truth: OpTruth, name: str, found: Array, nudges: int) -> Verdict:
+        """How what PyTorch has `found` is to be judged."""
+        update, seen = truth.op.step == "UPD", self._seen[name]
+        judgement = Judgement(name, seen.shape, seen.dtype if update else found.dtype)
+        while judgement.open:
+            for part in truth.parts(nudges):
+                if part.name != name or part.gain is None:
+                    continue
+                some, first = found[part.where], part.where.start
+                if update:
+                    ours, room = seen.reshape(-1)[part.where], self._drifted(truth, part)
+                    judgement.add(ours, some, room, part.gain, first)
+                else:
+                    judgement.add(some, part.value, self._allowed(truth, part), part.gain, first)
+            judgement.end()
+        return judgement.verdict()
+
+    @np.errstate(all="ignore")
+    def _allowed(self, truth: OpTruth, part: Part) -> Array:
         """How far two computations in fp32 may be apart."""
-        gain = truth.gains(nudges)[name]
-        allowed = room(truth, {name: gain}, self._graph.tensors, 1, kernel=False)[name]
-        allowed = allowed + CANCELLED * max(map(_size, truth.inputs.values()), default=0.0)
+        assert part.gain is not None
+        dtype = self._graph.tensors[part.name].dtype
+        allowed = room(truth, part.value, part.gain, dtype, 1, kernel=False)
+        allowed = allowed + CANCELLED * truth.size_of_inputs
         if truth.op.layer in self._rough:
-            allowed = allowed + FP32_TOLERANCE * _size(truth.outputs[name])
+            allowed = allowed + FP32_TOLERANCE * truth.size_of(part.name)
         return allowed
 
-    def _drifted(self, truth: OpTruth, name: str, nudges: int) -> Array:
+    @np.errstate(all="ignore")
+    def _drifted(self, truth: OpTruth, part: Part) -> Array:
         """How far roundings may have taken a weight of ours from that of `torch.optim` by now."""
         assert self._updates is not None
-        step = np.spacing(np.abs(self._seen[name])).astype(np.float64)
-        before = self._updates.drift.get(name, np.float64(0))
-        total: Array = before + self._allowed(truth, name, nudges) + step
+        step = np.spacing(np.abs(self._seen[part.name].reshape(-1)[part.where])).astype(np.float64)
+        before = self._updates.drift.get(part.name)
+        known = before[part.where] if before is not None else np.float64(0)
+        total: Array = known + self._allowed(truth, part) + step
         return total
 
 
-def _size(array: Array) -> float:
-    return float(np.max(np.abs(array), initial=0.0, where=np.isfinite(array)))
+class _LastReads:
+    """Which ops of a graph are the last to read a tensor, by their number."""
+
+    def __init__(self, graph: TrainingGraph) -> None:
+        self._storage = {name: graph.storage_of(name) for name in graph.tensors}
+        self._by_storage: dict[str, int] = {}
+        self._together: dict[str, list[str]] = {}
+        self.by_layer: dict[tuple[str, str], int] = {}
+        """Of the ops of one layer."""
+        for name, storage in self._storage.items():
+            self._together.setdefault(storage, []).append(name)
+        for number, op in enumerate(graph.ops):
+            for name in op.inputs:
+                self._by_storage[self._storage[name]] = number
+                self.by_layer[op.layer, name] = number
+
+    def after(self, number: int, name: str) -> bool:
+        """Whether an op behind this one reads the tensor, or another one in the same storage."""
+        return self._by_storage.get(self._storage[name], -1) > number
+
+    def together(self, name: str) -> list[str]:
+        """All tensors in the same storage."""
+        return self._together[self._storage[name]]

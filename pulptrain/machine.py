@@ -149,7 +149,7 @@ class Machine:
         if self.last is not None:
             self._carry_out(self.last, {}, check)
         if check is not None:
-            check.iterations += 1
+            check.ended()
         return losses
 
     def _carry_out(self, phase: Phase, given: Mapping[str, Array], check: NumberCheck | None) -> None:

@@ -36,8 +36,8 @@ from trainlib.verdicts import (
     NOT_DECIDABLE,
     PASSED,
     WITHOUT_TRUTH,
+    Judgement,
     Verdict,
-    judged,
     judged_copy,
     judged_numbers,
     leans,
@@ -52,12 +52,16 @@ WITHOUT_TORCH = "untiled NumPy (PyTorch is not installed)"
 
 
 class NumberCheck:
-    """Verdicts on the tensors of some iterations; `kept` is what the first one begins with."""
+    """Verdicts on the tensors of some iterations; `kept` is what the first one begins with.
 
-    def __init__(self, kept: Mapping[str, Array]) -> None:
+    `iterations` of them are followed, one after the other; then nothing is remembered but the verdicts.
+    """
+
+    def __init__(self, kept: Mapping[str, Array], iterations: int = FOLLOWED) -> None:
         self.torch = oracle_torch.torch_available()
         self.verdicts: dict[str, Verdict] = {}
         self.iterations = 0
+        self._followed = iterations
         self._roundings: dict[tuple[int, str], int] = {}
         self.begin(kept)
 
@@ -73,10 +77,17 @@ class NumberCheck:
 
     def aside(self, kept: Mapping[str, Array]) -> NumberCheck:
         """A check of an iteration of the same programs that begins anywhere; its verdicts are its own."""
-        other = NumberCheck({})
+        other = NumberCheck({}, 1)
         other._roundings = self._roundings
         other.begin_anywhere(kept)
         return other
+
+    def ended(self) -> None:
+        """An iteration has ended."""
+        self.iterations += 1
+        if self.iterations >= self._followed:
+            self.memory.clear()
+            self._updates = None
 
     @property
     def wrong(self) -> bool:
@@ -111,7 +122,11 @@ class NumberCheck:
         self, graph: TrainingGraph, values: Mapping[str, Array], seen: Mapping[str, Array]
     ) -> Confirmation | None:
         """Question 2 about a program that was given `values` and has left `seen`; None without PyTorch."""
-        return Confirmation(graph, values, seen, self._updates, self.add) if self.torch else None
+        if not self.torch:
+            return None
+        if self._updates is not None:
+            self._updates.keep = self.iterations + 1 < self._followed
+        return Confirmation(graph, values, seen, self._updates, self.add)
 
     def summary(self) -> dict[str, Any]:
         """The entry ``functional`` of a run."""
@@ -153,43 +168,64 @@ class Follower:
         views = views_of(graph)
         complete(views, known)
         for op in graph.ops:
-            truth = op_truth(op, graph.tensors, known)
+            self._judge_op(op, known, confirmation)
             left = self._seen.get(op.name, {})
-            for name in op.outputs:
-                if name not in left or name not in truth.outputs:
-                    check.add(Verdict(name, WITHOUT_TRUTH, why=f"{op.name} has no reference of it"))
-            self._judge_op(truth, {name: left[name] for name in truth.outputs if name in left})
             known |= {**left, **overwritten(graph, left)}
             complete(views, known)
-            if confirmation is not None:
-                confirmation.add(op, truth)
         self._judge_end(known)
 
-    def _judge_op(self, truth: OpTruth, left: Mapping[str, Array]) -> None:
+    def _judge_op(self, op: Op, known: Mapping[str, Array], confirmation: Confirmation | None) -> None:
+        """Judge the results of one op on what is known, and let PyTorch confirm its reference."""
+        truth = op_truth(op, self._graph.tensors, known)
+        left = self._seen.get(op.name, {})
+        for name in op.outputs:
+            if name not in left or name not in truth.names:
+                self._check.add(Verdict(name, WITHOUT_TRUTH, why=f"{op.name} has no reference of it"))
+        self._judge_results(truth, {name: left[name] for name in truth.names if name in left})
+        if confirmation is not None:
+            confirmation.add(op, truth)
+
+    def _judge_results(self, truth: OpTruth, left: Mapping[str, Array]) -> None:
         """Verdicts on the results of one op."""
-        tensors = self._graph.tensors
-        roundings = self._check.roundings(self._executor.schedule, truth.op)
-        kernel = self._executor.schedule.options.accumulation == "kernel"
         verdicts: list[Verdict] = []
         for nudges in (FEW_NUDGES, MANY_NUDGES):
-            gains = truth.gains(nudges)
-            rooms = room(truth, gains, tensors, roundings, kernel)
-            verdicts = [
-                judged(name, ours, truth.outputs[name], rooms[name], gains[name], _summed_as(ours, kernel))
-                if name in rooms
-                else judged_numbers(name, ours, truth.outputs[name])
-                for name, ours in left.items()
-            ]
+            verdicts = self._verdicts(truth, left, nudges)
             if all(verdict.verdict == PASSED for verdict in verdicts):
                 break
         for verdict in verdicts:
             self._check.add(self._upright(verdict, truth, left[verdict.name]))
 
+    def _verdicts(self, truth: OpTruth, left: Mapping[str, Array], nudges: int) -> list[Verdict]:
+        """Verdicts on what one op has left, gains from so many nudges."""
+        roundings = self._check.roundings(self._executor.schedule, truth.op)
+        kernel = self._executor.schedule.options.accumulation == "kernel"
+        numbers: dict[str, Verdict] = {}
+        judgements: dict[str, Judgement] = {}
+        pending = True
+        while pending:
+            for part in truth.parts(nudges):
+                ours, name = left.get(part.name), part.name
+                if ours is None:
+                    continue
+                if part.gain is None:
+                    numbers[name] = judged_numbers(name, ours, part.value)
+                    continue
+                if name not in judgements:
+                    judgements[name] = Judgement(name, ours.shape, ours.dtype, _summed_as(ours, kernel))
+                if judgements[name].open:
+                    far = room(truth, part.value, part.gain, str(ours.dtype), roundings, kernel)
+                    first = part.where.start
+                    judgements[name].add(ours.reshape(-1)[part.where], part.value, far, part.gain, first)
+            for item in judgements.values():
+                item.end()
+            pending = any(item.open for item in judgements.values())
+        return [numbers[name] if name in numbers else judgements[name].verdict() for name in left]
+
     def _upright(self, verdict: Verdict, truth: OpTruth, ours: Array) -> Verdict:
         """The verdict, or failed: a narrow sum of products whose roundings lean to one side."""
         if verdict.verdict != PASSED or not truth.contracts or not is_narrow(ours.dtype):
             return verdict
-        steps = leans(ours, truth.outputs[verdict.name])
+        steps = leans(ours, truth.output(verdict.name))
         if not steps:
             return verdict
         return replace(verdict, verdict=FAILED, why=f"its elements lean by {steps:.2g} steps of {ours.dtype}")
@@ -205,9 +241,11 @@ class Follower:
             if left is None:
                 continue
             found = executor.fetch(name)
+            left = left.reshape(found.shape)
             why = "memory holds something else at the end of the program than its op has left there"
-            self._check.add(judged_copy(name, found, left.reshape(found.shape), why))
-            memory[name] = found
+            verdict = judged_copy(name, found, left, why)
+            self._check.add(verdict)
+            memory[name] = left if verdict.verdict == PASSED else found  # equal ones lie there once
 
 
 def _summed_as(stored: Array, kernel: bool) -> str:

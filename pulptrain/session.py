@@ -191,12 +191,13 @@ def run_prepared(
     """`run_model` from the point where everything is planned; wrong numbers are not raised, but told."""
     machine = Machine(prepared, functional=functional, code_start=code_start(settings))
     graph = prepared.schedule.graph
-    kept = initial_weights(graph, settings.seed)
+    kept = initial_weights(graph, settings.seed) if functional else {}
     stream: Iterator[Mapping[str, Array]] = sample_stream(graph, prepared.spec, settings.seed)
     if values:
         kept, stream = with_own_values(graph, kept, stream, values)
     training = Training(machine, prepared.phases.mini_batches, stream, kept)
-    training.first(check=functional)
+    del kept  # what training starts from is soon not needed any more
+    training.first(iterations, check=functional)
     if values and training.not_finite is not None and not training.wrong:
         raise training.not_finite.error
     if prepared.run_cache is not None:

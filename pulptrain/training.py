@@ -69,8 +69,10 @@ class Training:
         """Whether a tensor that was checked is wrong."""
         return self.check is not None and self.check.wrong
 
-    def first(self, *, check: bool) -> None:
+    def first(self, iterations: int, *, check: bool) -> None:
         """Simulate each program once in time; with `check` look at its numbers, then at stirred ones.
+
+        `iterations` are those that will be carried out in all.
 
         Much starts at 0: biases, moments of an optimizer, the second matrix of an adapter. A term that is
         left out or added twice would not show, so the same iteration is computed once more, aside, with
@@ -79,7 +81,7 @@ class Training:
         if not check:
             self.machine.iterate([{}] * self._mini_batches)
             return
-        self.check = NumberCheck(self._before)
+        self.check = NumberCheck(self._before, min(iterations, FOLLOWED))
         batch = self._batch()
         self._iterate(batch, self.check)
         graph = self.machine.mini.schedule.graph

@@ -353,3 +353,18 @@ def test_tracks_account_for_every_cycle_and_every_byte(program: Program) -> None
         assert total == sum(command.size_bytes for command in commands if command.to_l1 == to_l1)
     computed = sum(isinstance(action, Compute) for action in program.actions)
     assert len(tracer.compute("soc.cluster.core0")) == computed
+
+
+@pytest.mark.parametrize("used", [0, 1, 4096, 4099, 10_000])
+def test_what_lies_in_a_memory_is_taken_and_put_back_without_what_nobody_has_written(
+    used: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arch.memory.BLOCK_BYTES", 4096)
+    storage = Storage("l2", 10_000)
+    storage.bytes[: used // 2] = 7
+    storage.bytes[max(0, used - 1) : used] = 0
+    before, content = storage.bytes.copy(), storage.content()
+    assert content.size == used
+    storage.bytes[:] = 1
+    storage.set_content(content)
+    assert np.array_equal(storage.bytes, before)

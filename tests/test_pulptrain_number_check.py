@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import configs
 from arch.program import Compute, Effect
-from configs.dtypes import DTYPES
+from configs.dtypes import BY_NAME, DTYPES
 from configs.errors import NotFiniteError, WrongNumbersError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from pulptrain.npz_file import read_values, write_values
@@ -351,5 +353,100 @@ def test_what_is_equal_in_two_tensors_does_not_move_alike() -> None:
     values = {graph.output: np.array([[0.75]]), "label": np.array([[0.75]])}
     truth = op_truth(op, graph.tensors, values)
     gradient = op["dy"]
-    assert truth.outputs[gradient] == 0
+    assert truth.output(gradient) == 0
     assert truth.gains(16)[gradient] > 0.5
+
+
+def in_parts_of(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainlib.op_truth.PART_ELEMENTS", elements)
+    monkeypatch.setattr("trainlib.oracle_torch.UPDATED_TOGETHER", elements)
+
+
+OPTIMIZERS = (
+    "{name: adam, learning_rate: 0.01, weight_decay: 0.1}",
+    "{name: sgd_momentum, learning_rate: 0.01, nesterov: true, accumulate: 2, separate: true, clip_norm: 1}",
+    "{name: adamw, learning_rate: 0.01, accumulate: 2, clip_value: 0.1}",
+)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp8_e4m3"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_what_is_found_does_not_depend_on_the_parts_that_are_looked_at_together(
+    optimizer: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (Path(configs.__file__).parent / "models" / "simple-mlp.yaml").read_text()
+    model = tmp_path / "m.yaml"
+    model.write_text(re.sub(r"(?m)^optimizer:.*$", f"optimizer: {optimizer}", text))
+    prepared = prepare(str(model), Settings(dtype=dtype))
+    found = []
+    for elements in (1 << 16, 37):
+        in_parts_of(elements, monkeypatch)
+        summary = run_prepared(prepared, Settings(dtype=dtype), iterations=4).summary
+        found.append(summary["functional"])
+    assert found[0] == found[1]
+    assert found[0]["passed"]
+
+
+def test_a_wrong_update_is_found_in_whatever_part_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = prepare("simple-mlp", Settings())
+    found = []
+    for elements in (1 << 16, 37):
+        in_parts_of(elements, monkeypatch)
+        wrong = tampered(prepared, "fc1.UPD", _with_another_end)
+        functional = run_prepared(wrong, Settings()).summary["functional"]
+        found.append(functional)
+    assert found[0] == found[1]
+    assert found[0]["passed"] is False
+
+
+def _with_another_end(array: np.ndarray) -> np.ndarray:
+    changed = array.copy()
+    changed.reshape(-1)[-1] += np.float32(0.5)
+    return changed
+
+
+def test_nothing_is_remembered_of_iterations_that_are_not_followed() -> None:
+    """Weights and states of `torch.optim` in float64 are four times what the machine has of them."""
+    kept = {"w": np.zeros(3, np.float32)}
+    check = NumberCheck(kept, 2)
+    check.ended()
+    assert check.memory.keys() == {"w"}
+    check.ended()
+    assert not check.memory
+    assert check.iterations == 2
+
+
+@pytest.mark.parametrize("dtype", [item.name for item in DTYPES])
+@np.errstate(over="ignore")
+def test_no_format_is_judged_otherwise_part_by_part(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Overflows, infinities, NaN and room beyond the cap: the wrong elements lie in different parts."""
+    rng, largest = np.random.default_rng(0), BY_NAME[dtype].largest
+    for number, spread in enumerate((1.0, 1.0, 1e-3, largest / 3, largest / 3)):
+        truth = rng.normal(0, spread, 200)
+        gain = np.abs(truth) * rng.uniform(0, 1.5, 200)
+        room = gain * (0.2 if number == 1 else 1e-4)
+        ours = (truth + rng.normal(0, 0.2, 200) * room).astype(dtype)
+        ours[150:] = (truth[150:] * (1.5 if number == 4 else 1)).astype(dtype)
+        truth[20:23] = np.inf, np.nan, 2 * largest
+        found = []
+        for elements in (1 << 16, 37):
+            in_parts_of(elements, monkeypatch)
+            found.append(judged("t", ours, truth, room, gain))
+        assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("dtype", [item.name for item in DTYPES if item.is_narrow])
+@pytest.mark.parametrize("size", [0, 1, 31, 32, 5000])
+def test_a_narrow_tensor_leans_alike_whether_sorted_at_once_or_not(
+    size: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = np.random.default_rng(size).uniform(-3, 3, size)
+    truth[::5] = truth[:1]
+    nearest = truth.astype(dtype)
+    smaller = np.where(np.abs(nearest.astype(float)) > np.abs(truth), _smaller(nearest), nearest)
+    for stored in (nearest, smaller.astype(dtype)):
+        monkeypatch.setattr("trainlib.verdicts.MOST_SORTED", 1 << 18)
+        at_once = leans(stored, truth)
+        monkeypatch.setattr("trainlib.verdicts.MOST_SORTED", 16)
+        assert leans(stored, truth) == pytest.approx(at_once)
+        assert (at_once != 0) == (stored is not nearest and size > 1000)

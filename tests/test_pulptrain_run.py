@@ -190,15 +190,14 @@ def test_wrong_numbers_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     import numpy as np
 
     from configs.errors import PulptrainError
-    from trainlib import oracle_torch
+    from trainlib.oracle_torch import TorchIteration
 
-    truth = oracle_torch.evaluate_torch
+    class SlightlyOff(TorchIteration):
+        def __init__(self, *args: object) -> None:
+            super().__init__(*args)  # type: ignore[arg-type]
+            self.made = {name: tensor * np.float32(1.001) for name, tensor in self.made.items()}
 
-    def slightly_off(*args: object) -> dict[str, object]:
-        tensors = truth(*args)  # type: ignore[arg-type]
-        return {name: tensor * np.float32(1.001) for name, tensor in tensors.items()}
-
-    monkeypatch.setattr("trainlib.oracle_torch.evaluate_torch", slightly_off)
+    monkeypatch.setattr("trainlib.oracle_torch.TorchIteration", SlightlyOff)
     with pytest.raises(PulptrainError, match="differ from PyTorch"):
         outcome("digits-cnn")
 

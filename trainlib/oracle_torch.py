@@ -20,6 +20,9 @@ from trainlib.primitives.definition import is_forward
 from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
 from trainlib.steps import Array
 
+UPDATED_TOGETHER = 1 << 20
+"""Elements of a weight that one optimizer of `torch.optim` updates."""
+
 
 def torch_available() -> bool:
     """Whether PyTorch can be imported."""
@@ -29,23 +32,34 @@ def torch_available() -> bool:
 class TorchUpdates:
     """Optimizers of `torch.optim` that go on from update to update, on weights and states of their own.
 
-    They start at the weights of the first update they see, with states at their start.
+    They start at the weights of the first update they see, with states at their start. These optimizers work
+    element by element, so a large weight is updated in parts, each by an optimizer of its own.
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Any, Any]] = {}
+        self._known: dict[tuple[str, int], tuple[Any, Any]] = {}
 
-    def stepped(self, torch: Any, op: Op, weight: Array, gradient: Array, precision: Any) -> Array:
-        """The weight (or its trained part) after one more update with this gradient."""
-        if op["w"] not in self._known:
-            parameter = torch.tensor(weight, dtype=precision, requires_grad=True)
-            make = optimizer_primitive(op.primitive).torch_optimizer
-            self._known[op["w"]] = parameter, make(torch, [parameter], op.attributes)
-        parameter, optimizer = self._known[op["w"]]
-        parameter.grad = torch.tensor(gradient, dtype=precision)
-        optimizer.step()
-        updated: Array = parameter.detach().numpy().copy()
-        return updated
+    def stepped(
+        self, torch: Any, op: Op, weight: Array, gradient: Array, precision: Any, *, keep: bool = True
+    ) -> Array:
+        """The weight (or its trained part) after one more update with this gradient.
+
+        With `keep` False it is the last one: nothing is remembered of it.
+        """
+        before, slope = weight.reshape(-1), gradient.reshape(-1)
+        after = np.empty_like(before)
+        for first in range(0, before.size, UPDATED_TOGETHER):
+            some, key = slice(first, first + UPDATED_TOGETHER), (op["w"], first)
+            if key not in self._known:
+                parameter = torch.tensor(before[some], dtype=precision, requires_grad=True)
+                make = optimizer_primitive(op.primitive).torch_optimizer
+                self._known[key] = parameter, make(torch, [parameter], op.attributes)
+            parameter, optimizer = self._known[key] if keep else self._known.pop(key)
+            parameter.grad = torch.tensor(slope[some], dtype=precision)
+            optimizer.step()
+            parameter.grad = None
+            after[some] = parameter.detach().numpy()
+        return after.reshape(weight.shape)
 
 
 def evaluate_torch(
@@ -68,21 +82,66 @@ def evaluate_torch(
     them goes on with the forced value (unrounded): each tensor is then the truth for what it was made from.
     `updates` keep weights and optimizer states from one call to the next; without them both start anew.
     """
-    run = _Run(graph, values, dtype, forced, updates or TorchUpdates())
+    iteration = TorchIteration(graph, values, dtype, forced)
+    result = {name: iteration.given(name) for name in graph.given} | iteration.made
+    updates = updates or TorchUpdates()
     for op in graph.ops:
-        if is_forward(op.step) and "y" in op.writes:
-            run.forward(op)
-        elif op.step == "LOSS":
-            run.loss(op)
-    run.backward()
-    result = run.gradients()
-    for op in graph.ops:
-        run.gradient_step(op, result)
         if op.step == "UPD":
-            run.update(op, result)
+            result[op["w_updated"]] = iteration.updated(op, updates)
     for name in graph.tensors:
-        run.add_view(name, result)
+        if name in iteration.names and name not in result:
+            result[name] = result[str(graph.tensors[name].alias_of)].reshape(graph.tensors[name].shape)
     return result
+
+
+class TorchIteration:
+    """What `evaluate_torch` finds, tensor by tensor, so that not all of it lies in memory at a time.
+
+    `made` holds what the forward and the backward pass have made, in the dtype of the computation; who does
+    not need a tensor any more may take it out. Weights are updated when that is asked for.
+    """
+
+    def __init__(
+        self,
+        graph: TrainingGraph,
+        values: Mapping[str, Array],
+        dtype: str = "float64",
+        forced: Mapping[str, Array] = MappingProxyType({}),
+    ) -> None:
+        self._graph, self._values, self._dtype, self._forced = graph, values, dtype, forced
+        run = _Run(graph, values, dtype, forced)
+        for op in graph.ops:
+            if is_forward(op.step) and "y" in op.writes:
+                run.forward(op)
+            elif op.step == "LOSS":
+                run.loss(op)
+        run.backward()
+        self._torch, self._precision = run.torch, run.precision
+        self.made = run.results()
+        for op in graph.ops:
+            run.gradient_step(op, self.made)
+        names = {*graph.given, *self.made, *(op["w_updated"] for op in graph.ops if op.step == "UPD")}
+        for name, tensor in graph.tensors.items():
+            if tensor.alias_of in names and graph.is_view(name):
+                names.add(name)
+        self.names = frozenset(names)
+        """All tensors PyTorch knows: given ones, those made or updated, and views of them."""
+
+    def given(self, name: str) -> Array:
+        """A given tensor in the dtype of the computation."""
+        value = self._values[name]
+        return value.astype(self._dtype) if is_float(self._graph.tensors[name].dtype) else value
+
+    def updated(self, op: Op, updates: TorchUpdates, *, keep: bool = True) -> Array:
+        """UPD of one weight, or of its trained part, by torch.optim; `keep` is that of `TorchUpdates`."""
+        whole = self.given(op["w"])
+        part = op.windows["w"].index if "w" in op.windows else ...
+        sources = (self._forced, self.made, self._values)
+        gradient = next(known[op["dw"]] for known in sources if op["dw"] in known)
+        whole[part] = updates.stepped(
+            self._torch, op, whole[part], gradient.astype(self._dtype), self._precision, keep=keep
+        )
+        return whole
 
 
 class _Run:
@@ -94,30 +153,28 @@ class _Run:
         values: Mapping[str, Array],
         dtype: str,
         forced: Mapping[str, Array],
-        updates: TorchUpdates,
     ) -> None:
         self.forced = forced
-        self.updates = updates
         self.made: dict[str, Array] = {}
         """What PyTorch made of forced tensors."""
         self.torch: Any = import_module("torch")
         self.graph = graph
+        self.values = values
         self.dtype = dtype
         self.precision = getattr(self.torch, dtype)
         self.tensors: dict[str, Any] = {}
-        self.known: dict[str, Array] = {}
         wanted = {*graph.backward, *graph.gradients}
         for name in graph.given:
+            if graph.tensors[name].kind == "optimizer_state":
+                continue
             if is_float(graph.tensors[name].dtype):
-                given = self.torch.tensor(values[name].astype(dtype), dtype=self.precision)
+                given = self.torch.from_numpy(values[name].astype(dtype, order="C"))
                 trained = name in wanted or (
                     graph.tensors[name].kind == "input" and name not in self._seeds()
                 )
                 self.tensors[name] = given.requires_grad_() if trained else given
-                self.known[name] = values[name].astype(dtype)
             else:
                 self.tensors[name] = self.torch.tensor(values[name].astype(np.int64))
-                self.known[name] = values[name]
 
     def _seeds(self) -> set[str]:
         tensors = self.graph.tensors
@@ -134,7 +191,7 @@ class _Run:
         """Remember a result, rounded to the dtype it has in the graph, its gradient too."""
         dtype = self.graph.tensors[name].dtype
         if name in self.forced:
-            self.made[name] = tensor.detach().numpy().copy()
+            self.made[name] = tensor.detach().numpy()
             tensor = self._given(name) + (tensor - tensor.detach())  # exact, so that no tie breaks
         elif is_narrow(dtype):
             tensor = tensor + (self._rounded(tensor.detach(), dtype) - tensor.detach())
@@ -196,20 +253,23 @@ class _Run:
         if pairs:
             self.torch.autograd.backward([output for output, _ in pairs], [grad for _, grad in pairs])
 
-    def gradients(self) -> dict[str, Array]:
-        """Values of all tensors and their gradients."""
-        result = dict(self.known)
-        for name, tensor in self.tensors.items():
-            if name not in result:
-                result[name] = tensor.detach().numpy().copy()
+    def results(self) -> dict[str, Array]:
+        """What was made of all tensors, and their gradients; what autograd has kept for that is let go."""
+        result: dict[str, Array] = {}
+        known = {*self.graph.given, *self.made}
+        for name in list(self.tensors):
+            tensor = self.tensors.pop(name)
+            if name not in known:
+                result[name] = tensor.detach().numpy()
             gradient = self.graph.backward.get(name) or self.graph.gradients.get(name)
-            if gradient is not None and tensor.requires_grad and gradient not in result:
-                whole = tensor.grad if tensor.grad is not None else self.torch.zeros_like(tensor)
-                if name in self.graph.parts:
-                    whole = whole[self.graph.parts[name].index]
-                if not self.forced and is_narrow(self.graph.tensors[gradient].dtype):
-                    whole = self._rounded(whole, self.graph.tensors[gradient].dtype)
-                result[gradient] = whole.numpy().copy()
+            if gradient is None or gradient in known or gradient in result or not tensor.requires_grad:
+                continue
+            whole = tensor.grad if tensor.grad is not None else self.torch.zeros_like(tensor)
+            if name in self.graph.parts:
+                whole = whole[self.graph.parts[name].index].clone()
+            if not self.forced and is_narrow(self.graph.tensors[gradient].dtype):
+                whole = self._rounded(whole, self.graph.tensors[gradient].dtype)
+            result[gradient] = whole.detach().numpy()
         return result | self.made
 
     def gradient_step(self, op: Op, result: dict[str, Array]) -> None:
@@ -224,8 +284,9 @@ class _Run:
     def _clip(self, pairs: Mapping[str, str], limit: float, result: dict[str, Array], clip: Any) -> None:
         parameters = []
         for before in pairs:
-            parameter = self.torch.zeros(result[before].shape, dtype=self.precision, requires_grad=True)
-            parameter.grad = self._found(before, result)
+            gradient = self._found(before, result)
+            parameter = self.torch.zeros(gradient.shape, dtype=self.precision, requires_grad=True)
+            parameter.grad = gradient
             parameters.append(parameter)
         clip(parameters, limit)
         for after, parameter in zip(pairs.values(), parameters, strict=True):
@@ -234,21 +295,9 @@ class _Run:
             gradient = self._rounded(parameter.grad, kind) if narrow else parameter.grad
             result[after] = gradient.numpy().copy()
 
-    def update(self, op: Op, result: dict[str, Array]) -> None:
-        """UPD of one weight, or of its trained part, by torch.optim."""
-        whole = result[op["w"]].copy()
-        part = op.windows["w"].index if "w" in op.windows else ...
-        gradient = self._found(op["dw"], result).numpy()
-        whole[part] = self.updates.stepped(self.torch, op, whole[part], gradient, self.precision)
-        result[op["w_updated"]] = whole
-
     def _found(self, name: str, result: Mapping[str, Array]) -> Any:
-        """A gradient to go on with: the forced one, or what was made."""
-        return self._given(name) if name in self.forced else self.torch.tensor(result[name])
-
-    def add_view(self, name: str, result: dict[str, Array]) -> None:
-        """A tensor not known yet that is only another one in another shape."""
-        if name not in result and self.graph.is_view(name):
-            source = result.get(str(self.graph.tensors[name].alias_of))
-            if source is not None:
-                result[name] = source.reshape(self.graph.tensors[name].shape)
+        """A gradient to go on with: the forced one, what was made, or (a sum of earlier ones) a given one."""
+        if name in self.forced:
+            return self._given(name)
+        found = result[name] if name in result else self.values[name].astype(self.dtype)
+        return self.torch.tensor(found)

@@ -132,7 +132,7 @@ def zoo_verdicts(model: str, dtype: str, seeds: range) -> list[tuple[str, str, s
     for seed in seeds:
         samples = sample_stream(graph, prepared.spec, seed)
         training = Training(machine, prepared.phases.mini_batches, samples, initial_weights(graph, seed))
-        training.first(check=True)
+        training.first(1, check=True)
         functional = training.check.summary()
         others = [item for item in functional["tensors"] if item["verdict"] != "passed"]
         why = "; ".join(f"{item['name']}: {item['why']}" for item in others[:5])
