@@ -15,6 +15,9 @@ from configs.errors import InputError, ShapeError
 
 Act = Callable[[], None]
 
+REMEMBERED = 4096
+"""Entries of the log whose footprint is not worked out anew, the ones asked for last."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Footprint:
@@ -37,12 +40,13 @@ class ReplayPlan:
         self.probe: Probe | None = None
         self._storages = storages
         self._entries = log.entries
-        self._footprints = [_footprint(entry) for entry in log.entries]
         self._ended = {entry.key: index for index, entry in enumerate(log.entries) if _ends(entry.step)}
+        self._footprints: dict[int, _Footprint] = {}
         self.moves: list[Act] = []
         self._pending: dict[int, list[Array]] = {}
         for index, entry in enumerate(log.entries):
             self.moves.extend(self._compile(index, entry))
+        self._entries, self._ended, self._footprints = [], {}, {}
 
     def run(self) -> None:
         """Apply all effects once, in order."""
@@ -65,10 +69,23 @@ class ReplayPlan:
         probed = [self._probed(subject)] if subject.results else []
         return [*probed, *(self._poison(place) for place in subject.places)]
 
-    def _sample_command(self, index: int, key: int, source: Array, destination: Array) -> list[Act]:
-        read, written = self._footprints[index].reads, self._footprints[index].writes
+    def _footprint(self, index: int) -> _Footprint:
+        """That of an entry; those asked for last are remembered, those of all take more than the moves."""
+        found = self._footprints.pop(index, None) or _footprint(self._entries[index])
+        self._footprints[index] = found
+        if len(self._footprints) > REMEMBERED:
+            del self._footprints[next(iter(self._footprints))]
+        return found
+
+    def _until_end(self, index: int, key: int) -> tuple[list[_Footprint], _Footprint]:
+        """Footprints of what lies between the start of an access and its end, and of the end."""
         end = self._ended.get(key, len(self._entries))
-        between = self._footprints[index + 1 : end]
+        between = [self._footprint(other) for other in range(index + 1, end)]
+        return between, self._footprint(end) if end < len(self._entries) else _Footprint((), ())
+
+    def _sample_command(self, index: int, key: int, source: Array, destination: Array) -> list[Act]:
+        own, (between, _) = self._footprint(index), self._until_end(index, key)
+        read, written = own.reads, own.writes
         moves: list[Act] = []
         if any(_touch(read, other.writes) for other in between) or _touch(read, written):
             held = np.empty_like(source)
@@ -83,17 +100,14 @@ class ReplayPlan:
         return moves
 
     def _sample_kernel(self, index: int, key: int, effect: Effect) -> list[Act]:
-        end = self._ended.get(key, len(self._entries))
-        between = self._footprints[index + 1 : end]
+        between, at_end = self._until_end(index, key)
         moves: list[Act] = []
         samples: list[Array] = []
         for place in effect.reads:
             view = self._storages[place.level].view(place)
             span = (place_span(place),)
             # Results may be views of the arguments, so an in-place kernel must not read what it overwrites.
-            if _touch(span, self._footprints[end].writes if end < len(self._entries) else ()) or any(
-                _touch(span, other.writes) for other in between
-            ):
+            if _touch(span, at_end.writes) or any(_touch(span, other.writes) for other in between):
                 held = np.empty_like(view)
                 moves.append(_copy(held, view))
                 view = held

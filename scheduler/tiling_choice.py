@@ -264,7 +264,8 @@ def choose_tiling(
 def _ranked(tiler: Tiler, available_bytes: int, dma: DmaCost) -> RankedTilings:
     candidates = enumerate_tilings(tiler, available_bytes)
     usable = allowed(candidates) if tiler.resident else np.ones(len(candidates), np.bool_)
-    return RankedTilings(candidates, moves_of(candidates, dma), usable)
+    moves = moves_of(candidates, dma)
+    return RankedTilings(candidates.without_boxes(), moves, usable)
 
 
 def _best_tiling(

@@ -7,9 +7,9 @@ is off by less than 1 ns. The exact cycles stand in the annotations of each slic
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from configs.errors import InputError
 from configs.files import replacing
@@ -27,6 +27,11 @@ _GROUPS = {
     OTHER: "memory ports and fabric controller",
 }
 _SEQUENCE = 1
+
+TOGETHER = 10_000
+"""Slices or samples that are packets in memory at a time."""
+
+_Item = TypeVar("_Item")
 
 
 def cycles_to_ns(time_cycles: int, clock_hz: int) -> int:
@@ -55,15 +60,26 @@ def write_perfetto(
         tracks.declare(event.track)
     for sample in samples:
         tracks.declare_counter(sample)
-    for event in ordered:
-        _add_slice(builder, tracks.uuid[event.track], event, clock_hz)
-    for sample in samples:
-        packet = _packet(builder, sample.time_cycles, clock_hz)
-        packet.track_event.type = packet.track_event.TYPE_COUNTER
-        packet.track_event.track_uuid = tracks.uuid[f"{sample.track}/{sample.name}"]
-        packet.track_event.counter_value = sample.value
-    with replacing(path) as temporary:
-        temporary.write_bytes(builder.serialize())
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.write(builder.serialize())
+        # A trace is its packets, one behind the other, so it may be written in parts.
+        for some in _together(ordered):
+            builder = TraceProtoBuilder()
+            for event in some:
+                _add_slice(builder, tracks.uuid[event.track], event, clock_hz)
+            file.write(builder.serialize())
+        for few in _together(samples):
+            builder = TraceProtoBuilder()
+            for sample in few:
+                packet = _packet(builder, sample.time_cycles, clock_hz)
+                packet.track_event.type = packet.track_event.TYPE_COUNTER
+                packet.track_event.track_uuid = tracks.uuid[f"{sample.track}/{sample.name}"]
+                packet.track_event.counter_value = sample.value
+            file.write(builder.serialize())
+
+
+def _together(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+    return (items[first : first + TOGETHER] for first in range(0, len(items), TOGETHER))
 
 
 class _Tracks:

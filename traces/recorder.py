@@ -89,26 +89,31 @@ def sorted_slices(slices: Iterable[Slice]) -> SortedSlices:
     """Slices by track (DMA, cores, rest), then start, end and content, so that equal runs are equal files."""
     if isinstance(slices, SortedSlices):
         return slices
-    order: dict[str, tuple[int, int, int, str]] = {}
-
-    def key(event: Slice) -> tuple[object, ...]:
-        track = order.get(event.track)
+    known: dict[str, list[Slice]] = {}
+    tracks: dict[tuple[int, int, int, str], list[Slice]] = {}
+    for event in slices:
+        track = known.get(event.track)
         if track is None:
-            track = order[event.track] = track_name(event.track).order
-        work = event.work
-        return (
-            track,
-            event.start_cycles,
-            event.end_cycles,
-            event.kind,
-            work.op,
-            work.step,
-            work.tile,
-            work.what,
-            event.bytes,
-        )
+            track = known[event.track] = tracks.setdefault(track_name(event.track).order, [])
+        track.append(event)
+    # One track after the other: while they are sorted, the keys take more memory than the slices.
+    return SortedSlices(
+        event for order in sorted(tracks) for event in sorted(tracks[order], key=_within_track)
+    )
 
-    return SortedSlices(sorted(slices, key=key))
+
+def _within_track(event: Slice) -> tuple[object, ...]:
+    work = event.work
+    return (
+        event.start_cycles,
+        event.end_cycles,
+        event.kind,
+        work.op,
+        work.step,
+        work.tile,
+        work.what,
+        event.bytes,
+    )
 
 
 def transfer_direction(event: Slice) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ CSV_NAME = "trace.csv"
 
 ROW_BYTES = 4096
 """What a row takes of this computer's memory once it is read."""
+
+ROWS_TOGETHER = 20_000
+"""Rows that are objects of Python at a time while a table is written."""
 
 _TEXT = frozenset({"track", "kind", "op", "step", "what"})
 COLUMNS = (
@@ -142,10 +146,14 @@ def _write_parquet(ordered: Iterable[Slice], path: Path) -> None:
     import pyarrow as pa  # optional, and slow to import
     import pyarrow.parquet as pq
 
-    rows = [_row(event) for event in ordered]
     fields = [pa.field(name, pa.string() if name in _TEXT else pa.int64()) for name in COLUMNS]
-    columns = [pa.array([row[f.name] for row in rows], f.type) for f in fields]
-    pq.write_table(pa.Table.from_arrays(columns, schema=pa.schema(fields)), path, compression="zstd")
+    events = iter(ordered)
+    batches = []
+    while rows := [_row(event) for event in islice(events, ROWS_TOGETHER)]:
+        columns = [pa.array([row[f.name] for row in rows], f.type) for f in fields]
+        batches.append(pa.record_batch(columns, schema=pa.schema(fields)))
+    table = pa.Table.from_batches(batches, schema=pa.schema(fields)).combine_chunks()
+    pq.write_table(table, path, compression="zstd")
 
 
 def _read_parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
