@@ -39,6 +39,9 @@ from trainlib.steps import Extent
 Taps = NDArray[np.int64]
 """[positions, kernel positions]: index of the element that is read, -1 where there is none (a zero)."""
 
+KEPT_TAPS = 1024
+"""Indices of taps that are small enough to be kept."""
+
 GRADIENT = "d"
 """What stands before the role of a tensor in that of its gradient."""
 
@@ -143,7 +146,11 @@ class Index:
         Of a gradient (an index with a divisor or a negative stride of `inner`) the inner loop runs backwards,
         so that indices ascend: the kernel is rotated.
         """
-        return _taps(self, outer, inner, ranges[outer], ranges[inner], fetched)
+        rows, window = ranges[outer], ranges[inner]
+        # The tiles of a search ask for the same ones again and again; large ones would fill the memory.
+        small = (rows[1] - rows[0]) * (window[1] - window[0]) <= KEPT_TAPS
+        found = _kept_taps if small else _taps
+        return found(self, outer, inner, rows, window, fetched)
 
     def owned(self, outer: str, extent: Extent, loop_size: int) -> Extent:
         """Elements that belong to part of a loop if every element is to belong to one part of it.
@@ -161,21 +168,22 @@ class Index:
 
     def touched(self, loops: Mapping[str, int]) -> int:
         """Number of iterations of its own loops that touch an element."""
-        if self.loop is not None:
-            return loops[self.loop]
+        whole = {name: (0, loops[name]) for name in self.loops}
+        span = self.span(whole)
+        if self.divisor == 1 and span.before <= 0 and span.after <= 0:  # nothing is outside the axis
+            return prod(loops[name] for name in self.loops)
         values = np.array([self.offset])
         for term in self.terms:
             along = np.arange(loops[term.loop]) // max(term.block, 1)
             along = (along % term.period if term.period else along) * term.stride
             values = (values[:, None] + along).reshape(-1)
-        whole = values % self.divisor == 0
         places = values // self.divisor
-        return int(np.count_nonzero(whole & (places >= 0) & (places < self.size)))
+        met = (values % self.divisor == 0) & (places >= 0) & (places < self.size)
+        return int(np.count_nonzero(met))
 
 
-@lru_cache(maxsize=8192)
 def _taps(index: Index, outer: str, inner: str, rows: Extent, window: Extent, fetched: Extent) -> Taps:
-    """`Index.taps`; the tiles of a search ask for the same ones again and again."""
+    """`Index.taps` for an interval of each loop."""
     strides = {term.loop: term.stride for term in index.terms}
     inside = np.arange(*window)
     if strides[inner] < 0:
@@ -186,6 +194,9 @@ def _taps(index: Index, outer: str, inner: str, rows: Extent, window: Extent, fe
     taps: Taps = np.where(found, places - fetched[0], -1)
     taps.flags.writeable = False
     return taps
+
+
+_kept_taps = lru_cache(maxsize=4096)(_taps)
 
 
 @dataclass(frozen=True)
