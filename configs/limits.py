@@ -25,6 +25,8 @@ TENSOR_COPIES = 20
 The values lie in the simulated memory, in the untiled evaluation, in PyTorch and, part by part, in double
 precision: measured as 1,254 MiB for linear layers of 64 MiB with their gradients and adam, 128 MiB of
 simulated L3 and about 0.25 GiB of Python and its libraries among them.
+
+Actions, transfers and kernels of a program are not counted: one of hundreds of thousands takes more.
 """
 
 YAML_BYTES_PER_BYTE = 2048
