@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 from matplotlib.image import imread
 
 from arch.window_plan import START_OFFSETS_CYCLES
@@ -17,7 +16,6 @@ from traces.events import COMPUTE
 TEXT = (ROOT / page.PAGE.path).read_text()
 
 
-@pytest.mark.smoke
 def test_every_row_added_up_by_hand_is_a_slice_of_the_run() -> None:
     outcome = page.relu(1)
     by_hand = page.by_hand(outcome.timing)
