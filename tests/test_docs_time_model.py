@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.image import imread
 
+from arch.program import Compute
+from arch.team_cost_model import TeamCostModel
 from arch.window_plan import START_OFFSETS_CYCLES
 from tools.pages import time_model as page
 from tools.pages.page import ROOT
@@ -59,6 +61,9 @@ def test_transfers_and_kernels_of_the_picture_slow_each_other_down() -> None:
     assert sorted(event.duration_cycles for event in moved)[:3] == [149, 149, 155], "as the page says"
     kernels = [event for event in outcome.slices if event.kind == COMPUTE and event.track == page.CORE_0]
     assert len(kernels) == 2
+    assert kernels[0].duration_cycles == 547
+    (team, _) = [action.team for action in outcome.schedule.program.actions if isinstance(action, Compute)]
+    assert TeamCostModel(outcome.timing).price(team).cycles == 540, "with nothing beside it"
 
 
 def test_the_picture_shows_every_slice_of_a_run_of_today(tmp_path: Path) -> None:
