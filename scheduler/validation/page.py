@@ -44,9 +44,8 @@ taken. Errors are signed, (predicted - measured) / measured, on cycles; *mean*, 
 absolute error, *bias* is the mean of the signed one. *Noise* is how far two measurements of the same case
 lie apart: an error below it says nothing. *Read off* says of which rows
 parameters of the model were read off; all others only test it. Rows without a model count under *not
-predicted* and in no figure. The KINDs mm, loop, layer, tiled and tiled-layers simulate the programs that `run` and
-`primitive` execute for these ops.
-`pulptrain validate KIND FILE --keep-going` prints the same.
+predicted* and in no figure. The KINDs mm, loop, layer, tiled and tiled-layers simulate the programs that
+`run` and `primitive` execute for these ops. `pulptrain validate KIND FILE --keep-going` prints the same.
 """
 
 
