@@ -23,7 +23,7 @@ from configs.grades import DESCRIBED, ESTIMATED, MEASURED
 from trainlib.kernels.library import CHANGED, LIBRARY, NARROWED, OWN, SHARED, KernelLibrary
 from trainlib.kernels.nodes import Choice, Code, Counted, NestNode
 
-_ROWS = re.compile(r"[\w-]+\.csv( \w+=\S+)+(; [\w-]+\.csv( \w+=\S+)+)*")
+_ROWS = re.compile(r"[\w-]+\.csv( \w+=[^\s;]+)+(; [\w-]+\.csv( \w+=[^\s;]+)+)*")
 
 
 @dataclass(frozen=True, slots=True)
