@@ -248,6 +248,7 @@ def tiler_of(
         BufferDepths(
             2 if options.buffer_depth == BEST_DEPTH else max(1, options.buffer_depth),
             options.buffers.get(op.name, {}),
+            options.buffer_gap_bytes,
         ),
         resident,
         stream,

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from closed_forms import fork_to_join_cycles
 
 from arch.isa import CoreWork, Instruction, Loop, Op, TeamWork
-from arch.program import Command, Compute, DmaStart, DmaWait
+from arch.program import Compute, DmaStart, DmaWait
 from configs.errors import ConfigError, InputError
-from scheduler.validation import dma, layer, loop, machines, mm, team, tile_loop, tiled, tiled_layers
+from pulptrain.primitive_run import run_primitive
+from pulptrain.settings import Settings
+from scheduler.validation import dma, layer, layer_steps, loop, machines, mm, programs, tiled, tiled_layers
 from scheduler.validation.cases import Case, Column, parse_selection, read_cases
 from scheduler.validation.kinds import KINDS
 from scheduler.validation.runner import predict_rows, validate
+from traces.events import COMPUTE
+from trainlib.primitives.definition import InputCase
 
 MEASURED = Path(__file__).parent.parent / "measured"
 
@@ -206,7 +213,7 @@ def test_the_closed_form_of_a_fork_is_what_the_event_model_gives(timing_profile:
     ):
         cost = machines.cost_model_of(timing).price(work)
         expected = machines.program_cycles(timing, "fork", [Compute(0, team=work)])
-        assert team.fork_to_join_cycles(work, cost, timing.event_unit) == expected
+        assert fork_to_join_cycles(work, cost, timing.event_unit) == expected
 
 
 def test_an_empty_fork_costs_what_was_measured() -> None:
@@ -219,76 +226,40 @@ def test_an_empty_fork_costs_what_was_measured() -> None:
 # Tile loops
 
 
-def two_tiles(*, double: bool, in_place: bool = False) -> list[str]:
-    def tile(index: int) -> tile_loop.Tile:
-        fetch = tuple(Command(True, 64 * part, "l2", 64 * (3 * index + part), 64) for part in range(2))
-        store = Command(False, 128, "l2", 64 * (3 * index + 2), 64)
-        return tile_loop.Tile(fetch, uneven_team(1), store)
-
-    actions = tile_loop.tile_loop([tile(0), tile(1)], double=double, in_place=in_place, code_cycles=7)
-    assert [action.id for action in actions] == list(range(len(actions)))
+def order_of(row: Case) -> list[str]:
+    """What the master of a tile loop does, transfers by their number in the program."""
+    program, _ = tiled.program(row)
+    starts = [action.id for action in program.actions if isinstance(action, DmaStart)]
     texts = []
-    for action in actions:
+    for action in program.actions:
         if isinstance(action, DmaStart):
-            assert action.code_cycles == 7
             (command,) = action.commands
-            texts.append(f"{'in' if command.to_l1 else 'out'}{command.external_address // 64}")
+            texts.append(f"{'in' if command.to_l1 else 'out'}{starts.index(action.id)}")
         elif isinstance(action, DmaWait):
-            start = actions[action.transfer]
-            assert isinstance(start, DmaStart)
-            texts.append(f"wait{start.commands[0].external_address // 64}")
-        else:
+            texts.append(f"wait{starts.index(action.transfer)}")
+        elif isinstance(action, Compute):
             texts.append("fork")
     return texts
 
 
 def test_single_buffering_waits_for_everything_in_turn() -> None:
-    assert two_tiles(double=False) == (
-        [
-            "in0",
-            "in1",
-            "wait0",
-            "wait1",
-            "fork",
-            "out2",
-            "wait2",
-            "in3",
-            "in4",
-            "wait3",
-            "wait4",
-            "fork",
-            "out5",
-            "wait5",
-        ]
-    )
+    assert order_of(tiled_row(kernel="mm", n=8, tiles=2, buffering="single")) == [
+        *("in0", "in1", "wait0", "wait1", "fork", "out2", "wait2"),
+        *("in3", "in4", "wait3", "wait4", "fork", "out5", "wait5"),
+    ]
 
 
 def test_double_buffering_pushes_inputs_before_the_fork_and_waits_for_outputs_a_tile_later() -> None:
-    assert two_tiles(double=True) == (
-        [
-            "in0",
-            "in1",
-            "wait0",
-            "wait1",
-            "in3",
-            "in4",
-            "fork",
-            "out2",
-            "wait3",
-            "wait4",
-            "fork",
-            "out5",
-            "wait2",
-            "wait5",
-        ]
-    )
+    assert order_of(tiled_row(kernel="mm", n=8, tiles=2, buffering="double")) == [
+        *("in0", "in1", "wait0", "wait1", "in2", "in3", "fork", "out4"),
+        *("wait2", "wait3", "fork", "out5", "wait4", "wait5"),
+    ]
 
 
 def test_in_place_an_output_is_waited_for_before_its_buffer_is_fetched_into() -> None:
-    order = two_tiles(double=True, in_place=True)
-    assert order == [
-        *("in0", "in1", "wait0", "wait1", "in3", "in4", "fork", "out2", "wait2"),
-        *("wait3", "wait4", "fork", "out5", "wait5"),
+    assert order_of(tiled_row(kernel="sgd", n=8, tiles=2, buffering="double")) == [
+        *("in0", "in1", "wait0", "wait1", "in2", "in3", "fork", "out4", "wait4"),
+        *("wait2", "wait3", "fork", "out5", "wait5"),
     ]
 
 
@@ -323,27 +294,25 @@ def tiled_layers_row(**cells: str | int) -> Case:
 
 
 def test_bytes_moved_are_those_of_the_measured_file() -> None:
-    """A is fetched once per row of tiles, B for every tile; the last tiles may be smaller."""
+    """A is fetched once per row of tiles, B for every tile; the last tiles may be smaller.
+
+    The programs are those of `scheduler.schedule`: what it moves is what was measured.
+    """
     for row in read_cases(MEASURED / "tiled-layers.csv.gz", tiled_layers.COLUMNS):
         if row.text("buffering") == tiled_layers.ALL_IN_L1 or row.number("cores") != 8:
             continue
-        double = row.text("buffering").startswith("double")
-        make = (
-            tiled_layers._matmul_tiles
-            if row.text("workload") == "matmul"
-            else tiled_layers._elementwise_tiles
-        )
-        tiles = list(make(row, double, False))
-        assert len(tiles) == int(row.cells["tiles"])
-        fetched = sum(command.size_bytes for tile in tiles for command in tile.fetch)
-        assert (fetched, sum(tile.store.size_bytes for tile in tiles)) == (
-            int(row.cells["bytes_in"]),
-            int(row.cells["bytes_out"]),
-        )
-        commands = [command for tile in tiles for command in (*tile.fetch, tile.store)]
-        assert max(command.l1_address + command.size_bytes for command in commands) == int(
-            row.cells["l1_bytes"]
-        )
+        program, _ = tiled_layers.program(row)
+        commands = [
+            command
+            for action in program.actions
+            if isinstance(action, DmaStart)
+            for command in action.commands
+        ]
+        moved = {
+            to_l1: sum(item.size_bytes for item in commands if item.to_l1 == to_l1) for to_l1 in (True, False)
+        }
+        assert sum(isinstance(action, Compute) for action in program.actions) == int(row.cells["tiles"])
+        assert moved == {True: int(row.cells["bytes_in"]), False: int(row.cells["bytes_out"])}
 
 
 def test_the_rows_of_a_tiled_layer_that_are_empty_are_asked_for_by_name() -> None:
@@ -411,7 +380,7 @@ def test_unmodelled_loops_and_layers_say_so() -> None:
     row = {"codegen": "clang-xpulp", "elements": 10, "cores": 1}
     with pytest.raises(InputError, match="no model of the loop 'col2im'"):
         loop.predict(case(loop.COLUMNS, kernel="col2im", parameters="1x8x3x1x0x0", **row))
-    for parameters in ("1x8x3", "1x2x3x1x0x0", "1x8x3x0x0x0", "1x8x3x1x0x1"):
+    for parameters in ("1x8x3", "1x2x3x1x0x0", "1x8x3x0x0x0", "1x8x3x1x0x1"):  # the last: no nest for HWC
         with pytest.raises(InputError):
             loop.predict(case(loop.COLUMNS, kernel="im2row", parameters=parameters, **row))
     sizes = dict.fromkeys(("ci", "hi", "wi", "co", "hk", "wk", "stride"), 1) | {
@@ -420,11 +389,11 @@ def test_unmodelled_loops_and_layers_say_so() -> None:
     }
     for cells, message in (
         ({"primitive": "gelu", "step": "FW"}, "no model of the layer step 'gelu FW'"),
-        ({"primitive": "conv2d", "step": "FW", "layout": "HWC"}, "conv2d FW HWC"),
-        ({"primitive": "relu", "step": "FW", "dtype": "bf16"}, "bf16"),
+        ({"primitive": "relu", "step": "FW", "layout": "HWC"}, "relu FW HWC"),
+        ({"primitive": "relu", "step": "FW", "dtype": "bf17"}, "bf17"),
         ({"primitive": "linear", "step": "FW", "variant": "vector_matrix", "dtype": "bf16"}, "vector_matrix"),
         ({"primitive": "linear", "step": "WG+IG+FW", "kernel": "mm+mm_M"}, "3 steps, but 2 kernels"),
-        ({"primitive": "conv2d", "step": "FW", "hk": 5}, "no convolution"),
+        ({"primitive": "conv2d", "step": "FW", "hk": 5}, "describe no window"),
     ):
         defaults = {"layout": "CHW", "dtype": "fp32", "kernel": "mm", "cores": 1}
         with pytest.raises(InputError, match=message.replace("+", r"\+")):
@@ -459,6 +428,63 @@ def test_a_16_bit_vector_times_matrix_is_one_product_of_its_kernel() -> None:
     products = 128 * 128
     for kernel, cycles_per_product in (("vm_naive", 4), ("vm_SIMD_pack", 2.5), ("vm_SIMD_transposed", 2)):
         assert cycles_per_product < cycles(kernel) / products < 1.1 * cycles_per_product
+
+
+# What is validated is what runs
+
+
+def test_validation_describes_no_layer_tile_loop_or_fork_of_its_own() -> None:
+    """Programs come from `scheduler.schedule`, time from `arch.soc`; only `programs` takes them apart.
+
+    The modules of these KINDs make no kernel, no tile and no transfer, but for one kernel that no layer runs.
+    """
+    folder = Path(layer.__file__).parent
+    made = re.compile(
+        r"\b(team_work|matmul_work|vector_work|im2row_work|DmaStart|DmaWait|Command|fork_\w+_cycles)\("
+    )
+    found = {
+        name: sorted(set(made.findall((folder / f"{name}.py").read_text(encoding="utf-8"))))
+        for name in (
+            "layer",
+            "layer_steps",
+            "loop",
+            "mm",
+            "tiled",
+            "tiled_layers",
+            "programs",
+            "measured_code",
+        )
+    }
+    assert {name: calls for name, calls in found.items() if calls} == {
+        "loop": ["im2row_work"],
+        "measured_code": ["team_work"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "options", "shapes"),
+    [
+        ("relu", "FW", {}, [(16, 8, 8)]),
+        ("linear", "WG", {"out_features": 16}, [(128,)]),
+        ("conv2d", "IG", {"out_channels": 16, "kernel": 3, "bias": False}, [(16, 8, 8)]),
+        ("add", "FW", {}, [(16, 8, 8)] * 2),
+    ],
+)
+def test_a_row_takes_what_primitive_charges_for_its_kernels(
+    name: str, step: str, options: dict[str, Any], shapes: list[tuple[int, ...]]
+) -> None:
+    """Core 0 of `pulptrain primitive`, whole in L1, from fork to join, is what the KIND layer simulates."""
+    graph = layer_steps.layer_graph(name, step, options, shapes, where="test")
+    row = case(layer.COLUMNS, codegen="clang-xpulp", kernel="mm", cores=8, fpus="4-static")
+    program, timing = programs.program_of(row, graph, programs.options_of(row, graph))
+    settings = Settings(timing="gvsoc", buffering="none", l1="512KiB", fpus="4-static", bank_conflicts="off")
+    outcome = run_primitive(name, step, [InputCase(shape) for shape in shapes], options, settings=settings)
+    charged = sum(
+        item.end_cycles - item.start_cycles
+        for item in outcome.slices
+        if item.track.endswith("core0") and item.kind in (COMPUTE, "fork", "barrier")
+    )
+    assert charged == programs.predicted(row, timing, programs.kernels_of(program)).cycles
 
 
 # Accuracy and workers

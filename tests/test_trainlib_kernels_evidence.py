@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from arch.master import Master
+from arch.module import Body, Thread
+from arch.program import Compute
 from configs.errors import ConfigError
 from configs.grades import DESCRIBED, ESTIMATED, LABELS, MEASURED
 from scheduler.validation.cases import Case, read_cases
 from scheduler.validation.kinds import kind_named
-from trainlib.kernels import team
 from trainlib.kernels.evidence import NestEvidence, nest_evidence, on_machine, parse_rows
-from trainlib.kernels.library import LIBRARY, Kernel, sibling
+from trainlib.kernels.library import LIBRARY, sibling
 from trainlib.kernels.nodes import Choice, Counted, NestNode
 
 FOLDER = Path(__file__).parent.parent / "measured"
@@ -62,23 +64,23 @@ def representatives(file: str) -> list[Case]:
 
 @cache
 def rows_by_nest() -> Mapping[Nest, list[tuple[str, Mapping[str, str]]]]:
-    """Of every nest that predictions of rows are made of: the file and the cells of these rows."""
+    """Of every nest that is simulated to predict rows: the file and the cells of these rows."""
     found: dict[Nest, list[tuple[str, Mapping[str, str]]]] = defaultdict(list)
-    used: set[Nest] = set()
-    make = team._team
+    used: set[str] = set()
+    compute = Master._compute
 
-    def watched(library: object, kernel: Kernel, *rest: object) -> object:
-        used.add((kernel.codegen, kernel.name))
-        return make(library, kernel, *rest)  # type: ignore[arg-type]
+    def watched(master: Master, action: Compute, thread: Thread) -> Body:
+        used.add(action.team.kernel)
+        return compute(master, action, thread)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(team, "_team", watched)
+        patch.setattr(Master, "_compute", watched)
         for file, kind in KINDS.items():
             predict = kind_named(kind).predict
             for case in representatives(file):
                 used.clear()
                 predict(case)
-                for nest in used:
+                for nest in {(case.text("codegen"), name) for name in used} & set(ALL):
                     found[nest].append((file, case.cells))
     return found
 

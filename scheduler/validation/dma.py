@@ -9,8 +9,8 @@ from arch.program import Action, Command, DmaStart, DmaWait, TeamTransfer
 from arch.timing import SocTiming
 from scheduler.validation.cases import CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.machines import machine_of, program_cycles, with_dma
+from scheduler.validation.measured_code import bare_calls, lone_call, master_code
 from scheduler.validation.prediction import Prediction
-from scheduler.validation.tile_loop import bare_calls, lone_call, master_code
 
 STRIDE_BYTES = 1024
 """Distance of two lines in L2 of the 2D rows."""

@@ -47,7 +47,7 @@ def _parts(case: Case) -> tuple[SocTiming, list[Action], Compute, list[Action]]:
         DmaStart(index, commands=(Command(to_l1, buffer, "l2", size_bytes * index, size_bytes),))
         for index in range(count)
     ]
-    kernel = Compute(count, team=matmul_team(case, n, k, m, trans_b=False))
+    kernel = Compute(count, team=matmul_team(case))
     waits: list[Action] = [DmaWait(count + 1 + index, transfer=index) for index in range(count)]
     timing = machine_of(case, l1_bytes=buffer + size_bytes, l2_bytes=size_bytes * count)
     return timing, starts, kernel, waits
