@@ -16,7 +16,7 @@ from arch.module import Body, Thread
 from arch.program import Compute
 from configs.errors import ConfigError
 from configs.grades import DESCRIBED, ESTIMATED, LABELS, MEASURED
-from scheduler.validation.cases import Case, read_cases
+from scheduler.validation.cases import Case
 from scheduler.validation.kinds import kind_named
 from trainlib.kernels.evidence import NestEvidence, nest_evidence, on_machine, parse_rows
 from trainlib.kernels.library import LIBRARY, sibling
@@ -52,7 +52,7 @@ def representatives(file: str) -> list[Case]:
     """Rows that compute, the fastest first, with a kernel or a step (an unrolling: a form) not seen yet."""
     seen: set[tuple[str, ...]] = set()
     found = []
-    cases = read_cases(FOLDER / f"{file}.gz", kind_named(KINDS[file]).columns)
+    cases = kind_named(KINDS[file]).read(FOLDER / f"{file}.gz")
     for case in sorted(cases, key=lambda case: case.number("cycles")):
         form = case.cells["parameters"][-2:] if file == "loops.csv" else ""
         keys = {(*(case.cells.get(column, "") for column in columns), form) for columns in WHAT}
@@ -76,10 +76,9 @@ def rows_by_nest() -> Mapping[Nest, list[tuple[str, Mapping[str, str]]]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Master, "_compute", watched)
         for file, kind in KINDS.items():
-            predict = kind_named(kind).predict
             for case in representatives(file):
                 used.clear()
-                predict(case)
+                kind_named(kind).measure_of(case).predict(case)
                 for nest in {(case.text("codegen"), name) for name in used} & set(ALL):
                     found[nest].append((file, case.cells))
     return found

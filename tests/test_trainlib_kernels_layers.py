@@ -78,6 +78,7 @@ def executed(row: Mapping[str, str]) -> list[tuple[CoreWork | None, bool]]:
     [
         *((name, step) for name in ("avgpool", "maxpool", "leakyrelu", "sigmoid") for step in ("FW", "BW")),
         *(("conv_dw", step) for step in ("FW", "WG", "IG")),
+        *(("instnorm", step) for step in ("FW", "WG")),
         *((name, "-") for name in ("copy", "set_to_value", "vect_sum", "transpose_matrix", "transpose_nd")),
         *(("residual", step) for step in ("FW", "BW")),
         ("relu", "FW"),

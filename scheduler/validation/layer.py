@@ -62,7 +62,11 @@ def predict(case: Case, window: Window | None = None) -> Prediction:
 
 def _cycles(case: Case, layer: Layer, step: str, kernel: str, window: Window | None) -> int:
     """Cycles of one step with a matmul kernel."""
-    found = _step(case, step)
+    return cycles_of(case, layer, _step(case, step), kernel, window)
+
+
+def cycles_of(case: Case, layer: Layer, found: LayerStep, kernel: str, window: Window | None = None) -> int:
+    """Cycles of a step of ours with the shape of a row, the whole op in L1, from the first fork on."""
     graph = found.graph(case, layer)
     options = options_of(
         case,
@@ -70,9 +74,8 @@ def _cycles(case: Case, layer: Layer, step: str, kernel: str, window: Window | N
         kernels=_kernels(case, graph, kernel),
         buffer_gap_bytes=gap_bytes(case.text("codegen")),
     )
-    program, timing = program_of(
-        case, graph, options, change=as_it_is if found.wrapped else without_wrapper, window=window
-    )
+    change = as_it_is if found.wrapped else without_wrapper
+    program, timing = program_of(case, graph, options, change=change, window=window)
     own = kernels_of(program, found.kernels)
     actions: list[Action] = [*(with_layer_calls(own, case.text("codegen")) if found.called else own)]
     if case.text("variant") == DMA_IM2COL:

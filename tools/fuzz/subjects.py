@@ -483,7 +483,10 @@ def _archive_by_hand(arrays: Mapping[str, np.ndarray], generator: Random) -> byt
 
 def _cases(generator: Random) -> Subject:
     kind, file = generator.choice(
-        (("mm", "mm"), ("loop", "loops"), ("layer", "layer"), ("dma", "dma"), ("tiled", "tiled"))
+        (
+            *(("mm", "mm"), ("loop", "loops"), ("layer", "layer"), ("dma", "dma"), ("tiled", "tiled")),
+            *((name, name) for name in ("micro", "icache", "overlap", "dma-contention")),
+        )
     )
     text = _measured(file)
     rows = text.split("\n")
