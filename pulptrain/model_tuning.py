@@ -12,6 +12,7 @@ import pulptrain
 from configs.errors import InputError
 from configs.model_file import ModelSpec
 from configs.suggest import suggestion
+from pulptrain.evidence import evidence_of
 from pulptrain.session import model_of
 from pulptrain.settings import Settings, schedule_options, soc_timing
 from scheduler.tuner.cache import ResultCache
@@ -99,6 +100,7 @@ def tune_model(
         "codegen": schedule.codegen,
         "cycles": schedule.cycles,
         "untuned_cycles": tunings[0].untuned_cycles,
+        "evidence": evidence_of(tuning.line, settings) if tuning.line else None,
         "layout": dict(schedule.layouts),
         "resident": [asdict(item) for item in tuning.residents],
         "candidates": schedule.candidates,

@@ -10,6 +10,7 @@ from typing import Any
 import pulptrain
 from arch.team_cost_model import TeamCostModel
 from configs.errors import InputError
+from pulptrain.evidence import evidence_of
 from pulptrain.given_values import replaced
 from pulptrain.number_check import NumberCheck
 from pulptrain.session import RunOutcome
@@ -17,6 +18,7 @@ from pulptrain.settings import Settings, code_start, schedule_options, soc_timin
 from pulptrain.summary import run_summary, simulator_summary
 from scheduler.executor import Executor
 from scheduler.schedule import build_schedule
+from scheduler.time_line import time_line
 from traces.metrics import check_tracks, measure
 from traces.recorder import Recorder
 from trainlib import reference
@@ -105,6 +107,7 @@ def run_primitive(
         "options": dict(attributes or {}),
         "accumulation": accumulation,
         "icache": settings.icache,
+        "evidence": evidence_of(time_line(metrics.master, result.cycles, schedule.program, timing), settings),
         "loss": None,
         "instructions": metrics.total.instructions,
         "per_core": [

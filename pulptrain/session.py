@@ -16,6 +16,7 @@ from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from configs.limits import require_host_memory
 from configs.model_file import ModelSpec, load_model
+from pulptrain.evidence import evidence_of
 from pulptrain.given_values import with_own_values
 from pulptrain.machine import Machine, Phase, Prepared
 from pulptrain.settings import Settings, code_start, model_variant, schedule_options, soc_timing
@@ -28,6 +29,7 @@ from scheduler.resident_search import schedule_for
 from scheduler.run_cache import RunCache
 from scheduler.schedule import Schedule, in_one_memory
 from scheduler.schedule_cache import ScheduleCache
+from scheduler.time_line import time_line, whole_line
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.schedule_file import as_tuned, load_schedule, options_from
 from traces.events import Slice
@@ -228,15 +230,20 @@ def run_prepared(
 def _summary(machine: Machine, prepared: Prepared, settings: Settings) -> dict[str, Any]:
     """Figures of one update: those of its only program, or of the mini-batches and the update together."""
     summaries = []
+    lines = []
     for phase in machine.phases:
         assert phase.metrics is not None
+        program = phase.schedule.program
+        lines.append(time_line(phase.metrics.master, phase.cycles, program, prepared.timing))
         one = run_summary(
             phase.schedule, prepared.timing, phase.metrics, pulptrain.__version__, codegen=settings.codegen
         )
         summaries.append({**one, "icache": settings.icache})
     if len(summaries) == 1:
-        return summaries[0]
-    return update_summary(summaries[0], summaries[1], prepared.phases.mini_batches)
+        return {**summaries[0], "evidence": evidence_of(lines[0], settings)}
+    mini_batches = prepared.phases.mini_batches
+    evidence = evidence_of(whole_line(zip(lines, (mini_batches, 1), strict=True)), settings)
+    return {**update_summary(summaries[0], summaries[1], mini_batches), "evidence": evidence}
 
 
 def _one_after_the_other(phases: Sequence[Phase]) -> list[Slice]:

@@ -302,8 +302,9 @@ def write(kernel: Kernel, out: Path) -> None:
         f"arrays: {{{', '.join(f'{array}: {indices}' for array, indices in data['arrays'].items())}}}",
     ]
     lines += [f"{key}: {str(data[key]).lower()}" for key in ("element_bytes", "trans_b") if key in data]
-    if not any(kernel.measured):
-        lines.append("validated: false")
+    if any(kernel.measured):
+        lines.append(f"measured: mm.csv kernel={kernel.name}")
+        lines.append(f"fitted: mm.csv kernel={kernel.name} cores=1")
     if data.get("names"):
         lines += ["names:", *(f"  {key}: {item}" for key, item in data["names"].items())]
     if data.get("fallback"):
