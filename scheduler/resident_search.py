@@ -164,6 +164,7 @@ class _Search:
         self._options = options
         self._most = most_simulations
         self._cache = cache
+        self._cache.keep_rankings = True
         self.waits: Mapping[str, int] = {}
         """Op -> cycles its master waits for the DMA or programs it, with nothing resident."""
         self._ops: Sequence[int] = ()
