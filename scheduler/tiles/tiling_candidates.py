@@ -31,8 +31,7 @@ Of more, sizes are left out (`thinned`). A number and not a time, so that result
 """
 
 LOOKED_AT_TOGETHER = 1 << 14
-"""Candidates whose boxes are worked out at a time: what is known of all boxes of all candidates takes hundreds
-of MiB, what is kept of a candidate some ten bytes per dimension."""
+"""Candidates whose boxes are worked out at a time: all boxes of all candidates take hundreds of MiB."""
 
 MOST_SIZES = 1000
 """Sizes of one dimension that are tried; extents up to 250,000 have fewer nearly equal parts."""
@@ -136,9 +135,7 @@ class TilingCandidates:
     def parts(self) -> Iterator[tuple[slice, TilingCandidates]]:
         """All candidates, some at a time: which ones, and these alone."""
         for rows in _some_at_a_time(len(self)):
-            some = replace(
-                self, sizes=self.sizes[rows], order=self.order[rows], l1_bytes=self.l1_bytes[rows]
-            )
+            some = replace(self, sizes=self.sizes[rows], order=self.order[rows], l1_bytes=self.l1_bytes[rows])
             yield rows, some
 
     def sizes_at(self, index: int) -> dict[str, int]:
@@ -293,9 +290,7 @@ def _fewest_first(found: TilingCandidates) -> TilingCandidates:
     keys += [-found.sizes[:, column] for column in range(len(found.dims))]
     keys.append(found.tiles)
     rank = np.lexsort(keys)
-    return replace(
-        found, sizes=found.sizes[rank], order=found.order[rank], l1_bytes=found.l1_bytes[rank]
-    )
+    return replace(found, sizes=found.sizes[rank], order=found.order[rank], l1_bytes=found.l1_bytes[rank])
 
 
 def _orders(
