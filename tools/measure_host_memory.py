@@ -101,6 +101,7 @@ def measure(case: str, form: str) -> Measured:
         check=True,
         capture_output=True,
         text=True,
+        cwd=Path(__file__).parents[1],
         env={**os.environ, HOST_MEMORY_VARIABLE: UNLIMITED},
     )
     return Measured(*map(int, found.stdout.split()[-2:]))
