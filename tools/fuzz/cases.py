@@ -21,16 +21,18 @@ class Case:
     primitive: str
     options: Mapping[str, Any]
     inputs: tuple[InputCase, ...]
+    batch: int
 
     @cached_property
     def made(self) -> Single:
         """Its graph, and what is given to it."""
-        return single(self.primitive, dict(self.options), self.inputs)
+        return single(self.primitive, dict(self.options), self.inputs, batch=self.batch)
 
     def words(self, generator: Random) -> list[str]:
         """The command line of one of its steps."""
         steps: Sequence[str] = [op.step.lower() for op in self.made.graph.ops] or ["fw"]
         result = ["primitive", self.primitive, "--step", generator.choice(steps)]
+        result += ["--batch", str(self.batch)] if self.batch > 1 else []
         for case in self.inputs:
             size = "x".join(map(str, case.shape))
             result += ["--shape", f"{size}:{case.dtype}:{int(case.high)}" if case.dtype else size]
@@ -43,7 +45,7 @@ class Case:
 def cases() -> Sequence[Case]:
     """All examples."""
     return [
-        Case(name, example.attributes, example.cases)
+        Case(name, example.attributes, example.cases, example.batches[0])
         for name, primitive in PRIMITIVES.items()
         if not isinstance(primitive, InternalPrimitive) and not is_internal(primitive)
         for example in _taken(primitive.examples)

@@ -18,7 +18,8 @@ FULL = "/dev/full"
 class Target:
     """A name that is typed, what is there before, and how a command may end that should write to it.
 
-    `ours` is where an earlier result of the same command lies, a file or a folder of them.
+    `ours` is where an earlier result of the same command lies, a file or a folder of them; it may have become
+    another in `files`.
     """
 
     typed: str
@@ -103,7 +104,9 @@ CACHE_TARGETS: Sequence[Target] = (
     Target(f"{FOLDER}/new", FINE, EITHER, FINE, {"new-wal": FOREIGN}),
     Target(f"{FOLDER}/new", FINE, EITHER, FINE, {"new-shm": FOREIGN}),
     Target(f"{FOLDER}/new", FINE, EITHER, FINE, {"new-journal": FOREIGN}),
-    Target(f"{FOLDER}/cut", FINE, WRITTEN, FINE, {"cut": b"SQLite format", "cut.corrupt-1": FOREIGN}),
+    Target(
+        f"{FOLDER}/cut", FINE, WRITTEN, FINE, {"cut": b"SQLite format", "cut.corrupt-1": FOREIGN}, ours="cut"
+    ),
     Target(f"{FOLDER}/new", FINE, EITHER, FINE, {"x": FOREIGN}, (Thing("new-wal", "link", "x"),)),
     Target(f"{FOLDER}/ours", FINE, EITHER, FINE, {"ours.corrupt-1": FOREIGN}, ours="ours"),
 )
@@ -185,7 +188,8 @@ def subject_of(words: Sequence[str], option: str, target: Target, base: Mapping[
     ours: set[str] = set()
     if target.ours:
         before = _earlier(words[0], option, base)
-        files |= {f"{target.ours}/{name}" if name else target.ours: data for name, data in before.items()}
+        at = {f"{target.ours}/{name}" if name else target.ours: data for name, data in before.items()}
+        files = at | files
         ours = {name for name in files if name == target.ours or name.startswith(f"{target.ours}/")}
     if words[0] == "plot":
         files |= {f"results/{name.removeprefix('run/')}": base[name] for name in RESULTS}
