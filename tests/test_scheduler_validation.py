@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from arch.isa import CoreWork, Instruction, Loop, Op, TeamWork
 from arch.program import Command, Compute, DmaStart, DmaWait
 from configs.errors import ConfigError, InputError
+from pulptrain.__main__ import run
 from scheduler.validation import dma, layer, loop, machines, mm, team, tile_loop, tiled, tiled_layers
 from scheduler.validation.cases import Case, Column, parse_selection, read_cases
 from scheduler.validation.kinds import KINDS
@@ -525,3 +527,27 @@ def test_rows_are_predicted_one_by_one_in_order(tmp_path: Path) -> None:
     assert not isinstance(first, InputError)
     assert not isinstance(second, InputError)
     assert first.cycles < second.cycles
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "value"),
+    [
+        *((kind, "cores", "17") for kind in ("mm", "loop", "layer", "tiled", "tiled-layers", "dma")),
+        ("tiled", "tiles", "1000000"),
+        ("dma", "queued", "1000000"),
+        ("tiled-layers", "elements", "100000000"),
+    ],
+)
+def test_more_than_a_cluster_or_a_measurement_has_is_refused_at_once(
+    kind: str, column: str, value: str, tmp_path: Path
+) -> None:
+    name = {"loop": "loops"}.get(kind, kind)
+    with gzip.open(f"measured/{name}.csv.gz", "rt") as stream:
+        rows = list(csv.DictReader(stream))
+    row = next(row for row in rows if row[column] and row.get("buffering") != "all_in_l1")
+    path = tmp_path / "c.csv"
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, list(row))
+        writer.writeheader()
+        writer.writerow({**row, column: value})
+    assert run(["validate", kind, str(path), "--workers", "1"]) == 2

@@ -10,7 +10,7 @@ from __future__ import annotations
 from arch.isa import CoreWork, TeamWork
 from arch.window_plan import Window
 from scheduler.validation import layer_steps
-from scheduler.validation.cases import CYCLES, MACHINE_COLUMNS, Case, Column
+from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.layer_parts import Builder, Layer, Pass, apart, call_team, check_window, matmul_pass
 from scheduler.validation.mm import ELEMENT_BYTES, matmul_team
 from scheduler.validation.prediction import Prediction
@@ -27,7 +27,7 @@ COLUMNS = (
     Column("layout"),
     *(Column(name, 0) for name in ("ci", "hi", "wi", "co", "hk", "wk", "stride", "pad")),
     Column("kernel"),
-    Column("cores", 1),
+    CORES,
     CYCLES,
     Column("cycles_min", 0, optional=True),
     Column("cycles_max", 0, optional=True),

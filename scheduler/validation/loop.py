@@ -6,7 +6,7 @@ import re
 
 from arch.isa import TeamWork
 from configs.suggest import suggestion
-from scheduler.validation.cases import CYCLES, MACHINE_COLUMNS, Case, Column
+from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.layer_parts import FORK_WRAPPER_CYCLES, apart
 from scheduler.validation.prediction import Prediction
 from scheduler.validation.team import forked
@@ -20,7 +20,7 @@ COLUMNS = (
     Column("kernel"),
     Column("parameters"),
     Column("elements", 1),
-    Column("cores", 1),
+    CORES,
     CYCLES,
     Column("cycles_kernel", 0, optional=True),
 )

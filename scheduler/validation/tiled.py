@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from arch.program import Command
-from scheduler.validation.cases import CYCLES, MACHINE_COLUMNS, Case, Column
+from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, MOST_REPEATED, Case, Column
 from scheduler.validation.machines import machine_of, program_cycles
 from scheduler.validation.placement import placed
 from scheduler.validation.prediction import Prediction
@@ -18,8 +18,8 @@ COLUMNS = (
     Column("n", 1),
     Column("k", 0),
     Column("m", 0),
-    Column("tiles", 1),
-    Column("cores", 1),
+    Column("tiles", 1, most=MOST_REPEATED),
+    CORES,
     Column("buffering", choices=("single", "double")),
     CYCLES,
 )

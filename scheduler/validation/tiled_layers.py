@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import cycle
+from itertools import cycle, islice
 
 from arch.isa import TeamWork
 from arch.program import Command
-from scheduler.validation.cases import CYCLES, MACHINE_COLUMNS, Case, Column
+from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, MOST_REPEATED, Case, Column
 from scheduler.validation.machines import machine_of, program_cycles, with_dma
 from scheduler.validation.mm import matmul_team
 from scheduler.validation.placement import placed
@@ -28,7 +28,7 @@ COLUMNS = (
     ),
     Column("buffering", choices=("single", "double", "single_no_compute", "double_no_compute", ALL_IN_L1)),
     Column("kernel"),
-    Column("cores", 1),
+    CORES,
     CYCLES,
 )
 
@@ -41,7 +41,10 @@ def predict(case: Case) -> Prediction:
         return Prediction(forked(case, _whole(case, matmul))[0])
     double = buffering.startswith("double")
     compute = not buffering.endswith("no_compute")
-    tiles = list((_matmul_tiles if matmul else _elementwise_tiles)(case, double, compute))
+    found = (_matmul_tiles if matmul else _elementwise_tiles)(case, double, compute)
+    tiles = list(islice(found, MOST_REPEATED + 1))
+    if len(tiles) > MOST_REPEATED:
+        raise case.error(f"more than {MOST_REPEATED} tiles", "larger tiles")
     commands = [command for tile in tiles for command in (*tile.fetch, tile.store)]
     l1_bytes = 1 + max(command.l1_address + command.size_bytes for command in commands)
     l2_bytes = 1 + max(
@@ -66,9 +69,9 @@ def _whole(case: Case, matmul: bool) -> TeamWork:
     return vector_work(case.text("codegen"), case.text("workload"), elements, case.number("cores"), addresses)
 
 
-def _parts(extent: int, size: int) -> list[tuple[int, int]]:
+def _parts(extent: int, size: int) -> Iterator[tuple[int, int]]:
     """(start, size) of the tiles of an extent; the last may be smaller."""
-    return [(start, min(size, extent - start)) for start in range(0, extent, size)]
+    return ((start, min(size, extent - start)) for start in range(0, extent, size))
 
 
 def _matmul_tiles(case: Case, double: bool, compute: bool) -> Iterator[Tile]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -328,6 +329,14 @@ SETTABLE = (
 )
 
 
+def _likely(values: Sequence[str]) -> Sequence[str]:
+    """The values, those more often that are no mistake by their looks."""
+    return (
+        *values,
+        *(value for value in values for _ in range(2) if not re.search(r"(^|[=:.@])x|no|99", value)),
+    )
+
+
 def _some_options(known: Mapping[str, Sequence[str]], generator: Random, share: float = 1.0) -> list[str]:
     """Some of the options with values they know, and some they do not."""
     if generator.random() > share:
@@ -338,7 +347,7 @@ def _some_options(known: Mapping[str, Sequence[str]], generator: Random, share: 
         if known[name]:
             drawn = generator.random()
             odd = generator.choice(NUMBERS) if drawn < 0.1 else generator.choice(WORDS)
-            result.append(odd if drawn < 0.14 else generator.choice(known[name]))
+            result.append(odd if drawn < 0.14 else generator.choice(_likely(known[name])))
     if "--soc" in known and generator.random() < 0.15:
         result += [
             "--set",
@@ -366,13 +375,15 @@ def _arguments(generator: Random) -> Subject:
             words = ["kernel", generator.choice(("mm", "mm_unroll_2x4", "dw", "x", ""))]
             words += _some_options(KERNEL_OPTIONS, generator)
         case 4 | 5:
-            names = [key for key, item in PRIMITIVES.items() if not is_internal(item)]
-            words = ["primitive", generator.choice((*names, "x"))]
-            words += ["--shape", generator.choice(PRIMITIVE_OPTIONS["--shape"])]
-            words += _some_options(PRIMITIVE_OPTIONS, generator) + _some_options(PRIMITIVE_OPTIONS, generator)
+            words = [
+                *generator.choice(cases()).words(generator),
+                *_some_options(PRIMITIVE_OPTIONS, generator),
+            ]
+            if generator.random() < 0.3:
+                words[generator.randrange(1, len(words))] = generator.choice(words)
         case 6:
             words = ["tune", "simple-mlp", "--cuts", "1", "--workers", "1", "--no-cache", "--schedule"]
-            words += [f"{FOLDER}/out/s.yaml", *_some_options(TUNE_OPTIONS, generator)]
+            words += [f"{FOLDER}/s.yaml", *_some_options(TUNE_OPTIONS, generator)]
         case _:
             words = [generator.choice(("list", "validate", "plot", "explore", "x", "--version", "-h", "run"))]
             words += [generator.choice(("socs", "models", "kernels", "primitives", "mm", "x", *WORDS[:20]))]
@@ -397,14 +408,14 @@ def _cases(generator: Random) -> Subject:
     text = _measured(file)
     rows = text.split("\n")
     some = [rows[0], *generator.sample(rows[1:], 3)]
-    if generator.random() < 0.2:
+    if generator.random() < 0.05:
         some.append(generator.choice(rows[1:]).replace(",", "," + "x" * 200_000, 1))
     data = mutated_text("\n".join(some) + "\n", generator)
     name = "c.csv"
     if generator.random() < 0.2:
         name, data = "c.csv.gz", gzip.compress(data)
-        data = mutated_bytes(data, generator) if generator.random() < 0.5 else data
-    more = generator.choice(((), (), ("--group-by", "soc"), ("--where", "soc=pulp-open"), ("--keep-going",)))
+        data = mutated_bytes(data, generator) if generator.random() < 0.2 else data
+    more = generator.choice(((), (), ("--group-by", "soc"), ("--where", "soc=pulp-open"), ("--json",)))
     return Subject("cases", ("validate", kind, f"{FOLDER}/{name}", "--workers", "1", *more), {name: data})
 
 

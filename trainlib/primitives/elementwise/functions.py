@@ -167,7 +167,7 @@ def torch_gelu(torch: Any, x: Any, form: str) -> Any:
     """GELU in PyTorch."""
     if form != "pulp_rational":
         return torch.nn.functional.gelu(x, approximate="none" if form == "erf" else "tanh")
-    # Clipped where it has long been 1, as in `rational_tanh`: inf / inf would be the gradient of large inputs.
+    # Clipped where it has long been 1, as in `rational_tanh`: large inputs would have inf / inf.
     u = torch.clamp(sqrt(2 / pi) * (x + 0.044715 * x**3), -8, 8)
     above = u**7 + 378 * u**5 + 17325 * u**3 + 135135 * u
     below = 28 * u**6 + 3150 * u**4 + 62370 * u**2 + 135135
