@@ -7,6 +7,7 @@ import struct
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -20,7 +21,7 @@ from tools.fuzz.subject import FOLDER, Subject
 Array = npt.NDArray[Any]
 Change = Callable[[Array, Random], Array]
 
-LARGE_BYTES = 60_000_000
+LARGE_BYTES = 40_000_000
 """Of a member that is small in its archive: what the door lets pass."""
 
 
@@ -49,21 +50,27 @@ def _change(arrays: dict[str, Array], generator: Random) -> None:
     name = generator.choice(sorted(arrays))
     match generator.choices(("value", "kept", "type", "shape", "names"), (8, 8, 1, 1, 2))[0]:
         case "value":
-            arrays[name] = generator.choice(_VALUES)(arrays[name].copy(), generator)
+            arrays[name] = _changed(generator.choice(_VALUES), arrays[name], generator)
         case "kept":
-            arrays[name] = _without_warnings(generator.choice(_KEPT), arrays[name], generator)
+            arrays[name] = _changed(generator.choice(_KEPT), arrays[name], generator)
         case "type":
-            arrays[name] = generator.choice(_TYPES)(arrays[name], generator)
+            arrays[name] = _changed(generator.choice(_TYPES), arrays[name], generator)
         case "shape":
-            arrays[name] = generator.choice(_SHAPES)(arrays[name], generator)
+            arrays[name] = _changed(generator.choice(_SHAPES), arrays[name], generator)
         case _:
             _rename(arrays, name, generator)
 
 
-def _without_warnings(change: Change, array: Array, generator: Random) -> Array:
-    with np.errstate(all="ignore"), warnings.catch_warnings():
+def _changed(change: Change, array: Array, generator: Random) -> Array:
+    """The array changed; as it is, if an earlier change has left nothing that this one can be made to."""
+    with (
+        suppress(ValueError, TypeError, ArithmeticError),
+        np.errstate(all="ignore"),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
-        return change(array, generator)
+        return change(array.copy(), generator)
+    return array
 
 
 def _rename(arrays: dict[str, Array], name: str, generator: Random) -> None:
@@ -186,7 +193,7 @@ def _sound(arrays: Mapping[str, Array], generator: Random) -> bytes:
             generator.shuffle(names)
         for name in names:
             _member(archive, name, arrays[name], version)
-        match generator.randrange(20):
+        match generator.randrange(30):
             case 0 if names:
                 double = generator.choice(names)
                 _member(
@@ -195,7 +202,10 @@ def _sound(arrays: Mapping[str, Array], generator: Random) -> bytes:
                     arrays[double] * 0 if arrays[double].dtype.kind == "f" else arrays[double],
                 )
             case 1:
-                _member(archive, "results/large", np.zeros(LARGE_BYTES, np.int8))
+                large = zipfile.ZipInfo("results/large.npy")
+                large.compress_type = zipfile.ZIP_DEFLATED  # the others take seconds
+                with archive.open(large, "w") as stream:
+                    np.lib.format.write_array(stream, np.zeros(LARGE_BYTES, np.int8))
             case 2:
                 archive.writestr(generator.choice(("folder/", "notes.txt", "x")), b"")
             case 3:
@@ -235,5 +245,5 @@ def _headed(generator: Random) -> bytes:
     length = struct.pack(
         "<H" if version == 1 else "<I", len(header) + generator.choice((0, 0, 0, 1, -1, 60_000))
     )
-    body = bytes(generator.choice((0, 10, 64, 1000, 30_000_000)))
+    body = bytes(generator.choice((0, 10, 64, 1000, 1_000_000)))
     return b"\x93NUMPY" + bytes((version, 0)) + length + header.encode() + body
