@@ -27,7 +27,7 @@ from tools.fuzz.tally import Tally
 from tools.fuzz.targets import COMMANDS, TARGETS
 from tools.fuzz.worker import Outcome, failure_of
 
-SHORT = 50
+SHORT = 40
 """Inputs of the part in the normal tests: under half a minute."""
 
 INPUT_OPTIONS = {"--soc", "--start", "--values"}

@@ -30,8 +30,9 @@ HARMLESS = ("/dev/null/", "/dev/full/", "/dev/shm/", "/proc/")
 
 CHANGING_NAMES = frozenset(
     {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.symlink", "os.link"}
+    | {"os.chmod", "os.chown", "os.utime"}
 )
-"""What Python says before it changes what a name stands for."""
+"""What Python says before it changes what a name stands for, or what the system says of it."""
 
 DEVICES = "/dev/"
 
