@@ -362,10 +362,12 @@ class Dma(Module):
                 where=self.path,
                 cure=f"use one of {', '.join(self.inward.memories)}",
             )
-        if command.size_bytes > self._timing.max_command_bytes:
+        flat = command.lines == 1
+        limit_bytes = self._timing.max_command_1d_bytes if flat else self._timing.max_command_2d_bytes
+        if command.size_bytes > limit_bytes:
             raise InputError(
-                f"a DMA command of {command.size_bytes} B is longer than its length field allows "
-                f"({self._timing.max_command_bytes} B)",
+                f"a {'1D' if flat else '2D'} DMA command of {command.size_bytes} B is longer than its length "
+                f"field allows ({limit_bytes} B)",
                 where=self.path,
                 cure="cut it into several commands under the same transfer",
             )

@@ -66,6 +66,11 @@ class Command:
         """Bytes moved."""
         return self.line_bytes * self.lines
 
+    @property
+    def contiguous(self) -> bool:
+        """Whether the external side is one range of bytes as well, be it cut into lines."""
+        return self.lines == 1 or self.stride_bytes == self.line_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class UdmaCommand:

@@ -123,7 +123,10 @@ class DmaTiming:
     """From an external response to the first L1 beat."""
     write_burst_gap_cycles: int
     """L1 to external: idle L1 cycles between two bursts, because one burst is gathered at a time."""
-    max_command_bytes: int
+    max_command_1d_bytes: int
+    """Largest 1D command: what the size of the call that programs it can hold."""
+    max_command_2d_bytes: int
+    """Largest 2D command, all lines together: what the length field of the DMA can hold."""
     program_1d_cycles: int
     """Issuing core: allocate an ID and push a 1D command, mutex and address arithmetic included."""
     program_2d_cycles: int

@@ -100,6 +100,8 @@ class ScheduleOptions:
     tile_sizes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     loop_orders: Mapping[str, Sequence[str]] = field(default_factory=dict)
     buffers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    buffer_gap_bytes: int = 0
+    """Bytes left free behind every L1 buffer: arrays a turn of the banks long then begin in other banks."""
     prefetch: bool = True
     """Whether the first loads of an op are pushed while the op before it computes, where L1 has room."""
     resident: Sequence[str] = ()

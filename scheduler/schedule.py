@@ -195,7 +195,8 @@ def _emit(graph: TrainingGraph, layout: Layout, timing: SocTiming) -> ProgramBui
         plan.places(0),
         home_level=OP_LEVEL,
         cores=timing.cores,
-        max_command_bytes=timing.dma.max_command_bytes,
+        max_command_1d_bytes=timing.dma.max_command_1d_bytes,
+        max_command_2d_bytes=timing.dma.max_command_2d_bytes,
         transfer_ids=timing.dma.transfer_ids,
         transfer_code_1d_cycles=timing.dma.transfer_code_1d_cycles,
         transfer_code_2d_cycles=timing.dma.transfer_code_2d_cycles,
@@ -248,6 +249,7 @@ def tiler_of(
         BufferDepths(
             2 if options.buffer_depth == BEST_DEPTH else max(1, options.buffer_depth),
             options.buffers.get(op.name, {}),
+            options.buffer_gap_bytes,
         ),
         resident,
         stream,

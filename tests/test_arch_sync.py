@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Generator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 from soc_fixture import EVENT_UNIT, FixedCostModel, Recorder, Script, team
 
-from arch.event_unit import EventUnit
-from arch.module import Body, Module, Thread
+from arch.module import Body, Thread
 from arch.soc import Soc
 from arch.soc_config import load_soc
 from arch.timing import EventUnitTiming
 from configs.errors import PulptrainError
+from scheduler.validation import micro_sync
 
 MICRO = Path(__file__).parents[1] / "measured" / "micro.csv.gz"
 GVSOC = load_soc("pulp-open", "gvsoc")
-STAMP_CYCLES = 1
-"""The instruction that reads the cycle counter, where a row of micro.csv includes it."""
-
 with gzip.open(MICRO, "rt", encoding="utf-8") as _file:
     ROWS = [
         row
@@ -50,24 +45,12 @@ def close(cycles: float) -> Any:
     return pytest.approx(cycles, rel=0.05, abs=0.5)
 
 
-class Bench:
-    """An event unit and cores that are plain generators; `ended` has the cycle in which each was through."""
+class Bench(micro_sync.Bench):
+    """`order` has the cores as they got the mutex."""
 
     def __init__(self, timing: EventUnitTiming = GVSOC.event_unit) -> None:
-        root = Module(None, "bench")
-        self.unit = EventUnit(root, "event_unit", timing)
-        self.env = simpy.Environment()
-        root.start(self.env)
-        self.ended: dict[int, int] = {}
+        super().__init__(timing)
         self.order: list[int] = []
-
-    def core(self, number: int, body: Body, start: int = 0) -> None:
-        def live() -> Generator[simpy.Event, Any, None]:
-            yield self.env.timeout(start)
-            yield from body
-            self.ended[number] = int(self.env.now)
-
-        self.env.process(live())
 
     def locks_and_unlocks(self, number: int, hold_cycles: int = 0) -> Body:
         mutex = self.unit.mutexes[0]
@@ -120,7 +103,7 @@ def test_one_core_at_a_time_holds_the_mutex_and_nobody_is_forgotten(cores: list[
 def test_freeing_a_mutex_of_another_core_is_an_error() -> None:
     bench = Bench()
     bench.core(0, bench.unit.mutexes[0].lock(0, Thread("core0")))
-    bench.core(1, bench.unit.mutexes[0].unlock(1), start=5)
+    bench.core(1, bench.unit.mutexes[0].unlock(1), start_cycles=5)
     with pytest.raises(PulptrainError, match="core 1 frees mutex 0, which it does not hold"):
         bench.env.run()
 
@@ -129,9 +112,9 @@ def test_a_software_event_wakes_who_waits_and_stays_pending_for_who_does_not() -
     bench = Bench(EVENT_UNIT)
     unit = bench.unit
     bench.core(1, unit.wait_event(1, 3, Thread("core1")))
-    bench.core(2, unit.wait_event(2, 3, Thread("core2")), start=40)
+    bench.core(2, unit.wait_event(2, 3, Thread("core2")), start_cycles=40)
     bench.core(4, unit.wait_event(4, 3, Thread("core4")))
-    bench.core(0, unit.trigger(3, (1, 2)), start=10)
+    bench.core(0, unit.trigger(3, (1, 2)), start_cycles=10)
     bench.env.run()
     raised = 10 + EVENT_UNIT.event_store_cycles
     assert bench.ended == {
@@ -156,7 +139,7 @@ def test_barriers_take_the_measured_cycles(cores: int) -> None:
     bench.env.run()
     (cycles,) = set(bench.ended.values())
     assert cycles / rounds == close(measured("barrier_back_to_back_per_barrier", cores))
-    wake = cycles / rounds + STAMP_CYCLES
+    wake = cycles / rounds + micro_sync.STAMP_CYCLES
     assert wake == close(measured("barrier_last_arrival_to_resume_max", cores))
 
 

@@ -12,10 +12,15 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from click import Context
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from pulptrain.__main__ import run
+from pulptrain.cli import application
 from pulptrain.commands import validate as command
 from scheduler.validation import runner
+from scheduler.validation.kinds import KINDS
 
 MEASURED = Path(__file__).parent.parent / "measured"
 DMA = str(MEASURED / "dma.csv.gz")
@@ -192,9 +197,79 @@ def test_the_widest_table_fits_100_columns(capsys: pytest.CaptureFixture[str]) -
     assert max(len(line.rstrip()) for line in lines) <= 100
 
 
-def test_only_the_kinds_of_the_contract_are_asked_for_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["validate", "dma-contention", str(MEASURED / "dma-contention.csv.gz")]) == 2
-    assert "unknown kind" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("kind", "where", "first"),
+    [
+        ("icache", ["cores=8", "n_nops=64"], "8-64:cold"),
+        ("overlap", ["kernel=asm_1x1", "cores=2"], "asm_1x1-16x16x16-c2-L2toL1-A:kernel"),
+        ("dma-contention", ["bytes=1024", "traffic=seq_1of2"], "L2toL1-1024-seq_1of2-0-0"),
+        ("micro", ["name=nop,mutex_lock_unlock_min", "cores=1,2"], "cluster_pe0-nop-1-64-4-static-0"),
+    ],
+)
+def test_every_measured_file_has_a_kind(
+    kind: str, where: list[str], first: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = [word for text in where for word in ("--where", text)]
+    arguments = ["validate", kind, str(MEASURED / f"{kind}.csv.gz"), *chosen, "--workers", "1"]
+    run([*arguments, "--json", "--keep-going"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["rows"][0]["id"] == first
+    assert report["cases"] == len(report["rows"])
+    assert report["mape_percent"] <= 5
+    run([*arguments, "--keep-going"])
+    table = capsys.readouterr().out.splitlines()
+    assert max(len(line.rstrip()) for line in table) <= 100
+
+
+def test_help_and_completion_name_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["validate", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert ", ".join(KINDS) in text
+    assert "--keep-going" in text
+    group = get_command(application(["validate"]))
+    assert isinstance(group, TyperGroup)
+    validate = group.commands["validate"]
+    (kind, *_) = validate.params
+    offered = kind.shell_complete(Context(validate), "dma")
+    assert [item.value for item in offered] == ["dma", "dma-contention"]
+
+
+MICRO_ROWS = ["validate", "micro", str(MEASURED / "micro.csv.gz"), "--where", "cores=1,2", "--workers", "1"]
+
+
+def test_rows_that_cannot_be_predicted_are_listed_and_the_others_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    only = ["--where", "group=sync", "--where", "fpus=private", "--where", "bank_conflicts=0"]
+    assert run([*MICRO_ROWS, *only, "--json"]) == 2
+    stopped = capsys.readouterr()
+    assert stopped.out == ""
+    assert stopped.err.count("cold caches") == 1, "without the option the first row ends it"
+    assert run([*MICRO_ROWS, *only, "--json", "--keep-going"]) == 2
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
+    assert (report["cases"], report["not_predicted"], len(report["not_predicted_rows"])) == (11, 9, 9)
+    assert report["mape_percent"] is not None
+    for row in report["not_predicted_rows"]:
+        assert f"{row['where']}: {row['reason']}" in captured.err
+    assert "9 of 20 rows are not predicted" in captured.err
+
+
+def test_a_file_of_which_every_row_is_predicted_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    report = json.loads(output(capsys, "--json", "--keep-going"))
+    assert (report["not_predicted"], report["not_predicted_rows"], report["not_measured"]) == (0, [], 0)
+
+
+def test_a_row_without_a_measured_time_has_a_prediction_and_no_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The base that other rows are counted from takes no time by definition."""
+    assert run([*MICRO_ROWS, "--where", "name=empty,nop", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    bases = [row for row in report["rows"] if "-empty-" in row["id"]]
+    assert len(bases) == report["not_measured"] == 12
+    assert all(row["predicted"] == 0 and row["error_percent"] is None for row in bases)
+    assert report["max_percent"] == 0
 
 
 def test_the_report_is_built_without_groups_unless_asked() -> None:

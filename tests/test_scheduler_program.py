@@ -66,7 +66,8 @@ def actions(depth: int, sizes: Mapping[str, int]) -> list[str]:
         first_fit([life.request for life in storage_lives(GRAPH).values()], "l2"),
         home_level="l2",
         cores=2,
-        max_command_bytes=1 << 17,
+        max_command_1d_bytes=1 << 17,
+        max_command_2d_bytes=1 << 17,
     )
     builder.add_op(OP, tiling, lay_out(tiling, 0))
     words = []
@@ -120,6 +121,8 @@ def test_neighbouring_tiles_use_different_slots() -> None:
 
 
 def test_a_release_ends_the_life_of_buffers() -> None:
-    builder = ProgramBuilder(GRAPH, {}, home_level="l2", cores=1, max_command_bytes=64)
+    builder = ProgramBuilder(
+        GRAPH, {}, home_level="l2", cores=1, max_command_1d_bytes=64, max_command_2d_bytes=64
+    )
     builder.add_release(OP, (), ())
     assert isinstance(builder.program().actions[0], Release)

@@ -11,7 +11,9 @@ from scheduler.tiles.transfers import commands_for
 from trainlib.steps import Region
 
 
-def commands(shape: tuple[int, ...], region: Region, max_command_bytes: int = 1 << 17) -> tuple[Command, ...]:
+def commands(
+    shape: tuple[int, ...], region: Region, max_1d_bytes: int = 1 << 17, max_2d_bytes: int = 1 << 17
+) -> tuple[Command, ...]:
     return commands_for(
         shape,
         4,
@@ -20,7 +22,8 @@ def commands(shape: tuple[int, ...], region: Region, max_command_bytes: int = 1 
         external_address=1000,
         l1_address=64,
         to_l1=True,
-        max_command_bytes=max_command_bytes,
+        max_command_1d_bytes=max_1d_bytes,
+        max_command_2d_bytes=max_2d_bytes,
     )
 
 
@@ -46,14 +49,33 @@ def test_a_box_cut_in_three_dimensions_needs_one_2d_command_per_outer_index() ->
 
 
 def test_a_command_longer_than_the_length_field_is_split() -> None:
-    split = commands((100,), ((0, 100),), max_command_bytes=160)
+    split = commands((100,), ((0, 100),), max_1d_bytes=160, max_2d_bytes=160)
     assert [(c.l1_address, c.external_address, c.line_bytes) for c in split] == [
         (64, 1000, 160),
         (224, 1160, 160),
         (384, 1320, 80),
     ]
-    lines = commands((4, 10), ((0, 4), (0, 5)), max_command_bytes=50)
+    lines = commands((4, 10), ((0, 4), (0, 5)), max_1d_bytes=50, max_2d_bytes=50)
     assert [(c.lines, c.line_bytes, c.external_address) for c in lines] == [(2, 20, 1000), (2, 20, 1080)]
+
+
+def test_a_2d_command_may_be_longer_than_a_1d_command() -> None:
+    """The call for 1D hands on fewer bits of the length than the DMA has."""
+    (box,) = commands((4, 10), ((0, 4), (0, 5)), max_1d_bytes=50, max_2d_bytes=80)
+    assert (box.lines, box.line_bytes, box.stride_bytes) == (4, 20, 40)
+    assert not box.contiguous
+
+
+def test_a_range_too_long_for_a_1d_command_is_the_equal_lines_of_a_2d_command() -> None:
+    """64 KiB is the least that 16 bits cannot hold."""
+    limits = {"max_1d_bytes": 65532, "max_2d_bytes": 131068}
+    (halves,) = commands((128, 128), ((0, 128), (0, 128)), **limits)
+    assert (halves.lines, halves.line_bytes, halves.stride_bytes) == (2, 32768, 32768)
+    assert halves.contiguous, "so the master computes the addresses of a range"
+    longest = commands((32766,), ((0, 32766),), **limits)
+    assert [(c.lines, c.line_bytes) for c in longest] == [(2, 65532)], "of these lengths the longest"
+    beyond = commands((32768,), ((0, 32768),), **limits)
+    assert [(c.lines, c.line_bytes) for c in beyond] == [(1, 65532), (1, 65532), (1, 8)]
 
 
 @st.composite
@@ -66,9 +88,9 @@ def boxes(draw: st.DrawFn) -> tuple[tuple[int, ...], Region]:
     return shape, tuple(region)
 
 
-@given(boxes(), st.sampled_from([4, 12, 40, 1 << 17]))
+@given(boxes(), st.sampled_from([(4, 4), (12, 12), (12, 40), (40, 100), (1 << 17, 1 << 17)]))
 def test_the_bytes_that_arrive_are_the_box(
-    box: tuple[tuple[int, ...], Region], max_command_bytes: int
+    box: tuple[tuple[int, ...], Region], limits_bytes: tuple[int, int]
 ) -> None:
     shape, region = box
     tensor = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
@@ -76,8 +98,8 @@ def test_the_bytes_that_arrive_are_the_box(
     external[1000:] = tensor.view(np.uint8).reshape(-1)
     expected = np.ascontiguousarray(tensor[tuple(slice(*extent) for extent in region)])
     l1 = np.full(64 + expected.nbytes, 0xFF, dtype=np.uint8)
-    for command in commands(shape, region, max_command_bytes):
-        assert command.size_bytes <= max_command_bytes
+    for command in commands(shape, region, *limits_bytes):
+        assert command.size_bytes <= limits_bytes[command.lines > 1]
         for line in range(command.lines):
             source = command.external_address + line * command.stride_bytes
             target = command.l1_address + line * command.line_bytes

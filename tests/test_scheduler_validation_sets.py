@@ -1,16 +1,17 @@
-"""Measured sets: overlap, DMA contention, caches, micro-benchmarks; the page; the committed figures."""
+"""Measured sets: overlap, DMA contention, caches; the page; the committed figures."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from scheduler.validation import micro, page, runner
+from scheduler.validation import page, runner
 from scheduler.validation.cases import Case, Selection
-from scheduler.validation.kinds import KINDS, TESTED, kind_named
+from scheduler.validation.kinds import KINDS, kind_named
 from scheduler.validation.peak import peaks
 from scheduler.validation.pictures import draw
 from scheduler.validation.prediction import Prediction
@@ -29,15 +30,18 @@ def test_the_accuracy_is_the_committed_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["icache, cold", "icache, warm", "dma-contention"])
-def test_sets_that_are_no_kind_of_the_command_line_are_met(name: str) -> None:
+def test_caches_and_contention_are_met(name: str) -> None:
     (target,) = (item for item in TARGETS if item.set == name)
     item = SETS[name]
     sizes = [Selection("bytes", ("1024", "4096"))] if name == "dma-contention" else []
-    done = runner.validate(item.kind, MEASURED / item.file, workers=1, selections=sizes)
+    done = runner.validate(item.kind, MEASURED / item.file, workers=1, selections=[*sizes, *item.selections])
     assert len(done.results) == done.asked >= 48
-    mean = figures(done.results, name)["mape_percent"]
+    numbers = figures(done.results, name)
+    mean = numbers["mape_percent"]
     assert target.mape_percent is not None
+    assert target.p95_percent is not None
     assert mean <= target.mape_percent
+    assert numbers["p95_percent"] <= target.p95_percent
     if name == "icache, cold":
         assert mean == 0, "every line comes from L2 once, to the cycle"
 
@@ -45,7 +49,8 @@ def test_sets_that_are_no_kind_of_the_command_line_are_met(name: str) -> None:
 @pytest.mark.parametrize("name", ["overlap, kernel", "overlap, transfers"])
 def test_kernels_beside_transfers_are_met(name: str) -> None:
     """The sample of the committed figures; the page has all rows."""
-    assert FIGURES[name]["mape_percent"] <= 8
+    assert FIGURES[name]["mape_percent"] <= 4
+    assert FIGURES[name]["p95_percent"] <= 10
     assert FIGURES[name]["cases"] == 24
 
 
@@ -75,7 +80,7 @@ def test_the_best_of_a_configuration_may_be_another_row_than_the_measured_best()
 def test_sets_targets_and_gaps_name_each_other() -> None:
     assert {item.set for item in (*TARGETS, *GAPS)} <= set(SETS)
     assert {item.set for item in TARGETS} == set(SETS), "every set has a target"
-    assert {item.kind for item in SETS.values()} == set(KINDS) | set(TESTED)
+    assert {item.kind for item in SETS.values()} == set(KINDS)
     assert all((MEASURED / item.file).exists() for item in SETS.values())
     assert all(len(row) == 4 for row in FITTED)
 
@@ -85,22 +90,26 @@ def few(name: str) -> runner.Validation:
     """About a dozen rows of a set."""
     item = SETS[name]
     kind = kind_named(item.kind)
-    cases = runner.read_cases(MEASURED / item.file, kind.columns, named_by=kind.named_by)
+    cases = kind.read(MEASURED / item.file, item.selections)
     chosen = cases[:: max(1, len(cases) // 12)]
     answers = runner.predict_rows(item.kind, chosen)
     results = tuple(
-        Result(case, answer, kind.measured)
+        Result(case, answer, kind.measure_of(case).column)
         for case, answer in zip(chosen, answers, strict=True)
         if isinstance(answer, Prediction)
     )
-    return runner.Validation(kind, results, (), len(results))
+    refused = tuple(
+        runner.Refused(answer, case)
+        for case, answer in zip(chosen, answers, strict=True)
+        if not isinstance(answer, Prediction)
+    )
+    return runner.Validation(kind, results, refused, len(chosen))
 
 
 def test_the_page_states_targets_sets_fits_and_gaps() -> None:
     """On a few rows per file; the real page takes all of them."""
-    rows = micro.read_rows(MEASURED / "micro.csv.gz")[::40]
-    text = page.page({name: few(name) for name in SETS}, rows)
-    assert text.count("\n### ") == len(SETS) + 1
+    text = page.page({name: few(name) for name in SETS})
+    assert text.count("\n### ") == len(SETS)
     for item in SETS.values():
         assert f"]({item.picture})" in text
     for heading in (
@@ -110,7 +119,21 @@ def test_the_page_states_targets_sets_fits_and_gaps() -> None:
         "What is not modelled",
     ):
         assert f"## {heading}" in text
-    assert "Rows without a model" not in text
+    assert "near |" in text, "the rows of micro also per operation"
+
+
+def test_rows_without_a_model_are_counted_beside_their_target_and_say_why() -> None:
+    done = {name: few(name) for name in SETS}
+    refused = done["micro"].refused
+    assert refused
+    row = next(line for line in page.page(done).splitlines() if line.startswith("| micro |"))
+    assert row.split("|")[2:4] == [f" {len(done['micro'].results)} ", f" {len(refused)} "]
+    none = dataclasses.replace(done["micro"], results=())
+    text = page.page({**done, "micro": none})
+    row = next(line for line in text.splitlines() if line.startswith("| micro |"))
+    assert row.endswith("| **no** |"), "a set of which nothing is predicted is not reached"
+    assert "Rows without a model" in text
+    assert refused[0].error.message.partition(": ")[2] in text
 
 
 def test_a_picture_is_the_same_from_run_to_run_and_small(tmp_path: Path) -> None:

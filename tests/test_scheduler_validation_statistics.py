@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.validation.cases import Case
 from scheduler.validation.prediction import Prediction
-from scheduler.validation.statistics import Result, figures, grouped, rank_correlation
+from scheduler.validation.statistics import Result, farthest_off, figures, grouped, rank_correlation
 
 MACHINE = {
     "soc": "s",
@@ -46,6 +46,14 @@ def test_no_rows_give_no_figures() -> None:
     numbers = figures([], "mm")
     assert numbers.pop("cases") == 0
     assert set(numbers.values()) == {None}
+
+
+def test_rows_without_a_measured_time_count_as_cases_only() -> None:
+    rows = [result(100, 110), result(0, 20)]
+    numbers = figures(rows, "dma")
+    assert numbers["cases"] == 2
+    assert numbers["mape_percent"] == numbers["max_percent"] == pytest.approx(10)
+    assert [row.measured for row in farthest_off(rows, 5)] == [100]
 
 
 def test_ties_share_their_rank() -> None:

@@ -6,14 +6,15 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
+from closed_forms import works_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arch.isa import CoreWork, Instruction, Loop, Node, Op, TeamWork
 from configs.errors import ConfigError, InputError
+from scheduler.validation.layer_steps import layer_graph
 from trainlib.kernels.assembly import listing_to_nest
 from trainlib.kernels.catalogue import (
-    blocktransp_work,
     codegen_names,
     im2row_work,
     kernel_names,
@@ -400,12 +401,13 @@ def test_im2row_costs_what_was_measured(mode: str, cores: int, instructions: int
 
 
 def test_blocktransp_reverses_windows_and_swaps_channels() -> None:
-    team = blocktransp_work(
-        "clang-xpulp", co=2, ci=3, hk=2, wk=2, cores=1, source_address=0, target_address=1000
-    )
+    options = {"out_channels": 2, "kernel": 2, "bias": False}
+    graph = layer_graph("conv2d", "IG", options, [(3, 4, 4)], where="test")
+    (team,) = (work for work in works_of(graph, "IG", cores=1) if work.kernel == "blocktransp")
     (core,) = cores_of(team)
-    assert touched(core, Op.LOAD) == Counter(4 * index for index in range(24))
-    assert touched(core, Op.STORE) == Counter(1000 + 4 * index for index in range(24))
+    source, target = (min(touched(core, op)) for op in (Op.LOAD, Op.STORE))
+    assert touched(core, Op.LOAD) == Counter(source + 4 * index for index in range(24))
+    assert touched(core, Op.STORE) == Counter(target + 4 * index for index in range(24))
     assert count(core.body)["instructions"] == 2 * (3 * (4 * 2 + 9) + 7) + 52
 
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from closed_forms import fork_to_join_cycles
 
 from arch.isa import CoreWork, Instruction, Loop, Op
 from arch.soc_config import load_soc, with_options
 from arch.team_cost_model import TeamCostModel
-from scheduler.validation.team import fork_to_join_cycles
 from trainlib.kernels.catalogue import kernel_names, matmul_work
 
 ROOT = Path(__file__).parent.parent

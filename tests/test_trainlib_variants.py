@@ -6,17 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from closed_forms import fork_to_join_cycles, works_of
 from primitive_harness import CODEGEN
 
-from arch.isa import TeamWork
 from arch.soc_config import load_soc
 from arch.team_cost_model import TeamCostModel
 from configs.errors import InputError, UnsupportedLayerError
 from configs.model_file import read_model
 from configs.yaml_file import parse_yaml
-from scheduler.validation.team import fork_to_join_cycles
 from trainlib.graph import TrainingGraph
-from trainlib.kernels.layer_catalogue import Window, depthwise_work, pooling_work
 from trainlib.primitives.definition import InputCase
 from trainlib.registry import lowering_of
 from trainlib.steps import KernelChoice
@@ -61,19 +59,6 @@ def shape_of(graph: TrainingGraph) -> dict[str, tuple[tuple[str, ...], tuple[str
 
 def layer(kind: str, options: Mapping[str, Any], *shapes: tuple[int, ...], variant: str) -> TrainingGraph:
     return build_layer_graph(kind, options, [InputCase(shape) for shape in shapes], variant=variant)
-
-
-def works_of(graph: TrainingGraph, step: str, *, apart: int = 1 << 14) -> list[TeamWork]:
-    """The works of a step as one tile, operands `apart` bytes from each other in the order of reads."""
-    (op,) = (op for op in graph.ops if op.step == step)
-    lowering = lowering_of(op)
-    whole = {name: (0, size) for name, size in lowering.extents(op, graph.tensors).items()}
-    task = lowering.tile(op, graph.tensors, whole, KernelChoice("", CODEGEN))
-    buffers = [item.name for item in (*task.inputs, *task.outputs, *task.scratch)]
-    parts = {name for call in task.calls for name in (*call.reads, *call.writes)}
-    places = {name: number * apart for number, name in enumerate(buffers)}
-    places |= {name: places[name.partition("[")[0]] for name in parts}
-    return [call.work(CORES, places) for call in task.calls]
 
 
 def test_a_model_as_published_is_another_graph_where_the_library_s_is() -> None:
@@ -160,30 +145,19 @@ def test_the_published_depthwise_gradients_are_those_that_were_validated() -> No
     timing = load_soc("pulp-open", "gvsoc")
     cost_model = TeamCostModel(timing)
     graph = layer("depthwise", {"kernel": 3}, (8, 8, 8), variant="as-published")
-    places = (0, 8 * 64 * 4, (8 * 64 + 72) * 4)
     for step, nest, cycles in (("WG", "dw_wg", 16_698), ("IG", "dw_ig", 67_776)):
         (team,) = works_of(graph, step)
         assert team.kernel == nest
-        copy = depthwise_work(CODEGEN, nest, Window(8, 8, 8, 3, 3), CORES, places)
-        assert [core.body for core in team.cores] == [core.body for core in copy.cores]
         taken = fork_to_join_cycles(team, cost_model.price(team), timing.event_unit)
         assert taken == pytest.approx(cycles, rel=0.01)
-
-
-def test_the_published_pooling_loops_are_those_that_were_validated() -> None:
-    graph = layer("max_pool2d", {"kernel": 2}, (8, 8, 8), variant="as-published")
-    for step, nest, places in (
-        ("FW", "maxpool_fw", (0, 1 << 14)),
-        ("IG", "maxpool_bw", (0, 1 << 15, 1 << 14)),
-    ):
-        (team,) = works_of(graph, step)
-        assert team == pooling_work(CODEGEN, nest, Window(8, 8, 8, 2, 2, stride=2), CORES, places)
 
 
 @pytest.mark.parametrize(
     ("kind", "options", "shapes", "nests"),
     [
         ("add", {}, ((4, 6), (4, 6)), {"FW": ["broadcast_sum"], "IG": ["copy"]}),
+        ("max_pool2d", {"kernel": 2}, ((8, 8, 8),), {"FW": ["maxpool_fw"], "IG": ["maxpool_bw"]}),
+        ("transpose", {"axes": [1, 0]}, ((4, 6),), {"FW": ["transpose_nd"], "IG": ["transpose_nd"]}),
         (
             "softmax",
             {},

@@ -42,9 +42,6 @@ Taps = NDArray[np.int64]
 KEPT_TAPS = 1024
 """Indices of taps that are small enough to be kept."""
 
-GRADIENT = "d"
-"""What stands before the role of a tensor in that of its gradient."""
-
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -275,7 +272,7 @@ class Contraction:
     y: str
     x: str
     w: str
-    maps: Mapping[str, tuple[tuple[str, ast.expr], ...]] = field(init=False, repr=False, hash=False)
+    maps: Mapping[str, tuple[tuple[str, ast.expr], ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Parse the text once."""
@@ -307,7 +304,7 @@ def _space(
     forward = {role: tuple(_simplified(index, loops) for index in axes) for role, axes in accesses.items()}
     if result == "y":
         return Space(loops, forward, result)
-    if result == GRADIENT + "w":
+    if result == "dw":
         return Space(loops, {"dy": forward["y"], "x": forward["x"], result: forward["w"]}, result)
     return _gathered(forward, loops)
 
@@ -360,11 +357,10 @@ def _size(sizes: Mapping[str, int], role: str, name: str) -> int:
 
 def _simplified(index: Index, loops: Mapping[str, int]) -> Index:
     """Without the number of the group where there is one group."""
-    terms = tuple(term for term in index.terms if not 0 < loops[term.loop] <= term.block)
+    terms = tuple(term for term in index.terms if loops[term.loop] > term.block)
     return replace(index, terms=terms)
 
 
-@lru_cache(maxsize=1024)
 def _axes(text: str) -> tuple[tuple[str, ast.expr], ...]:
     """(name, expression) of every axis."""
     parts = [part.strip() for part in text.split(",")]

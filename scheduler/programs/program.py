@@ -66,8 +66,8 @@ class ProgramBuilder:
 
     Transfer IDs are taken when a transfer is pushed and given back when it is waited for, in program order,
     so the builder counts them: before a push that would find none free it waits for the oldest transfer.
-    Every box costs the master the address arithmetic around it: that of a range if all its commands are 1D,
-    else that of a box.
+    Every box costs the master the address arithmetic around it: that of a range if every command of it is of
+    one, else that of a box.
     """
 
     def __init__(
@@ -77,7 +77,8 @@ class ProgramBuilder:
         *,
         home_level: str,
         cores: int,
-        max_command_bytes: int,
+        max_command_1d_bytes: int,
+        max_command_2d_bytes: int,
         transfer_ids: int = UNLIMITED_IDS,
         transfer_code_1d_cycles: int = 0,
         transfer_code_2d_cycles: int = 0,
@@ -86,7 +87,8 @@ class ProgramBuilder:
         self.home = home
         self.home_level = home_level
         self.cores = cores
-        self.max_command_bytes = max_command_bytes
+        self.max_command_1d_bytes = max_command_1d_bytes
+        self.max_command_2d_bytes = max_command_2d_bytes
         self.transfer_ids = transfer_ids
         self.transfer_code_1d_cycles = transfer_code_1d_cycles
         self.transfer_code_2d_cycles = transfer_code_2d_cycles
@@ -151,9 +153,10 @@ class ProgramBuilder:
                 external_address=self._l2_address(box),
                 l1_address=box.l1_address,
                 to_l1=to_l1,
-                max_command_bytes=self.max_command_bytes,
+                max_command_1d_bytes=self.max_command_1d_bytes,
+                max_command_2d_bytes=self.max_command_2d_bytes,
             )
-            flat = all(command.lines == 1 for command in found)
+            flat = all(command.contiguous for command in found)
             code_cycles += self.transfer_code_1d_cycles if flat else self.transfer_code_2d_cycles
             commands += found
         action = DmaStart(len(self.actions), deps, work, tuple(commands), code_cycles)

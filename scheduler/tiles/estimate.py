@@ -40,10 +40,10 @@ NO_TRANSFER = Transfer(0.0, 0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class _BoxCost:
-    """Commands of a box, most lines of one, cycles of its first command, and at what pace others follow."""
+    """Commands of a box, whether one is not a range, cycles of the first, at what pace others follow."""
 
     commands: int
-    lines: int
+    boxed: bool
     first_cycles: float
     pace_cycles: float
 
@@ -109,7 +109,7 @@ class TileCost:
         for operand in operands:
             shapes = Counter(tuple(stop - start for start, stop in region) for region in operand.boxes)
             boxes = [(self._box(operand.tensor, shape, to_l1), count) for shape, count in shapes.items()]
-            boxed = any(box.lines > 1 for box, _ in boxes)
+            boxed = any(box.boxed for box, _ in boxes)
             pushed_cycles += self.dma.master_cycles(boxed=boxed, commands=1) - dma.wait_done_cycles
             code_cycles = dma.transfer_code_2d_cycles if boxed else dma.transfer_code_1d_cycles
             pushed_cycles += code_cycles * (len(operand.boxes) - 1)
@@ -142,7 +142,8 @@ class TileCost:
                 external_address=0,
                 l1_address=0,
                 to_l1=to_l1,
-                max_command_bytes=self.timing.dma.max_command_bytes,
+                max_command_1d_bytes=self.timing.dma.max_command_1d_bytes,
+                max_command_2d_bytes=self.timing.dma.max_command_2d_bytes,
             )
             first = commands[0]
             pace = sum(
@@ -150,7 +151,7 @@ class TileCost:
             )
             self._moved[key] = _BoxCost(
                 len(commands),
-                max(command.lines for command in commands),
+                any(not command.contiguous for command in commands),
                 self.dma.engine_cycles(first.line_bytes, first.lines, to_l1=to_l1),
                 pace / len(commands),
             )

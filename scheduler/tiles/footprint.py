@@ -163,7 +163,7 @@ class Footprint:
 
     def l1_bytes(self, boxes: Boxes, depths: BufferDepths) -> Integers:
         """Bytes of all buffers with all their slots, per candidate."""
-        slot_bytes = -(-boxes.largest_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        slot_bytes = -(-boxes.largest_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES + depths.gap_bytes
         changes, distinct, present = boxes.changes, boxes.distinct, boxes.present
         total = np.zeros(len(slot_bytes), np.int64)
         for column, (role, name) in enumerate(self.keys):

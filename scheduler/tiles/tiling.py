@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice, product
 from math import prod
 
@@ -87,10 +87,14 @@ def interval(extent: int, size: int, number: int) -> Extent:
 
 @dataclass(frozen=True, slots=True)
 class BufferDepths:
-    """How many buffers each operand of an op is asked to have: `default`, or that of its name."""
+    """How many buffers each operand of an op is asked to have: `default`, or that of its name.
+
+    Behind each lie `gap_bytes` that nobody uses.
+    """
 
     default: int = 2
     named: Mapping[str, int] = field(default_factory=dict)
+    gap_bytes: int = 0
 
     def of(self, role: str, name: str) -> int:
         """Depth of a buffer; a sum so far has that of the result it belongs to, scratch has one."""
@@ -142,7 +146,7 @@ class Tiler:
 
     def with_depth(self, depth: int) -> Tiler:
         """The same with another number of buffers for operands of which nothing else is said."""
-        depths = BufferDepths(depth, self.depths.named)
+        depths = replace(self.depths, default=depth)
         return Tiler(self.op, self.tensors, self.lowering, self.choice, depths, self.resident, self.stream)
 
     def task(self, ranges: Mapping[str, Extent]) -> TileTask:
@@ -226,7 +230,8 @@ class Tiler:
         for (role, name), size_bytes in slot_bytes.items():
             depth = self.depths.of(role, name)
             slots = 0 if (role, name) in resident else min(depth, boxes[role, name])
-            buffers.append(Buffer(name, role, align(size_bytes), slots, depth))
+            slot = align(size_bytes) + self.depths.gap_bytes
+            buffers.append(Buffer(name, role, slot, slots, depth))
         return tuple(buffers)
 
     def operand_bytes(self, operand: Operand) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -34,21 +35,23 @@ def commands_for(
     external_address: int,
     l1_address: int,
     to_l1: bool,
-    max_command_bytes: int,
+    max_command_1d_bytes: int,
+    max_command_2d_bytes: int,
 ) -> tuple[Command, ...]:
     """Commands that move the box `region` of a C-contiguous tensor to or from a C-contiguous L1 buffer.
 
     Trailing dimensions that are whole make one contiguous line; the next dimension becomes the lines of a 2D
-    command; every combination of the remaining outer indices is one command. A command longer than
-    `max_command_bytes` is split. Lengths and addresses are in bytes.
+    command; every combination of the remaining outer indices is one command. What is longer than
+    `max_command_1d_bytes` or `max_command_2d_bytes` is split; a range too long for a 1D command is the equal
+    lines of a 2D one where it can be cut into as many as it would take 1D commands. Lengths and addresses are
+    in bytes.
     """
     line_dim = len(shape) - 1
     while line_dim > 0 and region[line_dim] == (0, shape[line_dim]):
         line_dim -= 1
     if not shape:
-        return _split(
-            Command(to_l1, l1_address, external_level, external_address, itemsize_bytes), max_command_bytes
-        )
+        scalar = Command(to_l1, l1_address, external_level, external_address, itemsize_bytes)
+        return _split(scalar, max_command_1d_bytes, max_command_2d_bytes)
     element_strides = [prod(shape[dim + 1 :]) * itemsize_bytes for dim in range(len(shape))]
     first, last = region[line_dim]
     line_bytes = (last - first) * element_strides[line_dim]
@@ -67,7 +70,7 @@ def commands_for(
         command = Command(
             to_l1, l1_address, external_level, address, line_bytes, lines, stride_bytes if lines > 1 else 0
         )
-        commands.extend(_split(command, max_command_bytes))
+        commands.extend(_split(command, max_command_1d_bytes, max_command_2d_bytes))
         l1_address += command.size_bytes
     return tuple(commands)
 
@@ -82,7 +85,8 @@ def lines_of(shape: tuple[int, ...], itemsize_bytes: int, region: Region) -> lis
         external_address=0,
         l1_address=0,
         to_l1=True,
-        max_command_bytes=prod(shape) * itemsize_bytes,
+        max_command_1d_bytes=prod(shape) * itemsize_bytes,
+        max_command_2d_bytes=prod(shape) * itemsize_bytes,
     )
     return [
         (command.external_address + line * command.stride_bytes, command.line_bytes)
@@ -91,32 +95,37 @@ def lines_of(shape: tuple[int, ...], itemsize_bytes: int, region: Region) -> lis
     ]
 
 
-def _split(command: Command, max_command_bytes: int) -> tuple[Command, ...]:
-    """The same bytes in commands the length field can hold: whole lines first, then pieces of a line."""
-    if command.size_bytes <= max_command_bytes:
-        return (command,)
+def _split(command: Command, max_1d_bytes: int, max_2d_bytes: int) -> tuple[Command, ...]:
+    """The same bytes in commands the length fields can hold: whole lines first, then pieces of a line."""
     if command.lines > 1:
-        lines_at_once = max(1, max_command_bytes // command.line_bytes)
-        pieces = [
-            Command(
-                command.to_l1,
-                command.l1_address + done * command.line_bytes,
-                command.external_level,
-                command.external_address + done * command.stride_bytes,
-                command.line_bytes,
-                min(lines_at_once, command.lines - done),
-                command.stride_bytes if min(lines_at_once, command.lines - done) > 1 else 0,
+        if command.size_bytes <= max_2d_bytes:
+            return (command,)
+        at_once = max(1, max_2d_bytes // command.line_bytes)
+        counts = [min(at_once, command.lines - done) for done in range(0, command.lines, at_once)]
+        parts = (
+            dataclasses.replace(
+                command,
+                l1_address=command.l1_address + number * at_once * command.line_bytes,
+                external_address=command.external_address + number * at_once * command.stride_bytes,
+                lines=lines,
+                stride_bytes=command.stride_bytes if lines > 1 else 0,
             )
-            for done in range(0, command.lines, lines_at_once)
-        ]
-        return tuple(piece for part in pieces for piece in _split(part, max_command_bytes))
-    return tuple(
-        Command(
-            command.to_l1,
-            command.l1_address + done,
-            command.external_level,
-            command.external_address + done,
-            min(max_command_bytes, command.line_bytes - done),
+            for number, lines in enumerate(counts)
         )
-        for done in range(0, command.line_bytes, max_command_bytes)
+        return tuple(piece for part in parts for piece in _split(part, max_1d_bytes, max_2d_bytes))
+    size_bytes = command.line_bytes
+    if size_bytes <= max_1d_bytes:
+        return (command,)
+    lines = -(-size_bytes // max_1d_bytes)
+    if size_bytes <= max_2d_bytes and size_bytes % lines == 0:
+        line_bytes = size_bytes // lines
+        return (dataclasses.replace(command, line_bytes=line_bytes, lines=lines, stride_bytes=line_bytes),)
+    return tuple(
+        dataclasses.replace(
+            command,
+            l1_address=command.l1_address + done,
+            external_address=command.external_address + done,
+            line_bytes=min(max_1d_bytes, size_bytes - done),
+        )
+        for done in range(0, size_bytes, max_1d_bytes)
     )

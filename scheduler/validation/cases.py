@@ -112,10 +112,12 @@ def read_cases(
     columns: Sequence[Column],
     selections: Sequence[Selection] = (),
     named_by: Sequence[str] = ("id",),
+    unreadable: list[ConfigError] | None = None,
 ) -> tuple[Case, ...]:
     """All rows of a ``.csv`` or ``.csv.gz`` file that pass every selection, in file order.
 
-    The id of a row is what its `named_by` columns hold.
+    The id of a row is what its `named_by` columns hold. Where a list `unreadable` is given, it takes the
+    errors of the rows that are not as their columns want, and the others are read.
 
     Raises InputError for a file that cannot be read or holds no row, ConfigError with ``file:line`` for a
     missing or repeated column, a row of another length, and a cell that is not what its column wants. Every
@@ -129,22 +131,37 @@ def read_cases(
     )
     cases = []
     for line, cells in rows:
-        where = f"{path}:{line}"
-        if len(cells) != len(header):
-            raise ConfigError(
-                f"{len(cells)} cells, but the header has {len(header)} columns",
-                where=where,
-                cure="give every row one cell per column",
-            )
-        named = dict(zip(header, cells, strict=True))
-        row = "-".join(named[name] for name in named_by)
-        values = {column.name: _value(named, column, where, row) for column in columns}
-        if all(named[item.column] in item.values for item in selections):
-            cases.append(Case(row, where, values, named))
-    if not cases:
+        try:
+            case = _case(header, cells, columns, named_by, f"{path}:{line}")
+        except ConfigError as error:
+            if unreadable is None:
+                raise
+            unreadable.append(error)
+            continue
+        if all(case.cells[item.column] in item.values for item in selections):
+            cases.append(case)
+    if not cases and not unreadable:
         cure = "check --where" if selections else "add a row per measurement"
         raise InputError("there is no row to predict", where=str(path), cure=cure)
     return tuple(cases)
+
+
+def _case(
+    header: Sequence[str],
+    cells: Sequence[str],
+    columns: Sequence[Column],
+    named_by: Sequence[str],
+    where: str,
+) -> Case:
+    if len(cells) != len(header):
+        raise ConfigError(
+            f"{len(cells)} cells, but the header has {len(header)} columns",
+            where=where,
+            cure="give every row one cell per column",
+        )
+    named = dict(zip(header, cells, strict=True))
+    row = "-".join(named[name] for name in named_by)
+    return Case(row, where, {column.name: _value(named, column, where, row) for column in columns}, named)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:

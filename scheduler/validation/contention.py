@@ -1,4 +1,4 @@
-"""Measured set dma-contention: one transfer while other cores load from L1 without end."""
+"""KIND dma-contention: one transfer while other cores load from L1 without end."""
 
 from __future__ import annotations
 
@@ -37,14 +37,19 @@ def predict(case: Case) -> Prediction:
     master has forked the loads; without loads the same program gives what to subtract.
     """
     to_l1, size_bytes = case.text("dir") == "L2toL1", case.number("bytes")
-    timing = machine_of(case)
+    cores = case.number("n_traffic_cores")
+    moved_bytes = COVER_BYTES + size_bytes
+    timing = machine_of(case, l1_bytes=moved_bytes, l2_bytes=moved_bytes)
+    if cores >= timing.cores:
+        raise case.error(
+            f"{cores} cores load beside the master", f"the cluster has {timing.cores} cores in all"
+        )
     alone: list[Action] = [
         DmaStart(0, commands=(Command(to_l1, 0, "l2", 0, size_bytes),)),
         DmaWait(1, transfer=0),
     ]
     bare = with_dma(timing, program_1d_cycles=timing.dma.program_next_cycles)
     total_cycles = program_cycles(bare, case.id, alone)
-    cores = case.number("n_traffic_cores")
     if cores:
         loads = _loads(cores, case.text("traffic"), size_bytes // 4)
         total_cycles += _behind_another(timing, case.id, to_l1, size_bytes, loads)

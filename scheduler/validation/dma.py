@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
+
 from arch.master import programming_cycles
-from arch.program import Action, Command, DmaStart, DmaWait, TeamTransfer
+from arch.program import Action, Command, DmaStart, DmaWait, Place, Program, TeamTransfer
+from arch.soc import Soc
 from arch.timing import SocTiming
 from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, MOST_REPEATED, Case, Column
-from scheduler.validation.machines import machine_of, program_cycles, with_dma
+from scheduler.validation.machines import cost_model_of, machine_of, program_cycles, with_dma
+from scheduler.validation.measured_code import bare_calls, lone_call, master_code
 from scheduler.validation.prediction import Prediction
-from scheduler.validation.tile_loop import bare_calls, lone_call, master_code
 
 STRIDE_BYTES = 1024
 """Distance of two lines in L2 of the 2D rows."""
+
+CHECK = "check_1d_1000_misaligned"
+"""Times nothing: its `cycles` are 1 where the bytes that arrived were those sent, else 0."""
 
 TESTS = (
     "1d",
@@ -24,7 +30,11 @@ TESTS = (
     "bidir_simultaneous",
     "multi_core_1_each",
     "sdk_pi_cl_dma_cmd",
+    CHECK,
 )
+
+MAX_QUEUED = 1 << 10
+"""Transfers of a row; measured ones have 8."""
 
 COLUMNS = (
     *MACHINE_COLUMNS,
@@ -56,6 +66,8 @@ def predict(case: Case) -> Prediction:
         for command in commands
     )
     timing = machine_of(case, l1_bytes=l1_bytes, l2_bytes=l2_bytes)
+    if test == CHECK:
+        return Prediction(int(_arrives(timing, case.id, commands)))
     if test == "multi_core_1_each":
         return Prediction(_by_the_team(timing, case.id, commands))
     if test == "1d_poll":
@@ -92,6 +104,22 @@ def _by_the_team(timing: SocTiming, name: str, commands: list[Command]) -> int:
     return program_cycles(timing, name, [TeamTransfer(0, commands=tuple((item,) for item in commands))])
 
 
+def _arrives(timing: SocTiming, name: str, commands: list[Command]) -> bool:
+    """Whether the modelled DMA moves the bytes it was told to."""
+    soc = Soc(timing, cost_model_of(timing))
+    moved = []
+    for command in commands:
+        # 251 is prime, so that bytes at another offset are other bytes.
+        data = np.arange(command.size_bytes, dtype=np.int64).astype(np.uint8) % 251
+        inner = Place("l1", command.l1_address, data.shape, "uint8")
+        outer = Place(command.external_level, command.external_address, data.shape, "uint8")
+        source, target = (outer, inner) if command.to_l1 else (inner, outer)
+        soc.load(source, data)
+        moved.append((target, data))
+    soc.run(Program(name, tuple(_series([], commands))))
+    return all(np.array_equal(soc.fetch(target), data) for target, data in moved)
+
+
 POLL_FIRST_CYCLES = 14
 """From the push to the end of a polling wait whose first look finds the transfer over.
 
@@ -121,7 +149,12 @@ def _polled(timing: SocTiming, name: str, commands: list[Command]) -> int:
 def _commands(case: Case, test: str) -> list[Command]:
     size_bytes, line_bytes = case.number("bytes"), case.number("line_bytes")
     to_l1 = case.text("direction") == "l2_to_l1"
-    count = case.number("queued") * (case.number("cores") if test == "multi_core_1_each" else 1)
+    queued = case.number("queued")
+    if queued > MAX_QUEUED:
+        raise case.error(
+            f"{queued} transfers are pushed before the first is waited for", f"at most {MAX_QUEUED}"
+        )
+    count = queued * (case.number("cores") if test == "multi_core_1_each" else 1)
     if line_bytes and size_bytes % line_bytes:
         raise case.error(f"{size_bytes} B are not whole lines of {line_bytes} B")
     lines = size_bytes // line_bytes if line_bytes else 1

@@ -1,4 +1,4 @@
-"""Measured set icache: straight-line code of growing size, in its first and in its fourth pass."""
+"""KIND icache: straight-line code of growing size, in its first and in its fourth pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ COLUMNS = (
     Column("cold_iter0_max", 1),
     Column("iter3_max", 1),
 )
-NAMED_BY = ("cores", "n_nops")
+
+MAX_CODE_BYTES = 1 << 20
+"""Code of a row, and its instructions: as much as any L2 holds; measured ones have 16 KiB."""
 
 CALLER_LINES = 4
 """Lines of the loop that calls and times the code; they compete for the caches and are not timed. Assumed."""
@@ -37,7 +39,7 @@ def _machine() -> SocTiming:
 
 def predict_cold(case: Case) -> Prediction:
     """The first call: every line comes from L2."""
-    timing, instructions = _machine(), case.number("n_nops")
+    timing, instructions = _machine(), _bounded(case, "n_nops")
     reader = NestReader(timing.core, timing.fpu, timing.l1.word_bytes, timing.l2.core_access_cycles)
     nest = reader.read(CoreWork((Instruction(Op.ALU),) * instructions))
     return Prediction(instructions + cold_stall_cycles(nest, timing.icache))
@@ -45,8 +47,17 @@ def predict_cold(case: Case) -> Prediction:
 
 def predict_warm(case: Case) -> Prediction:
     """The fourth pass, line by line through both caches, their replacement register in any state."""
-    lines = case.number("code_bytes") // _machine().icache.line_bytes
-    return Prediction(case.number("n_nops") + _fourth_pass_stall_cycles(lines))
+    lines = _bounded(case, "code_bytes") // _machine().icache.line_bytes
+    return Prediction(_bounded(case, "n_nops") + _fourth_pass_stall_cycles(lines))
+
+
+def _bounded(case: Case, column: str) -> int:
+    value = case.number(column)
+    if value > MAX_CODE_BYTES:
+        raise case.error(
+            f"column '{column}': {value} is more code than a memory holds", f"at most {MAX_CODE_BYTES}"
+        )
+    return value
 
 
 @cache

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 
-from arch.isa import TeamWork
+from arch.program import Compute
+from arch.timing import SocTiming
 from configs.suggest import suggestion
 from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, Case, Column
-from scheduler.validation.layer_parts import FORK_WRAPPER_CYCLES, apart
+from scheduler.validation.layer_steps import WEIGHT_DECAY, layer_graph, update_graph
+from scheduler.validation.machines import machine_of
+from scheduler.validation.measured_code import gap_bytes, without_wrapper
 from scheduler.validation.prediction import Prediction
-from scheduler.validation.team import forked
-from trainlib.kernels.catalogue import im2row_work, vector_work
-from trainlib.kernels.layer_catalogue import Window, unroll_work
-from trainlib.kernels.library import LIBRARY
+from scheduler.validation.programs import kernels_of, options_of, predicted, program_of
+from trainlib.graph import TrainingGraph
+from trainlib.kernels.catalogue import im2row_work
+from trainlib.kernels.library import FP32_BYTES
 
 COLUMNS = (
     *MACHINE_COLUMNS,
@@ -25,51 +28,69 @@ COLUMNS = (
     Column("cycles_kernel", 0, optional=True),
 )
 
-ELEMENTWISE = {"relu_fw": "relu_fw", "relu_bw": "relu_bw", "sgd_update": "sgd", "sgd_update_wd": "sgd_wd"}
-"""Measured loop -> name in the catalogue."""
-
-MODELLED = (*ELEMENTWISE, "im2row", "im2col")
+UNROLLED = ("im2row", "im2col")
+MODELLED = ("relu_fw", "relu_bw", "sgd_update", "sgd_update_wd", *UNROLLED)
 
 
 def predict(case: Case) -> Prediction:
-    """Price the loop; arrays lie one after another in L1, a little apart."""
+    """The kernel of the op that runs the loop; a fork without the wrapper of the layers."""
+    found, timing = kernels(case)
+    return predicted(case, timing, found)
+
+
+def kernels(case: Case) -> tuple[list[Compute], SocTiming]:
+    """The kernels of a row, and its machine."""
     name = case.text("kernel")
-    if name in ELEMENTWISE:
-        return _unwrapped(case, _elementwise(case, name))
-    if name in ("im2row", "im2col"):
-        return _unwrapped(case, _unrolled(case, name))
-    raise case.error(f"no model of the loop '{name}'", suggestion(name, MODELLED))
+    if name not in MODELLED:
+        raise case.error(f"no model of the loop '{name}'", suggestion(name, MODELLED))
+    if name not in UNROLLED:
+        return _of_op(case, _elementwise(case, name))
+    ci, hi, hk, stride, pad, hwc = _parameters(case)
+    if name == "im2col" and not hwc:
+        return _alone(case, (ci, hi, hk, stride, pad))
+    # The rows of an HWC image are unrolled before FW, its columns before WG.
+    step, nest = ("WG", "im2col_hwc") if name == "im2col" else ("FW", "im2row_hwc" if hwc else "im2row_fw")
+    options = {"out_channels": 1, "kernel": hk, "stride": stride, "padding": pad, "bias": False}
+    shape = (hi, hi, ci) if hwc else (ci, hi, hi)
+    graph = layer_graph("conv2d", step, options, [shape], layout="HWC" if hwc else "CHW", where=case.where)
+    return _of_op(case, graph, nest)
 
 
-def _unwrapped(case: Case, team: TeamWork) -> Prediction:
-    cycles, instructions = forked(case, team)
-    return Prediction(cycles - FORK_WRAPPER_CYCLES, instructions)
+def _elementwise(case: Case, name: str) -> TrainingGraph:
+    elements = case.number("elements")
+    if name.startswith("relu"):
+        step = "FW" if name == "relu_fw" else "IG"
+        return layer_graph("relu", step, {}, [(elements,)], where=case.where)
+    decay = {"weight_decay": WEIGHT_DECAY} if name.endswith("_wd") else {}
+    return update_graph(case, elements, **decay)
 
 
-def _elementwise(case: Case, name: str) -> TeamWork:
-    loop = ELEMENTWISE[name]
-    elements, codegen = case.number("elements"), case.text("codegen")
-    addresses = apart(case, *[4 * elements] * len(LIBRARY.header(codegen, loop).arrays))
-    return vector_work(codegen, loop, elements, case.number("cores"), addresses)
+def _of_op(case: Case, graph: TrainingGraph, *nests: str) -> tuple[list[Compute], SocTiming]:
+    """The kernels of an op, or those of some nests only."""
+    options = options_of(case, graph, kernels={}, buffer_gap_bytes=gap_bytes(case.text("codegen")))
+    program, timing = program_of(case, graph, options, change=without_wrapper)
+    found = kernels_of(program, nests)
+    if not found:
+        raise case.error(f"codegen '{case.text('codegen')}' has no nest {' or '.join(nests)} of its own")
+    return found, timing
 
 
-def _unrolled(case: Case, name: str) -> TeamWork:
-    """`parameters` are ci x hi (= wi) x hk (= wk) x stride x pad x HWC."""
+def _parameters(case: Case) -> tuple[int, ...]:
+    """ci, hi (= wi), hk (= wk), stride, pad, and whether it is HWC."""
     text = case.text("parameters")
     if re.fullmatch(r"\d{1,6}(x\d{1,6}){5}", text) is None:
         raise case.error(f"cannot read parameters '{text}'", "write them as 8x8x3x1x0x0")
     ci, hi, hk, stride, pad, hwc = (int(part) for part in text.split("x"))
     if stride < 1 or not 1 <= hk <= hi + 2 * pad or ci < 1:
         raise case.error(f"parameters '{text}' describe no image")
+    return ci, hi, hk, stride, pad, hwc
+
+
+def _alone(case: Case, extents: tuple[int, ...]) -> tuple[list[Compute], SocTiming]:
+    """im2col of a CHW image: a kernel of the library that no layer of ours runs."""
+    ci, hi, hk, stride, pad = extents
     ho = (hi + 2 * pad - hk) // stride + 1
-    source, target = apart(case, 4 * ci * hi * hi, 4 * ci * hk * hk * ho * ho)
-    if hwc or name == "im2col":
-        if pad:
-            raise case.error(f"no model of padding in this form of '{name}'", "only im2row in CHW has it")
-        window = Window(ci, hi, hi, hk, hk, stride)
-        form = f"{name}_hwc" if hwc else name
-        return unroll_work(case.text("codegen"), form, window, case.number("cores"), (source, target))
-    return im2row_work(
+    team = im2row_work(
         case.text("codegen"),
         mode="FW",
         ci=ci,
@@ -82,6 +103,8 @@ def _unrolled(case: Case, name: str) -> TeamWork:
         stride=stride,
         pads=(pad, pad, pad, pad),
         cores=case.number("cores"),
-        source_address=source,
-        target_address=target,
+        source_address=0,
+        target_address=FP32_BYTES * ci * hi * hi,
+        columns=True,
     )
+    return [Compute(0, team=team)], without_wrapper(machine_of(case))

@@ -79,14 +79,16 @@ def cost_model_of(timing: SocTiming, window: Window | None = None) -> TeamCostMo
 
 
 @cache
-def _soc(timing: SocTiming) -> tuple[Soc, int]:
-    soc = Soc(timing, cost_model_of(timing))
+def _soc(timing: SocTiming, window: Window | None) -> tuple[Soc, int]:
+    soc = Soc(timing, cost_model_of(timing, window))
     return soc, soc.run(_NOTHING, effects=False).cycles
 
 
-def program_cycles(timing: SocTiming, name: str, actions: Sequence[Action]) -> int:
+def program_cycles(
+    timing: SocTiming, name: str, actions: Sequence[Action], window: Window | None = None
+) -> int:
     """Cycles the master core spends on the actions, offload and completion not counted."""
-    soc, overhead_cycles = _soc(timing)
+    soc, overhead_cycles = _soc(timing, window)
     return soc.run(Program(name, tuple(actions)), effects=False).cycles - overhead_cycles
 
 

@@ -1,32 +1,49 @@
-"""Measured set micro: single instructions, loops, shared FPUs and bank patterns, per operation.
+"""KIND micro: single instructions, loops, shared FPUs, bank patterns, forks, barriers and mutexes.
 
 Rows that run instructions are predicted by the cost model: on cluster cores, and on the fabric controller,
 which has the pipeline of a cluster core and an FPU of its own and for which the memory next to it is what L1
-is to them. Rows of the event unit and of the offload are tested event by event with their modules
-(tests/test_arch_sync.py), not here. `NOT_MODELLED` says which rows have no model, and why; every row of the
-file is in exactly one of the three. `DEVIATIONS` are the rows that are farther off than asked.
+is to them. Rows of several cores also wait for code (`CALLS`). Rows of the event unit and of the offload are
+in `scheduler.validation.micro_sync`. `NOT_MODELLED` says which rows have no model, and why. `DEVIATIONS` are
+the rows that are farther off than asked.
 """
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import gzip
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
+from arch.fetch_oracle import pass_stall_cycles
 from arch.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWork
-from arch.soc_config import load_soc, with_options
+from arch.soc_config import with_options
 from arch.team_cost_model import TeamCostModel
+from arch.timing import IcacheTiming, SocTiming
+from scheduler.validation import micro_sync
+from scheduler.validation.cases import CORES, MACHINE_COLUMNS, Case, Column
+from scheduler.validation.icache import SEEDS
+from scheduler.validation.machines import machine_of
+from scheduler.validation.prediction import Prediction
+from scheduler.validation.statistics import Result
+
+MEASURED = "cycles_minus_base"
+"""Cycles of all operations of a row, less what reading the counter twice takes."""
+
+COLUMNS = (
+    *MACHINE_COLUMNS,
+    Column("group"),
+    Column("name"),
+    CORES,
+    Column("n", 1),
+    Column(MEASURED, 0),
+)
+
+MAX_OPERATIONS = 1 << 14
+"""Operations of a row, each an instruction or more that is priced; measured ones have 64."""
 
 RELATIVE_TOLERANCE = 0.05
 TOLERANCE_CYCLES = 0.5
 """Of a row, per operation; the larger of the two counts."""
-
-TESTED_ELSEWHERE = ("sync", "offload")
-"""Groups whose rows are tested with the event unit and the fabric controller."""
 
 
 def _ins(op: Op, dst: int = -1, *srcs: int, stream: int = -1, taken: float = 0.0) -> Instruction:
@@ -112,6 +129,12 @@ FABRIC_CONTROLLER = ("fc", "fc_L2priv")
 """Groups of the fabric controller. Names that say L2 are its own memory, names that say L1 are the cluster's
 in group fc, and its own again in group fc_L2priv."""
 
+GROUPS = ("cluster_pe0", "multi_max", "multi_min", *FABRIC_CONTROLLER)
+"""Groups whose rows run instructions."""
+
+BASE = "empty"
+"""The row that is subtracted from the others: no operation."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shared:
@@ -158,17 +181,16 @@ SHARED: dict[str, Shared] = {
 }
 """Groups multi_max and multi_min: the slowest and the fastest core."""
 
-NOT_MODELLED: dict[str, tuple[str, ...]] = {
-    "the timer of the cluster, which no modelled code reads": ("lw_cl_timer_periph",),
-    "the base that is subtracted from the others": ("empty",),
+NOT_MODELLED = {
+    "lw_cl_timer_periph": "the timer of the cluster, which no modelled code reads",
+    **micro_sync.NOT_MODELLED,
 }
-"""Why -> names of rows."""
+"""Name of a row -> why it has no model."""
 
 _REFILLS = (
     "refills of the private cache: 12 or 14 cycles more than the instructions take, 6 or 7 of the 16 lines "
-    "of code at 2 cycles each; a single core without any rival has them, and conflicts do not change them"
+    "of code at 2 cycles each, where the second call of the mean core waits for 2 or 3"
 )
-_LINE_FROM_L2 = "exactly 18 cycles more than the instructions take: one line of code came from L2"
 _LINES = "28 cycles more than the instructions take: code from L2 (18) and from the shared cache (2 a line)"
 _PHASE = (
     "phase of the cores: all begin in one bank, and how fast they spread over the banks hangs on the cycle "
@@ -178,108 +200,103 @@ _PHASE = (
 Deviations = Mapping[tuple[str, str, int, str, bool], tuple[float, str]]
 
 DEVIATIONS: Deviations = {
-    ("multi_max", "fmadd_1of4", 1, "4-static", False): (-0.750, _REFILLS),
-    ("multi_min", "fmadd_1of4", 1, "4-static", False): (-0.750, _REFILLS),
-    ("multi_max", "fmadd_1of4", 2, "4-static", False): (-0.875, _REFILLS),
-    ("multi_max", "fmadd_1of4", 4, "4-static", False): (-0.875, _REFILLS),
-    ("multi_max", "copy_lw_sw_off_256B", 8, "4-static", False): (-0.562, _LINE_FROM_L2),
-    ("multi_max", "fmadd_1of4", 1, "4-static", True): (-0.750, _REFILLS),
-    ("multi_min", "fmadd_1of4", 1, "4-static", True): (-0.750, _REFILLS),
-    ("multi_max", "fmadd_1of4", 2, "4-static", True): (-0.875, _REFILLS),
-    ("multi_max", "fmadd_1of4", 4, "4-static", True): (-0.875, _REFILLS),
-    ("multi_max", "lw_use_seq_off_0", 2, "4-static", True): (-0.875, _LINES),
-    ("multi_max", "copy_lw_sw_off_256B", 8, "4-static", True): (0.688, _PHASE),
-    ("multi_max", "fmadd_1of4", 2, "private", False): (-0.875, _REFILLS),
-    ("multi_max", "fmadd_1of4", 4, "private", False): (-0.875, _REFILLS),
-    ("multi_max", "fmadd_1of4", 2, "private", True): (-0.875, _REFILLS),
-    ("multi_max", "fmadd_1of4", 4, "private", True): (-0.875, _REFILLS),
-    ("multi_max", "copy_lw_sw_off_256B", 8, "private", True): (0.782, _PHASE),
+    ("multi_max", "fmadd_1of4", 2, "4-static", False): (-0.562, _REFILLS),
+    ("multi_max", "fmadd_1of4", 4, "4-static", False): (-0.562, _REFILLS),
+    ("multi_max", "fmadd_1of4", 2, "4-static", True): (-0.562, _REFILLS),
+    ("multi_max", "fmadd_1of4", 4, "4-static", True): (-0.562, _REFILLS),
+    ("multi_max", "lw_use_seq_off_0", 2, "4-static", True): (-0.719, _LINES),
+    ("multi_max", "copy_lw_sw_off_256B", 5, "4-static", True): (0.625, _PHASE),
+    ("multi_max", "copy_lw_sw_off_256B", 8, "4-static", True): (0.844, _PHASE),
+    ("multi_max", "fmadd_1of4", 2, "private", False): (-0.562, _REFILLS),
+    ("multi_max", "fmadd_1of4", 4, "private", False): (-0.562, _REFILLS),
+    ("multi_max", "fmadd_1of4", 2, "private", True): (-0.562, _REFILLS),
+    ("multi_max", "fmadd_1of4", 4, "private", True): (-0.562, _REFILLS),
+    ("multi_max", "copy_lw_sw_off_256B", 4, "private", True): (0.562, _PHASE),
+    ("multi_max", "copy_lw_sw_off_256B", 8, "private", True): (0.938, _PHASE),
 }
 """(group, name, cores, FPUs, bank conflicts) -> error in cycles per operation, cause: rows beyond tolerance.
 
-Which lines of code a measured loop found in the caches hangs on the program around it, which the file does
-not have: the rows are priced warm.
+Which lines of code a core found in its cache hangs on the program around it, which the file does not have.
+"""
+
+INSTRUCTION_BYTES = 4
+"""Straight code of the measured operations is not compressed: `code_bytes` of icache.csv, 4 a nop."""
+
+TEAM_SIZES = (1, 2, 4, 5, 8)
+"""Teams a shared operation was measured with, one after the other: a core of the first has called it before.
+
+The order of the rows of micro.csv.
+"""
+
+CALLS = 2
+"""Calls of an operation by a team of a size, the last of which was timed. Assumed, as in mm.csv.
+
+The replacement of the private cache takes any line, also while others are empty, so that a second call still
+waits for some lines it had fetched: icache.csv has the same in `iter1_max`.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class MicroRow:
-    """One predicted row, in cycles per operation."""
-
-    group: str
-    name: str
-    cores: int
-    fpus: str
-    bank_conflicts: bool
-    operations: int
-    measured: float
-    predicted: float
-
-    @property
-    def key(self) -> tuple[str, str, int, str, bool]:
-        """What names the row."""
-        return self.group, self.name, self.cores, self.fpus, self.bank_conflicts
-
-    @property
-    def error_cycles(self) -> float:
-        """Signed, per operation."""
-        return self.predicted - self.measured
-
-    @property
-    def within(self) -> bool:
-        """Whether it is as near as asked; no allowance for cache noise."""
-        return abs(self.error_cycles) <= max(RELATIVE_TOLERANCE * self.measured, TOLERANCE_CYCLES)
+def key_of(case: Case) -> tuple[str, str, int, str, bool]:
+    """What names a row in `DEVIATIONS`."""
+    machine = case.text("fpus"), bool(case.number("bank_conflicts"))
+    return case.text("group"), case.text("name"), case.number("cores"), *machine
 
 
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """All rows of the file."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+def cause(case: Case) -> str:
+    """Why a row is farther off than asked."""
+    return DEVIATIONS.get(key_of(case), (0.0, micro_sync.CAUSES.get(case.text("name"), "unknown")))[1]
 
 
-def not_modelled(row: dict[str, str]) -> str | None:
-    """Why a row has no model, None if it has one or is tested elsewhere."""
-    for why, names in NOT_MODELLED.items():
-        if row["name"] in names:
-            return why
-    return None
+def error_cycles(result: Result) -> float:
+    """Predicted less measured, in cycles per operation."""
+    return (result.prediction.cycles - result.measured) / result.case.number("n")
 
 
-def predict(rows: Sequence[dict[str, str]]) -> list[MicroRow]:
-    """The rows that are priced here, in file order. Raises KeyError for a row no table knows."""
-    found = []
-    for row in rows:
-        if row["group"] in TESTED_ELSEWHERE or not_modelled(row) is not None:
-            continue
-        operations = int(row["n"])
-        costs = _cycles(
-            row["fpus"],
-            row["bank_conflicts"] == "1",
-            row["group"],
-            row["name"],
-            int(row["cores"]),
-            operations,
+def near(result: Result) -> bool:
+    """Whether a row is as near as asked; no allowance for cache noise."""
+    measured = result.measured / result.case.number("n")
+    return abs(error_cycles(result)) <= max(RELATIVE_TOLERANCE * measured, TOLERANCE_CYCLES)
+
+
+def predict(case: Case) -> Prediction:
+    """Cycles of all operations of a row, on the slowest core; in group multi_min on the fastest."""
+    group, name, cores = case.text("group"), case.text("name"), case.number("cores")
+    if name in NOT_MODELLED:
+        raise case.error(NOT_MODELLED[name], micro_sync.CURE)
+    timing = machine_of(case)
+    if group in micro_sync.GROUPS:
+        return Prediction(micro_sync.predict(case, timing))
+    if name == BASE:
+        return Prediction(0)
+    known: Mapping[str, object] = SHARED if group.startswith("multi") else {**OPERATIONS, **LOOPS}
+    if group not in GROUPS or name not in known:
+        raise case.error(
+            f"group '{group}' has no operation '{name}' that is modelled",
+            "its names are in scheduler/validation/micro.py",
         )
-        cycles = min(costs) if row["group"] == "multi_min" else max(costs)
-        found.append(
-            MicroRow(
-                row["group"],
-                row["name"],
-                int(row["cores"]),
-                row["fpus"],
-                row["bank_conflicts"] == "1",
-                operations,
-                float(row["cycles_per_op"]),
-                cycles / operations,
-            )
-        )
-    return found
+    if case.number("n") > MAX_OPERATIONS:
+        raise case.error(f"{case.number('n')} operations", f"at most {MAX_OPERATIONS} a row")
+    costs = _cycles(timing, group, name, cores, case.number("n"))
+    if not group.startswith("multi"):
+        return Prediction(max(costs))
+    instructions = len(SHARED[name].operation) * case.number("n")
+    lines = -(-instructions * INSTRUCTION_BYTES // timing.icache.line_bytes)
+    if group == "multi_max":
+        return Prediction(max(costs) + _refill_cycles(timing.icache, lines, CALLS))
+    calls = CALLS * sum(size <= cores for size in TEAM_SIZES)
+    return Prediction(min(costs) + _refill_cycles(timing.icache, lines, calls))
 
 
 @cache
-def _cost_model(fpus: str, conflicts: bool) -> TeamCostModel:
-    """All cores start together, and the code, which only just fits the caches, is warm."""
-    timing = with_options(load_soc("pulp-open", "gvsoc"), bank_conflicts=conflicts, fpus=fpus)
+def _refill_cycles(icache: IcacheTiming, lines: int, calls: int) -> int:
+    """What a core waits for lines of straight code in its call number `calls`, mean over the seeds."""
+    runs = [pass_stall_cycles([range(lines)] * calls, icache, seed)[-1] for seed in SEEDS]
+    return round(sum(runs) / len(runs))
+
+
+@cache
+def _cost_model(timing: SocTiming) -> TeamCostModel:
+    """All cores start together, and code is warm; what a call waits for code is added after."""
     unit = dataclasses.replace(
         timing.event_unit, fork_master_cycles=0, fork_push_cycles=0, fork_worker_cycles=0
     )
@@ -288,14 +305,12 @@ def _cost_model(fpus: str, conflicts: bool) -> TeamCostModel:
 
 
 @cache
-def _cycles(
-    fpus: str, conflicts: bool, group: str, name: str, cores: int, operations: int
-) -> tuple[int, ...]:
+def _cycles(timing: SocTiming, group: str, name: str, cores: int, operations: int) -> tuple[int, ...]:
     if group in FABRIC_CONTROLLER:
-        team, fpus = _one(name, operations, group), "private"
+        team, timing = _one(name, operations, group), with_options(timing, fpus="private")
     else:
         team = _several(name, cores, operations) if group.startswith("multi") else _one(name, operations)
-    return tuple(core.cycles for core in _cost_model(fpus, conflicts).price(team).cores)
+    return tuple(core.cycles for core in _cost_model(timing).price(team).cores)
 
 
 def _one(name: str, operations: int, group: str = "") -> TeamWork:

@@ -5,18 +5,16 @@ from __future__ import annotations
 from arch.isa import TeamWork
 from configs.dtypes import DTYPES
 from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, Case, Column
-from scheduler.validation.placement import placed
+from scheduler.validation.layer_steps import layer_graph
 from scheduler.validation.prediction import Prediction
-from scheduler.validation.team import forked
-from trainlib.kernels.catalogue import matmul_work
-
-ELEMENT_BYTES = {dtype.word: dtype.bytes for dtype in DTYPES}
+from scheduler.validation.programs import kernels_of, options_of, predicted, program_of
+from trainlib.graph import TrainingGraph
 
 COLUMNS = (
     *MACHINE_COLUMNS,
     Column("codegen"),
     Column("kernel"),
-    Column("dtype", choices=tuple(ELEMENT_BYTES)),
+    Column("dtype", choices=tuple(dtype.word for dtype in DTYPES)),
     Column("n", 1),
     Column("k", 1),
     Column("m", 1),
@@ -30,28 +28,23 @@ COLUMNS = (
 
 def predict(case: Case) -> Prediction:
     """`instructions` are summed over the cores, without the code of fork and join."""
-    n, k, m = case.number("n"), case.number("k"), case.number("m")
-    team = matmul_team(
-        case, n, k, m, trans_b=bool(case.number("trans_b")), element_bytes=ELEMENT_BYTES[case.text("dtype")]
-    )
-    return Prediction(*forked(case, team))
+    graph = matmul_graph(case, trans_b=bool(case.number("trans_b")), dtype=case.text("dtype"))
+    program, timing = program_of(case, graph, options_of(case, graph))
+    return predicted(case, timing, kernels_of(program))
 
 
-def matmul_team(
-    case: Case, n: int, k: int, m: int, *, trans_b: bool, kernel: str | None = None, element_bytes: int = 4
-) -> TeamWork:
-    """The matmul of a row, A, B and C one after another from L1 address 0."""
-    a, b, c, _ = placed(element_bytes * n * k, element_bytes * k * m, element_bytes * n * m)
-    return matmul_work(
-        kernel or case.text("kernel"),
-        case.text("codegen"),
-        n=n,
-        k=k,
-        m=m,
-        trans_b=trans_b,
-        cores=case.number("cores"),
-        a_address=a,
-        b_address=b,
-        c_address=c,
-        element_bytes=element_bytes,
-    )
+def matmul_team(case: Case) -> TeamWork:
+    """The fp32 matmul of a row with columns n, k and m, as the team executes it."""
+    graph = matmul_graph(case)
+    program, _ = program_of(case, graph, options_of(case, graph))
+    return kernels_of(program)[0].team
+
+
+def matmul_graph(
+    case: Case, *, rows: int = 0, matrices: int = 0, trans_b: bool = False, dtype: str = "fp32"
+) -> TrainingGraph:
+    """C[n,m] = A[n,k] · B[k,m], or several such products of their own `matrices`; n of the row, or `rows`."""
+    n, k, m = rows or case.number("n"), case.number("k"), case.number("m")
+    leading = (matrices,) if matrices else ()
+    shapes = ((*leading, n, k), (*leading, m, k) if trans_b else (*leading, k, m))
+    return layer_graph("matmul", "FW", {"transpose_b": trans_b}, shapes, dtype=dtype, where=case.where)

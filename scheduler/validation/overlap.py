@@ -1,4 +1,4 @@
-"""Measured set overlap: a kernel on the team while transfers in one direction run."""
+"""KIND overlap: a kernel on the team while transfers in one direction run."""
 
 from __future__ import annotations
 
@@ -43,11 +43,16 @@ def _parts(case: Case) -> tuple[SocTiming, list[Action], Compute, list[Action]]:
     size_bytes, count = case.number("bytes"), case.number("transfers")
     buffer = 4 * (n * k + k * m + n * m)
     to_l1 = case.text("direction") == "l2_to_l1"
+    timing = machine_of(case, l1_bytes=buffer + size_bytes, l2_bytes=size_bytes * count)
+    if count > timing.dma.transfer_ids:
+        raise case.error(
+            f"{count} transfers are pushed before the first is waited for",
+            f"at most {timing.dma.transfer_ids}, the identifiers of the DMA",
+        )
     starts: list[Action] = [
         DmaStart(index, commands=(Command(to_l1, buffer, "l2", size_bytes * index, size_bytes),))
         for index in range(count)
     ]
-    kernel = Compute(count, team=matmul_team(case, n, k, m, trans_b=False))
+    kernel = Compute(count, team=matmul_team(case))
     waits: list[Action] = [DmaWait(count + 1 + index, transfer=index) for index in range(count)]
-    timing = machine_of(case, l1_bytes=buffer + size_bytes, l2_bytes=size_bytes * count)
     return timing, starts, kernel, waits

@@ -15,20 +15,21 @@ from typing import Any
 import numpy as np
 
 from configs.files import check_folder, write_text
-from scheduler.validation import micro
+from scheduler.validation import micro, then_and_now
 from scheduler.validation.peak import peaks
 from scheduler.validation.pictures import draw
 from scheduler.validation.runner import Validation, validate
-from scheduler.validation.sets import FITTED, GAPS, SETS, TARGETS, MeasuredSet
+from scheduler.validation.sets import FITTED, GAPS, READ_OFF, SETS, TARGETS, MeasuredSet
 from scheduler.validation.statistics import (
     Result,
+    farthest_off,
     figures,
     grouped,
     instruction_errors_percent,
+    timed,
     top1_regret_percent,
 )
 
-MICRO = "micro.csv.gz"
 PUBLISHED = "tutorial-anchors"
 WORST_ROWS = 5
 PEAK_PERCENT = 5
@@ -41,8 +42,10 @@ INTRODUCTION = """# Predicted against measured cycles
 Written by `make validation`; do not edit. The measured files are in `measured/`, with a note on how they were
 taken. Errors are signed, (predicted - measured) / measured, on cycles; *mean*, *p95* and *max* are of the
 absolute error, *bias* is the mean of the signed one. *Noise* is how far two measurements of the same case
-lie apart: an error below it says nothing. `pulptrain validate KIND FILE` prints the same figures for the
-KINDs mm, loop, layer, tiled, tiled-layers and dma.
+lie apart: an error below it says nothing. *Read off* says of which rows
+parameters of the model were read off; all others only test it. Rows without a model count under *not
+predicted* and in no figure. The KINDs mm, loop, layer, tiled and tiled-layers simulate the programs that
+`run` and `primitive` execute for these ops. `pulptrain validate KIND FILE --keep-going` prints the same.
 """
 
 
@@ -54,28 +57,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=None)
     options = parser.parse_args(arguments)
     done = {
-        item.name: validate(item.kind, options.measured / item.file, workers=options.workers, keep_going=True)
+        item.name: validate(
+            item.kind,
+            options.measured / item.file,
+            workers=options.workers,
+            selections=item.selections,
+            keep_going=True,
+        )
         for item in SETS.values()
     }
     check_folder(str(options.out), "--out")
     for name, validation in done.items():
-        if validation.results:
+        if timed(validation.results):
             draw(validation.results, name, options.out / SETS[name].picture)
-    text = page(done, micro.read_rows(options.measured / MICRO))
-    write_text(options.out / "validation.md", text)
+    write_text(options.out / "validation.md", page(done))
 
 
-def page(done: Mapping[str, Validation], micro_rows: Sequence[dict[str, str]]) -> str:
+def page(done: Mapping[str, Validation]) -> str:
     """The text of the page. `done` maps the names of `SETS` to their validations."""
     parts = [INTRODUCTION, "## Asked and reached", "", *_targets(done), ""]
     matmuls = done["mm"].results
     if matmuls:
         parts += ["## Instructions of the matmuls", "", *_instructions(matmuls), ""]
         parts += ["## Best MAC per cycle on 8 cores", "", *_peaks(matmuls), ""]
+    if "layer" in done and done["layer"].results:
+        parts += ["## Nine steps, then and now", "", *then_and_now.section(done["layer"].results), ""]
     parts += ["## Every set", ""]
     for name, validation in done.items():
         parts += _set(SETS[name], validation)
-    parts += [f"### {MICRO.removesuffix('.csv.gz')}", "", *_micro(micro_rows), ""]
+        if name == "micro":
+            parts += [*_per_operation(validation.results), ""]
     parts += ["## What was read off which rows", "", *_fitted(), ""]
     parts += ["## What is not modelled, and what it costs", "", *_gaps(done), *_refused(done)]
     return "\n".join(parts) + "\n"
@@ -91,13 +102,16 @@ ASKED = {
 
 def _targets(done: Mapping[str, Validation]) -> list[str]:
     heads = [head for name in ASKED.values() for head in (f"{name} %", "asked")]
-    lines = _head(("set", "rows", *heads, "noise %", "reached"))
+    lines = _head(("set", "rows", "read off", "not predicted", *heads, "noise %", "reached"))
     for target in TARGETS:
-        results = [row for row in done[target.set].results if target.holds(row)]
-        if not results:
+        results = [row for row in done[target.set].results if target.holds(row.case)]
+        refused = sum(row.case is None or target.holds(row.case) for row in done[target.set].refused)
+        if not results and not refused:
             continue
         numbers = figures(results, done[target.set].kind.name)
-        cells, reached = [target.title, f"{len(results):,}"], True
+        read_off = "all" if "fitted" in target.title else READ_OFF.get(target.set, "")
+        cells = [target.title, f"{len(results):,}", read_off, f"{refused:,}" if refused else ""]
+        reached = bool(results)
         for key in ASKED:
             limit: float | None = getattr(target, key)
             value: float | None = numbers.get(key)
@@ -192,7 +206,13 @@ def _set(item: MeasuredSet, validation: Validation) -> list[str]:
     if not results:
         return [*lines, f"None of its {validation.asked} rows has a model.", ""]
     if validation.refused:
-        lines += [f"{len(results)} of {validation.asked} rows; the others have no model.", ""]
+        lines += [f"{len(results):,} of {validation.asked:,} rows; the others have no model.", ""]
+    untimed = len(results) - len(timed(results))
+    if untimed:
+        lines += [
+            f"{untimed} of them have no measured time: the base the others are counted from.",
+            "",
+        ]
     lines += [f"![{item.name}, predicted against measured]({item.picture})", ""]
     kind = validation.kind.name
     total = figures(results, kind)
@@ -204,7 +224,7 @@ def _set(item: MeasuredSet, validation: Validation) -> list[str]:
     for key in sorted(groups, key=_natural):
         lines.append(_row((*key, *_cells(groups[key], kind, shown, regret))))
     lines.append(_row(("all", *[""] * (len(item.groups) - 1), *_cells(results, kind, shown, regret))))
-    worst = sorted(results, key=lambda row: -abs(row.error_percent))[:WORST_ROWS]
+    worst = farthest_off(results, WORST_ROWS)
     named = ", ".join(
         f"`{row.case.id}` ({row.measured:,} measured, {row.prediction.cycles:,} predicted, "
         f"{row.error_percent:+.1f} %)"
@@ -220,45 +240,26 @@ def _cells(results: Sequence[Result], kind: str, shown: Sequence[str], regret: b
     )
 
 
-def _micro(rows: Sequence[dict[str, str]]) -> list[str]:
-    predicted = micro.predict(rows)
+def _per_operation(results: Sequence[Result]) -> list[str]:
+    """What percent hide of rows of a cycle or two."""
+    results = timed(results)
     lines = [
         f"In cycles per operation. A row is near if it is within {100 * micro.RELATIVE_TOLERANCE:g} % or "
         f"{micro.TOLERANCE_CYCLES} cycles, whichever is larger.",
         "",
         *_head(("group", "rows", "names", "mean error, cycles", "largest", "near")),
     ]
-    for group in dict.fromkeys(row.group for row in predicted):
-        part = [row for row in predicted if row.group == group]
-        errors = [abs(row.error_cycles) for row in part]
-        lines.append(
-            _row(
-                (
-                    group,
-                    str(len(part)),
-                    str(len({row.name for row in part})),
-                    _number(sum(errors) / len(errors)),
-                    _number(max(errors)),
-                    f"{sum(row.within for row in part)} of {len(part)}",
-                )
-            )
-        )
-    far = Counter((row.name, _cause(row)) for row in predicted if not row.within)
+    for (group,), part in grouped(results, ("group",)).items():
+        errors = [abs(micro.error_cycles(row)) for row in part]
+        names = str(len({row.case.text("name") for row in part}))
+        near = f"{sum(map(micro.near, part))} of {len(part)}"
+        mean = _number(sum(errors) / len(errors))
+        lines.append(_row((group, str(len(part)), names, mean, _number(max(errors)), near)))
+    far = Counter((row.case.text("name"), micro.cause(row.case)) for row in results if not micro.near(row))
     if far:
         lines += ["", "Not near:", ""]
         lines += [f"- `{name}`, {count} rows: {cause}." for (name, cause), count in sorted(far.items())]
-    elsewhere = [row["group"] for row in rows if row["group"] in micro.TESTED_ELSEWHERE]
-    counted = ", ".join(f"{name} ({count})" for name, count in sorted(Counter(elsewhere).items()))
-    lines += ["", f"Tested event by event in `tests/test_arch_sync.py`: {counted}.", "", "Not modelled:", ""]
-    reasons = Counter(why for row in rows if (why := micro.not_modelled(row)) is not None)
-    for why, count in reasons.items():
-        names = ", ".join(f"`{name}`" for name in micro.NOT_MODELLED[why])
-        lines.append(f"- {count} rows, {names}: {why}.")
     return lines
-
-
-def _cause(row: micro.MicroRow) -> str:
-    return micro.DEVIATIONS.get(row.key, (0.0, "unknown"))[1]
 
 
 def _fitted() -> list[str]:
@@ -290,7 +291,10 @@ def _gaps(done: Mapping[str, Validation]) -> list[str]:
 def _refused(done: Mapping[str, Validation]) -> list[str]:
     lines = []
     for name, validation in done.items():
-        reasons = Counter(re.sub(r"^row '[^']*': ", "", error.message) for error in validation.refused)
+        reasons = Counter(
+            re.sub(r"^row '[^']*': ", "", error.message)
+            for error in (row.error for row in validation.refused)
+        )
         for reason, count in sorted(reasons.items()):
             lines.append(_row((name, str(count), reason)))
     return ["", "Rows without a model:", "", *_head(("set", "rows", "why")), *lines] if lines else []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from configs.files import replacing
-from scheduler.validation.statistics import Result
+from scheduler.validation.statistics import Result, timed
 
 MACHINES = {
     ("4-static", "0"): ("shared FPUs, no bank conflicts", "#2a6f97"),
@@ -27,6 +27,7 @@ def draw(results: Sequence[Result], title: str, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    results = timed(results)
     figure, (plane, errors) = pyplot.subplots(1, 2, figsize=(9.5, 4.2))
     low = min(row.measured for row in results) / 1.4
     high = max(row.measured for row in results) * 1.4

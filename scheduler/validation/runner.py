@@ -8,10 +8,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from configs.errors import InputError, PulptrainError
+from configs.errors import ConfigError, InputError, PulptrainError
 from configs.suggest import suggestion
 from scheduler.tuner.workers import begin_worker, without_interrupts
-from scheduler.validation.cases import Case, Selection, read_cases
+from scheduler.validation.cases import Case, Selection
 from scheduler.validation.kinds import Kind, kind_named
 from scheduler.validation.prediction import Prediction
 from scheduler.validation.statistics import Result
@@ -30,15 +30,24 @@ Answer = Prediction | InputError
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """A row that cannot be predicted, and why; `case` is None where it cannot even be read."""
+
+    error: InputError
+    case: Case | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Validation:
     """Predictions of the rows of a file, in file order; fewer than `asked` if it was interrupted.
 
-    `refused` are the errors of rows that cannot be predicted; empty unless they were asked to be kept.
+    `refused` are the rows that cannot be predicted, those that cannot be read first; empty unless they were
+    asked to be kept.
     """
 
     kind: Kind
     results: tuple[Result, ...]
-    refused: tuple[InputError, ...]
+    refused: tuple[Refused, ...]
     asked: int
 
     @property
@@ -66,14 +75,16 @@ def validate(
 
     `group_by` are columns the caller will group by: they must exist. The result does not depend on `workers`.
     Ctrl-C keeps the rows done so far. Raises InputError (ConfigError) naming ``file:line`` for anything that
-    cannot be read, and for the first row that cannot be predicted; with `keep_going` such rows are `refused`.
+    cannot be read, and for the first row that cannot be predicted; with `keep_going` rows that can be neither
+    read nor predicted are `refused`.
     """
     found = kind_named(kind)
     workers = default_workers() if workers is None else workers
     if not 1 <= workers <= MAX_WORKERS:
         raise InputError(f"{workers} workers", where="--workers", cure=f"1 to {MAX_WORKERS}")
-    cases = read_cases(path, found.columns, selections, found.named_by)
-    for column in group_by:
+    unreadable: list[ConfigError] = []
+    cases = found.read(path, selections, unreadable if keep_going else None)
+    for column in group_by if cases else ():
         if column not in cases[0].cells:
             cure = suggestion(column, tuple(cases[0].cells))
             raise InputError(f"no column '{column}' in {path}", where="--group-by", cure=cure)
@@ -81,7 +92,7 @@ def validate(
     answers: list[Answer] = []
     parts = (
         (predict_rows(kind, task) for task in tasks)
-        if workers == 1 or len(tasks) == 1
+        if workers == 1 or len(tasks) <= 1
         else _in_parallel(kind, tasks, workers)
     )
     try:
@@ -98,18 +109,23 @@ def validate(
     finally:
         parts.close()
     results = tuple(
-        Result(case, answer, found.measured)
+        Result(case, answer, found.measure_of(case).column)
         for case, answer in zip(cases, answers, strict=False)
         if isinstance(answer, Prediction)
     )
-    refused = tuple(answer for answer in answers if isinstance(answer, InputError))
-    return Validation(found, results, refused, len(cases))
+    refused = [Refused(error) for error in unreadable]
+    refused += [
+        Refused(answer, case)
+        for case, answer in zip(cases, answers, strict=False)
+        if isinstance(answer, InputError)
+    ]
+    return Validation(found, results, tuple(refused), len(cases) + len(unreadable))
 
 
 def predict_rows(kind: str, cases: Sequence[Case]) -> list[Answer]:
     """Predict some rows, one after another; a row that cannot be predicted gives the error that names it."""
-    predict = kind_named(kind).predict
-    return [_predict(predict, case) for case in cases]
+    found = kind_named(kind)
+    return [_predict(found.measure_of(case).predict, case) for case in cases]
 
 
 def _predict(predict: Callable[[Case], Prediction], case: Case) -> Answer:

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
-from scheduler.validation.cases import read_cases
 from scheduler.validation.kinds import kind_named
 from scheduler.validation.runner import predict_rows
 from scheduler.validation.sets import SETS
 from scheduler.validation.statistics import Result, figures
 
 SEED = 2024
-ROWS = {"mm": 160, "layer": 120}
+ROWS = {"mm": 160, "layer": 120, "micro": 200}
 OTHER_ROWS = 24
 """Rows drawn from a set; all if it has fewer."""
 
@@ -25,21 +24,25 @@ DIGITS = 3
 def sample_figures(name: str, folder: Path) -> dict[str, Any]:
     """Figures of the sample of a set whose file is in `folder`, and the sum of the predicted cycles.
 
-    The sample depends on the order of the rows of the file and on nothing else. Raises InputError for a row
-    that cannot be predicted.
+    `not_predicted` is how many rows of it cannot be.
+
+    The sample depends on the order of the rows of the file and on nothing else.
     """
     item = SETS[name]
     kind = kind_named(item.kind)
-    cases = read_cases(folder / item.file, kind.columns, named_by=kind.named_by)
+    cases = kind.read(folder / item.file, item.selections)
     count = min(len(cases), ROWS.get(name, OTHER_ROWS))
     chosen = sorted(random.Random(SEED).sample(range(len(cases)), count))
     results = []
     for index, answer in zip(chosen, predict_rows(item.kind, [cases[i] for i in chosen]), strict=True):
-        if isinstance(answer, InputError):
-            raise answer
-        results.append(Result(cases[index], answer, kind.measured))
+        if not isinstance(answer, InputError):
+            results.append(Result(cases[index], answer, kind.measure_of(cases[index]).column))
     numbers = {
         key: round(value, DIGITS) if isinstance(value, float) else value
         for key, value in figures(results, item.kind).items()
     }
-    return {**numbers, "predicted_cycles": sum(result.prediction.cycles for result in results)}
+    return {
+        **numbers,
+        "not_predicted": count - len(results),
+        "predicted_cycles": sum(result.prediction.cycles for result in results),
+    }

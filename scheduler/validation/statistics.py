@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,23 +32,34 @@ class Result:
 
     @property
     def error_percent(self) -> float:
-        """(predicted - measured) / measured, on cycles."""
+        """(predicted - measured) / measured, on cycles; not a number where no time was measured."""
+        if not self.measured:
+            return math.nan
         return 100.0 * (self.prediction.cycles - self.measured) / self.measured
 
 
-Noise = Callable[[Sequence[Result]], float | None]
+def timed(results: Iterable[Result]) -> list[Result]:
+    """The rows with a measured time: the others are the base that is counted from."""
+    return [result for result in results if result.measured]
+
+
+def farthest_off(results: Iterable[Result], count: int) -> list[Result]:
+    """The rows with the largest errors, largest first."""
+    return sorted(timed(results), key=lambda result: -abs(result.error_percent))[:count]
 
 
 def figures(results: Sequence[Result], kind: str) -> dict[str, Any]:
     """The figures of the contract over some rows; null where the rows do not say.
 
     `median_percent`, `p95_percent` (linear interpolation) and `max_percent` are of the absolute error,
-    `bias_percent` is the mean of the signed one, `rank_correlation` Spearman's with ties averaged.
+    `bias_percent` is the mean of the signed one, `rank_correlation` Spearman's with ties averaged. `cases`
+    counts all rows, the others only those with a measured time.
     """
+    count, results = len(results), timed(results)
     errors = np.array([result.error_percent for result in results])
     absolute = np.abs(errors)
     numbers: dict[str, Any] = {
-        "cases": len(results),
+        "cases": count,
         "mape_percent": _mean(absolute),
         "median_percent": float(np.median(absolute)) if len(results) else None,
         "p95_percent": float(np.percentile(absolute, 95)) if len(results) else None,

@@ -403,7 +403,10 @@ def _arguments(generator: Random) -> Subject:
 
 def _cases(generator: Random) -> Subject:
     kind, file = generator.choice(
-        (("mm", "mm"), ("loop", "loops"), ("layer", "layer"), ("dma", "dma"), ("tiled", "tiled"))
+        (
+            *(("mm", "mm"), ("loop", "loops"), ("layer", "layer"), ("dma", "dma"), ("tiled", "tiled")),
+            *((name, name) for name in ("micro", "icache", "overlap", "dma-contention")),
+        )
     )
     text = _measured(file)
     rows = text.split("\n")
@@ -415,7 +418,9 @@ def _cases(generator: Random) -> Subject:
     if generator.random() < 0.2:
         name, data = "c.csv.gz", gzip.compress(data)
         data = mutated_bytes(data, generator) if generator.random() < 0.2 else data
-    more = generator.choice(((), (), ("--group-by", "soc"), ("--where", "soc=pulp-open"), ("--json",)))
+    more = generator.choice(
+        ((), (), ("--group-by", "soc"), ("--where", "soc=pulp-open"), ("--keep-going",), ("--json",))
+    )
     return Subject("cases", ("validate", kind, f"{FOLDER}/{name}", "--workers", "1", *more), {name: data})
 
 

@@ -7,7 +7,7 @@ The loop nests come from `configs/kernels/<codegen>/*.yaml`, whose language is d
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from arch.isa import TeamWork
 from configs.dtypes import DTYPES
@@ -191,30 +191,6 @@ def vector_work(codegen: str, name: str, elements: int, cores: int, addresses: S
     return team_work(codegen, name, {"elements": elements}, arrays, cores)
 
 
-def rows_work(codegen: str, name: str, n: int, m: int, cores: int, addresses: Mapping[str, int]) -> TeamWork:
-    """A nest over the rows of fp32 matrices [n,m] (2 indices) and vectors [n] (1); an address per array.
-
-    Raises InputError for other arrays than those of the kernel file.
-    """
-    positive(name, n=n, m=m, cores=cores)
-    indices = LIBRARY.header(codegen, name).arrays
-    if addresses.keys() != indices.keys():
-        raise InputError(f"{name} needs the addresses of {', '.join(indices)}", where=name)
-    arrays = {
-        array: Array(addresses[array], (m, 1) if count == 2 else (1,)) for array, count in indices.items()
-    }
-    return team_work(codegen, name, {"N": n, "M": m}, arrays, cores)
-
-
-def transpose_work(
-    codegen: str, name: str, n: int, m: int, cores: int, addresses: tuple[int, int]
-) -> TeamWork:
-    """Y[m,n] = X[n,m] by ``transpose_matrix`` (larger dimension over cores) or ``transpose_nd`` (rows)."""
-    positive(name, n=n, m=m, cores=cores)
-    arrays = {"X": Array(addresses[0], (m, 1)), "Y": Array(addresses[1], (n, 1))}
-    return team_work(codegen, name, {"N": n, "M": m}, arrays, cores)
-
-
 def im2row_work(
     codegen: str,
     *,
@@ -232,20 +208,25 @@ def im2row_work(
     source_address: int,
     target_address: int,
     element_bytes: int = ELEMENT_BYTES,
+    columns: bool = False,
 ) -> TeamWork:
     """Unroll patches of a CHW tensor into rows, split over its channels.
 
-    mode "FW": input[ci,hi,wi] -> rows[ho*wo, ci*hk*wk], padded by `pads` (up, down, left, right). mode "IG":
-    output gradient[ci,ho,wo] (ci is its number of channels) -> rows[hi*wi, ci*hk*wk]. Raises InputError.
+    mode "FW": input[ci,hi,wi] -> rows[ho*wo, ci*hk*wk], padded by `pads` (up, down, left, right), or the
+    transpose of that if `columns` (im2col, which no layer of ours asks for). mode "IG": output
+    gradient[ci,ho,wo] (ci is its number of channels) -> rows[hi*wi, ci*hk*wk]. Raises InputError.
     """
     if mode not in ("FW", "IG"):
         raise InputError(f"unknown im2row mode '{mode}'", where="im2row", cure="use FW or IG")
     positive("im2row", ci=ci, hi=hi, wi=wi, hk=hk, wk=wk, ho=ho, wo=wo, stride=stride, cores=cores)
     patch = ci * hk * wk
     rows_wide, source = (wo, (hi, wi)) if mode == "FW" else (wi, (ho, wo))
+    target = (patch * rows_wide, patch, hk * wk, wk, 1)
+    if columns:
+        target = (hk * wk * ho * wo, wk * ho * wo, ho * wo, wo, 1)
     arrays = {
         "X": Array(source_address, (source[0] * source[1], source[1], 1), element_bytes),
-        "R": Array(target_address, (patch * rows_wide, patch, hk * wk, wk, 1), element_bytes),
+        "R": Array(target_address, target, element_bytes),
     }
     sizes = {
         "ci": ci,
@@ -267,7 +248,7 @@ def im2row_work(
         rows, cols = hi * hk, wi * wk
     sizes |= {"rows_in": rows_in, "rows_out": max(rows - rows_in, 0)}
     sizes |= {"cols_in": cols_in, "cols_out": max(cols - cols_in, 0)}
-    nest = "im2row_fw" if mode == "FW" else "im2row_ig"
+    nest = "im2col" if columns else "im2row_fw" if mode == "FW" else "im2row_ig"
     return team_work(codegen, nest, sizes, arrays, cores, element_bytes=element_bytes)
 
 

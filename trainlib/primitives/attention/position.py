@@ -28,7 +28,7 @@ from trainlib.primitives.lowering.boxes import (
     leading_region,
     sizes_of,
 )
-from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, box
+from trainlib.primitives.lowering.calls import VECTOR_ADD, NoMatmul, batch_extent, box
 from trainlib.primitives.lowering.pieces import Piece, column_sum_call, kernel_call
 from trainlib.steps import Extent, KernelChoice, TileTask, part
 
@@ -63,7 +63,7 @@ class _Forward(NoMatmul):
             calls.append(
                 kernel_call(
                     choice,
-                    "vect_sum",
+                    VECTOR_ADD,
                     {"elements": prod(shape)},
                     {"X": x, "G": term, "Y": y},
                     (x, term),

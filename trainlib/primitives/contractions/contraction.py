@@ -119,9 +119,7 @@ class Description:
     """How the ops of a primitive are contractions.
 
     `of(op)` gives the contraction, sizes of its axes and its symbols (see `Contraction.space`); `orders(op)`
-    the order in which axes of x, y and w are stored, where it is not that of the text; `roles` the op's names
-    of tensors of the contraction where they differ (a transposed convolution writes what a convolution
-    reads).
+    the order in which axes of x, y and w are stored, where it is not that of the text.
     """
 
     of: Callable[[Op], tuple[Contraction, Mapping[str, int], Mapping[str, int]]]
@@ -145,7 +143,11 @@ class Description:
 
 @dataclass(frozen=True)
 class ContractionStep:
-    """The lowering of a step that writes `result` (``y``, ``dw`` or ``dx`` of the contraction)."""
+    """The lowering of a step that writes `result` (``y``, ``dw`` or ``dx`` of the contraction).
+
+    `roles` are the op's names of tensors of the contraction where they differ (a transposed convolution
+    writes what a convolution reads).
+    """
 
     description: Description
     result: str

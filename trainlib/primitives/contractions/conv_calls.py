@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
@@ -11,11 +12,11 @@ from arch.isa import TeamWork
 from trainlib.access import Span
 from trainlib.kernels import catalogue
 from trainlib.primitives.contractions import conv_nests
-from trainlib.primitives.contractions.contraction import Cut
+from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, Cut
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_transpose, patches
 from trainlib.primitives.contractions.conv_nests import Reach
 from trainlib.primitives.lowering.calls import matmul_call, vector_add_call
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice, part
 
 ROWS = "im2row"
 """Name of the scratch buffer of the im2row matrix."""
@@ -236,57 +237,45 @@ def accumulated(
     return calls
 
 
-def bias_add_call(
-    geometry: ConvGeometry,
-    choice: KernelChoice,
-    *,
-    image: str,
-    bias: str,
-    channels: int,
-    positions: int,
-    dtype: str,
-) -> KernelCall:
+def bias_add_call(cut: Cut, image: str) -> KernelCall:
     """image += bias per channel: a fork of its own, so that the matmul is finished (see trainlib's race)."""
+    geometry, codegen, dtype = ConvGeometry.of(cut.op.attributes), cut.choice.codegen, cut.dtype
+    channels, positions = cut.count("co"), cut.count("ho", "wo")
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        places = (addresses[image], addresses[bias])
-        return conv_nests.bias_add(choice.codegen, geometry, channels, positions, cores, places, dtype)
+        places = (addresses[image], addresses[BIAS])
+        return conv_nests.bias_add(codegen, geometry, channels, positions, cores, places, dtype)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         shape = (-1,) if geometry.hwc else (-1, *(1,) * (arrays[0].ndim - 1))
         return (arrays[0] + arrays[1].reshape(shape),)
 
-    return KernelCall("conv_bias_fw", (image, bias), (image,), work, function)
+    return KernelCall("conv_bias_fw", (image, BIAS), (image,), work, function)
 
 
 def bias_sum_call(
-    geometry: ConvGeometry,
-    choice: KernelChoice,
-    *,
-    sources: Sequence[str],
-    target: str,
-    channels: int,
-    positions: int,
-    dtype: str,
-    first: int = 0,
-    inside: tuple[Extent, Extent] | None = None,
+    cut: Cut, channels: Extent | None = None, inside: tuple[Extent, Extent] | None = None
 ) -> KernelCall:
-    """target = sums of `channels` (from `first` on) of the images `sources`: the gradient of a bias.
+    """The gradient of a bias: sums of the output gradient over the samples and positions of a tile.
 
-    `positions` are summed of each; they are the rows and columns `inside` of the boxes, or all. A sum of no
-    positions is 0 and costs as one of one.
+    `channels` and the rows and columns `inside` are counted in the boxes of dy; all, unless something else is
+    said. A sum of no positions is 0 and costs as one of one.
     """
+    geometry, codegen, dtype = ConvGeometry.of(cut.op.attributes), cut.choice.codegen, cut.dtype
+    sources = tuple(part("dy", sample) for sample in range(cut.count(BATCH)))
+    first, last = channels or (0, cut.count("co"))
     rows, columns = (slice(*extent) for extent in inside) if inside else (slice(None), slice(None))
+    positions = prod(stop - start for start, stop in inside) if inside else cut.count("ho", "wo")
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        places = (addresses[sources[0]], addresses[target])
+        places = (addresses[sources[0]], addresses[BIAS_GRADIENT])
         return conv_nests.bias_sum(
-            choice.codegen, geometry, channels, max(positions, 1), len(sources), cores, places, dtype
+            codegen, geometry, last - first, max(positions, 1), len(sources), cores, places, dtype
         )
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        own = [geometry.image_chw(array)[first : first + channels, rows, columns] for array in arrays]
-        sums = [image.reshape(channels, -1).sum(axis=1) for image in own]
+        own = [geometry.image_chw(array)[first:last, rows, columns] for array in arrays]
+        sums = [image.reshape(last - first, -1).sum(axis=1) for image in own]
         return (np.sum(sums, axis=0),)
 
-    return KernelCall("conv_bias_wg", tuple(sources), (target,), work, function)
+    return KernelCall("conv_bias_wg", sources, (BIAS_GRADIENT,), work, function)

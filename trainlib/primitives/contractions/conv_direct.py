@@ -193,36 +193,24 @@ def _bias_gradient(
     cut: Cut, geometry: ConvGeometry, sources: Extent, view: View
 ) -> tuple[KernelCall, Operand] | None:
     """db by the tile that sees its channels of dy first; None for the others."""
-    channels, first = cut.ranges["co"], 0
+    channels = cut.ranges["co"]
     if cut.role("dy") == "dy":
         if geometry.groups == 1 and sources[0] > 0:
             return None
-        own, inside = channels, ((0, cut.count("ho")), (0, cut.count("wo")))
-    else:
-        if geometry.groups == 1 and channels[0] > 0:
-            return None
-        # Of a group that another tile began, that tile sums the channels.
-        begun = -(-channels[0] // geometry.co_of_group) * geometry.ci_of_group
-        own = (max(begun, sources[0]), sources[1])
-        if own[0] >= own[1]:
-            return None
-        first = own[0] - sources[0]
-        # Boxes of the image overlap where windows do: each position counts in the part that owns it.
-        inside = (
-            _counted_from(view.rows.start, _owned(cut, "hi", "ho")),
-            _counted_from(view.columns.start, _owned(cut, "wi", "wo")),
-        )
-    call = bias_sum_call(
-        geometry,
-        cut.choice,
-        sources=[part("dy", sample) for sample in range(cut.count(BATCH))],
-        target=BIAS_GRADIENT,
-        channels=own[1] - own[0],
-        positions=prod(stop - start for start, stop in inside),
-        dtype=cut.dtype,
-        first=first,
-        inside=inside,
+        return bias_sum_call(cut), box(cut.op, BIAS_GRADIENT, channels)
+    if geometry.groups == 1 and channels[0] > 0:
+        return None
+    # Of a group that another tile began, that tile sums the channels.
+    begun = -(-channels[0] // geometry.co_of_group) * geometry.ci_of_group
+    own = (max(begun, sources[0]), sources[1])
+    if own[0] >= own[1]:
+        return None
+    # Boxes of the image overlap where windows do: each position counts in the part that owns it.
+    inside = (
+        _counted_from(view.rows.start, _owned(cut, "hi", "ho")),
+        _counted_from(view.columns.start, _owned(cut, "wi", "wo")),
     )
+    call = bias_sum_call(cut, (own[0] - sources[0], own[1] - sources[0]), inside)
     return call, box(cut.op, BIAS_GRADIENT, own)
 
 

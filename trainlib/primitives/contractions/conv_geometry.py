@@ -63,9 +63,14 @@ class ConvGeometry:
         return self.co // self.groups
 
     @property
+    def one_stride(self) -> bool:
+        """Whether it is what the library's loops know: one stride for both axes, no dilation."""
+        return self.strides[0] == self.strides[1] and self.dilations == (1, 1)
+
+    @property
     def plain(self) -> bool:
-        """Whether it is what the library's CHW im2row describes: one stride, no dilation."""
-        return self.layout == "CHW" and self.strides[0] == self.strides[1] and self.dilations == (1, 1)
+        """Whether the library's CHW im2row does it."""
+        return self.layout == "CHW" and self.one_stride
 
     @property
     def hwc(self) -> bool:

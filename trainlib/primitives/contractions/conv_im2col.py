@@ -110,17 +110,7 @@ class Im2col(Strategy):
                 )
             )
             if cut.adds_bias:
-                calls.append(
-                    bias_add_call(
-                        geometry,
-                        cut.choice,
-                        image=target,
-                        bias=BIAS,
-                        channels=cut.count("co"),
-                        positions=positions,
-                        dtype=cut.dtype,
-                    )
-                )
+                calls.append(bias_add_call(cut, target))
         if gathers:
             scratch.append(Scratch(TRANSPOSED, (cut.count("ci"), k), cut.dtype))
         inputs = [*patches.matrices.operands, cut.box("w")]
@@ -173,17 +163,7 @@ class Im2col(Strategy):
         outputs = [written]
         if BIAS_GRADIENT in cut.op and cut.begins("ci"):
             outputs.append(box(cut.op, BIAS_GRADIENT, cut.ranges["co"]))
-            calls.append(
-                bias_sum_call(
-                    patches.geometry,
-                    cut.choice,
-                    sources=[part("dy", sample) for sample in range(cut.count(BATCH))],
-                    target=BIAS_GRADIENT,
-                    channels=channels,
-                    positions=positions,
-                    dtype=cut.dtype,
-                )
-            )
+            calls.append(bias_sum_call(cut))
         scratch = list(patches.matrices.scratch)
         if hwc:
             scratch.append(Scratch(GRADIENT_TRANSPOSED, (channels, positions), cut.dtype))

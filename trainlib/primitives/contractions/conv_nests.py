@@ -15,6 +15,7 @@ import numpy as np
 
 from arch.isa import TeamWork
 from trainlib.access import Taps
+from trainlib.kernels.library import LIBRARY
 from trainlib.kernels.team import Array, team_work
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, met
 
@@ -82,9 +83,28 @@ def unroll_hwc(
     *,
     columns: bool,
 ) -> TeamWork:
-    """HWC im2row (im2col if `columns`), rows of the result over the cores; places: source, target."""
+    """HWC im2row (im2col if `columns`), rows of the result over the cores; places: source, target.
+
+    Where a codegen describes the library's own loop, which knows one stride and no padding or dilation, that
+    is taken where it can do it.
+    """
     ho, wo = len(reach.rows), len(reach.columns)
     patch = geometry.window * channels
+    library = "im2col_hwc" if columns else "im2row_hwc"
+    if not reach.padded and geometry.one_stride and library in LIBRARY.kernel_names(codegen):
+        walk = (patch * wo, patch, geometry.wk * channels, channels, 1)
+        if columns:
+            walk = (geometry.wk * channels * ho * wo, channels * ho * wo, ho * wo, wo, 1)
+        loops = {"ci": channels, "ho": ho, "wo": wo, "hk": geometry.hk, "wk": geometry.wk}
+        image = _array(dtype, places[0], reach.width * channels, channels, 1)
+        return _team(
+            dtype,
+            codegen,
+            library,
+            {**loops, "stride": geometry.strides[0]},
+            {"X": image, "R": _array(dtype, places[1], *walk)},
+            cores,
+        )
     strides = (1, channels * ho * wo, ho * wo) if columns else (patch, channels, 1)
     arrays = {
         "X": _array(dtype, places[0], reach.width * channels, channels, 1),

@@ -157,14 +157,8 @@ class RowProducts(Strategy):
     def task(self, cut: Cut) -> TileTask:
         """Boxes of two matrices, a transpose of the one that lies the wrong way, matmul, bias."""
         rows = tuple(name for name in cut.space.loops if name not in ("co", "ci"))
-        stored = {
-            "x": Matrix("x", rows, ("ci",)),
-            "w": Matrix("w", ("co",), ("ci",)),
-            "y": Matrix("y", rows, ("co",)),
-        }
-        matrices = {
-            role: Matrix(role, stored[role[-1]].rows, stored[role[-1]].columns) for role in cut.space.accesses
-        }
+        stored = {"x": (rows, ("ci",)), "w": (("co",), ("ci",)), "y": (rows, ("co",))}
+        matrices = {role: Matrix(role, *stored[role[-1]]) for role in cut.space.accesses}
         result = cut.space.result
         one, other = (matrices[role] for role in cut.op.reads if role in matrices)
         arrangement = arranged(cut, matrices[result], one, other, vectors=True)
@@ -214,7 +208,7 @@ class ImageProducts(Strategy):
             )
             before, buffers = transposes(cut, arrangement)
             scratch |= {buffer.name: buffer for buffer in buffers}
-            if sample and arrangement.turned:
+            if sample:
                 # What all samples share is transposed once.
                 before = [call for call in before if call.reads != ("w",)]
             if summing:
@@ -223,7 +217,7 @@ class ImageProducts(Strategy):
                 continue
             calls += [*before, product(cut, arrangement, matrices[result].name, shape[1:])]
             if cut.adds_bias:
-                calls.append(self._bias(cut, geometry, matrices[result].name))
+                calls.append(bias_add_call(cut, matrices[result].name))
         if summing:
             elements = shape[0] * shape[1]
             calls = accumulated(
@@ -233,7 +227,7 @@ class ImageProducts(Strategy):
                 scratch[PARTIAL] = Scratch(PARTIAL, shape, cut.dtype)
         if BIAS_GRADIENT in cut.op and cut.begins("ci"):
             outputs.append(box(cut.op, BIAS_GRADIENT, cut.ranges["co"]))
-            calls.append(self._bias_gradient(cut, geometry))
+            calls.append(bias_sum_call(cut))
         inputs = [cut.box(one), cut.box(other)]
         if cut.adds_bias:
             inputs.append(box(cut.op, BIAS, cut.ranges["co"]))
@@ -250,27 +244,3 @@ class ImageProducts(Strategy):
         channels, positions = (others[0],), tuple(others[1:])
         rows_of, columns_of = (positions, channels) if geometry.hwc else (channels, positions)
         return Matrix(role, rows_of, columns_of, part(role, sample))
-
-    @staticmethod
-    def _bias(cut: Cut, geometry: ConvGeometry, image: str) -> KernelCall:
-        return bias_add_call(
-            geometry,
-            cut.choice,
-            image=image,
-            bias=BIAS,
-            channels=cut.count("co"),
-            positions=cut.count("ho", "wo"),
-            dtype=cut.dtype,
-        )
-
-    @staticmethod
-    def _bias_gradient(cut: Cut, geometry: ConvGeometry) -> KernelCall:
-        return bias_sum_call(
-            geometry,
-            cut.choice,
-            sources=[part("dy", sample) for sample in range(cut.count(BATCH))],
-            target=BIAS_GRADIENT,
-            channels=cut.count("co"),
-            positions=cut.count("ho", "wo"),
-            dtype=cut.dtype,
-        )

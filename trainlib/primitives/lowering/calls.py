@@ -104,7 +104,7 @@ def matmul_call(
 
 
 def vector_add_call(
-    choice: KernelChoice, *, total: str, term: str, elements: int, dtype: str = "float32"
+    choice: KernelChoice, *, total: str | Piece, term: str | Piece, elements: int, dtype: str = "float32"
 ) -> KernelCall:
     """total += term, forked; a `term` shorter than `total` repeats (a bias added to each row).
 

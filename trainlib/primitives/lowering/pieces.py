@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from arch.isa import TeamWork
-from trainlib.primitives.lowering.calls import matmul_call, transpose_piece_call
+from trainlib.primitives.lowering.calls import matmul_call, transpose_piece_call, vector_add_call
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call, piece_call
 from trainlib.steps import KernelCall, KernelChoice
 
@@ -56,17 +56,8 @@ def zero_call(choice: KernelChoice, target: Piece, dtype: str) -> KernelCall:
 
 
 def add_call(choice: KernelChoice, total: Piece, term: Piece, dtype: str) -> KernelCall:
-    """total += term, elementwise; a term with fewer elements than the total repeats (a bias per row)."""
-    return kernel_call(
-        choice,
-        "vect_sum",
-        {"elements": prod(total.shape)},
-        {"X": total, "G": term, "Y": total},
-        (total, term),
-        (total,),
-        lambda arrays: (arrays[0] + arrays[1],),
-        dtype,
-    )
+    """`vector_add_call` of pieces."""
+    return vector_add_call(choice, total=total, term=term, elements=prod(total.shape), dtype=dtype)
 
 
 def column_sum_call(choice: KernelChoice, source: Piece, target: Piece, dtype: str) -> KernelCall:

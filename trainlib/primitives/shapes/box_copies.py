@@ -74,22 +74,26 @@ def walk_call(
     dtype: str,
     *,
     dimensions: int = 0,
+    matrix: str = "transpose_matrix",
 ) -> KernelCall:
-    """The loops of a walk between two buffers; `dimensions` > 0 for a transposition of so many."""
-    nest, sizes, source, target = _loops(walk.merged(), dimensions)
+    """The loops of a walk between two buffers; `dimensions` > 0 for a transposition of so many.
+
+    `matrix` is the nest of a transposition that turns one matrix.
+    """
+    nest, sizes, source, target = _loops(walk.merged(), dimensions, matrix)
     strides = {"X": source, "Y": target}
     arrays = {name: replace(piece, strides=strides[name]) for name, piece in zip("XY", pieces, strict=True)}
     return kernel_call(choice, nest, sizes, arrays, reads, writes, function, dtype)
 
 
-def _loops(plain: Walk, dimensions: int) -> tuple[str, dict[str, int], Shape, Shape]:
+def _loops(plain: Walk, dimensions: int, matrix: str) -> tuple[str, dict[str, int], Shape, Shape]:
     """The nest of a merged walk, its sizes, and the strides of its arrays."""
     count = len(plain.sizes)
     if count == 1:
         return "copy", {"elements": plain.sizes[0]}, plain.source, plain.target
     if dimensions and plain.is_matrix:
         sizes = {"N": plain.sizes[0], "M": plain.sizes[1]}
-        return "transpose_matrix", sizes, plain.source, (plain.target[1], plain.target[0])
+        return matrix, sizes, plain.source, (plain.target[1], plain.target[0])
     split = int(np.argmax(plain.sizes))
     others = [axis for axis in range(count) if axis != split]
     order = [split, *others[:-1]]

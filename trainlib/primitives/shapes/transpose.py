@@ -1,8 +1,13 @@
-"""Transposition of the dimensions of a sample: dimension i of y is dimension `axes[i]` of x."""
+"""Transposition of the dimensions of a sample: dimension i of y is dimension `axes[i]` of x.
+
+A matrix has a nest of its own. PULP-TrainLib has a second function for any number of dimensions, slower on a
+matrix, which is the variant as-published of one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +16,7 @@ from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import (
+    AS_PUBLISHED,
     Example,
     LayerPlan,
     LayerPrimitive,
@@ -19,6 +25,7 @@ from trainlib.primitives.definition import (
     Shape,
     Step,
     Values,
+    Variant,
 )
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region, row_major, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, box
@@ -51,8 +58,11 @@ def _order(op: Op) -> tuple[int, ...]:
     return (0, *(1 + axes.index(axis) for axis in range(len(axes))))
 
 
+@dataclass(frozen=True)
 class _Lowering(NoMatmul):
-    """FW and IG alike: a box of the result is a box of the source; one fork, or one per matrix."""
+    """FW and IG alike: a box of the result is a box of the source; one fork, or one per `matrix`."""
+
+    matrix: str = "transpose_matrix"
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """``n`` and the first two dimensions of a sample of the result."""
@@ -76,7 +86,9 @@ class _Lowering(NoMatmul):
 
             x, y = buffers
             pieces = (Piece(x), Piece(y))
-            return walk_call(choice, walk, pieces, (x,), (y,), function, dtype, dimensions=rank)
+            return walk_call(
+                choice, walk, pieces, (x,), (y,), function, dtype, dimensions=rank, matrix=self.matrix
+            )
 
         rank = len(order) - 1
         if shape[0] > 1 and of_sample.merged().is_matrix:
@@ -123,19 +135,22 @@ def _cases() -> Any:
     return example()
 
 
+_PUBLISHED = {AS_PUBLISHED: Variant(_Lowering("transpose_nd"), lambda carried: carried["axes"] == (1, 0))}
+
 PRIMITIVE = LayerPrimitive(
     name="transpose",
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW", ("x",), ("y",), _forward, _Lowering()),
-        Step("IG", ("dy",), ("dx",), _backward, _Lowering()),
+        Step("FW", ("x",), ("y",), _forward, _Lowering(), _PUBLISHED),
+        Step("IG", ("dy",), ("dx",), _backward, _Lowering(), _PUBLISHED),
     ),
     torch_forward=lambda torch, attributes, tensors: tensors["x"].permute(
         0, *(1 + axis for axis in attributes["axes"])
     ),
     examples=(
         Example({"axes": [1, 0]}, ((4, 5),)),
+        Example({"axes": [1, 0], "variant": AS_PUBLISHED}, ((4, 5),)),
         Example({"axes": [2, 0, 1]}, ((3, 4, 5),)),
         Example({"axes": [3, 1, 0, 2]}, ((2, 3, 4, 5),)),
         Example({"axes": [0]}, ((6,),)),
