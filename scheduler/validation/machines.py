@@ -14,11 +14,16 @@ from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from arch.window_plan import Window
 from configs.errors import PulptrainError
+from configs.limits import require_host_memory
 from scheduler.validation.cases import Case
 from traces.events import TRANSFER
 from traces.recorder import Recorder
 
 _NOTHING = Program("nothing", ())
+
+
+MEMORIES = 2
+"""Simulated memories of a row held at a time: those of its last simulation may not be given back yet."""
 
 
 def machine_of(case: Case, *, l1_bytes: int = 0, l2_bytes: int = 0) -> SocTiming:
@@ -28,6 +33,8 @@ def machine_of(case: Case, *, l1_bytes: int = 0, l2_bytes: int = 0) -> SocTiming
     """
     cores = case.number("cores") if "cores" in case.values else 1
     try:
+        needed_bytes = MEMORIES * (_whole_memory(l1_bytes) + _whole_memory(l2_bytes))
+        require_host_memory(needed_bytes, "the memories of this row take")
         return _machine(
             case.text("soc"),
             case.text("timing"),
