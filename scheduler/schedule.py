@@ -175,7 +175,7 @@ def _choose(
                 notes.append(f"{choice.storage} does not stay in L1: {choice.why}")
                 break
             tilings.append(choice)
-            size += program_size(tiler, choice.tiling, timing.dma.max_command_bytes)
+            size += program_size(tiler, choice.tiling, timing.dma)
             check_host_memory(graph, timing, use, size)
         else:
             notes += [choice.note for choice in tilings if choice.note]

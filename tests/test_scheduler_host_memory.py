@@ -32,7 +32,15 @@ def counted(schedule: Schedule) -> ProgramSize:
     ("model", "settings"),
     [
         ("digits-cnn", Settings(l1="24KiB")),
-        ("digits-cnn", Settings(overrides=("dma.max_command_bytes=128",))),
+        (
+            "digits-cnn",
+            Settings(
+                overrides=(
+                    "dma.max_command_1d_bytes=128",
+                    "dma.max_command_2d_bytes=128",
+                )
+            ),
+        ),
         ("digits-cnn", Settings(l2="20KiB")),
     ],
 )

@@ -1,6 +1,6 @@
 """Write configs/kernels/pulp-gcc7/*.yaml, with the few constants the published numbers must give.
 
-    python tools/fit_gcc7.py ANCHORS.csv[.gz] OUT_DIR
+    python -m tools.fit_gcc7 ANCHORS.csv[.gz] OUT_DIR
 
 Only 1-core rows of single layers are read; 8-core rows and the whole step stay as a test. Everything else
 follows from tools/gcc7_matmul.py and the loops below. Fitted are, each from the rows named:
@@ -20,8 +20,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from gcc7_matmul import FITTED, KERNELS, Constants, kernel_file, measured_line
-from nest_tree import layout
+from tools.gcc7_matmul import FITTED, KERNELS, Constants, kernel_file, measured_line
+from tools.nest_tree import layout
 
 EMPTY_FORK_CYCLES = 31
 """Fork and join of one core around nothing: 11 + 6 + 14, event unit of configs/soc/pulp-open.yaml."""

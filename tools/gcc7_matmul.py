@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nest_tree import layout
+from tools.nest_tree import layout
 
 REGISTERS = 27
 """Integer registers GCC can allocate; floats live there as well (rv32imcxgap9)."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from arch.timing import SocTiming
+from arch.timing import DmaTiming, SocTiming
 from configs.limits import (
     PROCESS_BYTES,
     PYTORCH_BYTES,
@@ -83,7 +83,7 @@ class HostUse:
 TIMING_ONLY = HostUse()
 
 
-def program_size(tiler: Tiler, tiling: Tiling, max_command_bytes: int) -> ProgramSize:
+def program_size(tiler: Tiler, tiling: Tiling, dma: DmaTiming) -> ProgramSize:
     """What the tile loop of an op will consist of, from its tiles.
 
     Where transfer IDs are few, and of tensors resident in L1, it is less.
@@ -103,9 +103,9 @@ def program_size(tiler: Tiler, tiling: Tiling, max_command_bytes: int) -> Progra
         if tiler.stream.holds(box):
             actions += 2
             offchip_commands += _lines(box, tiler.tensors)
-            commands += -(-tiler.operand_bytes(box) // max_command_bytes)
+            commands += _flat_commands(tiler.operand_bytes(box), dma)
         else:
-            commands += _commands(box, tiler.tensors, max_command_bytes)
+            commands += _commands(box, tiler.tensors, dma)
     return size + ProgramSize(actions + size.kernels, commands, offchip_commands)
 
 
@@ -113,11 +113,18 @@ def _extents(operand: Operand) -> list[tuple[int, ...]]:
     return [tuple(stop - start for start, stop in box) for box in operand.boxes]
 
 
-def _commands(operand: Operand, tensors: Mapping[str, Tensor], max_command_bytes: int) -> int:
+def _flat_commands(size_bytes: int, dma: DmaTiming) -> int:
+    """Commands of a range of bytes."""
+    return count_commands((size_bytes,), 1, (size_bytes,), dma.max_command_1d_bytes, dma.max_command_2d_bytes)
+
+
+def _commands(operand: Operand, tensors: Mapping[str, Tensor], dma: DmaTiming) -> int:
     tensor = tensors[operand.tensor]
     itemsize_bytes = np.dtype(tensor.dtype).itemsize
     return sum(
-        count_commands(tensor.shape, itemsize_bytes, extents, max_command_bytes)
+        count_commands(
+            tensor.shape, itemsize_bytes, extents, dma.max_command_1d_bytes, dma.max_command_2d_bytes
+        )
         for extents in _extents(operand)
     )
 

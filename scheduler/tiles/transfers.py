@@ -81,16 +81,17 @@ def commands_for(
 
 @lru_cache(COUNTS_KEPT)
 def count_commands(
-    shape: tuple[int, ...], itemsize_bytes: int, extents: tuple[int, ...], max_command_bytes: int
+    shape: tuple[int, ...],
+    itemsize_bytes: int,
+    extents: tuple[int, ...],
+    max_command_1d_bytes: int,
+    max_command_2d_bytes: int,
 ) -> int:
-    """How many commands `commands_for` makes of a box with these extents, without making them."""
+    """How many commands `commands_for` makes of a box with these extents, without making them all."""
     lines, alike = _lines_and_outer(shape, extents)
     line_bytes = prod(extents) * itemsize_bytes // max(1, lines * alike)
-    if line_bytes * lines <= max_command_bytes:
-        return alike
-    if line_bytes > max_command_bytes:
-        return alike * lines * -(-line_bytes // max_command_bytes)
-    return alike * -(-lines // (max_command_bytes // line_bytes))
+    one = Command(True, 0, "l2", 0, line_bytes, lines, line_bytes if lines > 1 else 0)
+    return alike * len(_split(one, max_command_1d_bytes, max_command_2d_bytes))
 
 
 def count_lines(shape: tuple[int, ...], extents: tuple[int, ...]) -> int:

@@ -13,7 +13,7 @@ from arch.isa import CoreWork, TeamWork
 from arch.program import Action, Compute
 from arch.timing import SocTiming
 from arch.window_plan import Window
-from scheduler.validation.cases import CYCLES, MACHINE_COLUMNS, Case, Column
+from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.layer_steps import DMA_IM2COL, Layer, LayerStep, known, step_named
 from scheduler.validation.machines import machine_of
 from scheduler.validation.measured_code import (
@@ -37,7 +37,7 @@ COLUMNS = (
     Column("layout"),
     *(Column(name, 0) for name in ("ci", "hi", "wi", "co", "hk", "wk", "stride", "pad")),
     Column("kernel"),
-    Column("cores", 1),
+    CORES,
     CYCLES,
     Column("cycles_min", 0, optional=True),
     Column("cycles_max", 0, optional=True),

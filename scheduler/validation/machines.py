@@ -14,6 +14,7 @@ from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from arch.window_plan import Window
 from configs.errors import PulptrainError
+from configs.limits import require_host_memory
 from configs.suggest import suggestion
 from scheduler.validation.cases import Case
 from traces.events import TRANSFER
@@ -36,6 +37,9 @@ BUILDS = {
 Of "-" the row does not depend, whatever its column `fpus` says holds. Shared FPUs have one div/sqrt unit.
 """
 
+MEMORIES = 2
+"""Simulated memories of a row held at a time: those of its last simulation may not be given back yet."""
+
 
 def machine_of(case: Case, *, l1_bytes: int = 0, l2_bytes: int = 0) -> SocTiming:
     """The SoC of a row, with at least `l1_bytes` for data in L1 and `l2_bytes` in L2, whatever its file says.
@@ -49,6 +53,7 @@ def machine_of(case: Case, *, l1_bytes: int = 0, l2_bytes: int = 0) -> SocTiming
         raise case.error(f"unknown build '{build}'", suggestion(build, tuple(BUILDS)))
     preset = RTL_MACHINE if build else case.text("soc")
     try:
+        require_host_memory(MEMORIES * sum(sizes), "the memories of this row take")
         return _machine(preset, case.text("timing"), case.text("fpus"), build, conflicts, cores, *sizes)
     except PulptrainError as error:
         raise case.error(error.message, error.cure) from error

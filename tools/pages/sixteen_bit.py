@@ -38,7 +38,7 @@ class Found:
 @cache
 def simulate(model: str, dtype: str, blocked: bool) -> Found:
     """An iteration with the default matmuls, or with `BLOCKED` ones in all convolutions."""
-    kernels = ()
+    kernels: tuple[str, ...] = ()
     if blocked:
         usual = run_model(model, Settings(dtype=dtype), functional=False)
         convolutions = [op["name"] for op in usual.summary["ops"] if op["primitive"] == "conv2d"]

@@ -189,7 +189,8 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             "tanh": Elementwise(
                 y=lambda x: x * fn.sigmoid(2 * fn.gelu_argument(x)),  # 1 + tanh(u) = 2 · sigmoid(2u)
                 dx=lambda x, dy: (
-                    dy * ((s := fn.sigmoid(2 * fn.gelu_argument(x))) + 2 * x * s * (1 - s) * fn.gelu_slope(x))
+                    dy
+                    * ((s := fn.sigmoid(2 * fn.gelu_argument(x))) + 2 * (x * s * (1 - s)) * fn.gelu_slope(x))
                 ),
                 reference=lambda x: 0.5 * x * (1 + np.tanh(fn.GELU_SLOPE * (x + fn.GELU_CUBIC * x**3))),
                 nests=("gelu_tanh_fw", "gelu_tanh_bw"),
