@@ -264,7 +264,8 @@ def _per_operation(results: Sequence[Result]) -> list[str]:
 
 def _fitted() -> list[str]:
     lines = [
-        "Rows a constant was read off are no test of it. No constant belongs to one row or case.",
+        "Rows a constant was read off are no test of it. No constant belongs to one row or case. "
+        "[evidence.md](evidence.md) lists the parameters one by one.",
         "",
         *_head(("what", "read off", "where it is", "tested by")),
     ]

@@ -224,8 +224,9 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         "swiglu",
         Elementwise(
             y=lambda x, x1: x * fn.sigmoid(x) * x1,
-            dx=lambda x, x1, dy: dy * x1 * (s := fn.sigmoid(x)) * (1 + x * (1 - s)),
-            dx1=lambda x, dy: dy * x * fn.sigmoid(x),
+            # The slope first: a product of two large values may be infinite where the gradient is not.
+            dx=lambda x, x1, dy: dy * ((s := fn.sigmoid(x)) * (1 + x * (1 - s))) * x1,
+            dx1=lambda x, dy: dy * (x * fn.sigmoid(x)),
             reference=lambda x, x1: x1 * x * (0.5 + 0.5 * np.tanh(0.5 * x)),
             nests=("swiglu_fw", "swiglu_bw_gate", "swiglu_bw_value"),
         ),
