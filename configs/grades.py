@@ -29,10 +29,11 @@ DESCRIBED, ESTIMATED = "described", "estimated"
 LABELS = (MEASURED, DESCRIBED, ESTIMATED)
 """What stands behind the cycles of a kernel or of a part of the machine, best first."""
 
-MEASURED_ON = "measured on GVSoC"
-FITTED_ON = "fitted on GVSoC"
-ROWS_PROFILE = "gvsoc"
-"""The timing profile all measured rows are of."""
+MACHINES = {"gvsoc": "GVSoC", "rtl": "RTL"}
+"""Timing profile -> what rows of it were taken on, as sources name it."""
+
+MEASURED_ON = tuple(f"measured on {machine}" for machine in MACHINES.values())
+FITTED_ON = tuple(f"fitted on {machine}" for machine in MACHINES.values())
 
 _FILES = (
     ("1d", "dma.csv"),
@@ -60,13 +61,12 @@ class ReadOff:
 def grade(parameter: Parameter, profile: str) -> str:
     """One of `GRADES`."""
     parts = _parts(parameter.source)
-    cited = any(not part.startswith((MEASURED_ON, FITTED_ON)) for part in parts)
+    cited = any(not part.startswith((*MEASURED_ON, *FITTED_ON)) for part in parts)
     if parameter.assumed:
         return ASSUMED
-    if profile == ROWS_PROFILE:
-        for word, beginning in ((FITTED, FITTED_ON), (MEASURED, MEASURED_ON)):
-            if any(part.startswith(beginning) for part in parts):
-                return word
+    for word in (FITTED, MEASURED):
+        if any(part.startswith(f"{word} on {MACHINES[profile]}") for part in parts):
+            return word
     return CITED if cited else ASSUMED
 
 
@@ -84,11 +84,14 @@ def rows_of(parameter: Parameter) -> tuple[tuple[str, str], ...]:
     """(file in `measured/`, benchmark) of every set of rows the source names."""
     found: list[tuple[str, str]] = []
     for part in _parts(parameter.source):
-        for beginning in (MEASURED_ON, FITTED_ON):
+        for beginning in (*MEASURED_ON, *FITTED_ON):
             if part.startswith(beginning):
                 text = re.sub(r"\([^)]*\)", "", part.removeprefix(beginning)).lstrip(", ")
-                names = re.sub(r"^micro-benchmarks? ", "", text).split(" and ")
-                found += [(_file(name), name) for name in (each.split()[0].rstrip(",") for each in names)]
+                file, _, own = text.partition(" ")
+                rtl = file.startswith("rtl-")
+                names = (own if rtl else re.sub(r"^micro-benchmarks? ", "", text)).split(" and ")
+                words = [each.split()[0].rstrip(",") for each in names if each.strip()]
+                found += [(f"{file}.csv" if rtl else _file(name), name) for name in words]
     return tuple(found)
 
 
@@ -101,7 +104,7 @@ def read_off(trees: Sequence[ParameterTree]) -> tuple[ReadOff, ...]:
     for tree in trees:
         for path, parameter in tree.items():
             own = grade(parameter, tree.profile)
-            cited = any(not part.startswith((MEASURED_ON, FITTED_ON)) for part in _parts(parameter.source))
+            cited = any(not part.startswith((*MEASURED_ON, *FITTED_ON)) for part in _parts(parameter.source))
             if own == FITTED or (own == MEASURED and not cited):
                 item = ReadOff(tree.name, tree.profile, path, own, rows_of(parameter))
                 found.setdefault((path, parameter.where), item)

@@ -17,7 +17,6 @@ from configs.grades import (
     FITTED,
     LABELS,
     MEASURED,
-    ROWS_PROFILE,
     assumed_count,
     grades,
 )
@@ -25,6 +24,9 @@ from configs.parameters import ParameterTree, load_parameters
 from pulptrain.settings import Settings, set_parameters
 from scheduler.time_line import PARTS, TimeLine
 from trainlib.kernels.evidence import nest_evidence, on_machine
+
+ROWS_PROFILE = "gvsoc"
+"""The timing profile of the rows of compiled kernels; on RTL hand-written ones were measured."""
 
 ROWS_SOCS = ("pulp-open", "pulp-open-private")
 """The SoC of all measured rows, with its FPUs shared and private; of both there are rows."""

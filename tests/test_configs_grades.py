@@ -27,7 +27,7 @@ from configs.parameters import PROFILES, ParameterTree, load_parameters
 
 FOLDER = Path(__file__).parent.parent / "measured"
 TREES = [load_parameters(name, profile) for name in list_names("soc") for profile in PROFILES]
-NAMES = {"dma.csv": "test", "micro.csv": "name"}
+NAMES = {"dma.csv": "test", "micro.csv": "name", "rtl-dma.csv": "test", "rtl-micro.csv": "name"}
 """The column that holds the name of a benchmark; the rows of other files are all of one."""
 
 
@@ -42,8 +42,9 @@ def test_every_parameter_has_a_grade_and_the_file_says_itself_what_is_assumed(tr
     assert set(found.values()) <= set(GRADES)
     assert {path for path, word in found.items() if word == ASSUMED} == {item.path for item in tree.assumed}
     assert assumed_count(tree) == counts(tree)[ASSUMED] == len(tree.assumed)
-    # A measurement on GVSoC says nothing about the hardware.
-    assert tree.profile == "gvsoc" or not {MEASURED, FITTED} & set(found.values())
+    # A measurement on GVSoC says nothing about the hardware, one on RTL nothing about GVSoC.
+    files = {file for item in read_off([tree]) for file, _ in item.rows}
+    assert all(file.startswith("rtl-") == (tree.profile == "rtl") for file in files)
 
 
 def test_the_rows_a_source_names_are_there() -> None:
@@ -58,7 +59,7 @@ def test_the_rows_a_source_names_are_there() -> None:
                 whole_file = file == f"{benchmark}.csv"
                 known = whole_file or any(name.startswith(benchmark) for name in benchmarks[file])
                 assert known, (tree.name, item.path, benchmark)
-            if grade(item, "gvsoc") in (MEASURED, FITTED):
+            if grade(item, tree.profile) in (MEASURED, FITTED):
                 assert rows_of(item), item.path
 
 
