@@ -61,3 +61,11 @@ def test_swiglu_of_a_large_gradient_is_finite_where_the_truth_is() -> None:
     values = {"x": np.full((1, 4), -1.5, np.float32), "swiglu.out.grad": np.full((1, 4), 3e38, np.float32)}
     outcome = run_primitive("swiglu", "ig", [InputCase((4,))] * 2, {}, values=values)
     assert outcome.summary["functional"]["passed"]
+
+
+@pytest.mark.parametrize("step", ["fw", "ig"])
+def test_the_rational_gelu_is_right_where_it_is_nearly_zero(step: str) -> None:
+    """1 + tanh is 1e-3 and less there: in fp32 nothing of it would be left to compare."""
+    values = {"x": np.linspace(-6, -2, 60, dtype=np.float32)[None]}
+    outcome = run_primitive("gelu", step, [InputCase((60,))], {"form": "pulp_rational"}, values=values)
+    assert outcome.summary["functional"]["passed"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from math import isfinite
 from random import Random
 
 NUMBERS = (
@@ -53,7 +54,8 @@ def _nearby(text: str, generator: Random) -> str:
     place = generator.choice(places)
     number = float(place[0])
     near = generator.choice((number + 1, number - 1, number * 2, number / 2, number * 10, -number))
-    written = str(int(near)) if near.is_integer() or place[0].isdigit() else str(near)
+    whole = isfinite(near) and (near.is_integer() or place[0].isdigit())
+    written = str(int(near)) if whole else str(near)
     return text[: place.start()] + written + text[place.end() :]
 
 

@@ -127,9 +127,9 @@ def rational_tanh(u: Array) -> Array:
     """tanh of PULP-TrainLib's GELU: a quotient of polynomials of degree 7 and 6, clamped to [-1, 1].
 
     It passes 1 before u = 8. Without the first clip here the polynomials overflow: the library's are
-    inf / inf in fp32 for inputs of GELU from 350 or so on.
+    inf / inf in fp32 for inputs of GELU from 350 or so on. In float64, as near -1 GELU takes 1 + tanh.
     """
-    u = np.clip(u, -8, 8)
+    u = np.clip(u, -8, 8) * np.float64(1)
     square = u * u
     above = u * (((square + 378) * square + 17325) * square + 135135)
     below = ((28 * square + 3150) * square + 62370) * square + 135135
@@ -138,8 +138,8 @@ def rational_tanh(u: Array) -> Array:
 
 
 def rational_tanh_slope(u: Array) -> Array:
-    """Derivative of `rational_tanh`: by the quotient rule, zero where it is clamped."""
-    u = np.clip(u, -8, 8)
+    """Derivative of `rational_tanh`, in float64: by the quotient rule, zero where it is clamped."""
+    u = np.clip(u, -8, 8) * np.float64(1)
     s = u * u
     above = u * (((s + 378) * s + 17325) * s + 135135)
     below = ((28 * s + 3150) * s + 62370) * s + 135135
