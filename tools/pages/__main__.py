@@ -20,8 +20,9 @@ from tools.pages.page import Page
 def all_pages() -> dict[str, Page]:
     """The pages by name."""
     from tools.pages import buffering, paper, primitives, readme, sixteen_bit, socs, speechnet, time_model
+    from tools.pages import timing_defects as defects
 
-    modules = (readme, socs, primitives, buffering, sixteen_bit, speechnet, paper, time_model)
+    modules = (readme, socs, primitives, buffering, sixteen_bit, speechnet, paper, time_model, defects)
     return {module.__name__.rpartition(".")[2]: module.PAGE for module in modules}
 
 
