@@ -19,14 +19,19 @@ HOST_MEMORY_VARIABLE = "PULPTRAIN_HOST_MEMORY"
 
 DEFAULT_HOST_MEMORY_BYTES = 1 << 30
 
-TENSOR_COPIES = 20
-"""Bytes a run and the check of its numbers take per byte of a tensor, what every process takes included.
+PROCESS_BYTES = 240 << 20
+"""What every run takes that plans a network: Python, NumPy, Numba, the tile search, prices of kernels.
 
-The values lie in the simulated memory, in the untiled evaluation, in PyTorch and, part by part, in double
-precision: measured as 1,254 MiB for linear layers of 64 MiB with their gradients and adam, 128 MiB of
-simulated L3 and about 0.25 GiB of Python and its libraries among them.
+Measured as all others here (`tools/measure_host_memory.py`), as peak resident bytes.
+"""
 
-Actions, transfers and kernels of a program are not counted: one of hundreds of thousands takes more.
+PYTORCH_BYTES = 288 << 20
+"""What PyTorch takes once it is imported and has computed an iteration."""
+
+TENSOR_COPIES = 4
+"""Bytes that numbers and their check take per byte of a tensor, beside the simulated memories.
+
+They are what the ops have left, what the check remembers, PyTorch's own and, part by part, double precision.
 """
 
 YAML_BYTES_PER_BYTE = 2048
@@ -48,15 +53,25 @@ def host_memory_bytes() -> int:
     return parse_bytes(text, where=HOST_MEMORY_VARIABLE) if text else DEFAULT_HOST_MEMORY_BYTES
 
 
-def require_host_memory(required_bytes: int, what: str, *, where: str | None = None) -> None:
-    """Raise `InputError` if `what` ("the tensors need", for the message) is more than is allowed."""
+def require_host_memory(
+    required_bytes: int,
+    what: str,
+    *,
+    where: str | None = None,
+    parts: str = "",
+    cure: str = "something smaller",
+) -> None:
+    """Raise `InputError` if `what` ("the tensors need", for the message) is more than is allowed.
+
+    The message names the `parts` it consists of, and what to do (`cure`) unless the limit is raised.
+    """
     allowed_bytes = host_memory_bytes()
     if required_bytes > allowed_bytes:
         raise InputError(
-            f"{what} about {size_text(required_bytes)} of this computer's memory, "
-            f"{size_text(allowed_bytes)} are allowed",
+            f"{what} about {size_text(required_bytes)} of this computer's memory"
+            f"{f' ({parts})' if parts else ''}, {size_text(allowed_bytes)} are allowed",
             where=where,
-            cure=f"something smaller, or {HOST_MEMORY_VARIABLE}={_raised(required_bytes)} in the environment",
+            cure=f"{cure}, or {HOST_MEMORY_VARIABLE}={_raised(required_bytes)} in the environment",
         )
 
 

@@ -11,7 +11,7 @@ if interrupts.is_command():
 
 from pulptrain.environment import check_own_packages
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 try:
     check_own_packages()

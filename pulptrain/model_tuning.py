@@ -12,8 +12,10 @@ import pulptrain
 from configs.errors import InputError
 from configs.model_file import ModelSpec
 from configs.suggest import suggestion
+from pulptrain.evidence import evidence_of
 from pulptrain.session import model_of
 from pulptrain.settings import Settings, schedule_options, soc_timing
+from scheduler.memory.host_memory import check_host_memory
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.iteration_tuning import Tuning, tune_iteration
 from scheduler.tuner.layout_search import KEEP, SEARCH, programs_of, search_layouts
@@ -66,9 +68,12 @@ def tune_model(
         file = load_schedule(start)
         check_model(file, [graph for graph, _ in programs_of(as_tuned(file, spec))], written[0][0])
         first = file.candidates
-    options = schedule_options(settings)
+    options, timing = schedule_options(settings), soc_timing(settings)
+    # Before anything is simulated: every op is, on memories of full size.
+    for graph, _ in written:
+        check_host_memory(graph, timing)
     tuner = OpTuner(
-        soc_timing(settings),
+        timing,
         options.codegen,
         workers,
         rules=rules,
@@ -99,6 +104,7 @@ def tune_model(
         "codegen": schedule.codegen,
         "cycles": schedule.cycles,
         "untuned_cycles": tunings[0].untuned_cycles,
+        "evidence": evidence_of(tuning.line, settings) if tuning.line else None,
         "layout": dict(schedule.layouts),
         "resident": [asdict(item) for item in tuning.residents],
         "candidates": schedule.candidates,

@@ -10,18 +10,22 @@ from typing import Any
 import pulptrain
 from arch.team_cost_model import TeamCostModel
 from configs.errors import InputError
+from pulptrain.evidence import evidence_of
 from pulptrain.given_values import replaced
 from pulptrain.number_check import NumberCheck
 from pulptrain.session import RunOutcome
 from pulptrain.settings import Settings, code_start, schedule_options, soc_timing
 from pulptrain.summary import run_summary, simulator_summary
 from scheduler.executor import Executor
+from scheduler.memory.host_memory import HostUse
 from scheduler.schedule import build_schedule
+from scheduler.time_line import time_line
 from traces.metrics import check_tracks, measure
 from traces.recorder import Recorder
 from trainlib import reference
 from trainlib.graph import Op, TrainingGraph
 from trainlib.numerics import ACCUMULATIONS
+from trainlib.oracle_torch import torch_available
 from trainlib.primitives.definition import InputCase
 from trainlib.single import Single, single
 from trainlib.steps import Array
@@ -76,7 +80,7 @@ def run_primitive(
     if kernel is not None:
         options = replace(options, kernels={op.name: kernel for op in ops})
     cost_model = TeamCostModel(timing)
-    schedule = build_schedule(graph, timing, cost_model, options)
+    schedule = build_schedule(graph, timing, cost_model, options, use=HostUse(True, torch_available()))
     recorder = Recorder()
     executor = Executor(schedule, timing, cost_model, recorder, code_start=code_start(settings))
     given = {name: known[name] for name in graph.given}
@@ -105,6 +109,7 @@ def run_primitive(
         "options": dict(attributes or {}),
         "accumulation": accumulation,
         "icache": settings.icache,
+        "evidence": evidence_of(time_line(metrics.master, result.cycles, schedule.program, timing), settings),
         "loss": None,
         "instructions": metrics.total.instructions,
         "per_core": [

@@ -16,6 +16,7 @@ from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from configs.limits import require_host_memory
 from configs.model_file import ModelSpec, load_model
+from pulptrain.evidence import evidence_of
 from pulptrain.given_values import with_own_values
 from pulptrain.machine import Machine, Phase, Prepared
 from pulptrain.settings import Settings, code_start, model_variant, schedule_options, soc_timing
@@ -23,11 +24,14 @@ from pulptrain.summary import finite_or_none, refuse_wrong_numbers, run_summary,
 from pulptrain.training import Progress, Training
 from pulptrain.update_summary import update_summary
 from scheduler.levers import with_levers
+from scheduler.memory.host_memory import TIMING_ONLY, HostUse
+from scheduler.memory.memory_plan import check_sizes
 from scheduler.options import AUTO, of_programs
 from scheduler.resident_search import schedule_for
 from scheduler.run_cache import RunCache
 from scheduler.schedule import Schedule, in_one_memory
 from scheduler.schedule_cache import ScheduleCache
+from scheduler.time_line import time_line, whole_line
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.schedule_file import as_tuned, load_schedule, options_from
 from traces.events import Slice
@@ -35,6 +39,7 @@ from traces.recorder import CounterSample
 from trainlib import reference
 from trainlib.numerics import dtype_named
 from trainlib.options import check_options
+from trainlib.oracle_torch import torch_available
 from trainlib.steps import Array
 from trainlib.training import build_training_phases, initial_weights
 from trainlib.training_data import digits_split, sample_stream
@@ -85,11 +90,14 @@ def model_of(name: str, settings: Settings) -> ModelSpec:
     return spec
 
 
-def prepare(model: str, settings: Settings, cache: ResultCache | None = None) -> Prepared:
+def prepare(
+    model: str, settings: Settings, cache: ResultCache | None = None, use: HostUse = TIMING_ONLY
+) -> Prepared:
     """Everything before time starts: model, SoC, schedules and the cost model of kernels.
 
-    With a `cache` the tilings and prices of an earlier run of the same are taken from it. Raises the errors
-    of `configs.errors`; a `DoesNotFitError` says what would help (`scheduler.levers`).
+    `use` is what will be done with it: it decides how much of this computer's memory is needed. With a
+    `cache` the tilings and prices of an earlier run of the same are taken from it. Raises the errors of
+    `configs.errors`; a `DoesNotFitError` says what would help (`scheduler.levers`).
     """
     spec = model_of(model, settings)
     timing = soc_timing(settings)
@@ -111,15 +119,17 @@ def prepare(model: str, settings: Settings, cache: ResultCache | None = None) ->
     run_cache: RunCache | None = None
     caches: Sequence[ScheduleCache | None] = [None] * len(graphs)
     try:
+        for graph, own in zip(graphs, by_program, strict=True):
+            check_sizes(graph, timing, own.memory, use)
         # Last, where both programs have what they share: from here on no options change.
         by_program = in_one_memory(graphs, timing, by_program)
         if cache is not None:
             run_cache = RunCache(cache, timing, list(zip(graphs, by_program, strict=True)), cost_model)
             caches = run_cache.schedules
-        schedules = [
-            schedule_for(graph, timing, cost_model, own, cached)
-            for graph, own, cached in zip(graphs, by_program, caches, strict=True)
-        ]
+        schedules: list[Schedule] = []
+        for graph, own, cached in zip(graphs, by_program, caches, strict=True):
+            schedules.append(schedule_for(graph, timing, cost_model, own, cached, use))
+            use = replace(use, beside=use.beside + schedules[-1].size)
     except DoesNotFitError as error:
         if error.level == "l1" and tuple(options.resident) not in ((), (AUTO,)):
             raise  # it says which resident tensors are in the way
@@ -170,7 +180,7 @@ def run_model(
     if values and not functional:
         raise InputError("values for a run without numbers", where="--values", cure="no --no-functional")
     started = time.perf_counter()
-    prepared = prepare(model, settings, cache)
+    prepared = prepare(model, settings, cache, HostUse(functional, functional and torch_available()))
     outcome = run_prepared(
         prepared, settings, iterations=iterations, functional=functional, progress=progress, values=values
     )
@@ -228,15 +238,20 @@ def run_prepared(
 def _summary(machine: Machine, prepared: Prepared, settings: Settings) -> dict[str, Any]:
     """Figures of one update: those of its only program, or of the mini-batches and the update together."""
     summaries = []
+    lines = []
     for phase in machine.phases:
         assert phase.metrics is not None
+        program = phase.schedule.program
+        lines.append(time_line(phase.metrics.master, phase.cycles, program, prepared.timing))
         one = run_summary(
             phase.schedule, prepared.timing, phase.metrics, pulptrain.__version__, codegen=settings.codegen
         )
         summaries.append({**one, "icache": settings.icache})
     if len(summaries) == 1:
-        return summaries[0]
-    return update_summary(summaries[0], summaries[1], prepared.phases.mini_batches)
+        return {**summaries[0], "evidence": evidence_of(lines[0], settings)}
+    mini_batches = prepared.phases.mini_batches
+    evidence = evidence_of(whole_line(zip(lines, (mini_batches, 1), strict=True)), settings)
+    return {**update_summary(summaries[0], summaries[1], mini_batches), "evidence": evidence}
 
 
 def _one_after_the_other(phases: Sequence[Phase]) -> list[Slice]:

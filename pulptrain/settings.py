@@ -109,9 +109,8 @@ def code_start(settings: Settings) -> str:
 
 def soc_timing(settings: Settings) -> SocTiming:
     """The SoC the settings describe. Raises `ConfigError` for unknown names, paths or values out of range."""
-    overrides = dict(_pair(text, "--set", "path.to.parameter=value") for text in settings.overrides)
     return with_options(
-        load_soc(settings.soc, settings.timing, overrides),
+        load_soc(settings.soc, settings.timing, set_parameters(settings)),
         cores=settings.cores,
         l1=settings.l1,
         l2=settings.l2,
@@ -119,6 +118,11 @@ def soc_timing(settings: Settings) -> SocTiming:
         fpus=settings.fpus,
         bank_conflicts=settings.bank_conflicts,
     )
+
+
+def set_parameters(settings: Settings) -> dict[str, str]:
+    """The values of ``--set`` by path. Raises `InputError` for texts that cannot be read."""
+    return dict(_pair(text, "--set", "path.to.parameter=value") for text in settings.overrides)
 
 
 def schedule_options(settings: Settings) -> ScheduleOptions:

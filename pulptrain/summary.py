@@ -10,10 +10,11 @@ from typing import Any
 from arch.program import Compute
 from arch.timing import SocTiming
 from configs.errors import PulptrainError, WrongNumbersError
+from configs.grades import MEASURED
 from scheduler.options import BEST_DEPTH
 from scheduler.schedule import OpSchedule, Schedule
 from traces.metrics import Metrics, OpMetrics
-from trainlib.kernels.library import LIBRARY
+from trainlib.kernels.evidence import nest_evidence
 from trainlib.variants import own_variant
 
 
@@ -64,7 +65,7 @@ def run_summary(
         "buffering": "best" if schedule.options.buffer_depth == BEST_DEPTH else schedule.options.buffer_depth,
         "tilings": asdict(schedule.counts),
         "notes": list(schedule.notes),
-        "estimated_kernels": _estimated_kernels(schedule, codegen),
+        "unmeasured_kernels": _unmeasured_kernels(schedule, codegen),
         "soc": timing.name,
         "cores": timing.cores,
         "fpus": timing.fpu.count,
@@ -76,10 +77,10 @@ def run_summary(
     }
 
 
-def _estimated_kernels(schedule: Schedule, codegen: str) -> list[str]:
-    """Names of the kernels of the program whose cost was never compared with a measurement, sorted."""
+def _unmeasured_kernels(schedule: Schedule, codegen: str) -> list[str]:
+    """Names of the kernels of the program that no measured row has under this codegen, sorted."""
     used = {action.team.kernel for action in schedule.program.actions if isinstance(action, Compute)}
-    return sorted(name for name in used if not LIBRARY.header(codegen, name).validated)
+    return sorted(name for name in used if nest_evidence(codegen, name).label != MEASURED)
 
 
 def _op_summary(op: OpSchedule, measured: OpMetrics | None) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def update_summary(
         *(_times(op, 1) for op in update["ops"]),
     ]
     result["notes"] = [*mini_batch["notes"], *update["notes"]]
-    result["estimated_kernels"] = sorted({*mini_batch["estimated_kernels"], *update["estimated_kernels"]})
+    result["unmeasured_kernels"] = sorted({*mini_batch["unmeasured_kernels"], *update["unmeasured_kernels"]})
     result["trace_cycles"] = mini_batch["cycles"] + update["cycles"]
     result["update"] = {
         "mini_batches": mini_batches,

@@ -12,6 +12,7 @@ from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import Life, storage_lives
+from scheduler.memory.host_memory import TIMING_ONLY, HostUse
 from scheduler.options import AUTO, ScheduleOptions
 from scheduler.schedule import Schedule, build_schedule
 from scheduler.schedule_cache import ScheduleCache
@@ -85,27 +86,28 @@ def schedule_for(
     cost_model: CostModel,
     options: ScheduleOptions,
     cache: ScheduleCache | None = None,
+    use: HostUse = TIMING_ONLY,
 ) -> Schedule:
     """`build_schedule`, after `choose_resident` if the options leave the resident tensors to it (`AUTO`).
 
     What the `cache` says of an earlier choice is taken.
     """
     if tuple(options.resident) != (AUTO,):
-        return build_schedule(graph, timing, cost_model, options, cache)
+        return build_schedule(graph, timing, cost_model, options, cache, use=use)
     cache = cache if cache is not None else ScheduleCache()
     if cache.resident is not None:
         try:
-            return build_schedule(graph, timing, cost_model, options, cache, cache.resident)
+            return build_schedule(graph, timing, cost_model, options, cache, cache.resident, use)
         except (InputError, DoesNotFitError):
             # It comes from a file that others may have changed: this model has no such tensors.
             cache.resident = None
     found = choose_resident(graph, timing, cost_model, options, cache=cache)
     # Spans that an op refuses, and that were taken with others, are left out.
-    schedule = build_schedule(graph, timing, cost_model, options, cache, found.resident)
+    schedule = build_schedule(graph, timing, cost_model, options, cache, found.resident, use)
     cache.resident = schedule.resident
     if schedule.resident == found.resident:
         return schedule
-    return build_schedule(graph, timing, cost_model, options, cache, cache.resident)
+    return build_schedule(graph, timing, cost_model, options, cache, cache.resident, use)
 
 
 def choose_resident(
@@ -164,6 +166,7 @@ class _Search:
         self._options = options
         self._most = most_simulations
         self._cache = cache
+        self._cache.keep_rankings = True
         self.waits: Mapping[str, int] = {}
         """Op -> cycles its master waits for the DMA or programs it, with nothing resident."""
         self._ops: Sequence[int] = ()

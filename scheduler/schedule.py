@@ -9,6 +9,14 @@ from arch.cost_model import CostModel
 from arch.program import Place, Program
 from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
+from scheduler.memory.host_memory import (
+    NO_PROGRAM,
+    TIMING_ONLY,
+    HostUse,
+    ProgramSize,
+    check_host_memory,
+    program_size,
+)
 from scheduler.memory.memory_plan import MemoryPlan, plan_memory
 from scheduler.memory.shared_memory import plans_beside
 from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
@@ -60,6 +68,8 @@ class Schedule:
     """Tilings considered for all ops together."""
     resident: tuple[str, ...] = ()
     """What stays in L1 between ops, as `ScheduleOptions.resident` says it."""
+    size: ProgramSize = NO_PROGRAM
+    """Of the program, as it was counted before there was one."""
 
     @property
     def peak_bytes(self) -> dict[str, int]:
@@ -75,6 +85,8 @@ class Choices:
     residents: Residents
     notes: tuple[str, ...]
     """Why something that was to be resident is not, and what is to be known of the tilings."""
+    size: ProgramSize
+    """What the program will consist of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +107,16 @@ def build_schedule(
     options: ScheduleOptions,
     cache: ScheduleCache | None = None,
     resident: Sequence[str] | None = None,
+    use: HostUse = TIMING_ONLY,
 ) -> Schedule:
     """Tile every op, place every tensor and buffer, and emit the program.
 
     Of the tilings that fit L1 the one with the fewest estimated cycles is taken (`estimate_cycles`). A
     resident tensor that an op cannot use in place is moved like others, and a note says why. `resident` goes
     before what the options say is resident. `cache` serves all schedules of the same graph, SoC, cost model
-    and options, whatever is resident. Raises `DoesNotFitError` when L1, L2 or L3 is too small, `InputError`
-    for unknown names in `options`.
+    and options, whatever is resident. `use` says what a run will do with the schedule. Raises
+    `DoesNotFitError` when L1, L2 or L3 is too small, `InputError` for unknown names in `options` and where a
+    run would need more of this computer's memory than is allowed.
     """
     check_names(graph, options)
     graph = with_variants(graph, options.variants)
@@ -110,7 +124,7 @@ def build_schedule(
     placed = plan_memory(graph, timing, options.memory, streamer_of(graph, timing, options))
     # Choose: what stays in L1 between ops; kernel, tiles and loop order of every op.
     chooser = TilingChooser(timing, cost_model, options, cache if cache is not None else ScheduleCache())
-    choices = _choose(graph, placed, chooser, options.resident if resident is None else resident)
+    choices = _choose(graph, placed, chooser, options.resident if resident is None else resident, use)
     # Lay out: in L1 the buffers of every op beside the residents, in L2 the slots of what is streamed.
     layout = _lay_out(graph, placed, choices, timing, prefetch=options.prefetch)
     # Emit: the actions of the fabric controller and of the master core, op by op.
@@ -120,18 +134,27 @@ def build_schedule(
     counts = sum((choice.counts for choice in choices.tilings if choice.counts is not None), NO_COUNTS)
     notes = (*plan.notes, *choices.notes)
     texts = choices.residents.texts
-    return Schedule(graph, options, layout.ops, plan, builder.program(), notes, counts, texts)
+    program = builder.program()
+    return Schedule(graph, options, layout.ops, plan, program, notes, counts, texts, choices.size)
 
 
 def _choose(
-    graph: TrainingGraph, plan: MemoryPlan, chooser: TilingChooser, resident: Sequence[str]
+    graph: TrainingGraph,
+    plan: MemoryPlan,
+    chooser: TilingChooser,
+    resident: Sequence[str],
+    use: HostUse,
 ) -> Choices:
-    """A tiling for every op. What an op cannot use in place is resident no more, and all is chosen again."""
+    """A tiling for every op. What an op cannot use in place is resident no more, and all is chosen again.
+
+    After every op what the program will take is compared with what is allowed: tiles are large, too.
+    """
     timing, options = chooser.timing, chooser.options
     texts, notes = list(resident), list[str]()
     while True:
         residents = residents_of(graph, plan.owners, texts, timing.l1_usable_bytes)
         tilings: list[TilingChoice] = []
+        size = NO_PROGRAM
         for number, op in enumerate(graph.ops):
             in_place, stream = residents.of_op(number), plan.stream(number)
             both = sorted(stream.tensors & in_place.keys())
@@ -152,9 +175,11 @@ def _choose(
                 notes.append(f"{choice.storage} does not stay in L1: {choice.why}")
                 break
             tilings.append(choice)
+            size += program_size(tiler, choice.tiling, timing.dma)
+            check_host_memory(graph, timing, use, size)
         else:
             notes += [choice.note for choice in tilings if choice.note]
-            return Choices(tuple(tilings), residents, tuple(notes))
+            return Choices(tuple(tilings), residents, tuple(notes), size)
 
 
 def _lay_out(

@@ -25,5 +25,7 @@ class ScheduleCache:
         """What makes ops alike -> how they are cut."""
         self.rankings: dict[object, RankedTilings] = {}
         """Op, names of what it finds resident, depths and streams -> its candidates and what they move."""
+        self.keep_rankings = False
+        """Whether the same ops will be asked again; else a ranking, tens of MiB, goes when its op is cut."""
         self.resident = resident
         """What `scheduler.resident_search` has chosen to stay in L1; None if it has not been asked."""

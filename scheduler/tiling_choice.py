@@ -75,9 +75,13 @@ class TilingChooser:
         Raises `DoesNotFitError`, and `InputError` for dimensions, sizes and operands the op has not.
         """
         limit_bytes = self.timing.l1_usable_bytes if available_bytes is None else available_bytes
-        if self.options.buffer_depth == BEST_DEPTH:
-            return self._of_best_depth(tiler, limit_bytes, early)
-        return self._of_depth(tiler, limit_bytes, early)
+        try:
+            if self.options.buffer_depth == BEST_DEPTH:
+                return self._of_best_depth(tiler, limit_bytes, early)
+            return self._of_depth(tiler, limit_bytes, early)
+        finally:
+            if not self._cache.keep_rankings:
+                self._cache.rankings.clear()
 
     def _of_best_depth(self, tiler: Tiler, limit_bytes: int, early: Early) -> TilingChoice | NotInPlace:
         """The choice with double or single buffers, by estimate; double for a tile that is fixed and fits."""
@@ -265,7 +269,7 @@ def _ranked(tiler: Tiler, available_bytes: int, dma: DmaCost) -> RankedTilings:
     candidates = enumerate_tilings(tiler, available_bytes)
     usable = allowed(candidates) if tiler.resident else np.ones(len(candidates), np.bool_)
     moves = moves_of(candidates, dma)
-    return RankedTilings(candidates.without_boxes(), moves, usable)
+    return RankedTilings(candidates, moves, usable)
 
 
 def _best_tiling(

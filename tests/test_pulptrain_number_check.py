@@ -450,3 +450,9 @@ def test_a_narrow_tensor_leans_alike_whether_sorted_at_once_or_not(
         monkeypatch.setattr("trainlib.verdicts.MOST_SORTED", 16)
         assert leans(stored, truth) == pytest.approx(at_once)
         assert (at_once != 0) == (stored is not nearest and size > 1000)
+
+
+def test_the_steps_of_subnormal_numbers_are_no_wrong_numbers() -> None:
+    graph = prepare("simple-mlp", Settings(cores=2)).schedule.graph
+    smallest = {name: np.full(graph.tensors[name].shape, 1e-45) for name in graph.of_kind("weight")}
+    assert run_model("simple-mlp", Settings(cores=2), values=smallest).summary["functional"]["passed"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from pulptrain.primitive_run import run_primitive
@@ -46,3 +47,17 @@ def test_runs_checked_on_the_soc(name, step, shapes, options, dtype) -> None:
     outcome = run_primitive(name, step, [InputCase(shape) for shape in shapes], options, dtype=dtype)
     # Numbers were checked by the run itself, which raises where they differ.
     assert outcome.summary["cycles"] > 0
+
+
+@pytest.mark.parametrize("form", ["erf", "tanh", "pulp_rational"])
+def test_gelu_has_a_slope_wherever_fp32_has_numbers(form: str) -> None:
+    values = np.array([[-3e38, -1e19, -60.0, 0.0, 60.0, 1e19, 3e38]], np.float32)
+    outcome = run_primitive("gelu", "ig", [InputCase((7,))], {"form": form}, values={"x": values})
+    assert outcome.summary["functional"]["passed"]
+
+
+def test_swiglu_of_a_large_gradient_is_finite_where_the_truth_is() -> None:
+    """dy · x is beyond fp32 at -1.5, the gradient dy · x · sigmoid(x) is not."""
+    values = {"x": np.full((1, 4), -1.5, np.float32), "swiglu.out.grad": np.full((1, 4), 3e38, np.float32)}
+    outcome = run_primitive("swiglu", "ig", [InputCase((4,))] * 2, {}, values=values)
+    assert outcome.summary["functional"]["passed"]

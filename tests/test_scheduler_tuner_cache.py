@@ -162,3 +162,33 @@ def test_a_place_that_cannot_hold_a_file_is_refused(tmp_path: Path) -> None:
         ResultCache(tmp_path / "file" / "c.sqlite")
     with pytest.raises(InputError, match="--no-cache"):
         ResultCache(tmp_path)
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-journal", "-shm"])
+def test_what_others_have_where_sqlite_keeps_a_part_of_a_cache_is_left_as_it_is(
+    suffix: str, tmp_path: Path
+) -> None:
+    path, beside, notes = tmp_path / "c", tmp_path / f"c{suffix}", tmp_path / "notes.txt"
+    notes.write_text("notes")
+    for make in (lambda: beside.write_text("notes"), lambda: beside.symlink_to(notes), beside.mkdir):
+        make()
+        with pytest.raises(InputError, match="none of a cache"):
+            ResultCache(path)
+        assert not path.exists()
+        assert beside.is_dir() or beside.read_text() == "notes"
+        beside.rmdir() if beside.is_dir() else beside.unlink()
+    beside.write_bytes(bytes(100))  # as SQLite leaves it when it is killed while it begins
+    ResultCache(path).close()
+
+
+def test_a_cache_that_was_killed_before_it_was_written_is_begun_again(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    writing = ResultCache(path)
+    writing.write("a", {"b": "c"})
+    names = {item.name: item.read_bytes() for item in tmp_path.iterdir()}
+    writing.close()
+    assert set(names) == {"c", "c-wal", "c-shm"}
+    for name, content in names.items():
+        (tmp_path / name).write_bytes(content if name != "c" else b"")
+    ResultCache(path).close()
+    assert sqlite3.connect(path).execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import gzip
 import json
@@ -15,6 +16,7 @@ from closed_forms import fork_to_join_cycles
 from arch.isa import CoreWork, Instruction, Loop, Op, TeamWork
 from arch.program import Compute, DmaStart, DmaWait
 from configs.errors import ConfigError, InputError
+from pulptrain.__main__ import run
 from pulptrain.primitive_run import run_primitive
 from pulptrain.settings import Settings
 from scheduler.validation import dma, layer, layer_steps, loop, machines, mm, programs, tiled, tiled_layers
@@ -631,3 +633,28 @@ def test_rows_are_predicted_one_by_one_in_order(tmp_path: Path) -> None:
     assert not isinstance(first, InputError)
     assert not isinstance(second, InputError)
     assert first.cycles < second.cycles
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "value"),
+    [
+        *((kind, "cores", "17") for kind in ("mm", "loop", "layer", "tiled", "tiled-layers", "dma")),
+        ("tiled", "tiles", "1000000"),
+        ("dma", "queued", "1000000"),
+        ("tiled-layers", "elements", "100000000"),
+        ("overlap", "bytes", "3000000000"),
+    ],
+)
+def test_more_than_a_cluster_or_a_measurement_has_is_refused_at_once(
+    kind: str, column: str, value: str, tmp_path: Path
+) -> None:
+    name = {"loop": "loops"}.get(kind, kind)
+    with gzip.open(f"measured/{name}.csv.gz", "rt") as stream:
+        rows = list(csv.DictReader(stream))
+    row = next(row for row in rows if row[column] and row.get("buffering") != "all_in_l1")
+    path = tmp_path / "c.csv"
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, list(row))
+        writer.writeheader()
+        writer.writerow({**row, column: value})
+    assert run(["validate", kind, str(path), "--workers", "1"]) == 2

@@ -9,9 +9,11 @@ import pytest
 from primitive_harness import all_cases, check_work
 
 from arch.isa import Loop
+from configs.grades import MEASURED
 from pulptrain.__main__ import run
 from trainlib.kernels import catalogue, nest, transform
-from trainlib.kernels.catalogue import codegen_names, estimated_names, kind_of
+from trainlib.kernels.catalogue import codegen_names, kind_of
+from trainlib.kernels.evidence import nest_evidence
 from trainlib.kernels.library import LIBRARY
 
 COMPILED = "clang-xpulp"
@@ -34,8 +36,13 @@ def test_every_codegen_has_every_loop_and_fp32_kernel_and_all_of_them_can_be_rea
         assert kernel.codegen == codegen
 
 
-def test_a_kernel_of_the_base_is_an_estimate_where_the_profile_says_so() -> None:
-    estimated = {codegen: set(estimated_names(codegen)) for codegen in codegen_names()}
+def test_a_kernel_of_the_base_was_not_measured_where_the_profile_says_so() -> None:
+    estimated = {
+        codegen: {
+            name for name in LIBRARY.kernel_names(codegen) if nest_evidence(codegen, name).label != MEASURED
+        }
+        for codegen in codegen_names()
+    }
     # Its own files were measured, the others stand in.
     for own in ("relu_fw", "sgd", "im2row_fw"):
         assert own not in estimated["clang-postinc"]
@@ -47,7 +54,7 @@ def test_a_kernel_of_the_base_is_an_estimate_where_the_profile_says_so() -> None
     assert "im2row_fw" not in estimated[COMPILED]
     assert "conv_direct_fw" in estimated[COMPILED]
     for name in estimated[COMPILED]:
-        assert LIBRARY.header(COMPILED, name).validated is False
+        assert not LIBRARY.rows(COMPILED, name)
 
 
 def loops(nodes):
@@ -94,17 +101,17 @@ def test_post_increment_stays_free_with_branch_loops_and_costs_on_a_plain_core()
     assert sorted(plain) == sorted([*free, "ALU", "ALU"])
 
 
-def test_the_listing_marks_estimates_and_the_kind_of_a_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_listing_has_the_evidence_and_the_kind_of_a_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "kernels", "--json"]) == 0
     rows = {(row["codegen"], row["kernel"]): row for row in json.loads(capsys.readouterr().out)}
     assert rows[COMPILED, "mm"]["kind"] == "matmul"
-    assert not rows[COMPILED, "mm"]["estimated"]
-    assert rows["clang-rv32", "gelu_fw"]["estimated"]
+    assert rows[COMPILED, "mm"]["evidence"] == "measured"
+    assert rows["clang-rv32", "gelu_fw"]["evidence"] == "estimated"
     assert rows["clang-rv32", "gelu_fw"]["kind"] == kind_of("clang-rv32", "gelu_fw") == "loop"
     assert {codegen for codegen, _ in rows} == set(codegen_names())
 
 
-def test_a_run_names_the_estimates_it_used(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_names_the_unmeasured_kernels_it_used(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--shape", "4x6x6", "--codegen", COMPILED, "--json"]
     assert run(["primitive", "depthwise", "--step", "wg", "--option", "kernel=3", *options]) == 0
-    assert json.loads(capsys.readouterr().out)["estimated_kernels"] == ["conv_direct_wg"]
+    assert json.loads(capsys.readouterr().out)["unmeasured_kernels"] == ["conv_direct_wg"]

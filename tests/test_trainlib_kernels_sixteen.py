@@ -20,6 +20,7 @@ from pulptrain.settings import Settings
 from scheduler.tuner.search_space import Question
 from scheduler.tuner.task import task_of
 from trainlib.kernels.catalogue import codegen_names, default_matmul, kernel_names, matmul_work
+from trainlib.kernels.evidence import nest_evidence
 from trainlib.kernels.library import LIBRARY, sibling
 from trainlib.kernels.team import Array, team_work
 from trainlib.registry import PRIMITIVES, lowering_of, matmul_of, matmuls_of
@@ -56,7 +57,9 @@ def test_every_call_on_16_bit_data_runs_a_kernel_for_16_bit_data(case: Case) -> 
             narrowest = min((element_bytes(dtype) for dtype in dtypes if is_float(dtype)), default=4)
             header = LIBRARY.header(CODEGEN, team.kernel)
             assert header.element_bytes == narrowest, (op.name, team.kernel)
-            assert narrowest == 4 or not header.validated, "no compiled 16-bit kernel was ever measured"
+            assert narrowest == 4 or nest_evidence(CODEGEN, team.kernel).label != "measured", (
+                "no compiled 16-bit kernel was ever measured"
+            )
 
 
 def test_an_fp32_nest_refuses_16_bit_data() -> None:
@@ -80,7 +83,7 @@ def test_a_described_kernel_is_its_fp32_one_with_narrower_accesses() -> None:
         assert found == [2] * len(list(accesses(before.body)))
         assert [stream.strides_bytes for stream in after.streams] == [(2,)] * len(after.streams)
     header = LIBRARY.header("clang-xpulp", "relu_fw_fp16")
-    assert (header.validated, header.element_bytes) == (False, 2)
+    assert (nest_evidence("clang-xpulp", "relu_fw_fp16").label, header.element_bytes) == ("described", 2)
     assert header.about.startswith("described, relu_fw")
 
 
@@ -132,7 +135,7 @@ def test_a_kernel_chosen_by_its_fp32_name_runs_in_its_16_bit_form() -> None:
     assert used["fc.IG"] == "mm_M_fp16_SIMD_2x4"
     labels = {item.work.what for item in outcome.slices}
     assert {"mm_fp16_unroll_2x2", "im2row_fw_fp16", "relu_fw_fp16"} <= labels
-    assert {"mm_fp16_unroll_2x2", "im2row_fw_fp16"} <= set(outcome.summary["estimated_kernels"])
+    assert {"mm_fp16_unroll_2x2", "im2row_fw_fp16"} <= set(outcome.summary["unmeasured_kernels"])
 
 
 def test_a_16_bit_kernel_for_an_fp32_layer_is_refused_by_name() -> None:

@@ -7,6 +7,8 @@ import pytest
 from primitive_harness import CODEGEN, run_op
 
 from configs.errors import InputError
+from pulptrain.primitive_run import run_primitive
+from trainlib.primitives.definition import InputCase
 from trainlib.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.steps import KernelChoice
@@ -103,3 +105,11 @@ def test_the_published_size_runs_on_the_master_alone(name: str, options: dict) -
     task = lowering_of(graph.ops[0]).tile(graph.ops[0], graph.tensors, {}, KernelChoice("", CODEGEN))
     assert [call.kernel for call in task.calls] == [f"{name}_fw", f"{name}_bw"]
     assert not any(call.fork for call in task.calls)
+
+
+@pytest.mark.parametrize("labels", ["soft", "hard"])
+def test_equal_logits_share_the_probability_however_large_they_are(labels: str) -> None:
+    label = np.array([0], np.int32) if labels == "hard" else np.array([[1.0, 0, 0]], np.float32)
+    values = {"y": np.array([[8e18, 8e18, -8e18]], np.float32), "label": label}
+    made = run_primitive("cross_entropy", "loss", [InputCase((3,))], {"labels": labels}, values=values)
+    assert made.summary["functional"]["passed"]

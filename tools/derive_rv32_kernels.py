@@ -1,6 +1,6 @@
 """Write configs/kernels/clang-rv32/*.yaml: the compiled library without Xpulp, from counters alone.
 
-    PYTHONPATH=. python tools/derive_rv32_kernels.py MM.csv[.gz] XPULP_DIR OUT_DIR
+    python -m tools.derive_rv32_kernels MM.csv[.gz] XPULP_DIR OUT_DIR
 
 MM.csv are measured matmul rows; only those of clang-rv32 and clang-xpulp on 1 core, without contention, are
 read. XPULP_DIR holds the kernels of clang-xpulp: the same sources through the same compiler, so the loops,
@@ -33,9 +33,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from nest_tree import TOKEN, Counts, If, Item, Loop, count, layout, levels, parse, rendered, value
 from ruamel.yaml import YAML
 from scipy.optimize import Bounds, LinearConstraint, milp
+
+from tools.nest_tree import TOKEN, Counts, If, Item, Loop, count, layout, levels, parse, rendered, value
 
 Numbers = np.ndarray[Any, Any]
 Row = Mapping[str, str]
@@ -191,7 +192,7 @@ class Kernel:
 def expectation(loop: Loop) -> int:
     """Instructions a level should have more: address steps, a counter, less what prepared a hardware loop."""
     own = (loop.lost_increments + 1) * loop.was_hardware
-    return own - sum(isinstance(item, Loop) and item.was_hardware for item in loop.body)
+    return int(own - sum(isinstance(item, Loop) and item.was_hardware for item in loop.body))
 
 
 def marks(loop: Loop) -> int:
@@ -234,11 +235,11 @@ def ordered(loop: Loop) -> list[Item]:
             parted.append(code)
     result: list[Item] = []
     placed: list[Item] = list(parted)
-    for code in _with_pairs(placed, loop.pairs) if stalls < loop.pairs else placed:
-        if spare and result and str(result[-1])[0] == "F" and str(code)[0] == "F":
+    for item in _with_pairs(placed, loop.pairs) if stalls < loop.pairs else placed:
+        if spare and result and str(result[-1])[0] == "F" and str(item)[0] == "F":
             result.append("A")
             spare -= 1
-        result.append(code)
+        result.append(item)
     return [*result, *["A"] * spare, *closing]
 
 
@@ -302,8 +303,9 @@ def write(kernel: Kernel, out: Path) -> None:
         f"arrays: {{{', '.join(f'{array}: {indices}' for array, indices in data['arrays'].items())}}}",
     ]
     lines += [f"{key}: {str(data[key]).lower()}" for key in ("element_bytes", "trans_b") if key in data]
-    if not any(kernel.measured):
-        lines.append("validated: false")
+    if any(kernel.measured):
+        lines.append(f"measured: mm.csv kernel={kernel.name}")
+        lines.append(f"fitted: mm.csv kernel={kernel.name} cores=1")
     if data.get("names"):
         lines += ["names:", *(f"  {key}: {item}" for key, item in data["names"].items())]
     if data.get("fallback"):

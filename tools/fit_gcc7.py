@@ -1,6 +1,6 @@
 """Write configs/kernels/pulp-gcc7/*.yaml, with the few constants the published numbers must give.
 
-    python tools/fit_gcc7.py ANCHORS.csv[.gz] OUT_DIR
+    python -m tools.fit_gcc7 ANCHORS.csv[.gz] OUT_DIR
 
 Only 1-core rows of single layers are read; 8-core rows and the whole step stay as a test. Everything else
 follows from tools/gcc7_matmul.py and the loops below. Fitted are, each from the rows named:
@@ -20,8 +20,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from gcc7_matmul import KERNELS, Constants, kernel_file
-from nest_tree import layout
+from tools.gcc7_matmul import FITTED, KERNELS, Constants, kernel_file, measured_line
+from tools.nest_tree import layout
 
 EMPTY_FORK_CYCLES = 31
 """Fork and join of one core around nothing: 11 + 6 + 14, event unit of configs/soc/pulp-open.yaml."""
@@ -54,7 +54,14 @@ ENTRY = "L*2 C A*4 U A' B?(not clip) if (clip) { V } B?(idle)"
 ENTRY_CYCLES = 15
 """One core: 12 instructions, a multiply of 2 cycles whose result is used at once."""
 
-NOT_VALIDATED = ("validated: false",)
+MEASURED = {
+    **{name: f"primitive=relu step={name[-2:].upper()}" for name in ("relu_fw", "relu_bw")},
+    **dict.fromkeys(("sgd", "mse_fw", "mse_bw"), "primitive=tutorial_step"),
+    "im2row_fw": "primitive=conv2d",
+    **{name: f"kernel={name}" for name in ("vm_naive", "vm_SIMD_pack", "vm_SIMD_transposed")},
+}
+"""Which published rows have a function; `blocktransp` and `im2row_ig` are in none."""
+
 RELU_ELEMENTS = 576
 MOVES = "V*2"
 
@@ -93,7 +100,6 @@ def files(rows: Rows) -> dict[str, str]:
         "for i in 0..ci branch { V U A' A*3 H "
         "for e in 0..window hw { L+:X(o,i,e) S+:Y(i,o,window-1-e)' } A*2 B } A*2 B } L*8 } J",
         "Not published: a copy loop like the one of im2row.",
-        NOT_VALIDATED,
     )
     return result
 
@@ -112,7 +118,7 @@ def page(
     comment: str,
     more: tuple[str, ...] = (),
 ) -> str:
-    """A kernel file; `more` are further keys, `validated: false` where no published row has the kernel."""
+    """A kernel file; `more` are further keys."""
     listed = ", ".join(f"{array}: {indices}" for array, indices in arrays.items())
     lines = [
         f"kernel: {name}",
@@ -122,6 +128,8 @@ def page(
         f"about: {about}",
         f"code_bytes: {2 * len(nest.split())}",
         f"arrays: {{{listed}}}",
+        *measured_line(name, MEASURED),
+        FITTED,
         *more,
         "names:",
         *(f"  {key}: {text}" for key, text in names.items()),
@@ -243,7 +251,6 @@ def im2row_gradient(fetch: str) -> str:
         f"for e in 0..rows_in * cols_out + rows_out * wi * wk jump {{ {element} S:R(0,0,c,0,e) A B! }} "
         "A*2 B } L*8 } J",
         "Not published: 12 instructions an element inside, 11 outside, one branch taken in half of them.",
-        NOT_VALIDATED,
     )
 
 

@@ -15,9 +15,10 @@ loops, leftovers, chunks and fallbacks are those of the published sources. The i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nest_tree import layout
+from tools.nest_tree import layout
 
 REGISTERS = 27
 """Integer registers GCC can allocate; floats live there as well (rv32imcxgap9)."""
@@ -163,8 +164,14 @@ KERNELS: tuple[Shape, ...] = (
 )
 """The catalogue; counts of GCC's rv32 code per inner iteration and per block outside it."""
 
-PUBLISHED = ("mm", "mm_M", "mm_unroll_2x1", "mm_unroll_2x4")
-"""Kernels with published cycles."""
+PUBLISHED = {
+    **{name: f"kernel={name}" for name in ("mm", "mm_unroll_2x1", "mm_unroll_2x4")},
+    "mm_M": "kernel=mm+mm_M",
+}
+"""Kernels with published cycles, and which rows these are."""
+
+FITTED = "fitted: tutorial-anchors.csv cores=1"
+"""The rows the constants were read off, as every file says."""
 
 SINGLE = KERNELS[0]
 """The code of leftovers: one output at a time."""
@@ -378,6 +385,11 @@ class Writer:
         )
 
 
+def measured_line(name: str, rows: Mapping[str, str]) -> tuple[str, ...]:
+    """The line of a kernel file that says which published rows have it, if any."""
+    return (f"measured: tutorial-anchors.csv {rows[name]}",) if name in rows else ()
+
+
 def kernel_file(shape: Shape, constants: Constants) -> str:
     """The YAML text of a kernel."""
     writer = Writer(shape, constants)
@@ -394,7 +406,8 @@ def kernel_file(shape: Shape, constants: Constants) -> str:
         f"about: {what} over cores, blocks of {shape.rows} by {shape.columns}",
         f"code_bytes: {4 * static}",
         "arrays: {A: 2, B: 2, C: 2}",
-        *(() if shape.name in PUBLISHED else ("validated: false",)),
+        *measured_line(shape.name, PUBLISHED),
+        FITTED,
         "names:",
         *(f"  {name}: {value}" for name, value in names.items()),
     ]

@@ -14,8 +14,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("arch", "benchmarks", "configs", "examples", "pulptrain", "scheduler", "tests", "tools", "traces")
-FOLDERS += ("trainlib",)
+FOLDERS = (
+    *("arch", "benchmarks", "configs", "examples", "pulptrain", "scheduler", "tests", "tools", "traces"),
+    "trainlib",
+)
 """Where our sources are; what is built or installed lies elsewhere."""
 
 IDENTIFIER = "Apache-2.0"

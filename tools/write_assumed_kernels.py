@@ -52,7 +52,8 @@ def scalar(name: str, other: str) -> str:
     renamed = {fp32: half for half, fp32 in SCALAR.items()}
     text = re.sub(r"\b(mm\w*)\b", lambda match: renamed.get(match[1], match[1]), text)
     text = re.sub(r"\b([LS])(\+?):", r"\1\2.2:", text)
-    text = text.replace("arrays:", "validated: false\nelement_bytes: 2\narrays:", 1)
+    text = re.sub(r"^measured: .*\n", "", text, flags=re.MULTILINE)
+    text = text.replace("arrays:", "element_bytes: 2\narrays:", 1)
     return wrapped(SCALAR_HEAD.format(other=other)) + text
 
 
@@ -171,7 +172,7 @@ def simd(name: str, split: str, rows: int, cols: int, fallbacks: list[tuple[str,
             f"kernel: {name}\n",
             f"about: {'rows' if split == 'N' else 'columns'} over cores, "
             f"blocks of {rows} by {cols}, two k at a time\n",
-            f"validated: false\ncode_bytes: {900 if rows == 1 else 2000}\nelement_bytes: 2\n",
+            f"code_bytes: {900 if rows == 1 else 2000}\nelement_bytes: 2\n",
             "arrays: {A: 2, B: 2, C: 2}\nnames:\n",
             *(f"  {key}: {value}\n" for key, value in names.items()),
             "fallback:\n",
@@ -291,7 +292,7 @@ def depthwise(name: str, cols: int, taps: int, flipped: bool) -> str:
         wrapped(DW_HEAD)
         + f"kernel: {name}\nabout: depthwise, channels over cores, {cols} positions and {taps} taps a turn"
         + (", weights reversed" if flipped else "")
-        + f"\nvalidated: false\ncode_bytes: {300 + 80 * cols * taps}\narrays: {{A: 2, B: 3, C: 2}}\nnames:\n"
+        + f"\ncode_bytes: {300 + 80 * cols * taps}\narrays: {{A: 2, B: 3, C: 2}}\nnames:\n"
         "  block: ceildiv(N, cores)\n  start: core * block\n  clip: start + block >= N\n"
         "  stop: min(start + block, N)\n  idle: start >= stop\n"
         + fallback

@@ -86,8 +86,18 @@ class OpMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class MasterTime:
+    """Cycles of the master's slices of one kind and kernel or buffer (`Slice.kind`, `Work.what`)."""
+
+    kind: str
+    what: str
+    cycles: int
+    slices: int
+
+
+@dataclass(frozen=True, slots=True)
 class Metrics:
-    """All figures of a run.
+    """All figures of a run. `master` has every cycle of the core with the lowest number.
 
     `offload_cycles` belong to no op: the hand-over from and back to the fabric controller. `utilisation` is
     busy / makespan per core, and the share of the makespan with a transfer under way for `dma`.
@@ -95,6 +105,7 @@ class Metrics:
 
     makespan_cycles: int
     offload_cycles: int
+    master: tuple[MasterTime, ...]
     cores: tuple[CoreMetrics, ...]
     total: CoreMetrics
     ops: tuple[OpMetrics, ...]
@@ -130,6 +141,7 @@ def measure(slices: Iterable[Slice], makespan_cycles: int | None = None) -> Metr
     utilisation["dma"] = _covered_cycles(transfers, makespan_cycles) / span_cycles
     return Metrics(
         makespan_cycles=makespan_cycles,
+        master=_master_times(master),
         offload_cycles=makespan_cycles - sum(op.cycles for op in ops),
         cores=cores,
         total=CoreMetrics(
@@ -223,6 +235,16 @@ def _core_metrics(name: str, run: Iterable[Slice]) -> CoreMetrics:
         for word, count in slice_parts(event):
             cycles[word] = cycles.get(word, 0) + count
     return CoreMetrics(name, cycles.pop(BUSY, 0), _in_order(cycles), instructions)
+
+
+def _master_times(master: Iterable[Slice]) -> tuple[MasterTime, ...]:
+    """In order of kind and name."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for _, start_cycles, end_cycles, kind, work, *_ in master:
+        account = found.setdefault((kind, work.what), [0, 0])
+        account[0] += end_cycles - start_cycles
+        account[1] += 1
+    return tuple(MasterTime(*key, *account) for key, account in sorted(found.items()))
 
 
 @dataclass(frozen=True, slots=True)

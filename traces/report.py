@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from configs.errors import InputError
+from configs.grades import LABELS
 from traces.palette import STALL_NAMES
 from traces.tracks import op_label
 
@@ -142,11 +143,18 @@ def total_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     training = summary.get("training")
     if training and training["iterations"] > 1:
         lines.append(("training", training_line(training)))
-    estimated = summary.get("estimated_kernels", ())
-    if estimated:
-        lines.append(("estimated", f"kernels never measured with this codegen: {', '.join(estimated)}"))
+    if summary.get("evidence"):
+        lines.append(("evidence", evidence_line(summary["evidence"])))
     lines.extend(("note", note) for note in summary.get("notes", ()))
     return lines
+
+
+def evidence_line(evidence: Mapping[str, Any]) -> str:
+    """Which shares of the cycles rest on measurements, what the largest others are, and what is assumed."""
+    shares = ", ".join(f"{evidence[label]:.1%} {label}" for label in LABELS)
+    largest = ", ".join(f"{item['kernel']} {item['share']:.1%}" for item in evidence["largest_unmeasured"])
+    most = f"; largest not measured: {largest}" if largest else ""
+    return f"{shares}{most}; {_plural(evidence['assumed_parameters'], 'parameter')} of the SoC assumed"
 
 
 def training_line(training: Mapping[str, Any]) -> str:

@@ -231,7 +231,9 @@ def room(truth: OpTruth, value: Array, gain: Array, dtype: str, roundings: int, 
     sums in. Source of the walk: Higham and Mary (2019).
     """
     size = np.abs(value) + gain
-    far: Array = BY_NAME["float32"].unit_roundoff * (ROUNDINGS_OF_AN_OP + SPREAD * sqrt(truth.length)) * size
+    single = BY_NAME["float32"]
+    on_the_way = ROUNDINGS_OF_AN_OP + SPREAD * sqrt(truth.length)
+    far: Array = on_the_way * (single.unit_roundoff * size + single.finest_step / 2)
     if is_narrow(dtype):
         walks = roundings_by_format(BY_NAME[dtype], roundings - 1, truth.length if kernel else 0)
         for kind, steps in walks.items():

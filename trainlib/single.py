@@ -11,7 +11,7 @@ import numpy as np
 
 from configs.dtypes import is_float
 from configs.errors import InputError, UnsupportedLayerError
-from configs.limits import TENSOR_COPIES, require_host_memory
+from configs.limits import PROCESS_BYTES, TENSOR_COPIES, require_host_memory
 from configs.suggest import suggestion
 from trainlib.graph import Tensor, TrainingGraph
 from trainlib.numerics import rounded
@@ -93,7 +93,7 @@ def single(
     else:
         raise UnsupportedLayerError(f"{name} is put into graphs by their builder only", where=where)
     values_bytes = sum(tensor.size_bytes for tensor in graph.tensors.values() if tensor.alias_of is None)
-    require_host_memory(TENSOR_COPIES * values_bytes, "its tensors need", where=where)
+    require_host_memory(PROCESS_BYTES + TENSOR_COPIES * values_bytes, "its tensors need", where=where)
     return Single(graph, _values(graph, cases, classes, seed))
 
 

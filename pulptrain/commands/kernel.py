@@ -14,6 +14,7 @@ import pulptrain
 from arch.team_cost_model import TeamCostModel
 from configs.dtypes import DTYPES, WORDS
 from configs.errors import InputError
+from configs.grades import MEASURED
 from pulptrain.commands import options
 from pulptrain.settings import Settings, soc_timing
 from scheduler.addresses.allocation import align
@@ -23,6 +24,7 @@ from trainlib.kernels.catalogue import (
     kernel_names,
     matmul_work,
 )
+from trainlib.kernels.evidence import nest_evidence
 from trainlib.kernels.library import LIBRARY, KernelLibrary
 
 FILES = (".yaml", ".yml", ".S", ".s")
@@ -100,6 +102,7 @@ def kernel_cost(
     timing = soc_timing(settings)
     library, name = _library(name, settings.codegen)
     header = library.header(settings.codegen, name)
+    label = nest_evidence(settings.codegen, name, library).label
     if dtype is None:
         dtype = next(item.word for item in DTYPES if item.bytes == header.element_bytes)
     elif element_bytes_of(dtype) != header.element_bytes:
@@ -144,7 +147,7 @@ def kernel_cost(
         "trans_b": trans_b,
         "dtype": dtype,
         "accumulate": accumulate,
-        "validated": header.validated and not accumulate,
+        "validated": label == MEASURED and not accumulate,
         "cycles": cost.cycles,
         "instructions": sum(core.instructions for core in cost.cores),
         "macs": macs,

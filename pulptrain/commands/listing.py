@@ -18,7 +18,8 @@ from configs.model_file import load_model
 from configs.parameters import load_parameters
 from configs.suggest import suggestion
 from pulptrain.commands import options
-from trainlib.kernels.catalogue import DTYPE_BYTES, codegen_names, estimated_names, kind_of
+from trainlib.kernels.catalogue import DTYPE_BYTES, codegen_names, kind_of
+from trainlib.kernels.evidence import nest_evidence
 from trainlib.kernels.library import LIBRARY
 from trainlib.options import check_options
 from trainlib.registry import PRIMITIVES
@@ -175,7 +176,6 @@ def _models() -> Listing:
 def _kernels() -> Listing:
     rows = []
     for codegen in codegen_names():
-        estimated = set(estimated_names(codegen))
         found = [(kind_of(codegen, name), name) for name in LIBRARY.kernel_names(codegen)]
         # What `--kernel` can choose comes first, the loops of layers last.
         rows += [
@@ -184,11 +184,11 @@ def _kernels() -> Listing:
                 "kernel": name,
                 "kind": kind,
                 "dtypes": _dtypes(LIBRARY.header(codegen, name).element_bytes),
-                "estimated": name in estimated,
+                "evidence": nest_evidence(codegen, name).label,
             }
             for kind, name in sorted(found, key=lambda item: (_KINDS.index(item[0]), item[1]))
         ]
-    return Listing(rows, _kernel_cells)
+    return Listing(rows)
 
 
 _KINDS = ("matmul", "depthwise", "loop")
@@ -197,10 +197,6 @@ _KINDS = ("matmul", "depthwise", "loop")
 def _dtypes(element_bytes: int) -> str:
     """Element types of a kernel, by their size."""
     return " ".join(dtype for dtype, size in DTYPE_BYTES.items() if size == element_bytes)
-
-
-def _kernel_cells(row: Row) -> Row:
-    return {**_plain_cells(row), "estimated": "estimated" if row["estimated"] else ""}
 
 
 def _primitives() -> Listing:

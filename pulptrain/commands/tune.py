@@ -22,6 +22,7 @@ from scheduler.tuner.schedule_file import is_schedule, write_schedule
 from scheduler.tuner.search_space import CUTS_PER_DEPTH, MOST_CUTS, SpaceRules, parse_variants
 from scheduler.tuner.strategies import STRATEGIES, StrategyOptions
 from scheduler.tuner.workers import open_workers
+from traces.report import evidence_line
 
 _Strategy = Annotated[
     str, typer.Option("--strategy", metavar="|".join(STRATEGIES), help="How the candidates are searched.")
@@ -168,6 +169,7 @@ def _print(summary: dict[str, Any], console: Console) -> None:
         before = summary["untuned_cycles"]
         gain = f", untuned {before:,} ({before / summary['cycles']:.2f} times as many)" if before else ""
         console.print(f"{summary['model']}: {summary['cycles']:,} cycles{gain}", highlight=False)
+        console.print(f"evidence: {evidence_line(summary['evidence'])}", highlight=False)
     if summary["layout"]:
         names = ", ".join(f"{name} {layout}" for name, layout in summary["layout"].items())
         console.print(f"layout: {names}", highlight=False)

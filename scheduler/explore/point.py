@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
+from typing import Any
 
 from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
@@ -13,6 +14,7 @@ from configs.errors import DoesNotFitError, PulptrainError
 from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.resident_search import schedule_for
+from scheduler.time_line import TimeLine, time_line, whole_line
 from scheduler.tuner.fingerprint import fingerprint, model_version
 from traces.metrics import measure
 from traces.recorder import Recorder
@@ -57,8 +59,10 @@ class Outcome:
     """Empty if the point was simulated."""
     short_bytes: int = 0
     """If it does not fit: how much the memory that is too small is short of."""
+    line: TimeLine = ()
+    """Whose the cycles are; sums to `cycles`."""
 
-    def figures(self) -> dict[str, int | float | str]:
+    def figures(self) -> dict[str, Any]:
         """All fields by name."""
         return asdict(self)
 
@@ -89,6 +93,7 @@ def simulate_point(point: Point) -> Outcome:
         l1_bytes=peak["l1"],
         l2_bytes=peak["l2"],
         l3_bytes=peak["l3"],
+        line=time_line(metrics.master, result.cycles, schedule.program, point.timing),
     )
 
 
@@ -103,9 +108,9 @@ def whole_update(outcomes: Sequence[tuple[Outcome, int]]) -> Outcome:
             for outcome, times in outcomes
         )
         for field in fields(Outcome)
-        if field.name not in ("why", "short_bytes")
+        if field.name not in ("why", "short_bytes", "line")
     }
-    return Outcome(**figures)
+    return Outcome(**figures, line=whole_line((outcome.line, times) for outcome, times in outcomes))
 
 
 _LEVELS = ("l1_bytes", "l2_bytes", "l3_bytes")

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from scheduler.explore.point import Outcome, Point, simulate_point
+from scheduler.time_line import TimeLine
 from scheduler.tuner import rows
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.driver import Job, drive
@@ -53,9 +54,16 @@ def simulate_points(
     return dict(sorted(found.items())), cached, interrupted
 
 
+def _line(value: object) -> TimeLine:
+    entries = [rows.items(item, 3) for item in rows.items(value)]
+    if any(type(is_kernel) is not bool for is_kernel, _, _ in entries):
+        raise ValueError("not a truth value")
+    return tuple((is_kernel, rows.text_in(name), rows.whole(cycles)) for is_kernel, name, cycles in entries)
+
+
 def _outcome(_: str, text: str) -> Outcome:
     """The outcome that was kept. Raises `ValueError` for any other text."""
-    checks: dict[str, Callable[[object], Any]] = {"why": rows.text_in, "seconds": rows.number}
+    checks: dict[str, Callable[[object], Any]] = {"why": rows.text_in, "seconds": rows.number, "line": _line}
     names = [field.name for field in fields(Outcome)]
     found = rows.fields(text, names)
     return Outcome(**{name: checks.get(name, rows.whole)(found[name]) for name in names})

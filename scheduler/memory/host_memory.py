@@ -1,18 +1,183 @@
-"""What a run will need of this computer's memory, from the shapes of its tensors, before anything is made."""
+"""What a run will need of this computer's memory: from its tensors before it is planned, then from its tiles.
+
+The second estimate is made op by op while tiles are chosen, before any action of the program is made.
+`tools/measure_host_memory.py` compares both with what runs take, and its constants with those here.
+"""
 
 from __future__ import annotations
 
-from arch.timing import SocTiming
-from configs.limits import TENSOR_COPIES, require_host_memory, size_text
-from trainlib.graph import TrainingGraph
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from arch.timing import DmaTiming, SocTiming
+from configs.limits import (
+    PROCESS_BYTES,
+    PYTORCH_BYTES,
+    TENSOR_COPIES,
+    require_host_memory,
+    size_text,
+)
+from scheduler.tiles.tiling import Tiler, Tiling
+from scheduler.tiles.transfers import count_commands, count_lines
+from trainlib.graph import Tensor, TrainingGraph
+from trainlib.steps import Operand
+
+# Fitted to the peaks of the cases of the tool, without numbers and with them, on CPython 3.11 and NumPy 2.
+ACTION_BYTES = 1150
+"""An action with its tile's share and what the simulator and the trace keep of it."""
+
+COMMAND_BYTES = 780
+"""A command of the DMA, with the slices that are traced of it."""
+
+OFFCHIP_COMMAND_BYTES = 100
+"""A command of the uDMA: one box has many, which are traced together."""
+
+KERNEL_BYTES = 2600
+"""A kernel, without what is traced of it."""
+
+KERNEL_BYTES_PER_CORE = 464
+"""What is traced of a kernel on one core."""
+
+COMMAND_NUMBERS_BYTES = 520
+"""With numbers, per command of DMA or uDMA: its moves are kept for the iterations that are replayed."""
+
+KERNEL_NUMBERS_BYTES = 1600
+"""With numbers, per kernel: what it computes on which views."""
 
 
-def check_host_memory(graph: TrainingGraph, timing: SocTiming) -> None:
-    """Raise `InputError` if the simulated memories and the values of all tensors are more than is allowed."""
+@dataclass(frozen=True, slots=True)
+class ProgramSize:
+    """How much there is of one or more programs."""
+
+    actions: int = 0
+    commands: int = 0
+    """Of the DMA."""
+    offchip_commands: int = 0
+    """Of the uDMA, for what is streamed; copies of whole tensors are few."""
+    kernels: int = 0
+
+    def __add__(self, other: ProgramSize) -> ProgramSize:
+        return ProgramSize(
+            self.actions + other.actions,
+            self.commands + other.commands,
+            self.offchip_commands + other.offchip_commands,
+            self.kernels + other.kernels,
+        )
+
+
+NO_PROGRAM = ProgramSize()
+
+
+@dataclass(frozen=True, slots=True)
+class HostUse:
+    """What a run does beside simulating time: compute `numbers`, and ask PyTorch about them (`torch`)."""
+
+    numbers: bool = False
+    torch: bool = False
+    beside: ProgramSize = NO_PROGRAM
+    """Other programs that are held at the same time."""
+
+
+TIMING_ONLY = HostUse()
+
+
+def program_size(tiler: Tiler, tiling: Tiling, dma: DmaTiming) -> ProgramSize:
+    """What the tile loop of an op will consist of, from its tiles.
+
+    Where transfer IDs are few, and of tensors resident in L1, it is less.
+    """
+    boxes: list[Operand] = []
+    last: dict[str, Operand] = {}
+    for task in tiling.tiles:
+        boxes += [item for item in task.inputs if last.get(item.name) != item]
+        last |= {item.name: item for item in task.inputs}
+        boxes += task.outputs
+    size = ProgramSize(actions=1, kernels=sum(len(task.calls) for task in tiling.tiles))
+    commands = offchip_commands = actions = 0
+    for box in boxes:
+        if box.tensor in tiler.resident:
+            continue
+        actions += 2  # start and wait
+        if tiler.stream.holds(box):
+            actions += 2
+            offchip_commands += _lines(box, tiler.tensors)
+            commands += _flat_commands(tiler.operand_bytes(box), dma)
+        else:
+            commands += _commands(box, tiler.tensors, dma)
+    return size + ProgramSize(actions + size.kernels, commands, offchip_commands)
+
+
+def _extents(operand: Operand) -> list[tuple[int, ...]]:
+    return [tuple(stop - start for start, stop in box) for box in operand.boxes]
+
+
+def _flat_commands(size_bytes: int, dma: DmaTiming) -> int:
+    """Commands of a range of bytes."""
+    return count_commands((size_bytes,), 1, (size_bytes,), dma.max_command_1d_bytes, dma.max_command_2d_bytes)
+
+
+def _commands(operand: Operand, tensors: Mapping[str, Tensor], dma: DmaTiming) -> int:
+    tensor = tensors[operand.tensor]
+    itemsize_bytes = np.dtype(tensor.dtype).itemsize
+    return sum(
+        count_commands(
+            tensor.shape, itemsize_bytes, extents, dma.max_command_1d_bytes, dma.max_command_2d_bytes
+        )
+        for extents in _extents(operand)
+    )
+
+
+def _lines(operand: Operand, tensors: Mapping[str, Tensor]) -> int:
+    return sum(count_lines(tensors[operand.tensor].shape, extents) for extents in _extents(operand))
+
+
+def tensor_bytes(graph: TrainingGraph) -> int:
+    """Bytes of all tensors of a graph."""
+    return sum(tensor.size_bytes for tensor in graph.tensors.values() if tensor.alias_of is None)
+
+
+def host_memory_parts(
+    graph: TrainingGraph, timing: SocTiming, use: HostUse, size: ProgramSize = NO_PROGRAM
+) -> dict[str, int]:
+    """What a run takes: part (for people) -> bytes. Without a program `size` it is that of tensors alone."""
+    size += use.beside
+    tensors_bytes = tensor_bytes(graph)
     memories_bytes = timing.l1.size_bytes + timing.l2.size_bytes + timing.l3.size_bytes
-    tensors_bytes = sum(tensor.size_bytes for tensor in graph.tensors.values() if tensor.alias_of is None)
+    command_bytes = COMMAND_BYTES + COMMAND_NUMBERS_BYTES * use.numbers
+    offchip_bytes = OFFCHIP_COMMAND_BYTES + COMMAND_NUMBERS_BYTES * use.numbers
+    kernel_bytes = KERNEL_BYTES + KERNEL_BYTES_PER_CORE * timing.cores + KERNEL_NUMBERS_BYTES * use.numbers
+    parts = {
+        "the process": PROCESS_BYTES,
+        "PyTorch": PYTORCH_BYTES * use.torch,
+        "simulated memories": memories_bytes,
+        f"numbers of {size_text(tensors_bytes)} of tensors": TENSOR_COPIES * tensors_bytes * use.numbers,
+        f"{size.actions:,} actions": ACTION_BYTES * size.actions,
+        f"{size.commands:,} DMA commands": command_bytes * size.commands,
+        f"{size.offchip_commands:,} uDMA commands": offchip_bytes * size.offchip_commands,
+        f"{size.kernels:,} kernels": kernel_bytes * size.kernels,
+    }
+    return {name: part_bytes for name, part_bytes in parts.items() if part_bytes}
+
+
+def check_host_memory(
+    graph: TrainingGraph, timing: SocTiming, use: HostUse = TIMING_ONLY, size: ProgramSize = NO_PROGRAM
+) -> None:
+    """Raise `InputError` if a run needs more than is allowed, by part, with what would need less.
+
+    `size` is that of the program as far as it is known.
+    """
+    parts = host_memory_parts(graph, timing, use, size)
+    cures = ["fewer and larger tiles (a larger --l1, --tile)"] if size.actions else ["smaller tensors"]
+    if use.numbers:
+        without = host_memory_parts(graph, timing, HostUse(beside=use.beside), size)
+        saved_bytes = sum(parts.values()) - sum(without.values())
+        cures.append(f"no numbers (run --no-functional, {size_text(saved_bytes)} less)")
     require_host_memory(
-        memories_bytes + TENSOR_COPIES * tensors_bytes,
-        f"simulated memories of {size_text(memories_bytes)} and tensors of {size_text(tensors_bytes)} need",
+        sum(parts.values()),
+        "the run needs",
         where=graph.name,
+        parts=", ".join(f"{name} {size_text(part_bytes)}" for name, part_bytes in parts.items()),
+        cure=", ".join(cures),
     )

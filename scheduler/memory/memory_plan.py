@@ -21,7 +21,7 @@ from scheduler.addresses.lifetimes import Life, in_place_owners, owners_of, stor
 from scheduler.addresses.optimal_placement import place_optimal
 from scheduler.addresses.placement import place
 from scheduler.addresses.plan_options import STREAMED, PlanOptions
-from scheduler.memory.host_memory import check_host_memory
+from scheduler.memory.host_memory import TIMING_ONLY, HostUse, check_host_memory, tensor_bytes
 from scheduler.memory.l2_report import op_too_large, too_small
 from scheduler.memory.l2_staging import HomeChoice, Stay
 from scheduler.memory.offchip_streaming import StreamingPlan, window_name
@@ -31,6 +31,11 @@ from scheduler.tiles.tiling import Tiling
 from trainlib.graph import Op, TrainingGraph
 
 LEVELS = ("l1", "l2", "l3")
+
+
+PLANNED_BYTES = 48 << 20
+"""Of all tensors, up to which planning says what L2 and L3 lack; of more, which would take long, the shapes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +221,7 @@ def plan_memory(
     options = options or PlanOptions()
     owners, lives, taken = _storages(graph, options)
     capacity_bytes = {"l1": timing.l1_usable_bytes, "l2": timing.l2.size_bytes, "l3": timing.l3.size_bytes}
-    try:
-        check_host_memory(graph, timing)
-    except InputError:
-        _check_room(graph, lives.values(), capacity_bytes)
-        raise
+    check_sizes(graph, timing, options)
     homes = _homes(graph, owners, options)
     choice = HomeChoice(lives, len(graph.ops), homes, _transfer_overhead_bytes(timing))
     wanted = frozenset(owners[name] for name, level in options.homes.items() if level == STREAMED)
@@ -252,6 +253,20 @@ def plan_memory(
     )
     plan.check()
     return plan
+
+
+def check_sizes(
+    graph: TrainingGraph, timing: SocTiming, options: PlanOptions, use: HostUse = TIMING_ONLY
+) -> None:
+    """Refuse from the shapes alone what is too large to be planned.
+
+    Raises `DoesNotFitError` where tensors of more than `PLANNED_BYTES` have no room in L2 and L3 whatever
+    lies where, else `InputError` where this computer's memory is too small.
+    """
+    if tensor_bytes(graph) > PLANNED_BYTES:
+        _, lives, _ = _storages(graph, options)
+        _check_room(graph, lives.values(), {"l2": timing.l2.size_bytes, "l3": timing.l3.size_bytes})
+    check_host_memory(graph, timing, use)
 
 
 def _check_room(graph: TrainingGraph, lives: Iterable[Life], capacity_bytes: Mapping[str, int]) -> None:

@@ -69,10 +69,6 @@ class Boxes:
     present: Integers
     """Tiles that have one at all."""
 
-    def take(self, rows: Integers) -> Boxes:
-        """Those of some candidates."""
-        return Boxes(self.largest_bytes[rows], self.changes[rows], self.distinct[rows], self.present[rows])
-
 
 @dataclass(frozen=True, slots=True)
 class Loads:

@@ -30,15 +30,15 @@ def allowed(candidates: TilingCandidates) -> NDArray[np.bool_] | NotInPlace:
     If none does: the first storage of which no candidate does, or else the first.
     """
     tiler = candidates.tiler
-    loads = candidates.loads
     by_storage: dict[str, NDArray[np.bool_]] = {}
-    for column, key in enumerate(loads.keys):
-        in_place = tiler.resident.get(candidates.footprint.tensors[key])
-        if in_place is not None:
-            fine = (loads.lines[:, column] == 1) & (loads.reloads[:, column] == 0)
-            fine &= loads.pieces[:, column] == 1
-            known = by_storage.get(in_place.storage)
-            by_storage[in_place.storage] = fine if known is None else known & fine
+    for rows, some in candidates.parts():
+        loads = some.loads
+        for column, key in enumerate(loads.keys):
+            in_place = tiler.resident.get(candidates.footprint.tensors[key])
+            if in_place is not None:
+                fine = by_storage.setdefault(in_place.storage, np.ones(len(candidates), np.bool_))[rows]
+                fine &= (loads.lines[:, column] == 1) & (loads.reloads[:, column] == 0)
+                fine &= loads.pieces[:, column] == 1
     together = np.ones(len(candidates), np.bool_)
     for fine in by_storage.values():
         together &= fine

@@ -7,7 +7,7 @@ one dimension at a time and multiplied, then counted again on the tiles of those
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,15 @@ class Moves:
 
 def moves_of(candidates: TilingCandidates, dma: DmaCost) -> Moves:
     """What the transfers of each candidate cost. Left out are tensors that are resident in L1."""
+    moves = Moves(*(np.zeros(len(candidates)) for _ in fields(Moves)))
+    for rows, some in candidates.parts():
+        found = _moves_of_some(some, dma)
+        for field in fields(Moves):
+            getattr(moves, field.name)[rows] = getattr(found, field.name)
+    return moves
+
+
+def _moves_of_some(candidates: TilingCandidates, dma: DmaCost) -> Moves:
     loads, timing, tiler = candidates.loads, dma.timing, candidates.tiler
     fork_cycles = timing.event_unit.fork_master_cycles + timing.event_unit.join_cycles
     load, store, master, alone, additions = (np.zeros(len(candidates)) for _ in range(5))

@@ -34,6 +34,19 @@ class Streamed:
 
 def streamed_buffers(candidates: TilingCandidates, udma_cost: UdmaCost) -> dict[Key, Streamed]:
     """Every buffer of an op, as if it were streamed."""
+    parts = [_streamed_of_some(some, udma_cost) for _, some in candidates.parts()]
+    return {
+        key: Streamed(
+            item.tensor,
+            np.concatenate([part[key].cycles for part in parts]),
+            np.concatenate([part[key].slot_bytes for part in parts]),
+            np.concatenate([part[key].slots for part in parts]),
+        )
+        for key, item in parts[0].items()
+    }
+
+
+def _streamed_of_some(candidates: TilingCandidates, udma_cost: UdmaCost) -> dict[Key, Streamed]:
     loads, footprint, boxes = candidates.loads, candidates.footprint, candidates.boxes
     found = {}
     for place, key in enumerate(loads.keys):

@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from configs.errors import InputError
-from configs.limits import require_host_memory
+from configs.limits import PROCESS_BYTES, require_host_memory
 from scheduler.addresses.allocation import align
 from scheduler.tiles.l1_report import does_not_fit
 from scheduler.tiles.l2_slots import NOT_STREAMED, OpStream
@@ -161,7 +161,12 @@ class Tiler:
         full = {name: sizes.get(name, extent) for name, extent in self.dims.items()}
         loops = self.loop_order(order or ())
         count = prod(-(-extent // full[name]) for name, extent in self.dims.items())
-        require_host_memory(count * TILE_BYTES, f"{count:,} tiles take", where=self.op.name)
+        require_host_memory(
+            PROCESS_BYTES + count * TILE_BYTES,
+            f"{count:,} tiles take",
+            where=self.op.name,
+            cure="fewer and larger tiles (a larger --l1, --tile)",
+        )
         return self._built(full, loops, tile_ranges(self.dims, full, loops))
 
     def smallest(self) -> Tiling:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
@@ -29,6 +29,9 @@ MOST_CANDIDATES = 400_000
 
 Of more, sizes are left out (`thinned`). A number and not a time, so that results are the same everywhere.
 """
+
+LOOKED_AT_TOGETHER = 1 << 14
+"""Candidates whose boxes are worked out at a time: all boxes of all candidates take hundreds of MiB."""
 
 MOST_SIZES = 1000
 """Sizes of one dimension that are tried; extents up to 250,000 have fewer nearly equal parts."""
@@ -93,7 +96,8 @@ NO_COUNTS = Counts(0, 0, 0, 0, 0)
 class TilingCandidates:
     """Candidates of one op that fit L1, fewest tiles first, as arrays [candidate] or [candidate, dimension].
 
-    `tiling` builds one of them. `loads` says what moves how often, without building any.
+    `tiling` builds one of them. `boxes` and `loads` say what moves how often, without building any; of many
+    candidates they are large, so ask the `parts`.
     """
 
     tiler: Tiler
@@ -105,7 +109,6 @@ class TilingCandidates:
     l1_bytes: Integers
     counts: Counts
     footprint: Footprint
-    boxes: Boxes
     fewest_tiles_single: int
     """Tiles of the largest tiles that would fit with one buffer per operand; 0 if none would."""
     note: str = ""
@@ -120,13 +123,20 @@ class TilingCandidates:
         return np.asarray(np.prod(self.footprint.pieces(self.sizes), axis=1, dtype=np.int64))
 
     @cached_property
+    def boxes(self) -> Boxes:
+        """How large the boxes of each buffer and candidate are, and how often another one comes."""
+        return self.footprint.boxes(self.sizes, self.order, self.orders)
+
+    @cached_property
     def loads(self) -> Loads:
         """Boxes moved per buffer and candidate."""
         return self.footprint.loads(self.sizes, self.boxes)
 
-    def without_boxes(self) -> TilingCandidates:
-        """The same to choose from and to build, a tenth as large: nobody asks what moves any more."""
-        return replace(self, boxes=self.boxes.take(np.zeros(0, np.int64)))
+    def parts(self) -> Iterator[tuple[slice, TilingCandidates]]:
+        """All candidates, some at a time: which ones, and these alone."""
+        for rows in _some_at_a_time(len(self)):
+            some = replace(self, sizes=self.sizes[rows], order=self.order[rows], l1_bytes=self.l1_bytes[rows])
+            yield rows, some
 
     def sizes_at(self, index: int) -> dict[str, int]:
         """Tile size per dimension of one candidate."""
@@ -175,33 +185,48 @@ def enumerate_tilings(
         pairs += len(members) * len(kept)
         rows.append(np.repeat(members, len(kept)))
         chosen.append(np.tile(np.array(kept, np.int64), len(members)))
-    pair_sizes, pair_order = all_sizes[np.concatenate(rows)], np.concatenate(chosen)
-    boxes = footprint.boxes(pair_sizes, pair_order, orders)
-    l1_bytes = footprint.l1_bytes(boxes, tiler.depths)
-    fits = np.flatnonzero(l1_bytes <= available_bytes)
-    alone = footprint.l1_bytes(boxes, BufferDepths(1)) <= available_bytes
+    pair_rows, pair_order = np.concatenate(rows), np.concatenate(chosen)
+    kept_pairs: list[Integers] = []
+    kept_bytes: list[Integers] = []
+    fewest_alone: list[int] = []
+    for some in _some_at_a_time(pairs):
+        some_sizes = all_sizes[pair_rows[some]]
+        boxes = footprint.boxes(some_sizes, pair_order[some], orders)
+        l1_bytes = footprint.l1_bytes(boxes, tiler.depths)
+        fits = np.flatnonzero(l1_bytes <= available_bytes)
+        kept_pairs.append(fits + some.start)
+        kept_bytes.append(l1_bytes[fits])
+        alone = some_sizes[footprint.l1_bytes(boxes, BufferDepths(1)) <= available_bytes]
+        if len(alone):
+            fewest_alone.append(int(np.prod(footprint.pieces(alone), axis=1).min()))
+    fitting = np.concatenate(kept_pairs)
     every = prod(tiler.dims.values()) * factorial(len(dims))
     counts = Counts(
         total=every,
         by_size_rule=every - len(all_sizes) * factorial(len(dims)),
         by_equal_loops=len(all_sizes) * factorial(len(dims)) - pairs,
-        by_l1=pairs - len(fits),
-        kept=len(fits),
+        by_l1=pairs - len(fitting),
+        kept=len(fitting),
     )
     found = TilingCandidates(
         tiler,
         dims,
         orders,
-        pair_sizes[fits],
-        pair_order[fits],
-        l1_bytes[fits],
+        all_sizes[pair_rows[fitting]],
+        pair_order[fitting],
+        np.concatenate(kept_bytes),
         counts,
         footprint,
-        boxes.take(fits),
-        _fewest_tiles(footprint, pair_sizes[alone]),
+        min(fewest_alone, default=0),
         note,
     )
     return _fewest_first(found)
+
+
+def _some_at_a_time(candidates: int) -> Iterator[slice]:
+    """`LOOKED_AT_TOGETHER` candidates after the other, one empty slice if there are none."""
+    for first in range(0, max(candidates, 1), LOOKED_AT_TOGETHER):
+        yield slice(first, min(first + LOOKED_AT_TOGETHER, candidates))
 
 
 _KeptOrders = Callable[[int], list[tuple[str, ...]]]
@@ -265,17 +290,7 @@ def _fewest_first(found: TilingCandidates) -> TilingCandidates:
     keys += [-found.sizes[:, column] for column in range(len(found.dims))]
     keys.append(found.tiles)
     rank = np.lexsort(keys)
-    return replace(
-        found,
-        sizes=found.sizes[rank],
-        order=found.order[rank],
-        l1_bytes=found.l1_bytes[rank],
-        boxes=found.boxes.take(rank),
-    )
-
-
-def _fewest_tiles(footprint: Footprint, sizes: Integers) -> int:
-    return int(np.prod(footprint.pieces(sizes), axis=1).min()) if len(sizes) else 0
+    return replace(found, sizes=found.sizes[rank], order=found.order[rank], l1_bytes=found.l1_bytes[rank])
 
 
 def _orders(

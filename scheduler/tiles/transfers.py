@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from math import prod
 
 from arch.program import Command
 from trainlib.steps import Region
+
+COUNTS_KEPT = 4096
+"""Boxes whose commands are not counted anew: those of a tile loop differ in little but where they lie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,35 @@ def commands_for(
         commands.extend(_split(command, max_command_1d_bytes, max_command_2d_bytes))
         l1_address += command.size_bytes
     return tuple(commands)
+
+
+@lru_cache(COUNTS_KEPT)
+def count_commands(
+    shape: tuple[int, ...],
+    itemsize_bytes: int,
+    extents: tuple[int, ...],
+    max_command_1d_bytes: int,
+    max_command_2d_bytes: int,
+) -> int:
+    """How many commands `commands_for` makes of a box with these extents, without making them all."""
+    lines, alike = _lines_and_outer(shape, extents)
+    line_bytes = prod(extents) * itemsize_bytes // max(1, lines * alike)
+    one = Command(True, 0, "l2", 0, line_bytes, lines, line_bytes if lines > 1 else 0)
+    return alike * len(_split(one, max_command_1d_bytes, max_command_2d_bytes))
+
+
+def count_lines(shape: tuple[int, ...], extents: tuple[int, ...]) -> int:
+    """How many runs of bytes `lines_of` finds in a box with these extents, without listing them."""
+    return prod(_lines_and_outer(shape, extents))
+
+
+def _lines_and_outer(shape: tuple[int, ...], extents: tuple[int, ...]) -> tuple[int, int]:
+    """Lines of a 2D command, and how many of those the dimensions outside make."""
+    line_dim = len(shape) - 1
+    while line_dim > 0 and extents[line_dim] == shape[line_dim]:
+        line_dim -= 1
+    lines = extents[line_dim - 1] if line_dim > 0 else 1
+    return lines, prod(extents[: max(0, line_dim - 1)])
 
 
 def lines_of(shape: tuple[int, ...], itemsize_bytes: int, region: Region) -> list[tuple[int, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -46,6 +47,13 @@ _NOT_DAMAGE = frozenset(
 """Primary result codes of SQLite that speak of the machine; all others mean that the file is damaged."""
 
 _MAGIC = b"SQLite format 3\0"
+_BESIDE = {
+    "-wal": (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83"),
+    "-journal": (b"\xd9\xd5\x05\xf9",),
+    "-shm": (b"\x18\xe2\x2d\x00", b"\x00\x2d\xe2\x18"),
+}
+"""Files that SQLite keeps beside a database, and what they begin with, unless with zeros."""
+
 _HEADER_BYTES = 100
 _PAGE_BYTES = 4096
 _VERSIONS_AT, _APPLICATION_ID_AT = slice(18, 20), slice(68, 72)
@@ -147,6 +155,8 @@ class ResultCache:
         looks = _look_at(self.path)
         if looks is _Looks.FOREIGN and self._own_place:
             looks = _Looks.DAMAGED
+        if looks is _Looks.NEW and not self._own_place:
+            _refuse_foreign_beside(self.path)
         if looks is _Looks.FOREIGN:
             raise InputError(
                 "is there already and is no cache of pulptrain; it is left as it is",
@@ -235,6 +245,27 @@ def _look_at(path: Path) -> _Looks:
         return _Looks.FOREIGN
     sound = magic == len(_MAGIC) and set(page[_VERSIONS_AT]) <= {1, 2}
     return _Looks.OURS if sound else _Looks.DAMAGED
+
+
+def _refuse_foreign_beside(path: Path) -> None:
+    """Raise `InputError` if a file stands where SQLite would put its own and SQLite has not written it.
+
+    A process that was killed while it began a cache leaves such files beside an empty one.
+    """
+    for suffix, starts in _BESIDE.items():
+        beside = path.with_name(path.name + suffix)
+        try:
+            regular = stat.S_ISREG(beside.lstat().st_mode)
+            start = start_of(beside, len(starts[0])) if regular else b""
+        except FileNotFoundError:
+            continue  # not there, or no longer: another process has begun the same cache
+        if not regular or (start.strip(b"\0") and start not in starts):
+            raise InputError(
+                f"cannot begin a cache: {beside.name!r}, where SQLite keeps a part of it, is there already "
+                "and is none of a cache; it is left as it is",
+                where=str(path),
+                cure=_ANOTHER_FILE,
+            )
 
 
 def _begin_or_check(connection: sqlite3.Connection, path: Path) -> None:

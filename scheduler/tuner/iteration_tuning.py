@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 from arch.timing import SocTiming
 from configs.errors import InputError
-from scheduler.explore.point import Point, point_of
+from scheduler.explore.point import Outcome, Point, point_of, whole_update
 from scheduler.explore.sweep import simulate_points
 from scheduler.options import AUTO, ScheduleOptions
 from scheduler.schedule import in_one_memory
+from scheduler.time_line import TimeLine
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.fingerprint import model_version
 from scheduler.tuner.op_tuner import OpTuner, Programs
@@ -36,6 +37,8 @@ class Tuning:
     residents: tuple[ProgramResidents, ...]
     cached: int
     interrupted: bool
+    line: TimeLine = ()
+    """Whose the cycles of the tuned iteration are; empty if it was not simulated."""
     bounded: tuple[str, ...] = ()
     """Ops that have more cuts than were searched, though all were asked for."""
 
@@ -86,6 +89,7 @@ def tune_iteration(
     interrupted = tuner.interrupted
     choices = tuner.choices(programs)
     cycles = untuned_cycles = None
+    line: TimeLine = ()
     residents: list[ProgramResidents] = []
     resident: dict[str, tuple[str, ...]] = {}
     chooses_residents = tuple(options.resident) == (AUTO,)
@@ -100,7 +104,9 @@ def tune_iteration(
                     replace(point, options=replace(point.options, resident=item.resident))
                     for point, item in zip(tuned, residents, strict=True)
                 ]
-            cycles, untuned_cycles, interrupted = _iterations(programs, tuned, plain, workers, cache)
+            tuned_update, untuned, interrupted = _iterations(programs, tuned, plain, workers, cache)
+            if tuned_update is not None and untuned is not None:
+                cycles, untuned_cycles, line = tuned_update.cycles, untuned.cycles, tuned_update.line
         except KeyboardInterrupt:
             interrupted = True
     graph = programs[0][0]
@@ -121,7 +127,7 @@ def tune_iteration(
         resident=resident,
     )
     return Tuning(
-        schedule, untuned_cycles, tuple(residents), tuner.cached, interrupted, tuner.bounded(programs)
+        schedule, untuned_cycles, tuple(residents), tuner.cached, interrupted, line, tuner.bounded(programs)
     )
 
 
@@ -150,8 +156,8 @@ def _iterations(
     options: ScheduleOptions,
     workers: Workers,
     cache: ResultCache | None,
-) -> tuple[int | None, int | None, bool]:
-    """Cycles of a whole iteration with the tuned and with the scheduler's own choices."""
+) -> tuple[Outcome | None, Outcome | None, bool]:
+    """A whole iteration with the tuned and with the scheduler's own choices."""
     points: list[Point] = []
     times: list[int] = []
     for (_, count), point in zip(programs, tuned, strict=True):
@@ -164,5 +170,5 @@ def _iterations(
             raise InputError(f"an iteration cannot be simulated: {outcome.why}", where=programs[0][0].name)
     if len(outcomes) < len(points):
         return None, None, interrupted
-    cycles = [outcomes[position].cycles * count for position, count in enumerate(times)]
-    return sum(cycles[::2]), sum(cycles[1::2]), interrupted
+    done = [(outcomes[position], count) for position, count in enumerate(times)]
+    return whole_update(done[::2]), whole_update(done[1::2]), interrupted

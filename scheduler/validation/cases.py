@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO, cast
 
+from arch.soc_config import MAX_CORES
 from configs.errors import ConfigError, InputError
 from configs.limits import CSV_BYTES_PER_BYTE, check_file_size, check_text_size
 from configs.suggest import suggestion
@@ -28,14 +29,16 @@ MAX_NUMBER = 2**40
 class Column:
     """A column a KIND needs.
 
-    `least` is the smallest whole number it may hold, None for a column of text. `choices` are the texts
-    or numbers allowed, () for any. `optional` columns must exist but their cells may be empty.
+    `least` is the smallest whole number it may hold, None for a column of text, and `most` the largest.
+    `choices` are the texts or numbers allowed, () for any. `optional` columns must exist but their cells may
+    be empty.
     """
 
     name: str
     least: int | None = None
     choices: tuple[str | int, ...] = ()
     optional: bool = False
+    most: int = MAX_NUMBER
 
 
 MACHINE_COLUMNS = (
@@ -45,6 +48,11 @@ MACHINE_COLUMNS = (
     Column("fpus"),
 )
 """Columns that say which machine a case was measured on."""
+
+CORES = Column("cores", 1, most=MAX_CORES)
+
+MOST_REPEATED = 1 << 12
+"""Tiles of a loop and transfers of a queue: more are not simulated in seconds, and none were measured."""
 
 CYCLES = Column("cycles", 1)
 """The measured cycles a prediction is compared with."""
@@ -218,8 +226,8 @@ def _value(cells: Mapping[str, str], column: Column, where: str, name: str) -> s
         if not (text.removeprefix("-").isdigit() and text.isascii()):
             raise ConfigError(f"{row}: '{text}' is not a whole number", where=where)
         value = int(text) if len(text) < 20 else MAX_NUMBER + 1
-        if not column.least <= value <= MAX_NUMBER:
-            raise ConfigError(f"{row}: {text} is not between {column.least} and {MAX_NUMBER}", where=where)
+        if not column.least <= value <= column.most:
+            raise ConfigError(f"{row}: {text} is not between {column.least} and {column.most}", where=where)
     if column.choices and value not in column.choices:
         known = ", ".join(str(choice) or "(empty)" for choice in column.choices)
         raise ConfigError(f"{row}: '{text}' is not known", where=where, cure=f"one of {known}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from arch.isa import CoreWork, Instruction, Loop, Op, Stream, TeamWork
 from arch.program import Action, Command, Compute, DmaStart, DmaWait
+from arch.soc_config import MAX_CORES
 from arch.timing import SocTiming
 from scheduler.validation.cases import MACHINE_COLUMNS, Case, Column
 from scheduler.validation.machines import machine_of, program_cycles, transfer_cycles, with_dma
@@ -24,7 +25,7 @@ COLUMNS = (
     Column("dir", choices=("L2toL1", "L1toL2")),
     Column("bytes", 4),
     Column("traffic", choices=tuple(TRAFFIC)),
-    Column("n_traffic_cores", 0),
+    Column("n_traffic_cores", 0, most=MAX_CORES - 1),
     Column("dma_total_cycles", 1),
 )
 

@@ -10,7 +10,7 @@ from arch.master import programming_cycles
 from arch.program import Action, Command, DmaStart, DmaWait, Place, Program, TeamTransfer
 from arch.soc import Soc
 from arch.timing import SocTiming
-from scheduler.validation.cases import CYCLES, MACHINE_COLUMNS, Case, Column
+from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, MOST_REPEATED, Case, Column
 from scheduler.validation.machines import cost_model_of, machine_of, program_cycles, with_dma
 from scheduler.validation.measured_code import bare_calls, lone_call, master_code
 from scheduler.validation.prediction import Prediction
@@ -41,9 +41,9 @@ COLUMNS = (
     Column("test", choices=TESTS),
     Column("direction", choices=("l2_to_l1", "l1_to_l2")),
     Column("bytes", 1),
-    Column("queued", 1),
+    Column("queued", 1, most=MOST_REPEATED),
     Column("line_bytes", 0),
-    Column("cores", 1),
+    CORES,
     Column("l1_offset", 0),
     Column("l2_offset", 0),
     CYCLES,

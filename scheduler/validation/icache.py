@@ -10,11 +10,11 @@ from arch.isa import CoreWork, Instruction, Op
 from arch.nest_reader import NestReader
 from arch.soc_config import load_soc
 from arch.timing import SocTiming
-from scheduler.validation.cases import Case, Column
+from scheduler.validation.cases import CORES, Case, Column
 from scheduler.validation.prediction import Prediction
 
 COLUMNS = (
-    Column("cores", 1),
+    CORES,
     Column("n_nops", 1),
     Column("code_bytes", 1),
     Column("cold_iter0_max", 1),

@@ -13,7 +13,7 @@ from arch.isa import CoreWork, TeamWork
 from arch.program import Action, Compute
 from arch.timing import SocTiming
 from arch.window_plan import Window
-from scheduler.validation.cases import CYCLES, MACHINE_COLUMNS, Case, Column
+from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.layer_steps import DMA_IM2COL, Layer, LayerStep, known, step_named
 from scheduler.validation.machines import machine_of
 from scheduler.validation.measured_code import (
@@ -37,7 +37,7 @@ COLUMNS = (
     Column("layout"),
     *(Column(name, 0) for name in ("ci", "hi", "wi", "co", "hk", "wk", "stride", "pad")),
     Column("kernel"),
-    Column("cores", 1),
+    CORES,
     CYCLES,
     Column("cycles_min", 0, optional=True),
     Column("cycles_max", 0, optional=True),
@@ -62,7 +62,11 @@ def predict(case: Case, window: Window | None = None) -> Prediction:
 
 def _cycles(case: Case, layer: Layer, step: str, kernel: str, window: Window | None) -> int:
     """Cycles of one step with a matmul kernel."""
-    found = _step(case, step)
+    return cycles_of(case, layer, _step(case, step), kernel, window)
+
+
+def cycles_of(case: Case, layer: Layer, found: LayerStep, kernel: str, window: Window | None = None) -> int:
+    """Cycles of a step of ours with the shape of a row, the whole op in L1, from the first fork on."""
     graph = found.graph(case, layer)
     options = options_of(
         case,
@@ -70,9 +74,8 @@ def _cycles(case: Case, layer: Layer, step: str, kernel: str, window: Window | N
         kernels=_kernels(case, graph, kernel),
         buffer_gap_bytes=gap_bytes(case.text("codegen")),
     )
-    program, timing = program_of(
-        case, graph, options, change=as_it_is if found.wrapped else without_wrapper, window=window
-    )
+    change = as_it_is if found.wrapped else without_wrapper
+    program, timing = program_of(case, graph, options, change=change, window=window)
     own = kernels_of(program, found.kernels)
     actions: list[Action] = [*(with_layer_calls(own, case.text("codegen")) if found.called else own)]
     if case.text("variant") == DMA_IM2COL:

@@ -155,7 +155,7 @@ def _conv(layer: Layer) -> Mapping[str, Any]:
     return {**_window(layer), "out_channels": layer.co, "bias": False}
 
 
-def _sliding(name: str, step: str, options: Options = _window, *, variant: str | None = None) -> Graph:
+def sliding(name: str, step: str, options: Options = _window, *, variant: str | None = None) -> Graph:
     """A step of a layer with a window. Raises InputError for a row whose extents describe none."""
     plain = _layer(name, step, options, variant=variant)
 
@@ -167,7 +167,8 @@ def _sliding(name: str, step: str, options: Options = _window, *, variant: str |
     return build
 
 
-def _depthwise(layer: Layer) -> Mapping[str, Any]:
+def depthwise_options(layer: Layer) -> Mapping[str, Any]:
+    """Options of a depthwise convolution of a row."""
     return {**_window(layer), "bias": False}
 
 
@@ -194,11 +195,12 @@ def _vector_matrix(case: Case, layer: Layer) -> TrainingGraph:
     return build(case, layer)
 
 
-def _pair(name: str, step: str, variant: str | None = None) -> Graph:
+def pair(name: str, step: str, variant: str | None = None) -> Graph:
+    """A step on two images of one shape."""
     return _layer(name, step, shapes=lambda case, layer: [*_image(case, layer)] * 2, variant=variant)
 
 
-def _matrix(name: str, step: str, options: Options = _none, *, variant: str | None = None) -> Graph:
+def matrix(name: str, step: str, options: Options = _none, *, variant: str | None = None) -> Graph:
     """A step on a matrix [hi, wi]."""
     return _layer(name, step, options, lambda case, layer: [(layer.hi, layer.wi)], variant=variant)
 
@@ -278,12 +280,12 @@ BACKWARD = {"FW": "FW", "BW": "IG"}
 
 STEPS: dict[tuple[str, str, str, str], LayerStep] = {
     **{
-        ("conv2d", step, "", layout): _calls(_sliding("conv2d", step, _conv))
+        ("conv2d", step, "", layout): _calls(sliding("conv2d", step, _conv))
         for step in ("FW", "WG", "IG")
         for layout in ("CHW", "HWC")
     },
     ("conv2d", "FW", DMA_IM2COL, "CHW"): _calls(
-        _sliding("conv2d", "FW", lambda layer: {**_conv(layer), "im2col": "dma"})
+        sliding("conv2d", "FW", lambda layer: {**_conv(layer), "im2col": "dma"})
     ),
     **{
         ("conv_pw", step, "", layout): _calls(_layer("pointwise", step, _pointwise))
@@ -297,19 +299,21 @@ STEPS: dict[tuple[str, str, str, str], LayerStep] = {
         for layout in ("-", "CHW")
     },
     ("linear", "IG", "vector_matrix", "CHW"): LayerStep(_vector_matrix),
-    ("conv_dw", "FW", "", "CHW"): LayerStep(_sliding("depthwise", "FW", _depthwise)),
+    ("conv_dw", "FW", "", "CHW"): LayerStep(sliding("depthwise", "FW", depthwise_options)),
     **{
-        ("conv_dw", step, "", "CHW"): LayerStep(_sliding("depthwise", step, _depthwise, variant=AS_PUBLISHED))
+        ("conv_dw", step, "", "CHW"): LayerStep(
+            sliding("depthwise", step, depthwise_options, variant=AS_PUBLISHED)
+        )
         for step in ("WG", "IG")
     },
-    ("im2row", "FW", "im2row_mode0", "CHW"): LayerStep(_sliding("conv2d", "FW", _conv), ("im2row_fw",)),
-    ("im2row", "IG", "im2row_mode1", "CHW"): LayerStep(_sliding("conv2d", "IG", _conv), ("im2row_ig",)),
-    ("blocktransp", "IG", "", "CHW"): LayerStep(_sliding("conv2d", "IG", _conv), ("blocktransp",)),
+    ("im2row", "FW", "im2row_mode0", "CHW"): LayerStep(sliding("conv2d", "FW", _conv), ("im2row_fw",)),
+    ("im2row", "IG", "im2row_mode1", "CHW"): LayerStep(sliding("conv2d", "IG", _conv), ("im2row_ig",)),
+    ("blocktransp", "IG", "", "CHW"): LayerStep(sliding("conv2d", "IG", _conv), ("blocktransp",)),
     **{
         ("instnorm", step, "", "CHW"): LayerStep(_layer("instance_norm", step)) for step in ("FW", "IG", "WG")
     },
     **{
-        (row, word, "", "CHW"): LayerStep(_sliding(name, step, variant=variant))
+        (row, word, "", "CHW"): LayerStep(sliding(name, step, variant=variant))
         for row, name, variant in (("avgpool", "avg_pool2d", None), ("maxpool", "max_pool2d", AS_PUBLISHED))
         for word, step in BACKWARD.items()
     },
@@ -318,15 +322,15 @@ STEPS: dict[tuple[str, str, str, str], LayerStep] = {
         for row, name in (("relu", "relu"), ("leakyrelu", "leaky_relu"), ("sigmoid", "sigmoid"))
         for word, step in BACKWARD.items()
     },
-    ("softmax", "FW", "schraudolph", "-"): LayerStep(_matrix("softmax", "FW", variant=AS_PUBLISHED)),
-    ("softmax", "BW", "", "-"): LayerStep(_matrix("softmax", "IG", variant=AS_PUBLISHED)),
-    ("transpose_matrix", "-", "", "-"): LayerStep(_matrix("transpose", "FW", lambda layer: {"axes": [1, 0]})),
+    ("softmax", "FW", "schraudolph", "-"): LayerStep(matrix("softmax", "FW", variant=AS_PUBLISHED)),
+    ("softmax", "BW", "", "-"): LayerStep(matrix("softmax", "IG", variant=AS_PUBLISHED)),
+    ("transpose_matrix", "-", "", "-"): LayerStep(matrix("transpose", "FW", lambda layer: {"axes": [1, 0]})),
     ("transpose_nd", "-", "", "-"): LayerStep(
-        _matrix("transpose", "FW", lambda layer: {"axes": [1, 0]}, variant=AS_PUBLISHED)
+        matrix("transpose", "FW", lambda layer: {"axes": [1, 0]}, variant=AS_PUBLISHED)
     ),
-    ("residual", "FW", "", "-"): LayerStep(_pair("add", "FW", AS_PUBLISHED)),
-    ("residual", "BW", "", "-"): LayerStep(_pair("add", "IG", AS_PUBLISHED)),
-    ("copy", "-", "", "-"): LayerStep(_pair("add", "IG", AS_PUBLISHED)),
+    ("residual", "FW", "", "-"): LayerStep(pair("add", "FW", AS_PUBLISHED)),
+    ("residual", "BW", "", "-"): LayerStep(pair("add", "IG", AS_PUBLISHED)),
+    ("copy", "-", "", "-"): LayerStep(pair("add", "IG", AS_PUBLISHED)),
     ("sumnode", "BW", "", "-"): LayerStep(_sum_of_gradients(AS_PUBLISHED)),
     ("vect_sum", "-", "", "-"): LayerStep(_sum_of_gradients()),
     ("set_to_value", "-", "", "-"): LayerStep(_zeros, ("set_to_value",)),

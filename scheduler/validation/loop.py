@@ -7,7 +7,7 @@ import re
 from arch.program import Compute
 from arch.timing import SocTiming
 from configs.suggest import suggestion
-from scheduler.validation.cases import CYCLES, MACHINE_COLUMNS, Case, Column
+from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.layer_steps import WEIGHT_DECAY, layer_graph, update_graph
 from scheduler.validation.machines import machine_of
 from scheduler.validation.measured_code import gap_bytes, without_wrapper
@@ -23,7 +23,7 @@ COLUMNS = (
     Column("kernel"),
     Column("parameters"),
     Column("elements", 1),
-    Column("cores", 1),
+    CORES,
     CYCLES,
     Column("cycles_kernel", 0, optional=True),
 )

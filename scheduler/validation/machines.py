@@ -14,11 +14,31 @@ from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from arch.window_plan import Window
 from configs.errors import PulptrainError
+from configs.limits import require_host_memory
+from configs.suggest import suggestion
 from scheduler.validation.cases import Case
 from traces.events import TRANSFER
 from traces.recorder import Recorder
 
 _NOTHING = Program("nothing", ())
+
+
+RTL_MACHINE = "pulp-cluster-rtl"
+"""The preset of rows with a column `build`."""
+
+BUILDS = {
+    "private-lat1": ("private", 1),
+    "private-lat2": ("private", 2),
+    "shared4": ("4-dynamic", 1),
+    "-": ("", 0),
+}
+"""What the column `build` of a row measured on RTL says: FPUs, and their latency in cycles.
+
+Of "-" the row does not depend, whatever its column `fpus` says holds. Shared FPUs have one div/sqrt unit.
+"""
+
+MEMORIES = 2
+"""Simulated memories of a row held at a time: those of its last simulation may not be given back yet."""
 
 
 def machine_of(case: Case, *, l1_bytes: int = 0, l2_bytes: int = 0) -> SocTiming:
@@ -27,27 +47,37 @@ def machine_of(case: Case, *, l1_bytes: int = 0, l2_bytes: int = 0) -> SocTiming
     A team larger than the preset's cluster gets a cluster of its size. Raises InputError naming the row.
     """
     cores = case.number("cores") if "cores" in case.values else 1
+    conflicts, sizes = bool(case.number("bank_conflicts")), (_whole_memory(l1_bytes), _whole_memory(l2_bytes))
+    build = case.cells.get("build", "")
+    if build and build not in BUILDS:
+        raise case.error(f"unknown build '{build}'", suggestion(build, tuple(BUILDS)))
+    preset = RTL_MACHINE if build else case.text("soc")
     try:
-        return _machine(
-            case.text("soc"),
-            case.text("timing"),
-            case.text("fpus"),
-            bool(case.number("bank_conflicts")),
-            cores,
-            _whole_memory(l1_bytes),
-            _whole_memory(l2_bytes),
-        )
+        require_host_memory(MEMORIES * sum(sizes), "the memories of this row take")
+        return _machine(preset, case.text("timing"), case.text("fpus"), build, conflicts, cores, *sizes)
     except PulptrainError as error:
         raise case.error(error.message, error.cure) from error
 
 
 @cache
 def _machine(
-    soc: str, profile: str, fpus: str, bank_conflicts: bool, cores: int, l1_bytes: int, l2_bytes: int
+    soc: str,
+    profile: str,
+    fpus: str,
+    build: str,
+    bank_conflicts: bool,
+    cores: int,
+    l1_bytes: int,
+    l2_bytes: int,
 ) -> SocTiming:
     timing = _preset(soc, profile)
     timing = with_options(timing, cores=max(timing.cores, cores), bank_conflicts=bank_conflicts)
-    timing = with_options(timing, fpus=fpus)
+    mapping, latency_cycles = BUILDS.get(build, ("", 0))
+    timing = with_options(timing, fpus=mapping or fpus)
+    if latency_cycles:
+        divsqrts = timing.fpu.divsqrt_count if mapping == "private" else 1
+        fpu = dataclasses.replace(timing.fpu, latency_cycles=latency_cycles, divsqrt_count=divsqrts)
+        timing = dataclasses.replace(timing, fpu=fpu)
     l1, l2 = timing.l1, timing.l2
     l1 = dataclasses.replace(l1, size_bytes=max(l1.size_bytes, l1_bytes))
     l2 = dataclasses.replace(l2, size_bytes=max(l2.size_bytes, l2_bytes))

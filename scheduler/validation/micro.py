@@ -20,7 +20,7 @@ from arch.soc_config import with_options
 from arch.team_cost_model import TeamCostModel
 from arch.timing import IcacheTiming, SocTiming
 from scheduler.validation import micro_sync
-from scheduler.validation.cases import MACHINE_COLUMNS, Case, Column
+from scheduler.validation.cases import CORES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.icache import SEEDS
 from scheduler.validation.machines import machine_of
 from scheduler.validation.prediction import Prediction
@@ -33,7 +33,7 @@ COLUMNS = (
     *MACHINE_COLUMNS,
     Column("group"),
     Column("name"),
-    Column("cores", 1),
+    CORES,
     Column("n", 1),
     Column(MEASURED, 0),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from arch.isa import TeamWork
 from configs.dtypes import DTYPES
-from scheduler.validation.cases import CYCLES, MACHINE_COLUMNS, Case, Column
+from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.layer_steps import layer_graph
 from scheduler.validation.prediction import Prediction
 from scheduler.validation.programs import kernels_of, options_of, predicted, program_of
@@ -19,7 +19,7 @@ COLUMNS = (
     Column("k", 1),
     Column("m", 1),
     Column("trans_b", 0, (0, 1)),
-    Column("cores", 1),
+    CORES,
     CYCLES,
     Column("cycles_kernel", 0, optional=True),
     Column("instructions", 0, optional=True),

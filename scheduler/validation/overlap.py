@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from arch.program import Action, Command, Compute, DmaStart, DmaWait
 from arch.timing import SocTiming
-from scheduler.validation.cases import CYCLES, MACHINE_COLUMNS, Case, Column
+from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.machines import machine_of, program_cycles
 from scheduler.validation.mm import matmul_team
 from scheduler.validation.prediction import Prediction
@@ -16,7 +16,7 @@ COLUMNS = (
     Column("n", 1),
     Column("k", 1),
     Column("m", 1),
-    Column("cores", 1),
+    CORES,
     Column("direction", choices=("l2_to_l1", "l1_to_l2")),
     Column("bytes", 1),
     Column("transfers", 1),

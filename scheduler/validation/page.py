@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from configs.files import check_folder, write_text
-from scheduler.validation import micro
+from scheduler.validation import micro, then_and_now
 from scheduler.validation.peak import peaks
 from scheduler.validation.pictures import draw
 from scheduler.validation.runner import Validation, validate
-from scheduler.validation.sets import FITTED, GAPS, SETS, TARGETS, MeasuredSet
+from scheduler.validation.sets import FITTED, GAPS, READ_OFF, SETS, TARGETS, MeasuredSet
 from scheduler.validation.statistics import (
     Result,
     farthest_off,
@@ -42,8 +42,10 @@ INTRODUCTION = """# Predicted against measured cycles
 Written by `make validation`; do not edit. The measured files are in `measured/`, with a note on how they were
 taken. Errors are signed, (predicted - measured) / measured, on cycles; *mean*, *p95* and *max* are of the
 absolute error, *bias* is the mean of the signed one. *Noise* is how far two measurements of the same case
-lie apart: an error below it says nothing. Rows without a model count under *not predicted* and in no figure.
-`pulptrain validate KIND FILE --keep-going` prints the same.
+lie apart: an error below it says nothing. *Read off* says of which rows
+parameters of the model were read off; all others only test it. Rows without a model count under *not
+predicted* and in no figure. The KINDs mm, loop, layer, tiled and tiled-layers simulate the programs that
+`run` and `primitive` execute for these ops. `pulptrain validate KIND FILE --keep-going` prints the same.
 """
 
 
@@ -78,6 +80,8 @@ def page(done: Mapping[str, Validation]) -> str:
     if matmuls:
         parts += ["## Instructions of the matmuls", "", *_instructions(matmuls), ""]
         parts += ["## Best MAC per cycle on 8 cores", "", *_peaks(matmuls), ""]
+    if "layer" in done and done["layer"].results:
+        parts += ["## Nine steps, then and now", "", *then_and_now.section(done["layer"].results), ""]
     parts += ["## Every set", ""]
     for name, validation in done.items():
         parts += _set(SETS[name], validation)
@@ -98,14 +102,16 @@ ASKED = {
 
 def _targets(done: Mapping[str, Validation]) -> list[str]:
     heads = [head for name in ASKED.values() for head in (f"{name} %", "asked")]
-    lines = _head(("set", "rows", "not predicted", *heads, "noise %", "reached"))
+    lines = _head(("set", "rows", "read off", "not predicted", *heads, "noise %", "reached"))
     for target in TARGETS:
         results = [row for row in done[target.set].results if target.holds(row.case)]
         refused = sum(row.case is None or target.holds(row.case) for row in done[target.set].refused)
         if not results and not refused:
             continue
         numbers = figures(results, done[target.set].kind.name)
-        cells, reached = [target.title, f"{len(results):,}", f"{refused:,}" if refused else ""], bool(results)
+        read_off = "all" if "fitted" in target.title else READ_OFF.get(target.set, "")
+        cells = [target.title, f"{len(results):,}", read_off, f"{refused:,}" if refused else ""]
+        reached = bool(results)
         for key in ASKED:
             limit: float | None = getattr(target, key)
             value: float | None = numbers.get(key)
@@ -258,7 +264,8 @@ def _per_operation(results: Sequence[Result]) -> list[str]:
 
 def _fitted() -> list[str]:
     lines = [
-        "Rows a constant was read off are no test of it. No constant belongs to one row or case.",
+        "Rows a constant was read off are no test of it. No constant belongs to one row or case. "
+        "[evidence.md](evidence.md) lists the parameters one by one.",
         "",
         *_head(("what", "read off", "where it is", "tested by")),
     ]

@@ -65,6 +65,17 @@ SETS = {
 """Every set by its name, in the order of the page."""
 
 
+READ_OFF = {
+    "micro": "partly",
+    "icache, cold": "partly",
+    "dma": "short rows",
+    "loop": "2 rows",
+    "layer": "empty fork, paths of instnorm",
+    "tiled-layers": "programming",
+}
+"""Set -> which of its rows parameters were read off (`FITTED` says which); the others are tests only."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """Rows of a set and how far off they may be, in percent; None where nothing is asked."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from arch.program import Program
 from arch.timing import SocTiming
 from scheduler.options import parse_buffering
-from scheduler.validation.cases import CYCLES, MACHINE_COLUMNS, Case, Column
+from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, MOST_REPEATED, Case, Column
 from scheduler.validation.layer_steps import update_graph
 from scheduler.validation.machines import program_cycles
 from scheduler.validation.measured_code import bare_calls
@@ -21,8 +21,8 @@ COLUMNS = (
     Column("n", 1),
     Column("k", 0),
     Column("m", 0),
-    Column("tiles", 1),
-    Column("cores", 1),
+    Column("tiles", 1, most=MOST_REPEATED),
+    CORES,
     Column("buffering", choices=("single", "double")),
     CYCLES,
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from arch.program import Program
 from arch.timing import SocTiming
 from scheduler.options import WHOLE_OPS, parse_buffering
-from scheduler.validation.cases import CYCLES, MACHINE_COLUMNS, Case, Column
+from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, MOST_REPEATED, Case, Column
 from scheduler.validation.layer_steps import layer_graph, update_graph
 from scheduler.validation.machines import program_cycles
 from scheduler.validation.measured_code import all_as_boxes
@@ -27,7 +29,7 @@ COLUMNS = (
     ),
     Column("buffering", choices=("single", "double", "single_no_compute", "double_no_compute", ALL_IN_L1)),
     Column("kernel"),
-    Column("cores", 1),
+    CORES,
     CYCLES,
 )
 
@@ -61,15 +63,24 @@ def _workload(case: Case) -> tuple[TrainingGraph, dict[str, int], tuple[str, ...
     of tiles want the whole of B, every tile is given one of its own.
     """
     if case.text("workload") == "matmul":
+        _check_tiles(case, ("n", "tile_n"), ("m", "tile_m"))
         tile_n = case.number("tile_n")
         if case.number("tile_m") >= case.number("m") and case.number("n") % tile_n == 0:
             return matmul_graph(case, rows=tile_n, matrices=case.number("n") // tile_n), {"leading": 1}, ()
         tiles = {"rows": ("n", "tile_n"), "columns": ("m", "tile_m")}
         sizes = {name: min(case.number(whole), case.number(part)) for name, (whole, part) in tiles.items()}
         return matmul_graph(case), sizes, tuple(tiles)
+    _check_tiles(case, ("elements", "tile_elements"))
     elements = case.number("elements")
     if case.text("workload") == "sgd":
         graph = update_graph(case, elements)
     else:
         graph = layer_graph("relu", "FW", {}, [(elements,)], where=case.where)
     return graph, {"d0": min(elements, case.number("tile_elements"))}, ()
+
+
+def _check_tiles(case: Case, *cuts: tuple[str, str]) -> None:
+    """Raise `InputError` if the row, cut by (extent, tile) columns, has more tiles than `MOST_REPEATED`."""
+    tiled = case.text("buffering") != ALL_IN_L1
+    if tiled and prod(-(-case.number(whole) // case.number(part)) for whole, part in cuts) > MOST_REPEATED:
+        raise case.error(f"more than {MOST_REPEATED} tiles", "larger tiles")

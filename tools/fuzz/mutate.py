@@ -45,6 +45,18 @@ def _number(text: str, generator: Random) -> str:
     return _replaced(_NUMBER, NUMBERS, text, generator)
 
 
+def _nearby(text: str, generator: Random) -> str:
+    """A number a little larger or smaller: what a person may have meant."""
+    places = list(_NUMBER.finditer(text))
+    if not places:
+        return text
+    place = generator.choice(places)
+    number = float(place[0])
+    near = generator.choice((number + 1, number - 1, number * 2, number / 2, number * 10, -number))
+    written = str(int(near)) if near.is_integer() or place[0].isdigit() else str(near)
+    return text[: place.start()] + written + text[place.end() :]
+
+
 def _value(text: str, generator: Random) -> str:
     return _replaced(_VALUE, [f" {word}" for word in (*NUMBERS, *WORDS)], text, generator)
 
@@ -88,17 +100,19 @@ def _cut(text: str, generator: Random) -> str:
     return text[: generator.randrange(len(text) + 1)]
 
 
-TEXT_MUTATIONS: Sequence[TextMutation] = (
-    _number, _number, _number, _value, _value, _word, _word, _line, _line, _characters, _cut
+TEXT_MUTATIONS: Sequence[tuple[TextMutation, int]] = (
+    (_nearby, 9), (_number, 4), (_value, 2), (_word, 2), (_line, 3), (_characters, 1), (_cut, 1)
 )  # fmt: skip
+"""Mutations, and how often each is drawn: most leave something that runs."""
 
 
 def mutated_text(text: str, generator: Random) -> bytes:
-    """The text with one to four mistakes in it; now and then none, or bytes that are no text."""
-    for _ in range(generator.choice((0, 1, 1, 1, 2, 2, 3, 4))):
-        text = generator.choice(TEXT_MUTATIONS)(text, generator)
+    """The text with one to four mistakes in it; now and then bytes that are no text."""
+    mutations, weights = zip(*TEXT_MUTATIONS, strict=True)
+    for _ in range(generator.choice((1, 1, 1, 1, 1, 2, 2, 4))):
+        text = generator.choices(mutations, weights)[0](text, generator)
     data = text.encode("utf-8", "surrogatepass")
-    return mutated_bytes(data, generator) if generator.random() < 0.03 else data
+    return mutated_bytes(data, generator) if generator.random() < 0.02 else data
 
 
 def mutated_bytes(data: bytes, generator: Random) -> bytes:

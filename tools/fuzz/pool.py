@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from tools.fuzz.subjects import Subject
+from tools.fuzz.subject import Subject
 from tools.fuzz.worker import Outcome, serve
 
 CPU_SECONDS = 20.0
-"""Processor time an input may take: unlike time on the clock it does not depend on what else runs here."""
+"""Processor time an input may take, with that of its processes that have ended.
 
-CLOCK_SECONDS = 240.0
-"""An input that waits for something that does not come is ended after this."""
+Unlike time on the clock it does not depend on what else runs here.
+"""
+
+CLOCK_SECONDS = 300.0
+"""Time on the clock after which an input waits for something that does not come, and is ended.
+
+So much more than `CPU_SECONDS` that an input that works gets its 20 s of processor time on a busy computer.
+"""
+
+_T = TypeVar("_T")
 
 INPUTS_PER_PROCESS = 400
 """A process is replaced after so many inputs, so that what one leaves behind does not add up."""
@@ -59,13 +70,14 @@ class Worker:
         """What became of the input, if that is known; a process that takes too long is ended."""
         if self.connection.poll():
             try:
-                return self.connection.recv()
+                outcome: Outcome = self.connection.recv()
+                return outcome
             except (EOFError, OSError):
                 return self._replaced("process died")
         if not self._process.is_alive():
             return self._replaced(f"process died, exit code {self._process.exitcode}")
         if self._cpu() - self.started_cpu > CPU_SECONDS:
-            return self._replaced(f"more than {CPU_SECONDS:.0f} s")
+            return self._replaced(f"more than {CPU_SECONDS:.0f} s", self._cpu() - self.started_cpu)
         if time.monotonic() - self.started > CLOCK_SECONDS:
             return self._replaced("waits for ever")
         return None
@@ -73,13 +85,13 @@ class Worker:
     def _cpu(self) -> float:
         with suppress(OSError, IndexError):
             fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # of children that ended as well
         return 0.0
 
-    def _replaced(self, why: str) -> Outcome:
+    def _replaced(self, why: str, cpu_seconds: float = 0.0) -> Outcome:
         self.end()
         self._begin()
-        return Outcome(-1, why)
+        return Outcome(-1, why, cpu_seconds=cpu_seconds)
 
     def end(self) -> None:
         """End the process, whatever it is at."""
@@ -127,7 +139,10 @@ class Pool:
 
 
 def minimised(item: Subject, fails: Callable[[Subject], bool], most: int = 120) -> Subject:
-    """The input with as many lines of its files and words of its command left out as still fail alike."""
+    """The input with as much of its files and words of its command left out as still fails alike.
+
+    Of an archive members are left out, of any other file lines.
+    """
     tries = [most]
 
     def still(candidate: Subject) -> bool:
@@ -135,27 +150,40 @@ def minimised(item: Subject, fails: Callable[[Subject], bool], most: int = 120) 
         return tries[0] >= 0 and fails(candidate)
 
     for name in item.files:
-        lines = _fewest(
-            item.files[name].split(b"\n"),
-            lambda kept, name=name, item=item: still(_with_file(item, name, b"\n".join(kept))),
-        )
-        item = _with_file(item, name, b"\n".join(lines))
-    words = (
-        _fewest(
-            list(item.arguments[1:]),
-            lambda kept, item=item: still(Subject(item.kind, (item.arguments[0], *kept), item.files)),
-        )
-        if item.arguments
-        else []
-    )
-    return Subject(item.kind, (*item.arguments[:1], *words), item.files)
+        item = _smaller_file(item, name, still)
+    words = list(item.arguments[1:])
+    kept = _fewest(words, lambda fewer: still(replace(item, arguments=(*item.arguments[:1], *fewer))))
+    return replace(item, arguments=(*item.arguments[:1], *kept))
 
 
-def _with_file(item: Subject, name: str, data: bytes) -> Subject:
-    return Subject(item.kind, item.arguments, {**item.files, name: data})
+def _smaller_file(item: Subject, name: str, still: Callable[[Subject], bool]) -> Subject:
+    def with_data(data: bytes) -> Subject:
+        return replace(item, files={**item.files, name: data})
+
+    members = _members(item.files[name])
+    if members:
+        kept = _fewest(members, lambda fewer: still(with_data(_archive(fewer))))
+        return with_data(_archive(kept)) if len(kept) < len(members) else item
+    lines = _fewest(item.files[name].split(b"\n"), lambda fewer: still(with_data(b"\n".join(fewer))))
+    return with_data(b"\n".join(lines))
 
 
-def _fewest(parts: list[Any], fails: Callable[[list[Any]], bool]) -> list[Any]:
+def _members(data: bytes) -> list[tuple[str, bytes]]:
+    """Names and contents of an archive that is sound; none of anything else."""
+    with suppress(Exception), zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return [(member.filename, archive.read(member)) for member in archive.infolist()]
+    return []
+
+
+def _archive(members: Sequence[tuple[str, bytes]]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+def _fewest(parts: list[_T], fails: Callable[[list[_T]], bool]) -> list[_T]:
     """Parts left out in halves, quarters ... as long as what is left fails (delta debugging)."""
     size = max(1, len(parts) // 2)
     while parts:

@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import gzip
-import io
-import struct
-import warnings
-import zipfile
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-import numpy as np
-
 from configs.dtypes import BY_WORD
 from configs.yaml_file import load_yaml
 from pulptrain.__main__ import run
+from tools.fuzz.archives import archive_subject
+from tools.fuzz.cases import cases
+from tools.fuzz.folder import OUTPUT_OPTIONS
 from tools.fuzz.mutate import NUMBERS, WORDS, mutated_bytes, mutated_text
+from tools.fuzz.subject import FOLDER, ROOT, Subject
+from tools.fuzz.targets import SPEC, aimed
 from traces.tables import read_table, write_table
 from trainlib.primitives.definition import LayerPrimitive, LossPrimitive, OptimizerPrimitive
 from trainlib.registry import PRIMITIVES, is_internal
-
-ROOT = Path(__file__).resolve().parents[2]
-
-FOLDER = "@"
-"""Stands in arguments for the folder of an input."""
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """One input: what is typed, and the files it may name, by path in the folder of the input."""
-
-    kind: str
-    arguments: tuple[str, ...]
-    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def subject(seed: int, number: int, kinds: Sequence[str] = ()) -> Subject:
@@ -52,11 +37,13 @@ SMALL_SOC = ("--cores", "2")
 
 
 def _layer(name: str, generator: Random) -> str:
-    kinds = [
-        key for key, item in PRIMITIVES.items() if isinstance(item, LayerPrimitive) and not is_internal(item)
-    ]
-    kind = generator.choice(kinds)
-    schema = PRIMITIVES[kind].schema
+    schemas = {
+        key: item.schema
+        for key, item in PRIMITIVES.items()
+        if isinstance(item, LayerPrimitive) and not is_internal(item)
+    }
+    kind = generator.choice(list(schemas))
+    schema = schemas[kind]
     options = [f"name: {name}", f"type: {kind}"]
     for key, declared in schema.model_fields.items():
         if key in ("name", "type", "inputs") or not (declared.is_required() or generator.random() < 0.15):
@@ -342,6 +329,14 @@ SETTABLE = (
 )
 
 
+def _likely(values: Sequence[str]) -> Sequence[str]:
+    """The values, those more often that are no mistake by their looks."""
+    return (
+        *values,
+        *(value for value in values for _ in range(2) if not re.search(r"(^|[=:.@])x|no|99", value)),
+    )
+
+
 def _some_options(known: Mapping[str, Sequence[str]], generator: Random, share: float = 1.0) -> list[str]:
     """Some of the options with values they know, and some they do not."""
     if generator.random() > share:
@@ -352,7 +347,7 @@ def _some_options(known: Mapping[str, Sequence[str]], generator: Random, share: 
         if known[name]:
             drawn = generator.random()
             odd = generator.choice(NUMBERS) if drawn < 0.1 else generator.choice(WORDS)
-            result.append(odd if drawn < 0.14 else generator.choice(known[name]))
+            result.append(odd if drawn < 0.14 else generator.choice(_likely(known[name])))
     if "--soc" in known and generator.random() < 0.15:
         result += [
             "--set",
@@ -366,7 +361,7 @@ def _safe(arguments: Sequence[str]) -> list[str]:
     """The arguments with no output file or folder outside that of the input."""
     result = list(arguments)
     for place, name in enumerate(result[:-1]):
-        if name in ("--out", "--schedule", "--cache") and not result[place + 1].startswith(FOLDER):
+        if name in OUTPUT_OPTIONS and not result[place + 1].startswith(FOLDER):
             result[place + 1] = f"{FOLDER}/out"
     return result
 
@@ -380,13 +375,15 @@ def _arguments(generator: Random) -> Subject:
             words = ["kernel", generator.choice(("mm", "mm_unroll_2x4", "dw", "x", ""))]
             words += _some_options(KERNEL_OPTIONS, generator)
         case 4 | 5:
-            names = [key for key, item in PRIMITIVES.items() if not is_internal(item)]
-            words = ["primitive", generator.choice((*names, "x"))]
-            words += ["--shape", generator.choice(PRIMITIVE_OPTIONS["--shape"])]
-            words += _some_options(PRIMITIVE_OPTIONS, generator) + _some_options(PRIMITIVE_OPTIONS, generator)
+            words = [
+                *generator.choice(cases()).words(generator),
+                *_some_options(PRIMITIVE_OPTIONS, generator),
+            ]
+            if generator.random() < 0.3:
+                words[generator.randrange(1, len(words))] = generator.choice(words)
         case 6:
             words = ["tune", "simple-mlp", "--cuts", "1", "--workers", "1", "--no-cache", "--schedule"]
-            words += [f"{FOLDER}/out/s.yaml", *_some_options(TUNE_OPTIONS, generator)]
+            words += [f"{FOLDER}/s.yaml", *_some_options(TUNE_OPTIONS, generator)]
         case _:
             words = [generator.choice(("list", "validate", "plot", "explore", "x", "--version", "-h", "run"))]
             words += [generator.choice(("socs", "models", "kernels", "primitives", "mm", "x", *WORDS[:20]))]
@@ -399,83 +396,6 @@ def _arguments(generator: Random) -> Subject:
     if generator.random() < 0.05:
         words.insert(generator.randrange(len(words) + 1), generator.choice(WORDS).replace("\0", ""))
     return Subject("arguments", tuple(_safe(words)), files)
-
-
-# Arrays
-
-
-def _archives(generator: Random) -> Subject:
-    arrays = {
-        "x": np.ones((1, 4, 4), np.float32),
-        "linear.weight": np.ones((3, 4), np.float32),
-        generator.choice(("x1", "", "a/b", "../x", "y.grad")): np.arange(5),
-    }
-    for name in list(arrays):
-        if generator.random() < 0.3:
-            arrays[name] = generator.choice(_ODD_ARRAYS)()
-        if generator.random() < 0.3:
-            del arrays[name]
-    buffer = io.BytesIO()
-    if generator.random() < 0.5:
-        np.savez_compressed(buffer, **arrays)
-        data = buffer.getvalue()
-    else:
-        data = _archive_by_hand(arrays, generator)
-    if generator.random() < 0.5:
-        data = mutated_bytes(data, generator)
-    arguments = (
-        "primitive",
-        "relu" if generator.random() < 0.5 else "linear",
-        "--shape",
-        "4x4",
-        "--option",
-        "out_features=3",
-        "--values",
-        f"{FOLDER}/v.npz",
-        "-q",
-    )
-    if arguments[1] == "relu":
-        arguments = (*arguments[:4], *arguments[6:])
-    return Subject("npz", arguments, {"v.npz": data})
-
-
-_ODD_ARRAYS: tuple[Callable[[], np.ndarray], ...] = (
-    lambda: np.full((1, 4, 4), np.nan, np.float32),
-    lambda: np.full((1, 4, 4), np.inf, np.float64),
-    lambda: np.full((1, 4, 4), 1e300),
-    lambda: np.ones((1, 4, 4), np.complex64),
-    lambda: np.array(["a"]),
-    lambda: np.array([None, "x"], dtype=object),
-    lambda: np.zeros((0, 4)),
-    lambda: np.array(3),
-    lambda: np.zeros((1, 4, 4), np.dtype([("a", "f4")])),
-    lambda: np.zeros((1, 4, 4), "datetime64[s]"),
-    lambda: np.zeros((1, 4, 4), np.longdouble),
-    lambda: np.zeros((1, 4, 4), bool),
-    lambda: np.zeros(5_000_000, np.int8),
-)
-
-
-def _archive_by_hand(arrays: Mapping[str, np.ndarray], generator: Random) -> bytes:
-    """An archive with headers that lie, foreign members, or none at all."""
-    buffer = io.BytesIO()
-    kind = generator.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))
-    with warnings.catch_warnings(), zipfile.ZipFile(buffer, "w", kind) as archive:
-        warnings.simplefilter("ignore")  # of names that are there already
-        for name in arrays:
-            shape = generator.choice(
-                ("(1, 4, 4)", "(1000000000000,)", "(-1,)", "(4, 4", "()", "(1e3,)", "(True,)")
-            )
-            descr = generator.choice(("<f4", "<f8", "|O", "<i4", "V9999999", "x", "|S0", "<U9"))
-            header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
-            body = (
-                b"\x93NUMPY" + bytes((generator.choice((1, 1, 2, 3, 9)), 0)) + struct.pack("<H", len(header))
-            )
-            body += header.encode() + bytes(generator.choice((0, 10, 64, 1000)))
-            archive.writestr(name + generator.choice((".npy", ".npy", ".", ".txt")), body)
-        if generator.random() < 0.1:
-            archive.writestr("x.npy", bytes(30_000_000))
-    return buffer.getvalue()
 
 
 # Tables and folders of results
@@ -491,14 +411,16 @@ def _cases(generator: Random) -> Subject:
     text = _measured(file)
     rows = text.split("\n")
     some = [rows[0], *generator.sample(rows[1:], 3)]
-    if generator.random() < 0.2:
+    if generator.random() < 0.05:
         some.append(generator.choice(rows[1:]).replace(",", "," + "x" * 200_000, 1))
     data = mutated_text("\n".join(some) + "\n", generator)
     name = "c.csv"
     if generator.random() < 0.2:
         name, data = "c.csv.gz", gzip.compress(data)
-        data = mutated_bytes(data, generator) if generator.random() < 0.5 else data
-    more = generator.choice(((), (), ("--group-by", "soc"), ("--where", "soc=pulp-open"), ("--keep-going",)))
+        data = mutated_bytes(data, generator) if generator.random() < 0.2 else data
+    more = generator.choice(
+        ((), (), ("--group-by", "soc"), ("--where", "soc=pulp-open"), ("--keep-going",), ("--json",))
+    )
     return Subject("cases", ("validate", kind, f"{FOLDER}/{name}", "--workers", "1", *more), {name: data})
 
 
@@ -532,13 +454,18 @@ def _results(generator: Random) -> Subject:
 
 @cache
 def base_files() -> Mapping[str, bytes]:
-    """What `tune` writes for a small model, and the folder of a run of it, both to be mutated."""
+    """What commands write for a small model: to be mutated, and to be found as an earlier result."""
     with TemporaryDirectory() as folder:
-        schedule, out = Path(folder, "schedule.yaml"), Path(folder, "run")
-        small = ("simple-mlp", "--cores", "2", "--no-cache", "-q")
-        run(["tune", *small, "--workers", "1", "--cuts", "1", "--schedule", str(schedule)])
-        run(["run", *small, "--out", str(out)])
-        found = {"schedule.yaml": schedule.read_bytes()}
+        schedule, out, values = Path(folder, "schedule.yaml"), Path(folder, "run"), Path(folder, "values.npz")
+        points, kept, spec = Path(folder, "points"), Path(folder, "cache"), Path(folder, "spec")
+        spec.write_bytes(SPEC)
+        small = ("simple-mlp", "--cores", "2", "-q")
+        uncached = (*small, "--no-cache")
+        run(["tune", *uncached, "--workers", "1", "--cuts", "1", "--schedule", str(schedule)])
+        run(["run", *uncached, "--out", str(out), "--save-values", str(values)])
+        run(["run", *small, "--no-functional", "--cache", str(kept)])
+        run(["explore", str(spec), "--workers", "1", "--no-cache", "-q", "--out", str(points)])
+        found = {path.name: path.read_bytes() for path in (schedule, values, kept, points / "points.json")}
         slices = read_table(out)
         for parquet in (True, False):
             table = write_table(slices, out, parquet=parquet)
@@ -553,8 +480,9 @@ KINDS: Mapping[str, Callable[[Random], Subject]] = {
     "schedule": _schedules,
     "explore": _explore,
     "arguments": _arguments,
-    "npz": _archives,
+    "npz": lambda generator: archive_subject(generator, base_files),
     "cases": _cases,
     "results": _results,
+    "outputs": lambda generator: aimed(generator, base_files),
 }
 """What is mutated."""

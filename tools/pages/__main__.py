@@ -19,10 +19,23 @@ from tools.pages.page import Page
 
 def all_pages() -> dict[str, Page]:
     """The pages by name."""
-    from tools.pages import buffering, paper, primitives, readme, sixteen_bit, socs, speechnet, time_model
-    from tools.pages import timing_defects as defects
+    from tools.pages import (
+        buffering,
+        evidence,
+        paper,
+        primitives,
+        readme,
+        sixteen_bit,
+        socs,
+        speechnet,
+        time_model,
+        timing_defects,
+    )
 
-    modules = (readme, socs, primitives, buffering, sixteen_bit, speechnet, paper, time_model, defects)
+    modules = (
+        *(readme, socs, primitives, buffering, evidence, sixteen_bit, speechnet, paper),
+        *(time_model, timing_defects),
+    )
     return {module.__name__.rpartition(".")[2]: module.PAGE for module in modules}
 
 

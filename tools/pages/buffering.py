@@ -102,7 +102,7 @@ def simulate_with(
     return Found(cycles, cycles - waits, waits, *_tiles_of(schedule))
 
 
-def _tiles_of(schedule: Schedule) -> tuple[int, dict[str, dict[str, int]], dict[str, Sequence[str]]]:
+def _tiles_of(schedule: Schedule) -> tuple[int, dict[str, dict[str, int]], dict[str, tuple[str, ...]]]:
     sizes = {op.op.name: dict(op.tiling.sizes) for op in schedule.ops if op.tiling.sizes}
     orders = {op.op.name: op.tiling.order for op in schedule.ops if op.tiling.sizes}
     return sum(len(op.tiling.tiles) for op in schedule.ops), sizes, orders
@@ -227,7 +227,7 @@ def _sweep(
 
 def _exceptions(workload: str, names: Sequence[str], points: Points) -> list[tuple[str, ...]]:
     """Neighbours of a sweep where the larger machine is slower, with what got longer."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for buffering in BUFFERINGS:
         for small, large in pairwise(names):
             before, after = points[small, buffering], points[large, buffering]

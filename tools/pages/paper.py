@@ -176,7 +176,7 @@ def measured_matmuls() -> Sequence[Result]:
     return validate("mm", ROOT / "measured" / "mm.csv.gz", workers=1).results
 
 
-def _choice_table(results: Sequence[Result]) -> list[str]:
+def _choice_table(results: Sequence[Result]) -> str:
     """Shares of the choices that are near the best measured kernel."""
     found, rows = kernel_choices(results), []
     for title, quiet, percent, asked in GROUPS:
@@ -200,7 +200,7 @@ def _choice_table(results: Sequence[Result]) -> list[str]:
     return table(titles, rows)
 
 
-def _cell_table(results: Sequence[Result]) -> list[str]:
+def _cell_table(results: Sequence[Result]) -> str:
     """Shares per codegen, team and machine, the worst first."""
     by_cell: dict[Cell, list[KernelRegret]] = defaultdict(list)
     for item in kernel_choices(results):
@@ -237,7 +237,7 @@ def _cell_table(results: Sequence[Result]) -> list[str]:
     return table((*titles, "worst", "which"), ordered)
 
 
-def _sharing_table(results: Sequence[Result]) -> list[str]:
+def _sharing_table(results: Sequence[Result]) -> str:
     """Per cell of 8 cores: what sharing costs, and how well it repeats."""
     rows = [
         (

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from configs.grades import MEASURED
 from pulptrain.session import run_model
 from pulptrain.settings import Settings
 from tools.pages.page import Page, table
+from trainlib.kernels.evidence import nest_evidence
 from trainlib.kernels.library import LIBRARY
 
 CODEGEN = "clang-xpulp"
@@ -36,7 +38,7 @@ class Found:
 @cache
 def simulate(model: str, dtype: str, blocked: bool) -> Found:
     """An iteration with the default matmuls, or with `BLOCKED` ones in all convolutions."""
-    kernels = ()
+    kernels: tuple[str, ...] = ()
     if blocked:
         usual = run_model(model, Settings(dtype=dtype), functional=False)
         convolutions = [op["name"] for op in usual.summary["ops"] if op["primitive"] == "conv2d"]
@@ -96,7 +98,7 @@ def kernels() -> str:
     for codegen in LIBRARY.codegen_names():
         headers = [LIBRARY.header(codegen, name) for name in LIBRARY.kernel_names(codegen)]
         own = [header.name for header in headers if header.element_bytes == 2]
-        measured = sum(header.validated for header in headers if header.element_bytes == 2)
+        measured = sum(nest_evidence(codegen, name).label == MEASURED for name in own)
         rows.append((f"`{codegen}`", ", ".join(f"`{name}`" for name in own) or "none", measured))
     return table(("codegen", "16-bit kernels with a file", "compared with a measurement"), rows)
 

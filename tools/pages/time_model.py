@@ -172,7 +172,7 @@ def traffic() -> str:
         conflicts = sum(dict(core.stalls).get("bank_conflict", 0) for core in cost.cores)
         paces = (cost.dma.inward, cost.dma.outward) if cost.dma is not None else (None, None)
         shown = [f"{FP32_BYTES * pace[0] / pace[1]:.2f}" if pace else "-" for pace in paces]
-        rows.append((traffic_class.name.lower(), f"{cost.cycles:,}", f"{conflicts:,}", *shown))
+        rows.append((str(traffic_class.name).lower(), f"{cost.cycles:,}", f"{conflicts:,}", *shown))
     titles = ("DMA traffic", "cycles", "bank_conflict, all cores", "B/cycle in", "B/cycle out")
     return table(titles, rows, numbers=True)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -87,8 +87,8 @@ def _tuned_cycles(model: str, rules: SpaceRules, resident: str, cache: ResultCac
 
 def cycles_table(rows: Sequence[Row]) -> str:
     """Cycles of every way."""
-    titles = ("model", "cuts", "mm, single", "mm, double", "2x4, single", "2x4, double")
-    titles += ("tuned, single", "tuned, off", "**tuned**")
+    fixed = ("model", "cuts", "mm, single", "mm, double", "2x4, single", "2x4, double")
+    titles = (*fixed, "tuned, single", "tuned, off", "**tuned**")
     lines = []
     for row in rows:
         cycles = [row.fixed[kernel, way] for kernel in FIXED for way in ("single", "double")]
@@ -131,7 +131,7 @@ def draw(rows: Sequence[Row]) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    bars = [
+    bars: list[tuple[str, str, Callable[[Row], int]]] = [
         ("mm, single buffering", "#bbbbbb", lambda row: row.fixed["mm", "single"]),
         ("mm, double", "#777777", lambda row: row.fixed["mm", "double"]),
         ("2x4, single", "#a6cee3", lambda row: row.fixed["mm_unroll_2x4", "single"]),

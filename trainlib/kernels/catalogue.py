@@ -68,16 +68,6 @@ def kind_of(codegen: str, kernel: str) -> str:
     return "depthwise" if header.is_depthwise else "loop"
 
 
-def estimated_names(codegen: str) -> tuple[str, ...]:
-    """Names of the kernels of a codegen profile, loops of layers included, that were never measured.
-
-    They are nests written without a listing, and kernels the profile has no file of, which come from its base
-    (see `trainlib.kernels.library`). Raises InputError for an unknown codegen.
-    """
-    names = LIBRARY.kernel_names(codegen)
-    return tuple(name for name in names if not LIBRARY.header(codegen, name).validated)
-
-
 def element_bytes_of(dtype: str) -> int:
     """Bytes of an element. Raises InputError for an unknown dtype."""
     if dtype not in DTYPE_BYTES:

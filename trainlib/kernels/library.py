@@ -13,22 +13,23 @@ A kernel file has the keys
 - nest: the text, see `trainlib.kernels.nest`; or instead
 - listing: an annotated assembly listing, see `trainlib.kernels.assembly`;
 - element_bytes: bytes of an element (optional, 4);
-- validated: false where the counts were never compared with a measurement (optional, true);
+- measured: the measured rows that have it, and fitted: those its counts were read off, such as
+  ``layer.csv primitive=relu step=FW; mm.csv kernel=mm`` (optional; `trainlib.kernels.evidence`);
 - trans_b: the only transposition of B a matmul kernel can do, true or false (optional: both).
 
 A user's own file can be an annotated listing by itself, see `trainlib.kernels.kernel_file`.
 
 A kernel is found by codegen, name and element size. One for narrower elements is a file of its own, such as
 `mm_fp16` beside `mm` (`sibling`); where there is none it is described: the nest of the fp32 kernel with
-narrower accesses (`trainlib.kernels.transform.narrowed`), never validated. A listing is one program and has
+narrower accesses (`trainlib.kernels.transform.narrowed`), never measured. A listing is one program and has
 no such form.
 
 A folder may also hold `codegen.yaml` with `base` (a codegen whose kernels are taken over), `transform` (see
 `trainlib.kernels.transform`) and `without` (kernels of the base that do not run on this core, optional); its
 own kernel files then replace those of the base, untransformed. That is the one rule for a kernel a codegen
-has no file of: the base's, transformed. `estimates: true` says that kernels so made are estimates, whatever
-the base's file says of them. `waits_for_code: true` says that its kernels contain the wait for their own code
-already, as they were fitted to first calls.
+has no file of: the base's, transformed. `estimates: true` says that kernels so made stand in for code of
+another compiler; `measured` lists those of them that have rows of their own. `waits_for_code: true` says that
+its kernels contain the wait for their own code already, as they were fitted to first calls.
 """
 
 from __future__ import annotations
@@ -50,10 +51,33 @@ from trainlib.kernels.kernel_file import Section, read_section, suggestion
 from trainlib.kernels.nest import parse_nest
 from trainlib.kernels.transform import TRANSFORMS, Transform, narrowed
 
-__all__ = ["LIBRARY", "Fallback", "Header", "Kernel", "KernelLibrary", "suggestion"]
+__all__ = [
+    "CHANGED",
+    "GIVEN",
+    "LIBRARY",
+    "NARROWED",
+    "OWN",
+    "SHARED",
+    "Fallback",
+    "Header",
+    "Kernel",
+    "KernelLibrary",
+    "Origin",
+    "suggestion",
+]
 
 _REQUIRED = ("kernel", "code_bytes", "arrays")
-_OPTIONAL = ("about", "names", "fallback", "nest", "listing", "element_bytes", "trans_b", "validated")
+_OPTIONAL = (
+    "about",
+    "names",
+    "fallback",
+    "nest",
+    "listing",
+    "element_bytes",
+    "trans_b",
+    "measured",
+    "fitted",
+)
 FP32_BYTES = 4
 """Bytes of an element of a kernel, if its file does not say otherwise."""
 
@@ -85,7 +109,6 @@ class Header:
     about: str
     element_bytes: int
     trans_b: bool | None
-    validated: bool
 
     @property
     def is_matmul(self) -> bool:
@@ -183,8 +206,29 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a nest comes from: the kernel it is made of, and how.
+
+    `how` is `OWN` (a file of its own), `GIVEN` (a user's), `SHARED` (the same code as the base's), `CHANGED`
+    (the base's, transformed or in place of another compiler's) or `NARROWED` (to `element_bytes`). `codegen`
+    and `name` are those of what it is made of: of an `OWN` one the nest of the same function in the base, of
+    a 16-bit one the wide nest of the same loops; empty if there is none. `listed` says that the codegen
+    itself lists rows of it.
+    """
+
+    how: str
+    codegen: str = ""
+    name: str = ""
+    element_bytes: int = 0
+    listed: bool = False
+
+
+OWN, GIVEN, SHARED, CHANGED, NARROWED = "own", "given", "shared", "changed", "narrowed"
+
+
+@dataclass(frozen=True, slots=True)
 class _Source:
-    """Where a kernel comes from; `measured` is False for one that only stands in for a codegen's own.
+    """The file of a kernel, what is made of it, and where it comes from.
 
     `described` is the size in bytes of the elements of a kernel that is made from one for wider elements; 0
     for all others.
@@ -192,7 +236,7 @@ class _Source:
 
     file: Traversable
     transform: Transform
-    measured: bool = True
+    origin: Origin
     described: int = 0
 
 
@@ -229,6 +273,7 @@ class KernelLibrary:
         self._kernels: dict[tuple[str, str, bool], Kernel] = {}
         self._named: dict[tuple[str, str, int], str] = {}
         self._names: tuple[str, ...] | None = None
+        self._with_rows: dict[str, bool] = {}
 
     def codegen_names(self) -> tuple[str, ...]:
         """Names of all codegen profiles, sorted."""
@@ -254,7 +299,7 @@ class KernelLibrary:
         library = KernelLibrary(self._root)
         sources = library._find(codegen)
         name = file.stem
-        library._sources[codegen] = {**sources, name: _Source(file, TRANSFORMS["none"])}
+        library._sources[codegen] = {**sources, name: _Source(file, TRANSFORMS["none"], Origin(GIVEN))}
         library.kernel(codegen, name)
         library._check_fallbacks(codegen, name)
         return library, name
@@ -281,11 +326,29 @@ class KernelLibrary:
         if found is None:
             source = self._source(codegen, name)
             found = _header(source.file, codegen)
-            found = replace(found, validated=found.validated and source.measured)
             if source.described:
                 about = f"described, {found.name} with narrower accesses: {found.about}"
                 found = replace(found, name=name, element_bytes=source.described, about=about)
             self._headers[codegen, name] = found
+        return found
+
+    def origin(self, codegen: str, name: str) -> Origin:
+        """Where a nest comes from. Raises like `kernel`."""
+        return self._source(codegen, name).origin
+
+    def rows(self, codegen: str, name: str, key: str = "measured") -> str:
+        """What the file of a kernel says under `measured` or `fitted`, or nothing. Raises like `kernel`."""
+        return str(self.header(codegen, name).section.values.get(key, ""))
+
+    def has_rows(self, codegen: str) -> bool:
+        """Whether any kernel of a codegen was measured as that codegen's. Raises InputError."""
+        found = self._with_rows.get(codegen)
+        if found is None:
+            origins = {name: source.origin for name, source in self._find(codegen).items()}
+            found = any(origin.how == SHARED or origin.listed for origin in origins.values()) or any(
+                self.rows(codegen, name) for name, origin in origins.items() if origin.how == OWN
+            )
+            self._with_rows[codegen] = found
         return found
 
     def named(self, codegen: str, name: str, element_bytes: int) -> str:
@@ -369,7 +432,24 @@ class KernelLibrary:
         if header.element_bytes != FP32_BYTES or "listing" in header.section.values:
             return None
         narrow, wide = narrowed(origin[1]), source.transform
-        return _Source(source.file, lambda nest: narrow(wide(nest)), False, origin[1])
+        made_of = Origin(NARROWED, codegen, origin[0], origin[1])
+        return _Source(source.file, lambda nest: narrow(wide(nest)), made_of, origin[1])
+
+    @staticmethod
+    def _own(
+        codegen: str,
+        name: str,
+        base: str,
+        inherited: Mapping[str, _Source],
+        files: Mapping[str, Traversable],
+    ) -> Origin:
+        """Of a file of a codegen: the nest of the same function elsewhere."""
+        if name in inherited:
+            return Origin(OWN, base, name)
+        wide = _origin(name)
+        if wide is not None and wide[0] in files:
+            return Origin(OWN, codegen, wide[0], wide[1])
+        return Origin(OWN)
 
     def _find(self, codegen: str) -> dict[str, _Source]:
         if codegen in self._sources:
@@ -381,32 +461,44 @@ class KernelLibrary:
                 cure=suggestion(codegen, self.codegen_names()),
             )
         folder = self._root.joinpath(codegen)
-        sources = _kernel_files(folder, TRANSFORMS["none"])
+        files = _kernel_files(folder)
         profile = folder.joinpath("codegen.yaml")
+        inherited: dict[str, _Source] = {}
+        base = ""
         if profile.is_file():
-            base, transform, without, measured = _read_profile(profile)
+            base, transform, without, listed, shared = _read_profile(profile)
             if base not in self.codegen_names() or base == codegen:
                 raise ConfigError(
                     f"unknown base codegen '{base}'",
                     where=str(profile),
                     cure=suggestion(base, self.codegen_names()),
                 )
-            inherited = _kernel_files(self._root.joinpath(base), transform, measured=measured)
+            how = SHARED if shared else CHANGED
+            inherited = {
+                name: _Source(file, transform, Origin(how, base, name, listed=name in listed))
+                for name, file in _kernel_files(self._root.joinpath(base)).items()
+            }
+            for key, names in (("without", without), ("measured", listed)):
+                for name in names:
+                    if name not in inherited or (key == "measured" and name in files):
+                        raise ConfigError(
+                            f"'{key}' names a kernel that is not taken over from '{base}': '{name}'",
+                            where=str(profile),
+                            cure="take it out of the list",
+                        )
             for name in without:
-                if inherited.pop(name, None) is None:
-                    raise ConfigError(
-                        f"'without' names a kernel that '{base}' does not have: '{name}'",
-                        where=str(profile),
-                        cure="take it out of the list",
-                    )
-            sources = inherited | sources
+                del inherited[name]
+        sources = inherited | {
+            name: _Source(file, TRANSFORMS["none"], self._own(codegen, name, base, inherited, files))
+            for name, file in files.items()
+        }
         self._sources[codegen] = sources
         return sources
 
 
-def _kernel_files(folder: Traversable, transform: Transform, *, measured: bool = True) -> dict[str, _Source]:
+def _kernel_files(folder: Traversable) -> dict[str, Traversable]:
     return {
-        file.name.removesuffix(".yaml"): _Source(file, transform, measured)
+        file.name.removesuffix(".yaml"): file
         for file in folder.iterdir()
         if file.name.endswith(".yaml") and file.name != "codegen.yaml"
     }
@@ -416,10 +508,10 @@ def _is_codegen(item: Traversable) -> bool:
     return item.is_dir() and any(file.name.endswith(".yaml") for file in item.iterdir())
 
 
-def _read_profile(file: Traversable) -> tuple[str, Transform, tuple[str, ...], bool]:
-    """Base, transform, the kernels of the base that are left out, and whether the others are no estimates."""
+def _read_profile(file: Traversable) -> tuple[str, Transform, tuple[str, ...], tuple[str, ...], bool]:
+    """Base, transform, kernels of the base left out, those with rows here, whether all are its code."""
     section = read_section(file)
-    section.check(("base", "transform"), ("about", "without", "estimates", "waits_for_code"))
+    section.check(("base", "transform"), ("about", "without", "estimates", "measured", "waits_for_code"))
     name = str(section.values["transform"])
     if name not in TRANSFORMS:
         raise ConfigError(
@@ -427,11 +519,12 @@ def _read_profile(file: Traversable) -> tuple[str, Transform, tuple[str, ...], b
             where=section.where("transform"),
             cure=suggestion(name, TRANSFORMS),
         )
-    without = tuple(str(section.values.get("without", "")).split())
+    without, listed = (tuple(str(section.values.get(key, "")).split()) for key in ("without", "measured"))
     estimates = section.values.get("estimates", False)
     if type(estimates) is not bool:
         raise ConfigError("'estimates' must be true or false", where=section.where("estimates"))
-    return str(section.values["base"]), TRANSFORMS[name], without, not estimates
+    shared = name == "none" and not estimates
+    return str(section.values["base"]), TRANSFORMS[name], without, listed, shared
 
 
 def _header(file: Traversable, codegen: str) -> Header:
@@ -452,9 +545,13 @@ def _header(file: Traversable, codegen: str) -> Header:
     element_bytes = values.get("element_bytes", FP32_BYTES)
     if type(element_bytes) is not int or element_bytes not in (1, 2, 4):
         raise ConfigError("'element_bytes' must be 1, 2 or 4", where=section.where("element_bytes"))
-    for key in ("trans_b", "validated"):
-        if key in values and type(values[key]) is not bool:
-            raise ConfigError(f"'{key}' must be true or false", where=section.where(key))
+    if "trans_b" in values and type(values["trans_b"]) is not bool:
+        raise ConfigError("'trans_b' must be true or false", where=section.where("trans_b"))
+    for key in ("measured", "fitted"):
+        if key in values and not isinstance(values[key], str):
+            raise ConfigError(
+                f"'{key}' must name rows", where=section.where(key), cure="such as: mm.csv kernel=mm"
+            )
     if ("nest" in values) == ("listing" in values):
         raise ConfigError("exactly one of the keys 'nest' and 'listing' is needed", where=section.file)
     arrays = _part(section, "arrays")
@@ -470,7 +567,6 @@ def _header(file: Traversable, codegen: str) -> Header:
         str(values.get("about", "")),
         element_bytes,
         values.get("trans_b"),
-        values.get("validated", True),
     )
 
 

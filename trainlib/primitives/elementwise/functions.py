@@ -22,6 +22,9 @@ GELU_SLOPE = sqrt(2 / pi)
 GELU_CUBIC = 0.044715
 """tanh form of GELU (Hendrycks and Gimpel 2016): u = slope · (x + cubic · x^3)."""
 
+GELU_FLAT = 100.0
+"""Where tanh(u) is ±1 and its derivative 0, in float64 as well."""
+
 
 def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)) without overflow, by exponentials of negative numbers; keeps the dtype."""
@@ -66,7 +69,8 @@ def gelu_argument(x: Array) -> Array:
 
 
 def gelu_slope(x: Array) -> Array:
-    """Its derivative."""
+    """Its derivative up to `GELU_FLAT`: beyond it stands beside a 0, with which infinity would be NaN."""
+    x = np.clip(x, -GELU_FLAT, GELU_FLAT)
     return GELU_SLOPE * (1 + 3 * GELU_CUBIC * x * x)
 
 
@@ -163,7 +167,8 @@ def torch_gelu(torch: Any, x: Any, form: str) -> Any:
     """GELU in PyTorch."""
     if form != "pulp_rational":
         return torch.nn.functional.gelu(x, approximate="none" if form == "erf" else "tanh")
-    u = sqrt(2 / pi) * (x + 0.044715 * x**3)
+    # Clipped where it has long been 1, as in `rational_tanh`: large inputs would have inf / inf.
+    u = torch.clamp(sqrt(2 / pi) * (x + 0.044715 * x**3), -8, 8)
     above = u**7 + 378 * u**5 + 17325 * u**3 + 135135 * u
     below = 28 * u**6 + 3150 * u**4 + 62370 * u**2 + 135135
     return x / 2 * (1 + torch.clamp(above / below, -1, 1))

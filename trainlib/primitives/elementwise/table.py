@@ -189,7 +189,8 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             "tanh": Elementwise(
                 y=lambda x: x * fn.sigmoid(2 * fn.gelu_argument(x)),  # 1 + tanh(u) = 2 · sigmoid(2u)
                 dx=lambda x, dy: (
-                    dy * ((s := fn.sigmoid(2 * fn.gelu_argument(x))) + 2 * x * s * (1 - s) * fn.gelu_slope(x))
+                    dy
+                    * ((s := fn.sigmoid(2 * fn.gelu_argument(x))) + 2 * (x * s * (1 - s)) * fn.gelu_slope(x))
                 ),
                 reference=lambda x: 0.5 * x * (1 + np.tanh(fn.GELU_SLOPE * (x + fn.GELU_CUBIC * x**3))),
                 nests=("gelu_tanh_fw", "gelu_tanh_bw"),
@@ -223,8 +224,9 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         "swiglu",
         Elementwise(
             y=lambda x, x1: x * fn.sigmoid(x) * x1,
-            dx=lambda x, x1, dy: dy * x1 * (s := fn.sigmoid(x)) * (1 + x * (1 - s)),
-            dx1=lambda x, dy: dy * x * fn.sigmoid(x),
+            # The slope first: a product of two large values may be infinite where the gradient is not.
+            dx=lambda x, x1, dy: dy * ((s := fn.sigmoid(x)) * (1 + x * (1 - s))) * x1,
+            dx1=lambda x, dy: dy * (x * fn.sigmoid(x)),
             reference=lambda x, x1: x1 * x * (0.5 + 0.5 * np.tanh(0.5 * x)),
             nests=("swiglu_fw", "swiglu_bw_gate", "swiglu_bw_value"),
         ),

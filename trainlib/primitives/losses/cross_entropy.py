@@ -84,6 +84,7 @@ def _gradient(y: Array, label: Array, where: str) -> Array:
 def _reference(op: Op, values: Values) -> Values:
     logits = values["y"].astype(np.float64)
     _checked(values["label"], logits, op.name)
+    logits -= logits.max(axis=1, keepdims=True)  # beside large logits the logarithm of the sum would be lost
     log_probabilities = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
     rows = np.arange(len(logits))
     if op.attributes["labels"] == "hard":

@@ -1,0 +1,134 @@
+"""Nine layer steps once validated by a second description of the layers, and what `run` charges now.
+
+The section of `docs/validation.md` with that name. Until version 0.2.0 the KIND layer priced layers of its
+own; for these steps, same shape and same kernels, `run` charged something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from scheduler.validation.cases import Case
+from scheduler.validation.layer import cycles_of
+from scheduler.validation.layer_steps import (
+    Layer,
+    LayerStep,
+    depthwise_options,
+    matrix,
+    pair,
+    sliding,
+    step_named,
+)
+from scheduler.validation.statistics import Result
+
+
+@dataclass(frozen=True, slots=True)
+class StepThen:
+    """A step, a measured row of it, and what `run` charged per cycle of the validated copy (state 4043f43).
+
+    `default` is what `run` takes if nobody asks, None where that is what the row measured.
+    """
+
+    title: str
+    row: str
+    ratio_then: float
+    default: LayerStep | None
+    reason: str
+
+
+STEPS = (
+    StepThen(
+        "depthwise WG",
+        "L02950",
+        0.13,
+        LayerStep(sliding("depthwise", "WG", depthwise_options)),
+        "Every core of the library does every channel. Ours deals them out: not measured on GVSoC; "
+        "as-published is what the rows measure.",
+    ),
+    StepThen(
+        "depthwise IG", "L02942", 0.12, LayerStep(sliding("depthwise", "IG", depthwise_options)), "As WG."
+    ),
+    StepThen(
+        "max-pool IG",
+        "L08070",
+        0.09,
+        LayerStep(sliding("max_pool2d", "IG")),
+        "The library looks for the maximum again; ours keeps where it was. as-published is measured.",
+    ),
+    StepThen(
+        "residual add FW",
+        "L08270",
+        0.28,
+        LayerStep(pair("add", "FW")),
+        "The library adds with its loop for two shapes, ours with the plain one (vect_sum, measured too).",
+    ),
+    StepThen(
+        "transpose",
+        "L08662",
+        4.19,
+        None,
+        "`run` took the library's function for any number of dimensions; a matrix has its own now.",
+    ),
+    StepThen(
+        "softmax FW",
+        "L08590",
+        1.59,
+        LayerStep(matrix("softmax", "FW")),
+        "Ours computes the exponential exactly; as-published by Schraudolph's formula.",
+    ),
+    StepThen(
+        "pointwise HWC WG",
+        "L05374",
+        1.15,
+        None,
+        "The copy transposed a smaller matrix than `run`; both transpose as the library does now.",
+    ),
+    StepThen("pointwise HWC IG", "L04438", 1.04, None, "As WG."),
+    StepThen("pointwise CHW IG", "L03940", 1.04, None, "As WG, and one price of a transpose."),
+)
+
+
+NAMES = ("primitive", "step", "variant", "layout")
+
+HEADS = (
+    *("step", "shape", "row", "ratio then", "measured", "as-published", "error %"),
+    *("default", "default over measured", "why"),
+)
+
+INTRODUCTION = (
+    "Until 0.2.0 `validate layer` priced a second description of the layers. Ratio then: what `run` charged",
+    "over what was validated, same shape and kernels. Now `validate` simulates the program that `run`",
+    "executes. The column as-published is the step as its row measured it (`--variant as-published` where",
+    "that is not the default), the column default what `run` charges if nobody asks: both from fork to join,",
+    "operands in L1. A row with a matmul includes the call of the layer function; `run` calls kernels",
+    "directly.",
+    "",
+)
+
+
+def section(results: Sequence[Result]) -> list[str]:
+    """The section's lines; `results` are those of the KIND layer."""
+    rows = {result.case.id: result for result in results}
+    lines = [*INTRODUCTION, f"| {' | '.join(HEADS)} |", "| --- " * len(HEADS) + "|"]
+    for step in STEPS:
+        found = rows.get(step.row)
+        if found is None:
+            continue
+        case, ours = found.case, _default_cycles(found.case, step)
+        shape = "x".join(str(case.number(name)) for name in ("ci", "hi", "wi", "co"))
+        cells = (
+            *(step.title, shape, f"`{step.row}`", f"{step.ratio_then:.2f}"),
+            *(f"{found.measured:,}", f"{found.prediction.cycles:,}", f"{found.error_percent:+.1f}"),
+            *(f"{ours:,}", f"{ours / found.measured:.2f}", step.reason),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _default_cycles(case: Case, step: StepThen) -> int:
+    """What `run` charges for the kernels of the step in the default variant, called directly."""
+    found = step.default or step_named(*(case.text(name) for name in NAMES))
+    assert found is not None, "its row was predicted"
+    layer = Layer(*(case.number(name) for name in Layer.__slots__))
+    return cycles_of(case, layer, replace(found, called=False), case.text("kernel"))
