@@ -45,7 +45,7 @@ def _without(found: Calls, kernel: str) -> Calls:
 
 @_defect("trainlib/kernels/catalogue.py", "a matmul is priced with half its K")
 def _half_of_k() -> Sequence[Replacement]:
-    right = catalogue.matmul_work
+    right: Any = catalogue.matmul_work
 
     def wrong(*args: Any, k: int, **sizes: Any) -> Any:
         return right(*args, k=max(1, k // 2), **sizes)

@@ -33,7 +33,7 @@ def _core(change: Callable[[CoreTiming], dict[str, int]]) -> list[Replacement]:
     return _timing(lambda timing: replace(timing, core=replace(timing.core, **change(timing.core))))
 
 
-def _fpu(change: Callable[[FpuTiming], dict[str, int]]) -> list[Replacement]:
+def _fpu(change: Callable[[FpuTiming], dict[str, Any]]) -> list[Replacement]:
     return _timing(lambda timing: replace(timing, fpu=replace(timing.fpu, **change(timing.fpu))))
 
 

@@ -65,7 +65,8 @@ def _loaded_again() -> Sequence[Replacement]:
     right = OpLoop._input_slots
 
     def wrong(self: OpLoop) -> Any:
-        slots, uses = right(self), {}
+        slots = right(self)
+        uses: dict[str, int] = {}
         for tile, inputs in enumerate(slots):
             for name, item in inputs.items():
                 use = uses[name] = uses.get(name, -1) + 1
