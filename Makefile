@@ -4,7 +4,7 @@
 #   make smoke    one of everything, under 30 s: while you work
 #   make test     lint, types and every test that is not slow, under 10 minutes on two cores: before every commit
 #   make sweep    slow tests, and the rows of long parametrisations of which `make test` runs a tenth
-#   make alarm    defects put into runs on purpose, and random models without any: what the number check says
+#   make alarm    defects put into prices and runs on purpose: what validation and the number check say
 #   make fuzz     changed inputs of every kind: an error in one line, or a result
 PYTHON ?= python3
 VENV   := .venv
@@ -31,6 +31,7 @@ sweep: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or sweep" --durations=10
 
 alarm: $(VENV)/.test
+	$(BIN)/python -m tools.timing_defects
 	PYTHONPATH=tests $(BIN)/python -m alarm
 
 bench: $(VENV)/.test

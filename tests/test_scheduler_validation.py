@@ -643,6 +643,7 @@ def test_rows_are_predicted_one_by_one_in_order(tmp_path: Path) -> None:
         ("dma", "queued", "1000000"),
         ("tiled-layers", "elements", "100000000"),
         ("overlap", "bytes", "3000000000"),
+        ("layer", "hi", "4294967296"),
     ],
 )
 def test_more_than_a_cluster_or_a_measurement_has_is_refused_at_once(

@@ -1,5 +1,6 @@
 import csv
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,12 @@ def test_a_table_read_back_is_the_trace(tmp_path: Path, parquet: bool) -> None:
     path = write_table(reversed(slices), tmp_path, parquet=parquet)
     assert path.name == ("trace.parquet" if parquet else "trace.csv")
     assert read_table(path) == read_table(tmp_path) == slices
+
+
+def test_a_folder_whose_name_is_no_unicode_takes_a_table(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff")
+    slices = training_run(2, SMALL).slices
+    assert read_table(write_table(slices, folder)) == slices
 
 
 @pytest.mark.parametrize("parquet", [True, False])

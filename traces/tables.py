@@ -153,7 +153,9 @@ def _write_parquet(ordered: Iterable[Slice], path: Path) -> None:
         columns = [pa.array([row[f.name] for row in rows], f.type) for f in fields]
         batches.append(pa.record_batch(columns, schema=pa.schema(fields)))
     table = pa.Table.from_batches(batches, schema=pa.schema(fields)).combine_chunks()
-    pq.write_table(table, path, compression="zstd")
+    # An open file: pyarrow knows no path that is not Unicode.
+    with path.open("wb") as file:
+        pq.write_table(table, file, compression="zstd")
 
 
 def _read_parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -163,7 +165,7 @@ def _read_parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        with path.open("rb") as opened, pq.ParquetFile(opened) as file:
             rows = max(file.metadata.num_rows, 0)
             require_host_memory(rows * ROW_BYTES, f"{rows:,} rows need", where=str(path))
             table = file.read()

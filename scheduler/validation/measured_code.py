@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from arch.isa import CoreWork, Instruction, Op, TeamWork
+from arch.isa import CoreWork, Instruction, Loop, Op, TeamWork
 from arch.program import Action, Compute
 from arch.timing import SocTiming
 from trainlib.kernels.team import team_work
@@ -99,10 +99,10 @@ def lone_call(timing: SocTiming) -> tuple[int, int]:
 
 
 def master_code(number: int, cycles: int) -> list[Action]:
-    """Action `number`: the master executes straight-line code for some cycles."""
+    """Action `number`: the master executes code for some cycles."""
     if cycles <= 0:
         return []
-    code = CoreWork((Instruction(Op.ALU),) * cycles)
+    code = CoreWork((Loop(cycles, (Instruction(Op.ALU),), hardware=True),))
     return [Compute(number, team=TeamWork("code around the DMA", (code,)), fork=False)]
 
 

@@ -72,13 +72,15 @@ def program_of(
     The memories are as large as the program wants them, as those of the measured machines were. Raises the
     errors of `scheduler.schedule`.
     """
-    timing = _team_of(case, change(machine_of(case)))
+    bursts_bytes = machine_of(case).dma.burst_bytes * len(graph.tensors)
+    l2_bytes = bursts_bytes + sum(tensor.size_bytes for tensor in graph.tensors.values())
+    # Before anything is as large as the tensors: rows this computer should not hold are refused here.
+    timing = _team_of(case, change(machine_of(case, l2_bytes=l2_bytes)))
     l1_bytes = timing.l1.size_bytes - timing.l1_usable_bytes
     l1_bytes += max(
         tiler_of(op, graph, timing, options).build(options.tile_sizes.get(op.name, {})).l1_bytes
         for op in graph.ops
     )
-    l2_bytes = sum(tensor.size_bytes + timing.dma.burst_bytes for tensor in graph.tensors.values())
     timing = change(machine_of(case, l1_bytes=l1_bytes, l2_bytes=l2_bytes))
     schedule = build_schedule(graph, _team_of(case, timing), cost_model_of(timing, window), options)
     return schedule.program, timing

@@ -97,7 +97,9 @@ def serve(connection: Connection, folder: Path, log: Path) -> None:
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     # Not those of the parent: a test runner may have put others in their place.
-    sys.stdout, sys.stderr = (os.fdopen(stream, "w", closefd=False) for stream in (1, 2))
+    # As Python opens them: what is no Unicode is written escaped to standard error.
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", errors="backslashreplace", closefd=False)
     standard_output.install()
     obey_permissions()
     watch = Watch()

@@ -29,9 +29,13 @@ def all_pages() -> dict[str, Page]:
         socs,
         speechnet,
         time_model,
+        timing_defects,
     )
 
-    modules = (readme, socs, primitives, buffering, evidence, sixteen_bit, speechnet, paper, time_model)
+    modules = (
+        *(readme, socs, primitives, buffering, evidence, sixteen_bit, speechnet, paper),
+        *(time_model, timing_defects),
+    )
     return {module.__name__.rpartition(".")[2]: module.PAGE for module in modules}
 
 

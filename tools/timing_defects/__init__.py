@@ -1,0 +1,1 @@
+"""Timing defects put into the product on purpose, and the figures of validation that have to notice them."""

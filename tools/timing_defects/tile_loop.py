@@ -1,0 +1,167 @@
+"""Defects of the tile loop: what is pushed and waited for when, and what of it is charged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from arch.program import Command, DmaStart
+from scheduler.programs import program
+from scheduler.programs.op_loop import OpLoop
+from scheduler.programs.program import ProgramBuilder
+from tools.timing_defects.change import Change, Replacement, registrar
+
+DEFECTS: dict[str, Change] = {}
+_defect = registrar(DEFECTS, "tile loop")
+
+_LOOP = "scheduler/programs/op_loop.py"
+
+
+def _built(change: Any) -> list[Replacement]:
+    """Every tile loop, changed after it was made."""
+    right = OpLoop.__init__
+
+    def wrong(self: OpLoop, *args: Any) -> None:
+        right(self, *args)
+        change(self)
+
+    return [(OpLoop, "__init__", wrong)]
+
+
+@_defect(_LOOP, "every output is waited for at once")
+def _wait_at_once() -> Sequence[Replacement]:
+    right = OpLoop._wait_for_stores
+    return [(OpLoop, "_wait_for_stores", lambda self, name, left: right(self, name, 0))]
+
+
+@_defect(_LOOP, "an output is waited for one tile later than it must be")
+def _wait_late() -> Sequence[Replacement]:
+    right = OpLoop._wait_for_stores
+    return [(OpLoop, "_wait_for_stores", lambda self, name, left: right(self, name, left and left + 1))]
+
+
+@_defect(_LOOP, "inputs are never loaded ahead")
+def _not_ahead() -> Sequence[Replacement]:
+    def change(loop: OpLoop) -> None:
+        loop._ahead = {key: 0 if key[0] == "in" else ahead for key, ahead in loop._ahead.items()}
+
+    return _built(change)
+
+
+@_defect(_LOOP, "the next inputs are pushed behind the kernel, not before it")
+def _pushed_late() -> Sequence[Replacement]:
+    ahead, compute = OpLoop._load_ahead, OpLoop._compute
+
+    def wrong(self: OpLoop, tile: int, task: Any) -> None:
+        compute(self, tile, task)
+        ahead(self, tile)
+
+    return [(OpLoop, "_load_ahead", lambda self, tile: None), (OpLoop, "_compute", wrong)]
+
+
+@_defect(_LOOP, "an input that lies in L1 already is loaded again for every tile")
+def _loaded_again() -> Sequence[Replacement]:
+    right = OpLoop._input_slots
+
+    def wrong(self: OpLoop) -> Any:
+        slots = right(self)
+        uses: dict[str, int] = {}
+        for tile, inputs in enumerate(slots):
+            for name, item in inputs.items():
+                use = uses[name] = uses.get(name, -1) + 1
+                address = self._layout.address("in", name, use)
+                inputs[name] = replace(item, loaded_by=tile, address=address)
+        return slots
+
+    return [(OpLoop, "_input_slots", wrong)]
+
+
+@_defect(_LOOP, "all inputs of a tile are one transfer")
+def _one_transfer() -> Sequence[Replacement]:
+    def change(loop: OpLoop) -> None:
+        loop._loads_at_once = 1
+
+    return _built(change)
+
+
+@_defect(_LOOP, "the wait for an input costs the master nothing")
+def _no_wait() -> Sequence[Replacement]:
+    def wrong(self: OpLoop, tile: int) -> None:
+        for name, item in self._inputs[tile].items():
+            if item.loaded_by == tile:
+                # The kernel depends on the transfer: it still begins behind it.
+                start = self._awaited[name, tile] = self._started[name, tile]
+                self._builder._under_way.pop(start, None)
+
+    return [(OpLoop, "_wait_for_inputs", wrong)]
+
+
+@_defect(_LOOP, "inputs are waited for in the opposite order of their pushes")
+def _opposite_waits() -> Sequence[Replacement]:
+    right = OpLoop._wait_for_inputs
+
+    def wrong(self: OpLoop, tile: int) -> None:
+        self._inputs[tile] = dict(reversed(self._inputs[tile].items()))
+        right(self, tile)
+
+    return [(OpLoop, "_wait_for_inputs", wrong)]
+
+
+@_defect("scheduler/tiles/transfers.py", "every box is pushed as two commands")
+def _two_commands() -> Sequence[Replacement]:
+    right = program.commands_for
+
+    def wrong(*args: Any, **more: Any) -> tuple[Command, ...]:
+        return tuple(half for command in right(*args, **more) for half in _halves(command))
+
+    return [(program, "commands_for", wrong)]
+
+
+def _halves(command: Command) -> tuple[Command, ...]:
+    if command.lines > 1:
+        first = command.lines // 2
+        moved, further = first * command.line_bytes, first * command.stride_bytes
+        one = replace(command, lines=first, stride_bytes=command.stride_bytes if first > 1 else 0)
+        two = replace(command, lines=command.lines - first)
+        two = two if two.lines > 1 else replace(two, stride_bytes=0)
+    else:
+        moved = further = command.line_bytes // 8 * 4
+        if not moved:
+            return (command,)
+        one, two = replace(command, line_bytes=moved), replace(command, line_bytes=command.line_bytes - moved)
+    l1, external = two.l1_address + moved, two.external_address + further
+    return one, replace(two, l1_address=l1, external_address=external)
+
+
+@_defect("scheduler/tiles/transfers.py", "a box of a matrix is moved as one run of bytes")
+def _box_as_run() -> Sequence[Replacement]:
+    right = program.commands_for
+
+    def wrong(*args: Any, **more: Any) -> tuple[Command, ...]:
+        return tuple(
+            replace(command, line_bytes=command.size_bytes, lines=1, stride_bytes=0)
+            for command in right(*args, **more)
+        )
+
+    return [(program, "commands_for", wrong)]
+
+
+@_defect("scheduler/programs/program.py", "the code around a transfer is not charged")
+def _no_code() -> Sequence[Replacement]:
+    def wrong(number: int, deps: Any, work: Any, commands: Any, code_cycles: int = 0) -> DmaStart:
+        return DmaStart(number, deps, work, commands, 0)
+
+    return [(program, "DmaStart", wrong)]
+
+
+@_defect("scheduler/programs/program.py", "a transfer is pushed and waited for at once")
+def _blocking() -> Sequence[Replacement]:
+    right = ProgramBuilder.start
+
+    def wrong(self: ProgramBuilder, *args: Any, **more: Any) -> int:
+        start = right(self, *args, **more)
+        self.wait(start)
+        return start
+
+    return [(ProgramBuilder, "start", wrong)]

@@ -1,0 +1,24 @@
+"""Imported by the process that others are copied from: everything that takes time and knows no defect.
+
+Imports, and the compiled window engine, which is loaded by pricing one team that no measured row has.
+"""
+
+from __future__ import annotations
+
+from arch.isa import CoreWork, Instruction, Op, Stream, TeamWork
+from arch.soc_config import load_soc, with_options
+from arch.team_cost_model import TeamCostModel
+from arch.window import PROCESS
+from tools.timing_defects import trial
+
+__all__ = ["trial"]
+
+MANY_ITEMS = 1 << 62
+"""So many that the engine is loaded at once, see `arch.window`."""
+
+_LOADS = CoreWork((Instruction(Op.LOAD, dst=1, stream=0),), (Stream(0, ()),))
+
+PROCESS.take(MANY_ITEMS)
+TeamCostModel(with_options(load_soc("pulp-open", "gvsoc"), bank_conflicts=True)).price(
+    TeamWork("warm-up", (_LOADS,) * 2)
+)
