@@ -12,7 +12,7 @@ import re
 from arch.program import Compute
 from arch.timing import SocTiming
 from configs.suggest import suggestion
-from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, Case, Column
+from scheduler.validation.cases import BUILD, CORES, CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.layer_steps import WEIGHT_DECAY, layer_graph, update_graph
 from scheduler.validation.machines import machine_of
 from scheduler.validation.measured_code import gap_bytes, without_wrapper
@@ -46,7 +46,7 @@ def predict(case: Case) -> Prediction:
 def kernels(case: Case) -> tuple[list[Compute], SocTiming]:
     """The kernels of a row, and its machine."""
     name = case.text("kernel")
-    if case.cells.get("build") or name not in MODELLED:
+    if case.cells.get(BUILD) or name not in MODELLED:
         return _of_file(case)
     if name not in UNROLLED:
         return _of_op(case, _elementwise(case, name))

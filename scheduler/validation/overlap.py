@@ -6,7 +6,7 @@ from arch.program import Action, Command, Compute, DmaStart, DmaWait
 from arch.timing import SocTiming
 from configs.dtypes import DTYPES
 from scheduler.validation.bare_loop import bare_driver
-from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, Case, Column
+from scheduler.validation.cases import BUILD, CORES, CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.machines import machine_of, program_cycles
 from scheduler.validation.mm import matmul_team
 from scheduler.validation.prediction import Prediction
@@ -56,7 +56,7 @@ def _parts(case: Case) -> tuple[SocTiming, list[Action], Compute, list[Action]]:
     buffer = element_bytes_of(case.text("dtype")) * (n * k + k * m + n * m)
     direction = case.text("direction")
     timing = machine_of(case, l1_bytes=buffer + 2 * size_bytes, l2_bytes=size_bytes * count)
-    if case.cells.get("build"):
+    if case.cells.get(BUILD):
         timing = bare_driver(timing)
     if count > timing.dma.transfer_ids:
         raise case.error(

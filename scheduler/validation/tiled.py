@@ -7,7 +7,7 @@ from arch.timing import SocTiming
 from configs.dtypes import DTYPES
 from scheduler.options import parse_buffering
 from scheduler.validation.bare_loop import NONE, bare_driver, bare_loop
-from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, MOST_REPEATED, Case, Column
+from scheduler.validation.cases import BUILD, CORES, CYCLES, MACHINE_COLUMNS, MOST_REPEATED, Case, Column
 from scheduler.validation.layer_steps import update_graph
 from scheduler.validation.machines import program_cycles
 from scheduler.validation.measured_code import bare_calls
@@ -34,7 +34,7 @@ def predict(case: Case) -> Prediction:
     """The whole loop on the event model; of rows with a `build` that of the bare program."""
     loop, timing = program(case)
     actions = loop.actions
-    if case.cells.get("build"):
+    if case.cells.get(BUILD):
         returns = case.text("kernel") == NONE
         actions = tuple(bare_loop(actions, timing, case.text("buffering"), returns=returns))
     return Prediction(program_cycles(timing, case.id, actions))
@@ -47,7 +47,7 @@ def program(case: Case) -> tuple[Program, SocTiming]:
     what leaves a buffer is waited for before that is fetched into again, so at once.
     """
     tiles, buffers = case.number("tiles"), {}
-    bare = bool(case.cells.get("build"))
+    bare = bool(case.cells.get(BUILD))
     # What is moved and not computed may be planned with any kernel.
     kernels: dict[str, str] | None = {} if bare and case.text("kernel") == NONE else None
     if case.text("kernel") == "sgd":
