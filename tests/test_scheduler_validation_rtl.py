@@ -11,6 +11,8 @@ from arch.isa import Loop, Node, Op
 from arch.program import Compute, DmaStart, DmaWait
 from arch.soc_config import load_soc
 from configs.errors import ConfigError, InputError
+from pulptrain.commands.kernel import kernel_cost
+from pulptrain.settings import Settings
 from scheduler.validation import bare_loop, loop, micro_sync, tiled
 from scheduler.validation.cases import Case, read_cases
 from scheduler.validation.kinds import KINDS
@@ -114,6 +116,35 @@ def test_a_loop_of_ones_own_is_called_by_its_file() -> None:
     unreadable = dataclasses.replace(case, values={**case.values, "parameters": "64"})
     with pytest.raises(InputError, match="cannot read parameters '64'"):
         loop.predict(unreadable)
+
+
+LISTING = """#@ about one element of A per turn, each core its share
+#@ arrays {A: 1, C: 1}
+#@ let block = ceildiv(N, cores)
+#@ let start = core * block
+#@ let stop = min(start + block, N)
+scale:
+    lp.setup x0,t3,.Llast
+#@ for i in start..stop hw {
+    p.lw t0,4(a1!)   #@ A(i)
+    fmul.s t0,t0,t2
+.Llast:
+    p.sw t0,4(a3!)   #@ C(i)
+#@ }
+    ret
+"""
+
+
+def test_a_users_own_loop_is_priced_from_its_listing(tmp_path: Path) -> None:
+    """Per element three instructions and the wait for the load; one set-up and a return."""
+    file = tmp_path / "scale.S"
+    file.write_text(LISTING)
+    cost = kernel_cost(str(file), 64, 1, 1, settings=Settings(soc=RTL_MACHINE, cores=1))
+    assert cost["instructions"] == 64 * 3 + 2
+    assert cost["stalls"]["load_use"] == 64
+    assert cost["macs"] == 0
+    with pytest.raises(InputError, match="is a loop, not a matmul"):
+        kernel_cost(str(file), 64, 1, 1, trans_b=True)
 
 
 def test_rows_without_an_id_are_named_by_their_build() -> None:
