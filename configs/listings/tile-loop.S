@@ -1,9 +1,9 @@
-# The tile loop of rtl-tiled and the waits of rtl-overlap, as they were run on RTL: mchan driven by bare stores, no
-# mutex. Own code. Cut into parts in the order in which a tile goes through them; a line of its own names each. Behind
-# an instruction stands what trainlib/kernels/assembly.py reads. `li` of a large constant is two instructions
-# and written as such. The event load between `sleep` and `woken` is the event unit's and no part. The fork is called
-# with entry in a1 and arguments in a2; s10 points to {entry, n, k, m, cores, block, bytes of A, B, C, tiles, double}.
-# Assembled with compressed instructions (t registers in loads and stores have no compressed form) it takes
+# The tile loop of rtl-tiled as it was run on RTL: mchan driven by bare stores, no mutex. Own code. Cut into parts in
+# the order in which a tile goes through them; a line of its own names each. Behind an instruction stands what
+# trainlib/kernels/assembly.py reads. `li` of a large constant is two instructions and written as such. The event load
+# between `sleep` and `woken` is the event unit's and no part. The fork is called with entry in a1 and arguments in a2;
+# s10 points to {entry, n, k, m, cores, block, bytes of A, B, C, tiles, double}. Its size is counted by hand, with
+# compressed instructions where there is a form (loads and stores with t registers have none):
 # code_bytes 306
 
 #@ part single: begin

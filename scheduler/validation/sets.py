@@ -284,7 +284,7 @@ FITTED = (
         "Code of the bare tile loop and of its waits",
         "nothing: the listing that was run",
         "configs/listings/tile-loop.S, priced by scheduler/validation/bare_loop.py",
-        "rtl-tiled.csv, rtl-overlap.csv",
+        "rtl-tiled.csv",
     ),
     (
         "Pipeline, FPU, cache and event-unit timing of the gvsoc profile",
