@@ -185,6 +185,7 @@ def test_what_a_row_may_not_ask_for_is_said_at_once(
         "cores": 1,
         "kernel": "mm",
         "codegen": "clang-xpulp",
+        "dtype": "fp32",
         "bytes": 64,
         "queued": 1,
     }

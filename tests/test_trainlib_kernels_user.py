@@ -35,7 +35,10 @@ def test_the_page_says_what_the_commands_do(files: Path, capsys: pytest.CaptureF
     for command, _ in commands:
         assert run([*command.split(), "--json"]) == 0
         results.append(json.loads(capsys.readouterr().out))
-    mine, dot = results
+    mine, dot, transpose = results
+    # Rows of 50 over 8 cores: seven cores have 7 rows, and a turn of the inner loop is a load and a store.
+    assert transpose["instructions"] > 2 * 50 * 50
+    assert transpose["macs"] == 0
     assert [core["instructions"] for core in mine["per_core"]] == [726] * 4
     assert dot["per_core"][0]["stalls"]["load_use"] == 128
     assert dot["macs"] == 8 * 16 * 8

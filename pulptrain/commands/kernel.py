@@ -21,7 +21,9 @@ from scheduler.addresses.allocation import align
 from trainlib.kernels.catalogue import (
     depthwise_work,
     element_bytes_of,
+    is_free_loop,
     kernel_names,
+    loop_work,
     matmul_work,
 )
 from trainlib.kernels.evidence import nest_evidence
@@ -87,11 +89,12 @@ def kernel_cost(
     accumulate: bool = False,
     settings: Settings | None = None,
 ) -> dict[str, Any]:
-    """Cost of one matmul or depthwise kernel with A, B and C one after another in L1 from address 0.
+    """Cost of one matmul, depthwise kernel or loop, its arrays one after another in L1 from address 0.
 
     `name` is a kernel of the codegen, or the path of a kernel file (.yaml, .yml) or annotated listing (.S,
     .s), which is added to the codegen. N, K, M are counted in elements; for depthwise kernels they are
-    channels, taps and positions. Returns cycles (slowest core), instructions and stalls (sums over cores),
+    channels, taps and positions; of a loop over arrays with one index they are what its file makes of them,
+    and its `elements` are N x M. Returns cycles (slowest core), instructions and stalls (sums over cores),
     macs, mac_per_cycle and per_core. Fork and join are not included. Raises `InputError` for sizes below 1,
     unknown names, and a dtype the kernel is not for; `ConfigError` with ``file:line`` for a wrong file.
     """
@@ -114,7 +117,13 @@ def kernel_cost(
     b_elements = k * m * (n if header.is_depthwise else 1)
     a_bytes, b_bytes = align(header.element_bytes * n * k), align(header.element_bytes * b_elements)
     addresses = (0, a_bytes, a_bytes + b_bytes)
-    if header.is_depthwise:
+    if is_free_loop(header):
+        for option, given in (("--trans-b", trans_b), ("--accumulate", accumulate)):
+            if given:
+                raise InputError(f"'{name}' is a loop, not a matmul", where=option, cure="leave it out")
+        sizes = {"N": n, "K": k, "M": m, "elements": n * m}
+        work, _ = loop_work(settings.codegen, name, sizes, timing.cores, library=library)
+    elif header.is_depthwise:
         if trans_b:
             raise InputError(f"'{name}' has no transposed form", where="--trans-b", cure="leave it out")
         work = depthwise_work(
@@ -138,7 +147,7 @@ def kernel_cost(
     for core in cost.cores:
         for word, cycles in core.stalls:
             stalls[word] = stalls.get(word, 0) + cycles
-    macs = n * k * m
+    macs = work.macs
     return {
         "kernel": name,
         "n": n,
@@ -185,9 +194,9 @@ def _table(result: dict[str, Any]) -> Table:
     )
     shape += ", added to C" if result["accumulate"] else ""
     note = "" if result["validated"] else " (never compared with a measurement)"
-    rate = f"{result['mac_per_cycle']:.3f} MAC/cycle" if result["mac_per_cycle"] else ""
+    rate = f", {result['mac_per_cycle']:.3f} MAC/cycle" if result["mac_per_cycle"] else ""
     table = Table(
-        title=f"{result['kernel']} {shape}: {result['cycles']:,} cycles, {rate}{note}",
+        title=f"{result['kernel']} {shape}: {result['cycles']:,} cycles{rate}{note}",
         title_justify="left",
         box=None,
     )

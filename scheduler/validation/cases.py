@@ -54,6 +54,9 @@ CORES = Column("cores", 1, most=MAX_CORES)
 MOST_REPEATED = 1 << 12
 """Tiles of a loop and transfers of a queue: more are not simulated in seconds, and none were measured."""
 
+BUILD = "build"
+"""The column of files measured on RTL that says which RTL; part of the name of a row that has no id."""
+
 CYCLES = Column("cycles", 1)
 """The measured cycles a prediction is compared with."""
 
@@ -116,8 +119,9 @@ def read_cases(
 ) -> tuple[Case, ...]:
     """All rows of a ``.csv`` or ``.csv.gz`` file that pass every selection, in file order.
 
-    The id of a row is what its `named_by` columns hold. Where a list `unreadable` is given, it takes the
-    errors of the rows that are not as their columns want, and the others are read.
+    The id of a row is what its `named_by` columns hold, and `BUILD` beside them if the file has it. Where a
+    list `unreadable` is given, it takes the errors of the rows that are not as their columns want, and the
+    others are read.
 
     Raises InputError for a file that cannot be read or holds no row, ConfigError with ``file:line`` for a
     missing or repeated column, a row of another length, and a cell that is not what its column wants. Every
@@ -129,6 +133,8 @@ def read_cases(
     _check_header(
         header, (*named_by, *(column.name for column in columns)), selections, f"{path}:{header_line}"
     )
+    if named_by != ("id",) and BUILD in header:
+        named_by = (*named_by, BUILD)
     cases = []
     for line, cells in rows:
         try:

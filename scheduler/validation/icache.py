@@ -11,6 +11,7 @@ from arch.nest_reader import NestReader
 from arch.soc_config import load_soc
 from arch.timing import SocTiming
 from scheduler.validation.cases import CORES, Case, Column
+from scheduler.validation.machines import RTL_MACHINE
 from scheduler.validation.prediction import Prediction
 
 COLUMNS = (
@@ -32,23 +33,23 @@ SEEDS = range(0, 256, 16)
 
 
 @cache
-def _machine() -> SocTiming:
-    """The file names no machine; it was taken with the others."""
-    return load_soc("pulp-open", "gvsoc")
+def _machine(rtl: bool) -> SocTiming:
+    """The files name no machine; each was taken with the others of its kind."""
+    return load_soc(RTL_MACHINE, "rtl") if rtl else load_soc("pulp-open", "gvsoc")
 
 
-def predict_cold(case: Case) -> Prediction:
-    """The first call: every line comes from L2."""
-    timing, instructions = _machine(), _bounded(case, "n_nops")
+def predict_cold(case: Case, *, rtl: bool = False) -> Prediction:
+    """The first call: every line comes from L2. `rtl`: the row was measured on RTL."""
+    timing, instructions = _machine(rtl), _bounded(case, "n_nops")
     reader = NestReader(timing.core, timing.fpu, timing.l1.word_bytes, timing.l2.core_access_cycles)
     nest = reader.read(CoreWork((Instruction(Op.ALU),) * instructions))
     return Prediction(instructions + cold_stall_cycles(nest, timing.icache))
 
 
-def predict_warm(case: Case) -> Prediction:
+def predict_warm(case: Case, *, rtl: bool = False) -> Prediction:
     """The fourth pass, line by line through both caches, their replacement register in any state."""
-    lines = _bounded(case, "code_bytes") // _machine().icache.line_bytes
-    return Prediction(_bounded(case, "n_nops") + _fourth_pass_stall_cycles(lines))
+    lines = _bounded(case, "code_bytes") // _machine(rtl).icache.line_bytes
+    return Prediction(_bounded(case, "n_nops") + _fourth_pass_stall_cycles(lines, rtl))
 
 
 def _bounded(case: Case, column: str) -> int:
@@ -61,7 +62,7 @@ def _bounded(case: Case, column: str) -> int:
 
 
 @cache
-def _fourth_pass_stall_cycles(lines: int) -> int:
+def _fourth_pass_stall_cycles(lines: int, rtl: bool) -> int:
     walk = range(lines + CALLER_LINES)
-    runs = [pass_stall_cycles([walk] * 4, _machine().icache, seed)[3] for seed in SEEDS]
+    runs = [pass_stall_cycles([walk] * 4, _machine(rtl).icache, seed)[3] for seed in SEEDS]
     return round(sum(runs) / len(runs) * lines / len(walk))

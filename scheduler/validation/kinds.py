@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from configs.errors import ConfigError, InputError
@@ -120,6 +121,16 @@ KINDS = {
             (
                 Measure(icache.predict_cold, "cold_iter0_max", "cold"),
                 Measure(icache.predict_warm, "iter3_max", "warm"),
+            ),
+            (MEASURE, "cores"),
+            ("cores", "n_nops"),
+        ),
+        Kind(
+            "icache-rtl",
+            icache.COLUMNS,
+            (
+                Measure(partial(icache.predict_cold, rtl=True), "cold_iter0_max", "cold"),
+                Measure(partial(icache.predict_warm, rtl=True), "iter3_max", "warm"),
             ),
             (MEASURE, "cores"),
             ("cores", "n_nops"),

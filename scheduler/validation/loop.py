@@ -1,4 +1,9 @@
-"""KIND loop: ReLU, SGD, im2row and im2col on a team, second call, from fork to join."""
+"""KIND loop: ReLU, SGD, im2row and im2col on a team, second call, from fork to join.
+
+Rows with a `build`, and all whose name is not in `MODELLED`, run a kernel file of the codegen whose arrays
+have one index, such as a hand-written loop: `parameters` are N x M x K, and the arrays lie in L1 one after
+another (`trainlib.kernels.catalogue.loop_work`). The others are ops of ours.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +12,14 @@ import re
 from arch.program import Compute
 from arch.timing import SocTiming
 from configs.suggest import suggestion
-from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, Case, Column
+from scheduler.validation.cases import BUILD, CORES, CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.layer_steps import WEIGHT_DECAY, layer_graph, update_graph
 from scheduler.validation.machines import machine_of
 from scheduler.validation.measured_code import gap_bytes, without_wrapper
 from scheduler.validation.prediction import Prediction
 from scheduler.validation.programs import kernels_of, options_of, predicted, program_of
 from trainlib.graph import TrainingGraph
-from trainlib.kernels.catalogue import im2row_work
+from trainlib.kernels.catalogue import im2row_work, loop_names, loop_work
 from trainlib.kernels.library import FP32_BYTES
 
 COLUMNS = (
@@ -41,8 +46,8 @@ def predict(case: Case) -> Prediction:
 def kernels(case: Case) -> tuple[list[Compute], SocTiming]:
     """The kernels of a row, and its machine."""
     name = case.text("kernel")
-    if name not in MODELLED:
-        raise case.error(f"no model of the loop '{name}'", suggestion(name, MODELLED))
+    if case.cells.get(BUILD) or name not in MODELLED:
+        return _of_file(case)
     if name not in UNROLLED:
         return _of_op(case, _elementwise(case, name))
     ci, hi, hk, stride, pad, hwc = _parameters(case)
@@ -54,6 +59,21 @@ def kernels(case: Case) -> tuple[list[Compute], SocTiming]:
     shape = (hi, hi, ci) if hwc else (ci, hi, hi)
     graph = layer_graph("conv2d", step, options, [shape], layout="HWC" if hwc else "CHW", where=case.where)
     return _of_op(case, graph, nest)
+
+
+def _of_file(case: Case) -> tuple[list[Compute], SocTiming]:
+    """A kernel file of the codegen, called like a matmul."""
+    codegen, name = case.text("codegen"), case.text("kernel")
+    loops = loop_names(codegen)
+    if name not in loops:
+        raise case.error(f"no model of the loop '{name}'", suggestion(name, (*MODELLED, *loops)))
+    text = case.text("parameters")
+    if re.fullmatch(r"\d{1,6}(x\d{1,6}){2}", text) is None:
+        raise case.error(f"cannot read parameters '{text}'", "write N x M x K as 32x16x1")
+    sizes = dict(zip("NMK", (int(part) for part in text.split("x")), strict=True))
+    sizes["elements"] = case.number("elements")
+    team, size_bytes = loop_work(codegen, name, sizes, case.number("cores"))
+    return [Compute(0, team=team)], machine_of(case, l1_bytes=size_bytes)
 
 
 def _elementwise(case: Case, name: str) -> TrainingGraph:

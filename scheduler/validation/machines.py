@@ -16,7 +16,7 @@ from arch.window_plan import Window
 from configs.errors import PulptrainError
 from configs.limits import require_host_memory
 from configs.suggest import suggestion
-from scheduler.validation.cases import Case
+from scheduler.validation.cases import BUILD, Case
 from traces.events import TRANSFER
 from traces.recorder import Recorder
 
@@ -48,7 +48,7 @@ def machine_of(case: Case, *, l1_bytes: int = 0, l2_bytes: int = 0) -> SocTiming
     """
     cores = case.number("cores") if "cores" in case.values else 1
     conflicts, sizes = bool(case.number("bank_conflicts")), (_whole_memory(l1_bytes), _whole_memory(l2_bytes))
-    build = case.cells.get("build", "")
+    build = case.cells.get(BUILD, "")
     if build and build not in BUILDS:
         raise case.error(f"unknown build '{build}'", suggestion(build, tuple(BUILDS)))
     preset = RTL_MACHINE if build else case.text("soc")

@@ -18,7 +18,7 @@ from arch.module import Body, Module, Thread
 from arch.program import Compute, Program
 from arch.soc import Soc
 from arch.timing import EventUnitTiming, SocTiming
-from scheduler.validation.cases import Case
+from scheduler.validation.cases import BUILD, Case
 from scheduler.validation.machines import cost_model_of, program_cycles
 from traces.events import COMPUTE
 from traces.recorder import Recorder
@@ -75,13 +75,16 @@ class Bench:
 
 def predict(case: Case, timing: SocTiming) -> int:
     """Cycles of a row of `GROUPS`, all its operations. Raises InputError naming the row."""
-    name = case.text("name")
-    play = ROWS.get(name)
+    name, on_rtl = case.text("name"), bool(case.cells.get(BUILD))
+    rows = RTL_ROWS if on_rtl else ROWS
+    if on_rtl and name in RTL_NOT_MODELLED:
+        raise case.error(RTL_NOT_MODELLED[name], CURE)
+    play = rows.get(name)
     if play is None:
         raise case.error(
-            f"group '{case.text('group')}' has no row '{name}' that is modelled", f"one of {', '.join(ROWS)}"
+            f"group '{case.text('group')}' has no row '{name}' that is modelled", f"one of {', '.join(rows)}"
         )
-    if case.text("group") == "sync" and case.number("cores") == 1:
+    if case.text("group") == "sync" and case.number("cores") == 1 and not on_rtl:
         raise case.error(COLD, CURE)
     if case.number("n") > MAX_OPERATIONS:
         raise case.error(f"{case.number('n')} operations", f"at most {MAX_OPERATIONS} a row")
@@ -148,6 +151,23 @@ def _core_number(track: str) -> int:
     return int(track.rpartition("core")[2])
 
 
+def _mutex_held(timing: SocTiming, cores: int, held_cycles: int) -> int:
+    """When the last of all cores has locked a mutex, kept it for some cycles and unlocked it."""
+    bench = Bench(timing.event_unit)
+
+    def visit(number: int) -> Body:
+        mutex = bench.unit.mutexes[0]
+        yield from mutex.lock(number, Thread(f"core{number}"))
+        if held_cycles:
+            yield bench.env.timeout(held_cycles)
+        yield from mutex.unlock(number)
+
+    for number in range(cores):
+        bench.core(number, visit(number))
+    bench.env.run()
+    return max(bench.ended.values())
+
+
 Play = Callable[[SocTiming, int, int], int]
 
 ROWS: dict[str, Play] = {
@@ -168,3 +188,46 @@ ROWS: dict[str, Play] = {
     ),
 }
 """Name of a row -> what plays it: (machine, cores, operations) -> cycles of all of them."""
+
+HELD_CYCLES = 10
+"""Instructions of one cycle between lock and unlock, as the name of the row says."""
+
+_CALLED = (
+    "begins before the call of the fork and counts code that the model has behind the join; the whole of it "
+    "is team_fork_empty"
+)
+
+RTL_NOT_MODELLED = dict.fromkeys(
+    (
+        "fork_core0_entry_delay(from before the call)",
+        "fork_slave_entry_delay(from before the call)",
+        "join_delay(slave timer read to core0 after the call)",
+    ),
+    _CALLED,
+)
+"""Name of a row measured on RTL -> why it has no model."""
+
+RTL_ROWS: dict[str, Play] = {
+    "team_fork_empty(core0 view incl barrier)": lambda timing, cores, _: program_cycles(
+        timing, "fork", [_empty_team(cores)]
+    ),
+    # The stores it is named after; a fork has five and a push of two more.
+    "team_config(3 EU writes)": lambda timing, _cores, _n: 3 * timing.event_unit.event_store_cycles,
+    "fork_inline_core0_first_instruction(5 set-up stores, 2 pushes, jalr)": lambda timing, cores, _: (
+        _entry_delays(timing, cores)[0] - 1 - timing.core.jump_stall_cycles
+    ),
+    "fork_inline_slave_first_instruction(from the same start)": lambda timing, cores, _: min(
+        _entry_delays(timing, cores)[1:]
+    ),
+    "join_inline(worker at its barrier load to core0 next instruction)": lambda timing, cores, _: _barriers(
+        timing, cores, 1
+    ),
+    "barrier_back_to_back_per_barrier": _barriers,
+    "barrier_last_arrival_to_resume(core 0)": lambda timing, cores, _: _barriers(timing, cores, 1),
+    "barrier_last_arrival_to_resume(sleeping core)": lambda timing, cores, _: _barriers(timing, cores, 1),
+    "mutex_lock_unlock_all_cores_then_barrier": lambda timing, cores, _: _mutex_held(timing, cores, 0),
+    "mutex_lock_unlock_all_cores_then_barrier(10 nops held)": lambda timing, cores, _: _mutex_held(
+        timing, cores, HELD_CYCLES
+    ),
+}
+"""The same for rows with a `build`: time stamps and the empty program are taken off, and caches were warm."""

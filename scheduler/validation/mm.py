@@ -34,8 +34,8 @@ def predict(case: Case) -> Prediction:
 
 
 def matmul_team(case: Case) -> TeamWork:
-    """The fp32 matmul of a row with columns n, k and m, as the team executes it."""
-    graph = matmul_graph(case)
+    """The matmul of a row with columns dtype, n, k and m, as the team executes it."""
+    graph = matmul_graph(case, dtype=case.text("dtype"))
     program, _ = program_of(case, graph, options_of(case, graph))
     return kernels_of(program)[0].team
 

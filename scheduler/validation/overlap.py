@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from arch.program import Action, Command, Compute, DmaStart, DmaWait
 from arch.timing import SocTiming
+from configs.dtypes import DTYPES
 from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.machines import machine_of, program_cycles
 from scheduler.validation.mm import matmul_team
@@ -13,6 +14,7 @@ COLUMNS = (
     *MACHINE_COLUMNS,
     Column("codegen"),
     Column("kernel"),
+    Column("dtype", choices=tuple(dtype.word for dtype in DTYPES)),
     Column("n", 1),
     Column("k", 1),
     Column("m", 1),

@@ -31,12 +31,30 @@ class MeasuredSet:
     @property
     def picture(self) -> str:
         """File name of its picture."""
-        return f"validation-{self.name.replace(', ', '-')}.png"
+        return f"validation-{self.name.replace(', ', '-').replace(' ', '-')}.png"
 
 
 SETS = {
     item.name: item
     for item in (
+        MeasuredSet("rtl mm", "mm", "rtl-mm.csv.gz", ("dtype", "cores", "build")),
+        MeasuredSet("rtl loops", "loop", "rtl-loops.csv.gz", ("kernel", "cores")),
+        MeasuredSet("rtl tiled", "tiled", "rtl-tiled.csv.gz", ("kernel", "buffering", "cores", "build")),
+        *(
+            MeasuredSet(
+                f"rtl overlap, {measure}",
+                "overlap",
+                "rtl-overlap.csv.gz",
+                ("cores", "direction"),
+                measure,
+            )
+            for measure in ("kernel", "transfers")
+        ),
+        MeasuredSet("rtl dma", "dma", "rtl-dma.csv.gz", ("test", "direction")),
+        MeasuredSet("rtl dma-contention", "dma-contention", "rtl-dma-contention.csv.gz", ("dir", "traffic")),
+        MeasuredSet("rtl icache, cold", "icache-rtl", "rtl-icache.csv.gz", ("cores",), "cold"),
+        MeasuredSet("rtl icache, warm", "icache-rtl", "rtl-icache.csv.gz", ("cores",), "warm"),
+        MeasuredSet("rtl micro", "micro", "rtl-micro.csv.gz", ("group", "cores", "build")),
         MeasuredSet("mm", "mm", "mm.csv.gz", ("codegen", "cores", "fpus", "bank_conflicts")),
         MeasuredSet("loop", "loop", "loops.csv.gz", ("kernel", "cores", "bank_conflicts")),
         MeasuredSet("layer", "layer", "layer.csv.gz", ("primitive", "step", "cores")),
@@ -62,10 +80,11 @@ SETS = {
         MeasuredSet("micro", "micro", "micro.csv.gz", ("group", "cores")),
     )
 }
-"""Every set by its name, in the order of the page."""
+"""Every set by its name, in the order of the page: first those of the RTL, which the profile rtl models."""
 
 
 READ_OFF = {
+    "rtl micro": "partly",
     "micro": "partly",
     "icache, cold": "partly",
     "dma": "short rows",
@@ -115,7 +134,41 @@ def _computes(case: Case) -> bool:
     return not case.text("buffering").endswith("no_compute")
 
 
+def _smallest(case: Case) -> bool:
+    """A matmul of 4 x 4 x 4: mostly code that is executed once."""
+    return (case.number("n"), case.number("k"), case.number("m")) == (4, 4, 4)
+
+
 TARGETS = (
+    Target(
+        "RTL: mm, 1 core, larger than 4x4x4",
+        "rtl mm",
+        lambda row: _one_core(row) and not _smallest(row),
+        0.7,
+        2,
+        0.3,
+    ),
+    Target(
+        "RTL: mm, 2 to 8 cores, larger than 4x4x4",
+        "rtl mm",
+        lambda row: not _one_core(row) and not _smallest(row),
+        2.5,
+        7,
+        1,
+    ),
+    Target("RTL: mm 4x4x4, 1 core", "rtl mm", lambda row: _one_core(row) and _smallest(row), 4, 10, 3),
+    Target(
+        "RTL: mm 4x4x4, 2 to 8 cores", "rtl mm", lambda row: not _one_core(row) and _smallest(row), 6, 16, 4
+    ),
+    Target("RTL: loops", "rtl loops", _all, 4, 10, 2),
+    Target("RTL: tiled, single and double buffered", "rtl tiled", _all, 4, 10, 2),
+    Target("RTL: overlap, the kernel", "rtl overlap, kernel", _all, 4, 10, 2),
+    Target("RTL: overlap, the transfers", "rtl overlap, transfers", _all, 4, 10, 2),
+    Target("RTL: dma", "rtl dma", _all, 3, 8, 2),
+    Target("RTL: dma-contention", "rtl dma-contention", _all, 6, 12),
+    Target("RTL: icache, first pass", "rtl icache, cold", _all, 3, 8),
+    Target("RTL: icache, fourth pass", "rtl icache, warm", _all, 10, 25),
+    Target("RTL: micro", "rtl micro", _all, 5),
     Target("mm cycles, 1 core", "mm", _one_core, 1.5, 4),
     Target(
         "mm cycles, 8 cores, private FPUs, no conflicts",
@@ -221,6 +274,18 @@ GAPS = (
 """What is not modelled, and where its cost can be read."""
 
 FITTED = (
+    (
+        "Event unit of the rtl profile",
+        "rtl-micro.csv: barriers, mutexes, fork and join (group sync)",
+        "configs/soc/pulp-open.yaml, event_unit, each value names its rows",
+        "rtl-mm.csv, rtl-loops.csv, rtl-tiled.csv",
+    ),
+    (
+        "Code of the bare tile loop and of its waits",
+        "nothing: the listing that was run",
+        "configs/listings/tile-loop.S, priced by scheduler/validation/bare_loop.py",
+        "rtl-tiled.csv",
+    ),
     (
         "Pipeline, FPU, cache and event-unit timing of the gvsoc profile",
         "micro.csv (groups cluster_pe0, sync, offload), icache.csv (cold)",

@@ -7,12 +7,12 @@ The loop nests come from `configs/kernels/<codegen>/*.yaml`, whose language is d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from arch.isa import TeamWork
 from configs.dtypes import DTYPES
 from configs.errors import InputError
-from trainlib.kernels.library import LIBRARY, Kernel, KernelLibrary, suggestion
+from trainlib.kernels.library import LIBRARY, Header, Kernel, KernelLibrary, suggestion
 from trainlib.kernels.team import Array, team_work
 
 ELEMENT_BYTES = 4
@@ -179,6 +179,43 @@ def vector_work(codegen: str, name: str, elements: int, cores: int, addresses: S
         raise InputError(f"{name} needs {len(names)} addresses, not {len(addresses)}", where=name)
     arrays = {array: Array(address) for array, address in zip(names, addresses, strict=True)}
     return team_work(codegen, name, {"elements": elements}, arrays, cores)
+
+
+def is_free_loop(header: Header) -> bool:
+    """Whether a kernel file is a loop over arrays with one index, which `loop_work` can call."""
+    return bool(header.arrays) and all(indices == 1 for indices in header.arrays.values())
+
+
+def loop_names(codegen: str) -> tuple[str, ...]:
+    """Names of the kernels of a codegen that `loop_work` can call. Raises InputError."""
+    names = LIBRARY.kernel_names(codegen)
+    return tuple(name for name in names if is_free_loop(LIBRARY.header(codegen, name)))
+
+
+def loop_work(
+    codegen: str, name: str, sizes: Mapping[str, int], cores: int, *, library: KernelLibrary = LIBRARY
+) -> tuple[TeamWork, int]:
+    """A loop of one's own on arrays with one index, and the bytes they take, one after another from 0.
+
+    `sizes` are N, M, K and `elements`. An array is as long as the name ``<array>_elements`` of the file says,
+    which must be the same on all cores, or else `elements`. Raises InputError for another kernel, and like
+    `team_work`.
+    """
+    kernel = library.kernel(codegen, name)
+    if not is_free_loop(kernel.header):
+        raise InputError(f"the arrays of '{name}' have more than one index", where="kernel")
+    names = {**sizes, "cores": cores}
+    try:
+        for known, expression in kernel.team_names:
+            names[known] = expression.evaluate(names)
+    except (KeyError, ArithmeticError, RecursionError) as error:
+        raise kernel.failure(error, names) from None
+    arrays, address = {}, 0
+    for array in kernel.arrays:
+        arrays[array] = Array(address, element_bytes=kernel.element_bytes)
+        address += kernel.element_bytes * names.get(f"{array}_elements", sizes["elements"])
+    size = kernel.element_bytes
+    return team_work(codegen, name, sizes, arrays, cores, element_bytes=size, library=library), address
 
 
 def im2row_work(

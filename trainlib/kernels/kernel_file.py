@@ -29,7 +29,9 @@ _PLAIN = re.compile(r"[A-Za-z(](?:[^:#\t]|:(?=\S)|(?<=\S)#)*")
 _EXTENTS = re.compile(r"\{[A-Za-z_]\w*: [1-9]\d{0,17}(?:, [A-Za-z_]\w*: [1-9]\d{0,17})*\}")
 _NOT_TEXT = frozenset({"null", "true", "false", "yes", "no", "on", "off", "nan"})
 _BLOCK = re.compile(r":\s*[|>][-+0-9]*\s*(#.*)?$")
-_SETTING = re.compile(r"\s*#@\s*(let\s+(\w+)\s*=|code_bytes\b|element_bytes\b|trans_b\b|about\b)\s*(.*)")
+_SETTING = re.compile(
+    r"\s*#@\s*(let\s+(\w+)\s*=|code_bytes\b|element_bytes\b|trans_b\b|arrays\b|about\b)\s*(.*)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +234,8 @@ def _listing(text: str, name: str, path: str) -> Section:
     code = (re.sub(r"#.*|//.*|[.\w$]+:", "", line).strip() for line in kept)
     values.setdefault("code_bytes", 4 * sum(bool(line) and not line.startswith(".") for line in code))
     arrays = {"A": 2, "B": 2, "C": 2}
+    values.setdefault("arrays", Section(arrays, dict.fromkeys(arrays, 1), path))
     values |= {
-        "arrays": Section(arrays, dict.fromkeys(arrays, 1), path),
         "names": Section(names, name_lines, path),
         "listing": "\n".join(kept),
     }
