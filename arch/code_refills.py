@@ -17,14 +17,14 @@ more time than its words need, and so much of a refill is hidden. Behind a jump 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
-from arch.isa import CodeLayout
 from arch.scoreboard import CodeBlock, CoreNest, LoopNode
 from arch.timing import IcacheTiming
 
-MOST_PASSES = 8
-"""Turns of a loop that are walked; the next would be like the last."""
+MOST_PASSES = 4
+"""Turns of a loop that are walked; the others are like the last, or free if its lines fit the cache."""
 
 SETTLED_SHARE = 0.05
 """A loop has settled when a turn differs from the turn before by no more than this share."""
@@ -56,7 +56,18 @@ class _Turns:
     fits: bool
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Code:
+    """A nest along its lines, which are numbered in the order of their first use."""
+
+    nodes: tuple[_Lines | _Turns, ...]
+    line_of: tuple[int, ...]
+    rivals: tuple[tuple[int, ...], ...]
+    """The other lines in the set of a line."""
+
+
 _known: dict[tuple[object, ...], _Parts] = {}
+_codes: dict[tuple[object, ...], _Code] = {}
 
 
 def refill_stall_cycles_of_call(nest: CoreNest, icache: IcacheTiming, instruction_bytes: float) -> float:
@@ -65,83 +76,115 @@ def refill_stall_cycles_of_call(nest: CoreNest, icache: IcacheTiming, instructio
     `instruction_bytes` is the mean size of an instruction of `nest` if it has no layout.
     """
     capped = tuple([min(trips, MOST_PASSES) for trips in nest.trips])
-    key = (nest.shape, nest.layout, nest.code_bytes, capped, icache)
+    key = (nest.shape, nest.layout, nest.code_bytes, icache, capped)
     parts = _known.get(key)
     if parts is None:
         if len(_known) >= KNOWN_ENTRIES:
             _known.clear()
-        parts = _known[key] = _Walk(nest, icache, instruction_bytes).stalls(capped)
+        code = _codes.get(key[:4])
+        if code is None:
+            if len(_codes) >= KNOWN_ENTRIES:
+                _codes.clear()
+            code = _codes[key[:4]] = _Reader(nest, icache, instruction_bytes).code()
+        parts = _known[key] = _Walk(code, icache, capped).stalls()
     total = 0.0
     for loops, cycles in parts.items():
         total += cycles * prod([nest.trips[loop] - walked for loop, walked in loops])
     return total
 
 
+def _sets(icache: IcacheTiming) -> int:
+    return max(1, icache.private_bytes // (icache.line_bytes * icache.private_ways))
+
+
 def surviving_share(icache: IcacheTiming) -> float:
     """Share of the lines of a kernel in a private cache that what runs between two calls leaves there."""
-    sets = max(1, icache.private_bytes // (icache.line_bytes * icache.private_ways))
-    return float((1 - 1 / icache.private_ways) ** (icache.between_calls_lines / sets))
+    return float((1 - 1 / icache.private_ways) ** (icache.between_calls_lines / _sets(icache)))
 
 
-class _Walk:
-    """The lines of a nest, and with what probability each of them is in the cache."""
+class _Reader:
+    """Reads a nest line by line."""
 
     def __init__(self, nest: CoreNest, icache: IcacheTiming, instruction_bytes: float) -> None:
-        self._sets = max(1, icache.private_bytes // (icache.line_bytes * icache.private_ways))
+        self._body = nest.shape.body
+        self._sets = _sets(icache)
         self._ways = icache.private_ways
-        self._refill_cycles = icache.private_refill_stall_cycles
-        fetch = icache.fetch_bytes_per_cycle
-        # A prefetcher without a limit of its own never gets ahead: it waits with the core for every line.
-        self._fetch_cycles = icache.line_bytes // fetch if fetch else icache.line_bytes
         self._numbers: dict[int, int] = {}
-        places = _starts(nest, icache.line_bytes, instruction_bytes)
-        self._nodes = self._read(nest.shape.body, places)
+        self._lines = _lines_of(nest, icache.line_bytes, instruction_bytes)
+        self._next = 0
+
+    def code(self) -> _Code:
+        nodes = self._read(self._body)
         members: dict[int, list[int]] = {}
         for line, number in self._numbers.items():
             members.setdefault(line % self._sets, []).append(number)
-        self._rivals = [
+        rivals = tuple(
             tuple(other for other in members[line % self._sets] if other != number)
             for line, number in self._numbers.items()
-        ]
-        self._line_of = list(self._numbers)
-        self._survive = surviving_share(icache)
-        self._there = [self._survive] * len(self._numbers)
-        self._before = (-2, 0)
-        self._trips: tuple[int, ...] = ()
+        )
+        return _Code(nodes, tuple(self._numbers), rivals)
 
-    def stalls(self, capped_trips: tuple[int, ...]) -> _Parts:
-        """Those of the second of two calls; the first brings the lines into the state calls leave them in."""
-        self._trips = capped_trips
-        self._pass(self._nodes)
-        self._there = [probability * self._survive for probability in self._there]
-        self._before = (-2, 0)
-        return self._pass(self._nodes)
-
-    def _read(
-        self, nodes: tuple[CodeBlock | LoopNode, ...], places: list[tuple[int, int]]
-    ) -> tuple[_Lines | _Turns, ...]:
-        """The nodes as lines; takes the (line, last line) of each instruction from the end of `places`."""
+    def _read(self, nodes: tuple[CodeBlock | LoopNode, ...]) -> tuple[_Lines | _Turns, ...]:
         found: list[_Lines | _Turns] = []
         for node in nodes:
+            start = self._next
             if isinstance(node, CodeBlock):
-                lines: list[list[int]] = []
-                for _ in node.steps:
-                    first, last = places.pop()
-                    for line in range(first, last + 1):
-                        number = self._numbers.setdefault(line, len(self._numbers))
-                        if not lines or lines[-1][0] != number:
-                            lines.append([number, 0])
-                    lines[-1][1] += 1
-                found.append(_Lines(tuple((number, count) for number, count in lines)))
-            else:
-                before = len(places)
-                spanned = {line for pair in places[before - _count(node.body) :] for line in pair}
-                crowd: dict[int, int] = {}
-                for line in spanned:
-                    crowd[line % self._sets] = crowd.get(line % self._sets, 0) + 1
-                most = max(crowd.values(), default=0)
-                found.append(_Turns(node.index, self._read(node.body, places), most <= 1, most <= self._ways))
+                self._next += len(node.steps)
+                found.append(self._straight(self._lines[start : self._next]))
+                continue
+            body = self._read(node.body)
+            crowd: dict[int, int] = {}
+            for line in {line for pair in self._lines[start : self._next] for line in pair}:
+                crowd[line % self._sets] = crowd.get(line % self._sets, 0) + 1
+            most = max(crowd.values(), default=0)
+            found.append(_Turns(node.index, body, most <= 1, most <= self._ways))
         return tuple(found)
+
+    def _straight(self, instructions: list[tuple[int, int]]) -> _Lines:
+        lines: list[tuple[int, int]] = []
+        current, executed = -1, 0
+        for pair in instructions:
+            for line in pair:
+                if line != current:
+                    if current >= 0:
+                        lines.append((self._number(current), executed))
+                    current, executed = line, 0
+            executed += 1
+        lines.append((self._number(current), executed))
+        return _Lines(tuple(lines))
+
+    def _number(self, line: int) -> int:
+        return self._numbers.setdefault(line, len(self._numbers))
+
+
+class _Walk:
+    """Executes the lines of a nest, and knows with what probability each of them is in the cache."""
+
+    def __init__(self, code: _Code, icache: IcacheTiming, capped_trips: tuple[int, ...]) -> None:
+        self._nodes = code.nodes
+        self._line_of = code.line_of
+        self._rivals = code.rivals
+        self._trips = capped_trips
+        self._ways = icache.private_ways
+        self._refill_cycles = icache.private_refill_stall_cycles
+        fetch = icache.fetch_bytes_per_cycle
+        # Without a prefetcher as many cycles as instructions can ever take: it never gets ahead.
+        self._fetch_cycles = icache.line_bytes // fetch if fetch else icache.line_bytes
+        self._survive = surviving_share(icache)
+        self._there = [self._survive] * len(code.line_of)
+        self._before = (-1, 0)
+
+    def stalls(self) -> _Parts:
+        """Those of the second of two calls; the first brings the lines into the state calls leave them in.
+
+        Two turns of a loop show which lines stay.
+        """
+        trips, self._trips = self._trips, tuple([min(count, 2) for count in self._trips])
+        self._pass(self._nodes)
+        self._trips = trips
+        self._there = [probability * self._survive for probability in self._there]
+        self._before = (-1, 0)
+        return self._pass(self._nodes)
 
     def _pass(self, nodes: tuple[_Lines | _Turns, ...]) -> _Parts:
         """Execute `nodes` once: what they wait for code."""
@@ -187,6 +230,8 @@ class _Walk:
             cycles = turn[()]
             if len(turn) == 1 and (loop.steady or (loop.fits and cycles <= SETTLED_CYCLES)):
                 break
+            if walked == MOST_PASSES and len(turn) == 1 and loop.fits:
+                break
             settled = earlier >= 0 and abs(cycles - earlier) <= SETTLED_SHARE * cycles
             if walked == MOST_PASSES or settled:
                 for loops, value in turn.items():
@@ -197,24 +242,16 @@ class _Walk:
         return parts
 
 
-def _count(nodes: tuple[CodeBlock | LoopNode, ...]) -> int:
-    return sum(len(node.steps) if isinstance(node, CodeBlock) else _count(node.body) for node in nodes)
-
-
-def _starts(nest: CoreNest, line_bytes: int, instruction_bytes: float) -> list[tuple[int, int]]:
-    """First and last line of every instruction of `nest`, the last instruction first."""
+def _lines_of(nest: CoreNest, line_bytes: int, instruction_bytes: float) -> list[tuple[int, int]]:
+    """First and last line of every instruction of `nest`, in the order of the body."""
     layout = nest.layout
     if layout is None or sum(run[1] for run in layout.runs) != nest.shape.instructions:
-        order = list(range(nest.shape.instructions))
-        starts = [int(place * instruction_bytes) for place in range(nest.shape.instructions + 1)]
+        runs: tuple[tuple[int, int], ...] = ((0, nest.shape.instructions),)
     else:
-        order = [place for first, count in layout.runs for place in range(first, first + count)]
-        starts = _layout_starts(layout, nest.code_bytes)
-    lines = [(starts[place] // line_bytes, (starts[place + 1] - 1) // line_bytes) for place in order]
-    lines.reverse()
+        runs = layout.runs
+        instruction_bytes = nest.code_bytes / layout.instructions
+    lines = []
+    for first, count in runs:
+        starts = [int(place * instruction_bytes) for place in range(first, first + count + 1)]
+        lines += [(start // line_bytes, (end - 1) // line_bytes) for start, end in pairwise(starts)]
     return lines
-
-
-def _layout_starts(layout: CodeLayout, code_bytes: int) -> list[int]:
-    """Byte at which every instruction of the text begins, and the end of the text."""
-    return [place * code_bytes // layout.instructions for place in range(layout.instructions + 1)]
