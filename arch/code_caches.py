@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
 from arch.code_fetch import code_lines, private_miss_share, shared_miss_share
+from arch.code_refills import surviving_share
 from arch.isa import CoreWork, TeamWork
 from arch.timing import IcacheTiming
 
@@ -63,9 +64,11 @@ class CodeCaches:
 
         A line that is nowhere costs every core `shared_refill_stall_cycles`: all want it at about the same
         time and the shared cache fetches it once. One that the shared cache has costs
-        `private_refill_stall_cycles`.
+        `private_refill_stall_cycles`. Of that the price has the share that is refilled in every call.
         """
         icache, kernel = self._icache, team.kernel
+        near_cycles = icache.private_refill_stall_cycles * surviving_share(icache)
+        absent_cycles = icache.shared_refill_stall_cycles - icache.private_refill_stall_cycles + near_cycles
         lines = {core: self._lines(work) for core, work in enumerate(team.cores) if work is not None}
         most = max(lines.values(), default=0)
         held = self._shared.held(kernel)
@@ -74,7 +77,7 @@ class CodeCaches:
             absent = max(0, wanted - held)
             cache = self._private[core]
             near = max(0, wanted - absent - cache.held(kernel))
-            cycles = absent * icache.shared_refill_stall_cycles + near * icache.private_refill_stall_cycles
+            cycles = round(absent * absent_cycles + near * near_cycles)
             if cycles:
                 stalls[core] = cycles
             kept = math.floor(wanted * (1 - private_miss_share(wanted, icache)))

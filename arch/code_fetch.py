@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+from arch.code_refills import refill_stall_cycles_of_call
 from arch.isa import CoreWork, Instruction, Loop
 from arch.scoreboard import CodeBlock, CoreNest, LoopNode
 from arch.timing import IcacheTiming
@@ -25,13 +26,19 @@ _STEADY_PASSES = 200
 def icache_stall_cycles(nest: CoreNest, icache: IcacheTiming) -> int:
     """Instruction-cache stalls of one core in a warm kernel, in cycles.
 
-    A loop whose lines fit the private cache costs nothing. One that does not, refetches lines in every
-    iteration; lines of a nested loop that is itself too large are counted there. A refill from the shared
-    cache costs `private_refill_stall_cycles`; the same rule, applied to the shared cache, gives the share
-    that costs `shared_refill_stall_cycles` instead. Cold misses are charged where the kernel is called, see
+    Where other code runs between two calls (`IcacheTiming.between_calls_lines`) they are those of
+    `arch.code_refills`. Otherwise all code of a kernel is where its last call left it, and a loop whose lines
+    fit the private cache costs nothing. One that does not, refetches lines in every iteration; lines of a
+    nested loop that is itself too large are counted there. A refill from the shared cache costs
+    `private_refill_stall_cycles`; the same rule, applied to the shared cache, gives the share that costs
+    `shared_refill_stall_cycles` instead. Cold misses are charged where the kernel is called, see
     `arch.code_caches`.
     """
     size = _instruction_bytes(nest)
+    if icache.between_calls_lines:
+        lines = math.ceil(nest.shape.instructions * size / icache.line_bytes)
+        beyond = refill_stall_cycles(lines, icache) / max(1, icache.private_refill_stall_cycles)
+        return round(refill_stall_cycles_of_call(nest, icache, size) * beyond)
     total = 0.0
 
     def walk(nodes: tuple[CodeBlock | LoopNode, ...], executions: int) -> float:

@@ -176,7 +176,7 @@ class ClusterModel:
 
     def _share(self, nest: CoreNest, machine: WindowHardware, cores: int) -> _Share:
         """Most cores of a team have the same trip counts; what depends on nothing else is worked out once."""
-        key = (nest.shape, nest.trips, nest.code_bytes, machine, cores)
+        key = (nest.shape, nest.trips, nest.code_bytes, nest.layout, machine, cores)
         share = self._shares.get(key)
         if share is None:
             program = self._program(nest.shape, machine)

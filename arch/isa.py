@@ -107,13 +107,29 @@ class Stream:
     strides_bytes: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CodeLayout:
+    """Where the instructions of a body lie in the code of their kernel, of which the sizes skip parts.
+
+    `runs` are (place of the first instruction in the text, instructions), in the order of the body;
+    `instructions` those of the whole text. Layouts are compared by identity: who makes one shares it.
+    """
+
+    runs: tuple[tuple[int, int], ...]
+    instructions: int
+
+
 @dataclass(frozen=True, slots=True)
 class CoreWork:
-    """What one core executes between fork and join: loop nest, address streams and static code size."""
+    """What one core executes between fork and join: loop nest, address streams and static code size.
+
+    Without a `layout` the instructions of the body lie one behind the other and are all of the code.
+    """
 
     body: tuple[Node, ...]
     streams: tuple[Stream, ...] = ()
     code_bytes: int = 0
+    layout: CodeLayout | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ class NestReader:
         if shape is None:
             resolver = _Resolver(self._rules, self._overlapped, shape_key[1], self._steps)
             shape = self._shapes[shape_key] = resolver.resolve(work)
-        return CoreNest(shape, trips, tuple(addresses), work.code_bytes)
+        return CoreNest(shape, trips, tuple(addresses), work.code_bytes, work.layout)
 
     def _spelled(self, body: tuple[Instruction | Loop, ...]) -> _Spelled:
         text: list[int] = []

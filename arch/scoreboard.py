@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from arch.isa import FPU_OPS, Op
+from arch.isa import FPU_OPS, CodeLayout, Op
 from arch.timing import CoreTiming, FpuTiming
 
 STALL_WORDS = (
@@ -177,3 +177,4 @@ class CoreNest:
     trips: tuple[int, ...]
     addresses: tuple[tuple[int, tuple[int, ...]], ...]
     code_bytes: int
+    layout: CodeLayout | None = None

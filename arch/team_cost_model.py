@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from arch.contention import MAX_CORES, ClusterModel, Member
 from arch.cost_model import CoreCost, DmaService, TeamCost, Traffic
-from arch.isa import TeamWork
+from arch.isa import CodeLayout, TeamWork
 from arch.nest_reader import NestReader
 from arch.pipeline import price_core
 from arch.scoreboard import CROSSING, CoreNest, Shape
@@ -26,7 +26,7 @@ OBJECT_ENTRIES = 4_000
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
-_NestKey = tuple[Shape, tuple[int, ...], int, tuple[tuple[int, ...], ...]]
+_NestKey = tuple[Shape, tuple[int, ...], int, CodeLayout | None, tuple[tuple[int, ...], ...]]
 
 
 class TeamCostModel:
@@ -115,7 +115,7 @@ class TeamCostModel:
             for slot, (base, strides) in zip(nest.shape.slots, nest.addresses, strict=True)
             if slot.alignment == CROSSING
         )
-        key = (nest.shape, nest.trips, nest.code_bytes, phases)
+        key = (nest.shape, nest.trips, nest.code_bytes, nest.layout, phases)
         cost = self._alone.get(key)
         if cost is None:
             timing = self._timing
@@ -140,6 +140,7 @@ class TeamCostModel:
                         member.nest.shape,
                         member.nest.trips,
                         member.nest.code_bytes,
+                        member.nest.layout,
                         member.numbers,
                     )
                     for member in members

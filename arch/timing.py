@@ -58,6 +58,10 @@ class IcacheTiming:
     shared_bytes: int
     shared_ways: int
     shared_refill_stall_cycles: int
+    between_calls_lines: int
+    """Lines of other code a core refills between two calls of a kernel; 0: they put nothing of it out."""
+    fetch_bytes_per_cycle: int
+    """What the prefetcher of a core takes from a line that is there; 0: it does not run ahead."""
 
 
 @dataclass(frozen=True, slots=True)

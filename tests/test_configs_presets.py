@@ -184,11 +184,15 @@ def kernel_cycles(capsys: pytest.CaptureFixture[str], *options: str) -> int:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_kernel_is_priced_on_every_preset(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The core of every preset runs the same code in the same cycles but for the Arm core and its FPU."""
+    """The core of every preset runs the same code in the same cycles but for the Arm core and its FPU.
+
+    PULPissimo has no instruction cache to wait for.
+    """
     reference = kernel_cycles(capsys, "--soc", "pulp-open", "--cores", "1")
     alone = kernel_cycles(capsys, "--soc", name, "--cores", "1")
     assert kernel_cycles(capsys, "--soc", name) <= alone
-    assert alone == reference or (name == "stm32l4" and alone > reference)
+    assert alone == reference or (name == "stm32l4" and alone > reference) or name == "pulpissimo"
+    assert name != "pulpissimo" or alone < reference
 
 
 def test_a_network_trains_in_place_on_one_core(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,6 +26,8 @@ from trainlib.primitives.definition import InputCase
 ELEMENTS = 64
 """Of the ReLU that is added up by hand."""
 FP32_BYTES = 4
+RELU_LINES = 7
+"""Lines of its code: 112 B (`relu_fw.yaml`) in lines of 16 B."""
 TWO_TILES = Settings(cores=2, tiles=("relu.FW=d0:256",))
 PICTURE = "time-two-tiles.png"
 CORE_0 = "soc.cluster.core0"
@@ -82,12 +84,17 @@ def by_hand(timing: SocTiming) -> tuple[Stretch, ...]:
     read = Term("`l2.dma_read_latency_cycles`", l2.dma_read_latency_cycles)
     write = Term("`l2.dma_write_latency_cycles`", l2.dma_write_latency_cycles)
     load_use = core.load_use_stall_cycles
+    icache = timing.icache
+    sets = icache.private_bytes // (icache.line_bytes * icache.private_ways)
+    stays = (1 - 1 / icache.private_ways) ** (icache.between_calls_lines / sets)
+    refills = round(RELU_LINES * (1 - stays) * icache.private_refill_stall_cycles)
     kernel = (
         Term("instructions before the loop", 14 + 9),
         Term(f"{ELEMENTS} turns of 3 instructions", ELEMENTS * 3),
         Term("instructions after it", 2),
         Term(f"1 + {ELEMENTS} times `core.load_use_stall_cycles`", (1 + ELEMENTS) * load_use),
         Term("`core.jump_stall_cycles`", core.jump_stall_cycles),
+        Term("refills of code, see below", refills),
     )
     offload = Term("`fc.offload_cycles`", timing.fc.offload_cycles)
     fork = Term("`event_unit.fork_master_cycles`", unit.fork_master_cycles)

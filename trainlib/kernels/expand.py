@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 
-from arch.isa import CoreWork, Instruction, Loop, Node, Stream
+from arch.isa import CodeLayout, CoreWork, Instruction, Loop, Node, Stream
 from configs.errors import ConfigError, InputError
 from trainlib.kernels.expressions import Evaluator, Names, Sum, evaluator
 from trainlib.kernels.kernel_file import suggestion
@@ -58,6 +59,8 @@ class _Run:
 
     instructions: tuple[Instruction, ...]
     used: tuple[int, ...]
+    place: int
+    """Of the first one in the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class _Turn:
 
     decide: Evaluator
     instructions: tuple[Instruction, Instruction]
+    place: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,7 @@ class _Body:
     uses: tuple[_Use, ...]
     anchors: tuple[int, ...]
     number: int
+    layout: CodeLayout
 
 
 _Plan = list[tuple[int, int, int, tuple[int, ...]]]
@@ -151,7 +156,10 @@ class Expander:
         self.nest = nest
         self.where = where
         self.element_bytes = element_bytes
-        self._block = _compiled(nest.body)
+        places = count()
+        self._block = _compiled(nest.body, places)
+        self._text_instructions = next(places)
+        self._code_layouts: dict[tuple[tuple[int, int], ...], CodeLayout] = {}
         self._arrays = tuple(sorted({access.array for access in nest.accesses}))
         numbers: dict[object, int] = {}
 
@@ -200,7 +208,7 @@ class Expander:
         streams = [_UNUSED] * len(self._uses)
         for access, anchor, offset_bytes, strides_bytes in plan:
             streams[access] = Stream(anchors_bytes[anchor] + offset_bytes, strides_bytes)
-        return CoreWork(body.nodes, tuple(streams), code_bytes)
+        return CoreWork(body.nodes, tuple(streams), code_bytes, body.layout)
 
     def _plan(self, body: _Body, layout: _Layout, arrays: Mapping[str, Array], names: Names) -> _Plan:
         plan: _Plan = []
@@ -227,7 +235,8 @@ class Expander:
         cached = self._bodies.get(key)
         if cached is None:
             used: list[int] = []
-            body = _build(self._block, iter(decisions), used)
+            runs: list[tuple[int, int]] = []
+            body = _build(self._block, iter(decisions), used, runs)
             if widths_bytes:
                 body = _as_wide(body, widths_bytes)
             if _executed(body) > MOST_EXECUTED:
@@ -241,9 +250,18 @@ class Expander:
             if len(self._bodies) >= BODY_CACHE_ENTRIES:
                 self._bodies.clear()
             self._built += 1
-            cached = _Body(body, uses, anchors, self._built)
+            cached = _Body(body, uses, anchors, self._built, self._code_layout(tuple(runs)))
             self._bodies[key] = cached
         return cached
+
+    def _code_layout(self, runs: tuple[tuple[int, int], ...]) -> CodeLayout:
+        """The one layout of these runs: bodies that differ in trip counts alone share it."""
+        layout = self._code_layouts.get(runs)
+        if layout is None:
+            if len(self._code_layouts) >= LAYOUT_CACHE_ENTRIES:
+                self._code_layouts.clear()
+            layout = self._code_layouts[runs] = CodeLayout(runs, self._text_instructions)
+        return layout
 
     def _layout(self, arrays: Mapping[str, Array]) -> _Layout:
         given = [arrays.get(name, _NO_ARRAY) for name in self._arrays]
@@ -369,29 +387,34 @@ def _anchor(access: Access) -> _Anchor:
     return _Anchor(access.array, varying)
 
 
-def _compiled(nodes: tuple[NestNode, ...]) -> _Block:
+def _compiled(nodes: tuple[NestNode, ...], places: Iterator[int]) -> _Block:
+    """`places` counts the instructions of the text."""
     steps: list[_Run | _Turn | _Fork | _Repeat] = []
     run: list[Instruction] = []
+    first = 0
 
     def close() -> None:
         if run:
             used = tuple(item.stream for item in run if item.stream >= 0)
-            steps.append(_Run(tuple(run), used))
+            steps.append(_Run(tuple(run), used, first))
             run.clear()
 
     for node in nodes:
         if isinstance(node, Code) and node.taken_if is None:
+            place = next(places)
+            first = first if run else place
             run.append(node.instruction)
             continue
         close()
         if isinstance(node, Code):
             if node.taken_if is not None:
                 taken = replace(node.instruction, taken_fraction=1.0)
-                steps.append(_Turn(node.taken_if.evaluate, (node.instruction, taken)))
+                steps.append(_Turn(node.taken_if.evaluate, (node.instruction, taken), next(places)))
         elif isinstance(node, Choice):
-            steps.append(_Fork(node.condition.evaluate, (_compiled(node.otherwise), _compiled(node.then))))
+            then = _compiled(node.then, places)
+            steps.append(_Fork(node.condition.evaluate, (_compiled(node.otherwise, places), then)))
         else:
-            steps.append(_Repeat(node.trips, node.hardware, _compiled(node.body)))
+            steps.append(_Repeat(node.trips, node.hardware, _compiled(node.body, places)))
     close()
     return _Block(tuple(steps), tuple(step for step in steps if not isinstance(step, _Run)))
 
@@ -410,23 +433,29 @@ def _decide(block: _Block, names: Names, decisions: list[int]) -> None:
                 _decide(step.blocks[chosen], names, decisions)
 
 
-def _build(block: _Block, decisions: Iterator[int], used: list[int]) -> tuple[Node, ...]:
+def _build(
+    block: _Block, decisions: Iterator[int], used: list[int], runs: list[tuple[int, int]]
+) -> tuple[Node, ...]:
+    """The nodes under `decisions`; their accesses and places in the text go to `used` and `runs`."""
     if not block.open and block.steps:
         (only,) = block.steps
         if isinstance(only, _Run):
             used.extend(only.used)
+            runs.append((only.place, len(only.instructions)))
             return only.instructions
     result: list[Node] = []
     for step in block.steps:
         if isinstance(step, _Run):
             result.extend(step.instructions)
             used.extend(step.used)
+            runs.append((step.place, len(step.instructions)))
         elif isinstance(step, _Turn):
             result.append(step.instructions[next(decisions)])
+            runs.append((step.place, 1))
         elif isinstance(step, _Fork):
-            result.extend(_build(step.blocks[next(decisions)], decisions, used))
+            result.extend(_build(step.blocks[next(decisions)], decisions, used, runs))
         else:
             trips = next(decisions)
             if trips > 0:
-                result.append(Loop(trips, _build(step.block, decisions, used), step.hardware))
+                result.append(Loop(trips, _build(step.block, decisions, used, runs), step.hardware))
     return tuple(result)
