@@ -67,9 +67,17 @@ class BurstRules:
     words_per_cycle: int
     word_bytes: int
     first_beat_cycles: int
-    write_gap_cycles: int
     aligned: bool
     """Whether bursts end at multiples of `burst_bytes` of the external address."""
+    read_gap_cycles: int
+    write_gap_cycles: int
+    """Idle L1 cycles behind a burst."""
+    read_short_bytes: int
+    write_short_bytes: int
+    """Bursts of at most so many bytes are short."""
+    read_short_gap_cycles: int
+    write_short_gap_cycles: int
+    """Idle L1 cycles behind a short burst."""
 
     @staticmethod
     def of(timing: DmaTiming, word_bytes: int) -> BurstRules:
@@ -80,8 +88,13 @@ class BurstRules:
             max(1, timing.l1_bytes_per_cycle // word_bytes),
             word_bytes,
             timing.first_beat_cycles,
-            timing.write_burst_gap_cycles,
             timing.bursts_aligned,
+            timing.read_burst_gap_cycles,
+            timing.write_burst_gap_cycles,
+            timing.read_short_burst_beats * timing.l1_bytes_per_cycle,
+            timing.write_short_burst_beats * timing.l1_bytes_per_cycle,
+            max(0, timing.read_burst_gap_cycles - timing.short_burst_saved_cycles),
+            max(0, timing.write_burst_gap_cycles - timing.short_burst_saved_cycles),
         )
 
 
@@ -122,13 +135,16 @@ def run_command(
     """(cycle in which the last byte has arrived, state left behind) for a command that may start at cycle 0.
 
     Read: one request per cycle while fewer than `outstanding` bursts are under way; data comes
-    `latency_cycles` later over the link and moves into L1 at `words_per_cycle`, words of neighbouring bursts
-    sharing a cycle. An isolated read of w words hence ends `first_beat_cycles` - 1 + ceil(w / words per
-    cycle) after its request. Write: bursts are gathered from L1 one at a time with `write_gap_cycles` between
-    them. With `pace` L1 is slower than its ports, because cores are in the way.
+    `latency_cycles` later over the link and moves into L1 at `words_per_cycle`. Without a gap words of
+    neighbouring bursts share a cycle; with one the engine is idle for `read_gap_cycles` behind every burst,
+    and behind the last one until it reports the end. An isolated read of w words hence ends
+    `first_beat_cycles` - 1 + ceil(w / words per cycle) + gap after its request. Write: bursts are gathered
+    from L1 one at a time with `write_gap_cycles` between them. With `pace` L1 is slower than its ports,
+    because cores are in the way.
 
     Source: mchan_v7_impl.cpp:791-1080 of gvsoc-pulp (read), confirmed by cycles measured on it
-    (`tests/test_arch_dma.py` has the rows); `pace` by those of `tests/test_arch_overlap.py`.
+    (`tests/test_arch_dma.py` has the rows); gaps by rows measured on RTL (`tests/test_arch_dma_rtl.py`);
+    `pace` by those of `tests/test_arch_overlap.py`.
     """
     engine = _read if to_l1 else _write
     return engine(bursts, state, rules, link, pace or (rules.words_per_cycle, 1))
@@ -144,6 +160,11 @@ def _read(
     flight = list(state.in_flight)
     outstanding, first_beat_cycles = rules.outstanding, rules.first_beat_cycles
     latency_cycles, occupancy_cycles = link.latency_cycles, link.occupancy_cycles
+    gap_cycles, short_bytes, short_gap_cycles = (
+        rules.read_gap_cycles,
+        rules.read_short_bytes,
+        rules.read_short_gap_cycles,
+    )
     end = 0
     for size_bytes, words in bursts:
         # Comparisons in place of max(): this loop runs for every burst of a program.
@@ -161,6 +182,9 @@ def _read(
         if beat > last:
             last = beat
             word = last * steps + 1
+        if gap_cycles:
+            last += short_gap_cycles if size_bytes <= short_bytes else gap_cycles
+            word = (last + 1) * steps
         flight.append(last)
         request += 1
         end = last
@@ -185,5 +209,7 @@ def _write(
         link_free = max(max(link_free, first) + occupied, last + 1)
         end = max(last, link_free - 1) + link.latency_cycles
         flight.append(end)
-        gather = last + 1 + rules.write_gap_cycles - rules.first_beat_cycles
+        short = size_bytes <= rules.write_short_bytes
+        gap_cycles = rules.write_short_gap_cycles if short else rules.write_gap_cycles
+        gather = last + 1 + gap_cycles - rules.first_beat_cycles
     return end, EngineState(gather, 0, link_free, tuple(flight[-rules.outstanding :]))

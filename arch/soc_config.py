@@ -70,6 +70,9 @@ MINIMUM_BY_PATH: Mapping[str, int] = {
     "l2.link_bytes_per_cycle": 0,
     # 0 stands for no L3 at all.
     "l3.size_bytes": 0,
+    # 0 stands for no burst that is short.
+    "dma.read_short_burst_beats": 0,
+    "dma.write_short_burst_beats": 0,
     "l1.master_stack_bytes": 0,
     "l1.worker_stack_bytes": 0,
 }
