@@ -20,14 +20,13 @@ FPU_MAPPINGS = ("private", "static", "dynamic")
 ARBITRATIONS = ("in_order", "rotating")
 """Who of several requesters of one cycle is served first."""
 
-DMA_ARBITRATIONS = ("queue", "alternate")
-"""How the DMA shares a bank with the cores: as one more core in the queue, or as a group with turns."""
+BANK_ARBITRATIONS = (*ARBITRATIONS, "round_robin")
+"""The same at the banks, after all older requests; or in turn, whoever came first."""
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "fpu.mapping": FPU_MAPPINGS,
     "fpu.arbitration": ARBITRATIONS,
-    "l1.arbitration": ARBITRATIONS,
-    "l1.dma_arbitration": DMA_ARBITRATIONS,
+    "l1.arbitration": BANK_ARBITRATIONS,
 }
 """Legal values of the parameters that are words."""
 

@@ -69,9 +69,8 @@ class L1Timing:
     word_bytes: int
     bank_conflicts: bool
     arbitration: str
-    """Oldest request first; of one cycle, in_order (lowest core) or rotating (the first moves on)."""
-    dma_arbitration: str
-    """Of cores and DMA ports at a bank: queue (one queue, oldest first) or alternate (groups take turns)."""
+    """Oldest request first, and of one cycle in_order (lowest core) or rotating (the first moves on); or
+    round_robin, over cores and DMA ports, whose beats then need all their words."""
     master_stack_bytes: int
     worker_stack_bytes: int
 
