@@ -35,13 +35,17 @@ class EngineState(NamedTuple):
     """First cycle in which the external link is free."""
     in_flight: tuple[int, ...] = ()
     """Ends of the newest bursts, oldest first; at most as many as may be outstanding."""
+    issued: int = 0
+    """Cycle in which the last burst was requested (read) or begun (write)."""
+    cut: int = 0
+    """Cycle in which the last command was all cut into bursts: its last one then waits to be issued."""
 
     def seen_from(self, origin: int, words_per_cycle: int) -> EngineState:
         """The same state with times counted from `origin`, and those before it 0: idle engines are equal."""
-        request, word, link_free, in_flight = self
+        request, word, link_free, in_flight, issued, _ = self
         word_origin = origin * words_per_cycle
         over = not in_flight or max(in_flight) <= origin
-        if over and request <= origin and word <= word_origin and link_free <= origin:
+        if over and request <= origin and word <= word_origin and link_free <= origin and issued <= origin:
             return IDLE
         return _make_state(
             (
@@ -49,6 +53,8 @@ class EngineState(NamedTuple):
                 word - word_origin if word > word_origin else 0,
                 link_free - origin if link_free > origin else 0,
                 () if over else tuple([end - origin if end > origin else 0 for end in in_flight]),
+                issued - origin if issued > origin else 0,
+                0,
             )
         )
 
@@ -153,7 +159,8 @@ def run_command(
 def _read(
     bursts: list[tuple[int, int]], state: EngineState, rules: BurstRules, link: Link, pace: Pace
 ) -> tuple[int, EngineState]:
-    request, next_word, link_free, _ = state
+    request, next_word, link_free, _, issued, _ = state
+    cut = issued
     # Positions of words are counted in steps, `steps` to a cycle; a word takes `slot` of them.
     steps, slot = pace
     word = -(-next_word * steps // rules.words_per_cycle)
@@ -170,6 +177,7 @@ def _read(
         # Comparisons in place of max(): this loop runs for every burst of a program.
         if len(flight) >= outstanding and flight[-outstanding] > request:
             request = flight[-outstanding]
+        cut, issued = issued, request
         response = request + latency_cycles
         if link_free > response:  # noqa: PLR1730
             response = link_free
@@ -189,19 +197,21 @@ def _read(
         request += 1
         end = last
     word = -(-word * rules.words_per_cycle // steps)
-    return end, EngineState(request, word, link_free, tuple(flight[-rules.outstanding :]))
+    return end, EngineState(request, word, link_free, tuple(flight[-rules.outstanding :]), issued, cut)
 
 
 def _write(
     bursts: list[tuple[int, int]], state: EngineState, rules: BurstRules, link: Link, pace: Pace
 ) -> tuple[int, EngineState]:
     steps, slot = pace
-    gather, _, link_free, _ = state
+    gather, _, link_free, _, issued, _ = state
+    cut = issued
     flight = list(state.in_flight)
     end = 0
     for size_bytes, words in bursts:
         if len(flight) >= rules.outstanding:
             gather = max(gather, flight[-rules.outstanding])
+        cut, issued = issued, gather
         first = gather + rules.first_beat_cycles
         last = first + -(-words * slot // steps) - 1
         occupied = link.occupancy_cycles[size_bytes]
@@ -212,4 +222,4 @@ def _write(
         short = size_bytes <= rules.write_short_bytes
         gap_cycles = rules.write_short_gap_cycles if short else rules.write_gap_cycles
         gather = last + 1 + gap_cycles - rules.first_beat_cycles
-    return end, EngineState(gather, 0, link_free, tuple(flight[-rules.outstanding :]))
+    return end, EngineState(gather, 0, link_free, tuple(flight[-rules.outstanding :]), issued, cut)

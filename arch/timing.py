@@ -110,6 +110,8 @@ class DmaTiming:
 
     core_queue_commands: int
     global_queue_commands: int
+    queued_until_cut: bool
+    """Whether a command leaves the global queue once it is cut into bursts, or when its transfer begins."""
     transfer_ids: int
     burst_bytes: int
     bursts_aligned: bool

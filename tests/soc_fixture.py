@@ -38,6 +38,7 @@ SETUP, L3_BURST, UDMA_PROGRAM, UDMA_WAKE = 19, 512, 60, 7
 DMA = DmaTiming(
     core_queue_commands=2,
     global_queue_commands=8,
+    queued_until_cut=False,
     transfer_ids=16,
     burst_bytes=256,
     bursts_aligned=False,
