@@ -35,13 +35,17 @@ class EngineState(NamedTuple):
     """First cycle in which the external link is free."""
     in_flight: tuple[int, ...] = ()
     """Ends of the newest bursts, oldest first; at most as many as may be outstanding."""
+    issued: int = 0
+    """Cycle in which the last burst was requested (read) or begun (write)."""
+    cut: int = 0
+    """Cycle in which the last command was all cut into bursts: its last one then waits to be issued."""
 
     def seen_from(self, origin: int, words_per_cycle: int) -> EngineState:
         """The same state with times counted from `origin`, and those before it 0: idle engines are equal."""
-        request, word, link_free, in_flight = self
+        request, word, link_free, in_flight, issued, _ = self
         word_origin = origin * words_per_cycle
         over = not in_flight or max(in_flight) <= origin
-        if over and request <= origin and word <= word_origin and link_free <= origin:
+        if over and request <= origin and word <= word_origin and link_free <= origin and issued <= origin:
             return IDLE
         return _make_state(
             (
@@ -49,6 +53,8 @@ class EngineState(NamedTuple):
                 word - word_origin if word > word_origin else 0,
                 link_free - origin if link_free > origin else 0,
                 () if over else tuple([end - origin if end > origin else 0 for end in in_flight]),
+                issued - origin if issued > origin else 0,
+                0,
             )
         )
 
@@ -67,9 +73,17 @@ class BurstRules:
     words_per_cycle: int
     word_bytes: int
     first_beat_cycles: int
-    write_gap_cycles: int
     aligned: bool
     """Whether bursts end at multiples of `burst_bytes` of the external address."""
+    read_gap_cycles: int
+    write_gap_cycles: int
+    """Idle L1 cycles behind a burst."""
+    read_short_bytes: int
+    write_short_bytes: int
+    """Bursts of at most so many bytes are short."""
+    read_short_gap_cycles: int
+    write_short_gap_cycles: int
+    """Idle L1 cycles behind a short burst."""
 
     @staticmethod
     def of(timing: DmaTiming, word_bytes: int) -> BurstRules:
@@ -80,8 +94,13 @@ class BurstRules:
             max(1, timing.l1_bytes_per_cycle // word_bytes),
             word_bytes,
             timing.first_beat_cycles,
-            timing.write_burst_gap_cycles,
             timing.bursts_aligned,
+            timing.read_burst_gap_cycles,
+            timing.write_burst_gap_cycles,
+            timing.read_short_burst_beats * timing.l1_bytes_per_cycle,
+            timing.write_short_burst_beats * timing.l1_bytes_per_cycle,
+            max(0, timing.read_burst_gap_cycles - timing.short_burst_saved_cycles),
+            max(0, timing.write_burst_gap_cycles - timing.short_burst_saved_cycles),
         )
 
 
@@ -122,13 +141,16 @@ def run_command(
     """(cycle in which the last byte has arrived, state left behind) for a command that may start at cycle 0.
 
     Read: one request per cycle while fewer than `outstanding` bursts are under way; data comes
-    `latency_cycles` later over the link and moves into L1 at `words_per_cycle`, words of neighbouring bursts
-    sharing a cycle. An isolated read of w words hence ends `first_beat_cycles` - 1 + ceil(w / words per
-    cycle) after its request. Write: bursts are gathered from L1 one at a time with `write_gap_cycles` between
-    them. With `pace` L1 is slower than its ports, because cores are in the way.
+    `latency_cycles` later over the link and moves into L1 at `words_per_cycle`. Without a gap words of
+    neighbouring bursts share a cycle; with one the engine is idle for `read_gap_cycles` behind every burst,
+    and behind the last one until it reports the end. An isolated read of w words hence ends
+    `first_beat_cycles` - 1 + ceil(w / words per cycle) + gap after its request. Write: bursts are gathered
+    from L1 one at a time with `write_gap_cycles` between them. With `pace` L1 is slower than its ports,
+    because cores are in the way.
 
     Source: mchan_v7_impl.cpp:791-1080 of gvsoc-pulp (read), confirmed by cycles measured on it
-    (`tests/test_arch_dma.py` has the rows); `pace` by those of `tests/test_arch_overlap.py`.
+    (`tests/test_arch_dma.py` has the rows); gaps by rows measured on RTL (`tests/test_arch_dma_rtl.py`);
+    `pace` by those of `tests/test_arch_overlap.py`.
     """
     engine = _read if to_l1 else _write
     return engine(bursts, state, rules, link, pace or (rules.words_per_cycle, 1))
@@ -137,18 +159,25 @@ def run_command(
 def _read(
     bursts: list[tuple[int, int]], state: EngineState, rules: BurstRules, link: Link, pace: Pace
 ) -> tuple[int, EngineState]:
-    request, next_word, link_free, _ = state
+    request, next_word, link_free, _, issued, _ = state
+    cut = issued
     # Positions of words are counted in steps, `steps` to a cycle; a word takes `slot` of them.
     steps, slot = pace
     word = -(-next_word * steps // rules.words_per_cycle)
     flight = list(state.in_flight)
     outstanding, first_beat_cycles = rules.outstanding, rules.first_beat_cycles
     latency_cycles, occupancy_cycles = link.latency_cycles, link.occupancy_cycles
+    gap_cycles, short_bytes, short_gap_cycles = (
+        rules.read_gap_cycles,
+        rules.read_short_bytes,
+        rules.read_short_gap_cycles,
+    )
     end = 0
     for size_bytes, words in bursts:
         # Comparisons in place of max(): this loop runs for every burst of a program.
         if len(flight) >= outstanding and flight[-outstanding] > request:
             request = flight[-outstanding]
+        cut, issued = issued, request
         response = request + latency_cycles
         if link_free > response:  # noqa: PLR1730
             response = link_free
@@ -161,23 +190,28 @@ def _read(
         if beat > last:
             last = beat
             word = last * steps + 1
+        if gap_cycles:
+            last += short_gap_cycles if size_bytes <= short_bytes else gap_cycles
+            word = (last + 1) * steps
         flight.append(last)
         request += 1
         end = last
     word = -(-word * rules.words_per_cycle // steps)
-    return end, EngineState(request, word, link_free, tuple(flight[-rules.outstanding :]))
+    return end, EngineState(request, word, link_free, tuple(flight[-rules.outstanding :]), issued, cut)
 
 
 def _write(
     bursts: list[tuple[int, int]], state: EngineState, rules: BurstRules, link: Link, pace: Pace
 ) -> tuple[int, EngineState]:
     steps, slot = pace
-    gather, _, link_free, _ = state
+    gather, _, link_free, _, issued, _ = state
+    cut = issued
     flight = list(state.in_flight)
     end = 0
     for size_bytes, words in bursts:
         if len(flight) >= rules.outstanding:
             gather = max(gather, flight[-rules.outstanding])
+        cut, issued = issued, gather
         first = gather + rules.first_beat_cycles
         last = first + -(-words * slot // steps) - 1
         occupied = link.occupancy_cycles[size_bytes]
@@ -185,5 +219,7 @@ def _write(
         link_free = max(max(link_free, first) + occupied, last + 1)
         end = max(last, link_free - 1) + link.latency_cycles
         flight.append(end)
-        gather = last + 1 + rules.write_gap_cycles - rules.first_beat_cycles
-    return end, EngineState(gather, 0, link_free, tuple(flight[-rules.outstanding :]))
+        short = size_bytes <= rules.write_short_bytes
+        gap_cycles = rules.write_short_gap_cycles if short else rules.write_gap_cycles
+        gather = last + 1 + gap_cycles - rules.first_beat_cycles
+    return end, EngineState(gather, 0, link_free, tuple(flight[-rules.outstanding :]), issued, cut)

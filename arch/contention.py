@@ -2,18 +2,20 @@
 
 Rules of arbitration
 - A bank serves one word per cycle, an FPU starts one operation per `interval_cycles`.
-- A request that loses stays pending; its core waits. The oldest request is served first. Among requests of
-  the same cycle `in_order` prefers the lower core number, `rotating` the first core from (cycle modulo cores)
-  on. Nobody starves, as under the round robin of the hardware.
-- Cores and DMA ports at a bank: under `queue` they stand in one queue, cores before DMA ports of the same
-  cycle (loads measured beside DMA on GVSoC show that the DMA queues like a core and is not favoured). Under
-  `alternate` each group has a queue of its own and every bank a flag that turns with each of its grants: if
-  both groups wait it says whose turn it is, so a saturated bank gives the DMA half. Every flag begins with
-  the cores, as after reset.
+- A request that loses stays pending; its core waits. Under `in_order` and `rotating` the oldest request is
+  served first; among those of the same cycle the lower core number, or the first core from (cycle modulo
+  cores) on. Cores and DMA ports of a bank stand in one queue, cores before DMA ports of the same cycle (loads
+  measured beside DMA on GVSoC show that the DMA queues like a core and is not favoured).
+- Under `round_robin` every bank has the arbiter of the RTL (`rr_arb_tree` of pulp-platform/common_cells,
+  fair): a binary tree over cores and DMA ports and a pointer. A node with requests on both sides follows its
+  bit of the pointer, which moves on with every grant to the next requester behind it. Who comes too late for
+  the pointer waits for it to come round; nobody starves.
 - FPUs: `static` gives core c the unit c modulo count, `dynamic` the first free unit of the pool. The div/sqrt
   units are always a pool.
-- DMA traffic: each direction has `dma.l1_bytes_per_cycle` of one-word ports; a free port takes the next word
-  of an endless linear transfer, so a direction moves at full rate unless a bank holds a port up.
+- DMA traffic: each direction has `dma.l1_bytes_per_cycle` of one-word ports and moves an endless linear
+  transfer at full rate unless a bank holds a port up. A free port takes the next word by itself; under
+  `round_robin` the ports go together, as the 64 bit beats of the RTL: one that waits holds up the whole beat,
+  and bursts have their gaps between them.
 
 A team that executes no more than `BUDGET_INSTRUCTIONS` is executed whole, and then the result is
 exact. Of a longer one a window is executed: see `Window`. What the cores waited in the measured iterations is
@@ -43,7 +45,7 @@ from arch.scoreboard import (
 )
 from arch.timing import SocTiming
 from arch.window import PROCESS, Engine, EngineChoice
-from arch.window_engine import CODE_BITS, CORE_OF, COUNTERS, DAYS, NEVER, Ints
+from arch.window_engine import CODE_BITS, CORE_OF, COUNTERS, DAYS, MAX_LEAVES, NEVER, Ints
 from arch.window_plan import Plan, Window, fixed_cost, plan_of
 from arch.window_program import Program, WindowHardware, window_program
 
@@ -69,7 +71,7 @@ class Member:
 
 
 _CORE_OF = [0] * CORE_OF
-for _core in range(MAX_CORES):
+for _core in range(MAX_LEAVES):
     _CORE_OF[(1 << _core) % CORE_OF] = _core
 
 _Team = tuple[tuple[CoreCost, ...], DmaService | None]
@@ -99,6 +101,11 @@ class ClusterModel:
         self._timing = timing
         self._window = window
         self._engine = engine
+        ports = max(1, timing.dma.l1_bytes_per_cycle // timing.l1.word_bytes)
+        # Words of a beat lie in different banks, so its ports are told apart by bank where leaves are few.
+        self._beat_words = min(ports, timing.l1.banks)
+        self._direction_leaves = max(1, min(self._beat_words, (MAX_LEAVES - timing.cores) // 2))
+        self._levels = (timing.cores + 2 * self._direction_leaves - 1).bit_length()
         self._programs: dict[tuple[Shape, WindowHardware], Program] = {}
         self._shares: dict[tuple[object, ...], _Share] = {}
         self._tables: dict[tuple[Engine, Program], tuple[Ints, ...]] = {}
@@ -120,13 +127,12 @@ class ClusterModel:
         div_overlap = -(-timing.fpu.divsqrt_interval_cycles // timing.fpu.divsqrt_latency_cycles)
         divsqrt_shared = sum(uses[2] for uses in used) * div_overlap > timing.fpu.divsqrt_count
         banks_shared = timing.l1.bank_conflicts and memory and (crowd or traffic != Traffic.NONE)
-        alternates = banks_shared and traffic != Traffic.NONE and timing.l1.dma_arbitration == "alternate"
         return WindowHardware(
             banks=timing.l1.banks,
             word_bytes=timing.l1.word_bytes,
             banks_shared=banks_shared,
             banks_rotate=timing.cores if timing.l1.arbitration == "rotating" else 0,
-            dma_alternates=alternates,
+            banks_fair=banks_shared and timing.l1.arbitration == "round_robin",
             fpu_mapping=timing.fpu.mapping,
             fpu_shared=fpu_shared,
             fpus_rotate=timing.cores if timing.fpu.arbitration == "rotating" else 0,
@@ -167,9 +173,21 @@ class ClusterModel:
         begins = [distinct[share, member.numbers] for share, member in zip(shares, members, strict=True)]
         ports: list[int] = []
         if machine.banks_shared:
+            dma = self._timing.dma
             directions = [index for index, way in enumerate((Traffic.IN, Traffic.OUT)) if traffic & way]
-            width = self._timing.dma.l1_bytes_per_cycle // self._timing.l1.word_bytes
-            ports = [number for direction in directions for _ in range(width) for number in (0, direction, 0)]
+            if machine.banks_fair:
+                gaps_cycles = dma.read_burst_gap_cycles, dma.write_burst_gap_cycles
+                beats = max(1, dma.burst_bytes // (self._beat_words * machine.word_bytes))
+                for direction in directions:
+                    ports += (0, direction, 0, beats, gaps_cycles[direction])
+            else:
+                width = dma.l1_bytes_per_cycle // self._timing.l1.word_bytes
+                ports = [
+                    number
+                    for direction in directions
+                    for _ in range(width)
+                    for number in (0, direction, 0, 0, 0)
+                ]
         return [
             self._run(engine, machine, members, shares, trace, begins, offsets, ports) for offsets in starts
         ]
@@ -272,11 +290,15 @@ class ClusterModel:
         engine.advance(
             ints(
                 (
-                    machine.banks_rotate,
+                    machine.fpus_rotate if machine.banks_fair else machine.banks_rotate,
                     machine.fpus_rotate,
                     fpu.interval_cycles,
                     int(pooled),
                     fpu.divsqrt_interval_cycles,
+                    timing.cores,
+                    self._direction_leaves,
+                    self._beat_words,
+                    self._levels,
                 )
             ),
             trace,
@@ -298,7 +320,7 @@ class ClusterModel:
             ints(_CORE_OF),
             ints(ports),
             served,
-            zeros(3 * machine.banks + width + 2 if machine.dma_alternates else 0),
+            zeros(2 * machine.banks if machine.banks_fair else 0),
         )
         counted = [int(cycles) for cycles in waited]
         costs = tuple(

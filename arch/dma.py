@@ -107,6 +107,7 @@ class DmaChannel(Module):
         self._rules = rules
         self._latency_cycles = timing.command_latency_cycles
         self._room = timing.global_queue_commands
+        self._until_cut = timing.queued_until_cut
         self._effects = effects
         self._tracer = tracer
         self._direction = Traffic.IN if to_l1 else Traffic.OUT
@@ -123,6 +124,11 @@ class DmaChannel(Module):
         self._origin = 0
         self._pace: Pace | None = None
         self._under_way: _Served | None = None
+        # Where commands are queued until they are cut: when each is, and what the accepted ones leave behind.
+        self._cuts: deque[int] = deque()
+        self._ahead = IDLE
+        self._ahead_origin = 0
+        self._room_alarm_at = -1
         self._arrived: Notification | None = None
         thread = Thread(self.path)
         self.spawn(thread, self._run(thread))
@@ -130,17 +136,43 @@ class DmaChannel(Module):
     @property
     def has_room(self) -> bool:
         """Whether the global queue of this direction takes another command."""
-        return len(self.queue) < self._room
+        if not self._until_cut:
+            return len(self.queue) < self._room
+        cuts, now = self._cuts, self.env.now
+        while cuts and cuts[0] <= now:
+            cuts.popleft()
+        return len(cuts) < self._room
 
     def accept(self, order: Order) -> None:
         """A command moves from a core's queue into the global queue."""
         now = self.env.now
-        self.queue.append(_Queued(order, int(now) + self._latency_cycles))
+        entry = _Queued(order, int(now) + self._latency_cycles)
+        if self._until_cut:
+            self._cut(entry)
+        self.queue.append(entry)
         if self._tracer is not None:
             self._tracer.counter(self.path, "queued commands", int(now), len(self.queue))
         if self._arrived is not None:
             self._arrived.notify(self._latency_cycles)
             self._arrived = None
+
+    def _cut(self, entry: _Queued) -> None:
+        """Work out when the bursts of a command will have been cut, as far as is known now."""
+        if not self.queue and not self.busy:
+            self._ahead, self._ahead_origin = self._state, self._origin
+        origin = entry.ready_cycles
+        before = self._ahead.seen_from(origin - self._ahead_origin, self._rules.words_per_cycle)
+        memory = self._memory[entry.order.command.external_level]
+        self._ahead = self._result_of(entry.order.command, memory, before, None)[1]
+        self._ahead_origin = origin
+        self._cuts.append(self._ahead.cut + origin)
+
+    def tell_room(self) -> None:
+        """A core waits for room: look again once the oldest command is cut."""
+        if self._cuts and self._cuts[0] != self._room_alarm_at:
+            self._room_alarm_at = self._cuts[0]
+            alarm = self.env.timeout(max(0, self._room_alarm_at - self.env.now))
+            alarm.callbacks.append(lambda _: self._dma.refill())
 
     def _run(self, thread: Thread) -> Body:
         env = self.env
@@ -186,7 +218,10 @@ class DmaChannel(Module):
         self._under_way = None
         ended = int(self.env.now)
         if ended > end:
-            self._origin += ended - end
+            late_cycles = ended - end
+            self._origin += late_cycles
+            self._ahead_origin += late_cycles
+            self._cuts = deque([cut + late_cycles for cut in self._cuts])
             memory.occupy(self._state.link_free + self._origin, to_l1=self.to_l1)
         self._effects.dma_end(command, open_access)
         if self._tracer is not None:
@@ -231,7 +266,12 @@ class DmaChannel(Module):
 
     def _run_command(self, served: _Served, pace: Pace | None) -> tuple[int, EngineState]:
         """(end of a command, state it leaves) if L1 keeps `pace`; times count from its ready cycle."""
-        command, rules = served.entry.order.command, self._rules
+        return self._result_of(served.entry.order.command, served.memory, served.before, pace)
+
+    def _result_of(
+        self, command: Command, memory: ExternalMemory, before: EngineState, pace: Pace | None
+    ) -> tuple[int, EngineState]:
+        rules = self._rules
         shape = (
             command.line_bytes,
             command.lines,
@@ -239,7 +279,7 @@ class DmaChannel(Module):
             command.external_address % rules.burst_bytes if rules.aligned else 0,
             command.stride_bytes if rules.aligned else 0,
         )
-        key = (shape, command.external_level, served.before, pace)
+        key = (shape, command.external_level, before, pace)
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= _MAX_MEMOISED:
@@ -249,8 +289,8 @@ class DmaChannel(Module):
                 if len(self._bursts) >= _MAX_MEMOISED:
                     self._bursts.clear()
                 bursts = self._bursts[shape] = bursts_of(command, rules)
-            link = served.memory.link(to_l1=self.to_l1)
-            known = run_command(bursts, served.before, rules, link, to_l1=self.to_l1, pace=pace)
+            link = memory.link(to_l1=self.to_l1)
+            known = run_command(bursts, before, rules, link, to_l1=self.to_l1, pace=pace)
             self._known[key] = known
         return known
 
@@ -351,6 +391,8 @@ class Dma(Module):
                 self._waiting -= 1
                 moved = True
                 rest.append(queue)
+            else:
+                channel.tell_room()
         if moved and self._slot_freed is not None:
             self._slot_freed.notify()
             self._slot_freed = None

@@ -20,14 +20,13 @@ FPU_MAPPINGS = ("private", "static", "dynamic")
 ARBITRATIONS = ("in_order", "rotating")
 """Who of several requesters of one cycle is served first."""
 
-DMA_ARBITRATIONS = ("queue", "alternate")
-"""How the DMA shares a bank with the cores: as one more core in the queue, or as a group with turns."""
+BANK_ARBITRATIONS = (*ARBITRATIONS, "round_robin")
+"""The same at the banks, after all older requests; or in turn, whoever came first."""
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "fpu.mapping": FPU_MAPPINGS,
     "fpu.arbitration": ARBITRATIONS,
-    "l1.arbitration": ARBITRATIONS,
-    "l1.dma_arbitration": DMA_ARBITRATIONS,
+    "l1.arbitration": BANK_ARBITRATIONS,
 }
 """Legal values of the parameters that are words."""
 
@@ -73,6 +72,9 @@ MINIMUM_BY_PATH: Mapping[str, int] = {
     "icache.fetch_bytes_per_cycle": 0,
     # 0 stands for no L3 at all.
     "l3.size_bytes": 0,
+    # 0 stands for no burst that is short.
+    "dma.read_short_burst_beats": 0,
+    "dma.write_short_burst_beats": 0,
     "l1.master_stack_bytes": 0,
     "l1.worker_stack_bytes": 0,
 }

@@ -152,7 +152,9 @@ class TeamCostModel:
             priced = self._cluster.price(members, machine, traffic, self._window.starts)
             costs = [mean_cost(team) for team in zip(*(team for team, _ in priced), strict=True)]
             by_core = {member.core: core for member, core in zip(members, costs, strict=True)}
-            cost = _team_cost(work, by_core, priced[0][1])
+            # Where the oldest request comes first no start locks the DMA in step: one stands for all.
+            services = [service for _, service in priced[: None if machine.banks_fair else 1]]
+            cost = _team_cost(work, by_core, mean_service(services))
             self._answers += 1
             _remember(self._together, key, cost)
         return cost
@@ -167,6 +169,21 @@ def mean_cost(costs: Sequence[CoreCost]) -> CoreCost:
     stalls = {word: round(sum(total.get(word, 0) for total in totals) / len(costs)) for word in words}
     instructions = costs[0].instructions
     return CoreCost(instructions + sum(stalls.values()), instructions, tuple(stalls.items()))
+
+
+def mean_service(services: Sequence[DmaService | None]) -> DmaService | None:
+    """What the DMA got from several starts together; None without traffic."""
+    found = [service for service in services if service is not None]
+    if not found:
+        return None
+    return DmaService(
+        _sum_of([service.inward for service in found]), _sum_of([service.outward for service in found])
+    )
+
+
+def _sum_of(paces: Sequence[tuple[int, int] | None]) -> tuple[int, int] | None:
+    moved = [pace for pace in paces if pace is not None]
+    return (sum(words for words, _ in moved), sum(cycles for _, cycles in moved)) if moved else None
 
 
 def _team_cost(work: TeamWork, costs: dict[int, CoreCost], dma: DmaService | None = None) -> TeamCost:

@@ -73,9 +73,8 @@ class L1Timing:
     word_bytes: int
     bank_conflicts: bool
     arbitration: str
-    """Oldest request first; of one cycle, in_order (lowest core) or rotating (the first moves on)."""
-    dma_arbitration: str
-    """Of cores and DMA ports at a bank: queue (one queue, oldest first) or alternate (groups take turns)."""
+    """Oldest request first, and of one cycle in_order (lowest core) or rotating (the first moves on); or
+    round_robin, over cores and DMA ports, whose beats then need all their words."""
     master_stack_bytes: int
     worker_stack_bytes: int
 
@@ -115,6 +114,8 @@ class DmaTiming:
 
     core_queue_commands: int
     global_queue_commands: int
+    queued_until_cut: bool
+    """Whether a command leaves the global queue once it is cut into bursts, or when its transfer begins."""
     transfer_ids: int
     burst_bytes: int
     bursts_aligned: bool
@@ -125,8 +126,16 @@ class DmaTiming:
     """From the last command word to the first external request."""
     first_beat_cycles: int
     """From an external response to the first L1 beat."""
+    read_burst_gap_cycles: int
+    """External to L1: idle L1 cycles behind a burst; the last of a transfer delays its end."""
     write_burst_gap_cycles: int
     """L1 to external: idle L1 cycles between two bursts, because one burst is gathered at a time."""
+    read_short_burst_beats: int
+    """External to L1: a burst of at most so many beats is a short one, whose gap is shorter."""
+    write_short_burst_beats: int
+    """L1 to external: the same."""
+    short_burst_saved_cycles: int
+    """By how much the gap behind a short burst is shorter, in either direction."""
     max_command_1d_bytes: int
     """Largest 1D command: what the size of the call that programs it can hold."""
     max_command_2d_bytes: int

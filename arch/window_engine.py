@@ -42,6 +42,12 @@ DAYS = 64
 CORE_OF = 37
 """The powers of two up to 2^35 leave different remainders."""
 
+MAX_LEAVES = CORE_OF - 1
+"""Requesters a bank can tell apart under round robin."""
+
+PORT_FIELDS = 5
+"""Of every DMA direction, see `advance`."""
+
 Ints = Any
 """A list of int, or an int64 array."""
 
@@ -176,7 +182,7 @@ def advance(  # noqa: PLR0912, PLR0915 - one loop, compiled as a whole
     core_of: Ints,
     ports: Ints,
     served: Ints,
-    groups: Ints,
+    asked: Ints,
 ) -> None:
     """Run the traces of all cores together, cycle by cycle, until every core has ended.
 
@@ -185,18 +191,22 @@ def advance(  # noqa: PLR0912, PLR0915 - one loop, compiled as a whole
     the place of its next item in `trace`, `when` the cycle of that item (NEVER: the core takes no part; at
     the end: the cycle in which the core ended), `fpu_of` its FPU, then where its part of `specials`,
     `registers` and `loops` (per loop: measured iterations, iterations not executed) begins. `calendar` has
-    `DAYS` zeros; `core_of` says which core the bit `b` stands for, at `b % CORE_OF`. `ports` are
-    (cycle, direction, 0) of DMA ports, `served` (words, cycle in which the last was through) of both
-    directions.
+    `DAYS` zeros; `core_of` says which core the bit `b` stands for, at `b % CORE_OF`. `served` has (words,
+    cycles they took) of both directions of the DMA.
 
-    `groups` is empty if the DMA queues at the banks like a core; then a request knows its turn at once. Zeros
-    if the group of the cores and that of the DMA ports take turns, which is settled cycle by cycle: per bank
-    whether the DMA has the next turn, its ports that wait, 1 + the last core that waits; per core 1 + the
-    core that waits behind it; per direction the words asked for. A port then is (cycle of its last or next
-    request, direction, 1 + the bank it waits for or 0).
+    `asked` is empty if a bank serves the oldest request first; then a request knows its turn at once, and
+    `ports` has `PORT_FIELDS` numbers for every DMA port: (cycle of its next request, direction, 0, 0, 0).
+
+    Otherwise the banks are round robin: a request waits until the arbiter of its bank, a tree of
+    2^`units[8]` leaves, picks it, which is settled cycle by cycle. `asked` are zeros: per bank the leaves
+    that ask, as bits, and its pointer. Core c is leaf c; word i of a beat of a direction is leaf
+    `units[5]` + direction x `units[6]` + i modulo `units[6]`. A beat has `units[7]` words, which all must
+    be through before the next. `ports` then has for every direction (cycle of its next beat, direction,
+    words under way, beats in a burst, idle cycles behind it).
     """
     banks = len(bank_free)
     fpu_cycles, fpu_pool, div_cycles = units[2], units[3], units[4]
+    first_leaf, direction_leaves, beat_words, levels = units[5], units[6], units[7], units[8]
     passes = 1 if units[0] == units[1] else 2
     # Units of a pool take turns: grants never go back in time, so the next in turn is the one free first.
     next_fpu = next_div = 0
@@ -210,12 +220,9 @@ def advance(  # noqa: PLR0912, PLR0915 - one loop, compiled as a whole
             parked |= 1 << core
             running += 1
     in_calendar = running
-    alternate = len(groups) > 0
-    last_at = 2 * banks
-    behind_at = 3 * banks
-    words_at = behind_at + len(when)
-    # Cores first in the queue of a bank, as bits; only where the groups take turns.
-    heads = 0
+    fair = len(asked) > 0
+    # Cores that wait for a bank, as bits; only under round robin.
+    waiting = 0
     cycle = 0
     while running:
         day = cycle & (DAYS - 1)
@@ -228,39 +235,6 @@ def advance(  # noqa: PLR0912, PLR0915 - one loop, compiled as a whole
                         parked ^= 1 << core
                     else:
                         in_calendar -= 1
-        if alternate:
-            for port in range(0, len(ports), 3):
-                if ports[port] == cycle:
-                    bank = groups[words_at + ports[port + 1]] % banks
-                    groups[words_at + ports[port + 1]] += 1
-                    groups[banks + bank] += 1
-                    ports[port + 2] = bank + 1
-            left = heads
-            while left:
-                lowest = left & -left
-                left ^= lowest
-                core = core_of[lowest % CORE_OF]
-                bank = trace[at[core]] & (CODES - 1)
-                if groups[bank] and groups[banks + bank]:
-                    continue
-                groups[bank] ^= 1
-                bank_free[bank] = cycle + 1
-                waited[COUNTERS * core] += cycle - when[core]
-                heads ^= lowest
-                behind = groups[behind_at + core]
-                groups[behind_at + core] = 0
-                if behind:
-                    heads |= 1 << (behind - 1)
-                else:
-                    groups[last_at + bank] = 0
-                at[core] += 1
-                following = cycle + (trace[at[core]] >> CODE_BITS)
-                if following < cycle + DAYS:
-                    calendar[following & (DAYS - 1)] |= 1 << core
-                else:
-                    when[core] = following
-                    parked |= 1 << core
-                    in_calendar -= 1
         asking = calendar[day]
         if asking:
             calendar[day] = 0
@@ -281,20 +255,14 @@ def advance(  # noqa: PLR0912, PLR0915 - one loop, compiled as a whole
                         code = trace[at[core]] & (CODES - 1)
                         time = cycle
                         if code < banks:
+                            if fair:
+                                asked[2 * code] |= 1 << core
+                                waiting |= 1 << core
+                                when[core] = cycle
+                                asking ^= 1 << core
+                                break
                             free = bank_free[code]
-                            if alternate:
-                                last = groups[last_at + code]
-                                if free > cycle or last or (groups[code] and groups[banks + code]):
-                                    if last:
-                                        groups[behind_at + last - 1] = core + 1
-                                    else:
-                                        heads |= 1 << core
-                                    groups[last_at + code] = core + 1
-                                    when[core] = cycle
-                                    asking ^= 1 << core
-                                    break
-                                groups[code] ^= 1
-                            elif free > cycle:
+                            if free > cycle:
                                 waited[COUNTERS * core] += free - cycle
                                 time = free
                             bank_free[code] = time + 1
@@ -365,31 +333,93 @@ def advance(  # noqa: PLR0912, PLR0915 - one loop, compiled as a whole
                             when[core] = following
                             parked |= 1 << core
                             in_calendar -= 1
-        for port in range(0, len(ports), 3):
-            if alternate:
-                bank = ports[port + 2] - 1
-                if bank >= 0 and bank_free[bank] <= cycle:
-                    oldest = port
-                    if groups[banks + bank] > 1:
-                        for other in range(port, len(ports), 3):
-                            if ports[other + 2] == bank + 1 and ports[other] < ports[oldest]:
-                                oldest = other
-                    groups[bank] ^= 1
-                    groups[banks + bank] -= 1
-                    bank_free[bank] = cycle + 1
-                    ports[oldest] = cycle + 1
-                    ports[oldest + 2] = 0
-                    direction = 2 * ports[oldest + 1]
+        if fair:
+            for port in range(0, len(ports), PORT_FIELDS):
+                if ports[port] == cycle and ports[port + 2] == 0:
+                    ports[port + 2] = beat_words
+                    word = served[2 * ports[port + 1]]
+                    for place in range(beat_words):
+                        leaf = first_leaf + ports[port + 1] * direction_leaves + place % direction_leaves
+                        asked[2 * ((word + place) % banks)] |= 1 << leaf
+            left = waiting
+            port = 0
+            place = 0
+            while left or port < len(ports):
+                if left:
+                    lowest = left & -left
+                    left ^= lowest
+                    if waiting & lowest == 0:
+                        continue
+                    bank = trace[at[core_of[lowest % CORE_OF]]] & (CODES - 1)
+                else:
+                    if place == beat_words or ports[port + 2] == 0:
+                        port += PORT_FIELDS
+                        place = 0
+                        continue
+                    bank = (served[2 * ports[port + 1]] + place) % banks
+                    place += 1
+                asks = asked[2 * bank]
+                if asks == 0 or bank_free[bank] > cycle:
+                    continue
+                bank_free[bank] = cycle + 1
+                pointer = asked[2 * bank + 1]
+                winner = asks
+                start = 0
+                level = levels
+                while winner & (winner - 1):
+                    level -= 1
+                    middle = start + (1 << level)
+                    below = winner & ((1 << middle) - 1)
+                    above = winner ^ below
+                    if below == 0 or (above != 0 and pointer >> level & 1):
+                        winner = above
+                        start = middle
+                    else:
+                        winner = below
+                behind = asks >> (pointer + 1) << (pointer + 1)
+                if behind == 0:
+                    behind = asks
+                asked[2 * bank + 1] = core_of[(behind & -behind) % CORE_OF]
+                asked[2 * bank] = asks ^ winner
+                leaf = core_of[winner % CORE_OF]
+                if leaf < first_leaf:
+                    waiting ^= winner
+                    waited[COUNTERS * leaf] += cycle - when[leaf]
+                    at[leaf] += 1
+                    following = cycle + (trace[at[leaf]] >> CODE_BITS)
+                    if following < cycle + DAYS:
+                        calendar[following & (DAYS - 1)] |= 1 << leaf
+                    else:
+                        when[leaf] = following
+                        parked |= 1 << leaf
+                        in_calendar -= 1
+                else:
+                    direction = (leaf - first_leaf) // direction_leaves
+                    moved = 0
+                    while ports[moved + 1] != direction:
+                        moved += PORT_FIELDS
+                    ports[moved + 2] -= 1
+            for port in range(0, len(ports), PORT_FIELDS):
+                if ports[port + 2] == 0 and ports[port] <= cycle:
+                    direction = 2 * ports[port + 1]
+                    served[direction] += beat_words
+                    served[direction + 1] += cycle + 1 - ports[port]
+                    ports[port] = cycle + 1
+                    if served[direction] // beat_words % ports[port + 3] == 0:
+                        ports[port] += ports[port + 4]
+            if calendar[day]:
+                # What follows a grant without a cycle between, such as the note when its value comes.
+                continue
+        else:
+            for port in range(0, len(ports), PORT_FIELDS):
+                if ports[port] == cycle:
+                    direction = 2 * ports[port + 1]
+                    bank = served[direction] % banks
+                    time = max(cycle, bank_free[bank]) + 1
+                    bank_free[bank] = time
+                    ports[port] = time
                     served[direction] += 1
-                    served[direction + 1] = cycle + 1
-            elif ports[port] == cycle:
-                direction = 2 * ports[port + 1]
-                bank = served[direction] % banks
-                time = max(cycle, bank_free[bank]) + 1
-                bank_free[bank] = time
-                ports[port] = time
-                served[direction] += 1
-                served[direction + 1] = max(served[direction + 1], time)
+                    served[direction + 1] = max(served[direction + 1], time)
         cycle += 1
         if in_calendar == 0 and len(ports) == 0 and running:
             soonest = NEVER

@@ -53,15 +53,15 @@ class WindowHardware:
 
     `banks_shared`, `fpu_shared` and `divsqrt_shared` say whether another requester can be in the way.
     `banks_rotate` and `fpus_rotate` are the cores among which the priority of a cycle moves on, or 0 if the
-    lowest core always comes first. `dma_alternates`: at the banks the DMA ports as a group take turns with
-    the cores; otherwise, and where there is no DMA traffic, they queue like cores.
+    lowest core always comes first. `banks_fair`: every bank is round robin over cores and DMA ports;
+    otherwise the oldest request is served first.
     """
 
     banks: int
     word_bytes: int
     banks_shared: bool
     banks_rotate: int
-    dma_alternates: bool
+    banks_fair: bool
     fpu_mapping: str
     fpu_shared: bool
     fpus_rotate: int

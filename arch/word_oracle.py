@@ -7,7 +7,7 @@ unit looks at its waiting requests once a cycle, after all of them have arrived,
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -26,6 +26,9 @@ _AFTER_ALL_REQUESTS = EventPriority(5)
 _DMA_MASTER = 1000
 """Number of the first DMA port; higher numbers lose against lower ones of the same age."""
 
+_DIRECTION = 10
+"""Distance of the numbers of both directions."""
+
 _Process = Generator[simpy.Event, Any, None]
 
 
@@ -35,7 +38,7 @@ class _Request:
 
     time: int
     rank: int
-    dma: bool
+    master: int
     granted: simpy.Event
 
 
@@ -43,24 +46,13 @@ class _Arbiter:
     """`units` equal units behind one queue: each cycle the oldest requests get the free units.
 
     `rotate` is the number of cores among which the priority moves on every cycle, 0 for lowest number first.
-    With `alternate` a flag that turns with every grant picks cores or DMA first if both groups have requests.
     """
 
-    def __init__(
-        self,
-        env: simpy.Environment,
-        units: int,
-        interval_cycles: int,
-        rotate: int,
-        *,
-        alternate: bool = False,
-    ) -> None:
+    def __init__(self, env: simpy.Environment, units: int, interval_cycles: int, rotate: int) -> None:
         self._env = env
         self._free_from = [0] * units
         self._interval = interval_cycles
         self._rotate = rotate
-        self._alternate = alternate
-        self._dma_first = False
         self._waiting: list[_Request] = []
         self._decision: int = -1
 
@@ -72,7 +64,7 @@ class _Arbiter:
         if self._rotate and master < _DMA_MASTER:
             first = now % self._rotate
             rank = master - first if master >= first else master - first + self._rotate
-        self._waiting.append(_Request(now, rank, master >= _DMA_MASTER, granted))
+        self._waiting.append(_Request(now, rank, master, granted))
         self._decide_in(0)
         return granted
 
@@ -93,16 +85,44 @@ class _Arbiter:
         for unit, free_from in enumerate(self._free_from):
             if self._waiting and free_from <= now:
                 self._free_from[unit] = now + self._interval
-                winner = min(self._waiting, key=self._place)
+                winner = self._pick(self._waiting)
                 self._waiting.remove(winner)
-                self._dma_first = not self._dma_first
                 winner.granted.succeed()
         if self._waiting:
             self._decide_in(1)
 
-    def _place(self, request: _Request) -> tuple[bool, int, int]:
-        other_group_first = self._alternate and request.dma != self._dma_first
-        return other_group_first, request.time, request.rank
+    def _pick(self, waiting: list[_Request]) -> _Request:
+        return min(waiting, key=lambda request: (request.time, request.rank))
+
+
+class _FairTree(_Arbiter):
+    """A bank under round robin: `rr_arb_tree.sv` of pulp-platform/common_cells with FairArb, as written.
+
+    `leaf_of` says at which input a master is; there are 2^`levels` inputs.
+    """
+
+    def __init__(self, env: simpy.Environment, levels: int, leaf_of: Callable[[int], int]) -> None:
+        super().__init__(env, 1, 1, 0)
+        self._levels = levels
+        self._leaf_of = leaf_of
+        self._rr = 0
+
+    def _pick(self, waiting: list[_Request]) -> _Request:
+        inputs: list[_Request | None] = [None] * (1 << self._levels)
+        for request in waiting:
+            inputs[self._leaf_of(request.master)] = request
+        nodes = inputs
+        for level in range(self._levels):
+            bit = self._rr >> level & 1
+            nodes = [
+                right if left is None or (right is not None and bit) else left
+                for left, right in zip(nodes[::2], nodes[1::2], strict=True)
+            ]
+        asking = [number for number, request in enumerate(inputs) if request is not None]
+        self._rr = next((number for number in asking if number > self._rr), asking[0])
+        (winner,) = nodes
+        assert winner is not None
+        return winner
 
 
 @dataclass(slots=True)
@@ -145,9 +165,23 @@ class WordOracle:
         timing = self._timing
         fpu = timing.fpu
         turn = {"in_order": 0, "rotating": timing.cores}
-        banks_turn, fpus_turn = turn[timing.l1.arbitration], turn[fpu.arbitration]
-        turns = {"queue": False, "alternate": True}[timing.l1.dma_arbitration]
-        self._banks = [_Arbiter(env, 1, 1, banks_turn, alternate=turns) for _ in range(timing.l1.banks)]
+        fpus_turn = turn[fpu.arbitration]
+        self._fair = timing.l1.arbitration == "round_robin"
+        ports = timing.dma.l1_bytes_per_cycle // timing.l1.word_bytes
+
+        def leaf_of(master: int) -> int:
+            if master < _DMA_MASTER:
+                return master
+            direction, port = divmod(master - _DMA_MASTER, _DIRECTION)
+            return timing.cores + ports * direction + port
+
+        levels = (timing.cores + 2 * ports - 1).bit_length()
+        self._banks: list[_Arbiter] = [
+            _FairTree(env, levels, leaf_of)
+            if self._fair
+            else _Arbiter(env, 1, 1, turn[timing.l1.arbitration])
+            for _ in range(timing.l1.banks)
+        ]
         pools = {"dynamic": [fpu.count], "static": [1] * fpu.count}.get(fpu.mapping, [1] * len(work.cores))
         self._fpus = [_Arbiter(env, units, fpu.interval_cycles, fpus_turn) for units in pools]
         self._divsqrt = _Arbiter(env, fpu.divsqrt_count, fpu.divsqrt_interval_cycles, fpus_turn)
@@ -162,7 +196,8 @@ class WordOracle:
         if timing.l1.bank_conflicts:
             for index, direction in enumerate((Traffic.IN, Traffic.OUT)):
                 if traffic & direction:
-                    env.process(self._dma(_DMA_MASTER + 10 * index))
+                    stream = self._beats(index) if self._fair else self._dma(_DMA_MASTER + _DIRECTION * index)
+                    env.process(stream)
         env.run(until=env.all_of(processes))
         absent = (_Core(), 0)
         return TeamCost(tuple(self._cost(*cores.get(number, absent)) for number in range(len(work.cores))))
@@ -182,6 +217,25 @@ class WordOracle:
                     outstanding[port] = self._banks[word % len(self._banks)].request(first_master + port)
                     word += 1
             yield self._env.timeout(1)
+
+    def _beats(self, direction: int) -> _Process:
+        """One direction of the DMA where its ports go together: beats, and gaps behind bursts."""
+        dma, word_bytes = self._timing.dma, self._timing.l1.word_bytes
+        ports = dma.l1_bytes_per_cycle // word_bytes
+        gap_cycles = (dma.read_burst_gap_cycles, dma.write_burst_gap_cycles)[direction]
+        word = 0
+        while True:
+            for _ in range(dma.burst_bytes // dma.l1_bytes_per_cycle):
+                first_master = _DMA_MASTER + _DIRECTION * direction
+                yield self._env.all_of(
+                    [
+                        self._banks[(word + port) % len(self._banks)].request(first_master + port)
+                        for port in range(ports)
+                    ]
+                )
+                word += ports
+                yield self._env.timeout(1)
+            yield self._env.timeout(gap_cycles)
 
     def _run(self, number: int, core: _Core, work: CoreWork, start: int) -> _Process:
         yield self._env.timeout(start)

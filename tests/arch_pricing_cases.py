@@ -59,7 +59,7 @@ def soc(
         core=core,
         fpu=fpu,
         icache=ICACHE,
-        l1=L1Timing(65536, 16, 4, conflicts, "in_order", "queue", 2048, 1024),
+        l1=L1Timing(65536, 16, 4, conflicts, "in_order", 2048, 1024),
         l2=dataclasses.replace(irrelevant(L2Timing), core_access_cycles=15),
         l3=irrelevant(L3Timing),
         dma=dataclasses.replace(irrelevant(DmaTiming), l1_bytes_per_cycle=8),

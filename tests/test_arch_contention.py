@@ -129,49 +129,53 @@ def test_small_matmuls_equal_the_oracle(fpu, size, traffic):
     assert fast == oracle
 
 
-def alternating(timing: SocTiming, groups: bool = True) -> SocTiming:
-    """The machine whose banks give cores and DMA turns."""
-    if not groups:
-        return timing
-    return dataclasses.replace(timing, l1=dataclasses.replace(timing.l1, dma_arbitration="alternate"))
+def fair(timing: SocTiming) -> SocTiming:
+    """The machine whose banks are round robin, with the gaps that bursts then have."""
+    return dataclasses.replace(
+        timing,
+        l1=dataclasses.replace(timing.l1, arbitration="round_robin"),
+        dma=dataclasses.replace(
+            timing.dma, burst_bytes=64, read_burst_gap_cycles=2, write_burst_gap_cycles=3
+        ),
+    )
 
 
-@pytest.mark.parametrize("turns", [False, True], ids=["in_order", "rotating"])
 @pytest.mark.parametrize("fpu", [PRIVATE_FPU, DYNAMIC_FPU], ids=lambda fpu: fpu.mapping)
 @pytest.mark.parametrize("size", [(1, 4, 4), (2, 8, 4), (1, 16, 8), (3, 5, 2)])
-@pytest.mark.parametrize("traffic", [Traffic.IN, Traffic.OUT, Traffic.BOTH])
-def test_small_matmuls_beside_an_alternating_dma_equal_the_oracle(turns, fpu, size, traffic):
-    timing = rotating(alternating(soc(conflicts=True, fpu=fpu)), turns)
-    fast, oracle = both(timing, matmul_team(*size), traffic)
+@pytest.mark.parametrize("traffic", [Traffic.NONE, Traffic.IN, Traffic.OUT, Traffic.BOTH])
+def test_small_matmuls_on_round_robin_banks_equal_the_oracle(fpu, size, traffic):
+    fast, oracle = both(fair(rotating(soc(conflicts=True, fpu=fpu))), matmul_team(*size), traffic)
     assert fast == oracle
 
 
-@pytest.mark.parametrize("banks", [1, 2, 16])
+@pytest.mark.parametrize("banks", [2, 4, 16])
 @pytest.mark.parametrize("stride", [0, 4, 6, 64])
-@pytest.mark.parametrize("traffic", [Traffic.IN, Traffic.BOTH])
-def test_loads_beside_an_alternating_dma_equal_the_oracle(banks, stride, traffic):
-    """Few banks: several ports of both directions wait for the same one."""
+@pytest.mark.parametrize("traffic", [Traffic.NONE, Traffic.IN, Traffic.BOTH])
+def test_loads_on_round_robin_banks_equal_the_oracle(banks, stride, traffic):
+    """Few banks: cores and both directions want the same one in most cycles."""
     timing = soc(conflicts=True)
-    timing = alternating(dataclasses.replace(timing, l1=dataclasses.replace(timing.l1, banks=banks)))
+    timing = fair(dataclasses.replace(timing, l1=dataclasses.replace(timing.l1, banks=banks)))
     fast, oracle = both(timing, loads(stride, 8, 5, count=12), traffic)
     assert fast == oracle
 
 
-@pytest.mark.parametrize("cores", [1, 2, 8])
-@pytest.mark.parametrize("traffic", [Traffic.IN, Traffic.BOTH])
-def test_an_alternating_bank_gives_the_cores_every_second_cycle(cores, traffic):
-    """One bank that everybody wants: cores in the even cycles, DMA in the odd ones, however many ask."""
-    base = soc(conflicts=True, event_unit=TOGETHER)
-    timing = alternating(dataclasses.replace(base, l1=dataclasses.replace(base.l1, banks=1)))
-    cost = TeamCostModel(timing, WHOLE_KERNEL).price(loads(0, 0, cores, count=10), traffic)
-    accesses = 10 * cores
-    assert cost.cycles == 2 * accesses - 1
-    assert sum(dict(core.stalls)["bank_conflict"] for core in cost.cores) == sum(
-        core.cycles - 10 for core in cost.cores
+def test_a_round_robin_bank_serves_its_cores_in_turn():
+    """Four cores want one word ten times: one of them gets it in every cycle, each as often as the others."""
+    cost = TeamCostModel(fair(soc(conflicts=True, event_unit=TOGETHER)), WHOLE_KERNEL).price(
+        loads(0, 0, 4, count=10)
     )
+    assert sorted(core.cycles for core in cost.cores) == [37, 38, 39, 40]
+
+
+def test_a_beat_waits_for_all_its_words():
+    """A core that always wants one of two banks has it in every second cycle, and every beat takes two."""
+    base = fair(soc(conflicts=True, event_unit=TOGETHER))
+    timing = dataclasses.replace(base, l1=dataclasses.replace(base.l1, banks=2))
+    cost = TeamCostModel(timing, WHOLE_KERNEL).price(loads(0, 0, 1, count=100), Traffic.IN)
     assert cost.dma is not None
-    words = sum(way[0] for way in (cost.dma.inward, cost.dma.outward) if way is not None)
-    assert words == accesses
+    assert cost.dma.inward is not None
+    words, cycles = cost.dma.inward
+    assert words / cycles == pytest.approx(1, rel=0.1)
 
 
 def test_a_queueing_dma_gets_as_much_as_so_many_cores():
@@ -211,8 +215,10 @@ def test_with_rotating_priority_no_core_pays_for_its_number():
 
 MACHINES = st.sampled_from(
     [
-        alternating(rotating(soc(conflicts=conflicts, fpu=fpu, core=core), turns), groups)
-        for conflicts, turns, groups in (
+        (fair if in_turn else lambda timing: timing)(
+            rotating(soc(conflicts=conflicts, fpu=fpu, core=core), turns)
+        )
+        for conflicts, turns, in_turn in (
             (True, False, False),
             (True, True, False),
             (True, False, True),
@@ -309,7 +315,7 @@ def perturbations() -> list[tuple[str, SocTiming, TeamWork, Traffic]]:
         ("skew", dataclasses.replace(base, event_unit=late), work, Traffic.NONE),
         ("banks", dataclasses.replace(base, l1=dataclasses.replace(base.l1, banks=8)), work, Traffic.NONE),
         ("conflicts", soc(fpu=STATIC_FPU), work, Traffic.NONE),
-        ("dma groups", alternating(base), work, Traffic.BOTH),
+        ("arbitration", fair(base), work, Traffic.BOTH),
         ("fpu map", soc(conflicts=True, fpu=DYNAMIC_FPU), work, Traffic.NONE),
         ("fpu private", soc(conflicts=True), work, Traffic.NONE),
         ("load-use", core_change(load_use_stall_cycles=3), work, Traffic.NONE),
@@ -324,7 +330,7 @@ def test_every_input_that_matters_is_in_the_key():
     for (name, *_), cost in zip(cases[1:], fresh[1:], strict=True):
         assert cost != fresh[0], name
     names = [name for name, *_ in cases]
-    assert fresh[names.index("dma groups")] != fresh[names.index("traffic both")]
+    assert fresh[names.index("arbitration")] != fresh[names.index("traffic both")]
     base = cases[0][1]
     shared = TeamCostModel(base)
     for repeat in range(2):

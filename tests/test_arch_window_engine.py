@@ -18,13 +18,11 @@ ENGINES = (EngineChoice(1 << 60), EngineChoice(0))
 """Plain Python whatever it takes, and compiled from the first item on."""
 
 
-@pytest.mark.parametrize("groups", ["queue", "alternate"])
-def test_plain_and_compiled_engine_give_the_same_extrapolated_numbers(groups):
+@pytest.mark.parametrize("arbitration", ["rotating", "round_robin"])
+def test_plain_and_compiled_engine_give_the_same_extrapolated_numbers(arbitration):
     """Marks and multiplied counters included, on a machine with two orders of service and pools."""
     machine = soc(conflicts=True, fpu=dataclasses.replace(DYNAMIC_FPU, latency_cycles=3))
-    machine = dataclasses.replace(
-        machine, l1=dataclasses.replace(machine.l1, arbitration="rotating", dma_arbitration=groups)
-    )
+    machine = dataclasses.replace(machine, l1=dataclasses.replace(machine.l1, arbitration=arbitration))
     work = matmul_team(6, 27, 30)
     plain, fast = (
         TeamCostModel(machine, Window(3000), engine).price(work, Traffic.BOTH) for engine in ENGINES

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from arch.isa import CoreWork, Instruction, Loop, Op, TeamWork
 from arch.program import Action, Compute
 from arch.timing import SocTiming
+from scheduler.validation.cases import Case
 from trainlib.kernels.team import team_work
 
 FORK_WRAPPER_CYCLES = 14
@@ -87,6 +88,47 @@ def bare_calls(timing: SocTiming) -> SocTiming:
         wait_wake_cycles=max(0, timing.dma.wait_wake_cycles - once_cycles),
     )
     return dataclasses.replace(timing, dma=dma)
+
+
+BARE_PUSH_CYCLES = 4
+BARE_PUSH_2D_CYCLES = 6
+BARE_PUSH_NEXT_CYCLES = 8
+"""A push in the programs measured on RTL: the identifier is read and 3 words are stored, 5 in 2D, operands at
+hand; further ones of a series in a loop. Column `cycles_program` of rtl-dma.csv.
+"""
+
+BARE_LEAVE_CYCLES = 6
+"""From the status read that finds all transfers over to the end of such a program: the test, the identifiers
+freed. One loop of status read and sleep waits for all of them, so only the last wait has it.
+
+Fitted on `bidirectional` of 64 B of rtl-dma.csv (52 cycles; the first of both transfers ends after 38 and
+wakes the core), which is therefore no test of it.
+"""
+
+
+def registers_only(timing: SocTiming) -> SocTiming:
+    """The machine as the programs measured on RTL drive its DMA: stores and status reads, no call of the SDK.
+
+    A core that slept comes back as far as the status read; what follows is `BARE_LEAVE_CYCLES`, once.
+    """
+    dma = dataclasses.replace(
+        timing.dma,
+        program_1d_cycles=BARE_PUSH_CYCLES,
+        program_2d_cycles=BARE_PUSH_2D_CYCLES,
+        program_next_cycles=BARE_PUSH_NEXT_CYCLES,
+        transfer_code_1d_cycles=0,
+        transfer_code_2d_cycles=0,
+        wait_check_cycles=0,
+        wait_done_cycles=0,
+        wait_sleep_min_cycles=0,
+        wait_wake_cycles=max(0, timing.dma.wait_wake_cycles - BARE_LEAVE_CYCLES),
+    )
+    return dataclasses.replace(timing, dma=dma)
+
+
+def measured_on_rtl(case: Case) -> bool:
+    """Whether a row was measured on RTL, by the programs that came with it."""
+    return bool(case.cells.get("build"))
 
 
 def lone_call(timing: SocTiming) -> tuple[int, int]:

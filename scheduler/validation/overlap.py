@@ -1,4 +1,4 @@
-"""KIND overlap: a kernel on the team while transfers in one direction run."""
+"""KIND overlap: a kernel on the team while transfers run, in one direction or alternating."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from arch.timing import SocTiming
 from configs.dtypes import DTYPES
 from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.machines import machine_of, program_cycles
+from scheduler.validation.measured_code import BARE_LEAVE_CYCLES, measured_on_rtl, registers_only
 from scheduler.validation.mm import matmul_team
 from scheduler.validation.prediction import Prediction
 
@@ -19,12 +20,18 @@ COLUMNS = (
     Column("k", 1),
     Column("m", 1),
     CORES,
-    Column("direction", choices=("l2_to_l1", "l1_to_l2")),
+    Column("direction", choices=("l2_to_l1", "l1_to_l2", "both")),
     Column("bytes", 1),
     Column("transfers", 1),
     CYCLES,
     Column("cycles_dma_with_compute", 1),
 )
+
+
+BARE_CALL_CYCLES = 22
+"""Code around the pushes and waits of the program measured on RTL: what its transfers alone (column
+`cycles_dma_alone` of rtl-overlap.csv) take more than the same bytes in 1d of rtl-dma.csv.
+"""
 
 
 def predict_kernel(case: Case) -> Prediction:
@@ -37,24 +44,30 @@ def predict_kernel(case: Case) -> Prediction:
 def predict_transfers(case: Case) -> Prediction:
     """From the first command to the end of the last wait: starts, kernel, waits."""
     timing, starts, kernel, waits = _parts(case)
-    return Prediction(program_cycles(timing, case.id, [*starts, kernel, *waits]))
+    around_cycles = BARE_CALL_CYCLES + BARE_LEAVE_CYCLES if measured_on_rtl(case) else 0
+    return Prediction(program_cycles(timing, case.id, [*starts, kernel, *waits]) + around_cycles)
 
 
 def _parts(case: Case) -> tuple[SocTiming, list[Action], Compute, list[Action]]:
     n, k, m = case.number("n"), case.number("k"), case.number("m")
     size_bytes, count = case.number("bytes"), case.number("transfers")
     buffer = 4 * (n * k + k * m + n * m)
-    to_l1 = case.text("direction") == "l2_to_l1"
-    timing = machine_of(case, l1_bytes=buffer + size_bytes, l2_bytes=size_bytes * count)
+    direction = case.text("direction")
+    apart = size_bytes if direction == "both" else 0
+    l1_bytes = buffer + size_bytes + apart * max(0, count - 1)
+    timing = machine_of(case, l1_bytes=l1_bytes, l2_bytes=size_bytes * count)
+    if measured_on_rtl(case):
+        timing = registers_only(timing)
     if count > timing.dma.transfer_ids:
         raise case.error(
             f"{count} transfers are pushed before the first is waited for",
             f"at most {timing.dma.transfer_ids}, the identifiers of the DMA",
         )
-    starts: list[Action] = [
-        DmaStart(index, commands=(Command(to_l1, buffer, "l2", size_bytes * index, size_bytes),))
-        for index in range(count)
-    ]
+    starts: list[Action] = []
+    for index in range(count):
+        to_l1 = index % 2 == 0 if direction == "both" else direction == "l2_to_l1"
+        l1_address, l2_address = buffer + apart * index, size_bytes * index
+        starts.append(DmaStart(index, commands=(Command(to_l1, l1_address, "l2", l2_address, size_bytes),)))
     kernel = Compute(count, team=matmul_team(case))
     waits: list[Action] = [DmaWait(count + 1 + index, transfer=index) for index in range(count)]
     return timing, starts, kernel, waits

@@ -76,6 +76,7 @@ def by_hand(timing: SocTiming) -> tuple[Stretch, ...]:
     latency = Term("`dma.command_latency_cycles`", dma.command_latency_cycles)
     first = Term("`dma.first_beat_cycles`", dma.first_beat_cycles)
     moved = Term(f"{beats} beats, the first of them counted already", beats - 1)
+    gap = Term("`dma.read_burst_gap_cycles`", dma.read_burst_gap_cycles)
     wake = Term("`dma.wait_wake_cycles`", dma.wait_wake_cycles)
     program = (
         Term("`dma.transfer_code_1d_cycles`", dma.transfer_code_1d_cycles),
@@ -104,7 +105,7 @@ def by_hand(timing: SocTiming) -> tuple[Stretch, ...]:
     return (
         Stretch("task from the fabric controller", "offload", (offload,)),
         Stretch("program the load of `x`", "dma_program", program),
-        Stretch("wait for it", "dma_wait", (latency, read, first, moved, wake)),
+        Stretch("wait for it", "dma_wait", (latency, read, first, moved, gap, wake)),
         Stretch("fork", "fork", (fork,)),
         Stretch("kernel `relu_fw`", COMPUTE, kernel),
         Stretch("join barrier", "barrier", (barrier,)),
