@@ -6,7 +6,7 @@ Rules of arbitration
   served first; among those of the same cycle the lower core number, or the first core from (cycle modulo
   cores) on. Cores and DMA ports of a bank stand in one queue, cores before DMA ports of the same cycle (loads
   measured beside DMA on GVSoC show that the DMA queues like a core and is not favoured).
-- Under `round_robin` every bank has the arbiter of the RTL (`rr_arb_tree` of pulp-platform/common_cells,
+- Under `round_robin` every bank has a fair tree of arbiters (of the kind of `rr_arb_tree` of common_cells,
   fair): a binary tree over cores and DMA ports and a pointer. A node with requests on both sides follows its
   bit of the pointer, which moves on with every grant to the next requester behind it. Who comes too late for
   the pointer waits for it to come round; nobody starves.

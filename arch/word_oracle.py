@@ -96,7 +96,7 @@ class _Arbiter:
 
 
 class _FairTree(_Arbiter):
-    """A bank under round robin: `rr_arb_tree.sv` of pulp-platform/common_cells with FairArb, as written.
+    """A bank under round robin: a fair tree of arbiters, of the kind of `rr_arb_tree` (common_cells).
 
     `leaf_of` says at which input a master is; there are 2^`levels` inputs.
     """

@@ -90,8 +90,9 @@ def rows_of(parameter: Parameter) -> tuple[tuple[str, str], ...]:
                 file, _, own = text.partition(" ")
                 rtl = file.startswith("rtl-")
                 names = (own if rtl else re.sub(r"^micro-benchmarks? ", "", text)).split(" and ")
-                words = [each.split()[0].rstrip(",") for each in names if each.strip()]
-                found += [(f"{file}.csv" if rtl else _file(name), name) for name in words]
+                words = [each.split()[0].rstrip(",:") for each in names if each.strip()]
+                words = words or [file]
+                found += [(_rtl_file(file, name) if rtl else _file(name), name) for name in words]
     return tuple(found)
 
 
@@ -120,6 +121,11 @@ def counts(tree: ParameterTree) -> Mapping[str, int]:
 def _parts(source: str) -> list[str]:
     """The parts of a source; a semicolon in parentheses separates nothing."""
     return [part.strip() for part in re.split(r";(?![^(]*\))", source)]
+
+
+def _rtl_file(file: str, name: str) -> str:
+    """The file of a benchmark of RTL rows: the last one named, or the name if it is one."""
+    return f"{name if name.startswith('rtl-') else file}.csv"
 
 
 def _file(benchmark: str) -> str:
