@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NaN and labels out of range are refused where they arise, by the name of the op, simulated or not."""
 
 from dataclasses import replace
