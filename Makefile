@@ -21,6 +21,7 @@ test: $(VENV)/.test
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tools/licence_lines.py --check
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # Of the files that have such tests only: collecting all of them takes longer than the tests.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When the bursts of one DMA command run: the closed-form part of the DMA model.
 
 A direction engine works through its commands strictly in order, so nothing that arrives later can change the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clock domains: integer cycles, and conversions that round up and never silently down."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cluster: cores, L1, event unit and DMA, the mailbox for tasks, and the DMA traffic the kernels feel."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose code is in the instruction caches: what a kernel waits for its code when it is called.
 
 The price of a kernel (`arch.team_cost_model`) is that of a warm call: its lines are where they were when it

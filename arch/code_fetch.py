@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Instruction-cache stalls: a capacity rule on the loops of a nest, and what the first call costs more.
 
 Both caches are set-associative with pseudo-random replacement that does not prefer an empty way. Of `k` lines

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a core waits for lines of its kernel in its private instruction cache, as an expectation.
 
 The replacement register of the cache is pseudo-random, so a line is there with a probability. A refill puts

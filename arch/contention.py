@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cluster micro-model: all cores of a team advance together and share banks, FPUs and the div/sqrt unit.
 
 Rules of arbitration

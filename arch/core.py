@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One core of the cluster: the account of its cycles, and the worker thread that serves the dispatch FIFO."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a kernel costs on a team of cores: the result types and the interface the cluster asks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cluster DMA (mchan): per-core command queue, global queues, one engine per direction, transfer IDs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The code a core runs to program the DMA and to wait for it: what it costs, and on whose account."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The numbers of a run: what DMA commands and kernels do to the bytes, in order, and the record of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The event unit: barriers, mutexes, software events, and the dispatch FIFO that forks a team."""
 
 from __future__ import annotations

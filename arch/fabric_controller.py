@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fabric controller: the core outside the cluster that offloads a task and hears of its end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Instruction caches line by line: the yardstick of `arch.code_fetch`, for code of a few thousand lines.
 
 Replacement is that of GVSoC's caches (gvsoc/gvsoc-core 14342ab, cache_impl.cpp) and of the class of register

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Instruction classes and loop nests: the common language of kernels and the pipeline model.
 
 A kernel running on one core is a `CoreWork`: a tree of instructions and counted loops with concrete trip

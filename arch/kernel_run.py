@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One kernel in progress on a team: progress at piecewise rates while DMA traffic comes and goes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memories behind the cluster: shared L2 on the AXI link, and HyperRAM behind the uDMA."""
 
 from __future__ import annotations

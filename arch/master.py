@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The master thread of the cluster: core 0 carries out the actions of a Program in order."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Byte-backed storage of the modelled memories, and the views that places and DMA commands have on it."""
 
 from __future__ import annotations

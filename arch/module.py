@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The SystemC vocabulary on SimPy: modules with hierarchical names, ports, threads and notifications."""
 
 from __future__ import annotations

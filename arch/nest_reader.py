@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the nests of cores into the blocks of `arch.scoreboard`; nests that differ in numbers share one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pipeline model: what a kernel costs one core that nobody disturbs, evaluated on the loop nest itself.
 
 An in-order single-issue scoreboard walks the tree. A loop is not unrolled: once the state at the start of

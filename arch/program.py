@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The action types of a Program: what the cluster's master core does, in order, with dependencies."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Work that advances at piecewise rates: a share of a kernel while DMA traffic comes and goes, and a transfer
 while kernels come and go."""
 

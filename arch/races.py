@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Race detection by byte intervals: compares every new access with those still under way."""
 
 from __future__ import annotations

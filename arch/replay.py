@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Repeats the recorded effects of a run without simulating time, with every view resolved once."""
 
 from __future__ import annotations

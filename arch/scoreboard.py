@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Issue rules of the core per instruction class, and what a loop nest resolved by them looks like.
 
 Mechanism shared by the pipeline model (`arch.pipeline`) and the window of the cluster micro-model

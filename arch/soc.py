@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The whole SoC: elaboration of the module tree, runs of programs, and access to the modelled memories."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Turns a parameter tree of `configs` into the `SocTiming` the modules are built from, and checks it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cost model the cluster asks: picks the model a team needs and remembers every answer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Timing and size parameters of every block, as frozen dataclasses filled from `configs/soc/*.yaml`.
 
 Field names are the keys of the YAML file; unit, description and source of every value live there. No

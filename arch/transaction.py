@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The payload that travels through ports, after the generic payload of SystemC TLM."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The uDMA: moves bytes between L2 and HyperRAM beside the cluster, over one HyperBus."""
 
 from __future__ import annotations

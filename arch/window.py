@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which engine executes windows: the functions of `arch.window_engine` as they are, or compiled by Numba.
 
 Both give the same numbers. Loading Numba takes longer than one kernel in plain Python, so a process starts in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inner loops of the window: what one core asks for, and who of all cores gets it when.
 
 Two functions over flat tables of integers and nothing else, so that one source runs as plain Python (tables

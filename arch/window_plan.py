@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much of a nest a window executes, and what a nest costs whatever anybody waits for."""
 
 from __future__ import annotations

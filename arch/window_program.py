@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Turns the shape of a nest into a window program: what is left of the code once static time is folded.
 
 A window must execute millions of instructions a second, so everything that waiting cannot change is worked

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Word-level oracle: a small kernel, access by access, on SimPy. Slow, plain, independent of the fast model.
 
 It shares only the instruction streams (`arch.isa`) and the timing parameters with `arch.pipeline` and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prints the derived figures of the benchmarks (rates and ratios) after pytest-benchmark's own table."""
 
 from __future__ import annotations

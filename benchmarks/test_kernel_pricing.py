@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Speed of pricing a kernel: how many the AutoTuner can ask for in a second, from its shape to its cycles.
 
 Shapes are those of tiles that fit L1 twice (double buffering): N, K, M from 4 to 48, all kernels, both

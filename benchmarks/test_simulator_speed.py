@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Speed of the event model (simulated cycles and events per second, the price of an event) and of `run`.
 
 Machines differ and drift, so the figure to quote is the ratio to a bare SimPy timeout timed in the same run.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Speed of the AutoTuner: candidates per second with 1 and 2 workers, and time by number of candidates.
 
 Nothing is in a cache and no kernel is priced when a measurement begins.

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Configuration files, the code that loads them, and the base of the error tree."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data sets that ship with pulptrain."""
 
 from __future__ import annotations

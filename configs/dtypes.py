@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The float formats tensors can have, one line each: nothing else in the code knows one by its name or width.
 
 A format has a *word*, which model files, options and kernel lists use, and a *name*, which tensors, NumPy

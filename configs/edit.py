@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Changes one value of a parsed YAML file: what a sweep over the parameters of a model does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The error tree: every failure a user can cause, with its exit code, its place and its cure."""
 
 from __future__ import annotations

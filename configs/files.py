@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that are written: whole under their name or not there, and never in place of what is not ours.
 
 Every file a command writes goes through `replacing`; what is asked for is checked before any work by

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How good the source of a hardware parameter is: cited, measured, fitted or assumed.
 
 The grade follows from what the SoC file says. `assumed: true` is *assumed*. A source is parts separated by

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files that ship with pulptrain, by kind and name, and the user's own files by path."""
 
 from __future__ import annotations

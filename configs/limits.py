@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much of this computer a request may take, and the checks that are made before any work is done.
 
 One limit governs all: the memory a request may need on this computer, `DEFAULT_HOST_MEMORY_BYTES` unless the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Model files: a network, its input, loss and optimizer, as frozen dataclasses that remember their lines.
 
 What a layer, a loss or an optimizer may say beyond the keys all of them share is the business of its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters of a SoC: a tree of values, each with unit, description and source, per timing profile.
 
 A file holds ``name``, ``description``, ``codegen`` (what the compiler makes of kernels for its cores, unless

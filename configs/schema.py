@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks one mapping of a YAML file against a pydantic model and reports mistakes with ``file:line``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the user may have meant: the closest of the known words, for error messages."""
 
 from __future__ import annotations

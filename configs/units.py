@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quantities as users write them, turned into exact integers: "64 KiB" into bytes, "450 MHz" into hertz."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Strict YAML 1.2: every node knows its line, every mistake is a `ConfigError` with ``file:line``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """pulptrain: how many cycles one DNN training iteration takes on a PULP SoC, and where they go."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Entry point of the `pulptrain` command: runs the CLI and turns errors into messages and exit codes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command line: the typer application, and what happens to errors."""
 
 from __future__ import annotations

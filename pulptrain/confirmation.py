@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Are the references of the ops the training of the network? Asked of PyTorch (see `number_check`)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The last resort: an exception nobody expected becomes one line and a report file."""
 
 from __future__ import annotations

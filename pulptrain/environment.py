@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Start-up check: are the packages called arch, scheduler, traces ... really ours?"""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much of an iteration's cycles rests on measurements: the evidence of its kernels and of the machine.
 
 Every cycle of the time line (`scheduler.time_line`) has one label: that of the nest that ran

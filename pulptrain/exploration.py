@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An exploration from its file to its result: simulate the points, find the front, write files."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file of an exploration: a model, what is varied and how, and what counts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values of the user's own in the place of drawn ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ctrl-C, from the first line of ours on: exit code 130 and one line, wherever it comes in.
 
 While a command is imported nothing is worth keeping: the process says so and ends at once, because an

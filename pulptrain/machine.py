@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The simulated SoC of one run: the program of a mini-batch, and that of the update where it has one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`tune` as a Python call: a model by name, settings as on the command line, a schedule and a summary."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arrays by name in .npz files: read with care, since anybody may have made them, and written."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Are the numbers of the simulated SoC right: every tensor of an iteration, op by op, and the mathematics.
 
 Two questions are asked, and both can be answered sharply:

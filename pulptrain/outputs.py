@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files of a run: summary, run information, trace table, Perfetto trace and pictures."""
 
 from __future__ import annotations

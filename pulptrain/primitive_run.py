@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One step of one primitive on the simulated SoC: inputs drawn and produced untimed, the step timed."""
 
 from __future__ import annotations

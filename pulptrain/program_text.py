@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs as text, one action a line, for `run --dump-program`."""
 
 from __future__ import annotations

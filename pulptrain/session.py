@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One `run`: build the graph and its schedule, simulate an iteration, train on, check the numbers."""
 
 from __future__ import annotations

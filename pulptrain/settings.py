@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options all commands share, as one value, and what they mean for the SoC and the schedule."""
 
 from __future__ import annotations

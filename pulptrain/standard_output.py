@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Standard output and standard error of the command: what cannot be printed is told once, in one line.
 
 A reader that has seen enough (``pulptrain list kernels | head -1``) is no failure: the command ends silently

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The result of a run as one plain object: what `run --json` prints and `summary.json` holds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Iteration after iteration on the simulated machine: which are checked, and when training ends early."""
 
 from __future__ import annotations

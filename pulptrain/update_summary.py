@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The summary of an update made of several mini-batches and a program for the update."""
 
 from __future__ import annotations

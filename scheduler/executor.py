@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Carries out a schedule on a simulated SoC: values in, one timed iteration, any number of replayed ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What would help a model that does not fit, found by planning again with one thing changed at a time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The search of residents: which tensors stay in L1 between ops, by simulating the whole iteration."""
 
 from __future__ import annotations

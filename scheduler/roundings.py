@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many stored results of kernels a result is made of, in an op's tiles: each is a rounding in 16 bit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a schedule cost to find out, kept from run to run: the tilings chosen and the prices of kernels.
 
 Both follow from their question alone, so a run that finds them has the same result as one that does not. The

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One schedule of a training graph: a tiling per op, an address for everything, and the Program."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What planning a graph has found out, for further schedules of the same graph, SoC and options."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which tiling an op gets: a short list by what it moves and issues, then the best estimate of the list."""
 
 from __future__ import annotations

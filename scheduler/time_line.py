@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose cycles an iteration takes: each belongs to the kernel the team runs, or to a part of the machine.
 
 The time line is that of the master core, which does or waits for something in every cycle of a program. A

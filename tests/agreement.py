@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far whole networks agree with PyTorch: tensors of one evaluation against those of another.
 
 What `run` checks is stricter and goes op by op (`pulptrain.number_check`); here references and lowerings are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Timings and small nests built by hand for the tests of the pricing models."""
 
 from __future__ import annotations

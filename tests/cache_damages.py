@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random damages to a cache file: bytes, length, and rows changed through SQLite itself."""
 
 from __future__ import annotations

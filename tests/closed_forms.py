@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the event model must give, in closed form, and the works of a step as one tile: oracles of tests."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shared test settings: hypothesis draws the same examples in every run; nothing is kept from run to run.
 
 A test whose `needs_...` marker names a tool this machine lacks is skipped, and pytest prints why.

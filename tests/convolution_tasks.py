@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiles of single steps of convolutions, and the loops of their calls."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients of a layer's references against central differences, all in float64."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What PULP-TrainLib gets wrong (found by reading and running it), and the tests of what is right here.
 
 `docs/primitives.md` prints this table; tests/test_trainlib_known_defects.py checks that every test exists.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every registered primitive is tested with: cases made from its examples, tiles run by hand.
 
 The executor's part is played here without a machine: boxes are gathered, kernel calls work on poisoned

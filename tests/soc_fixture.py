@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small SoC with round numbers for tests of the machine, a fake cost model and a recording tracer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The alarm of the number check: defects are refused, whatever they are in, and what is right is not.
 
 A share of what `make alarm` tries (see tests/alarm): every defect once, in the first small model that it can

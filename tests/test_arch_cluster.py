@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs on the cluster with exact event lists: one tile, many tiles, fork, join, offload, DMA traffic."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels wait for their code: cold, steady and warm instruction caches in the event model.
 
 Lines are 16 B (4 instructions), the private caches hold 32 lines, the shared one 256. A line from L2 costs 18

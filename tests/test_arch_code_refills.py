@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a call of a kernel waits for code that other code put out of the private cache.
 
 The yardstick is `arch.fetch_oracle`, which walks the caches line by line with the shift register of the

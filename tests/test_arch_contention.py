@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cluster micro-model: exact against the word-level oracle, windows, memoisation, measured patterns."""
 
 from __future__ import annotations

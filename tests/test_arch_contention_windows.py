@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Windows against whole kernels, and properties of the pricing of kernels."""
 
 from __future__ import annotations

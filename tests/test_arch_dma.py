@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cluster DMA: cycles measured on the reference simulator, queues, IDs, and bytes that really move."""
 
 from __future__ import annotations

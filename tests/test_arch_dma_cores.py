@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DMA programmed by every core, cut into bursts, and never slower for better hardware."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cluster DMA beside rows measured on RTL: bursts and their gaps, and when a core may push the next."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The numbers of a run: bytes really move, early reads give NaN, races are named, a replay repeats it."""
 
 from __future__ import annotations

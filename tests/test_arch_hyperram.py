@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """L3 behind the uDMA: cycles in closed form, one bus for both directions, bytes that really move."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Instruction caches against icache.csv: straight-line code, cold and in the fourth pass, 1 to 8 cores."""
 
 from __future__ import annotations

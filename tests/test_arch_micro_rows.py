@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every row of micro.csv: 5 % or 0.5 cycle per operation, whichever is larger, or a named cause.
 
 The rows, their code and the known deviations are in `scheduler.validation.micro`, which the page

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DMA against cores in L1: loads and kernels beside transfers, against cycles measured on the reference."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pipeline model: closed forms, exact agreement with full unrolling, and measured micro-benchmarks."""
 
 from __future__ import annotations

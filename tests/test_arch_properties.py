@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What must hold of any program: monotony of one core and one transfer, every cycle named, no byte lost.
 
 One core or one transfer alone is never slower when something gets faster. Several cores are: who waits for

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The event unit: mutex, software events, barriers and forks, against micro.csv where it measured them."""
 
 from __future__ import annotations

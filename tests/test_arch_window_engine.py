@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The two engines of a window: the same functions as plain Python and compiled, with equal results."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of float formats: what follows from the bits of an entry is what NumPy and PyTorch do."""
 
 from __future__ import annotations

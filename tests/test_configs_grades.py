@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every hardware parameter has a grade, and what says measured names rows that are there."""
 
 from __future__ import annotations

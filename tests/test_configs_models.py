@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Model files: what is read, which line each layer came from, and every way to get them wrong."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameter files: profiles, bases, overrides, and every way to get them wrong."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The SoC presets: they load, say where every value comes from, match the figures cited, and run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SoC files become `SocTiming`: every field filled and checked, then changed by options."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sizes and frequencies as users write them become exact integers, or an error with a cure."""
 
 import pytest

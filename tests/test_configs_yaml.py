@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Strict YAML: every node knows its line and every mistake names its place."""
 
 import pytest

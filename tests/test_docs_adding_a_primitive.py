@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/adding-a-primitive.md is carried out: its entries, its nests, its model and its command."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Overlap gains little where kernels dominate and a lot where transfers do; a larger machine is no slower."""
 
 from itertools import pairwise

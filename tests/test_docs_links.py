@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Links, pictures and module paths in README, CONTRIBUTING and docs/ lead somewhere."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the pages show of the simulator is what it says today."""
 
 from __future__ import annotations

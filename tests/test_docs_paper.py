@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What docs/paper.md says in words holds; its tables are tested by test_docs_pages.py."""
 
 from tools.pages import paper as writer

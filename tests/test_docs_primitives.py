@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/primitives.md names every primitive and its tests; its tables are tested by test_docs_pages.py."""
 
 from pathlib import Path

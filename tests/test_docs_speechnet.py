@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The training step of docs/speechnet.md has the structure of the published one."""
 
 import pytest

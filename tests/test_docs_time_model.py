@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/how-time-is-modelled.md: what it adds up by hand is what a run takes, and its picture is today's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of models in docs/training-forms.md says what the models are."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cycles, bytes, peaks and events of every zoo model, exactly as committed in golden-metrics.json.
 
 A difference is no error by itself: if it is meant, ``tools/update_golden_metrics.py --workers 2`` writes the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rooms import each other only along the arrows of the design; nothing goes back up."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The licence: one line per source file, and one word for it everywhere."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever is wrong with an input: one message that names the place, exit code 2, no traceback."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What cannot be done is refused from shapes and sizes alone, at once, with what would allow it."""
 
 from __future__ import annotations

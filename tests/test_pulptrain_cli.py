@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command line: what it prints, what it writes, and how it refuses bad input."""
 
 from __future__ import annotations

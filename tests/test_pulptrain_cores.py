@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """More cores give the same numbers at equal tiles, to the last bit: only the time differs."""
 
 from __future__ import annotations

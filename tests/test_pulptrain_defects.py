@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An exception nobody expected ends in one line, with a report in a file."""
 
 from __future__ import annotations

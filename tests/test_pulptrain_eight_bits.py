@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """8-bit formats from end to end: storage of a byte, arithmetic in fp32 or fp16, right numbers, a price."""
 
 from __future__ import annotations

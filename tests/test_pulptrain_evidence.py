@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The evidence of a run: every cycle has one label, and the shares follow from rules a reader can check."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`pulptrain explore`: every combination is simulated or says why not, and the front is the right one."""
 
 from __future__ import annotations

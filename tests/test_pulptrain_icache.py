@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`--icache`: what a run says about kernels that wait for their code."""
 
 from __future__ import annotations

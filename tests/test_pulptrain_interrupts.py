@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ctrl-C and SIGKILL at random moments: exit code 130 in one line, and files that are whole."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A network whose layers have formats of their own: casts and layout changes are ops with a cost."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The check of numbers: what is right to the last rounding passes, what is not fails, and it says which."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`pulptrain primitive`: one step alone, its numbers checked, its cycles accounted for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bad input of a primitive, as a user meets it: exit code 2 and a text that says what is wrong."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The library's own single-layer tests of these primitives, with their shapes, on the simulated SoC."""
 
 from __future__ import annotations

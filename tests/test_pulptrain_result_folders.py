@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `--out`, `--schedule` and `--cache` may write over, and result folders that others have changed."""
 
 from __future__ import annotations

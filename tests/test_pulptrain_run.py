@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole training iterations through the front door: right numbers for any schedule, figures that add up."""
 
 from __future__ import annotations

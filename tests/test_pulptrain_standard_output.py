@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Standard output that is closed, full or no longer read: one line or none, and no traceback."""
 
 from __future__ import annotations

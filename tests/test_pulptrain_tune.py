@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`pulptrain tune`: the schedule it writes is what `run` runs, whatever happened on the way."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`pulptrain run` where an update takes several mini-batches, or is a program of its own."""
 
 import json

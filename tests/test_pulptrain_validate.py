@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`pulptrain validate` as a user meets it: tables, JSON, groups, errors with file:line, Ctrl-C, the page."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every zoo model trains one iteration in 64 KiB of L1 with the numbers of PyTorch, single and double."""
 
 import pytest

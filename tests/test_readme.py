@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands and files the README shows exist; its output is tested by test_docs_pages.py."""
 
 from __future__ import annotations

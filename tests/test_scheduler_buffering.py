@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Transfer IDs, depths of single operands, whole ops in L1, loads for the next op, and broken programs."""
 
 from __future__ import annotations

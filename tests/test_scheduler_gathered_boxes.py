@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Buffers that hold many boxes, and buffers whose boxes come from several tensors."""
 
 from math import prod

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run takes of this computer's memory is said before it is taken, and is about right."""
 
 from __future__ import annotations

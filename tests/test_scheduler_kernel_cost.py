@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memo of kernel costs by shape: the answers of the cost model, one question per distinct shape."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a choice by prediction costs, and what a choice by one measurement would, worked out by hand."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reports of what does not fit: every saving is what planning the changed model again gives."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Addresses: nothing that lives at the same time shares a byte, and dead bytes are used again."""
 
 from __future__ import annotations

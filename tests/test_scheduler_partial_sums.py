@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cut sums: what is added where, what is moved in which order, and numbers like those of the whole."""
 
 from __future__ import annotations

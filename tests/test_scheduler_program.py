@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The order of actions in tile loops: what is pushed before what is computed, and what stays in L1."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random nets, L1 sizes, buffer depths, tiles and loop orders: right numbers, or a report; nothing else."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random networks on random memories: right numbers, or a correct report of what does not fit; nothing else.
 
 Branches that meet again in an add or a concat, norms, pools and every convolution; L1, L2 and L3 from

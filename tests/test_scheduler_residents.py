@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors that stay in L1 between ops: what still moves, where they lie, what the search of them takes."""
 
 from __future__ import annotations

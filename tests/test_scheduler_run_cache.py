@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tilings and kernel prices kept on disk: a second run asks for neither, and no result depends on them."""
 
 import json

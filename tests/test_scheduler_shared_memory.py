@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A mini-batch and the update in one memory: what both use has one address, and nothing else is touched."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """L3: which tensors go there, when they are in L2, right numbers at every size, transfers that overlap."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streamed tensors: boxes go L3 -> slot in L2 -> L1 and back, in which order, in how much of L2, how fast."""
 
 from __future__ import annotations

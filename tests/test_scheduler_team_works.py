@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Works of kernel calls are shared between equal calls, and only between those."""
 
 from __future__ import annotations

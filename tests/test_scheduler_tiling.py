@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Enumeration of tilings: exact L1 bytes, nothing lost, and what each rule removed."""
 
 from __future__ import annotations

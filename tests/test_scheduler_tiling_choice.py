@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The heuristic's tiles: what its estimate says, what the simulation says, and what it did not look at."""
 
 from __future__ import annotations

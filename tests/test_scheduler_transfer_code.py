@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every transfer of a schedule costs the master the address code around it: that of a range or of a box."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Boxes of tensors become 1D and 2D DMA commands that move exactly the bytes of the box."""
 
 from __future__ import annotations

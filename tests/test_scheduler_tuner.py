@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tuner: candidates, what they cost, bounds that never exceed it, and searches that agree."""
 
 from __future__ import annotations

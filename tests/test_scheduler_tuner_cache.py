@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cache of results: content is the key, processes share it, and no death of one of them spoils it."""
 
 from __future__ import annotations

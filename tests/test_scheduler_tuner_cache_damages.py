@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A damaged cache is set aside once or does no harm: the results are those without it."""
 
 from __future__ import annotations

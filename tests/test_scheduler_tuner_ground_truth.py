@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernel predicted fastest is near the best measured one."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """schedule.yaml: equal schedules are equal files, and whatever is wrong in one is told at its line."""
 
 from __future__ import annotations

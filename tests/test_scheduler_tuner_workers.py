@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers: the same results here, in processes and on a cluster; clear words when there are none."""
 
 from __future__ import annotations

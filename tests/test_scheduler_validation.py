@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Predicted against measured: strict reading, closed-form forks, tile loops, DMA series, workers."""
 
 from __future__ import annotations

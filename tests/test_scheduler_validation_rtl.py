@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows measured on RTL: the bare tile loop from its listing, hand-written loops, rows named by build."""
 
 from __future__ import annotations

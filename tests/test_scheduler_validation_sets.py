@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measured sets: overlap, DMA contention, caches; the page; the committed figures."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The figures of `pulptrain validate`, on rows small enough to work out by hand."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What docs/security.md promises: data runs no code, and nothing is written but what was asked for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tiers hold together: no row is lost, every marker means something, reasons are printed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Timing defects put into the product move figures of validation beyond their bounds, harmless changes not.
 
 `make test` tries a few defects on the set that sees each; `make alarm` all, on all sets

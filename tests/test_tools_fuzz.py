@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A short part of `make fuzz`, and its own promises: seeded, minimised, and it finds defects."""
 
 from __future__ import annotations

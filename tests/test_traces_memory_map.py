@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memory map: its data in a file and back, and its picture."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A synthetic but lifelike run for the tests of the traces room: eight cores, training ops, double buffering.
 
 The master programs the DMA for the next tile, waits for the data of this one, forks, computes, joins at the

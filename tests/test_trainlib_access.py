@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Access maps: boxes, halos, sums and counts of a contraction, against loops that are really run."""
 
 import itertools

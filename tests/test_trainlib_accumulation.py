@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bit-true `kernel` accumulation of 16-bit matmuls against a scalar emulation of the published loops.
 
 The oracle multiplies and adds in exact fractions and rounds by a rule of its own, one number at a time.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Activations: no overflow, how far PULP-TrainLib's approximations are off, and steps the library lacks."""
 
 from __future__ import annotations

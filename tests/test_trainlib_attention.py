@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Multi-head self-attention: gradients, the published passes, and what the published code gets wrong."""
 
 from __future__ import annotations

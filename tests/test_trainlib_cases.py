@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every single-layer case of PULP-TrainLib's tests runs as `pulptrain primitive` does, numbers checked.
 
 `trainlib_cases.py` says which call a row of tests/data/trainlib-cases.csv.gz becomes. `make test` runs some

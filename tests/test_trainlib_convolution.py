@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convolutions: defects of PULP-TrainLib that must not come back, its arrangements, groups, im2row by DMA.
 
 The numbers of every option are checked by tests/test_trainlib_primitives.py; here stands why they matter.

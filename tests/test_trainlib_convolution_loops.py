@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loops of convolutions: what they execute, between the cores, inside the image, over groups."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convolutions and pooling cut along everything: sums, rows, columns, samples; halos; what counts only once.
 
 That any cut gives the right numbers is checked for all primitives by tests/test_trainlib_primitives.py, whose

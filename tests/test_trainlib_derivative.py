@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Derivatives of formulas by dual numbers: every rule, composed ones, and what is refused."""
 
 from __future__ import annotations

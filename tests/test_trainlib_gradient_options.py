@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clipping and accumulation of gradients as options of a model file's optimizer section."""
 
 from dataclasses import replace

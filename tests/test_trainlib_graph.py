@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a model to a training graph: op order, derived backward, views, errors that name layer and line."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels as data: the nest language, its streams, and the kernels of the shipped codegen profiles."""
 
 from __future__ import annotations

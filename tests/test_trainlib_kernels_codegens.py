@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every codegen profile prices every layer: the one rule for a kernel a profile has no file of its own for.
 
 Such a kernel is that of the profile's base, changed by its transform, and counts as an estimate.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """cortex-m4f: kernels for a core without Xpulp, made from clang-xpulp by one rule (docs/codegen.md)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The evidence of loop nests is what the measured rows say: which nests a row is made of, and no others."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """16-bit, depthwise and accumulating kernels: what they touch, what they execute, how fast they are built."""
 
 from __future__ import annotations

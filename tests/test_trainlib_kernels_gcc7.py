@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """pulp-gcc7: kernels from rules and a few constants, against the published tutorial (docs/codegen.md)."""
 
 from __future__ import annotations

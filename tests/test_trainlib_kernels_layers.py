@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loop nests of layers other than matmuls, checked against the counters of the measured rows.
 
 On one core the counters of a step are those of the fork (25 instructions, 5 loads, 7 stores: the row

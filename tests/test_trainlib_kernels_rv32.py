@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """clang-rv32: the compiled library without Xpulp, derived from counters of 1-core rows (docs/codegen.md)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """16-bit data is priced by kernels for 16-bit data, files or described ones, and never by fp32 nests."""
 
 from __future__ import annotations

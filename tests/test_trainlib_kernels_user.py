@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels users bring: the worked examples of docs/kernels.md, and what wrong files are answered with."""
 
 from __future__ import annotations

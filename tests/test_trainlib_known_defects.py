@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of PULP-TrainLib's defects names tests that exist; those that had no other place are here."""
 
 import re

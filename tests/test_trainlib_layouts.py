@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layouts chosen after a model was read: which layers have a choice, and that the numbers stay right."""
 
 from __future__ import annotations

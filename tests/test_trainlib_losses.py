@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Losses: closed forms, ties, labels out of range, and what the published losses get wrong."""
 
 from __future__ import annotations

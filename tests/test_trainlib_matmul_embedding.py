@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Broadcast matmul and embedding."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What lowerings say of dimensions that decide together on a box holds for every box of their tiles."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Concat, split, slice, pad, transpose, reshape: where elements go, and where the loops really walk."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Norms: statistics, gradients by differences, running statistics, and what the published code gets wrong."""
 
 from __future__ import annotations

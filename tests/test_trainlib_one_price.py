@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One operation, one nest, one price: transpositions and vector adds, whoever asks for them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Optimizers over several steps against torch.optim; accumulation and clipping as explicit ops."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pooling: windows, ties, overlaps and padding, and what the published loops get wrong."""
 
 from __future__ import annotations

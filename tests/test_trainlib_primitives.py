@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every registered primitive, every step, dtype and batch: a new primitive is tested by being registered.
 
 Of the thousands of rows `make test` runs a tenth that meets every primitive, `make sweep` the rest.

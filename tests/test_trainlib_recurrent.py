@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RNN, GRU, LSTM: the state really goes from step to step, and its gradient all the way back."""
 
 from __future__ import annotations

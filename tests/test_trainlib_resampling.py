@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mean, interpolation and dropout: each known defect of PULP-TrainLib's, and the right behaviour."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Softmax: stable, its three exponentials told apart, the passes of the library, and its gradient."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every kernel call of every step finds its loop nest, on any number of cores, at its buffers' addresses."""
 
 from itertools import product

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Any cut of any step gives the numbers of PyTorch: tiles are run here by hand, boxes copied in and out.
 
 Without PyTorch the untiled NumPy evaluation is the truth.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What stands around attention: class token, position, broadcast sums, linear layers on every token."""
 
 from __future__ import annotations

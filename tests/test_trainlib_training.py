@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numbers of whole iterations: agreement with PyTorch, batched prediction, data, and that it learns."""
 
 import dataclasses

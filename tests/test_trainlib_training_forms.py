@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Frozen layers, sparse updates, adapters and recomputation: what is computed, and that it is right."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Variants of a step: who has which, what they make of a graph, and that the published ones cost theirs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The installed models: as large as their papers say, and an iteration of each agrees with PyTorch."""
 
 from dataclasses import replace

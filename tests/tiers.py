@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which rows of a long parametrisation wait for `make sweep`, and which tools a test may ask for."""
 
 from __future__ import annotations

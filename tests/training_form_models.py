@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small networks for the tests of training forms, and how an iteration of one is checked against PyTorch."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The acceptance cases of PULP-TrainLib's own tests as calls of `pulptrain primitive`.
 
 tests/data/trainlib-cases.csv.gz lists 424 layer steps of its test folder, tutorial and Deployer with shapes,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A training graph and a SoC small enough to tune in a second: no contention, so kernels are priced fast."""
 
 from __future__ import annotations

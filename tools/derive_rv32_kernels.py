@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write configs/kernels/clang-rv32/*.yaml: the compiled library without Xpulp, from counters alone.
 
     python -m tools.derive_rv32_kernels MM.csv[.gz] XPULP_DIR OUT_DIR

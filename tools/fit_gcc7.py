@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write configs/kernels/pulp-gcc7/*.yaml, with the few constants the published numbers must give.
 
     python -m tools.fit_gcc7 ANCHORS.csv[.gz] OUT_DIR

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The 24 fp32 matmul kernels of PULP-TrainLib as PULP GCC 7 makes them: one generator for the whole family.
 
 A kernel computes blocks of `rows` x `columns` of C, split over the cores by rows (N) or by columns (M). Its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The best fp32 matmul of the pulp-gcc7 kernels in L1: MAC per cycle, kernel and shape.
 
     PYTHONPATH=. python tools/gcc7_peak.py [CANDIDATES]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One licence line per source file: adds what is missing, or says where it is missing.
 
     python tools/licence_lines.py            add the line to every Python file of ours that lacks it

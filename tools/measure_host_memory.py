@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What runs take of this computer's memory, beside what `scheduler.memory.host_memory` says they will.
 
 `python -m tools.measure_host_memory [CASE ...]` runs every case in a process of its own, without numbers,

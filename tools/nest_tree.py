@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The text of a kernel as a tree that a tool can change and write again.
 
 Unlike `trainlib.kernels.nest`, which makes instructions of it, the tree keeps names, conditions and accesses

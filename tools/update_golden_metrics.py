@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes tests/golden-metrics.json: what one training iteration of every zoo model takes.
 
     .venv/bin/python tools/update_golden_metrics.py [--workers N] [MODEL...]

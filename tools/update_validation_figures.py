@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write tests/validation-figures.json: the figures of every measured set on a seeded sample of its rows.
 
 Run it after a change of the model: ``python tools/update_validation_figures.py``. A test compares, so that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write the kernels no listing and no measurement exists for: 16-bit matmuls and the depthwise family.
 
     python tools/write_assumed_kernels.py [OUT_DIR]

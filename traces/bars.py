@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Geometry of the Gantt chart: slices become bars on a grid of columns, each a stack of shares of time.
 
 A row of the chart is a profile: at every instant the height is shared among categories (a step, busy, stall

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A stacked bar per layer and step: its cycles, divided into issuing and stall cycles."""
 
 from __future__ import annotations

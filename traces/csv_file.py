@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads a table of a run from CSV, strictly: every complaint names ``file:line``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What all pictures share: matplotlib settings, an empty figure, legends, and files that are repeatable."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The error of this room: a trace that contradicts itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a simulation tells its observers: slices on tracks, counters, and the words for lost time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Gantt chart of a run: DMA and cores as rows, time as the axis, ops named along the top."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memory map of a run: address against time per level, one rectangle per buffer and its life."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memory map of a run as data: which bytes of which memory hold what, and from when to when."""
 
 from __future__ import annotations

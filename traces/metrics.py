@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figures of a run, counted from its slices: per core, per op (layer and step), and in total.
 
 Attribution rule. The master is the core with the lowest number. Every cycle from its first to its last slice

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The strip along the top of a chart over time: a band per op, named where there is room."""
 
 from __future__ import annotations

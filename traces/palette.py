@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Colours and names of steps, busy and stall words, shared by all pictures and texts.
 
 Steps and the frequent stalls use the palette of Okabe and Ito (Color Universal Design, 2008), which stays

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The trace for ui.perfetto.dev: native protobuf, real time, one track per core and DMA channel.
 
 Time: a cycle count c becomes the nanosecond floor(c x 1e9 / hz), in integer arithmetic. The same rule for

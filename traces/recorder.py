@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A tracer that keeps what it is told, and hands it out in one fixed order."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The summary of a run for people: a table per layer and step, and the totals below it.
 
 Takes the plain dict that ``run --json`` prints (DESIGN.md §8), so that a stored ``summary.json`` prints the

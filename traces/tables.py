@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The trace as a table, one row per slice: Parquet where pyarrow is installed, else CSV."""
 
 from __future__ import annotations

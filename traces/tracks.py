@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the hierarchical name of a track means: core, DMA channel or another, and its name for people."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Iteration spaces and access maps: what a contraction touches, described once, everything else derived.
 
 A contraction multiplies an element of one operand with an element of another and adds the product to an

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Low-rank adapters (LoRA) out of existing primitives: a frozen layer, and a trained product beside it.
 
 y = W x + alpha / rank · B A x. A has `rank` output channels and the geometry of the layer, B is 1x1. A starts

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Grows a training graph layer by layer: forward ops, then the backward ops somebody needs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A layer as it stands in a training graph that grows: its tensors by role, and names that go with it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The training graph: ops and tensors of one training iteration, in execution order."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layouts of a network, layer by layer: which layers have a choice, and a model with other choices.
 
 A layer reads and writes images in one layout; where its input has another one, the graph gets a transpose

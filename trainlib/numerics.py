@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rounding to a format, how a matmul accumulates, and how far a result may be from the truth.
 
 The formats themselves are `configs.dtypes`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one op should have made of the numbers it was given, and how far rounding may take each element of it.
 
 The truth is the op's untiled reference in float64. How much an element may differ follows from what it is

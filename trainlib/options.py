@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The options of layers, losses and optimizers, checked against the schema of their primitive."""
 
 from __future__ import annotations

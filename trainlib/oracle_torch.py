@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same training iteration by PyTorch autograd: an oracle that knows nothing of our backward rules.
 
 PyTorch is imported only here and only when asked for.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parameters of a layer: what they are called, and which of them are trained."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Activation recomputation (checkpointing): forward ops are done again for the backward pass.
 
 What a layer marked `recompute` makes then lives only until its last reader in the forward pass; the ops that

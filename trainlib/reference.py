@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Untiled NumPy evaluation of a training graph: the fallback truth, and the training loop's fast path."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one place where primitives are listed, and how an op finds its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One primitive alone: its graph and seeded values, for ``pulptrain primitive`` and for tests."""
 
 from __future__ import annotations

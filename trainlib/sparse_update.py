@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sparse update: which layers are trained, and layers of which only some output channels are.
 
 WG and UPD of such a layer see those channels only (`trainlib.graph.TensorWindow`): fewer

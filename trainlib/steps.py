@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a primitive step tells the scheduler: how its result may be cut, and what one tile needs and does.
 
 A step is described once, here, and is then costed, tiled, scheduled and traced like any other.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a model to its training graph: forward, loss, backward by our own rules, optimizer; start values."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples of a training run: the digits split, its order per epoch, and random stand-ins."""
 
 from __future__ import annotations

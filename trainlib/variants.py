@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Variants of the lowering of a step: what may be chosen, op by op, after the graph is built.
 
 A variant changes how an op becomes tiles and what that costs, not what the op reads, writes and computes, so

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a tensor is what it should be: passed, failed, or not decidable as rounding could hide a defect."""
 
 from __future__ import annotations

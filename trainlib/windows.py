@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps that see only a part of some of their tensors: sparse updates, without a copy of the part.
 
 A step with windows works as if the parts were whole tensors; here its boxes move to where the parts lie.

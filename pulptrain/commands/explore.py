@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`pulptrain explore SPEC.yaml`: sweep parameters of SoC, schedule and model, and find the Pareto front."""
 
 from __future__ import annotations

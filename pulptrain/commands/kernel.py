@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`pulptrain kernel NAME`: one matmul kernel on one cluster, in cycles."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`pulptrain list KIND`: what there is to choose from."""
 
 from __future__ import annotations

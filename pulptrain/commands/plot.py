@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`pulptrain plot OUT_DIR`: draw the pictures of a finished run again, or a part of them."""
 
 from __future__ import annotations

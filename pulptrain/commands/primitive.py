@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`pulptrain primitive NAME`: one step of one layer, loss or optimizer, alone on the SoC."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How commands show what came out: one JSON object, or tables and the paths of files."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`pulptrain run MODEL`: simulate a training iteration, train on, write files, print the table."""
 
 from __future__ import annotations

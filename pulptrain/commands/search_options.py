@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options of the commands that simulate many things, or the same again: workers and the cache of results."""
 
 from __future__ import annotations

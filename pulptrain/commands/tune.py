@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`pulptrain tune MODEL`: the AutoTuner; writes a schedule file for `run --schedule`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`pulptrain validate KIND CASES.csv`: predicted against measured cycles."""
 
 from __future__ import annotations

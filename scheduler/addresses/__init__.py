@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes and lives: where in one memory buffers lie."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a memory plan is made of: bytes wanted, bytes placed, and the proof that live bytes never overlap."""
 
 from __future__ import annotations

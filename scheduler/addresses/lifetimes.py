@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When the bytes of each tensor are needed: first and last op, the ops that use it, and what it is for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Addresses with the lowest peak: by a search over orders, and by OR-tools CP-SAT where it is installed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A lower peak by first fit in better orders: what lies too high is moved forward, again and again.
 
 Some order gives first fit the lowest peak there is: that of the addresses in an optimal plan. A search over

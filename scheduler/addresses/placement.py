@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Addresses for requests of one memory level: first fit, best fit, and the best of a few orders."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the user may choose about the memory plan."""
 
 from __future__ import annotations

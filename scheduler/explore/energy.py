@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Energy of an iteration from figures the user gives; there is no default, because every chip has its own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which points are worth having: nothing else is at least as good in everything and better in something."""
 
 from __future__ import annotations

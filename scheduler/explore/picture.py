@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The picture of an exploration: all points over two objectives, and the front."""
 
 from __future__ import annotations

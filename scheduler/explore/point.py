@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One point of a design space: a training iteration on a SoC under a schedule, and what it came to."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Simulates the points of a sweep over any workers, and keeps every result as soon as it is there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a run will need of this computer's memory: from its tensors before it is planned, then from its tiles.
 
 The second estimate is made op by op while tiles are chosen, before any action of the program is made.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Why tensors do not fit L2 or L3: what lives when it is worst, and what the least would be."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors whose home is L3: when they are copied to L2 and back, and which tensors must have it there.
 
 An op finds all its tensors in L2. The copy of one that lives in L3 arrives during the op before (prefetch)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memory plan of a run on its time axis: ops become the cycles at which they began and ended."""
 
 from __future__ import annotations

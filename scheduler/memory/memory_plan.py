@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where everything lives: a level, an address and a lifetime for every tensor and buffer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which ops of a memory plan stream what: those whose tensors do not fit L2, and what is asked for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a program keeps to its memory plan: every byte it touches belongs to a buffer that lives then."""
 
 from __future__ import annotations

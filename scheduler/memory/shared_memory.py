@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two programs of one training, a mini-batch and the update, in one memory: what both use lies where it lies.
 
 The update finds weights, gradients or their totals, and optimizer states where the mini-batches leave them,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tile loop of one op: what the master core pushes, waits for and computes, in this order."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefetch across ops: which tensors an op may begin to load while the op before it is still at work."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From tilings and addresses to the Program: transfers under few IDs, waits, kernels, ends of life.
 
 In which order one op does what is the business of `scheduler.programs.op_loop`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The uDMA actions of a memory plan: copies from L3 before the ops that need them, copies back after."""
 
 from __future__ import annotations

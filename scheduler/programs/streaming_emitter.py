@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The off-chip side of a tile loop: boxes of streamed tensors between L3 and their slots in L2."""
 
 from __future__ import annotations

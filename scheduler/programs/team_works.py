@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loop nests of kernel calls, made once: tiles of the same shape at the same addresses share one object.
 
 A `KernelCall.work` is a function made for one tile. What it returns depends on its code, on what it has

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What moving boxes costs the DMA engines and the master core, by the DMA's own model, to rank tilings."""
 
 from __future__ import annotations

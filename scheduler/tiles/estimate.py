@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A quick estimate of a tile loop, used to rank tilings before any is simulated."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tiles of an op take and move, for arrays of candidates, from tiles cut along one dimension each.
 
 A lowering is asked for tiles that are cut along one dimension and whole in all others. A box or a scratch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a matmul kernel costs on a machine, by its shape: the one entry for callers that ask thousands."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """L1 addresses of the buffers of the ops, and which slot of which buffer a tile uses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Why an op does not fit L1: what its buffers take. What would help is tried out by `scheduler.levers`."""
 
 from __future__ import annotations

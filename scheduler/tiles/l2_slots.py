@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streamed tensors: what an op has in L3 and moves box by box through slots in L2, not as whole copies."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sums that are cut: tiles of which each adds a part to the same box of a result.
 
 The first tile of a box writes it. A later tile that follows at once finds the sum so far in L1, computes its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether the tiles of an op can use resident tensors where they lie."""
 
 from __future__ import annotations

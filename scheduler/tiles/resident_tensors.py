@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors that stay in L1 between ops: in which span of ops, at which address, what still moves by DMA."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which of thousands of tilings are worth building: what they move and what their kernels issue, as arrays.
 
 What moves follows from the boxes (`TilingCandidates.loads`). What kernels issue is counted on tiles cut along

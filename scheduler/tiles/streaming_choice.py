@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which operands an op streams when its tensors do not fit L2 together, and how much of L2 that takes.
 
 Some of the op's tensors lie whole in L2 while it runs, the others are streamed through slots. Of all choices

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tilings of an op as arrays: what streaming a buffer would cost the uDMA, and the slots it would take."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Buffers of single tiles of an op, and which of its dimensions decide on them together."""
 
 from __future__ import annotations

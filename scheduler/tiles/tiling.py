@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One way of cutting an op into tiles: sizes, loop order, the tiles themselves and their L1 buffers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every way of cutting an op that fits L1: sizes of all dimensions and loop orders, enumerated as arrays."""
 
 from __future__ import annotations

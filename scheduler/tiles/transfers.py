@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Boxes of tensors as DMA commands: 1D and 2D transfers to and from contiguous L1 buffers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What streaming boxes from and to L3 costs the uDMA's bus and the master core, by the uDMA's own model."""
 
 from __future__ import annotations

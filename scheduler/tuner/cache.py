@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Results that outlive the process: one SQLite file, keyed by content, shared by any number of processes."""
 
 from __future__ import annotations

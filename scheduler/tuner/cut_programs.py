@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The programs of one cut under different matmul kernels: built once, the kernels exchanged in it.
 
 Kernels change neither the boxes of a tile nor the order of transfers, so of a program of many tiles only the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs many searches at once over the same workers, each of them in steps that depend on itself only."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a candidate takes: the op alone, tensors in L2, simulated by the event model without numbers."""
 
 from __future__ import annotations

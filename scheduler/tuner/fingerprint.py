@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Content hashes: what a simulated figure depends on, as a text that is equal for equal questions only."""
 
 from __future__ import annotations

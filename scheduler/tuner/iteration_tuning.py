@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tunes training graphs for a SoC: every op by itself, equal ops once; then what stays in L1 between them."""
 
 from __future__ import annotations

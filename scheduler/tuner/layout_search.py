@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which layout every layer gets: a choice for all of them together, as neighbours share images."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cycles a candidate certainly takes, without simulating it: what the search need not look at.
 
 The program of a cut is walked once in the order of the master core. Whatever has a certain least duration

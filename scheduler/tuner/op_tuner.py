@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ops of some programs, each tuned by itself: equal ops once, however many graphs they stand in."""
 
 from __future__ import annotations

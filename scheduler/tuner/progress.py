@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far a search is: counts, rate and time left, drawn by rich or not at all."""
 
 from __future__ import annotations

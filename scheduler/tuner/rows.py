@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a row of the cache must be made of: whoever wrote it, only this is taken from it.
 
 All functions raise `ValueError` for anything else, which sets the file aside (`scheduler.tuner.cache`).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`schedule.yaml`: what was tuned, for what, and the choices; written for people, read strictly."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What may be chosen for one op: variant, tile sizes, loop order, buffer depth, kernel; all that fits."""
 
 from __future__ import annotations

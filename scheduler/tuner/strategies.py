@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which candidates of an op are evaluated, in which order: the search of one op, step by step."""
 
 from __future__ import annotations

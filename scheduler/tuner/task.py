@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One op as a question of its own: the graph of the op alone, under names that depend on its content only."""
 
 from __future__ import annotations

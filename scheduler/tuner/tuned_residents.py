@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """With every op tuned: which tensors stay in L1 between ops of each program, by `resident_search`."""
 
 from __future__ import annotations

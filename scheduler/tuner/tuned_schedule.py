@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tuner chose: for every op a candidate and its cycles, and what that means as schedule options."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where evaluations run: in this process, in processes of this machine, or on a Dask cluster.
 
 All three are a `concurrent.futures.Executor`. Callers put results in order themselves, so that they do not

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tile loops and waits that drive the DMA by bare stores, as the rows measured on RTL did.
 
 The order of pushes, waits and forks is that of the product's own tile loop (`scheduler.programs`); what the

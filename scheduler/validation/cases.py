@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the measured cases of a CSV file, strictly: every complaint names ``file:line``."""
 
 from __future__ import annotations

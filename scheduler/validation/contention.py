@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KIND dma-contention: one transfer while other cores load from L1 without end."""
 
 from __future__ import annotations

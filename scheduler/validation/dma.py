@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KIND dma: transfers between L2 and L1, from the first command to the end of the wait."""
 
 from __future__ import annotations

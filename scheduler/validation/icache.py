@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KIND icache: straight-line code of growing size, in its first and in its fourth pass."""
 
 from __future__ import annotations

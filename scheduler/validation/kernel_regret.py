@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What picking the kernel with the fewest predicted cycles costs, choice by choice, on measured matmuls.
 
 And what it would cost to pick by a measurement: where FPUs or banks are shared, two measurements of a warm

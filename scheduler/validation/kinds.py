@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The KINDs of measured cases: what columns each has, who predicts it, how its table is grouped."""
 
 from __future__ import annotations

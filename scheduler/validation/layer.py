@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KIND layer: whole layer steps as the master core sees them, every kernel with its own fork.
 
 A row is an op of ours (`layer_steps`), its program that of `run` with the whole op in L1. The operands of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which op of our library each measured layer step is: the graph that `primitive` would build for it.
 
 A step of PULP-TrainLib that is not our default is the variant as-published of ours. `step_named` answers by

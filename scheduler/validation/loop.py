@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KIND loop: ReLU, SGD, im2row and im2col on a team, second call, from fork to join.
 
 Rows with a `build`, and all whose name is not in `MODELLED`, run a kernel file of the codegen whose arrays

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machine a case was measured on, and the models of it, built once per process."""
 
 from __future__ import annotations

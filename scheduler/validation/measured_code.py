@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the measured programs did around the hardware and the kernels, where `run` does otherwise.
 
 Properties of those programs and not of a machine: without them a row would be compared with a program that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KIND micro: single instructions, loops, shared FPUs, bank patterns, forks, barriers and mutexes.
 
 Rows that run instructions are predicted by the cost model: on cluster cores, and on the fabric controller,

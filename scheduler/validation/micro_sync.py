@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rows of KIND micro that measure the event unit and the offload, played on their modules.
 
 Caches are warm in the model. On one core the measured rows found theirs cold, so they have no model; on two

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KIND mm: a matmul kernel on a team, second call, from fork to join."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KIND overlap: a kernel on the team while transfers run, in one direction or alternating."""
 
 from __future__ import annotations

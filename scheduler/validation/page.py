@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes `docs/validation.md` and its pictures: ``python -m scheduler.validation.page``.
 
 Every figure on the page is computed from the measured files when it is written; only the sentences are ours.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The best MAC per cycle of every configuration of the measured matmuls, predicted against measured."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pictures of the page: one per measured set, predicted over measured cycles, and the error beside it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a predictor answers for one measured row."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs of measured rows: what `run` and `primitive` carry out for the same op, on the same machine.
 
 Nothing here describes a layer, a tile loop or a fork: the schedule is that of `scheduler.schedule`, the time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Predicts all rows of a file of measured cases, on several processes, in row order."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figures of every measured set on a seeded sample of its rows: a quick look at what a change does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The measured sets of the page and of the tests: which file each is in, and how far off it may be."""
 
 from __future__ import annotations

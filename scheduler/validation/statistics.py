@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far predictions are from measurements: the figures `pulptrain validate` prints."""
 
 from __future__ import annotations

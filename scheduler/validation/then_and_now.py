@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nine layer steps once validated by a second description of the layers, and what `run` charges now.
 
 The section of `docs/validation.md` with that name. Until version 0.2.0 the KIND layer priced layers of its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KIND tiled: a loop over equal tiles of one kernel, operands in L2, single or double buffered."""
 
 from __future__ import annotations

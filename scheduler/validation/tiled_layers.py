@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KIND tiled-layers: matmul, ReLU and SGD with operands in L2, tiled over N and M or over elements."""
 
 from __future__ import annotations

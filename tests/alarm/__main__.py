@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make alarm`: every defect in every case and dtype, and the score; then runs without a defect.
 
 Those are the zoo in three dtypes with seeds 0 to 4, and random models, with PyTorch and as if it were not

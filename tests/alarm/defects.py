@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defects a simulator of training could have, each as a function of a planned run; None if it cannot be."""
 
 from __future__ import annotations

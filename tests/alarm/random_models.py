@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random networks, optimizers and machines: whatever is drawn, a run without a defect must raise no alarm."""
 
 from __future__ import annotations

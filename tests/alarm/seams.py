@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a defect is put into a planned run: the actions of its programs, its kernels, its transfers.
 
 Every function makes a new `Prepared`; nothing private is patched. Op names are ``layer.step``.

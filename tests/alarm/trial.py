@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One trial: a planned run with a defect in it, and whether `run` alone refuses it."""
 
 from __future__ import annotations

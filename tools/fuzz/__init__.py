@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A seeded mutator of everything pulptrain reads: `make fuzz SEED=0 COUNT=20000`."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make fuzz SEED=0 COUNT=20000`: run inputs, keep what fails, go on where an earlier run stopped.
 
 Everything lies below ``out/fuzz/SEED``: `progress.json` (what is done, and by kind how it ended) and, per

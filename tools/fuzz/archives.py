@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of arrays: nearly right ones, so that most get past the door, and archives that lie."""
 
 from __future__ import annotations

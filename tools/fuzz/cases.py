@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands `primitive` that are right: the examples of the primitives, to make mistakes in."""
 
 from __future__ import annotations

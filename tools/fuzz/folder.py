@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The folder of an input: how it is made, and whether only what was asked for has changed in it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is done to a text, a table or some bytes to see whether pulptrain says what is wrong with it."""
 
 from __future__ import annotations

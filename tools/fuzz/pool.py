@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes that run inputs, with a limit of time, and new ones for those that die of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One input: what is typed, what lies in its folder, and how it may end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The inputs: a command line with its files, drawn from a seed and a number, of one of `KINDS`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What became of the inputs of a run, by kind: kept in its folder, so that a run that goes on knows it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands whose outputs are aimed at devices, links, files of others and whatever else has a name."""
 
 from __future__ import annotations

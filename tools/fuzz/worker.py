@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs inputs one after another in a process of its own, and tells what became of each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write what pages show of the simulator, after a change of it.
 
     python -m tools.pages                     all blocks of all pages (some minutes)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/buffering.md: what double buffering, a larger L1 and a wider DMA gain, measured by simulation."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/evidence.md: what of the cycles rests on measurements, from kernel files, SoC files and runs."""
 
 from __future__ import annotations

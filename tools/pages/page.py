@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The engine of the pages: where their blocks are, what is in them, what should be; and tables.
 
 A block stands between two comments::

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/paper.md: claims of the SAMOS 2022 paper on PULP-TrainLib, published against ours.
 
 Published numbers: the paper's abstract (doi:10.1007/978-3-031-15074-6_13) and the DATE 2024 tutorial.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/primitives.md, the tables of all training primitives, from what they declare about themselves."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """README.md: the output of `pulptrain run tutorial-cnn`, and its picture in docs/."""
 
 from __future__ import annotations

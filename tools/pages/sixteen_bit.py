@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/sixteen-bit.md: what training in 16 bit gains over fp32, and which kernels the figures are made of."""
 
 from __future__ import annotations

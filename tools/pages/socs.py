@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/socs.md, the page about the SoC presets, from the files in configs/soc."""
 
 from __future__ import annotations

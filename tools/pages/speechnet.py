@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/speechnet.md: where the cycles of a SpeechNet training step go, beside the published ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The published training step of SpeechNet and a run of ours in the same terms: block, layer, step, cause.
 
 Read by `tools.pages.speechnet`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/how-time-is-modelled.md: cycles added up by hand, what cores and DMA cost each other, a timeline."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/timing-defects.md: which figure of validation notices which timing defect, and which none does."""
 
 from __future__ import annotations

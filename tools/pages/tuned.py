@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/tuned.md and docs/tuned.png: zoo models tuned, against one fixed kernel and single buffering.
 
     python -m tools.pages.tuned --cache FILE [--models NAME,NAME]

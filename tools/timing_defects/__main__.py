@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Try timing defects against the bounds of validation; `make alarm` ends with it.
 
     python -m tools.timing_defects               all defects and harmless changes (some minutes)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The figures that watch, and how far each may move: the one place where the bounds come from.
 
 A figure may move by what it is uncertain by anyway. A measured row is known to within the noise of its set

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A change of the product's code: what is put in place of what, and what that stands for."""
 
 from __future__ import annotations

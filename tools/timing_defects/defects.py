@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All timing defects by name, part of the product after part, and why no row sees some of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Changes of the product that are as right as what is there: no figure may leave its bound for one."""
 
 from __future__ import annotations

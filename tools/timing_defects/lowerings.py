@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defects of lowerings: kernels left out, called twice, or with other sizes than they have."""
 
 from __future__ import annotations

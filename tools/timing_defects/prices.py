@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defects of prices: what instructions, loops, banks, FPUs and instruction caches cost a kernel."""
 
 from __future__ import annotations

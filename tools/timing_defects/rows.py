@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The measured rows that watch: one, drawn with a seed, of every kind of row in every measured set."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defects of fork, join, barriers and mutexes, and of kernels that transfers run beside."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defects of the tile loop: what is pushed and waited for when, and what of it is charged."""
 
 from __future__ import annotations

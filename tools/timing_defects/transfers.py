@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defects of the DMA: bursts, queues, and what programming it and waiting for it costs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Predictions of the rows that watch, by a product with a defect in it: each in a process of its own.
 
 A process begins with nothing computed: no price, no loop nest, no machine is remembered from the product as

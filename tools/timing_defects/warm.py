@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Imported by the process that others are copied from: everything that takes time and knows no defect.
 
 Imports, and the compiled window engine, which is loaded by pricing one team that no measured row has.

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels as loop nests: data from configs/kernels turned into instruction streams."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The form of a matmul kernel that adds to C: C += A . B, made from the form that overwrites C.
 
 One rule for all kernels. In a block with a loop over k (an innermost loop with multiply-adds):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A kernel as an annotated assembly listing (RV32 with Xpulp), turned line by line into the nest language.
 
 Annotations stand behind `#@`. On a line of their own: `#@ for i in 0..N step 2 branch {`, `#@ if (...) {`,

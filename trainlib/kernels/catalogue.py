@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of kernels, and the array layouts of those that share one: matmuls, vectors, rows, im2row.
 
 All matrices and tensors are C-contiguous. Addresses are L1 byte addresses. Sizes are numbers of elements.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loop nests on arrays of a format that nothing computes in: its numbers are converted on their way.
 
 Described, never measured. A core loads the byte, converts it to the format its FPU computes in with one

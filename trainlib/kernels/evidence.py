@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What stands behind the counts of a loop nest: measured, described or estimated.
 
 A nest is that of one codegen, name and element size; formats of one size run the same instructions. Rules:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a parsed nest and concrete sizes to the `CoreWork` of one core.
 
 A nest is compiled once into blocks that hold only what the sizes decide (trip counts, conditions, branch

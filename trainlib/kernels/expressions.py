@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arithmetic over named integers, as written in kernel files: parsed once, checked, never `eval`-ed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernel files as keys, values and line numbers: YAML, or an annotated listing with its keys behind `#@`.
 
 Shipped files keep to a small part of YAML (keys, plain scalars, one-line lists of numbers, literal blocks),

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernel files of a codegen profile: `configs/kernels/<codegen>/*.yaml`, read strictly, parsed once.
 
 A kernel file has the keys

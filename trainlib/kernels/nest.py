@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The nest language: instruction classes, loops and conditions of a kernel, as text, and its strict parser.
 
     for i in start..stop branch {

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a parsed kernel text consists of, and how its instructions get their registers."""
 
 from __future__ import annotations

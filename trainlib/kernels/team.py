@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one way from a kernel to the work of a team of cores: nest, sizes and arrays in, `TeamWork` out.
 
 Cores run the published split: what differs from core to core are the names of the kernel file that depend on

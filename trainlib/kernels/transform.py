@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Changes a codegen profile makes to every kernel of the profile it is based on."""
 
 from __future__ import annotations

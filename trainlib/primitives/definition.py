@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a primitive declares about itself.
 
 Elementwise layers, losses and optimizers are entries of tables (`elementwise/table.py`, `losses/table.py`,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Derivatives of formulas written for NumPy arrays, by forward-mode differentiation with dual numbers.
 
 A formula that is applied to a `Dual` gives its value and its derivative by the variable the dual stands for,

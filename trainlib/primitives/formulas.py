@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Formulas of the tables: functions whose parameters name what they take, roles and options alike.
 
 ``lambda x, slope: np.where(x > 0, x, slope * x)`` reads the role ``x`` and the option ``slope``. In a tile

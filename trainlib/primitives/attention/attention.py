@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Heads of attention as kernel calls: scores, their softmax, weighted sums, and the gradients of these.
 
 Sequences are kept as [batch, F, L], a head is H = F / heads rows of that; scores as [batch, heads, queries,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Passes of attention that are no plain matmul: biases, scale, softmax and its gradient."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Projections of attention as kernel calls: q, k, v and y from their weights, and the gradients of these.
 
 Sequences inside are [batch, F, L], x and y are [batch, L, E]: matmul extents are those of PULP-TrainLib, with

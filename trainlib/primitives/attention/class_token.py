@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A trained token before a sequence: y = (w, x_0, x_1, ...), the class token of a vision transformer.
 
 dw is the first token of dy summed over the batch, dx the others.

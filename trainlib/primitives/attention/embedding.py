@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Embedding: y[..., :] = w[x[...], :] for integer numbers x; dw sums the gradients of equal numbers.
 
 Numbers outside [0, vocabulary) are refused when they are met. FW copies rows, tokens over the cores; samples,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Multi-head self-attention: x [batch, L, E] -> y [batch, L, E], inner width F, heads of H = F / heads.
 
 q, k, v = W·xᵀ + b (kept as [F, L]), p = softmax of each query's scores s = qᵀk / sqrt(H), map = v·pᵀ,

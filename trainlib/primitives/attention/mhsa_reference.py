@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Untiled NumPy evaluation of multi-head self-attention, per head with an explicit head dimension."""
 
 from __future__ import annotations

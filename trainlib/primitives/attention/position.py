@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A trained tensor added to every sample: y = x + w, as the positional embedding of a transformer.
 
 dw is dy summed over the batch, dx is dy itself: a view, no op. It starts as normal numbers of the standard

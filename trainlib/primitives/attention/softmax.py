@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Softmax over the last axis: e = exp(x - max), y = e / sum(e); dx = (dy - sum(dy · y)) · y.
 
 `exponential` says which exp: ``exact``, or one of PULP-TrainLib's: ``schraudolph`` (its bit trick, what the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lowering of a contraction: boxes, extents and sums follow from its description, a strategy brings kernels.
 
 `ContractionStep` is the lowering of one step. What may be cut, what a tile fetches and what it writes follow

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """1D convolution of sequences [channels, length]: padding per side, stride, dilation, groups, bias.
 
 An image of one row to the kernels, by im2col or by direct loops; its access map is that of the 2D convolution

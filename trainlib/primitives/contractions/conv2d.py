@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """2D convolution in CHW and HWC, every step with padding per side, strides, dilation, groups and bias.
 
 `im2col` is ``cores`` (an im2row kernel, see `conv_im2col`), ``dma`` (patches fetched by 2D transfers, see

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Untiled NumPy evaluation of convolutions, by sliding windows and by scattering: no im2row, no tiles."""
 
 from __future__ import annotations

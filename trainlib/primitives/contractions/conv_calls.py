@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernel calls of convolutions around the matmul: im2row of both directions, block transpose, biases."""
 
 from __future__ import annotations

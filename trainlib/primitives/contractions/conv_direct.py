@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Strategy of convolutions by direct loops, without im2row: naive Conv2D, depthwise, transposed convolution.
 
 One kernel call per sample computes all channels of a tile, in parallel over them in every step.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small cases of convolutions that together touch every option, and those that must be refused."""
 
 from __future__ import annotations

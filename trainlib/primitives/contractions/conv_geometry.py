@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Geometry of a 2D convolution: extents of its tensors, layouts, groups, and patches as matrices.
 
 What a tile needs of an axis follows from the access maps (`convolution.CONVOLUTION`, `trainlib.access`).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The matmuls of convolutions, all groups in one fork: a loop over the groups around the matmul's nest.
 
 PULP-TrainLib has no grouped convolution. One fork per group would cost its overhead for every group, and one

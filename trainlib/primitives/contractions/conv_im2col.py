@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Strategy of convolutions by a matmul on unrolled patches (im2col), with groups and bias.
 
 Per step and group, extents as in PULP-TrainLib:

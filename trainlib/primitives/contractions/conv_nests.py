@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the loops of convolutions cost beyond `trainlib.kernels.catalogue`: direct loops, HWC im2row, biases.
 
 Loops PULP-TrainLib has in this very form are priced with the nests written from its code (`dw_fw`,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What layers with a sliding window say in a model file, and what is wrong with it: shapes, pads, groups."""
 
 from __future__ import annotations

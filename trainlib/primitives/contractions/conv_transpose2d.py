@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Transposed 2D convolution: the adjoint of a convolution from its output y to its input x.
 
 ho = (hi - 1)·stride - pads + dilation·(hk - 1) + output_padding + 1. Weights [ci, co/groups, hk, wk] in CHW

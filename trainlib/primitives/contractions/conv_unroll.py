@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The im2row matrix of a tile: unrolled by the cores, or fetched patch by patch by the DMA.
 
 By the cores: the tile fetches the image, an im2row per sample (and group) fills a scratch buffer. By the

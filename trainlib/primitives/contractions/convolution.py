@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every convolution touches: strides, dilation, padding per side, groups, in CHW and HWC.
 
 A depthwise convolution has as many groups as channels, a transposed one reads and writes the other way round:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Depthwise convolution: every channel with a kernel of its own, by direct loops, stride, padding, bias.
 
 Weights [c, 1, hk, wk] in CHW, [c, hk, wk, 1] in HWC. PULP-TrainLib has no matmul for it on its main branch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fully connected layer: y[n, co] = x[n, ci] · W[co, ci]ᵀ (+ b[co]), for a sequence the same for every token.
 
 Matmul extents for a batch of 1 as in PULP-TrainLib: FW (N=co, K=ci, M=1), WG (N=co, K=1, M=ci), IG (N=1,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Untiled NumPy evaluation of the linear layer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matrix product of two activations by NumPy's rules: y = x @ x1 per sample, leading dimensions broadcast.
 
 The batch comes first in both and is not broadcast against the rest: the rules hold for shapes of a sample.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Untiled NumPy evaluation of the matmul of two activations: numpy.matmul, sums over broadcast dimensions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Strategies of contractions that are matrix products of their operands as they lie: linear, pointwise.
 
 Which operand is on the left, what is transposed first and what is multiplied transposed follows from how the

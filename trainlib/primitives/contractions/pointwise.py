@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pointwise (1x1) convolution as a matmul on the image itself, without im2row; bias, CHW and HWC.
 
 Arrangements as in PULP-TrainLib, positions = h·w:

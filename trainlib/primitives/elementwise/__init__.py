@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Activations, sums and scales: element i from elements i."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sum of two tensors by NumPy's rules: y = x + x1, dimensions of size 1 and missing leading ones repeat.
 
 The rules hold for shapes of a sample; the batch comes first in both. IG gives dx and IG1 gives dx1, each dy

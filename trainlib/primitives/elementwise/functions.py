@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Elementary functions of activations: exact ones without overflow, and PULP-TrainLib's approximations.
 
 The approximations are elementary functions here, as np.exp is, used by references and tiles alike; what is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Softmax cross-entropy of logits z [N, classes] against distributions t (soft) or class numbers (hard).
 
 Loss = mean over the batch of lse(z)·Σt - t·z with the stable log-sum-exp lse; gradient

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Boxes of tensors that tiles cover: which dimensions may be cut, and what a choice of them covers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernel calls and lowerings that primitives share: matmul, transpose, vector add.
 
 Buffers are named by role (``x``, ``w``, ``dy``) or by `trainlib.steps.part` of one.

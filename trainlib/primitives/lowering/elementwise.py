@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lowering of steps that are loops over vectors: layers and updates element by element, and losses.
 
 Element i of a result depends on element i of what is read only, so any box is a tile, and each loop is a fork

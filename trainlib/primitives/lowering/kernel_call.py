@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one way a lowering calls a kernel: a nest by name, its sizes, and what of which buffer each array is.
 
 `trainlib.steps.part` names elements of the leading dimension only. A `Piece` is any run of consecutive

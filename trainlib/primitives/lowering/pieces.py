@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernel calls on pieces of L1 buffers: one time step, one head, one matrix of many."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batch norm: every channel over batch and space, biased variance; running statistics are kept tensors.
 
 The running variance is unbiased, as in PyTorch. Prediction uses the running statistics. A channel need not

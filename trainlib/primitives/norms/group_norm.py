@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Group norm: groups of neighbouring channels of every sample over their space; w and b per channel."""
 
 from __future__ import annotations

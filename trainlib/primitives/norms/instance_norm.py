@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Instance norm: every channel of every sample over its space; with `running`, running statistics are kept.
 
 As in PyTorch the running statistics are means over the batch, with an unbiased variance; prediction uses them

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layer norm: every row of the last `axes` dimensions; w and b per element of a row.
 
 PULP-TrainLib has the forward step alone, with the variance as E[x²] - 2·E[x]·m + m², and writes past the end

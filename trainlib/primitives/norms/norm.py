@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Geometry of normalisation: which elements share statistics, and which parameter belongs to which element.
 
 Three families. ``row`` (layer, RMS): every row of the trailing dimensions; parameters per element of a row.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiles of the norms in one FW and one IG, and their weight gradient, of any family.
 
 Forks: one per tile, but RMS has two in FW (PULP-TrainLib's sum and scale), instance and group norm have one

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Untiled references of all norms, on whole axes of a view of x; they share no code with the tiles."""
 
 from __future__ import annotations

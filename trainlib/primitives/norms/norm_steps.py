@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The steps of the norms; a norm without mean, bias or running statistics lacks those roles."""
 
 from __future__ import annotations

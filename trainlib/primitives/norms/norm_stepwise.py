@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiles of the norms in several steps, for groups of elements that L1 need not hold.
 
 A step that sums may be cut along its sum, one that works per element along everything. Forks: one per tile,

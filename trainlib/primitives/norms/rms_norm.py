@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RMS norm (Zhang and Sennrich 2019): x / sqrt(mean x² + eps) · w over rows of the last `axes` dimensions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sum of two gradients of one tensor, as PULP-TrainLib's sum node: the builder inserts it where a tensor has
 several users. The sum takes the place of the first where nothing else lies there. The library now runs it
 with its general loop for two shapes, which is the variant as-published.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an optimizer says about itself, and the primitive that follows from it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradient accumulation: total = share · dw on the first of `steps` mini-batches, total + share · dw after.
 
 The reset is lazy, as in Deeploy's InPlaceAccumulatorV2: nothing zeroes the total after an update, the first

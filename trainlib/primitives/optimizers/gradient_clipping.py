@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradient clipping as explicit ops: by value, and by the global norm of all gradients.
 
 By value: every element into [-limit, limit]. By norm, as torch.nn.utils.clip_grad_norm_: every gradient times

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Puts gradient accumulation and clipping into a training graph, between the backward pass and the updates.
 
 Each function takes a graph and gives a new one with explicit ops, which are costed, tiled, scheduled and

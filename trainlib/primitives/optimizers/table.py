@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Optimizers: states, update, nest. A new one is an entry of `PRIMITIVES`, nothing else."""
 
 from __future__ import annotations

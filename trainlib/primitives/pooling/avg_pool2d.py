@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Average pooling: y = sum of a window / (hk·wk), or / elements inside the image without `count_include_pad`.
 
 Gradients of overlapping windows add up. See `trainlib.primitives.pooling.pooling`.

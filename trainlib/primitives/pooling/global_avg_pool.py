@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Global average pooling: the mean of every channel, [N, C, H, W] to [N, C, 1, 1]."""
 
 from __future__ import annotations

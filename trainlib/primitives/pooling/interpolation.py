@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Interpolation of images to another size: nearest neighbour, or bilinear.
 
 Nearest: output i takes input floor(i · in / out). Bilinear: output i lies at max(0, (i + 1/2) · in/out - 1/2)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Max pooling: y = the largest element of a window, `argmax` its place row·width + column in the image.
 
 The first of equal maxima wins, as in PyTorch and PULP-TrainLib. The library keeps no positions and searches

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What average and max pooling share: windows and their padding, references by loops, lowerings.
 
 A window never lies in the padding alone (padding of at most half the kernel). Samples, channels, rows and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random small pooling layers for the tests; hypothesis is imported where it is used."""
 
 from __future__ import annotations

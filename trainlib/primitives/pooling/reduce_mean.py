@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mean over one axis of a sample or over neighbouring ones; dx is dy over the number of elements, spread.
 
 Cores take kept elements, so each is summed by one core. (PULP-TrainLib adds to whatever is in its output, and

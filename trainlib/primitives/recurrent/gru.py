@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gated recurrent unit, gates reset, update, new as in PyTorch: h' = (1 - z) n + z h.
 
 r = σ(px_r + qh_r), z = σ(px_z + qh_z), n = tanh(px_n + r·qh_n), with px = x·Wx + bx and qh = h·Wh + bh. The

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Long short-term memory, gates input, forget, cell, output as in PyTorch: c' = f c + i g, h = o tanh(c').
 
 Inputs: the sequence, and if wanted the initial state and the initial cell. FW saves gates and cells.

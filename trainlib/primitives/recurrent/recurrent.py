@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lowering of the forward step of the recurrent layers, and what all their steps share.
 
 One layer, one direction, the whole sequence: x [batch, length, features] to y [batch, length, hidden]; the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Backward steps of the recurrent layers as kernel calls: BPTT, weight gradients, input gradient."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shapes, parameters and steps of the recurrent layers: what one cell becomes as a layer of a model."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Untiled NumPy evaluation of the recurrent layers, whole batch at a time, any float dtype.
 
 A cell is two functions of one time step. `Advance` takes x·Wx + bx, h·Wh + bh (both [n, gates·hidden]), the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recurrent layers one time step at a time, for weights and sequences that are larger than L1.
 
 FW_X: px [batch, gates, length, hidden] = X·Wx with the biases that may be added early; every dimension may be

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Vanilla recurrent layer: h_t = tanh(x_t·Wx + bx + h_{t-1}·Wh + bh), with backpropagation through time.
 
 PULP-TrainLib's RNN takes all previous states from a buffer, has no biases, no state gradient, and does not

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernel calls that move boxes between buffers: copies with strides, transpositions, zeros around a box.
 
 Every call is one fork. The dimension with the most elements is split over the cores; the last of the others

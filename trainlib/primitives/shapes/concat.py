@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Concatenation of two or more tensors along an axis of the sample; each gets its part of dy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flatten: a view. The output is each sample's bytes as a vector; no op, no cycles, no copy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lowerings of concat and split: many tensors side by side along an axis of one, copied either way.
 
 Tiles cut the batch and up to two dimensions other than that axis, so a tile has all pieces of its rows.

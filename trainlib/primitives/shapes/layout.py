@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Change of layout of an image: CHW to HWC or back, by a transpose per sample; the builder inserts it."""
 
 from __future__ import annotations

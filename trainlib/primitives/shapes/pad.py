@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Padding with a constant, before and after, along any dimensions of a sample; dx is dy without the rim.
 
 `pads` has a pair per dimension of a sample, first dimension first. PULP-TrainLib's own loop is right only for

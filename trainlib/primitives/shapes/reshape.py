@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reshape: a view of each sample in another shape, -1 standing for what is left; no op and no copy."""
 
 from __future__ import annotations

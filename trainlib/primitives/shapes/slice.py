@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slice: elements [start, stop) along one axis of a sample; dx is dy with zeros before and after."""
 
 from __future__ import annotations

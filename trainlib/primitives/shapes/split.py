@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Split along an axis of the sample into pieces of given sizes: outputs ``name``, ``name.1``, ``name.2`` ...
 
 dx is the gradients of the pieces side by side; zeros where a piece has no gradient. For one piece alone

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Transposition of the dimensions of a sample: dimension i of y is dimension `axes[i]` of x.
 
 A matrix has a nest of its own. PULP-TrainLib has a second function for any number of dimensions, slower on a
