@@ -85,6 +85,12 @@ SETS = {
 
 
 READ_OFF = {
+    "rtl mm": "refills: 1 core",
+    "rtl dma": "all tests",
+    "rtl dma-contention": "who is served first",
+    "rtl overlap, transfers": "queues",
+    "rtl icache, cold": "a line's refill",
+    "rtl icache, warm": "a line's refill",
     "rtl micro": "partly",
     "micro": "partly",
     "icache, cold": "partly",
