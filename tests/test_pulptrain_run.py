@@ -121,11 +121,14 @@ def test_a_run_says_when_more_buffers_mean_smaller_tiles() -> None:
     assert any(note.startswith("fc.WG: tiles shrank") and "4 tiles, where 2" in note for note in notes)
 
 
-def test_eight_cores_beat_one_by_six_with_private_fpus_and_mm_m() -> None:
+@pytest.mark.parametrize(("timing", "least"), [("gvsoc", 6.0), ("rtl", 5.7)])
+def test_eight_cores_beat_one_by_six_with_private_fpus_and_mm_m(timing: str, least: float) -> None:
+    """On RTL each of the eight refills its own instruction cache, over one port, at every fork."""
     cycles = {
-        cores: outcome("tutorial-cnn", cores=cores, fpus="private").summary["cycles"] for cores in (1, 8)
+        cores: outcome("tutorial-cnn", cores=cores, fpus="private", timing=timing).summary["cycles"]
+        for cores in (1, 8)
     }
-    assert cycles[1] / cycles[8] >= 6.0
+    assert cycles[1] / cycles[8] >= least
 
 
 def test_a_row_parallel_kernel_leaves_linear_ig_on_one_core() -> None:

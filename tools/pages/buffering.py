@@ -61,34 +61,34 @@ def graph_of(workload: str) -> TrainingGraph:
 
 
 @cache
-def cost_model_of(l1: str, width_bytes: int) -> TeamCostModel:
+def cost_model_of(l1: str, width_bytes: int, timing: str) -> TeamCostModel:
     """One per machine: what it has priced holds for all workloads."""
-    return TeamCostModel(soc_timing(settings_of(l1, width_bytes, "double")))
+    return TeamCostModel(soc_timing(settings_of(l1, width_bytes, "double", timing)))
 
 
-def settings_of(l1: str, width_bytes: int, buffering: str) -> Settings:
+def settings_of(l1: str, width_bytes: int, buffering: str, timing: str) -> Settings:
     """`pulp-open` with another L1 and DMA."""
     wide = (f"dma.l1_bytes_per_cycle={width_bytes}", f"l2.link_bytes_per_cycle={width_bytes}")
-    return Settings(l1=l1, l2="8MiB", buffering=buffering, overrides=wide if width_bytes != 8 else ())
+    return Settings(l1=l1, l2="8MiB", buffering=buffering, timing=timing, overrides=wide if width_bytes != 8 else ())
 
 
 @cache
 def simulate(
-    workload: str, l1: str = "64KiB", width_bytes: int = 8, buffering: str = "double"
+    workload: str, l1: str = "64KiB", width_bytes: int = 8, buffering: str = "double", timing: str = "rtl"
 ) -> Found | None:
     """One point with the tiles of the heuristic; None if it does not fit."""
-    return simulate_with(workload, l1, width_bytes, buffering, None)
+    return simulate_with(workload, l1, width_bytes, buffering, None, timing)
 
 
 def simulate_with(
-    workload: str, l1: str, width_bytes: int, buffering: str, tiles: Found | None
+    workload: str, l1: str, width_bytes: int, buffering: str, tiles: Found | None, profile: str = "rtl"
 ) -> Found | None:
     """The same with the tiles found for another machine, if there are any."""
-    settings = settings_of(l1, width_bytes, buffering)
+    settings = settings_of(l1, width_bytes, buffering, profile)
     options = schedule_options(settings)
     if tiles is not None:
         options = replace(options, tile_sizes=tiles.tile_sizes, loop_orders=tiles.orders)
-    timing, cost_model = soc_timing(settings), cost_model_of(l1, width_bytes)
+    timing, cost_model = soc_timing(settings), cost_model_of(l1, width_bytes, profile)
     try:
         schedule = build_schedule(graph_of(workload), timing, cost_model, options)
     except DoesNotFitError:
@@ -109,9 +109,9 @@ def _tiles_of(schedule: Schedule) -> tuple[int, dict[str, dict[str, int]], dict[
     return sum(len(op.tiling.tiles) for op in schedule.ops), sizes, orders
 
 
-def gain(workload: str) -> tuple[float, float]:
+def gain(workload: str, timing: str = "rtl") -> tuple[float, float]:
     """(share of the cycles double buffering saves, share of waiting with single buffering)."""
-    single, double = (simulate(workload, buffering=buffering) for buffering in BUFFERINGS)
+    single, double = (simulate(workload, buffering=buffering, timing=timing) for buffering in BUFFERINGS)
     assert single is not None
     assert double is not None
     return 1 - double.cycles / single.cycles, single.wait_cycles / single.cycles
@@ -160,10 +160,9 @@ def gains_table() -> str:
         text = f"`{kind}` FW, {'x'.join(map(str, shape))}, batch {batch}" + (
             f", {described}" if described else ""
         )
-        rows.append(
-            (name, text, f"{single.cycles:,}", f"{double.cycles:,}", f"{saved:.1%}", f"{waiting:.1%}")
-        )
-    return table(("layer", "", "single", "double", "gain", "transfers"), rows)
+        cycles = f"{single.cycles:,}", f"{double.cycles:,}"
+        rows.append((name, text, *cycles, f"{saved:.1%}", f"{waiting:.1%}", f"{gain(name, 'gvsoc')[0]:.1%}"))
+    return table(("layer", "", "single", "double", "gain", "transfers", "gain, `gvsoc`"), rows)
 
 
 Points = Mapping[tuple[str, str], Found | None]

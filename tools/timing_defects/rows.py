@@ -46,6 +46,16 @@ class _Row:
 
 
 WATCHED = {
+    "rtl mm": Watched(("dtype", "cores"), ()),
+    "rtl loops": Watched(("kernel",), ()),
+    "rtl tiled": Watched(("buffering", "cores"), ("buffering",)),
+    "rtl overlap, kernel": Watched(("direction", "cores"), ()),
+    "rtl overlap, transfers": Watched(("direction", "cores"), ()),
+    "rtl dma": Watched(("test", "direction"), ("test",), left_out=(CHECK,)),
+    "rtl dma-contention": Watched(("dir", "traffic"), ()),
+    "rtl icache, cold": Watched(("cores",), ()),
+    "rtl icache, warm": Watched(("cores",), ()),
+    "rtl micro": Watched(("group",), (), one_and_several=True),
     "mm": Watched(("codegen", "dtype", "cores", "bank_conflicts"), ("codegen",)),
     "loop": Watched(("kernel", "parameters"), ("kernel",)),
     "layer": Watched(("primitive", "step", "variant", "layout"), ("primitive", "step"), True, (DMA_IM2COL,)),
