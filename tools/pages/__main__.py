@@ -26,6 +26,7 @@ def all_pages() -> dict[str, Page]:
         paper,
         primitives,
         readme,
+        rtl_profile,
         sixteen_bit,
         socs,
         speechnet,
@@ -35,7 +36,7 @@ def all_pages() -> dict[str, Page]:
 
     modules = (
         *(readme, socs, primitives, buffering, evidence, sixteen_bit, speechnet, paper),
-        *(time_model, timing_defects),
+        *(time_model, timing_defects, rtl_profile),
     )
     return {module.__name__.rpartition(".")[2]: module.PAGE for module in modules}
 
