@@ -9,7 +9,7 @@ from tools.pages import buffering as writer
 
 
 def test_the_published_contrast() -> None:
-    """On GVSoC 2.0 % for a layer bound by its kernel, 21.4 % for one bound by transfers (Deeploy's FloatGEMM)."""
+    """On GVSoC 2.0 % for a layer bound by its kernel, 21.4 % for one bound by transfers (FloatGEMM)."""
     compute_bound, few_waits = writer.gain("conv", "gvsoc")
     memory_bound, many_waits = writer.gain("linear", "gvsoc")
     assert 0 < compute_bound < 0.04
