@@ -70,6 +70,7 @@ MINIMUM_BY_PATH: Mapping[str, int] = {
     "l2.link_bytes_per_cycle": 0,
     # 0 stands for code that stays in the cache, and for a core that waits for every line.
     "icache.between_calls_lines": 0,
+    "icache.call_lines": 0,
     "icache.fetch_bytes_per_cycle": 0,
     # 0 stands for no L3 at all.
     "l3.size_bytes": 0,

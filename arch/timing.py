@@ -60,7 +60,9 @@ class IcacheTiming:
     shared_ways: int
     shared_refill_stall_cycles: int
     between_calls_lines: int
-    """Lines of other code a core refills between two calls of a kernel; 0: they put nothing of it out."""
+    """Lines of other code a core executes between two calls of a kernel, in the same cache."""
+    call_lines: int
+    """Lines of the code of fork and join, whose own refills are part of a call; both 0: all stays."""
     fetch_bytes_per_cycle: int
     """What the prefetcher of a core takes from a line that is there; 0: it does not run ahead."""
 

@@ -84,7 +84,7 @@ def code_cycles(timing: SocTiming, *names: str) -> int:
 @cache
 def _cost_model(timing: SocTiming) -> TeamCostModel:
     """With a private cache that holds all code: what a turn waits for code is added by `bare_loop`."""
-    icache = dataclasses.replace(timing.icache, private_bytes=1 << 16, between_calls_lines=0)
+    icache = dataclasses.replace(timing.icache, private_bytes=1 << 16, between_calls_lines=0, call_lines=0)
     return TeamCostModel(dataclasses.replace(timing, icache=icache))
 
 

@@ -375,7 +375,7 @@ def _cost_model(timing: SocTiming) -> TeamCostModel:
     unit = dataclasses.replace(
         timing.event_unit, fork_master_cycles=0, fork_push_cycles=0, fork_worker_cycles=0
     )
-    icache = dataclasses.replace(timing.icache, private_bytes=1 << 16, between_calls_lines=0)
+    icache = dataclasses.replace(timing.icache, private_bytes=1 << 16, between_calls_lines=0, call_lines=0)
     return TeamCostModel(dataclasses.replace(timing, event_unit=unit, icache=icache))
 
 
