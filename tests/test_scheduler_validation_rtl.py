@@ -18,6 +18,7 @@ from scheduler.validation import bare_loop, loop, micro_sync, tiled
 from scheduler.validation.cases import Case, read_cases
 from scheduler.validation.kinds import KINDS
 from scheduler.validation.machines import RTL_MACHINE
+from scheduler.validation.measured_code import code_at_hand
 from trainlib.kernels.catalogue import loop_work
 
 MEASURED = Path(__file__).parent.parent / "measured"
@@ -69,12 +70,12 @@ def starts_of(actions: list[object]) -> dict[int, DmaStart]:
 
 
 def test_a_kernel_that_only_returns_takes_what_the_measured_one_takes() -> None:
-    """Column cycles_compute_per_tile: arguments, fork, return, join."""
+    """Column cycles_compute_per_tile: arguments, fork, return, join, all code in the private caches."""
     case = rows("rtl-tiled", "tiled")["none-8x8x8-T16-c8-db0-private-lat1"]
     program, timing = tiled.program(case)
     found = bare_loop.bare_loop(program.actions, timing, "single", returns=True)
     call = next(action for action in found if isinstance(action, Compute) and action.fork)
-    fork_cycles = tiled.program_cycles(timing, "none", [dataclasses.replace(call, id=0)])
+    fork_cycles = tiled.program_cycles(code_at_hand(timing), "none", [dataclasses.replace(call, id=0)])
     arguments_cycles = bare_loop.code_cycles(timing, "arguments")
     assert fork_cycles + arguments_cycles == int(case.cells["cycles_compute_per_tile"]) == 51
 

@@ -24,6 +24,7 @@ from scheduler.validation import micro_sync
 from scheduler.validation.cases import CORES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.icache import SEEDS
 from scheduler.validation.machines import machine_of
+from scheduler.validation.measured_code import code_at_hand
 from scheduler.validation.prediction import Prediction
 from scheduler.validation.statistics import Result
 
@@ -375,8 +376,7 @@ def _cost_model(timing: SocTiming) -> TeamCostModel:
     unit = dataclasses.replace(
         timing.event_unit, fork_master_cycles=0, fork_push_cycles=0, fork_worker_cycles=0
     )
-    icache = dataclasses.replace(timing.icache, private_bytes=1 << 16, between_calls_lines=0, call_lines=0)
-    return TeamCostModel(dataclasses.replace(timing, event_unit=unit, icache=icache))
+    return TeamCostModel(dataclasses.replace(code_at_hand(timing), event_unit=unit))
 
 
 @cache
