@@ -46,6 +46,9 @@ class FpuTiming:
     """Iterative units of the cluster; 0 if there is none and each core divides in software."""
     divsqrt_latency_cycles: int
     divsqrt_interval_cycles: int
+    divsqrt_issue_cycles: int
+    """Of the latency, cycles in which the core issues nothing else; in the rest it goes on until it needs the
+    result or the FPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,8 @@ class L2Timing:
 
     size_bytes: int
     core_access_cycles: int
+    core_store_more_cycles: int
+    """A store of a core takes so many cycles more than a load."""
     dma_read_latency_cycles: int
     dma_write_latency_cycles: int
     link_bytes_per_cycle: int

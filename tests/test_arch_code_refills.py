@@ -28,7 +28,7 @@ ALU = Instruction(Op.ALU)
 
 
 def nest(*body: Instruction | Loop, code_bytes: int = 0, layout: CodeLayout | None = None) -> CoreNest:
-    reader = NestReader(SOC.core, SOC.fpu, SOC.l1.word_bytes, SOC.l2.core_access_cycles)
+    reader = NestReader(SOC.core, SOC.fpu, SOC.l1.word_bytes, SOC.l2)
     return reader.read(CoreWork(body, (), code_bytes, layout))
 
 
