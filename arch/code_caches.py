@@ -68,8 +68,7 @@ class CodeCaches:
         `private_refill_stall_cycles`. Of that the price has the share that is refilled in every call.
         """
         icache, kernel = self._icache, team.kernel
-        near_cycles = icache.private_refill_stall_cycles * surviving_share(icache)
-        absent_cycles = icache.shared_refill_stall_cycles - icache.private_refill_stall_cycles + near_cycles
+        more_cycles = icache.shared_refill_stall_cycles - icache.private_refill_stall_cycles
         lines = {core: self._lines(work) for core, work in enumerate(team.cores) if work is not None}
         most = max(lines.values(), default=0)
         held = self._shared.held(kernel)
@@ -78,7 +77,8 @@ class CodeCaches:
             absent = max(0, wanted - held)
             cache = self._private[core]
             near = max(0, wanted - absent - cache.held(kernel))
-            cycles = round(absent * absent_cycles + near * near_cycles)
+            near_cycles = icache.private_refill_stall_cycles * surviving_share(wanted, icache)
+            cycles = round(absent * (more_cycles + near_cycles) + near * near_cycles)
             if cycles:
                 stalls[core] = cycles
             kept = math.floor(wanted * (1 - private_miss_share(wanted, icache)))

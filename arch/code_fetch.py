@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from arch.code_refills import refill_stall_cycles_of_call
+from arch.code_refills import refill_stall_cycles_of_call, shares_the_cache
 from arch.isa import CoreWork, Instruction, Loop
 from arch.scoreboard import CodeBlock, CoreNest, LoopNode
 from arch.timing import IcacheTiming
@@ -27,7 +27,7 @@ _STEADY_PASSES = 200
 def icache_stall_cycles(nest: CoreNest, icache: IcacheTiming) -> int:
     """Instruction-cache stalls of one core in a warm kernel, in cycles.
 
-    Where other code runs between two calls (`IcacheTiming.between_calls_lines`) they are those of
+    Where other code runs between two calls they are those of
     `arch.code_refills`. Otherwise all code of a kernel is where its last call left it, and a loop whose lines
     fit the private cache costs nothing. One that does not, refetches lines in every iteration; lines of a
     nested loop that is itself too large are counted there. A refill from the shared cache costs
@@ -36,7 +36,7 @@ def icache_stall_cycles(nest: CoreNest, icache: IcacheTiming) -> int:
     `arch.code_caches`.
     """
     size = _instruction_bytes(nest)
-    if icache.between_calls_lines:
+    if shares_the_cache(icache):
         lines = math.ceil(nest.shape.instructions * size / icache.line_bytes)
         beyond = refill_stall_cycles(lines, icache) / max(1, icache.private_refill_stall_cycles)
         return round(refill_stall_cycles_of_call(nest, icache, size) * beyond)
@@ -70,10 +70,14 @@ def cold_stall_cycles(nest: CoreNest, icache: IcacheTiming) -> int:
     """What the first call of a kernel costs one core more than a warm one, in cycles.
 
     Every line that is executed comes from L2 once. All cores of a team wait for it alike, because they want
-    the same line at about the same time and the shared cache fetches it once.
+    the same line at about the same time and the shared cache fetches it once. A prefetcher has asked for the
+    line behind the code as soon as it has taken all words of the last one, and the return waits for the
+    answer: the instruction port of a core carries one request at a time.
     """
     lines = math.ceil(_executed(nest, nest.shape.body) * _instruction_bytes(nest) / icache.line_bytes)
-    return lines * icache.shared_refill_stall_cycles
+    fetch = icache.fetch_bytes_per_cycle
+    behind = max(0, icache.shared_refill_stall_cycles - icache.line_bytes // fetch) if fetch and lines else 0
+    return lines * icache.shared_refill_stall_cycles + behind
 
 
 def code_lines(work: CoreWork, icache: IcacheTiming) -> int:

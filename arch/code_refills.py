@@ -7,8 +7,12 @@ lines of the set by 1 - (probability that it happened) / ways, and the line it f
 walk of the nest along the lines of its code, loop by loop, gives the expected refills of a call. A loop is
 walked until it has settled; the turns left out are multiplied.
 
-Between two calls of a kernel the core fetches other code (`IcacheTiming.between_calls_lines`: fork and join,
-transfers, the loop around), which puts lines of the kernel out in the same way.
+Kernel and the code around it take turns in the cache: between two calls the core executes code of the
+program (`IcacheTiming.between_calls_lines`: transfers, the loop around) and of fork and join (`call_lines`).
+They put each other's lines out, and what is missing of fork and join is part of what the call waits for.
+Small kernels and the code around them fit the cache together; a large one leaves nothing of it. A price is
+that of the second call from empty caches, as measured: the replacement does not prefer an empty way, so that
+the first call does not leave all lines there even where they fit.
 
 The core's prefetcher runs ahead of straight code: while a line is executed, the next one is asked for as soon
 as all words of the line are fetched (`IcacheTiming.fetch_bytes_per_cycle`). Compressed instructions leave it
@@ -18,6 +22,7 @@ more time than its words need, and so much of a refill is hidden. Behind a jump 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 
@@ -32,6 +37,12 @@ SETTLED_SHARE = 0.05
 
 SETTLED_CYCLES = 0.05
 """Expected stalls of a turn, in cycles, that count as none in a loop whose lines fit the cache."""
+
+THERE = 1e-9
+"""A probability to be missing up to this is none; what is left of it is rounding."""
+
+SMALLEST_FACTOR = 1e-200
+"""A set whose factor becomes smaller starts anew."""
 
 KNOWN_ENTRIES = 4_000
 """Walks kept, by nest and trip counts up to `MOST_PASSES`; all are dropped when there are more."""
@@ -59,12 +70,10 @@ class _Turns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Code:
-    """A nest along its lines, which are numbered in the order of their first use."""
+    """A nest along its lines, numbered in the order of their first use, and where each of them lies."""
 
     nodes: tuple[_Lines | _Turns, ...]
-    line_of: tuple[int, ...]
-    rivals: tuple[tuple[int, ...], ...]
-    """The other lines in the set of a line."""
+    place: tuple[int, ...]
 
 
 _known: dict[tuple[object, ...], _Parts] = {}
@@ -98,9 +107,18 @@ def _sets(icache: IcacheTiming) -> int:
     return max(1, icache.private_bytes // (icache.line_bytes * icache.private_ways))
 
 
-def surviving_share(icache: IcacheTiming) -> float:
-    """Share of the lines of a kernel in a private cache that what runs between two calls leaves there."""
-    return float((1 - 1 / icache.private_ways) ** (icache.between_calls_lines / _sets(icache)))
+def shares_the_cache(icache: IcacheTiming) -> bool:
+    """Whether a kernel shares the private cache with code between its calls."""
+    return icache.between_calls_lines + icache.call_lines > 0
+
+
+@lru_cache(maxsize=KNOWN_ENTRIES)
+def surviving_share(lines: int, icache: IcacheTiming) -> float:
+    """Share of so many lines of straight code that the second of two calls finds in a private cache."""
+    if not lines or not shares_the_cache(icache):
+        return 1.0
+    straight = tuple([(line, 0) for line in range(lines)])
+    return 1.0 - _Walk(_Code((_Lines(straight),), tuple(range(lines))), icache, ()).entry_refills() / lines
 
 
 class _Reader:
@@ -116,14 +134,7 @@ class _Reader:
 
     def code(self) -> _Code:
         nodes = self._read(self._body)
-        members: dict[int, list[int]] = {}
-        for line, number in self._numbers.items():
-            members.setdefault(line % self._sets, []).append(number)
-        rivals = tuple(
-            tuple(other for other in members[line % self._sets] if other != number)
-            for line, number in self._numbers.items()
-        )
-        return _Code(nodes, tuple(self._numbers), rivals)
+        return _Code(nodes, tuple(self._numbers))
 
     def _read(self, nodes: tuple[CodeBlock | LoopNode, ...]) -> tuple[_Lines | _Turns, ...]:
         found: list[_Lines | _Turns] = []
@@ -159,39 +170,83 @@ class _Reader:
 
 
 class _Walk:
-    """Executes the lines of a nest, and knows with what probability each of them is in the cache."""
+    """Executes the lines of a nest, and knows with what probability each of them is in the cache.
+
+    A line is there with its share times the factor of its set: a refill makes the factor smaller, and so all
+    lines of the set at once.
+    """
 
     def __init__(self, code: _Code, icache: IcacheTiming, capped_trips: tuple[int, ...]) -> None:
         self._nodes = code.nodes
-        self._line_of = code.line_of
-        self._rivals = code.rivals
         self._trips = capped_trips
         self._ways = icache.private_ways
         self._refill_cycles = icache.private_refill_stall_cycles
         fetch = icache.fetch_bytes_per_cycle
         # Without a prefetcher as many cycles as instructions can ever take: it never gets ahead.
         self._fetch_cycles = icache.line_bytes // fetch if fetch else icache.line_bytes
-        self._survive = surviving_share(icache)
-        self._there = [self._survive] * len(code.line_of)
+        sets, known = _sets(icache), len(code.place)
+        # Where the code around lies is not known: in consecutive lines, from the first set on.
+        self._between = range(known, known + icache.between_calls_lines)
+        self._around = range(self._between.stop, self._between.stop + icache.call_lines)
+        others = range(len(self._between) + len(self._around))
+        self._place = code.place
+        self._set = [line % sets for lines in (code.place, others) for line in lines]
+        self._share = [0.0] * len(self._set)
+        self._factor = [1.0] * sets
         self._before = (-1, 0)
 
     def stalls(self) -> _Parts:
-        """Those of the second of two calls; the first brings the lines into the state calls leave them in.
+        """Those of the second of two calls, fork and join included.
 
-        Two turns of a loop show which lines stay.
+        Two turns of a loop show which lines the first leaves there.
         """
         trips, self._trips = self._trips, tuple([min(count, 2) for count in self._trips])
+        self._refills(self._between)
+        self._refills(self._around)
         self._pass(self._nodes)
         self._trips = trips
-        self._there = [probability * self._survive for probability in self._there]
+        self._refills(self._between)
+        around = self._refills(self._around)
         self._before = (-1, 0)
-        return self._pass(self._nodes)
+        parts = self._pass(self._nodes)
+        parts[()] += around * self._refill_cycles
+        return parts
+
+    def entry_refills(self) -> float:
+        """Expected refills of a nest without loops in the second of two calls."""
+        lines = range(len(self._place))
+        for numbers in (self._between, self._around, lines, self._between, self._around):
+            self._refills(numbers)
+        return self._refills(lines)
+
+    def _refills(self, numbers: range) -> float:
+        """Execute lines one after the other: how many of them were missing."""
+        refills = 0.0
+        for number in numbers:
+            own = self._set[number]
+            missing = 1.0 - self._share[number] * self._factor[own]
+            if missing > THERE:
+                refills += missing
+                self._fetch(number, own, missing)
+        return refills
+
+    def _fetch(self, number: int, own: int, missing: float) -> None:
+        """Line `number` of set `own` is fetched if it is missing, and takes the way of any line there."""
+        left = self._factor[own] * (1.0 - missing / self._ways)
+        if left < SMALLEST_FACTOR:
+            for other, place in enumerate(self._set):
+                if place == own:
+                    self._share[other] *= left
+            left = 1.0
+        self._factor[own] = left
+        self._share[number] = 1.0 / left
 
     def _pass(self, nodes: tuple[_Lines | _Turns, ...]) -> _Parts:
         """Execute `nodes` once: what they wait for code."""
         cycles = 0.0
         parts: _Parts = {}
-        there, rivals, line_of = self._there, self._rivals, self._line_of
+        share, factor, set_of, place = self._share, self._factor, self._set, self._place
+        fetch_cycles, refill_cycles, fetch = self._fetch_cycles, self._refill_cycles, self._fetch
         before, executed = self._before
         for node in nodes:
             if isinstance(node, _Lines):
@@ -199,16 +254,14 @@ class _Walk:
                     if number == before:
                         executed += count
                         continue
-                    missing = 1.0 - there[number]
-                    if missing > 0.0:
-                        ahead = 0
-                        if before >= 0 and line_of[before] + 1 == line_of[number]:
-                            ahead = max(0, executed - self._fetch_cycles)
-                        cycles += missing * max(0, self._refill_cycles - ahead)
-                        there[number] = 1.0
-                        left = 1.0 - missing / self._ways
-                        for rival in rivals[number]:
-                            there[rival] *= left
+                    own = set_of[number]
+                    missing = 1.0 - share[number] * factor[own]
+                    if missing > THERE:
+                        if before >= 0 and executed > fetch_cycles and place[before] + 1 == place[number]:
+                            cycles += missing * max(0, refill_cycles - (executed - fetch_cycles))
+                        else:
+                            cycles += missing * refill_cycles
+                        fetch(number, own, missing)
                     before, executed = number, count
                 continue
             self._before = before, executed

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import repeat
 
-from arch.isa import STACK_WORDS, CoreWork, Instruction, Loop, Op, Stream
+from arch.isa import FPU_OPS, STACK_WORDS, CoreWork, Instruction, Loop, Op, Stream
 from arch.scoreboard import (
     CROSSING,
+    DIVIDER_BUSY,
+    FPU_BUSY,
+    FPU_EMPTY,
     INSIDE_WORDS,
     MAX_DEPTH,
     MAX_FRACTION_DENOMINATOR,
@@ -22,8 +26,9 @@ from arch.scoreboard import (
     Slot,
     issue_rules,
     overlapped_load,
+    waited_for,
 )
-from arch.timing import CoreTiming, FpuTiming
+from arch.timing import CoreTiming, FpuTiming, L2Timing
 from configs.errors import InputError
 
 BODY_ENTRIES = 4_000
@@ -44,9 +49,10 @@ _Spelled = tuple[
 class NestReader:
     """Turns `CoreWork` into `CoreNest`, sharing the shape between works that differ in numbers only."""
 
-    def __init__(self, core: CoreTiming, fpu: FpuTiming, word_bytes: int, l2_access_cycles: int) -> None:
-        self._rules = issue_rules(core, fpu, l2_access_cycles)
+    def __init__(self, core: CoreTiming, fpu: FpuTiming, word_bytes: int, l2: L2Timing) -> None:
+        self._rules = issue_rules(core, fpu, l2)
         self._overlapped = overlapped_load(core)
+        self._divider_cycles = fpu.divsqrt_interval_cycles
         self._word_bytes = word_bytes
         self._numbers: dict[Instruction, int] = {}
         self._number_of: dict[int, int] = {}
@@ -54,7 +60,7 @@ class NestReader:
         self._kept: list[Instruction] = []
         self._bodies: dict[int, _Spelled] = {}
         self._inner: dict[int, tuple[tuple[Instruction | Loop, ...], tuple[int, ...], tuple[int, ...]]] = {}
-        self._steps: dict[tuple[int, int, int, bool, bool], tuple[Instruction, CodeStep]] = {}
+        self._steps: dict[tuple[int, int, int, bool, bool, _Late], tuple[Instruction, CodeStep]] = {}
         self._accesses: dict[tuple[int, ...], tuple[tuple[int, int, int], ...]] = {}
         self._shapes: dict[tuple[tuple[int, ...], tuple[int, ...]], Shape] = {}
 
@@ -76,7 +82,10 @@ class NestReader:
         shape_key = (key, tuple(alignments))
         shape = self._shapes.get(shape_key)
         if shape is None:
-            resolver = _Resolver(self._rules, self._overlapped, shape_key[1], self._steps)
+            late = _late(work.body, self._rules)
+            resolver = _Resolver(
+                self._rules, self._overlapped, self._divider_cycles, late, shape_key[1], self._steps
+            )
             shape = self._shapes[shape_key] = resolver.resolve(work)
         return CoreNest(shape, trips, tuple(addresses), work.code_bytes, work.layout)
 
@@ -188,6 +197,46 @@ def _accesses(body: tuple[Instruction | Loop, ...]) -> tuple[tuple[int, int, int
     return tuple((stream, len(path), width) for stream, path, width in found)
 
 
+_Write = tuple[int, int, int]
+"""Of `CodeStep.writes`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """What of a nest is under way while its core goes on: results of the FPU and of the divider, by register.
+
+    `divided` are those of divisions that are read somewhere; for others the core waits, because where a text
+    without registers uses them is not known.
+    """
+
+    computed: frozenset[int] = frozenset()
+    divided: frozenset[int] = frozenset()
+
+
+_NOTHING_LATE = _Late()
+
+
+def _late(body: tuple[Instruction | Loop, ...], rules: dict[Op, Rule]) -> _Late:
+    goes_on = {op for op in (*FPU_OPS, Op.FDIV) if rules[op].result_cycles > rules[op].occupancy_cycles}
+    if not goes_on:
+        return _NOTHING_LATE
+    computed: set[int] = set()
+    divided: set[int] = set()
+    read: set[int] = set()
+
+    def walk(nodes: tuple[Instruction | Loop, ...]) -> None:
+        for node in nodes:
+            if isinstance(node, Loop):
+                walk(node.body)
+                continue
+            read.update(node.srcs)
+            if node.op in goes_on and node.dst >= 0:
+                (divided if node.op is Op.FDIV else computed).add(node.dst)
+
+    walk(body)
+    return _Late(frozenset(computed), frozenset(divided & read))
+
+
 class _Resolver:
     """Builds a `Shape` from a tree."""
 
@@ -195,12 +244,16 @@ class _Resolver:
         self,
         rules: dict[Op, Rule],
         overlapped: Rule,
+        divider_cycles: int,
+        late: _Late,
         alignments: tuple[int, ...],
-        known: dict[tuple[int, int, int, bool, bool], tuple[Instruction, CodeStep]],
+        known: dict[tuple[int, int, int, bool, bool, _Late], tuple[Instruction, CodeStep]],
     ) -> None:
         self._rules = rules
         self._known = known
         self._overlapped = overlapped
+        self._divider_cycles = divider_cycles
+        self._late = late
         self._alignments = alignments
         self._slots: dict[tuple[int, tuple[int, ...], int], int] = {}
         self._loops: list[LoopNode | None] = []
@@ -261,7 +314,7 @@ class _Resolver:
             branch = self._branches
             self._branches += 1
         # Most steps have been built before, for another nest.
-        key = (id(node), slot, branch, closes, overlaps)
+        key = (id(node), slot, branch, closes, overlaps, self._late)
         known = self._known.get(key)
         if known is not None and known[0] is node:
             return known[1]
@@ -275,10 +328,32 @@ class _Resolver:
                     where="CoreWork.body",
                     cure="give a number between 0 and 1",
                 )
-        srcs = tuple(dict.fromkeys(register for register in node.srcs if register >= 0))
         rule = self._overlapped if overlaps and node.op is Op.LOAD else self._rules[node.op]
-        step = CodeStep(rule, node.dst, srcs, slot, node.width_bytes, taken, branch)
+        if node.op is Op.FDIV and node.dst not in self._late.divided:
+            rule = waited_for(rule)
+        reads, writes = self._units(node, rule)
+        srcs = tuple(dict.fromkeys(register for register in (*node.srcs, *reads) if register >= 0))
+        if node.dst >= 0:
+            writes = ((node.dst, rule.result_cycles, rule.result_cause), *writes)
+        step = CodeStep(rule, writes, srcs, slot, node.width_bytes, taken, branch)
         if len(self._known) >= STEP_ENTRIES:
             self._known.clear()
         self._known[key] = (node, step)
         return step
+
+    def _units(self, node: Instruction, rule: Rule) -> tuple[tuple[int, ...], tuple[_Write, ...]]:
+        """What an instruction waits for and sets at the FPU of its own core, beside its operands."""
+        late, cause = self._late, rule.result_cause
+        if node.op is Op.FDIV:
+            if node.dst not in late.divided:
+                return (), ()
+            written_cycles = rule.result_cycles + rule.occupancy_cycles - 1
+            sets = ((FPU_BUSY, written_cycles, cause), (DIVIDER_BUSY, self._divider_cycles, cause))
+            return (FPU_EMPTY, DIVIDER_BUSY), sets
+        if node.op in FPU_OPS:
+            return ((FPU_BUSY,), ((FPU_EMPTY, rule.result_cycles, cause),)) if late.divided else ((), ())
+        # A register is written in order: not before what is under way has come.
+        waits: tuple[int, ...] = (node.dst,) if node.dst in late.computed or node.dst in late.divided else ()
+        if late.divided and node.op is Op.CSR:
+            waits += (FPU_BUSY, FPU_EMPTY)
+        return waits, ()

@@ -146,8 +146,8 @@ class _Walker:
                 offset = self._address[step.slot] % self._word
                 if offset + step.width_bytes > self._word:
                     self._stall(self._misaligned_stall, MISALIGNED)
-            if step.dst >= 0:
-                ready[step.dst] = (self.time + rule.result_cycles, rule.result_cause)
+            for register, cycles, cause in step.writes:
+                ready[register] = (self.time + cycles, cause)
             self.time += 1
             if rule.occupancy_cycles > 1:
                 self._stall(rule.occupancy_cycles - 1, rule.occupancy_cause)

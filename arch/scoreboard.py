@@ -7,10 +7,10 @@ Mechanism shared by the pipeline model (`arch.pipeline`) and the window of the c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from arch.isa import FPU_OPS, CodeLayout, Op
-from arch.timing import CoreTiming, FpuTiming
+from arch.timing import CoreTiming, FpuTiming, L2Timing
 
 STALL_WORDS = (
     *("load_use", "multicycle", "misaligned", "fpu", "branch", "icache", "bank_conflict"),
@@ -47,21 +47,26 @@ class Rule:
     unit: int = NO_UNIT
 
 
+def waited_for(rule: Rule) -> Rule:
+    """The rule of an operation whose result nobody is known to read: the core waits for it."""
+    return replace(rule, occupancy_cycles=max(rule.occupancy_cycles, rule.result_cycles))
+
+
 def overlapped_load(core: CoreTiming) -> Rule:
     """The rule of a load that a load or store follows in the same straight line of code."""
     return Rule(1, LOAD_USE, 1 + core.load_use_stall_cycles, LOAD_USE, MEMORY)
 
 
-def issue_rules(core: CoreTiming, fpu: FpuTiming, l2_access_cycles: int) -> dict[Op, Rule]:
-    """One `Rule` per `Op`; every number comes from `core`, `fpu` and `L2Timing.core_access_cycles`."""
+def issue_rules(core: CoreTiming, fpu: FpuTiming, l2: L2Timing) -> dict[Op, Rule]:
+    """One `Rule` per `Op`."""
     simple = Rule(1, MULTICYCLE, 1, MULTICYCLE)
     rules = dict.fromkeys(Op, simple)
     usable = max(core.load_cycles, 1 + core.load_use_stall_cycles)
     rules[Op.LOAD] = Rule(core.load_cycles, LOAD_USE, usable, LOAD_USE, MEMORY)
     rules[Op.STORE] = Rule(1, LOAD_USE, 1, LOAD_USE, MEMORY)
-    late = l2_access_cycles + core.load_use_stall_cycles
-    rules[Op.LOAD_L2] = Rule(l2_access_cycles, L2_ACCESS, late, LOAD_USE)
-    rules[Op.STORE_L2] = Rule(l2_access_cycles, L2_ACCESS, 1, L2_ACCESS)
+    late = l2.core_access_cycles + core.load_use_stall_cycles
+    rules[Op.LOAD_L2] = Rule(l2.core_access_cycles, L2_ACCESS, late, LOAD_USE)
+    rules[Op.STORE_L2] = Rule(l2.core_access_cycles + l2.core_store_more_cycles, L2_ACCESS, 1, L2_ACCESS)
     for op in FPU_OPS:
         blocks = fpu.fma_cycles if op is Op.FMA else 1
         rules[op] = Rule(blocks, FPU_STALL, max(blocks, fpu.latency_cycles), FPU_STALL, FPU_UNIT)
@@ -70,7 +75,8 @@ def issue_rules(core: CoreTiming, fpu: FpuTiming, l2_access_cycles: int) -> dict
     rules[Op.DIV] = Rule(core.div_cycles, MULTICYCLE, core.div_cycles, MULTICYCLE)
     div_sqrt = fpu.divsqrt_latency_cycles
     if fpu.divsqrt_count:
-        rules[Op.FDIV] = Rule(div_sqrt, FPU_STALL, div_sqrt, FPU_STALL, DIVSQRT_UNIT)
+        issue = min(div_sqrt, fpu.divsqrt_issue_cycles)
+        rules[Op.FDIV] = Rule(issue, FPU_STALL, div_sqrt, FPU_STALL, DIVSQRT_UNIT)
     else:  # a routine on the core itself: nobody to wait for
         rules[Op.FDIV] = Rule(div_sqrt, MULTICYCLE, div_sqrt, MULTICYCLE)
     rules[Op.JUMP] = Rule(1 + core.jump_stall_cycles, BRANCH_STALL, 1, MULTICYCLE)
@@ -79,17 +85,24 @@ def issue_rules(core: CoreTiming, fpu: FpuTiming, l2_access_cycles: int) -> dict
     return rules
 
 
+FPU_BUSY, DIVIDER_BUSY, FPU_EMPTY = range(1 << 30, (1 << 30) + 3)
+"""Registers that stand for units of a core's own. Behind a division under way the FPU takes no operation
+until the result has been written, and the divider none until it is through; a division waits for operations
+under way, and an access to a status register for both (it may be that of the FPU)."""
+
+
 @dataclass(frozen=True, slots=True)
 class CodeStep:
     """One instruction of a block: its rule, registers, address slot and how often it branches.
 
+    `writes` are (register, cycles until it can be read, stall of a reader that comes too early).
     `slot` is the index of its address in `CoreNest` (-1 for none). `taken` is (numerator, denominator): of
     every `denominator` executions `numerator` are taken, evenly spread, the first one late. `branch` is
     the index of its counter (-1 where the outcome is constant).
     """
 
     rule: Rule
-    dst: int
+    writes: tuple[tuple[int, int, int], ...]
     srcs: tuple[int, ...]
     slot: int
     width_bytes: int

@@ -65,11 +65,14 @@ MINIMUM_BY_PATH: Mapping[str, int] = {
     "fpu.divsqrt_count": 0,
     "fpu.divsqrt_latency_cycles": 1,
     "fpu.divsqrt_interval_cycles": 1,
+    "fpu.divsqrt_issue_cycles": 1,
     "l2.core_access_cycles": 1,
+    "l2.core_store_more_cycles": 0,
     # 0 stands for a link without limit.
     "l2.link_bytes_per_cycle": 0,
     # 0 stands for code that stays in the cache, and for a core that waits for every line.
     "icache.between_calls_lines": 0,
+    "icache.call_lines": 0,
     "icache.fetch_bytes_per_cycle": 0,
     # 0 stands for no L3 at all.
     "l3.size_bytes": 0,

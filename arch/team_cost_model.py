@@ -43,7 +43,7 @@ class TeamCostModel:
         self, timing: SocTiming, window: Window | None = None, engine: EngineChoice = PROCESS
     ) -> None:
         self._timing = timing
-        self._reader = NestReader(timing.core, timing.fpu, timing.l1.word_bytes, timing.l2.core_access_cycles)
+        self._reader = NestReader(timing.core, timing.fpu, timing.l1.word_bytes, timing.l2)
         self._window = window if window is not None else Window()
         self._cluster = ClusterModel(timing, self._window, engine)
         self._alone: OrderedDict[_NestKey, CoreCost] = OrderedDict()

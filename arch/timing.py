@@ -46,6 +46,9 @@ class FpuTiming:
     """Iterative units of the cluster; 0 if there is none and each core divides in software."""
     divsqrt_latency_cycles: int
     divsqrt_interval_cycles: int
+    divsqrt_issue_cycles: int
+    """Of the latency, cycles in which the core issues nothing else; in the rest it goes on until it needs the
+    result or the FPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,9 @@ class IcacheTiming:
     shared_ways: int
     shared_refill_stall_cycles: int
     between_calls_lines: int
-    """Lines of other code a core refills between two calls of a kernel; 0: they put nothing of it out."""
+    """Lines of other code a core executes between two calls of a kernel, in the same cache."""
+    call_lines: int
+    """Lines of the code of fork and join, whose own refills are part of a call; both 0: all stays."""
     fetch_bytes_per_cycle: int
     """What the prefetcher of a core takes from a line that is there; 0: it does not run ahead."""
 
@@ -86,6 +91,8 @@ class L2Timing:
 
     size_bytes: int
     core_access_cycles: int
+    core_store_more_cycles: int
+    """A store of a core takes so many cycles more than a load."""
     dma_read_latency_cycles: int
     dma_write_latency_cycles: int
     link_bytes_per_cycle: int

@@ -351,7 +351,26 @@ def advance(  # noqa: PLR0912, PLR0915 - one loop, compiled as a whole
                     left ^= lowest
                     if waiting & lowest == 0:
                         continue
-                    bank = trace[at[core_of[lowest % CORE_OF]]] & (CODES - 1)
+                    leaf = core_of[lowest % CORE_OF]
+                    bank = trace[at[leaf]] & (CODES - 1)
+                    if asked[2 * bank] == lowest:
+                        # Nobody else asks this bank, as mostly: the tree below would say the same.
+                        if bank_free[bank] > cycle:
+                            continue
+                        bank_free[bank] = cycle + 1
+                        asked[2 * bank] = 0
+                        asked[2 * bank + 1] = leaf
+                        waiting ^= lowest
+                        waited[COUNTERS * leaf] += cycle - when[leaf]
+                        at[leaf] += 1
+                        following = cycle + (trace[at[leaf]] >> CODE_BITS)
+                        if following < cycle + DAYS:
+                            calendar[following & (DAYS - 1)] |= 1 << leaf
+                        else:
+                            when[leaf] = following
+                            parked |= 1 << leaf
+                            in_calendar -= 1
+                        continue
                 else:
                     if place == beat_words or ports[port + 2] == 0:
                         port += PORT_FIELDS

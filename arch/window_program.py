@@ -156,7 +156,12 @@ class _Writer:
         self._static: list[StaticCost] = []
         blocks = shape.blocks()
         self._reach = max(
-            (step.rule.result_cycles - step.rule.occupancy_cycles for b in blocks for step in b.steps),
+            (
+                cycles - step.rule.occupancy_cycles
+                for block in blocks
+                for step in block.steps
+                for _, cycles, _ in step.writes
+            ),
             default=0,
         )
         self._boundary = self._boundary_registers(blocks)
@@ -213,8 +218,8 @@ class _Writer:
             pending: dict[int, tuple[int, int]] = {}
             for step in block.steps:
                 offset = max([offset, *(pending[src][0] for src in step.srcs if src in pending)])
-                if step.dst >= 0:
-                    pending[step.dst] = (offset + step.rule.result_cycles, step.rule.result_cause)
+                for register, cycles, cause in step.writes:
+                    pending[register] = (offset + cycles, cause)
                 offset += step.rule.occupancy_cycles
             left.update((reg, cause) for reg, (ready, cause) in pending.items() if ready > offset)
             for step in block.steps[: self._reach]:
@@ -268,12 +273,12 @@ class _Writer:
             self._sources(step, position, stalls)
             self._request(step, position)
             rule = step.rule
-            if step.dst >= 0:
-                for entry in [entry for entry in self._dynamic if entry[0] == step.dst]:
+            for register, cycles, cause in step.writes:
+                for entry in [entry for entry in self._dynamic if entry[0] == register]:
                     if self._dynamic[entry] > position:
                         self._special(SET, self._register(*entry), 0)
                     del self._dynamic[entry]
-                self._pending[step.dst] = (self._offset + rule.result_cycles, rule.result_cause)
+                self._pending[register] = (self._offset + cycles, cause)
             self._offset += rule.occupancy_cycles
             stalls[rule.occupancy_cause] += rule.occupancy_cycles - 1
             numerator, denominator = step.taken

@@ -19,7 +19,7 @@ from simpy.events import EventPriority
 from arch.cost_model import CoreCost, TeamCost, Traffic
 from arch.isa import FPU_OPS, STACK_WORDS, CoreWork, Instruction, Loop, Node, Op, TeamWork
 from arch.scoreboard import MAX_FRACTION_DENOMINATOR, STALL_WORDS
-from arch.timing import SocTiming
+from arch.timing import FpuTiming, SocTiming
 
 _AFTER_ALL_REQUESTS = EventPriority(5)
 """SimPy priority of an arbiter's decision: later than everything else in the same cycle."""
@@ -134,6 +134,13 @@ class _Core:
     executions: dict[tuple[int, ...], int] = field(default_factory=dict)
     frame: dict[tuple[int, ...], int] = field(default_factory=dict)
     """Word of the stack frame that the access at a place of the tree uses."""
+    late: frozenset[int] = frozenset()
+    """Registers written behind the back of the core, by the FPU or by divisions whose result is read."""
+    divides: bool = False
+    """Whether a division of the nest is among them."""
+    fpu_free: int = 0
+    fpu_empty: int = 0
+    divider_free: int = 0
     instructions: int = 0
     stalls: dict[str, int] = field(default_factory=dict)
     end: int = 0
@@ -152,6 +159,29 @@ def _frame_words(body: tuple[Node, ...]) -> dict[tuple[int, ...], int]:
 
     walk(body, ())
     return words
+
+
+def _late_registers(body: tuple[Node, ...], fpu: FpuTiming) -> tuple[frozenset[int], bool]:
+    """Registers whose value can come after the core has gone on, and whether one is that of a division."""
+    found: list[Instruction] = []
+
+    def walk(nodes: tuple[Node, ...]) -> None:
+        for node in nodes:
+            if isinstance(node, Loop):
+                walk(node.body)
+            else:
+                found.append(node)
+
+    walk(body)
+    read = {register for node in found for register in node.srcs}
+    goes_on = fpu.divsqrt_count > 0 and fpu.divsqrt_issue_cycles < fpu.divsqrt_latency_cycles
+    divided = {node.dst for node in found if goes_on and node.op is Op.FDIV and node.dst in read}
+    computed = {
+        node.dst
+        for node in found
+        if node.op in FPU_OPS and fpu.latency_cycles > (fpu.fma_cycles if node.op is Op.FMA else 1)
+    }
+    return frozenset((computed | divided) - {-1}), bool(divided - {-1})
 
 
 class WordOracle:
@@ -191,7 +221,8 @@ class WordOracle:
         for number, (core_work, start) in enumerate(zip(work.cores, starts, strict=True)):
             if core_work is None:
                 continue
-            core = _Core(frame=_frame_words(core_work.body))
+            late, divides = _late_registers(core_work.body, fpu)
+            core = _Core(frame=_frame_words(core_work.body), late=late, divides=divides)
             cores[number] = (core, start)
             processes.append(env.process(self._run(number, core, core_work, start)))
         if timing.l1.bank_conflicts:
@@ -306,6 +337,8 @@ class WordOracle:
             if register in core.ready and core.ready[register][0] > self._env.now:
                 ready, word = core.ready[register]
                 yield from self._lose(core, word, ready - int(self._env.now))
+        goes_on = node.op is Op.FDIV and node.dst in core.late
+        yield from self._behind_the_core(core, node, goes_on=goes_on)
         busy, late, word = 0, 0, "multicycle"
         if node.op in (Op.LOAD, Op.STORE):
             yield from self._access(number, core, work, node, indices, place)
@@ -318,16 +351,17 @@ class WordOracle:
             yield from self._wait(core, "fpu", self._fpus[index].request(number))
             busy, word = (fpu.fma_cycles - 1 if node.op is Op.FMA else 0), "fpu"
             late = max(0, fpu.latency_cycles - 1 - busy)
+            core.fpu_empty = int(self._env.now) + 1 + busy + late if core.divides else 0
         elif node.op is Op.FDIV:
-            busy = fpu.divsqrt_latency_cycles - 1
-            if fpu.divsqrt_count:
-                yield from self._wait(core, "fpu", self._divsqrt.request(number))
-                word = "fpu"
+            word = "fpu" if fpu.divsqrt_count else word
+            busy, late = yield from self._divide(number, core, goes_on=goes_on)
         elif node.op in (Op.MUL, Op.MULH):
             busy = (rules.mul_cycles if node.op is Op.MUL else rules.mulh_cycles) - 1
             late = rules.mul_dependent_stall_cycles
         elif node.op in (Op.LOAD_L2, Op.STORE_L2):
-            busy, word = self._timing.l2.core_access_cycles - 1, "l2_access"
+            l2 = self._timing.l2
+            busy, word = l2.core_access_cycles - 1, "l2_access"
+            busy += (node.op is Op.STORE_L2) * l2.core_store_more_cycles
             late = rules.load_use_stall_cycles if node.op is Op.LOAD_L2 else 0
         elif node.op is Op.JUMP:
             busy, word = rules.jump_stall_cycles, "branch"
@@ -343,6 +377,33 @@ class WordOracle:
         yield from self._lose(core, word, busy)
         if node.dst >= 0:
             core.ready[node.dst] = (int(self._env.now) + late, "load_use" if word == "l2_access" else word)
+
+    def _divide(
+        self, number: int, core: _Core, *, goes_on: bool
+    ) -> Generator[simpy.Event, Any, tuple[int, int]]:
+        """Cycles the core loses behind the issue of a division, and those after which its result comes."""
+        fpu = self._timing.fpu
+        if fpu.divsqrt_count:
+            yield from self._wait(core, "fpu", self._divsqrt.request(number))
+        if not goes_on:
+            return fpu.divsqrt_latency_cycles - 1, 0
+        busy = fpu.divsqrt_issue_cycles - 1
+        core.fpu_free = int(self._env.now) + fpu.divsqrt_latency_cycles + busy
+        core.divider_free = int(self._env.now) + fpu.divsqrt_interval_cycles
+        return busy, fpu.divsqrt_latency_cycles - 1 - busy
+
+    def _behind_the_core(self, core: _Core, node: Instruction, *, goes_on: bool) -> _Process:
+        """Wait for what the core has under way elsewhere and `node` must not overtake."""
+        computes = node.op in FPU_OPS
+        if not computes and node.op is not Op.FDIV and node.dst in core.late and node.dst in core.ready:
+            ready, word = core.ready[node.dst]
+            yield from self._lose(core, word, ready - int(self._env.now))
+        if computes or node.op is Op.CSR:
+            yield from self._lose(core, "fpu", core.fpu_free - int(self._env.now))
+        if goes_on:
+            yield from self._lose(core, "fpu", core.divider_free - int(self._env.now))
+        if goes_on or node.op is Op.CSR:
+            yield from self._lose(core, "fpu", core.fpu_empty - int(self._env.now))
 
     def _access(
         self,

@@ -38,10 +38,10 @@ GVSOC_CORE = CoreTiming(
     misaligned_stall_cycles=1,
     csr_cycles=1,
 )
-PRIVATE_FPU = FpuTiming(8, "private", "in_order", 1, 1, 1, 1, 14, 14)
+PRIVATE_FPU = FpuTiming(8, "private", "in_order", 1, 1, 1, 1, 14, 14, 14)
 STATIC_FPU = dataclasses.replace(PRIVATE_FPU, count=4, mapping="static")
 DYNAMIC_FPU = dataclasses.replace(PRIVATE_FPU, count=4, mapping="dynamic")
-ICACHE = IcacheTiming(16, 512, 4, 2, 4096, 4, 18, 0, 0)
+ICACHE = IcacheTiming(16, 512, 4, 2, 4096, 4, 18, 0, 0, 0)
 
 
 def irrelevant(part: type[_Part]) -> _Part:
@@ -61,7 +61,7 @@ def soc(
         fpu=fpu,
         icache=ICACHE,
         l1=L1Timing(65536, 16, 4, conflicts, "in_order", 2048, 1024),
-        l2=dataclasses.replace(irrelevant(L2Timing), core_access_cycles=15),
+        l2=dataclasses.replace(irrelevant(L2Timing), core_access_cycles=15, core_store_more_cycles=0),
         l3=irrelevant(L3Timing),
         dma=dataclasses.replace(irrelevant(DmaTiming), l1_bytes_per_cycle=8),
         event_unit=dataclasses.replace(

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from arch.code_fetch import icache_stall_cycles
+from arch.code_refills import surviving_share
 from arch.fetch_oracle import pass_stall_cycles
 from arch.isa import CodeLayout, CoreWork, Instruction, Loop, Op
 from arch.nest_reader import NestReader
@@ -22,12 +23,12 @@ from trainlib.kernels.nest import parse_nest
 
 SOC = load_soc("pulp-cluster-rtl")
 ICACHE = SOC.icache
-SEEDS = range(0, 256, 12)
+SEEDS = range(256)
 ALU = Instruction(Op.ALU)
 
 
 def nest(*body: Instruction | Loop, code_bytes: int = 0, layout: CodeLayout | None = None) -> CoreNest:
-    reader = NestReader(SOC.core, SOC.fpu, SOC.l1.word_bytes, SOC.l2.core_access_cycles)
+    reader = NestReader(SOC.core, SOC.fpu, SOC.l1.word_bytes, SOC.l2)
     return reader.read(CoreWork(body, (), code_bytes, layout))
 
 
@@ -37,14 +38,34 @@ def straight(lines: int) -> CoreNest:
 
 @pytest.mark.parametrize("lines", [8, 16, 32, 64, 128])
 def test_the_expectation_is_the_mean_over_the_states_of_the_replacement_register(lines: int) -> None:
-    """Calls of straight code, and between two of them as many lines that nobody has fetched before."""
-    other = iter(range(10_000, 1_000_000))
-    passes = []
-    for _ in range(4):
-        passes += [list(range(lines)), [next(other) for _ in range(ICACHE.between_calls_lines)]]
+    """Two calls of straight code, before each of them code of the program, and of fork and join."""
+    between = range(8_000, 8_000 + ICACHE.between_calls_lines)
+    around = range(between.stop, between.stop + ICACHE.call_lines)
     alone = replace(ICACHE, shared_bytes=1 << 16)  # what misses here is in the shared cache
-    states = [pass_stall_cycles(passes, alone, seed)[6] for seed in SEEDS]
-    assert icache_stall_cycles(straight(lines), ICACHE) == pytest.approx(sum(states) / len(states), rel=0.07)
+    everything = [*between, *around, *range(lines)]
+    waits = []
+    for seed in SEEDS:
+        *_, fork, kernel = pass_stall_cycles([everything, between, around, range(lines)], alone, seed)
+        # Both come from L2 the first time only, and nothing does the second time.
+        waits.append(fork + kernel)
+    assert icache_stall_cycles(straight(lines), ICACHE) == pytest.approx(sum(waits) / len(waits), rel=0.07)
+
+
+def test_small_kernels_stay_beside_the_code_around_them_and_large_ones_put_it_out() -> None:
+    refill = ICACHE.private_refill_stall_cycles
+    small, large = (icache_stall_cycles(straight(lines), ICACHE) for lines in (8, 64))
+    assert small < (8 + ICACHE.call_lines) * refill / 2
+    assert large > (64 + ICACHE.call_lines) * refill * 0.85
+    assert surviving_share(8, ICACHE) > 0.5
+    assert surviving_share(64, ICACHE) < 0.2
+
+
+def test_a_set_of_one_way_keeps_only_the_line_fetched_last() -> None:
+    """Also its factor of survival, which is 0, starts anew."""
+    direct = replace(ICACHE, private_ways=1, fetch_bytes_per_cycle=0)
+    waits = [icache_stall_cycles(straight(lines), direct) // 4 for lines in (12, 20, 32, 44)]
+    # 32 sets: of the lines around, 12 lie in the sets 0 to 11 and those of fork and join in the next 8.
+    assert waits == [12, 20 + 8, 20 + 8, 2 * 12 + 8 + 8]
 
 
 def test_a_loop_that_fits_is_refilled_once_and_one_that_does_not_in_every_turn() -> None:
@@ -61,13 +82,14 @@ def test_a_loop_that_fits_is_refilled_once_and_one_that_does_not_in_every_turn()
 
 def test_the_prefetcher_hides_a_refill_behind_compressed_code() -> None:
     body = [ALU] * 80
+    others = replace(ICACHE, between_calls_lines=20, call_lines=0)  # refills of the kernel alone
     whole, mixed, compressed = (
-        icache_stall_cycles(nest(*body, code_bytes=size), ICACHE) for size in (320, 240, 160)
+        icache_stall_cycles(nest(*body, code_bytes=size), others) for size in (320, 240, 160)
     )
     # Eight instructions a line: its words are there after four of them, the next line after the other four.
     assert whole > mixed > compressed
     assert compressed <= ICACHE.private_refill_stall_cycles
-    without = replace(ICACHE, fetch_bytes_per_cycle=0)
+    without = replace(others, fetch_bytes_per_cycle=0)
     assert icache_stall_cycles(nest(*body, code_bytes=160), without) > 5 * compressed
 
 
@@ -92,5 +114,5 @@ def test_a_kernel_knows_where_in_its_text_its_instructions_lie() -> None:
 
 def test_nothing_is_charged_where_nothing_runs_between_two_calls() -> None:
     gvsoc = load_soc("pulp-cluster-rtl", "gvsoc").icache
-    assert gvsoc.between_calls_lines == 0
+    assert gvsoc.between_calls_lines == gvsoc.call_lines == 0
     assert icache_stall_cycles(straight(16), gvsoc) == 0

@@ -236,6 +236,8 @@ MACHINES = st.sampled_from(
             STATIC_FPU,
             dataclasses.replace(STATIC_FPU, latency_cycles=3, interval_cycles=2, fma_cycles=3),
             dataclasses.replace(DYNAMIC_FPU, count=2, latency_cycles=2, interval_cycles=3, divsqrt_count=2),
+            dataclasses.replace(STATIC_FPU, latency_cycles=2, divsqrt_issue_cycles=2),
+            dataclasses.replace(PRIVATE_FPU, divsqrt_count=8, divsqrt_issue_cycles=1),
         )
     ]
 )

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from arch_pricing_cases import GVSOC_CORE, ICACHE, PRIVATE_FPU, ins
+from arch_pricing_cases import GVSOC_CORE, ICACHE, PRIVATE_FPU, ins, soc
 
 from arch.code_fetch import cold_stall_cycles
 from arch.fetch_oracle import pass_stall_cycles
@@ -37,7 +37,7 @@ def passes(lines: int) -> list[float]:
 
 def test_the_first_call_fetches_every_line_from_l2():
     """cold_iter0_max, exact for every size and number of cores."""
-    reader = NestReader(GVSOC_CORE, PRIVATE_FPU, 4, 15)
+    reader = NestReader(GVSOC_CORE, PRIVATE_FPU, 4, soc().l2)
     for row in rows():
         nops = int(row["n_nops"])
         nest = reader.read(CoreWork((ins(Op.ALU),) * nops))

@@ -24,6 +24,7 @@ from arch.cost_model import CoreCost
 from arch.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWork
 from arch.nest_reader import NestReader
 from arch.team_cost_model import TeamCostModel
+from arch.timing import FpuTiming
 from arch.word_oracle import WordOracle
 from configs.errors import InputError
 
@@ -66,6 +67,36 @@ def test_multiplication_blocks_and_its_product_comes_a_cycle_later():
 
 def test_division_on_the_fpu_blocks_for_its_latency():
     assert cost(ins(Op.FDIV, 1), ins(Op.FDIV, 2)) == CoreCost(28, 2, (("fpu", 26),))
+
+
+GOES_ON = dataclasses.replace(PRIVATE_FPU, divsqrt_issue_cycles=2)
+"""A core that goes on while it divides; the result takes the port to the registers for a cycle."""
+
+
+def cost_of(fpu: FpuTiming, *body: Instruction) -> CoreCost:
+    return TeamCostModel(soc(fpu=fpu)).price(TeamWork("test", (CoreWork(body),))).cores[0]
+
+
+def test_a_core_goes_on_while_it_divides_until_it_needs_the_result_or_the_fpu():
+    division, others = ins(Op.FDIV, 1, 1), (ins(Op.ALU),) * 15
+    assert cost_of(GOES_ON, division, *others) == CoreCost(17, 16, (("fpu", 1),))
+    assert cost_of(GOES_ON, division, ins(Op.ALU, 2, 1)).cycles == 14 + 1
+    assert cost_of(GOES_ON, division, division, ins(Op.ALU, 2, 1)).cycles == 14 + 14 + 1
+    assert cost_of(GOES_ON, division, ins(Op.FP, 2), division, ins(Op.FP, 2)).cycles == 16 + 16
+    deeper = dataclasses.replace(GOES_ON, latency_cycles=2)
+    assert cost_of(deeper, division, ins(Op.FP, 2), division, ins(Op.FP, 2)).cycles == 17 + 16
+
+
+def test_a_core_waits_for_a_division_whose_result_nobody_is_known_to_read():
+    assert cost_of(GOES_ON, ins(Op.FDIV, 1), ins(Op.STORE)).cycles == 14 + 1
+
+
+def test_a_register_is_not_written_before_the_result_that_is_under_way_for_it():
+    deeper = dataclasses.replace(PRIVATE_FPU, latency_cycles=2)
+    body = (ins(Op.FMA, 1, 2, 3), ins(Op.ALU, 1)) * 10
+    assert cost_of(PRIVATE_FPU, *body).cycles == 20
+    assert cost_of(deeper, *body).cycles == 30
+    assert cost_of(deeper, *(ins(Op.FMA, 1, 2, 3),) * 10).cycles == 10, "operations of the FPU come in order"
 
 
 def test_without_a_division_unit_each_core_divides_for_itself():
@@ -116,6 +147,11 @@ FPUS = st.sampled_from(
         PRIVATE_FPU,
         dataclasses.replace(PRIVATE_FPU, latency_cycles=3, interval_cycles=2),
         dataclasses.replace(DYNAMIC_FPU, latency_cycles=4, interval_cycles=3, divsqrt_interval_cycles=20),
+        dataclasses.replace(PRIVATE_FPU, divsqrt_issue_cycles=2),
+        dataclasses.replace(PRIVATE_FPU, divsqrt_issue_cycles=1, divsqrt_interval_cycles=9, latency_cycles=3),
+        dataclasses.replace(
+            DYNAMIC_FPU, divsqrt_issue_cycles=2, divsqrt_interval_cycles=20, latency_cycles=2
+        ),
     ]
 )
 
@@ -145,7 +181,7 @@ def test_a_million_iterations_cost_no_more_than_a_few():
 
 
 def test_shapes_are_shared_between_works_that_differ_in_numbers_only():
-    reader = NestReader(GVSOC_CORE, PRIVATE_FPU, 4, 15)
+    reader = NestReader(GVSOC_CORE, PRIVATE_FPU, 4, soc().l2)
     shapes = {id(reader.read(matmul_nest(rows, 9, 6, core)).shape) for rows in (1, 5) for core in (0, 3)}
     assert len(shapes) == 1
 

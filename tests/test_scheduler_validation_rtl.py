@@ -14,10 +14,11 @@ from arch.soc_config import load_soc
 from configs.errors import ConfigError, InputError
 from pulptrain.commands.kernel import kernel_cost
 from pulptrain.settings import Settings
-from scheduler.validation import bare_loop, loop, micro_sync, tiled
+from scheduler.validation import bare_loop, icache, loop, micro, micro_sync, tiled
 from scheduler.validation.cases import Case, read_cases
 from scheduler.validation.kinds import KINDS
 from scheduler.validation.machines import RTL_MACHINE
+from scheduler.validation.measured_code import code_at_hand
 from trainlib.kernels.catalogue import loop_work
 
 MEASURED = Path(__file__).parent.parent / "measured"
@@ -69,14 +70,42 @@ def starts_of(actions: list[object]) -> dict[int, DmaStart]:
 
 
 def test_a_kernel_that_only_returns_takes_what_the_measured_one_takes() -> None:
-    """Column cycles_compute_per_tile: arguments, fork, return, join."""
+    """Column cycles_compute_per_tile: arguments, fork, return, join, all code in the private caches."""
     case = rows("rtl-tiled", "tiled")["none-8x8x8-T16-c8-db0-private-lat1"]
     program, timing = tiled.program(case)
     found = bare_loop.bare_loop(program.actions, timing, "single", returns=True)
     call = next(action for action in found if isinstance(action, Compute) and action.fork)
-    fork_cycles = tiled.program_cycles(timing, "none", [dataclasses.replace(call, id=0)])
+    fork_cycles = tiled.program_cycles(code_at_hand(timing), "none", [dataclasses.replace(call, id=0)])
     arguments_cycles = bare_loop.code_cycles(timing, "arguments")
     assert fork_cycles + arguments_cycles == int(case.cells["cycles_compute_per_tile"]) == 51
+
+
+def test_the_first_pass_of_straight_code_is_exact() -> None:
+    """Every line from L2, and the one behind the code, which the prefetcher asks for before the return."""
+    cases = [case for case in rows("rtl-icache", "icache-rtl").values() if case.cells["measure"] == "cold"]
+    assert len(cases) == 39
+    for case in cases:
+        assert icache.predict_cold(case, rtl=True).cycles == case.number("cold_iter0_max"), case.id
+
+
+def test_hand_written_loops_on_one_core_are_as_near_as_asked() -> None:
+    """No parameter was read off them: fork, join, the loop and what both wait for code."""
+    errors = [
+        loop.predict(case).cycles / case.number("cycles") - 1
+        for case in rows("rtl-loops", "loop").values()
+        if case.number("cores") == 1
+    ]
+    assert len(errors) == 36
+    assert max(map(abs, errors)) < 0.05
+    assert abs(sum(errors) / len(errors)) < 0.005
+
+
+def test_rows_of_divisions_are_within_a_cycle() -> None:
+    names = ("fdiv_dep", "fdiv_indep", "fdiv_then_15nop", "fdiv_fadd_indep", "fsqrt", "fmadd_waw_li")
+    found = [case for case in rows("rtl-micro", "micro").values() if case.text("name") in names]
+    assert {case.text("name") for case in found} == set(names)
+    for case in found:
+        assert abs(micro.predict(case).cycles - case.number("cycles_minus_base")) <= 1, case.id
 
 
 def test_a_part_nobody_wrote_is_refused_by_name() -> None:

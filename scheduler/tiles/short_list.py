@@ -229,10 +229,8 @@ def _unplaced(task: TileTask) -> dict[str, int]:
 
 def issued(body: tuple[Node, ...]) -> int:
     """Instructions a core issues in a loop nest."""
-    count = 0
-    for node in body:
-        count += node.trips * issued(node.body) if isinstance(node, Loop) else 1
-    return count
+    loops = [node for node in body if isinstance(node, Loop)]
+    return len(body) - len(loops) + sum([loop.trips * issued(loop.body) for loop in loops])
 
 
 def short_list(

@@ -24,7 +24,7 @@ from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from configs.errors import ConfigError
 from configs.suggest import suggestion
-from scheduler.validation.measured_code import master_code
+from scheduler.validation.measured_code import code_at_hand, master_code
 from trainlib.kernels.assembly import listing_to_nest
 from trainlib.kernels.expand import Expander
 from trainlib.kernels.nest import parse_nest
@@ -84,8 +84,7 @@ def code_cycles(timing: SocTiming, *names: str) -> int:
 @cache
 def _cost_model(timing: SocTiming) -> TeamCostModel:
     """With a private cache that holds all code: what a turn waits for code is added by `bare_loop`."""
-    icache = dataclasses.replace(timing.icache, private_bytes=1 << 16, between_calls_lines=0)
-    return TeamCostModel(dataclasses.replace(timing, icache=icache))
+    return TeamCostModel(code_at_hand(timing))
 
 
 @cache

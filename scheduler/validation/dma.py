@@ -17,6 +17,7 @@ from scheduler.validation.machines import cost_model_of, machine_of, program_cyc
 from scheduler.validation.measured_code import (
     BARE_LEAVE_CYCLES,
     bare_calls,
+    code_at_hand,
     lone_call,
     master_code,
     measured_on_rtl,
@@ -147,7 +148,7 @@ def _accesses(case: Case, operations: tuple[Op, ...]) -> int:
         raise case.error(f"{count} accesses of a core", f"at most {MAX_QUEUED}")
     body = tuple(Instruction(operations[index % len(operations)], 1) for index in range(count))
     team = TeamWork("accesses to L2", (CoreWork(body),) * case.number("cores"))
-    return max(core.cycles for core in cost_model_of(machine_of(case)).price(team).cores)
+    return max(core.cycles for core in cost_model_of(code_at_hand(machine_of(case))).price(team).cores)
 
 
 def _by_the_team(timing: SocTiming, name: str, commands: list[Command]) -> int:

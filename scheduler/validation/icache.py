@@ -42,7 +42,7 @@ def _machine(rtl: bool) -> SocTiming:
 def predict_cold(case: Case, *, rtl: bool = False) -> Prediction:
     """The first call: every line comes from L2. `rtl`: the row was measured on RTL."""
     timing, instructions = _machine(rtl), _bounded(case, "n_nops")
-    reader = NestReader(timing.core, timing.fpu, timing.l1.word_bytes, timing.l2.core_access_cycles)
+    reader = NestReader(timing.core, timing.fpu, timing.l1.word_bytes, timing.l2)
     nest = reader.read(CoreWork((Instruction(Op.ALU),) * instructions))
     return Prediction(instructions + cold_stall_cycles(nest, timing.icache))
 

@@ -16,7 +16,7 @@ from configs.suggest import suggestion
 from scheduler.validation.cases import BUILD, CORES, CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.layer_steps import WEIGHT_DECAY, layer_graph, update_graph
 from scheduler.validation.machines import machine_of
-from scheduler.validation.measured_code import gap_bytes, without_wrapper
+from scheduler.validation.measured_code import gap_bytes, measured_on_rtl, without_wrapper
 from scheduler.validation.prediction import Prediction
 from scheduler.validation.programs import kernels_of, options_of, predicted, program_of
 from trainlib.graph import TrainingGraph
@@ -74,7 +74,8 @@ def _of_file(case: Case) -> tuple[list[Compute], SocTiming]:
     sizes = dict(zip("NMK", (int(part) for part in text.split("x")), strict=True))
     sizes["elements"] = case.number("elements")
     team, size_bytes = loop_work(codegen, name, sizes, case.number("cores"))
-    return [Compute(0, team=team)], machine_of(case, l1_bytes=size_bytes)
+    timing = machine_of(case, l1_bytes=size_bytes)
+    return [Compute(0, team=team)], without_wrapper(timing) if measured_on_rtl(case) else timing
 
 
 def _elementwise(case: Case, name: str) -> TrainingGraph:

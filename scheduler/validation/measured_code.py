@@ -48,6 +48,12 @@ def without_wrapper(timing: SocTiming) -> SocTiming:
     return dataclasses.replace(timing, event_unit=dataclasses.replace(unit, join_cycles=join_cycles))
 
 
+def code_at_hand(timing: SocTiming) -> SocTiming:
+    """The machine whose private caches hold all code: nothing between two calls puts any of it out."""
+    icache = dataclasses.replace(timing.icache, private_bytes=1 << 16, between_calls_lines=0, call_lines=0)
+    return dataclasses.replace(timing, icache=icache)
+
+
 def with_layer_calls(kernels: Sequence[Compute], codegen: str) -> list[Compute]:
     """The kernels as a layer function of PULP-TrainLib calls them.
 

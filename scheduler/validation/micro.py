@@ -24,6 +24,7 @@ from scheduler.validation import micro_sync
 from scheduler.validation.cases import CORES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.icache import SEEDS
 from scheduler.validation.machines import machine_of
+from scheduler.validation.measured_code import code_at_hand
 from scheduler.validation.prediction import Prediction
 from scheduler.validation.statistics import Result
 
@@ -52,7 +53,8 @@ def _ins(op: Op, dst: int = -1, *srcs: int, stream: int = -1, taken: float = 0.0
 
 
 _ALU, _LOAD, _STORE, _FMA, _FP = Op.ALU, Op.LOAD, Op.STORE, Op.FMA, Op.FP
-_DIV = _ins(Op.FDIV, 1)
+_DIV = _ins(Op.FDIV, 1, 1)
+"""Each reads the one before, which its divider has finished by then; nobody would read the last one else."""
 _READ = _ins(_LOAD, 1, stream=0)
 _USE = _ins(_ALU, 2, 1)
 _POST = _ins(_LOAD, 1, 2, stream=0)
@@ -73,7 +75,7 @@ OPERATIONS: dict[str, tuple[Instruction, ...]] = {
     "fmul_dep": (_ins(Op.FMUL, 1, 1),),
     "fmadd_dep": (_ins(_FMA, 1, 2, 3, 1),),
     "fmadd_indep": (_ins(_FMA, 1, 2, 3),),
-    "fdiv_dep": (_ins(Op.FDIV, 1, 1),),
+    "fdiv_dep": (_DIV,),
     "fdiv_indep": (_DIV,),
     "fsqrt": (_DIV,),
     "fmax": (_ins(_FP, 1),),
@@ -133,6 +135,8 @@ OPERATIONS: dict[str, tuple[Instruction, ...]] = {
     "fmadd_mul_indep": (_ins(_FMA, 4, 2, 3), _ins(Op.MUL, 5)),
     "fmadd_branch_nt": (_ins(_FMA, 4, 2, 3), _ins(Op.BRANCH)),
     "fdiv_fadd_indep": (_DIV, _ins(_FP, 2)),
+    "fdiv_then_15nop": (_DIV, *[_ins(_ALU)] * 15),
+    "fmadd_waw_li": (_ins(_FMA, 1, 2, 3), _ins(_ALU, 1)),
     "fmax_dep": (_ins(_FP, 1, 1),),
     "flt_branch": (_ins(_FP, 1), _ins(Op.BRANCH, -1, 1)),
     "fsgnj": (_ins(_FP, 1),),
@@ -248,8 +252,6 @@ NOT_MODELLED = {
         ("div_by_1", "divu_by_0x40000000", "divu_by_1000", "rem_by_minus7", "div_by_0"), _BY_OPERAND
     ),
     **dict.fromkeys(("fdiv_indep_by1", "fsqrt_of_1"), _BY_OPERAND),
-    "fdiv_then_15nop": "instructions that do not wait for a division under way",
-    "fmadd_waw_li": "a write to a register whose result is under way",
     "csrr_mstatus": "the one register that takes 4 cycles, which no modelled code reads",
     **dict.fromkeys(
         ("beq_taken_next_unaligned", "j_next_unaligned", "hwloop_n64_body4_unaligned"), _ALIGNMENT
@@ -375,8 +377,7 @@ def _cost_model(timing: SocTiming) -> TeamCostModel:
     unit = dataclasses.replace(
         timing.event_unit, fork_master_cycles=0, fork_push_cycles=0, fork_worker_cycles=0
     )
-    icache = dataclasses.replace(timing.icache, private_bytes=1 << 16, between_calls_lines=0)
-    return TeamCostModel(dataclasses.replace(timing, event_unit=unit, icache=icache))
+    return TeamCostModel(dataclasses.replace(code_at_hand(timing), event_unit=unit))
 
 
 @cache
@@ -385,7 +386,15 @@ def _cycles(timing: SocTiming, group: str, name: str, cores: int, operations: in
         team, timing = _one(name, operations, group), with_options(timing, fpus="private")
     else:
         team = _several(name, cores, operations) if group.startswith("multi") else _one(name, operations)
-    return tuple(core.cycles for core in _cost_model(timing).price(team).cores)
+    works = [work for work in team.cores if work is not None]
+    end = len(_end(works[0].body)) * timing.core.csr_cycles
+    return tuple(core.cycles - end for core in _cost_model(timing).price(team).cores)
+
+
+def _end(body: tuple[Node, ...]) -> tuple[Instruction, ...]:
+    """Reading the counter behind divisions waits for the last of them; a row is less this instruction."""
+    divides = any(isinstance(node, Instruction) and node.op is Op.FDIV for node in body)
+    return (_ins(Op.CSR, 3),) if divides else ()
 
 
 def _one(name: str, operations: int, group: str = "") -> TeamWork:
@@ -393,6 +402,7 @@ def _one(name: str, operations: int, group: str = "") -> TeamWork:
     loop = LOOPS.get(name)
     strides = () if loop is None else (0,)
     body: tuple[Node, ...] = OPERATIONS[name] * operations if loop is None else loop
+    body += _end(body)
     if group in FABRIC_CONTROLLER:
         far = group == "fc" and "_L2" not in name
         body = tuple(moved for node in body for moved in _on_fabric_controller(node, far=far))
@@ -422,6 +432,7 @@ def _several(name: str, cores: int, operations: int) -> TeamWork:
         for index in range(operations)
         for item in shared.operation
     )
+    body += _end(body)
     works = []
     for core in range(cores):
         bases = [

@@ -21,6 +21,7 @@ from arch.soc import Soc
 from arch.timing import EventUnitTiming, SocTiming
 from scheduler.validation.cases import BUILD, Case
 from scheduler.validation.machines import cost_model_of, program_cycles
+from scheduler.validation.measured_code import code_at_hand
 from traces.events import COMPUTE
 from traces.recorder import Recorder
 
@@ -89,7 +90,7 @@ def predict(case: Case, timing: SocTiming) -> int:
         raise case.error(COLD, CURE)
     if case.number("n") > MAX_OPERATIONS:
         raise case.error(f"{case.number('n')} operations", f"at most {MAX_OPERATIONS} a row")
-    return play(timing, case.number("cores"), case.number("n"))
+    return play(code_at_hand(timing), case.number("cores"), case.number("n"))
 
 
 MAX_OPERATIONS = 1 << 10

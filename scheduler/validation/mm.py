@@ -7,8 +7,9 @@ from arch.isa import TeamWork
 from configs.dtypes import DTYPES
 from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.layer_steps import layer_graph
+from scheduler.validation.measured_code import measured_on_rtl, without_wrapper
 from scheduler.validation.prediction import Prediction
-from scheduler.validation.programs import kernels_of, options_of, predicted, program_of
+from scheduler.validation.programs import as_it_is, kernels_of, options_of, predicted, program_of
 from trainlib.graph import TrainingGraph
 
 COLUMNS = (
@@ -30,7 +31,8 @@ COLUMNS = (
 def predict(case: Case) -> Prediction:
     """`instructions` are summed over the cores, without the code of fork and join."""
     graph = matmul_graph(case, trans_b=bool(case.number("trans_b")), dtype=case.text("dtype"))
-    program, timing = program_of(case, graph, options_of(case, graph))
+    change = without_wrapper if measured_on_rtl(case) else as_it_is
+    program, timing = program_of(case, graph, options_of(case, graph), change=change)
     return predicted(case, timing, kernels_of(program))
 
 

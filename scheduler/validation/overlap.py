@@ -8,7 +8,12 @@ from arch.timing import SocTiming
 from configs.dtypes import DTYPES
 from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.machines import machine_of, program_cycles
-from scheduler.validation.measured_code import BARE_LEAVE_CYCLES, measured_on_rtl, registers_only
+from scheduler.validation.measured_code import (
+    BARE_LEAVE_CYCLES,
+    measured_on_rtl,
+    registers_only,
+    without_wrapper,
+)
 from scheduler.validation.mm import matmul_team
 from scheduler.validation.prediction import Prediction
 
@@ -58,7 +63,7 @@ def _parts(case: Case) -> tuple[SocTiming, list[Action], Compute, list[Action]]:
     l1_bytes = buffer + size_bytes + apart * max(0, count - 1)
     timing = machine_of(case, l1_bytes=l1_bytes, l2_bytes=size_bytes * count)
     if measured_on_rtl(case):
-        timing = registers_only(timing)
+        timing = without_wrapper(registers_only(timing))
     if count > timing.dma.transfer_ids:
         raise case.error(
             f"{count} transfers are pushed before the first is waited for",

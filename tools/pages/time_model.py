@@ -12,7 +12,7 @@ from arch.cost_model import TeamCost, Traffic
 from arch.isa import TeamWork
 from arch.program import Compute
 from arch.team_cost_model import TeamCostModel
-from arch.timing import SocTiming
+from arch.timing import IcacheTiming, SocTiming
 from arch.window_plan import START_OFFSETS_CYCLES, Window
 from pulptrain.primitive_run import run_primitive
 from pulptrain.session import RunOutcome
@@ -70,6 +70,24 @@ class Stretch:
         return sum(term.cycles for term in self.terms)
 
 
+def relu_refills(icache: IcacheTiming) -> float:
+    """Lines that a call of the ReLU waits for, fork and join included; no two of its own share a set."""
+    sets = icache.private_bytes // (icache.line_bytes * icache.private_ways)
+    others = icache.between_calls_lines + icache.call_lines
+    refills = 0.0
+    for own in range(sets):
+        counted = [line >= icache.between_calls_lines for line in range(own, others, sets)]
+        counted += [True] * (own < RELU_LINES)
+        there = [0.0] * len(counted)
+        for call in (1, 2):
+            for line, counts in enumerate(counted):
+                missing = 1 - there[line]
+                refills += missing * (counts and call == 2)
+                there = [share * (1 - missing / icache.private_ways) for share in there]
+                there[line] = 1.0
+    return refills
+
+
 def by_hand(timing: SocTiming) -> tuple[Stretch, ...]:
     """All cycles of the ReLU on one core, from the parameters of the SoC and the text of `relu_fw.yaml`."""
     core, dma, unit, l2 = timing.core, timing.dma, timing.event_unit, timing.l2
@@ -86,10 +104,7 @@ def by_hand(timing: SocTiming) -> tuple[Stretch, ...]:
     read = Term("`l2.dma_read_latency_cycles`", l2.dma_read_latency_cycles)
     write = Term("`l2.dma_write_latency_cycles`", l2.dma_write_latency_cycles)
     load_use = core.load_use_stall_cycles
-    icache = timing.icache
-    sets = icache.private_bytes // (icache.line_bytes * icache.private_ways)
-    stays = (1 - 1 / icache.private_ways) ** (icache.between_calls_lines / sets)
-    refills = round(RELU_LINES * (1 - stays) * icache.private_refill_stall_cycles)
+    refills = round(relu_refills(timing.icache) * timing.icache.private_refill_stall_cycles)
     kernel = (
         Term("instructions before the loop", 14 + 9),
         Term(f"{ELEMENTS} turns of 3 instructions", ELEMENTS * 3),
