@@ -96,6 +96,8 @@ def test_the_causes_of_far_rows_are_read_off_the_rows() -> None:
     assert causes.cause("rtl mm", steady, [*near, steady]) == causes.NOT_EXPLAINED
     short = kept("short", 130, 100, cycles_kernel=80)
     assert causes.cause("rtl mm", short, [*near, short]) == causes.SHORT
+    spread = kept("spread", 130, 100, cycles_kernel=80, elements=1024)
+    assert causes.cause("rtl loops", spread, [*near, spread]) == causes.ONE_BANK
     found = causes.worst_on_rtl({"rtl mm": [*near, slow], "rtl micro": [kept("m", 1, 9)], "mm": [slow]}, 1)
     assert [(name, row.case.id) for name, row, _ in found] == [("rtl mm", "slow")]
 

@@ -15,6 +15,9 @@ OWN_LIST = "rtl micro"
 SHORT_CYCLES = 500
 """A refill more or less of a few cores is per cents of a kernel shorter than this."""
 
+BANKS = 16
+"""Of the measured machine; a word each."""
+
 NOT_EXPLAINED = "not explained"
 
 
@@ -58,13 +61,21 @@ SHORT = (
     f"shorter than {SHORT_CYCLES} cycles: a refill more or less of the slowest core (4 cycles, 22 from L2) "
     "is per cents, and cores meet at the banks a few times only"
 )
+ONE_BANK = "the parts of all cores begin in one bank; how they spread hangs on the cycle in which each begins"
 POWERS_OF_TWO = "lock-step of cores and DMA on rows of a power of two; the price is a mean over two starts"
 
 
 def _of_its_kind(row: Result) -> str:
     if "tiles" in row.case.cells:
         return FIRST_TILES
-    if row.measured < SHORT_CYCLES and row.case.number("cores") > 1:
+    cores = row.case.number("cores")
+    # What the cores share out: elements, or columns in kernels that are named for it.
+    shared = row.case.cells.get("elements") or (
+        row.case.cells["m"] if "_M_" in row.case.cells.get("kernel", "") else ""
+    )
+    if shared.isdigit() and cores > 1 and int(shared) % (BANKS * cores) == 0:
+        return ONE_BANK
+    if row.measured < SHORT_CYCLES and cores > 1:
         return SHORT
     return POWERS_OF_TWO if "direction" in row.case.cells else NOT_EXPLAINED
 
