@@ -147,7 +147,8 @@ def run_command(
     and behind the last one until it reports the end. An isolated read of w words hence ends
     `first_beat_cycles` - 1 + ceil(w / words per cycle) + gap after its request. Write: bursts are gathered
     from L1 one at a time with `write_gap_cycles` between them. With `pace` L1 is slower than its ports,
-    because cores are in the way.
+    because cores are in the way: in the mean over many bursts, so that parts of a cycle add up from burst to
+    burst. Without it a burst takes whole beats.
 
     Source: mchan_v7_impl.cpp:791-1080 of gvsoc-pulp (read), confirmed by cycles measured on it
     (`tests/test_arch_dma.py` has the rows); gaps by rows measured on RTL (`tests/test_arch_dma_rtl.py`);
@@ -167,6 +168,7 @@ def _read(
     word = -(-next_word * steps // rules.words_per_cycle)
     flight = list(state.in_flight)
     outstanding, first_beat_cycles = rules.outstanding, rules.first_beat_cycles
+    words_per_cycle = rules.words_per_cycle
     latency_cycles, occupancy_cycles = link.latency_cycles, link.occupancy_cycles
     gap_cycles, short_bytes, short_gap_cycles = (
         rules.read_gap_cycles,
@@ -184,7 +186,11 @@ def _read(
             response = link_free
         link_free = response + occupancy_cycles[size_bytes]
         there = (response + first_beat_cycles) * steps
-        word = (there if there > word else word) + words * slot
+        length = words * slot
+        beats = -(-words // words_per_cycle) * steps
+        if gap_cycles and beats > length:
+            length = beats
+        word = (there if there > word else word) + length
         last = (word - 1) // steps
         # A link slower than the L1 ports delivers the last word of the burst in its last beat.
         beat = link_free - 1 + first_beat_cycles
@@ -192,8 +198,9 @@ def _read(
             last = beat
             word = last * steps + 1
         if gap_cycles:
-            last += short_gap_cycles if size_bytes <= short_bytes else gap_cycles
-            word = (last + 1) * steps
+            gap = short_gap_cycles if size_bytes <= short_bytes else gap_cycles
+            last += gap
+            word += gap * steps
         flight.append(last)
         request += 1
         end = last
@@ -209,12 +216,16 @@ def _write(
     cut = issued
     flight = list(state.in_flight)
     end = 0
+    # Parts of a cycle that the bursts so far took.
+    over = 0
     for size_bytes, words in bursts:
         if len(flight) >= rules.outstanding:
             gather = max(gather, flight[-rules.outstanding])
         cut, issued = issued, gather
         first = gather + rules.first_beat_cycles
-        last = first + -(-words * slot // steps) - 1
+        length = max(words * slot, -(-words // rules.words_per_cycle) * steps) + over
+        taken, over = divmod(length, steps)
+        last = first + taken - 1
         occupied = link.occupancy_cycles[size_bytes]
         # The link carries the burst while it is gathered, but not faster than one burst after the other.
         link_free = max(max(link_free, first) + occupied, last + 1)
@@ -223,4 +234,6 @@ def _write(
         short = size_bytes <= rules.write_short_bytes
         gap_cycles = rules.write_short_gap_cycles if short else rules.write_gap_cycles
         gather = last + 1 + gap_cycles - rules.first_beat_cycles
+    if over:
+        gather, end = gather + 1, end + 1
     return end, EngineState(gather, 0, link_free, tuple(flight[-rules.outstanding :]), issued, cut)

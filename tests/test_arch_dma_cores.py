@@ -175,3 +175,23 @@ def test_a_slower_l1_is_never_faster_and_full_pace_is_no_pace(
     if words <= 2 * cycles:
         assert end((words, cycles)) >= end(None)
     assert end((words, cycles + 1)) >= end((words, cycles))
+
+
+@pytest.mark.parametrize("to_l1", [True, False])
+def test_a_pace_adds_up_over_bursts_and_is_not_rounded_in_each(to_l1: bool) -> None:
+    """32 bursts of 64 words: one cycle in 64 more is half a cycle a burst, 16 in all."""
+    dma = replace(DMA, read_burst_gap_cycles=2, write_burst_gap_cycles=3)
+    rules, link = BurstRules.of(dma, 4), Link(10, (0,) * 257)
+    bursts = bursts_of(Command(to_l1, 0, "l2", 0, 8192), rules)
+
+    def end(pace: tuple[int, int] | None) -> int:
+        return run_command(bursts, EngineState(), rules, link, to_l1=to_l1, pace=pace)[0]
+
+    assert len(bursts) == 32
+    assert end((128, 65)) - end(None) == 16
+    # A burst of 3 words still takes two whole beats.
+    odd = bursts_of(Command(to_l1, 0, "l2", 0, 12, 8, 1024), rules)
+    ends = [
+        run_command(odd, EngineState(), rules, link, to_l1=to_l1, pace=pace)[0] for pace in (None, (4, 2))
+    ]
+    assert ends[0] == ends[1]

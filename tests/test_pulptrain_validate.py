@@ -232,7 +232,7 @@ def test_help_and_completion_name_every_kind(capsys: pytest.CaptureFixture[str])
     validate = group.commands["validate"]
     (kind, *_) = validate.params
     offered = kind.shell_complete(Context(validate), "dma")
-    assert [item.value for item in offered] == ["dma", "dma-contention"]
+    assert [item.value for item in offered] == ["dma", "dma-contention", "dma-contention-rtl"]
 
 
 MICRO_ROWS = ["validate", "micro", str(MEASURED / "micro.csv.gz"), "--where", "cores=1,2", "--workers", "1"]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,8 @@ def test_the_cycles_of_the_bare_code_are_those_of_its_instructions() -> None:
     driver = bare_loop.bare_driver(TIMING).dma
     unit = TIMING.event_unit
     assert driver.wait_check_cycles == 7
-    assert driver.wait_wake_cycles - unit.event_wake_cycles == bare_loop.code_cycles(TIMING, "woken")
+    # Awake again, a jump and a taken branch go to 32 bit instructions, one of two of which lies across words.
+    assert driver.wait_wake_cycles - unit.event_wake_cycles == bare_loop.code_cycles(TIMING, "woken") + 1
     # Identifier, length, addresses: 6 instructions, one of which waits for the address it stores.
     assert driver.program_1d_cycles == driver.program_next_cycles == 7
 
@@ -67,6 +69,33 @@ def test_what_the_bare_program_does_between_transfers_keeps_their_order(bufferin
 
 def starts_of(actions: list[object]) -> dict[int, DmaStart]:
     return {action.id: action for action in actions if isinstance(action, DmaStart)}
+
+
+@pytest.mark.parametrize("buffering", ["single", "double"])
+def test_a_command_waits_for_the_control_port_of_the_dma(buffering: str) -> None:
+    """B is pushed one instruction behind A, and the port grants nothing for four cycles."""
+    double = int(buffering == "double")
+    case = rows("rtl-tiled", "tiled")[f"none-8x8x8-T4-c8-db{double}-private-lat1"]
+    program, timing = tiled.program(case)
+    found = bare_loop.bare_loop(program.actions, timing, buffering, returns=True)
+    pairs = [
+        after
+        for before, after in pairwise(found)
+        if isinstance(before, DmaStart) and isinstance(after, DmaStart) and after.commands[0].to_l1
+    ]
+    assert len(pairs) == 4
+    assert {push.code_cycles for push in pairs} == {4}
+    assert bare_loop.code_cycles(timing, "next input") == 1
+
+
+def test_jumps_cost_what_their_targets_and_return_addresses_make_them_wait() -> None:
+    """Half a cycle for every 32 bit target, one for a return by a register just loaded."""
+    found = {name: part.jumps_cycles for name, part in bare_loop.parts().items() if part.jumps_cycles}
+    # wait_in comes back by `lw ra; addi sp; ret`, to a load or an addition of 32 bits.
+    assert found.pop("inputs are there") == 1.5
+    assert found.pop("woken") == 1.0
+    assert set(found.values()) == {0.5}
+    assert {"first input", "output", "wait for one"} <= set(found)
 
 
 def test_a_kernel_that_only_returns_takes_what_the_measured_one_takes() -> None:

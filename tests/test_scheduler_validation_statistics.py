@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from scheduler.validation.cases import Case
@@ -82,6 +84,29 @@ def test_noise_of_mm_is_the_scatter_around_the_median_difference_of_its_set() ->
 def test_noise_of_a_layer_is_the_range_of_its_calls() -> None:
     rows = [result(100, 1, cycles_min=90, cycles_max=120), result(100, 1, cycles_min=100), result(100, 1)]
     assert figures(rows, "layer")["noise_percent"] == pytest.approx(30)
+
+
+def test_noise_of_kernels_beside_transfers_is_the_spread_of_their_time_without() -> None:
+    """Alone 90, 100 and 120, median 100, over rows of 200; the kernel of the fourth was timed once."""
+    rows = [
+        result(200, 1, cycles_compute_alone=90),
+        result(200, 1, cycles_compute_alone=100),
+        result(200, 1, cycles_compute_alone=120),
+        result(200, 1, cycles_compute_alone=500, kernel="other"),
+    ]
+    assert figures(rows, "overlap")["noise_percent"] == pytest.approx(100 * (10 + 0 + 20) / 200 / 3)
+    assert figures(rows[3:], "overlap")["noise_percent"] is None
+    tiles = [result(1000, 1, cycles_compute_per_tile=cycles, tiles=4) for cycles in (90, 110)]
+    assert figures(tiles, "tiled")["noise_percent"] == pytest.approx(100 * 10 * 4 / 1000)
+
+
+def test_noise_of_a_pass_is_the_distance_of_the_warm_passes_from_their_mean() -> None:
+    row = result(100, 1, iter1_max=90, iter2_max=100, iter3_max=110)
+    warm = replace(
+        row, case=replace(row.case, values={**row.case.values, "iter3_max": 110}), column="iter3_max"
+    )
+    assert figures([warm], "icache-rtl")["noise_percent"] == pytest.approx(100 * (10 + 0 + 10) / 100 / 3)
+    assert figures([row], "icache-rtl")["noise_percent"] is None, "the first pass was measured once"
 
 
 def test_instruction_errors_are_averaged_over_rows_that_counted_them() -> None:

@@ -5,12 +5,15 @@
 # s10 points to {entry, n, k, m, cores, block, bytes of A, B, C, tiles, double}. Its size is counted by hand, with
 # compressed instructions where there is a form (loads and stores with t registers have none):
 # code_bytes 306
+# Behind the name of a part: how many of its jumps and taken branches go to a 32 bit instruction (of the turn that
+# follows where a return comes back there), which may lie across two words, and how many return by a register that
+# was loaded two instructions before.
 
 #@ part single: begin
   bnez t0,ldouble
   lui s7,0x10002
   addi s7,s7,0x400
-#@ part double: begin
+#@ part double: begin; wide targets 1
   bnez t0,ldouble               #@ taken 1
   lui s7,0x10002
   addi s7,s7,0x400
@@ -23,10 +26,10 @@
   addi a0,s8,1
   beq a0,s9,2f
   xori s7,s7,0x40
-#@ part double: no next inputs
+#@ part double: no next inputs; wide targets 1
   addi a0,s8,1
   beq a0,s9,2f                  #@ taken 1
-#@ part first input
+#@ part first input; wide targets 1
   call push_in
   lw t0,24(s10)
   lw t1,28(s10)
@@ -41,7 +44,7 @@
   add t2,t2,t0
 #@ part inputs pushed
   ret
-#@ part double: next inputs pushed
+#@ part double: next inputs pushed; wide targets 1
   xori s7,s7,0x40
 
 # One command: identifier, then length, address in L1, address in L2.
@@ -58,10 +61,10 @@
   call wait_in
   addi sp,sp,-16
   sw ra,0(sp)
-#@ part wait for one
+#@ part wait for one; wide targets 1
   mv a0,s0
   call dma_wait
-#@ part inputs are there
+#@ part inputs are there; wide targets 1; late returns 1
   lw ra,0(sp)
   addi sp,sp,16
   ret
@@ -75,7 +78,7 @@
   sll t0,t0,a0
   li t3,256
   lw t1,4(t4)
-#@ part over
+#@ part over; wide targets 1
   and t1,t1,t0
   beqz t1,2f                    #@ taken 1
   sw t0,4(t4)
@@ -84,7 +87,7 @@
   and t1,t1,t0
   beqz t1,2f
   sw t3,8(t5)
-#@ part woken
+#@ part woken; wide targets 2
   sw t3,4(t5)
   j 1b
   lw t1,4(t4)
@@ -106,7 +109,7 @@
   beqz s8,3f
 #@ part double: no output is under way
   beqz s8,3f                    #@ taken 1
-#@ part output
+#@ part output; wide targets 1
   mv a0,s8
   call push_out
   lw t0,32(s10)
@@ -127,11 +130,11 @@
   addi s8,s8,1
   bne s8,s9,1b
   j lend
-#@ part double: turn
+#@ part double: turn; wide targets 1
   xori s7,s7,0x40
   addi s8,s8,1
   bne s8,s9,1b                  #@ taken 1
-#@ part double: last turn
+#@ part double: last turn; wide targets 1
   xori s7,s7,0x40
   addi s8,s8,1
   bne s8,s9,1b

@@ -24,7 +24,12 @@ from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from configs.errors import ConfigError
 from configs.suggest import suggestion
-from scheduler.validation.measured_code import code_at_hand, master_code
+from scheduler.validation.measured_code import (
+    BARE_PUSH_CYCLES,
+    BARE_PUSH_NEXT_CYCLES,
+    code_at_hand,
+    master_code,
+)
 from trainlib.kernels.assembly import listing_to_nest
 from trainlib.kernels.expand import Expander
 from trainlib.kernels.nest import parse_nest
@@ -38,15 +43,40 @@ NONE = "none"
 INPUTS = 2
 """Operands of a tile that come from L2, A and B."""
 
-_PART = re.compile(r"#@ part (.+)")
+PORT_BUSY_CYCLES = BARE_PUSH_NEXT_CYCLES - BARE_PUSH_CYCLES
+"""After the last word of a command the control port of the DMA grants nothing before the command has reached
+its queue: states BUSY and BUSY2 of pulp-platform/mchan 3f2ae92, ctrl_fsm.sv. The next identifier is read so
+much later.
+"""
+
+WIDE_TARGET_CYCLES = 0.5
+"""What a jump or taken branch to a 32 bit instruction costs more, in the mean: where in a word the measured
+program began is not known, so half of these targets lie across two words and cost a cycle (rtl-micro
+beq_taken_next_unaligned and j_next_unaligned).
+"""
+
+LATE_RETURN_CYCLES = 1
+"""A return by a register whose load is one stage ahead (jr_stall of riscv_controller.sv of the RI5CY; between
+neighbours rtl-micro auipc_jalr has it).
+"""
+
+_PART = re.compile(r"#@ part ([^;]+?)(?:; wide targets (\d+))?(?:; late returns (\d+))?")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a listing: its instructions, and what its jumps cost beside them, in the mean."""
+
+    body: tuple[Node, ...]
+    jumps_cycles: float
 
 
 @cache
-def parts(file: str = LISTING) -> Mapping[str, tuple[Node, ...]]:
-    """The parts of a listing by name, as instructions. Raises ConfigError with ``file:line``."""
+def parts(file: str = LISTING) -> Mapping[str, Part]:
+    """The parts of a listing by name. Raises ConfigError with ``file:line``."""
     path = files("configs").joinpath("listings", file)
-    found: dict[str, tuple[Node, ...]] = {}
-    name, first_line, lines = "", 1, []
+    found: dict[str, Part] = {}
+    name, first_line, lines, jumps_cycles = "", 1, [], 0.0
     for number, line in enumerate([*path.read_text(encoding="utf-8").split("\n"), "#@ part end"], start=1):
         match = _PART.fullmatch(line.strip())
         if match is None:
@@ -57,10 +87,11 @@ def parts(file: str = LISTING) -> Mapping[str, tuple[Node, ...]]:
         nest = parse_nest(listing_to_nest("\n".join(lines), str(path), first_line), str(path), first_line)
         body = Expander(nest, f"{path}:{first_line}", 4).core_work({}, {}, 0).body
         if name:
-            found[name] = body
+            found[name] = Part(body, jumps_cycles)
         elif body:
             raise ConfigError("instructions before the first part", where=f"{path}:{number}")
         name, first_line, lines = match[1], number + 1, []
+        jumps_cycles = int(match[2] or 0) * WIDE_TARGET_CYCLES + int(match[3] or 0) * LATE_RETURN_CYCLES
     return found
 
 
@@ -72,7 +103,7 @@ def code(*names: str) -> CoreWork:
             raise ConfigError(
                 f"no part '{name}'", where=f"configs/listings/{LISTING}", cure=suggestion(name, tuple(known))
             )
-    return CoreWork(tuple(node for name in names for node in known[name]))
+    return CoreWork(tuple(node for name in names for node in known[name].body))
 
 
 def code_cycles(timing: SocTiming, *names: str) -> int:
@@ -91,8 +122,8 @@ def _cost_model(timing: SocTiming) -> TeamCostModel:
 def code_lines(name: str, line_bytes: int) -> float:
     """Lines of the instruction cache a part takes: its share of the code of the listing."""
     found = parts()
-    instructions = sum(len(body) for body in found.values())
-    return _code_bytes(LISTING) * len(found[name]) / instructions / line_bytes
+    instructions = sum(len(part.body) for part in found.values())
+    return _code_bytes(LISTING) * len(found[name].body) / instructions / line_bytes
 
 
 @cache
@@ -108,7 +139,7 @@ def bare_driver(timing: SocTiming) -> SocTiming:
     """The machine whose master programs the DMA and waits for it with the code of the listing."""
     unit = timing.event_unit
     command_cycles = code_cycles(timing, "command")
-    woken_cycles = code_cycles(timing, "woken")
+    woken_cycles = code_cycles(timing, "woken") + int(parts()["woken"].jumps_cycles)
     dma = dataclasses.replace(
         timing.dma,
         program_1d_cycles=command_cycles,
@@ -154,7 +185,7 @@ class _BareLoop:
         self._missing = 0.0
         """Share of their lines that the kernel has pushed out of the private cache of the master."""
         self._owed_cycles = 0.0
-        """Fraction of a cycle of waits for code, not spent yet."""
+        """Fraction of a cycle of waits for code and of jumps, not spent yet."""
         self._ahead = False
         """The inputs of the next tile are on their way."""
 
@@ -238,7 +269,10 @@ class _BareLoop:
 
     def _push(self, action: DmaStart, part: str) -> None:
         self._parts.append(part)
-        self._add(dataclasses.replace(action, code_cycles=self._spent_cycles("command")))
+        cycles = self._spent_cycles("command")
+        if self._done and isinstance(self._done[-1], DmaStart):
+            cycles = max(cycles, PORT_BUSY_CYCLES)
+        self._add(dataclasses.replace(action, code_cycles=cycles))
 
     def _wait(self, action: DmaWait, part: str) -> None:
         self._parts.append(part)
@@ -251,13 +285,14 @@ class _BareLoop:
         self._done += master_code(len(self._done), cycles)
 
     def _spent_cycles(self, *driver: str) -> int:
-        """Cycles of what has been collected, and of the wait for its code and that of the `driver`."""
+        """Cycles of what has been collected, of its jumps, and of waits for its and the `driver`'s code."""
         names, self._parts = tuple(self._parts), []
         fresh = {*names, *driver} - self._fetched
         self._fetched |= fresh
         icache = self._timing.icache
         lines = sum(code_lines(name, icache.line_bytes) for name in sorted(fresh))
         self._owed_cycles += lines * self._missing * icache.private_refill_stall_cycles
+        self._owed_cycles += sum(parts()[name].jumps_cycles for name in names)
         whole = int(self._owed_cycles)
         self._owed_cycles -= whole
         return code_cycles(self._timing, *names) + whole

@@ -117,6 +117,16 @@ KINDS = {
             ("dir", "bytes", "traffic", "n_traffic_cores", "bank_conflicts"),
         ),
         Kind(
+            "dma-contention-rtl",
+            contention.CORE_COLUMNS,
+            (
+                Measure(contention.predict, "dma_total_cycles", "transfer"),
+                Measure(contention.predict_core, "core1_cycles_in_traffic_loop", "core"),
+            ),
+            (MEASURE, "dir", "traffic"),
+            ("dir", "bytes", "traffic", "n_traffic_cores", "bank_conflicts"),
+        ),
+        Kind(
             "icache",
             icache.COLUMNS,
             (

@@ -123,10 +123,12 @@ def program_cycles(
     return soc.run(Program(name, tuple(actions)), effects=False).cycles - overhead_cycles
 
 
-def transfer_cycles(timing: SocTiming, name: str, actions: Sequence[Action], number: int) -> int:
+def transfer_cycles(
+    timing: SocTiming, name: str, actions: Sequence[Action], number: int, window: Window | None = None
+) -> int:
     """Cycles from start to end of transfer `number` (from 0, in order of their starts) of a program."""
     recorder = Recorder()
-    Soc(timing, cost_model_of(timing), recorder, detect_races=False).run(
+    Soc(timing, cost_model_of(timing, window), recorder, detect_races=False).run(
         Program(name, tuple(actions)), effects=False
     )
     slices = sorted((item.start_cycles, item.end_cycles) for item in recorder.slices if item.kind == TRANSFER)

@@ -17,6 +17,7 @@ import numpy as np
 
 from configs.files import check_folder, write_text
 from scheduler.validation import micro, then_and_now
+from scheduler.validation.causes import worst_on_rtl
 from scheduler.validation.peak import peaks
 from scheduler.validation.pictures import draw
 from scheduler.validation.runner import Validation, validate
@@ -27,12 +28,14 @@ from scheduler.validation.statistics import (
     figures,
     grouped,
     instruction_errors_percent,
+    noise_percent,
     timed,
     top1_regret_percent,
 )
 
 PUBLISHED = "tutorial-anchors"
 WORST_ROWS = 5
+WORST_ON_RTL = 10
 PEAK_PERCENT = 5
 """How far off the best MAC per cycle of a configuration may be, all codegens together."""
 FORK_INSTRUCTIONS = (3, 4)
@@ -43,10 +46,12 @@ INTRODUCTION = """# Predicted against measured cycles
 Written by `make validation`; do not edit. The measured files are in `measured/`, with a note on how they were
 taken. Errors are signed, (predicted - measured) / measured, on cycles; *mean*, *p95* and *max* are of the
 absolute error, *bias* is the mean of the signed one. *Noise* is how far two measurements of the same case
-lie apart: an error below it says nothing. *Read off* says of which rows
-parameters of the model were read off; all others only test it. Rows without a model count under *not
-predicted* and in no figure. The KINDs mm, loop, layer, tiled and tiled-layers simulate the programs that
-`run` and `primitive` execute for these ops. `pulptrain validate KIND FILE --keep-going` prints the same.
+lie apart: an error below it says nothing; where it is empty nothing was measured twice. *Read off* says of
+which rows parameters of the model were read off; all others only test it. Pictures have, from the left,
+predicted over measured cycles, the error, and the distribution of its absolute value. Rows without a model
+count under *not predicted* and in no figure. The KINDs mm, loop, layer, tiled and tiled-layers simulate the
+programs that `run` and `primitive` execute for these ops. `pulptrain validate KIND FILE --keep-going` prints
+the same.
 """
 
 
@@ -70,13 +75,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     check_folder(str(options.out), "--out")
     for name, validation in done.items():
         if timed(validation.results):
-            draw(validation.results, name, options.out / SETS[name].picture)
+            noise = noise_percent(validation.results, validation.kind.name)
+            draw(validation.results, name, options.out / SETS[name].picture, noise)
     write_text(options.out / "validation.md", page(done))
 
 
 def page(done: Mapping[str, Validation]) -> str:
     """The text of the page. `done` maps the names of `SETS` to their validations."""
     parts = [INTRODUCTION, "## Asked and reached", "", *_targets(done), ""]
+    parts += _worst_on_rtl(done)
     matmuls = done["mm"].results
     if matmuls:
         parts += ["## Instructions of the matmuls", "", *_instructions(matmuls), ""]
@@ -86,7 +93,7 @@ def page(done: Mapping[str, Validation]) -> str:
     parts += ["## Every set", ""]
     for name, validation in done.items():
         parts += _set(SETS[name], validation)
-        if name == "micro":
+        if validation.kind.name == "micro":
             parts += [*_per_operation(validation.results), ""]
     parts += ["## What was read off which rows", "", *_fitted(), ""]
     parts += ["## What is not modelled, and what it costs", "", *_gaps(done), *_refused(done)]
@@ -122,6 +129,24 @@ def _targets(done: Mapping[str, Validation]) -> list[str]:
         cells.append(_number(numbers["noise_percent"]))
         lines.append(_row((*cells, "yes" if reached else "**no**")))
     return lines
+
+
+def _worst_on_rtl(done: Mapping[str, Validation]) -> list[str]:
+    """The rows of RTL farthest off, whatever their set, and why."""
+    worst = worst_on_rtl({name: validation.results for name, validation in done.items()}, WORST_ON_RTL)
+    if not worst:
+        return []
+    lines = [
+        f"## The {len(worst)} rows of the RTL farthest off",
+        "",
+        "Of all sets but rtl micro, whose far rows stand [below it](#rtl-micro).",
+        "",
+        *_head(("set", "row", "measured", "predicted", "error %", "why")),
+    ]
+    for name, row, why in worst:
+        numbers = f"{row.measured:,}", f"{row.prediction.cycles:,}", f"{row.error_percent:+.1f}"
+        lines.append(_row((name, f"`{row.case.id}`", *numbers, why)))
+    return [*lines, ""]
 
 
 def _instructions(results: Sequence[Result]) -> list[str]:
@@ -220,11 +245,13 @@ def _set(item: MeasuredSet, validation: Validation) -> list[str]:
     shown = [key for key in SHOWN if total.get(key) is not None]
     regret = kind == "mm"
     heads = [key.removesuffix("_percent").replace("mape", "mean").replace("cases", "rows") for key in shown]
-    lines += _head((*item.groups, *heads, *(["regret"] if regret else [])))
-    groups = grouped(results, item.groups)
-    for key in sorted(groups, key=_natural):
-        lines.append(_row((*key, *_cells(groups[key], kind, shown, regret))))
-    lines.append(_row(("all", *[""] * (len(item.groups) - 1), *_cells(results, kind, shown, regret))))
+    for columns in (item.groups, *item.also):
+        lines += _head((*columns, *heads, *(["regret"] if regret else [])))
+        groups = grouped(results, columns)
+        for key in sorted(groups, key=_natural):
+            lines.append(_row((*key, *_cells(groups[key], kind, shown, regret))))
+        lines += [_row(("all", *[""] * (len(columns) - 1), *_cells(results, kind, shown, regret))), ""]
+    lines.pop()
     worst = farthest_off(results, WORST_ROWS)
     named = ", ".join(
         f"`{row.case.id}` ({row.measured:,} measured, {row.prediction.cycles:,} predicted, "

@@ -15,7 +15,8 @@ from scheduler.validation.statistics import Result
 class MeasuredSet:
     """Rows of one file predicted by one KIND; `groups` are the columns its residuals are shown by.
 
-    `measure` names the one of the KIND's measures the set is about, if it has several.
+    `measure` names the one of the KIND's measures the set is about, if it has several; `also` are further
+    columns to show them by, one table each.
     """
 
     name: str
@@ -23,6 +24,7 @@ class MeasuredSet:
     file: str
     groups: tuple[str, ...]
     measure: str = ""
+    also: tuple[tuple[str, ...], ...] = ()
 
     @property
     def selections(self) -> tuple[Selection, ...]:
@@ -38,9 +40,23 @@ class MeasuredSet:
 SETS = {
     item.name: item
     for item in (
-        MeasuredSet("rtl mm", "mm", "rtl-mm.csv.gz", ("dtype", "cores", "build")),
-        MeasuredSet("rtl loops", "loop", "rtl-loops.csv.gz", ("kernel", "cores")),
-        MeasuredSet("rtl tiled", "tiled", "rtl-tiled.csv.gz", ("kernel", "buffering", "cores", "build")),
+        MeasuredSet(
+            "rtl mm",
+            "mm",
+            "rtl-mm.csv.gz",
+            ("dtype", "cores", "build"),
+            also=(("kernel",), ("n", "k", "m")),
+        ),
+        MeasuredSet(
+            "rtl loops", "loop", "rtl-loops.csv.gz", ("kernel", "cores"), also=(("kernel", "parameters"),)
+        ),
+        MeasuredSet(
+            "rtl tiled",
+            "tiled",
+            "rtl-tiled.csv.gz",
+            ("kernel", "buffering", "cores", "build"),
+            also=(("n", "k", "m"),),
+        ),
         *(
             MeasuredSet(
                 f"rtl overlap, {measure}",
@@ -48,11 +64,21 @@ SETS = {
                 "rtl-overlap.csv.gz",
                 ("cores", "direction"),
                 measure,
+                (("kernel",),),
             )
             for measure in ("kernel", "transfers")
         ),
         MeasuredSet("rtl dma", "dma", "rtl-dma.csv.gz", ("test", "direction")),
-        MeasuredSet("rtl dma-contention", "dma-contention", "rtl-dma-contention.csv.gz", ("dir", "traffic")),
+        *(
+            MeasuredSet(
+                f"rtl dma-contention, {measure}",
+                "dma-contention-rtl",
+                "rtl-dma-contention.csv.gz",
+                ("traffic", "n_traffic_cores"),
+                measure,
+            )
+            for measure in ("transfer", "core")
+        ),
         MeasuredSet("rtl icache, cold", "icache-rtl", "rtl-icache.csv.gz", ("cores",), "cold"),
         MeasuredSet("rtl icache, warm", "icache-rtl", "rtl-icache.csv.gz", ("cores",), "warm"),
         MeasuredSet("rtl micro", "micro", "rtl-micro.csv.gz", ("group", "cores", "build")),
@@ -87,8 +113,9 @@ SETS = {
 READ_OFF = {
     "rtl mm": "refills: 1 core",
     "rtl dma": "all tests",
-    "rtl dma-contention": "who is served first",
-    "rtl overlap, transfers": "queues",
+    "rtl dma-contention, transfer": "who is served first",
+    "rtl dma-contention, core": "code of a turn",
+    "rtl overlap, transfers": "queues, issue, wait",
     "rtl icache, cold": "a line's refill",
     "rtl icache, warm": "a line's refill",
     "rtl micro": "partly",
@@ -172,7 +199,8 @@ TARGETS = (
     Target("RTL: overlap, the kernel", "rtl overlap, kernel", _all, 4, 10, 2),
     Target("RTL: overlap, the transfers", "rtl overlap, transfers", _all, 4, 10, 2),
     Target("RTL: dma", "rtl dma", _all, 3, 8, 2),
-    Target("RTL: dma-contention", "rtl dma-contention", _all, 6, 12),
+    Target("RTL: dma-contention, the transfer", "rtl dma-contention, transfer", _all, 6, 12),
+    Target("RTL: dma-contention, core 1, cycles a load", "rtl dma-contention, core", _all, 6, 12),
     Target("RTL: icache, first pass", "rtl icache, cold", _all, 3, 8),
     Target("RTL: icache, fourth pass", "rtl icache, warm", _all, 10, 25),
     Target("RTL: micro", "rtl micro", _all, 5),
@@ -298,6 +326,19 @@ FITTED = (
         "nothing: the listing that was run",
         "configs/listings/tile-loop.S, priced by scheduler/validation/bare_loop.py",
         "rtl-tiled.csv",
+    ),
+    (
+        "Code of the program of rtl-overlap: before the first push (22 cycles), around all (32), of the wait",
+        "rtl-overlap.csv: columns cycles_dma_alone, cycles_issue, and cycles_dma_with_compute where the "
+        "transfers end before the kernel (31)",
+        "scheduler/validation/overlap.py",
+        "the kernels, and transfers that last longer than theirs",
+    ),
+    (
+        "Where in their loops the cores of rtl-dma-contention are",
+        "nothing: the mean over 16 starts spread over a turn; the code of a turn (9 cycles) off dense rows",
+        "scheduler/validation/contention.py",
+        "all rows of the transfer",
     ),
     (
         "Pipeline, FPU, cache and event-unit timing of the gvsoc profile",

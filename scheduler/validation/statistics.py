@@ -100,7 +100,10 @@ def noise_percent(results: Sequence[Result], kind: str) -> float | None:
     """How far two measurements of the same case lie apart.
 
     mm and loop: mean of |a - b - median(a - b)| / a, a `cycles`, b `cycles_kernel`, the median within
-    codegen, cores and configuration. layer: mean of (`cycles_max` - `cycles_min`) / `cycles`.
+    codegen, cores and configuration. layer: mean of (`cycles_max` - `cycles_min`) / `cycles`. overlap and
+    tiled: mean distance of the same kernel's time without transfers (`cycles_compute_alone`, of every tile
+    `cycles_compute_per_tile`), measured with every row, from its median, over the cycles of the row.
+    icache-rtl: mean distance of the passes 1 to 3 from their mean.
     """
     if kind in ("mm", "loop"):
         return _second_sample_noise(results)
@@ -111,7 +114,50 @@ def noise_percent(results: Sequence[Result], kind: str) -> float | None:
             if low is not None and high is not None:
                 spreads.append(100.0 * (high - low) / result.measured)
         return _mean(spreads)
+    if kind == "overlap":
+        return _noise_of_kernels(results, "cycles_compute_alone", "")
+    if kind == "tiled":
+        return _noise_of_kernels(results, "cycles_compute_per_tile", "tiles")
+    if kind == "icache-rtl":
+        return _noise_of_passes(results)
     return None
+
+
+_KERNEL = ("codegen", "kernel", "dtype", "n", "k", "m", "cores", *CONFIGURATION, "build")
+"""Columns that name the kernel of a row and its machine."""
+
+_PASSES = ("iter1_max", "iter2_max", "iter3_max")
+"""Columns of the warm passes through the same code."""
+
+
+def _noise_of_kernels(results: Sequence[Result], column: str, times: str) -> float | None:
+    """Rows run the same kernel alone, too; None where none was timed twice."""
+    alone: dict[Hashable, list[tuple[Result, int]]] = defaultdict(list)
+    for result in timed(results):
+        cell = result.case.cells.get(column, "")
+        if cell.isdigit():
+            alone[tuple(result.case.cells.get(name, "") for name in _KERNEL)].append((result, int(cell)))
+    noise = []
+    for rows in alone.values():
+        if len(rows) < 2:
+            continue
+        median = float(np.median([cycles for _, cycles in rows]))
+        noise += [
+            100.0 * abs(cycles - median) * (int(result.case.cells[times]) if times else 1) / result.measured
+            for result, cycles in rows
+        ]
+    return _mean(noise)
+
+
+def _noise_of_passes(results: Sequence[Result]) -> float | None:
+    noise = []
+    for result in timed(results):
+        if result.column not in _PASSES:
+            continue
+        passes = [int(result.case.cells[name]) for name in _PASSES]
+        mean = sum(passes) / len(passes)
+        noise += [100.0 * abs(cycles - mean) / mean for cycles in passes]
+    return _mean(noise)
 
 
 def instructions_mape_percent(results: Sequence[Result]) -> float | None:

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a row measured on RTL is far off: what the row itself, or others of the same kernel, show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from scheduler.validation.statistics import Result, farthest_off
+
+OWN_LIST = "rtl micro"
+"""The set whose far rows the page lists by name."""
+
+SHORT_CYCLES = 500
+"""A refill more or less of a few cores is per cents of a kernel shorter than this."""
+
+BANKS = 16
+"""Of the measured machine; a word each."""
+
+NOT_EXPLAINED = "not explained"
+
+
+def worst_on_rtl(done: Mapping[str, Sequence[Result]], count: int) -> list[tuple[str, Result, str]]:
+    """(set, row, cause) of the rows farthest off, all sets of RTL together but `OWN_LIST`.
+
+    `done` maps the names of sets to their results.
+    """
+    found = [
+        (abs(row.error_percent), name, row)
+        for name, results in done.items()
+        if name.startswith("rtl ") and name != OWN_LIST
+        for row in farthest_off(results, count)
+    ]
+    found.sort(key=lambda item: -item[0])
+    return [(name, row, cause(name, row, done[name])) for _, name, row in found[:count]]
+
+
+def cause(name: str, row: Result, others: Sequence[Result]) -> str:
+    """Why `row` of the set `name` is off; `others` are all rows of the set."""
+    cells = row.case.cells
+    if "traffic" in cells:
+        return LOCK_STEP if cells["traffic"].startswith("seq") else WHEN_EACH_LOADS
+    if "iter1_max" in cells:
+        passes = ", ".join(cells[column] for column in ("iter1_max", "iter2_max", "iter3_max"))
+        warm = row.column == "iter3_max"
+        return (
+            f"pseudo-random replacement: the passes 1 to 3 took {passes} cycles" if warm else AROUND_THE_CODE
+        )
+    return _second_call(row, others) or _alone(row, others) or _of_its_kind(row)
+
+
+LOCK_STEP = (
+    "lock-step: the cores walk over the banks as the DMA does, and hold it up for whole turns or not at all "
+    "by the phase in which they meet; the price is a mean over phases"
+)
+WHEN_EACH_LOADS = "when each core began and ended its loads beside those of the others is not known"
+AROUND_THE_CODE = "what surrounds the code of a row comes from L2 as well: one line more, of few"
+FIRST_TILES = "the first tiles find their code in L2 or the shared cache; the price has it in the caches"
+SHORT = (
+    f"shorter than {SHORT_CYCLES} cycles: a refill more or less of the slowest core (4 cycles, 22 from L2) "
+    "is per cents, and cores meet at the banks a few times only"
+)
+ONE_BANK = "the parts of all cores begin in one bank; how they spread hangs on the cycle in which each begins"
+POWERS_OF_TWO = "lock-step of cores and DMA on rows of a power of two; the price is a mean over two starts"
+
+
+def _of_its_kind(row: Result) -> str:
+    if "tiles" in row.case.cells:
+        return FIRST_TILES
+    cores = row.case.number("cores")
+    # What the cores share out: elements, or columns in kernels that are named for it.
+    shared = row.case.cells.get("elements") or (
+        row.case.cells["m"] if "_M_" in row.case.cells.get("kernel", "") else ""
+    )
+    if shared.isdigit() and cores > 1 and int(shared) % (BANKS * cores) == 0:
+        return ONE_BANK
+    if row.measured < SHORT_CYCLES and cores > 1:
+        return SHORT
+    return POWERS_OF_TWO if "direction" in row.case.cells else NOT_EXPLAINED
+
+
+def _second_call(row: Result, others: Sequence[Result]) -> str | None:
+    """Another call of the same warm kernel took a time that differs by half of the error or more."""
+    second = row.case.cells.get("cycles_kernel", "")
+    if not second.isdigit():
+        return None
+    around = [
+        other.measured - int(other.case.cells["cycles_kernel"])
+        for other in others
+        if other.case.cells["cores"] == row.case.cells["cores"]
+        and other.case.cells["cycles_kernel"].isdigit()
+    ]
+    difference = row.measured - int(second) - float(np.median(around))
+    if abs(difference) < abs(row.prediction.cycles - row.measured) / 2:
+        return None
+    again = row.measured - difference
+    return f"phase of the cores: another call of the same warm kernel took {again:,.0f} cycles"
+
+
+def _alone(row: Result, others: Sequence[Result]) -> str | None:
+    """The same kernel without transfers took times that differ by half of the error or more."""
+    column = "cycles_compute_alone"
+    if column not in row.case.cells:
+        return None
+    same = ("codegen", "kernel", "dtype", "n", "k", "m", "cores", "build")
+    times = [
+        int(other.case.cells[column])
+        for other in others
+        if all(other.case.cells[name] == row.case.cells[name] for name in same)
+    ]
+    if max(times) - min(times) < abs(row.prediction.cycles - row.measured) / 2:
+        return None
+    return (
+        f"phase of the cores: without transfers the same kernel took {min(times):,} to {max(times):,} cycles"
+    )
