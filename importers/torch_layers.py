@@ -121,7 +121,7 @@ _DEFAULTS = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "output_padd
 
 def _plain(options: dict[str, Any]) -> dict[str, Any]:
     """Without what says only the default."""
-    return {key: value for key, value in options.items() if _DEFAULTS.get(key, None) != value or key == "kernel"}
+    return {key: value for key, value in options.items() if _DEFAULTS.get(key) != value}
 
 
 @register("conv_transpose1d", "conv_transpose2d")
@@ -435,8 +435,9 @@ def _recurrent(call: Call, kind: str, view: View, states: Sequence[Any]) -> list
     made: list[View] = []
     for layer in range(layers):
         wx, wh, *bias = weights[each * layer : each * (layer + 1)]
-        assert wx is not None and wh is not None
-        given = {"wx": wx.moved(np.transpose), "wh": wh.moved(np.transpose)}
+        assert wx is not None
+        assert wh is not None
+        given: dict[str, Given | None] = {"wx": wx.moved(np.transpose), "wh": wh.moved(np.transpose)}
         given |= dict(zip(("bx", "bh"), bias, strict=False))
         words = [_initial(call, state, layer, view) for state in states]
         inputs = [word, *(item for item in words if item is not None)]

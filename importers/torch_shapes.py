@@ -172,7 +172,8 @@ def _expand(call: Call) -> Any:
             view = view.with_dim(0)
         return view
     raise CannotTakeError(
-        f"repeats {list(view.shape)} to {list(call.shape)}", "adding or multiplying, which repeat by themselves"
+        f"repeats {list(view.shape)} to {list(call.shape)}",
+        "adding or multiplying, which repeat by themselves",
     )
 
 
@@ -289,9 +290,7 @@ def _unbind(call: Call) -> Any:
     view = call.view("self")
     dim = axis_of(call["dim"], len(view.dims))
     parts = _parts(call, dim, [1] * view.shape[dim])
-    return [
-        (lambda part=part: (part() if callable(part) else part).without_dim(dim)) for part in parts
-    ]
+    return [(lambda part=part: (part() if callable(part) else part).without_dim(dim)) for part in parts]
 
 
 def joined(call: Call, items: Sequence[Any], dim: int) -> View:
@@ -379,7 +378,7 @@ def _pad(call: Call) -> Any:
     if not any(sum(pair) for pair in pairs):
         return view
     batch_dim = view.batch_dim
-    if batch_dim is not None and sum(pairs[batch_dim]):
+    if batch_dim is not None and any(pairs[batch_dim]):
         raise CannotTakeError("pads the batch", "samples are never told apart")
     view = in_order(call, view)
     places = [index for index in range(rank) if index != batch_dim]
@@ -422,21 +421,21 @@ def _channel_shuffle(call: Call) -> Any:
 
 
 def sample_view(view: View, shape: Shape) -> View:
-    """A fresh tensor [batch, ...] under the shape the module sees, where both have their elements in order."""
+    """A fresh tensor [batch, ...] under the shape the module sees; both have their elements in order."""
     found = view.viewed(shape)
     assert found is not None, (view, shape)
     return found
 
 
 def rows(call: Call, view: View, dim: int) -> tuple[str, list[int]]:
-    """A word stored as [batch, everything else, `dim`], and the pieces of everything else as they lie there."""
+    """A word stored as [batch, all else, `dim`], and the pieces of all else as they lie there."""
     rest = others(view, dim)
     groups: list[Sequence[int]] = [rest] if rest else []
     return call.stored(view, [*groups, view.dims[dim]]), rest
 
 
 def from_rows(view: View, made: View, rest: Sequence[int], dim: int, size: int) -> View:
-    """A tensor stored [batch, pieces `rest` in one, `size`] as `view` is seen, with `size` elements in `dim`."""
+    """A tensor stored [batch, pieces `rest` in one, `size`] as `view` is seen, with `size` in `dim`."""
     number = {BATCH: BATCH} | {piece: 1 + index for index, piece in enumerate(rest)}
     pieces = [view.batch, *(view.pieces[piece] for piece in rest)]
     own: tuple[int, ...] = ()

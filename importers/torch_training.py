@@ -58,7 +58,7 @@ def loss_of(torch: Any, given: Any, rank: int) -> LossSpec:
     return LossSpec(kind, dict(options), "loss")
 
 
-_REFUSED = {
+_REFUSED: Mapping[str, Mapping[str, Any]] = {
     "SGD": {"dampening": 0, "maximize": False},
     "Adam": {"amsgrad": False, "maximize": False, "decoupled_weight_decay": False},
     "AdamW": {"amsgrad": False, "maximize": False},

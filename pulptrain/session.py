@@ -66,9 +66,9 @@ class RunOutcome:
         refuse_wrong_numbers(self.summary["functional"], self.summary["model"], self)
 
 
-def model_of(name: str, settings: Settings) -> ModelSpec:
+def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
     """The model, with what the settings replace of it. Raises `ConfigError` and `InputError`."""
-    spec = load_model(name, check_options)
+    spec = load_model(model, check_options) if isinstance(model, str) else model
     if settings.dtype is not None:
         dtype_named(settings.dtype, "--dtype")
         spec = replace(spec, dtype=settings.dtype)
@@ -92,7 +92,7 @@ def model_of(name: str, settings: Settings) -> ModelSpec:
 
 
 def prepare(
-    model: str, settings: Settings, cache: ResultCache | None = None, use: HostUse = TIMING_ONLY
+    model: str | ModelSpec, settings: Settings, cache: ResultCache | None = None, use: HostUse = TIMING_ONLY
 ) -> Prepared:
     """Everything before time starts: model, SoC, schedules and the cost model of kernels.
 
@@ -154,7 +154,7 @@ def check_iterations(iterations: int) -> None:
 
 
 def run_model(
-    model: str,
+    model: str | ModelSpec,
     settings: Settings | None = None,
     *,
     iterations: int = 1,
