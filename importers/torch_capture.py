@@ -306,7 +306,7 @@ def _read(torch: Any, draft: Draft, node: Any, known: Mapping[str, Any]) -> Any:
         result = handler(Call(node, torch, draft, arguments, _layer_name(node, arguments), place))
         if isinstance(result, View) and result.shape != shape_of(node):
             raise AssertionError(f"{node.name}: {result.shape} instead of {shape_of(node)}")
-        return result
+        return result.settled() if isinstance(result, View) else result
     except CannotTakeError as error:
         draft.problems.append(Problem(node.name, op, shape_of(node), error.reason, error.nearest, place))
     except Exception:
@@ -322,7 +322,7 @@ def _item(node: Any, known: Mapping[str, Any]) -> Any:
     item = found[node.args[1]]
     if callable(item) and node.users:
         item = item()
-    return item
+    return item.settled() if isinstance(item, View) else item
 
 
 def _op_name(node: Any) -> str:
@@ -363,6 +363,8 @@ def _any(item: Any, kind: type | tuple[type, ...]) -> bool:
 
 def _folded(torch: Any, op: str, node: Any, known: Mapping[str, Any]) -> Any:
     """A node that reads no activation, computed; it may only move elements of a parameter that is trained."""
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        raise CannotTakeError("draws random numbers", "Dropout")
     constants: list[Constant] = []
 
     def tensor_of(item: Any, how: Callable[[Constant], Any]) -> Any:
@@ -409,7 +411,7 @@ def _layer_name(node: Any, arguments: Mapping[str, Any]) -> str:
         for part in item if isinstance(item, list) else [item]:
             if isinstance(part, Constant) and part.source:
                 path = part.source.rpartition(".")[0]
-                return _as_name(path, node) if path else part.source.replace(".", "_")
+                return _as_name(path, node) if path else _op_name(node).strip("_")
     stack = node.meta.get("nn_module_stack") or {}
     for path, kind in reversed(list(stack.values())):
         if str(kind).startswith("torch.nn.modules.") and path and "container" not in str(kind):

@@ -83,6 +83,13 @@ class View:
         """Without a dimension of size 1."""
         return replace(self, dims=(*self.dims[:index], *self.dims[index + 1 :]))
 
+    def settled(self) -> View:
+        """With a single sample that is in no dimension counted by the first dimension of size 1."""
+        free = next((index for index, dim in enumerate(self.dims) if not dim), None)
+        if self.batch > 1 or free is None or self.batch_dim is not None:
+            return self
+        return replace(self, dims=(*self.dims[:free], (BATCH,), *self.dims[free + 1 :]))
+
     def split_piece(self, piece: int, *sizes: int) -> View:
         """One piece as several, the outermost first."""
         more = len(sizes) - 1
@@ -143,7 +150,8 @@ def _grouped(view: View, shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
             place += 1
         if left > 1:
             raise _CutError()
-        dims.append(tuple(group))
+        # A single sample among other things is not told apart from them.
+        dims.append(tuple(group if len(group) == 1 else [p for p in group if view.pieces[p] > 1]))
     if any(view.pieces[piece] > 1 for piece in flat[place:]):
         raise _CutError()
     return tuple(dims)
