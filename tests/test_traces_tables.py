@@ -37,6 +37,13 @@ def test_equal_traces_are_equal_bytes_and_replace_the_older_format(tmp_path: Pat
     assert list((tmp_path / "b").iterdir()) == [second]
 
 
+def test_a_link_under_the_name_of_the_older_format_stays(tmp_path: Path) -> None:
+    link = tmp_path / "trace.parquet"
+    link.symlink_to(tmp_path / "elsewhere")
+    write_table(training_run(2, SMALL).slices, tmp_path, parquet=False)
+    assert link.is_symlink()
+
+
 def test_columns_carry_units_and_account_for_every_cycle_of_a_core(tmp_path: Path) -> None:
     recorder = training_run(cores=2, ops=SMALL)
     makespan = max(event.end_cycles for event in recorder)

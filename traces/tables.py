@@ -69,7 +69,8 @@ def write_table(slices: Iterable[Slice], folder: Path, *, parquet: bool | None =
             _write_parquet(ordered, temporary)
         else:
             _write_csv(ordered, temporary)
-        stale.unlink(missing_ok=True)
+        if not stale.is_symlink():  # a link is the user's, and stays
+            stale.unlink(missing_ok=True)
     return path
 
 
