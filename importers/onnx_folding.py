@@ -76,7 +76,7 @@ def _results(
     constants = {**folded, **graph.initializers, "": None}
     if any(name not in constants or name in trainable for name in node.inputs):
         return None
-    return _computed(node, [constants[name] for name in node.inputs], graph.opset)
+    return computed(node, [constants[name] for name in node.inputs], graph.opset)
 
 
 def _of_shape(node: OnnxNode, sizes: tuple[int, ...]) -> dict[str, Array]:
@@ -98,7 +98,8 @@ def _constant(node: OnnxNode) -> Array | None:
     return value if isinstance(value, np.ndarray) else None
 
 
-def _computed(node: OnnxNode, values: Sequence[Array | None], opset: int) -> dict[str, Array] | None:
+def computed(node: OnnxNode, values: Sequence[Array | None], opset: int) -> dict[str, Array] | None:
+    """What one node writes, by name; None if it is too large, or does not fit what it is given."""
     given = [value for value in values if value is not None]
     try:
         if sum(value.size for value in given) > MOST_FOLDED_ELEMENTS or _elements(node, given) > (
