@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from importers.arranging import in_order, regrouped, rows
 from importers.draft import CannotTakeError, Given, elements
 from importers.torch_capture import NEAREST, Call, Constant, register, shape_of
-from importers.torch_shapes import axis_of, from_rows, in_order, rows, sliced
+from importers.torch_shapes import axis_of, sliced
 from importers.views import BATCH, Shape, View
 
 NEAREST.update(
@@ -517,7 +518,7 @@ def softmax(call: Call, view: View, dim: int, *, suffix: str = "") -> View:
         raise CannotTakeError("a softmax over samples", "a dimension behind the batch")
     word, rest = rows(call, view, dim)
     made = call.layer("softmax", (word,), suffix=suffix)
-    return from_rows(view, made, rest, dim, view.shape[dim])
+    return regrouped(view, made, rest, view.shape[dim], dim)
 
 
 @register("softmax", "_softmax")

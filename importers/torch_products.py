@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from importers.arranging import in_order, viewed
 from importers.draft import CannotTakeError, Given, elements
 from importers.torch_arithmetic import LARGE, scaled, softmax, with_constant
 from importers.torch_capture import NEAREST, Call, Constant, register
 from importers.torch_layers import linear
-from importers.torch_shapes import in_order, viewed
 from importers.views import BATCH, Shape, View
 
 NEAREST.update(
