@@ -19,6 +19,7 @@ from pulptrain.foreign_model import ModelOptions, compare_with_module, open_fore
 from pulptrain.npz_file import prepare_file, read_values, write_values
 from pulptrain.outputs import prepare_folder
 from pulptrain.program_text import program_lines
+from pulptrain.result_cache import open_cache
 from pulptrain.session import RunOutcome, check_iterations, prepare, run_model
 from pulptrain.settings import Settings
 from scheduler.tuner.cache import ResultCache
@@ -147,7 +148,7 @@ def command(
         raise InputError("a run without numbers has none", where="--save-values", cure="no --no-functional")
     target = prepare_file(save_values) if save_values is not None else None
     show_progress = not (quiet or as_json)
-    with search_options.open_cache(cache, no_cache) as kept:
+    with open_cache(cache, no_cache) as kept:
         outcome = told(
             lambda: _run(
                 source, settings, iterations, not no_functional, kept, own, show_progress=show_progress
