@@ -167,28 +167,6 @@ def _classes(draft: Draft, place: str) -> int:
     return min(tables)
 
 
-def to_state_dict(model: ImportedModel, values: Mapping[str, Array]) -> dict[str, Array]:
-    """Values of our tensors (as a run leaves them) as those of the module: arrays by parameter or buffer.
-
-    Raises InputError for a tensor that is missing. What a module has and the network not is left out.
-    """
-    import numpy as np
-
-    parts: dict[str, list[tuple[Array, Array]]] = {}
-    for tensor, given in model.sources.items():
-        if tensor not in values:
-            raise InputError(f"no value for {tensor}", where=model.spec.name)
-        assert given.places is not None
-        parts.setdefault(given.source, []).append((given.places, values[tensor]))
-    found: dict[str, Array] = {}
-    for source, pieces in parts.items():
-        flat = np.zeros(1 + max(int(places.max()) for places, _ in pieces), np.float32)
-        for places, value in pieces:
-            flat[places.ravel()] = value.astype(np.float32).ravel()
-        found[source] = flat
-    return found
-
-
 # A module in a file
 
 

@@ -42,6 +42,7 @@ NAMES = {
     "model": "pulptrain.network",
     "Model": "pulptrain.network",
     "Sequential": "pulptrain.network",
+    "from_torch": "pulptrain.network",
     "run": "pulptrain.api",
     "tune": "pulptrain.api",
     "explore": "pulptrain.api",
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from pulptrain.layers import *  # noqa: F403
     from pulptrain.network import Model as Model
     from pulptrain.network import Sequential as Sequential
+    from pulptrain.network import from_torch as from_torch
     from pulptrain.network import model as model
     from pulptrain.op_result import OpResult as OpResult
     from pulptrain.op_result import Stalls as Stalls

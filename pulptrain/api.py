@@ -73,7 +73,7 @@ def run(
             functional=functional,
             progress=progress,
             cache=kept,
-            values=values,
+            values={**(network.values if functional else {}), **(values or {})},
         )
     return Result(outcome.summary, outcome=outcome)
 

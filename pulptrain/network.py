@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from os import PathLike, fspath
+from typing import Any
 
 from configs.errors import InputError
 from configs.library import open_config
 from configs.model_file import ModelSpec, read_model
+from configs.model_text import model_tree
 from configs.yaml_file import Node
 from pulptrain.layers import Layer, Loss, Optimizer, caller_of, node_of
 from trainlib.graph import TrainingGraph
 from trainlib.options import check_options
+from trainlib.steps import Array
 from trainlib.training import build_training_phases
 
 
@@ -29,6 +32,8 @@ class Model:
     spec: ModelSpec
     tree: Node = field(compare=False, repr=False)
     graph: TrainingGraph = field(compare=False, repr=False)
+    values: Mapping[str, Array] = field(default_factory=dict, compare=False, repr=False)
+    """Starts of weights and buffers by tensor, of a network that was trained elsewhere; others are drawn."""
 
     @property
     def name(self) -> str:
@@ -56,7 +61,8 @@ class Model:
         new: dict[str, object] = {"batch": batch, "dtype": dtype, "train": train}
         file, line, _ = caller_of(__name__)
         keys = {key: node_of(value, file, line) for key, value in new.items() if value is not None}
-        return _checked(Node({**self.tree.mapping("the model"), **keys}, self.tree.file, self.tree.line))
+        tree = Node({**self.tree.mapping("the model"), **keys}, self.tree.file, self.tree.line)
+        return replace(_checked(tree), values=self.values)
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
         """Name, type, shape of the output and parameters of every layer."""
@@ -91,6 +97,23 @@ def model(name_or_path: str | PathLike[str]) -> Model:
     Raises `ConfigError` with ``file:line``, and `ShapeError` where layers do not fit together.
     """
     return _checked(open_config("models", fspath(name_or_path)))
+
+
+def from_torch(module: Any, example_inputs: Any, loss: Any = None, optimizer: Any = None) -> Model:
+    """A torch.nn.Module as a network, its parameters as the start, in the mode (train, eval) it is in.
+
+    `example_inputs` is a tensor of the shape of the input, batch first. `loss` is a loss of torch.nn or text;
+    default cross-entropy for outputs [batch, classes], else mse. `optimizer` is an SGD, Adam or AdamW of
+    torch.optim, or text (``"adam lr=0.001"``); default SGD at 0.01. What does not require a gradient, or is
+    not given to the optimizer, stays as it is. Raises `InputError` if PyTorch is not installed or cannot capture
+    the module, and `UnsupportedLayerError` that lists all operations that have no form here.
+    """
+    from importers.torch_module import from_torch as read
+
+    file, line, where = caller_of(__name__)
+    found = read(module, example_inputs, loss, optimizer, where=where)
+    tree = node_of(model_tree(found.spec), file, line)
+    return Model(found.spec, tree, build_training_phases(found.spec).mini_batch, found.values)
 
 
 def as_model(given: Model | str | PathLike[str]) -> Model:
