@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from importers.arranging import in_order, sample_word, under, viewed
+from importers.arranging import sample_word, under, viewed
 from importers.draft import CannotTakeError, elements
 from importers.onnx_call import NEAREST, Call, Constant, axis_of, register
 from importers.onnx_moves import expanded
+from importers.pairs import two_operands
 from importers.views import BATCH, View
 
 NEAREST.update(
@@ -177,13 +178,7 @@ def _same_order(call: Call, left: View, right: View) -> tuple[View, View]:
 
 def pairwise(call: Call, kind: str, left: View, right: View, suffix: str = "") -> View:
     """A layer of two tensors of one shape; what repeats is made larger first."""
-    shape = _common_shape(left, right)
-    first, second = (
-        expanded(call, view, shape, f"{suffix}_expand{number}") for number, view in enumerate((left, right))
-    )
-    first, second = _same_order(call, first, second)
-    made = call.layer(kind, (first.word, second.word), suffix=suffix)
-    return replace(first, word=made.word)
+    return two_operands(call, kind, left, right, _common_shape(left, right), suffix=suffix)
 
 
 def _common_shape(left: View, right: View) -> tuple[int, ...]:
@@ -201,25 +196,7 @@ def added(call: Call, left: Any, right: Any) -> View:
         left, right = right, left
     if isinstance(right, Constant):
         return _added_constant(call, left, right)
-    if left.shape == right.shape:
-        first, second = _same_order(call, left, right)
-        return replace(first, word=call.layer("add", (first.word, second.word)).word)
-    shape = _common_shape(left, right)
-    while len(left.dims) < len(shape):
-        left = left.with_dim(0)
-    while len(right.dims) < len(shape):
-        right = right.with_dim(0)
-    (first_word, batch_dim), (second_word, other) = sample_word(call, left), sample_word(call, right)
-    words = []
-    both = batch_dim if batch_dim is not None else other
-    for word, own in ((first_word, batch_dim), (second_word, other)):
-        sizes = call.draft.tensors[word].shape
-        if own is None and both is not None:
-            sizes = (sizes[0], *(size for index, size in enumerate(sizes[1:]) if index != both))
-        elif own != both:
-            raise CannotTakeError("operands with the batch in different places")
-        words.append(call.draft.reshaped(word, sizes, call.name, call.where))
-    return under(call.layer("broadcast_add", words), both, len(shape))
+    return pairwise(call, "add", left, right)
 
 
 def _added_constant(call: Call, view: View, constant: Constant) -> View:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from importers.arranging import in_order, regrouped, rows
+from importers.arranging import regrouped, rows
 from importers.draft import CannotTakeError, Given, elements
+from importers.pairs import two_operands, wider, with_constant
 from importers.torch_capture import NEAREST, Call, Constant, register, shape_of
 from importers.torch_shapes import axis_of, sliced
 from importers.views import BATCH, Shape, View
@@ -146,7 +147,7 @@ def _prelu(call: Call) -> Any:
     slope = weight.moved(lambda array: array.reshape(shape))
     left = applied(call, "relu", scaled(call, view, -1.0, suffix="_turned"), suffix="_left")
     right = applied(call, "relu", view, suffix="_right")
-    return _two(call, "subtract", right, multiplied(call, left, slope, suffix="_slope"), view.shape)
+    return two_operands(call, "subtract", right, multiplied(call, left, slope, suffix="_slope"), view.shape)
 
 
 @register("glu")
@@ -156,7 +157,7 @@ def _glu(call: Call) -> Any:
     half = view.shape[dim] // 2
     value = sliced(call, view, dim, 0, half, suffix="_value")
     gate = applied(call, "sigmoid", sliced(call, view, dim, half, 2 * half, suffix="_half"), suffix="_gate")
-    return _two(call, "multiply", value, gate, call.shape)
+    return two_operands(call, "multiply", value, gate, call.shape)
 
 
 # Two operands
@@ -169,107 +170,6 @@ def scaled(call: Call, view: View, factor: float, *, suffix: str = "") -> View:
 
 def _shifted(call: Call, view: View, offset: float, *, suffix: str = "") -> View:
     return view if offset == 0 else applied(call, "shift", view, {"offset": float(offset)}, suffix=suffix)
-
-
-def _wider(view: View, rank: int) -> View:
-    """With dimensions of size 1 in front."""
-    while len(view.dims) < rank:
-        view = view.with_dim(0)
-    return view
-
-
-def _sample(view: View, batch_dim: int | None) -> Shape:
-    """[batch, the other dimensions]."""
-    return (view.batch, *(size for index, size in enumerate(view.shape) if index != batch_dim))
-
-
-def _seen(made: View, batch_dim: int | None) -> View:
-    """A tensor stored [batch, ...] with the batch where the module has it."""
-    dims = list(made.dims[1:])
-    if batch_dim is not None:
-        dims.insert(batch_dim, (BATCH,))
-    return View(made.word, made.stored, made.pieces, tuple(dims))
-
-
-def _two(call: Call, kind: str, left: View, right: View, shape: Shape, *, suffix: str = "") -> View:
-    """An elementwise layer of two tensors, repeated to each other's shape where they differ."""
-    draft = call.draft
-    if (left.pieces, left.dims) == (right.pieces, right.dims):
-        other = draft.reshaped(right.word, left.stored, call.name, call.where)
-        made = call.layer(kind, (left.word, other), suffix=suffix)
-        return View(made.word, made.stored, left.pieces, left.dims)
-    left, right = (in_order(call, _wider(view, len(shape))) for view in (left, right))
-    if (left.pieces, left.dims) == (right.pieces, right.dims):
-        return _two(call, kind, left, right, shape, suffix=suffix)
-    places = {view.batch_dim for view in (left, right) if view.batch_dim is not None}
-    if left.batch == 1 and len(places) > 1:
-        places = set()  # a single sample: dimensions of size 1 are all alike
-    if len(places) > 1 or any(
-        view.batch_dim is not None and not view.samples_only(view.batch_dim) for view in (left, right)
-    ):
-        raise CannotTakeError("operands with the batch in different dimensions", "the batch in front")
-    batch_dim = next(iter(places), None)
-    shapes = [_sample(view, batch_dim) for view in (left, right)]
-    words = tuple(
-        draft.reshaped(view.word, own, call.name, call.where)
-        for view, own in zip((left, right), shapes, strict=True)
-    )
-    return _seen(_of_words(call, kind, words, shapes, suffix), batch_dim)
-
-
-def _of_words(call: Call, kind: str, words: Sequence[str], shapes: Sequence[Shape], suffix: str = "") -> View:
-    """Two stored tensors of as many dimensions, which may repeat."""
-    if shapes[0] == shapes[1]:
-        return call.layer(kind, words, suffix=suffix)
-    if kind == "add":
-        return call.layer("broadcast_add", words, suffix=suffix)
-    whole = np.broadcast_shapes(*shapes)
-    wide = [
-        word
-        if own == whole
-        else call.layer("expand", (word,), {"shape": list(whole[1:])}, suffix=f"{suffix}_expand").word
-        for word, own in zip(words, shapes, strict=True)
-    ]
-    return call.layer(kind, wide, suffix=suffix)
-
-
-def with_constant(
-    call: Call, kind: str, view: View, given: Given, *, turned: bool = False, suffix: str = ""
-) -> View:
-    """A tensor and a constant or parameter, which becomes a layer; `turned`: the constant first."""
-    rank = max(len(view.dims), given.value.ndim)
-    view = in_order(call, _wider(view, rank))
-    batch_dim = view.batch_dim
-    if batch_dim is not None and not view.samples_only(batch_dim):
-        raise CannotTakeError("a constant for samples merged with other dimensions", "the batch in front")
-    shape = (1,) * (rank - given.value.ndim) + given.value.shape
-    own = tuple(size for index, size in enumerate(shape) if index != batch_dim)
-    if elements(own) != given.value.size:
-        raise CannotTakeError("a constant that differs from sample to sample", "one that is the same for all")
-    weights = given.moved(lambda array: array.reshape(own))
-    sample = _sample(view, batch_dim)
-    word = call.draft.reshaped(view.word, sample, call.name, call.where)
-    if kind == "add" and own == sample[1:]:
-        return _seen(call.layer("position", (word,), {}, {"w": weights}, suffix=suffix), batch_dim)
-    whole = np.broadcast_shapes(own, sample[1:])
-    held = constant(call, weights, suffix=f"{suffix}_{_short_name(given)}")
-    words, shapes = [word, held], [sample, (view.batch, *own)]
-    if turned:
-        words, shapes = words[::-1], shapes[::-1]
-    made = _of_words(call, kind, words, shapes, suffix)
-    assert made.stored[1:] == whole
-    return _seen(made, batch_dim)
-
-
-def _short_name(given: Given) -> str:
-    return given.source.rpartition(".")[2] or "constant"
-
-
-def constant(call: Call, given: Given, *, suffix: str) -> str:
-    """The word of a parameter or constant [dims] as a tensor [batch, dims]."""
-    shape = list(given.value.shape) or [1]
-    held = given.moved(lambda array: array.reshape(shape))
-    return call.layer("parameter", ("input",), {"shape": shape}, {"w": held}, suffix=suffix).word
 
 
 def multiplied(call: Call, view: View, given: Given, *, suffix: str = "") -> View:
@@ -288,7 +188,7 @@ def _binary(call: Call, kind: str, left: Any, right: Any) -> View:
     if isinstance(left, View) and isinstance(right, View):
         if left is right and kind == "multiply":
             return applied(call, "square", left)
-        return _two(call, kind, left, right, shape)
+        return two_operands(call, kind, left, right, shape)
     view, other = (left, right) if isinstance(left, View) else (right, left)
     found = call.as_given(other)
     assert found is not None
@@ -320,10 +220,10 @@ def _add(call: Call) -> Any:
         left, right = right, left
     numbers = _number(left), _number(right)
     if isinstance(left, View) and numbers[1] is not None and not _grows(left, call.shape):
-        return _wider(_shifted(call, left, sign * alpha * numbers[1]), len(call.shape))
+        return wider(_shifted(call, left, sign * alpha * numbers[1]), len(call.shape))
     if isinstance(right, View) and numbers[0] is not None and not _grows(right, call.shape):
         turned = scaled(call, right, sign * alpha, suffix="_scale")
-        return _wider(_shifted(call, turned, numbers[0]), len(call.shape))
+        return wider(_shifted(call, turned, numbers[0]), len(call.shape))
     if isinstance(right, View):
         if alpha != 1:
             right = scaled(call, right, alpha, suffix="_alpha")
@@ -340,7 +240,7 @@ def _mul(call: Call) -> Any:
     for view, other in ((left, right), (right, left)):
         number = _number(other)
         if isinstance(view, View) and number is not None and not _grows(view, call.shape):
-            return _wider(scaled(call, view, number), len(call.shape))
+            return wider(scaled(call, view, number), len(call.shape))
     return _binary(call, "multiply", left, right)
 
 
@@ -351,7 +251,7 @@ def _div(call: Call) -> Any:
     left, right = call["self"], call["other"]
     number = _number(right)
     if isinstance(left, View) and number:
-        return _wider(scaled(call, left, 1 / number), len(call.shape))
+        return wider(scaled(call, left, 1 / number), len(call.shape))
     if _number(left) is not None and isinstance(right, View):
         inverse = applied(call, "reciprocal", right)
         return scaled(call, inverse, _number(left) or 0.0, suffix="_scale")
@@ -418,12 +318,12 @@ def _chosen(call: Call, mask: View, left: Any, right: Any) -> View:
         if number is not None:
             parts.append(scaled(call, share, number, suffix=suffix))
         elif isinstance(item, View):
-            parts.append(_two(call, "multiply", share, item, call.shape, suffix=suffix))
+            parts.append(two_operands(call, "multiply", share, item, call.shape, suffix=suffix))
         else:
             raise CannotTakeError("a choice between tensors of different shapes", "numbers or activations")
     if not parts:
         return scaled(call, mask, 0.0)
-    return parts[0] if len(parts) == 1 else _two(call, "add", parts[0], parts[1], call.shape)
+    return parts[0] if len(parts) == 1 else two_operands(call, "add", parts[0], parts[1], call.shape)
 
 
 @register("masked_fill")
@@ -502,7 +402,7 @@ def _variance(call: Call) -> Any:
     count = elements([view.shape[dim] for dim in dims])
     correction = call.get("correction", 1 if call.get("unbiased", True) else 0)
     mean = averaged(call, view, dims, keep=True, suffix="_mean")
-    away = _two(call, "subtract", view, mean, view.shape, suffix="_centred")
+    away = two_operands(call, "subtract", view, mean, view.shape, suffix="_centred")
     square = applied(call, "square", away, suffix="_square")
     found = averaged(call, square, dims, keep=bool(call.get("keepdim")), suffix="_biased")
     found = scaled(call, found, count / (count - correction), suffix="_variance")

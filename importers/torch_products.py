@@ -11,7 +11,8 @@ import numpy as np
 
 from importers.arranging import in_order, viewed
 from importers.draft import CannotTakeError, Given, elements
-from importers.torch_arithmetic import LARGE, scaled, softmax, with_constant
+from importers.pairs import with_constant
+from importers.torch_arithmetic import LARGE, scaled, softmax
 from importers.torch_capture import NEAREST, Call, Constant, register
 from importers.torch_layers import linear
 from importers.views import BATCH, Shape, View

@@ -105,8 +105,8 @@ def from_torch(module: Any, example_inputs: Any, loss: Any = None, optimizer: An
     `example_inputs` is a tensor of the shape of the input, batch first. `loss` is a loss of torch.nn or text;
     default cross-entropy for outputs [batch, classes], else mse. `optimizer` is an SGD, Adam or AdamW of
     torch.optim, or text (``"adam lr=0.001"``); default SGD at 0.01. What does not require a gradient, or is
-    not given to the optimizer, stays as it is. Raises `InputError` if PyTorch is not installed or cannot capture
-    the module, and `UnsupportedLayerError` that lists all operations that have no form here.
+    not given to the optimizer, stays as it is. Raises `InputError` if PyTorch is not installed or cannot
+    capture the module, and `UnsupportedLayerError` that lists all operations that have no form here.
     """
     from importers.torch_module import from_torch as read
 
