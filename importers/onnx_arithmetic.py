@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from importers.arranging import sample_word, under, viewed
+from importers.arranging import in_order, sample_word, under, viewed
 from importers.draft import CannotTakeError, elements
 from importers.onnx_call import NEAREST, Call, Constant, axis_of, register
 from importers.onnx_moves import expanded

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from importers.arranging import regrouped, rows
+from importers.arranging import fresh, image, regrouped, rows
 from importers.draft import CannotTakeError, Given, elements
 from importers.pairs import two_operands, wider, with_constant
 from importers.torch_capture import NEAREST, Call, Constant, register, shape_of
@@ -385,7 +385,11 @@ def averaged(
 @register("mean")
 def _mean(call: Call) -> Any:
     view = call.view("self")
-    return averaged(call, view, _dims_of(call, view, call.get("dim")), keep=bool(call.get("keepdim")))
+    dims, keep = _dims_of(call, view, call.get("dim")), bool(call.get("keepdim"))
+    if dims == [2, 3] and len(view.dims) == 4 and view.batch_dim == 0 and view.samples_only(0):
+        made = call.layer("global_avg_pool", (image(call, view, 2),))
+        return fresh(made, (*view.shape[:2], 1, 1) if keep else view.shape[:2])
+    return averaged(call, view, dims, keep=keep)
 
 
 @register("sum")
