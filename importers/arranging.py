@@ -20,26 +20,25 @@ class Site(Protocol):
 
 
 def in_order(site: Site, view: View) -> View:
-    """Stored with the batch first, then the other dimensions as the model sees them, one piece for each."""
+    """Stored with the batch first, then what else there is as the model sees it, one piece per dimension.
+
+    A dimension in which samples are counted among other things keeps its pieces.
+    """
     groups: list[tuple[int, ...]] = []
-    dims: list[tuple[int, ...]] = []
+    dims: list[list[int]] = []
     for dim in view.dims:
-        numbers: list[int] = []
-        rest: list[int] = []
-        for piece in dim:
-            if piece == BATCH:
+        parts = [(piece,) for piece in dim] if BATCH in dim else [dim] if dim else []
+        numbers = []
+        for part in parts:
+            if part == (BATCH,):
                 numbers.append(BATCH)
             else:
-                rest.append(piece)
-        if rest:
-            if numbers and dim[0] != BATCH:
-                raise CannotTakeError("a dimension that counts samples inside of others")
-            groups.append(tuple(rest))
-            numbers.append(len(groups))
-        dims.append(tuple(numbers))
+                groups.append(part)
+                numbers.append(len(groups))
+        dims.append(numbers)
     word = site.draft.stored(view, groups, site.name, site.where)
-    shape = site.draft.tensors[word].shape
-    return View(word, shape, shape, tuple(dims))
+    pieces = (view.batch, *(view.size(group) for group in groups))
+    return View(word, site.draft.tensors[word].shape, pieces, tuple(tuple(dim) for dim in dims))
 
 
 def viewed(site: Site, view: View, shape: Sequence[int]) -> View:
@@ -101,15 +100,18 @@ def rows(site: Site, view: View, dim: int) -> tuple[str, list[int]]:
     return site.draft.stored(view, [*groups, view.dims[dim]], site.name, site.where), rest
 
 
-def regrouped(view: View, made: View, rest: Sequence[int], last: int) -> View:
-    """A tensor stored [batch, pieces `rest` in one, `last`] under the dimensions of `view`, the last new."""
+def regrouped(view: View, made: View, rest: Sequence[int], size: int, dim: int = -1) -> View:
+    """A tensor stored [batch, pieces `rest` in one, `size`] as `view` is seen, with `size` in `dim`."""
     number = {BATCH: BATCH} | {piece: 1 + index for index, piece in enumerate(rest)}
     pieces = [view.batch, *(view.pieces[piece] for piece in rest)]
-    tail: tuple[int, ...] = ()
-    if last > 1:
-        tail = (len(pieces),)
-        pieces.append(last)
-    dims = (*(tuple(number[piece] for piece in dim) for dim in view.dims[:-1]), tail)
+    own: tuple[int, ...] = ()
+    if size > 1:
+        own = (len(pieces),)
+        pieces.append(size)
+    dims = tuple(
+        own if index == dim % len(view.dims) else tuple(number[piece] for piece in group)
+        for index, group in enumerate(view.dims)
+    )
     return View(made.word, made.stored, tuple(pieces), dims)
 
 

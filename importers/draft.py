@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network that grows layer by layer while somebody else's model is read, and what could not be read of it."""
+"""A network that grows layer by layer while another model is read, and what could not be read of it."""
 
 from __future__ import annotations
 
@@ -113,12 +113,12 @@ class Draft:
         *,
         where: str = "",
     ) -> tuple[View, ...]:
-        """Add a layer that reads these words; `given` are start values by the role of the parameter or buffer.
+        """Add a layer that reads these words; `given` are start values by role of parameter or buffer.
 
-        Raises `CannotTakeError` where the layer refuses its options or shapes, and AssertionError where values
-        do not have the shape of the parameter, which would be a defect of the caller.
+        Raises `CannotTakeError` where the layer refuses its options or shapes; values that do not have the
+        shape of the parameter are a defect of the caller (AssertionError).
         """
-        given = {role: item for role, item in (given or {}).items() if item is not None}
+        starts = {role: item for role, item in (given or {}).items() if item is not None}
         name = self.free_name(name)
         place = where or self.where
         try:
@@ -128,13 +128,15 @@ class Draft:
             plan = primitive.plan(checked, [self.tensors[word] for word in inputs], place)
         except PulptrainError as error:
             raise CannotTakeError(error.message, error.cure or "") from None
-        roles = {role: item for role, item in given.items() if role in plan.parameters}
+        roles = {role: item for role, item in starts.items() if role in plan.parameters}
         trained = tuple(
             PARAMETER_NAMES.get(role, role)
             for role, item in roles.items()
             if item.trained and plan.parameters[role].trainable
         )
-        _check_partly_frozen(primitive, plan, {role for role, item in roles.items() if item.trained}, set(roles))
+        _check_partly_frozen(
+            primitive, plan, {role for role, item in roles.items() if item.trained}, set(roles)
+        )
         possible = [role for role, parameter in plan.parameters.items() if parameter.trainable]
         trainable: bool | tuple[str, ...] = trained
         if len(trained) == len(possible):
@@ -144,7 +146,7 @@ class Draft:
         spec = LayerSpec(name, kind, dict(options or {}), place, tuple(inputs), trainable=trainable)
         shapes = {**{role: item.shape for role, item in plan.parameters.items()}}
         shapes |= {role: item.shape for role, item in plan.buffers.items()}
-        for role, item in given.items():
+        for role, item in starts.items():
             assert item.value.shape == shapes[role], (name, role, item.value.shape, shapes[role])
             tensor = f"{name}.{PARAMETER_NAMES.get(role, role)}"
             self.values[tensor] = np.ascontiguousarray(item.value)

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from importers.arranging import in_order, regrouped, rows
 from importers.draft import CannotTakeError, Given, elements
 from importers.torch_capture import NEAREST, Call, Constant, register, shape_of
-from importers.torch_shapes import axis_of, from_rows, in_order, rows, sliced
+from importers.torch_shapes import axis_of, sliced
 from importers.views import BATCH, Shape, View
 
 NEAREST.update(
@@ -194,8 +195,8 @@ def _two(call: Call, kind: str, left: View, right: View, shape: Shape, *, suffix
     """An elementwise layer of two tensors, repeated to each other's shape where they differ."""
     draft = call.draft
     if (left.pieces, left.dims) == (right.pieces, right.dims):
-        words = (left.word, draft.reshaped(right.word, left.stored, call.name, call.where))
-        made = call.layer(kind, words, suffix=suffix)
+        other = draft.reshaped(right.word, left.stored, call.name, call.where)
+        made = call.layer(kind, (left.word, other), suffix=suffix)
         return View(made.word, made.stored, left.pieces, left.dims)
     left, right = (in_order(call, _wider(view, len(shape))) for view in (left, right))
     if (left.pieces, left.dims) == (right.pieces, right.dims):
@@ -216,9 +217,7 @@ def _two(call: Call, kind: str, left: View, right: View, shape: Shape, *, suffix
     return _seen(_of_words(call, kind, words, shapes, suffix), batch_dim)
 
 
-def _of_words(
-    call: Call, kind: str, words: Sequence[str], shapes: Sequence[Shape], suffix: str = ""
-) -> View:
+def _of_words(call: Call, kind: str, words: Sequence[str], shapes: Sequence[Shape], suffix: str = "") -> View:
     """Two stored tensors of as many dimensions, which may repeat."""
     if shapes[0] == shapes[1]:
         return call.layer(kind, words, suffix=suffix)
@@ -237,7 +236,7 @@ def _of_words(
 def with_constant(
     call: Call, kind: str, view: View, given: Given, *, turned: bool = False, suffix: str = ""
 ) -> View:
-    """A tensor and a constant or parameter, which becomes a layer of its own; `turned`: the constant first."""
+    """A tensor and a constant or parameter, which becomes a layer; `turned`: the constant first."""
     rank = max(len(view.dims), given.value.ndim)
     view = in_order(call, _wider(view, rank))
     batch_dim = view.batch_dim
@@ -462,9 +461,7 @@ def averaged(
     if any(BATCH in view.dims[dim] for dim in dims) and view.batch > 1:
         raise CannotTakeError("a mean over samples", "the mean of the loss is over the batch already")
     taken = [piece for dim in dims for piece in view.dims[dim] if piece != BATCH]
-    seen = [
-        () if index in dims else dim for index, dim in enumerate(view.dims) if keep or index not in dims
-    ]
+    seen = [() if index in dims else dim for index, dim in enumerate(view.dims) if keep or index not in dims]
     if not taken:
         return View(view.word, view.stored, view.pieces, tuple(seen))
     inner = sorted(taken)
@@ -521,7 +518,7 @@ def softmax(call: Call, view: View, dim: int, *, suffix: str = "") -> View:
         raise CannotTakeError("a softmax over samples", "a dimension behind the batch")
     word, rest = rows(call, view, dim)
     made = call.layer("softmax", (word,), suffix=suffix)
-    return from_rows(view, made, rest, dim, view.shape[dim])
+    return regrouped(view, made, rest, view.shape[dim], dim)
 
 
 @register("softmax", "_softmax")

@@ -27,7 +27,7 @@ from trainlib.steps import Array
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A torch tensor that does not depend on the input; `source` and `places` as in `importers.draft.Given`."""
+    """A torch tensor that does not depend on the input; `source`, `places` as in `importers.draft.Given`."""
 
     tensor: Any
     source: str = ""
@@ -56,7 +56,7 @@ class Constant:
 
 
 class Unknown:
-    """What a node makes that could not be read: whatever reads it says nothing more."""
+    """Results of a node that could not be read; each is stood in for when somebody takes it."""
 
 
 @dataclass
@@ -141,10 +141,11 @@ Handler = Callable[[Call], Any]
 HANDLERS: dict[str, Handler] = {}
 """By the name of an ATen op, without overload: `register` fills it."""
 
-MOVES = frozenset(
-    "view reshape _unsafe_view permute transpose t select slice unsqueeze squeeze expand chunk split "
-    "split_with_sizes unbind clone contiguous detach alias flatten unflatten narrow numpy_T mT flip".split()
-)
+_VIEWS = ("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "expand")
+_TURNS = ("permute", "transpose", "t", "mT", "numpy_T", "flip")
+_PARTS = ("select", "slice", "narrow", "chunk", "split", "split_with_sizes", "unbind")
+_SAME = ("clone", "contiguous", "detach", "alias")
+MOVES = frozenset({*_VIEWS, *_TURNS, *_PARTS, *_SAME})
 """Ops that only move elements about: what they make of a parameter is still that parameter."""
 
 NEAREST: dict[str, str] = {}
@@ -199,7 +200,8 @@ def capture(
 ) -> tuple[Draft, View]:
     """The module as a draft of our layers, whose numbers are of `dtype`, and its output.
 
-    `trained` are names of parameters that are trained. Raises InputError if torch.export fails, and UnsupportedLayerError that lists all ops that have no form here.
+    `trained` are names of parameters that are trained. Raises InputError if torch.export fails, and
+    UnsupportedLayerError that lists all ops that have no form here.
     """
     program = export_module(torch, module, inputs, where)
     graph = program.graph_module.graph
@@ -221,6 +223,8 @@ def capture(
         elif node.op == "call_function":
             calls += 1
             known[node.name] = _read(torch, draft, node, known)
+            if isinstance(known[node.name], Unknown):
+                known[node.name] = _stand_in(torch, draft, node, known)
         elif node.op == "get_attr":
             found = getattr(program.graph_module, str(node.target), None)
             known[node.name] = Constant(found) if isinstance(found, torch.Tensor) else Unknown()
@@ -246,7 +250,7 @@ def _input(draft: Draft, node: Any, number: int) -> Any:
         return node.meta.get("val")  # a number, None
     if number > 1:
         draft.problems.append(
-            Problem(node.name, "input", shape, "a network here has one input", "one tensor that forward cuts up")
+            Problem(node.name, "input", shape, "networks have one input", "one that forward cuts up")
         )
         return Unknown()
     dtype = str(node.meta["val"].dtype).removeprefix("torch.")
@@ -274,42 +278,51 @@ def _output(draft: Draft, signature: Any, known: Mapping[str, Any], where: str) 
     return None
 
 
+def _stand_in(torch: Any, draft: Draft, node: Any, known: Mapping[str, Any]) -> Any:
+    """In place of what could not be read, so that what lies behind it can be looked at too."""
+    shape = shape_of(node)
+    if shape is None:
+        return Unknown()
+    if not _any(_bound(node, known), (View, Unknown)):
+        return Constant(torch.zeros(shape))
+    return draft.feed(draft.free_name(f"{node.name}.unknown"), shape or (1,), draft.dtype)
+
+
 def _read(torch: Any, draft: Draft, node: Any, known: Mapping[str, Any]) -> Any:
     """What a node makes; `Unknown`, and a problem in the list, if it cannot be read."""
-    arguments = _bound(node, known)
-    if _any(arguments, Unknown):
-        return Unknown()
     op = _op_name(node)
+    place = _place(node, draft.where)
     try:
         if node.target is operator.getitem:
             return _item(node, known)
+        arguments = _bound(node, known)
+        if _any(arguments, Unknown):
+            return Unknown()
         if not _any(arguments, View):
             return _folded(torch, op, node, known)
         handler = HANDLERS.get(op)
         if handler is None:
             raise CannotTakeError("no layer for it", NEAREST.get(op, ""))
-        call = Call(node, torch, draft, arguments, _layer_name(node, arguments), _place(node, draft.where))
-        result = handler(call)
+        result = handler(Call(node, torch, draft, arguments, _layer_name(node, arguments), place))
         if isinstance(result, View) and result.shape != shape_of(node):
             raise AssertionError(f"{node.name}: {result.shape} instead of {shape_of(node)}")
-        return result
+        return result.settled() if isinstance(result, View) else result
     except CannotTakeError as error:
-        draft.problems.append(
-            Problem(
-                node.name, op, shape_of(node), error.reason, error.nearest, _place(node, draft.where)
-            )
-        )
-        return Unknown()
+        draft.problems.append(Problem(node.name, op, shape_of(node), error.reason, error.nearest, place))
+    except Exception:
+        if not draft.problems:
+            raise  # behind a stand-in shapes need not fit
+    return Unknown()
 
 
 def _item(node: Any, known: Mapping[str, Any]) -> Any:
     found = known[node.args[0].name]
-    if isinstance(found, Unknown):
-        return found
+    if isinstance(found, (Unknown, View, Constant)):
+        return Unknown()
     item = found[node.args[1]]
     if callable(item) and node.users:
         item = item()
-    return item
+    return item.settled() if isinstance(item, View) else item
 
 
 def _op_name(node: Any) -> str:
@@ -340,7 +353,7 @@ def _bound(node: Any, known: Mapping[str, Any]) -> dict[str, Any]:
     return bound
 
 
-def _any(item: Any, kind: type) -> bool:
+def _any(item: Any, kind: type | tuple[type, ...]) -> bool:
     if isinstance(item, Mapping):
         return any(_any(part, kind) for part in item.values())
     if isinstance(item, (list, tuple)):
@@ -350,6 +363,8 @@ def _any(item: Any, kind: type) -> bool:
 
 def _folded(torch: Any, op: str, node: Any, known: Mapping[str, Any]) -> Any:
     """A node that reads no activation, computed; it may only move elements of a parameter that is trained."""
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        raise CannotTakeError("draws random numbers", "Dropout")
     constants: list[Constant] = []
 
     def tensor_of(item: Any, how: Callable[[Constant], Any]) -> Any:
@@ -396,7 +411,7 @@ def _layer_name(node: Any, arguments: Mapping[str, Any]) -> str:
         for part in item if isinstance(item, list) else [item]:
             if isinstance(part, Constant) and part.source:
                 path = part.source.rpartition(".")[0]
-                return _as_name(path, node) if path else part.source.replace(".", "_")
+                return _as_name(path, node) if path else _op_name(node).strip("_")
     stack = node.meta.get("nn_module_stack") or {}
     for path, kind in reversed(list(stack.values())):
         if str(kind).startswith("torch.nn.modules.") and path and "container" not in str(kind):

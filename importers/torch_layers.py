@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from importers.arranging import fresh, image, in_order, regrouped, rows, viewed
 from importers.draft import CannotTakeError, Given, elements
 from importers.torch_capture import NEAREST, Call, Constant, register
-from importers.torch_shapes import from_rows, in_order, rows, sample_view, sliced, viewed
+from importers.torch_shapes import sliced
 from importers.views import BATCH, Shape, View
 
 NEAREST.update(
@@ -24,16 +25,6 @@ NEAREST.update(
         "embedding_bag": "embedding and mean",
     }
 )
-
-
-def image(call: Call, view: View, rank: int) -> str:
-    """The word of a batch of images [N, C, H, W]; a sequence [N, C, L] becomes an image of one row."""
-    if len(view.dims) != rank + 2 or view.batch_dim != 0 or not view.samples_only(0):
-        raise CannotTakeError(f"its input {list(view.shape)} has no batch in front", "[batch, channels, ...]")
-    batch, channels, *space = view.shape
-    view = in_order(call, view)
-    shape = (batch, channels, 1, *space) if rank == 1 else (batch, channels, *space)
-    return call.draft.reshaped(view.word, shape, call.name, call.where)
 
 
 def _two(given: Any, rank: int, filler: int) -> list[int]:
@@ -121,7 +112,7 @@ _DEFAULTS = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "output_padd
 
 def _plain(options: dict[str, Any]) -> dict[str, Any]:
     """Without what says only the default."""
-    return {key: value for key, value in options.items() if _DEFAULTS.get(key, None) != value or key == "kernel"}
+    return {key: value for key, value in options.items() if _DEFAULTS.get(key) != value}
 
 
 @register("conv_transpose1d", "conv_transpose2d")
@@ -143,9 +134,7 @@ def _conv_transpose(call: Call) -> Any:
     if rank == 1:
         weight = weight.moved(lambda array: array[:, :, None])
     word = image(call, view, rank)
-    return sample_view(
-        _with_bias(call, "conv_transpose2d", (word,), _plain(options), weight, bias), call.shape
-    )
+    return fresh(_with_bias(call, "conv_transpose2d", (word,), _plain(options), weight, bias), call.shape)
 
 
 def linear(call: Call, view: View, weight: Given, bias: Given | None, *, suffix: str = "") -> View:
@@ -153,7 +142,7 @@ def linear(call: Call, view: View, weight: Given, bias: Given | None, *, suffix:
     word, rest = rows(call, view, len(view.dims) - 1)
     options = {"out_features": weight.value.shape[0]}
     made = _with_bias(call, "linear", (word,), options, weight, bias, suffix=suffix)
-    return from_rows(view, made, rest, len(view.dims) - 1, weight.value.shape[0])
+    return regrouped(view, made, rest, weight.value.shape[0])
 
 
 @register("linear")
@@ -217,7 +206,7 @@ def _batch_norm(call: Call, *, frozen: bool) -> View:
     elif call["momentum"] != 0.1:
         options["momentum"] = call["momentum"]
     made = call.layer("batch_norm", (_channels(call, view),), options, {**given, **running})
-    return sample_view(made, view.shape)
+    return fresh(made, view.shape)
 
 
 @register("_native_batch_norm_legit_functional", "native_batch_norm", "batch_norm")
@@ -248,14 +237,14 @@ def _instance_norm(call: Call) -> Any:
     elif running["running_mean"] is not None:
         options |= {"running": True, "momentum": call["momentum"]}
     made = call.layer("instance_norm", (_channels(call, view),), options, {**given, **running})
-    return sample_view(made, view.shape)
+    return fresh(made, view.shape)
 
 
 @register("group_norm")
 def _group_norm(call: Call) -> Any:
     view, given = call.view("input"), _affine(call)
     options = {**_norm_options(given, call["eps"]), "groups": call["num_groups"]}
-    return sample_view(call.layer("group_norm", (_channels(call, view),), options, given), view.shape)
+    return fresh(call.layer("group_norm", (_channels(call, view),), options, given), view.shape)
 
 
 def _row_norm(call: Call, kind: str, eps: float, given: dict[str, Given | None]) -> View:
@@ -321,14 +310,14 @@ def _max_pool2d(call: Call) -> Any:
 
 @register("max_pool1d")
 def _max_pool1d(call: Call) -> Any:
-    return sample_view(_max_pool(call, 1), call.shape)
+    return fresh(_max_pool(call, 1), call.shape)
 
 
 @register("max_pool2d_with_indices", "max_pool1d_with_indices")
 def _max_pool_indices(call: Call) -> Any:
     if call.used(1):
         raise CannotTakeError("its places are used", "return_indices=False")
-    return [sample_view(_max_pool(call, len(shape_dims(call)) - 2), shape_dims(call)), None]
+    return [fresh(_max_pool(call, len(shape_dims(call)) - 2), shape_dims(call)), None]
 
 
 def shape_dims(call: Call) -> Shape:
@@ -343,7 +332,7 @@ def _avg_pool(call: Call) -> Any:
     word, options = _pooling(call, len(call.shape) - 2)
     if "padding" in options and not call["count_include_pad"]:
         options["count_include_pad"] = False
-    return sample_view(call.layer("avg_pool2d", (word,), options), call.shape)
+    return fresh(call.layer("avg_pool2d", (word,), options), call.shape)
 
 
 def _adaptive(call: Call, kind: str) -> View:
@@ -354,13 +343,13 @@ def _adaptive(call: Call, kind: str) -> View:
         return view
     word = image(call, view, rank)
     if kind == "avg_pool2d" and set(outputs) == {1}:
-        return sample_view(call.layer("global_avg_pool", (word,)), call.shape)
+        return fresh(call.layer("global_avg_pool", (word,)), call.shape)
     if any(size % output for size, output in zip(sizes, outputs, strict=True)):
         raise CannotTakeError(
             f"windows of unequal size: {list(sizes)} to {list(outputs)}", f"sizes that {list(outputs)} divide"
         )
     kernel = _two([size // output for size, output in zip(sizes, outputs, strict=True)], rank, 1)
-    return sample_view(call.layer(kind, (word,), {"kernel": _short(kernel)}), call.shape)
+    return fresh(call.layer(kind, (word,), {"kernel": _short(kernel)}), call.shape)
 
 
 @register("adaptive_avg_pool1d", "adaptive_avg_pool2d")
@@ -377,7 +366,7 @@ def _adaptive_max_pool(call: Call) -> Any:
     rank = len(sizes)
     kernel = _two([size // output for size, output in zip(sizes, outputs, strict=True)], rank, 1)
     made = call.layer("max_pool2d", (image(call, view, rank),), {"kernel": _short(kernel)})
-    return [sample_view(made, shape_dims(call)), None]
+    return [fresh(made, shape_dims(call)), None]
 
 
 @register("upsample_nearest2d", "upsample_nearest1d", "_upsample_nearest_exact2d", "upsample_bilinear2d")
@@ -396,7 +385,7 @@ def _upsample(call: Call) -> Any:
     if "bilinear" in op:
         options["mode"] = "bilinear"
     view = call.view("input" if "input" in call.arguments else "self")
-    return sample_view(call.layer("interpolation", (image(call, view, rank),), options), call.shape)
+    return fresh(call.layer("interpolation", (image(call, view, rank),), options), call.shape)
 
 
 # Recurrent layers
@@ -435,8 +424,9 @@ def _recurrent(call: Call, kind: str, view: View, states: Sequence[Any]) -> list
     made: list[View] = []
     for layer in range(layers):
         wx, wh, *bias = weights[each * layer : each * (layer + 1)]
-        assert wx is not None and wh is not None
-        given = {"wx": wx.moved(np.transpose), "wh": wh.moved(np.transpose)}
+        assert wx is not None
+        assert wh is not None
+        given: dict[str, Given | None] = {"wx": wx.moved(np.transpose), "wh": wh.moved(np.transpose)}
         given |= dict(zip(("bx", "bh"), bias, strict=False))
         words = [_initial(call, state, layer, view) for state in states]
         inputs = [word, *(item for item in words if item is not None)]

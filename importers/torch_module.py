@@ -58,9 +58,9 @@ def from_torch(
     `example_inputs` is the input tensor (or a tuple of one), batch first: its shape is taken, and its type.
     `loss` is a loss of torch.nn, one of torch.nn.functional, or text (``mse``); default cross_entropy for
     outputs [batch, classes], else mse. `optimizer` is an SGD, Adam or AdamW of torch.optim, or text (``adam
-    lr=0.001``); default ``sgd lr=0.01``. Parameters that do not require a gradient, or that the optimizer does
-    not have, stay as they are. Raises UnsupportedLayerError that lists everything that has no form here, and
-    InputError where the module cannot be captured or PyTorch is not installed.
+    lr=0.001``); default ``sgd lr=0.01``. Parameters that do not require a gradient, or that the optimizer
+    does not have, stay as they are. Raises UnsupportedLayerError that lists everything that has no form here,
+    and InputError where the module cannot be captured or PyTorch is not installed.
     """
     torch = require_extra("torch", where)
     if not isinstance(module, torch.nn.Module):
@@ -124,9 +124,7 @@ def _dtype(torch: Any, module: Any, inputs: Sequence[Any], place: str) -> str:
     return name
 
 
-def _without_log(
-    draft: Draft, output: View, loss: LossSpec, notes: list[str]
-) -> tuple[View, LossSpec]:
+def _without_log(draft: Draft, output: View, loss: LossSpec, notes: list[str]) -> tuple[View, LossSpec]:
     """Cross-entropy takes logits: a log-softmax before it, or before NLLLoss, is part of it."""
     logits = draft.logits.get(output.word)
     if logits is not None and loss.name in ("cross_entropy", NEGATIVE_LOG) and output.shape == logits.shape:
@@ -163,34 +161,10 @@ def _classes(draft: Draft, place: str) -> int:
     """Of an integer input: the smallest table that is read by it; 0 for floats."""
     if draft.tensors["input"].dtype != "int32":
         return 0
-    tables = [
-        int(layer.attributes["vocabulary"]) for layer in draft.layers if layer.type == "embedding"
-    ]
+    tables = [int(layer.attributes["vocabulary"]) for layer in draft.layers if layer.type == "embedding"]
     if not tables:
         raise UnsupportedLayerError("an input of integers that no embedding reads", where=place)
     return min(tables)
-
-
-def to_state_dict(model: ImportedModel, values: Mapping[str, Array]) -> dict[str, Array]:
-    """Values of our tensors (as a run leaves them) as those of the module: arrays by parameter or buffer.
-
-    Raises InputError for a tensor that is missing. What a module has and the network not is left out.
-    """
-    import numpy as np
-
-    parts: dict[str, list[tuple[Array, Array]]] = {}
-    for tensor, given in model.sources.items():
-        if tensor not in values:
-            raise InputError(f"no value for {tensor}", where=model.spec.name)
-        assert given.places is not None
-        parts.setdefault(given.source, []).append((given.places, values[tensor]))
-    found: dict[str, Array] = {}
-    for source, pieces in parts.items():
-        flat = np.zeros(1 + max(int(places.max()) for places, _ in pieces), np.float32)
-        for places, value in pieces:
-            flat[places.ravel()] = value.astype(np.float32).ravel()
-        found[source] = flat
-    return found
 
 
 # A module in a file
@@ -237,7 +211,8 @@ def load_module(text: str, seed: int = 0) -> Any:
 
 def _run(file: Path, text: str) -> Any:
     spec = importlib.util.spec_from_file_location(f"_pulptrain_user_{file.stem}", file)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     code = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = code
     folder = str(file.resolve().parent)
@@ -262,16 +237,15 @@ def modules_in(file: Path) -> list[str]:
 
 def import_module_file(
     text: str,
+    module: Any,
     input_shape: Sequence[int],
     loss: str | None = None,
     optimizer: str | None = None,
     *,
     integers: bool = False,
-    seed: int = 0,
 ) -> ImportedModel:
-    """`from_torch` of the module of ``net.py:Net`` on an input of this shape, batch first. Runs the file."""
+    """`from_torch` of the module that `load_module` found at ``net.py:Net``, on an input of this shape."""
     torch = require_extra("torch", text)
-    module = load_module(text, seed)
     kind = next((item.dtype for item in module.parameters() if item.is_floating_point()), torch.float32)
     example = torch.zeros(tuple(input_shape), dtype=torch.int64 if integers else kind)
     file, _, member = text.rpartition(":")

@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from importers.arranging import in_order, viewed
 from importers.draft import CannotTakeError, Given, elements
 from importers.torch_arithmetic import LARGE, scaled, softmax, with_constant
 from importers.torch_capture import NEAREST, Call, Constant, register
 from importers.torch_layers import linear
-from importers.torch_shapes import in_order, viewed
 from importers.views import BATCH, Shape, View
 
-NEAREST.update({"bilinear": "matmul and linear", "cdist": "matmul", "linalg_vector_norm": "square, sum, sqrt"})
+NEAREST.update(
+    {"bilinear": "matmul and linear", "cdist": "matmul", "linalg_vector_norm": "square, sum, sqrt"}
+)
 
 
 def product(call: Call, left: View, right: View, *, suffix: str = "") -> View:
@@ -62,9 +64,7 @@ def product(call: Call, left: View, right: View, *, suffix: str = "") -> View:
 def _leading(view: View) -> list[tuple[int, ...]]:
     """The pieces of the leading dimensions by size; -1 where several samples are counted."""
     return [
-        tuple(
-            -1 if piece == BATCH else view.pieces[piece] for piece in dim if view.pieces[piece] > 1
-        )
+        tuple(-1 if piece == BATCH else view.pieces[piece] for piece in dim if view.pieces[piece] > 1)
         for dim in view.dims[:-2]
     ]
 

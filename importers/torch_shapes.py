@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from importers.draft import CannotTakeError, elements, others
+from importers.arranging import in_order, viewed
+from importers.draft import CannotTakeError, elements
 from importers.torch_capture import NEAREST, Call, Constant, register
-from importers.views import BATCH, Shape, View
+from importers.views import BATCH, View
 
 NEAREST.update(
     {
@@ -29,55 +30,13 @@ def axis_of(dim: int, rank: int) -> int:
     return dim % rank if rank else 0
 
 
-def viewed(call: Call, view: View, shape: Sequence[int]) -> View:
-    """The elements under another shape, stored in the order the module sees where they must be."""
-    total = elements(view.shape)
-    sizes = [size if size != -1 else total // max(1, -elements(shape)) for size in shape]
-    found = view.viewed(sizes)
-    if found is None:
-        found = in_order(call, view).viewed(sizes)
-    if found is None:
-        found = _flat(call, in_order(call, view)).viewed(sizes)
-    if found is None:
-        raise CannotTakeError(
-            f"a view of {list(view.shape)} as {sizes} mixes samples", "a view that keeps the batch dimension"
-        )
-    return found
-
-
-def in_order(call: Call, view: View) -> View:
-    """Stored with the batch first, then what else there is as the module sees it, one piece per dimension.
-
-    A dimension in which samples are counted among other things keeps its pieces.
-    """
-    groups: list[tuple[int, ...]] = []
-    dims: list[list[int]] = []
-    for dim in view.dims:
-        parts = [(piece,) for piece in dim] if BATCH in dim else [dim] if dim else []
-        numbers = []
-        for part in parts:
-            if part == (BATCH,):
-                numbers.append(BATCH)
-            else:
-                groups.append(part)
-                numbers.append(len(groups))
-        dims.append(numbers)
-    word = call.stored(view, groups)
-    pieces = (view.batch, *(view.size(group) for group in groups))
-    return View(word, call.draft.tensors[word].shape, pieces, tuple(tuple(dim) for dim in dims))
-
-
-def _flat(call: Call, view: View) -> View:
-    """A sample as one row, if the batch is first."""
-    if view.batch_dim not in (0, None):
-        return view
-    word = call.stored(view, [tuple(range(1, len(view.pieces)))])
-    return View.of(word, call.draft.tensors[word].shape)
-
-
 @register("view", "reshape", "_unsafe_view")
 def _view(call: Call) -> Any:
-    return viewed(call, call.view("self"), call.get("size", call.get("shape")))
+    view = call.view("self")
+    sizes = list(call.get("size", call.get("shape")))
+    if -1 in sizes:
+        sizes[sizes.index(-1)] = elements(view.shape) // -elements(sizes)
+    return viewed(call, view, sizes)
 
 
 @register("flatten")
@@ -172,7 +131,8 @@ def _expand(call: Call) -> Any:
             view = view.with_dim(0)
         return view
     raise CannotTakeError(
-        f"repeats {list(view.shape)} to {list(call.shape)}", "adding or multiplying, which repeat by themselves"
+        f"repeats {list(view.shape)} to {list(call.shape)}",
+        "adding or multiplying, which repeat by themselves",
     )
 
 
@@ -289,9 +249,7 @@ def _unbind(call: Call) -> Any:
     view = call.view("self")
     dim = axis_of(call["dim"], len(view.dims))
     parts = _parts(call, dim, [1] * view.shape[dim])
-    return [
-        (lambda part=part: (part() if callable(part) else part).without_dim(dim)) for part in parts
-    ]
+    return [(lambda part=part: (part() if callable(part) else part).without_dim(dim)) for part in parts]
 
 
 def joined(call: Call, items: Sequence[Any], dim: int) -> View:
@@ -379,7 +337,7 @@ def _pad(call: Call) -> Any:
     if not any(sum(pair) for pair in pairs):
         return view
     batch_dim = view.batch_dim
-    if batch_dim is not None and sum(pairs[batch_dim]):
+    if batch_dim is not None and any(pairs[batch_dim]):
         raise CannotTakeError("pads the batch", "samples are never told apart")
     view = in_order(call, view)
     places = [index for index in range(rank) if index != batch_dim]
@@ -419,32 +377,3 @@ def _channel_shuffle(call: Call) -> Any:
     samples, channels, *space = view.shape
     cut = viewed(call, view, (samples, groups, channels // groups, *space))
     return viewed(call, cut.swapped(1, 2), call.shape)
-
-
-def sample_view(view: View, shape: Shape) -> View:
-    """A fresh tensor [batch, ...] under the shape the module sees, where both have their elements in order."""
-    found = view.viewed(shape)
-    assert found is not None, (view, shape)
-    return found
-
-
-def rows(call: Call, view: View, dim: int) -> tuple[str, list[int]]:
-    """A word stored as [batch, everything else, `dim`], and the pieces of everything else as they lie there."""
-    rest = others(view, dim)
-    groups: list[Sequence[int]] = [rest] if rest else []
-    return call.stored(view, [*groups, view.dims[dim]]), rest
-
-
-def from_rows(view: View, made: View, rest: Sequence[int], dim: int, size: int) -> View:
-    """A tensor stored [batch, pieces `rest` in one, `size`] as `view` is seen, with `size` elements in `dim`."""
-    number = {BATCH: BATCH} | {piece: 1 + index for index, piece in enumerate(rest)}
-    pieces = [view.batch, *(view.pieces[piece] for piece in rest)]
-    own: tuple[int, ...] = ()
-    if size > 1:
-        own = (len(pieces),)
-        pieces.append(size)
-    dims = tuple(
-        own if index == dim else tuple(number[piece] for piece in group)
-        for index, group in enumerate(view.dims)
-    )
-    return View(made.word, made.stored, tuple(pieces), dims)

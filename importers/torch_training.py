@@ -32,10 +32,12 @@ _PLAIN = {"reduction": "mean", "label_smoothing": 0.0, "weight": None, "ignore_i
 def loss_of(torch: Any, given: Any, rank: int) -> LossSpec:
     """Our loss for text, a loss of torch.nn (module or class) or a function of torch.nn.functional.
 
-    None is cross_entropy for an output of `rank` 2, else mse. Raises UnsupportedLayerError for others.
+    None is cross_entropy of class numbers for an output of `rank` 2, else mse. Raises UnsupportedLayerError.
     """
+    if given is None and rank == 2:
+        return LossSpec("cross_entropy", {"labels": "hard"}, "loss")
     if given is None:
-        return LossSpec("cross_entropy" if rank == 2 else "mse", {}, "loss")
+        return LossSpec("mse", {}, "loss")
     if isinstance(given, LossSpec):
         return given
     if isinstance(given, str):
@@ -58,7 +60,7 @@ def loss_of(torch: Any, given: Any, rank: int) -> LossSpec:
     return LossSpec(kind, dict(options), "loss")
 
 
-_REFUSED = {
+_REFUSED: Mapping[str, Mapping[str, Any]] = {
     "SGD": {"dampening": 0, "maximize": False},
     "Adam": {"amsgrad": False, "maximize": False, "decoupled_weight_decay": False},
     "AdamW": {"amsgrad": False, "maximize": False},

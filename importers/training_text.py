@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loss and optimizer as a command line says them: ``cross_entropy labels=hard``, ``sgd lr=0.01 momentum=0.9``."""
+"""Loss and optimizer as a command line says them: ``cross_entropy labels=hard``, ``sgd lr=0.01``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHORT = {"lr": "learning_rate"}
 
 
 def parse_loss(text: str, where: str = "--loss") -> LossSpec:
-    """A name and options. Raises InputError for text that cannot be read; names are checked with the model."""
+    """A name and options, checked later with the model. Raises InputError for text that cannot be read."""
     name, options = _parsed(text, where, "cross_entropy labels=hard")
     return LossSpec(name, options, where)
 
@@ -35,7 +35,9 @@ def _parsed(text: str, where: str, example: str) -> tuple[str, dict[str, Any]]:
         key, separator, value = word.partition("=")
         key = _SHORT.get(key, key)
         if not separator or not key or not value or key in options:
-            raise InputError(f"cannot read {word!r} in {text!r}", where=where, cure=f"write it as '{example}'")
+            raise InputError(
+                f"cannot read {word!r} in {text!r}", where=where, cure=f"write it as '{example}'"
+            )
         options[key] = _value(value)
     return words[0], options
 

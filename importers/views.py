@@ -35,7 +35,8 @@ class View:
     @classmethod
     def of(cls, word: str, stored: Shape) -> View:
         """All of a stored tensor, as it is."""
-        pieces, dims = [stored[0]], [(BATCH,)]
+        pieces: list[int] = [stored[0]]
+        dims: list[tuple[int, ...]] = [(BATCH,)]
         for size in stored[1:]:
             dims.append((len(pieces),) if size > 1 else ())
             pieces += [size] if size > 1 else []
@@ -82,6 +83,13 @@ class View:
         """Without a dimension of size 1."""
         return replace(self, dims=(*self.dims[:index], *self.dims[index + 1 :]))
 
+    def settled(self) -> View:
+        """With a single sample that is in no dimension counted by the first dimension of size 1."""
+        free = next((index for index, dim in enumerate(self.dims) if not dim), None)
+        if self.batch > 1 or free is None or self.batch_dim is not None:
+            return self
+        return replace(self, dims=(*self.dims[:free], (BATCH,), *self.dims[free + 1 :]))
+
     def split_piece(self, piece: int, *sizes: int) -> View:
         """One piece as several, the outermost first."""
         more = len(sizes) - 1
@@ -105,13 +113,13 @@ class View:
         while True:
             try:
                 return replace(view, dims=_grouped(view, shape))
-            except _Cut as cut:
+            except _CutError as cut:
                 if not cut.sizes:
                     return None
                 view = view.split_piece(cut.piece, *cut.sizes)
 
 
-class _Cut(Exception):
+class _CutError(Exception):
     """A piece must be cut into these sizes first; none: it cannot be."""
 
     def __init__(self, piece: int = 0, sizes: Shape = ()) -> None:
@@ -120,7 +128,7 @@ class _Cut(Exception):
 
 
 def _grouped(view: View, shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """The pieces of each dimension of `shape`. Raises `_Cut`."""
+    """The pieces of each dimension of `shape`. Raises `_CutError`."""
     flat = [piece for dim in view.dims for piece in dim]
     place = 0
     dims: list[tuple[int, ...]] = []
@@ -132,13 +140,18 @@ def _grouped(view: View, shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
             size = view.pieces[piece]
             if left % size:
                 # What is left of the dimension is the outer part of the piece, if it divides it.
-                raise _Cut(piece, (left, size // left)) if size % left == 0 and piece != BATCH else _Cut()
+                raise (
+                    _CutError(piece, (left, size // left))
+                    if size % left == 0 and piece != BATCH
+                    else _CutError()
+                )
             left //= size
             group.append(piece)
             place += 1
         if left > 1:
-            raise _Cut()
-        dims.append(tuple(group))
+            raise _CutError()
+        # A single sample among other things is not told apart from them.
+        dims.append(tuple(group if len(group) == 1 else [p for p in group if view.pieces[p] > 1]))
     if any(view.pieces[piece] > 1 for piece in flat[place:]):
-        raise _Cut()
+        raise _CutError()
     return tuple(dims)

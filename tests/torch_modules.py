@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 
 def plain_cnn():
@@ -344,7 +344,7 @@ class PixelShuffle(nn.Module):
 
     def forward(self, x):
         y = F.pixel_shuffle(self.conv2(F.leaky_relu(self.conv1(x))), 2)
-        return y + nn.functional.interpolate(x, scale_factor=2)
+        return y + F.interpolate(x, scale_factor=2)
 
 
 class NormByHand(nn.Module):

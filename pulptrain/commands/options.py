@@ -137,3 +137,27 @@ Accumulate = Annotated[
 SeparateUpdate = Annotated[
     bool, typer.Option("--separate-update", help="The update is a program of its own.")
 ]
+ModelInput = Annotated[
+    str | None,
+    typer.Option(
+        "--input",
+        metavar="[int:]N,...",
+        help="Shape of the input of net.py:Net, the batch first, e.g. 1,3,32,32; int:1,16 for words.",
+    ),
+]
+ModelLoss = Annotated[
+    str | None,
+    typer.Option(
+        "--loss",
+        metavar="'NAME [KEY=VALUE ...]'",
+        help="Loss of net.py:Net; default cross_entropy for outputs [batch, classes], else mse.",
+    ),
+]
+ModelOptimizer = Annotated[
+    str | None,
+    typer.Option(
+        "--optimizer",
+        metavar="'NAME KEY=VALUE ...'",
+        help="Optimizer of net.py:Net, e.g. 'adam lr=0.001'; default 'sgd lr=0.01'.",
+    ),
+]

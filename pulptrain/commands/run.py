@@ -12,11 +12,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from configs.errors import InputError
+from configs.model_file import ModelSpec
 from pulptrain.commands import options, search_options
 from pulptrain.commands.printing import finish_run, told
+from pulptrain.foreign_model import ModelOptions, compare_with_module, open_foreign, refuse_other_gradients
 from pulptrain.npz_file import prepare_file, read_values, write_values
 from pulptrain.outputs import prepare_folder
 from pulptrain.program_text import program_lines
+from pulptrain.result_cache import open_cache
 from pulptrain.session import RunOutcome, check_iterations, prepare, run_model
 from pulptrain.settings import Settings
 from scheduler.tuner.cache import ResultCache
@@ -25,7 +28,12 @@ from trainlib.steps import Array
 
 def command(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Model name (see `pulptrain list models`) or file.")
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Model name (see `pulptrain list models`) or file; net.py:Net runs net.py and takes the "
+            "PyTorch module that its class or function Net makes.",
+        ),
     ],
     iterations: Annotated[
         int, typer.Option("--iterations", metavar="N", help="Training iterations; timing is simulated once.")
@@ -56,6 +64,9 @@ def command(
         str | None,
         typer.Option("--out", metavar="DIR", help="Write summary, trace, Perfetto file and pictures."),
     ] = None,
+    model_input: options.ModelInput = None,
+    loss: options.ModelLoss = None,
+    optimizer: options.ModelOptimizer = None,
     seed: options.Seed = 0,
     dtype: options.Dtype = None,
     batch: options.Batch = None,
@@ -120,34 +131,45 @@ def command(
         separate_update=separate_update,
     )
     check_iterations(iterations)
+    foreign = open_foreign(model, settings, ModelOptions(model_input, loss, optimizer))
+    source = model if foreign is None else foreign.spec
     if dump_program:
-        prepared = prepare(model, settings)
+        prepared = prepare(source, settings)
         for program in (prepared.schedule, prepared.update):
             if program is not None:
                 typer.echo("\n".join(program_lines(program.program)))
         return
     folder = prepare_folder(out) if out is not None else None
     own = read_values(values) if values is not None else None
+    unchanged = own is None
+    if foreign is not None and not no_functional:
+        own = {**foreign.values, **(own or {})}
     if no_functional and save_values is not None:
         raise InputError("a run without numbers has none", where="--save-values", cure="no --no-functional")
     target = prepare_file(save_values) if save_values is not None else None
     show_progress = not (quiet or as_json)
-    with search_options.open_cache(cache, no_cache) as kept:
+    with open_cache(cache, no_cache) as kept:
         outcome = told(
             lambda: _run(
-                model, settings, iterations, not no_functional, kept, own, show_progress=show_progress
+                source, settings, iterations, not no_functional, kept, own, show_progress=show_progress
             )
         )
+    if foreign is not None:
+        outcome.summary["notes"] += foreign.notes
+        if unchanged:
+            compare_with_module(foreign, outcome, settings, iterations)
     if target is not None:
         write_values(target, outcome.values)
     finish_run(outcome, folder, as_json=as_json, quiet=quiet)
+    if foreign is not None:
+        refuse_other_gradients(foreign, outcome)
     if outcome.interrupted:
         print("pulptrain: interrupted; the figures count the iterations completed", file=sys.stderr)
         raise typer.Exit(130)
 
 
 def _run(
-    model: str,
+    model: str | ModelSpec,
     settings: Settings,
     iterations: int,
     functional: bool,
