@@ -25,6 +25,7 @@ COMMANDS = {
     "kernel": "kernel",
     "primitive": "primitive",
     "validate": "validate",
+    "replay": "replay",
     "plot": "plot",
     "list": "listing",
 }
