@@ -70,7 +70,7 @@ def load_onnx(
     _check_names(nodes, fed, initializers, [value.name for value in graph.output], where)
     _set_input_shapes(graph, fed, batch, dict(input_shapes or {}), where)
     found = OnnxGraph(
-        name=graph.name or file.stem,
+        name=_name(file),
         path=where,
         opset=opset,
         nodes=nodes,
@@ -80,6 +80,13 @@ def load_onnx(
         initializers=initializers,
     )
     return fold_constants(found)
+
+
+def _name(file: Path) -> str:
+    """That of the file; of one that is called as all are, with its folder's before it."""
+    usual = ("network", "model", "training_model", "network_infer")
+    folder = file.resolve().parent.name
+    return f"{folder}-{file.stem}" if file.stem in usual and folder else file.stem
 
 
 def _parsed(file: Path) -> onnx.ModelProto:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ from importers.onnx_folding import computed
 from importers.onnx_graph import OnnxGraph, OnnxNode
 from importers.training_draft import TrainingDraft
 from importers.training_ops import HANDLERS, TrainingNode
-from trainlib.graph import KEPT_KINDS, Op, Tensor, TrainingGraph
+from trainlib.graph import KEPT_KINDS, Initial, Op, Tensor, TrainingGraph
 from trainlib.options import optimizer_options
+from trainlib.primitives.definition import he_uniform
 from trainlib.registry import optimizer_primitive
 from trainlib.steps import Array
 from trainlib.training import TrainingPhases
@@ -35,6 +37,9 @@ BUFFER = "_grad.accumulation.buffer"
 DEFAULT_LEARNING_RATE = 0.001
 """Where neither the graph nor the user says one: that of both dialects' harnesses."""
 
+OPTIMIZER_FILE = "optimizer_model.onnx"
+"""What ONNX Runtime calls the optimizer of a folder."""
+
 _ACCUMULATORS = ("InPlaceAccumulatorV2", "InPlaceAccumulator")
 _LOSSES = ("SoftmaxCrossEntropyLoss", "MSELoss")
 _SGD = ("SGD", "SGDOptimizerV2", "SGDOptimizer")
@@ -43,6 +48,17 @@ _SGD = ("SGD", "SGDOptimizerV2", "SGDOptimizer")
 def _kind(node: OnnxNode) -> str:
     """The op without its domain."""
     return node.op.rpartition(":")[2]
+
+
+def optimizer_beside(folder: Path) -> Path | None:
+    """The optimizer graph of a folder: one of its own, or that of `X_optimizer` beside `X_train`."""
+    own = folder / OPTIMIZER_FILE
+    if own.is_file():
+        return own
+    if not folder.name.endswith("_train"):
+        return None
+    beside = folder.with_name(folder.name.removesuffix("_train") + "_optimizer") / "network.onnx"
+    return beside if beside.is_file() else None
 
 
 def is_training_graph(graph: OnnxGraph) -> bool:
@@ -196,8 +212,12 @@ class _Reader:
         elif name in self.data:
             kind = "label" if name == self.data[-1] else "input"
             dtype = "float32" if floats else "int32"
-        ours = self.draft.add(name, tensor.sizes or (1,), kind, dtype)
-        self.draft.names[name] = ours
+        shape = tensor.sizes or (1,)
+        self.draft.names[name] = self.draft.add(name, shape, kind, dtype)
+        if kind == "weight":
+            start = he_uniform(shape) if len(shape) > 1 else Initial("uniform", 0.1)
+            weight = self.draft.builder.tensors[name]
+            self.draft.builder.tensors[name] = replace(weight, initial=start)
 
     def _node(self, node: OnnxNode) -> None:
         if self.unread & set(node.inputs):  # the reason is in the list already

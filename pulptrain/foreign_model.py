@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that are no model files of ours, as the commands take them: ``net.py:Net``."""
+"""Models that are no model files of ours, as the commands take them: ``net.py:Net``, ``model.onnx``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from typing import Any
 from configs.errors import InputError, WrongNumbersError
 from configs.limits import MOST_ELEMENTS
 from configs.model_file import ModelSpec
+from importers.training_text import parse_loss, parse_optimizer
 from pulptrain.session import RunOutcome
 from pulptrain.settings import Settings
 from trainlib.steps import Array
+
+ONNX = ".onnx"
+"""Ending of ONNX files."""
 
 INTEGERS = "int:"
 """Before a shape: the input is integers, numbers of words."""
@@ -33,9 +37,9 @@ class ModelOptions:
         for name in ("input", "loss", "optimizer"):
             if getattr(self, name) is not None:
                 raise InputError(
-                    f"{model} is a model file, which says its {name} itself",
+                    f"{model} says its {name} itself",
                     where=f"--{name}",
-                    cure=f"'{name}:' in the file; the option is for net.py:Net",
+                    cure=f"'{name}:' in the file; the option is for net.py:Net and model.onnx",
                 )
 
 
@@ -69,11 +73,13 @@ def parse_input(text: str, where: str = "--input") -> tuple[tuple[int, ...], boo
 
 
 def open_foreign(model: str, settings: Settings, options: ModelOptions) -> ForeignModel | None:
-    """The model if it is named as ``net.py:Net``, whose file is then run; None for names and model files.
+    """The model if it is ``net.py:Net``, whose file is then run, or ``model.onnx``; None for ours.
 
     The first size of ``--input`` is the batch, unless `settings` says another. Raises the errors of
     `importers.torch_module.import_module_file`.
     """
+    if model.endswith(ONNX):
+        return _open_onnx(model, settings, options)
     from importers import torch_module
 
     if not torch_module.is_module_file(model):
@@ -95,6 +101,33 @@ def open_foreign(model: str, settings: Settings, options: ModelOptions) -> Forei
         model, module, shape, options.loss, options.optimizer, integers=integers
     )
     return ForeignModel(read.spec, read.values, read.notes, module, read.sources)
+
+
+def _open_onnx(model: str, settings: Settings, options: ModelOptions) -> ForeignModel:
+    """A forward graph; the shape of its input from ``--input``, loss and optimizer as for a module."""
+    from importers.onnx_file import load_onnx
+    from importers.onnx_forward import import_forward
+    from importers.onnx_training import is_training_graph
+
+    batch = settings.batch if settings.batch is not None and settings.batch > 0 else 1
+    graph = load_onnx(model, batch=batch)
+    if options.input is not None:
+        shape, _ = parse_input(options.input)
+        if settings.batch is not None and settings.batch > 0:
+            shape = (settings.batch, *shape[1:])
+        graph = load_onnx(model, input_shapes={graph.inputs[0]: shape} if graph.inputs else {})
+    if is_training_graph(graph):
+        raise InputError(
+            "is a training graph, with a backward pass of its own",
+            where=model,
+            cure="pulptrain run takes it; other commands take networks, whose training is derived",
+        )
+    read = import_forward(
+        graph,
+        loss=parse_loss(options.loss) if options.loss is not None else None,
+        optimizer=parse_optimizer(options.optimizer) if options.optimizer is not None else None,
+    )
+    return ForeignModel(read.spec, read.values, sources=read.sources)
 
 
 MODULE = "module"

@@ -2,8 +2,8 @@
 """What a graph was run on and what came out, as others store it: `inputs.npz` and `outputs.npz`.
 
 Three forms are known. Deeploy's harness: ``arr_0000`` ... are inputs of the training graph in its order,
-without gradient buffers; ``mb1_arr_0000`` ... those of further samples; ``meta_...`` how many; the outputs are
-final weights by name and ``loss``. One iteration: inputs and outputs by the names of the graph. ONNX
+without gradient buffers; ``mb1_arr_0000`` ... those of further samples; ``meta_...`` how many; the outputs
+are final weights by name and ``loss``. One iteration: inputs and outputs by the names of the graph. ONNX
 Runtime's artifacts: ``x0``, ``y0``, ``w0:NAME`` and, of PyTorch, ``loss``, ``w4:NAME``, ``grad0:NAME``.
 """
 

@@ -22,12 +22,14 @@ from importers.onnx_forward import ImportedModel, import_forward
 from importers.onnx_graph import OnnxGraph
 from importers.onnx_training import (
     DEFAULT_LEARNING_RATE,
+    OPTIMIZER_FILE,
     ImportedTraining,
     import_training,
     is_training_graph,
+    optimizer_beside,
 )
 from pulptrain.goldens import Goldens, read_goldens
-from pulptrain.graph_schedule import prepare_phases
+from pulptrain.graph_run import prepare_phases
 from pulptrain.machine import Machine
 from pulptrain.number_check import NumberCheck
 from pulptrain.settings import Settings, code_start
@@ -51,13 +53,8 @@ A wrong number of mini-batches per update moves weights by 1e-4 and more (refere
 OUTPUT_TOLERANCE = 1e-5
 """Of an output of the network, as a loss."""
 
-TRAINING, FORWARD, EVALUATION, OPTIMIZER = (
-    "training_model.onnx",
-    "network_infer.onnx",
-    "eval_model.onnx",
-    "optimizer_model.onnx",
-)
-"""Files of ONNX Runtime's training artifacts, and the network they were made of."""
+TRAINING, EVALUATION = "training_model.onnx", "eval_model.onnx"
+"""Files of ONNX Runtime's training artifacts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +119,8 @@ def find_cases(folders: Sequence[str]) -> tuple[list[Case], list[str]]:
 def _in_folder(folder: Path, label: str) -> tuple[list[Case], list[str]]:
     files = sorted(folder.glob("*.onnx"))
     notes = [f"{label}: {EVALUATION} is not replayed" for file in files if file.name == EVALUATION]
-    own = folder / OPTIMIZER
-    beside = folder.with_name(folder.name.removesuffix("_train") + "_optimizer") / "network.onnx"
-    optimizer = own if own.is_file() else beside if folder.name.endswith("_train") else None
-    if optimizer is not None and not optimizer.is_file():
-        optimizer = None
-    graphs = [file for file in files if file.name not in (EVALUATION, OPTIMIZER)]
+    optimizer = optimizer_beside(folder)
+    graphs = [file for file in files if file.name not in (EVALUATION, OPTIMIZER_FILE)]
     # The training graph first, then the network it was made of.
     graphs.sort(key=lambda file: (file.name != TRAINING, file.name))
     several = len(graphs) > 1 or (folder / TRAINING).is_file()
@@ -228,7 +221,7 @@ def _forward(
         name: value for name, value in model.values.items() if name in mini.tensors
     }
     samples = [_fed(mini, model, sample, label) for sample, label in goldens.forward_samples(graph.inputs[0])]
-    run = _Run(phases, settings, start, torch=True)
+    run = _Run(phases, settings, start)
     run.train(samples, progress)
     if goldens.losses is None:
         output = goldens.output(graph.outputs[0])
@@ -261,9 +254,7 @@ def _zeros(phases: TrainingPhases) -> dict[str, Array]:
 class _Run:
     """One graph on the SoC: the losses of all mini-batches, and what is kept in the end."""
 
-    def __init__(
-        self, phases: TrainingPhases, settings: Settings, start: Mapping[str, Array], *, torch: bool = False
-    ) -> None:
+    def __init__(self, phases: TrainingPhases, settings: Settings, start: Mapping[str, Array]) -> None:
         prepared = prepare_phases(phases, settings, HostUse(numbers=True))
         self.machine = Machine(prepared, functional=True, code_start=code_start(settings))
         self.phases = phases
@@ -288,7 +279,7 @@ class _Run:
                 cure="a divisor",
             )
         check = NumberCheck(self._start, 1)
-        check.torch = False  # the backward pass is the graph's own: autograd is no truth of it
+        check.torch = False  # where the backward pass is the graph's own, autograd is no truth of it
         for first in range(0, len(samples), size):
             group = list(samples[first : first + size])
             self.losses += self.machine.iterate(group, check if first == 0 else None)

@@ -210,12 +210,16 @@ def run_prepared(
     functional: bool = True,
     progress: Progress | None = None,
     values: Mapping[str, Array] | None = None,
+    samples: Iterator[Mapping[str, Array]] | None = None,
 ) -> RunOutcome:
-    """`run_model` from the point where everything is planned; wrong numbers are not raised, but told."""
+    """`run_model` from the point where everything is planned; wrong numbers are not raised, but told.
+
+    `samples` are the values of each mini-batch, in place of those that the model's data set gives.
+    """
     machine = Machine(prepared, functional=functional, code_start=code_start(settings))
     graph = prepared.schedule.graph
     kept = initial_weights(graph, settings.seed) if functional else {}
-    stream: Iterator[Mapping[str, Array]] = sample_stream(graph, prepared.spec, settings.seed)
+    stream = samples or sample_stream(graph, prepared.spec, settings.seed)
     if values:
         kept, stream = with_own_values(graph, kept, stream, values)
     training = Training(machine, prepared.phases.mini_batches, stream, kept)

@@ -30,14 +30,7 @@ def command(
             help="Folders; a case is a folder below with inputs.npz, outputs.npz and an .onnx file.",
         ),
     ],
-    learning_rate: Annotated[
-        float | None,
-        typer.Option(
-            "--learning-rate",
-            metavar="RATE",
-            help="Where the graph says none; 0.001 if this says none either.",
-        ),
-    ] = None,
+    learning_rate: options.LearningRate = None,
     mini_batches: Annotated[
         int | None,
         typer.Option(
