@@ -9,6 +9,7 @@ moved about.
 
 from __future__ import annotations
 
+import logging
 import operator
 import re
 import warnings
@@ -174,8 +175,10 @@ def export_module(torch: Any, module: Any, inputs: tuple[Any, ...], where: str) 
 
     Raises InputError where torch.export cannot capture the module, with the reason in its first line.
     """
+    disabled = logging.root.manager.disable
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        logging.disable()  # of shapes that do not fit torch logs a traceback besides the error
         try:
             program = torch.export.export(module, inputs)
             return program.run_decompositions({})
@@ -188,6 +191,8 @@ def export_module(torch: Any, module: Any, inputs: tuple[Any, ...], where: str) 
                 cure="inputs of the shape and type that forward takes (--input), and a forward without "
                 "decisions that depend on the numbers",
             ) from error
+        finally:
+            logging.disable(disabled)
 
 
 def capture(

@@ -160,8 +160,8 @@ def compare_with_module(
     functional[MODULE] = found.as_dict()
     if found.passed:
         outcome.summary["notes"].append(
-            f"loss and gradients are those of the module by torch.autograd: {found.compared} tensors, worst "
-            f"error {found.worst:.2f} of its tolerance ({found.tensor})"
+            f"loss and gradients are those of the module by torch.autograd ({found.compared} tensors, worst "
+            f"error {found.worst:.2f} of its tolerance, {found.tensor})"
         )
 
 

@@ -25,8 +25,8 @@ try:
     import torch
     from torch import nn
     from torch.nn import functional as F  # noqa: N812 - as everybody calls it
+    from torch_modules import MODULES, made
 
-    from tests.torch_modules import MODULES, made
 except ImportError:  # the marker skips what needs it
     MODULES = {}
 
