@@ -245,7 +245,7 @@ def _constant(torch: Any, state: Mapping[str, Any], target: str, trained: frozen
     if not isinstance(tensor, torch.Tensor):
         return Unknown()
     tensor = tensor.detach()
-    places = torch.arange(tensor.numel()).reshape(tensor.shape)
+    places = torch.arange(tensor.numel(), dtype=torch.int32).reshape(tensor.shape)
     return Constant(tensor, target, places, target in trained)
 
 
@@ -452,7 +452,7 @@ def _refuse_shared(draft: Draft) -> None:
         if any(places is None for places in taken):
             continue
         places = np.concatenate([np.asarray(item).ravel() for item in taken if item is not None])
-        if len(np.unique(places)) < len(places):
+        if np.bincount(places).max(initial=0) > 1:
             layers = " and ".join(dict.fromkeys(name.partition(".")[0] for name in tensors))
             draft.problems.append(
                 Problem(
