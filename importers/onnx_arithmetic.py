@@ -159,10 +159,13 @@ def as_view(call: Call, constant: Constant, like: View, suffix: str = "_constant
         {"w": given.moved(lambda array: array.reshape(shape))},
         suffix=suffix,
     )
+    # The dimensions of `like` it does not have repeat, and that of the batch counts samples here as well.
     dims = list(made.dims[1:])
-    dims = dims if len(shape) == value.ndim - (own is not None) else []
     if own is not None:
-        dims.insert(own, (BATCH,))
+        dims.insert(own, ())
+    dims = [*((),) * missing, *dims] if len(dims) == value.ndim else [()] * (value.ndim + max(missing, 0))
+    if batch_dim is not None:
+        dims[batch_dim - min(missing, 0)] = (BATCH,)
     return replace(made, dims=tuple(dims))
 
 

@@ -389,7 +389,9 @@ def _tensors(
     light = onnx.ModelProto()
     light.CopyFrom(model)
     del light.opset_import[:]
+    domains = {node.domain for node in light.graph.node} - {"", "ai.onnx"}
     light.opset_import.extend([onnx.helper.make_opsetid("", opset)])
+    light.opset_import.extend(onnx.helper.make_opsetid(domain, 1) for domain in sorted(domains))
     by_output = {name: node for node in light.graph.node for name in node.output if name}
     ordered = [by_output[name] for node in nodes for name in [next(filter(None, node.outputs), "")] if name]
     del light.graph.node[:]

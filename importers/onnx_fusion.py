@@ -113,40 +113,40 @@ def _gelu(found: _Fusion, node: OnnxNode) -> OnnxNode | None:
     if node.op != "Mul" or len(node.inputs) != 2:
         return None
     product, _ = _with_number(found, node, 0.5)
-    halves_x = product is None
-    for name in node.inputs if halves_x else (product or "",):
-        if halves_x:
-            sum_name, scaled = name, found.made_by(_other(node, name), "Mul")
-            if scaled is None or not found.inside(_other(node, name), node):
-                continue
-            x, _ = _with_number(found, scaled, 0.5)
-            inner = [scaled]
+    for name in (product,) if product is not None else node.inputs:
+        times = found.made_by(name, "Mul")
+        if times is None or not found.inside(name, node):
+            continue
+        if product is None:  # (x · 0.5) · (1 + Erf): the half belongs to the inner product
+            half_of, _ = _with_number(found, times, 0.5)
+            pairs = [(half_of, _other(node, name))]
         else:
-            times = found.made_by(name, "Mul")
-            if times is None or not found.inside(name, node):
-                continue
-            sum_name = next((item for item in times.inputs if found.made_by(item, "Add")), "")
-            x, inner = _other(times, sum_name) if sum_name else None, [times]
-        if x is None:
-            continue
-        users = [*inner, node]
-        total = found.made_by(sum_name, "Add")
-        if total is None or not found.inside(sum_name, *users):
-            continue
-        erf_name, _ = _with_number(found, total, 1.0)
-        erf = found.made_by(erf_name or "", "Erf")
-        if erf is None or not found.inside(erf.outputs[0], total):
-            continue
-        root = found.made_by(erf.inputs[0], "Div", "Mul")
-        if root is None or not found.inside(root.outputs[0], erf) or x not in root.inputs:
-            continue
-        number = found.number(_other(root, x))
-        wanted = np.sqrt(2) if root.op == "Div" else np.sqrt(0.5)
-        if number is None or abs(number - wanted) > 1e-4 or (root.op == "Div" and root.inputs[0] != x):
-            continue
-        found.gone.update(item.name for item in (*inner, total, erf, root))
-        return replace(node, op="Gelu", inputs=(x,))
+            pairs = [(_other(times, item), item) for item in times.inputs]
+        for x, total in pairs:
+            inner = _erf_of(found, x or "", total, (times, node))
+            if inner is not None:
+                found.gone.update(item.name for item in (times, *inner))
+                return replace(node, op="Gelu", inputs=(x or "",))
     return None
+
+
+def _erf_of(
+    found: _Fusion, x: str, total: str, users: tuple[OnnxNode, ...]
+) -> tuple[OnnxNode, OnnxNode, OnnxNode] | None:
+    """The nodes of 1 + Erf(x / sqrt(2)), if that is what writes `total` and only `users` read it."""
+    plus = found.made_by(total, "Add")
+    if plus is None or not found.inside(total, *users):
+        return None
+    erf = found.made_by(_with_number(found, plus, 1.0)[0] or "", "Erf")
+    root = found.made_by(erf.inputs[0], "Div", "Mul") if erf is not None else None
+    if erf is None or root is None or x not in root.inputs:
+        return None
+    if not found.inside(erf.outputs[0], plus) or not found.inside(root.outputs[0], erf):
+        return None
+    number, wanted = found.number(_other(root, x)), np.sqrt(2) if root.op == "Div" else np.sqrt(0.5)
+    if number is None or abs(number - wanted) > 1e-4 or (root.op == "Div" and root.inputs[0] != x):
+        return None
+    return plus, erf, root
 
 
 def _with_number(found: _Fusion, node: OnnxNode, number: float) -> tuple[str | None, str]:
