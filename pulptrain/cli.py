@@ -25,6 +25,8 @@ COMMANDS = {
     "kernel": "kernel",
     "primitive": "primitive",
     "validate": "validate",
+    "convert": "convert",
+    "replay": "replay",
     "plot": "plot",
     "list": "listing",
 }

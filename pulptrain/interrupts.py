@@ -25,7 +25,7 @@ _IMPORTLIB = "<frozen importlib._bootstrap"
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OWN_CODE = tuple(
     os.path.join(_HOME, room, "")
-    for room in ("configs", "traces", "arch", "trainlib", "scheduler", "pulptrain")
+    for room in ("configs", "traces", "arch", "trainlib", "importers", "scheduler", "pulptrain")
 )
 _PASSES_ON = f"{os.sep}simpy{os.sep}"
 """SimPy takes an exception of a process and raises another one like it."""

@@ -37,6 +37,8 @@ class Prepared:
     phases: TrainingPhases
     run_cache: RunCache | None = None
     """What is kept for the next run of the same, if the caller has given a cache."""
+    derived: bool = True
+    """Whether the backward pass is ours, so that autograd is its truth."""
 
 
 class Phase:
@@ -104,6 +106,7 @@ class Machine:
             else None
         )
         self.functional = functional
+        self.derived = prepared.derived
         self.not_finite: NotFiniteError | None = None
 
     def load_kept(self, values: Mapping[str, Array]) -> None:

@@ -80,6 +80,7 @@ class NumberCheck:
         """A check of an iteration of the same programs that begins anywhere; its verdicts are its own."""
         other = NumberCheck({}, 1)
         other._roundings = self._roundings
+        other.torch = self.torch
         other.begin_anywhere(kept)
         return other
 

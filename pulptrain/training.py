@@ -58,6 +58,8 @@ class Training:
         self.machine = machine
         self.losses: list[float] = []
         """Mean loss of each iteration done."""
+        self.accuracies: dict[int, float] = {}
+        """Share of test samples classified rightly, by the iteration after which it was asked."""
         self.not_finite: NotFinite | None = None
         self.check: NumberCheck | None = None
         self._mini_batches = mini_batches
@@ -83,6 +85,7 @@ class Training:
             self.machine.iterate([{}] * self._mini_batches)
             return
         self.check = NumberCheck(self._before, min(iterations, FOLLOWED))
+        self.check.torch = self.check.torch and self.machine.derived
         batch = self._batch()
         self._iterate(batch, self.check)
         graph = self.machine.mini.schedule.graph

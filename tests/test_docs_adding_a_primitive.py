@@ -54,7 +54,7 @@ def added(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Primitiv
     for name, value in vars(KernelLibrary(root)).items():
         monkeypatch.setattr(LIBRARY, name, value)
     primitives = {
-        "hard_swish": entry(elementwise, "elementwise", "hard_swish"),
+        "softsign": entry(elementwise, "elementwise", "softsign"),
         "rmsprop": entry(optimizers, "optimizers", "rmsprop"),
     }
     everything = MappingProxyType({**trainlib.registry.PRIMITIVES, **primitives})
@@ -63,7 +63,7 @@ def added(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Primitiv
     return primitives
 
 
-@pytest.mark.parametrize(("name", "cases"), [("hard_swish", 20), ("rmsprop", 10)])
+@pytest.mark.parametrize(("name", "cases"), [("softsign", 20), ("rmsprop", 10)])
 def test_a_new_entry_passes_what_every_primitive_must(
     added: dict[str, Primitive], name: str, cases: int
 ) -> None:
@@ -76,22 +76,22 @@ def test_a_new_entry_passes_what_every_primitive_must(
 
 
 def test_its_model_trains_and_runs_the_nests_of_the_page(added: dict[str, Primitive], tmp_path: Path) -> None:
-    path = tmp_path / "swish.yaml"
-    path.write_text(BLOCKS["model", "swish-net"])
+    path = tmp_path / "softsign.yaml"
+    path.write_text(BLOCKS["model", "softsign-net"])
     outcome = run_model(str(path))
     assert outcome.summary["functional"]["passed"]
     ops = {op["name"]: op["primitive"] for op in outcome.summary["ops"]}
-    assert [name for name, primitive in ops.items() if primitive == "hard_swish"] == ["act.FW", "act.IG"]
+    assert [name for name, primitive in ops.items() if primitive == "softsign"] == ["act.FW", "act.IG"]
     assert {primitive for name, primitive in ops.items() if ".UPD" in name} == {"rmsprop"}
     assert set(KERNELS) <= set(outcome.summary["unmeasured_kernels"])
     assert set(KERNELS) <= {item.work.what for item in outcome.slices}
 
 
 def test_its_command_runs(added: dict[str, Primitive], capsys: pytest.CaptureFixture[str]) -> None:
-    program, *arguments = shlex.split(BLOCKS["run", "hard_swish"])
+    program, *arguments = shlex.split(BLOCKS["run", "softsign"])
     assert program == "pulptrain"
     assert run(arguments) == 0
-    assert "hard_swish" in capsys.readouterr().out
+    assert "softsign" in capsys.readouterr().out
 
 
 def test_its_figures_are_those_of_its_blocks() -> None:
@@ -100,12 +100,12 @@ def test_its_figures_are_those_of_its_blocks() -> None:
             text.count("\n") for (kind, name), text in BLOCKS.items() if kind in kinds and name in names
         )
 
-    activation = lines("elementwise", names=("hard_swish",))
+    activation = lines("elementwise", names=("softsign",))
     update = lines("optimizers", "options", names=("rmsprop",))
     table = [line.split("|")[2:4] for line in PAGE.splitlines() if re.match(r"\| (an|the same)", line)]
     assert [[int(cell) for cell in cells] for cells in table] == [
         [1, activation],
-        [3, activation + lines("kernel", names=("hard_swish_fw", "hard_swish_bw"))],
+        [3, activation + lines("kernel", names=("softsign_fw", "softsign_bw"))],
         [1, update],
         [2, update + lines("kernel", names=("rmsprop",))],
     ]

@@ -17,8 +17,9 @@ ALLOWED: dict[str, set[str]] = {
     "traces": {"configs"},
     "arch": {"configs", "traces"},
     "trainlib": {"configs", "arch.isa"},
+    "importers": {"configs", "trainlib"},
     "scheduler": {"configs", "traces", "arch", "trainlib"},
-    "pulptrain": {"configs", "traces", "arch", "trainlib", "scheduler"},
+    "pulptrain": {"configs", "traces", "arch", "trainlib", "importers", "scheduler"},
 }
 
 FLOORS_OF_SCHEDULER = ("addresses", "tiles", "memory", "programs")

@@ -16,8 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = (
-    *("arch", "benchmarks", "configs", "examples", "pulptrain", "scheduler", "tests", "tools", "traces"),
-    "trainlib",
+    *("arch", "benchmarks", "configs", "examples", "importers", "pulptrain", "scheduler", "tests"),
+    *("tools", "traces", "trainlib"),
 )
 """Where our sources are; what is built or installed lies elsewhere."""
 

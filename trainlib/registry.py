@@ -33,7 +33,7 @@ from trainlib.primitives.definition import (
     Primitive,
     Step,
 )
-from trainlib.primitives.elementwise import broadcast_add
+from trainlib.primitives.elementwise import arithmetic, broadcast_add, expand, parameter
 from trainlib.primitives.elementwise import table as elementwise
 from trainlib.primitives.losses import table as losses
 from trainlib.primitives.norms import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
@@ -59,8 +59,11 @@ _ALL: tuple[Primitive, ...] = (
     conv_transpose2d.PRIMITIVE,
     linear.PRIMITIVE,
     *elementwise.PRIMITIVES,
+    *arithmetic.PRIMITIVES,
     flatten.PRIMITIVE,
     broadcast_add.PRIMITIVE,
+    expand.PRIMITIVE,
+    parameter.PRIMITIVE,
     position.PRIMITIVE,
     class_token.PRIMITIVE,
     rnn.PRIMITIVE,
@@ -76,7 +79,8 @@ _ALL: tuple[Primitive, ...] = (
     reshape.PRIMITIVE,
     transpose.PRIMITIVE,
     pad.PRIMITIVE,
-    reduce_mean.PRIMITIVE,
+    reduce_mean.MEAN,
+    reduce_mean.SUM,
     interpolation.PRIMITIVE,
     avg_pool2d.PRIMITIVE,
     max_pool2d.PRIMITIVE,

@@ -137,3 +137,38 @@ Accumulate = Annotated[
 SeparateUpdate = Annotated[
     bool, typer.Option("--separate-update", help="The update is a program of its own.")
 ]
+LearningRate = Annotated[
+    float | None,
+    typer.Option(
+        "--learning-rate",
+        metavar="RATE",
+        min=0.0,
+        help="Of a training graph that says none; 0.001 if this says none either.",
+    ),
+]
+ModelInput = Annotated[
+    str | None,
+    typer.Option(
+        "--input",
+        metavar="[int:]N,...",
+        help="Shape of the input of net.py:Net or model.onnx, the batch first, e.g. 1,3,32,32; int:1,16 for "
+        "words.",
+    ),
+]
+ModelLoss = Annotated[
+    str | None,
+    typer.Option(
+        "--loss",
+        metavar="'NAME [KEY=VALUE ...]'",
+        help="Loss of net.py:Net or model.onnx; default cross_entropy for outputs [batch, classes], else "
+        "mse.",
+    ),
+]
+ModelOptimizer = Annotated[
+    str | None,
+    typer.Option(
+        "--optimizer",
+        metavar="'NAME KEY=VALUE ...'",
+        help="Optimizer of net.py:Net or model.onnx, e.g. 'adam lr=0.001'; default 'sgd lr=0.01'.",
+    ),
+]

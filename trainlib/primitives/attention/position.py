@@ -77,7 +77,7 @@ class _Forward(NoMatmul):
         return TileTask(inputs, (box(op, "y", *region),), (), tuple(calls))
 
 
-class _WeightGradient(NoMatmul):
+class PositionGradient(NoMatmul):
     """WG: any box of dw; the batch is summed and may be cut."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
@@ -114,7 +114,7 @@ PRIMITIVE = LayerPrimitive(
     plan=_plan,
     steps=(
         Step("FW", ("x", "w"), ("y",), _reference, _Forward()),
-        Step("WG", ("dy",), ("dw",), lambda op, values: {"dw": values["dy"].sum(axis=0)}, _WeightGradient()),
+        Step("WG", ("dy",), ("dw",), lambda op, values: {"dw": values["dy"].sum(axis=0)}, PositionGradient()),
     ),
     torch_forward=_torch_forward,
     examples=(

@@ -55,7 +55,7 @@ def _aligned(shape: Shape, whole: Shape) -> Shape:
     return (shape[0], *(1,) * (len(whole) - len(shape)), *shape[1:])
 
 
-def _region(shape: Shape, whole: Shape, region: Region) -> Region:
+def repeated_region(shape: Shape, whole: Shape, region: Region) -> Region:
     """The box of a tensor that belongs to a box of the result."""
     found = [
         extent if size > 1 else (0, 1) for size, extent in zip(_aligned(shape, whole), region, strict=True)
@@ -64,7 +64,7 @@ def _region(shape: Shape, whole: Shape, region: Region) -> Region:
     return (found[0], *found[1 + len(whole) - len(shape) :])
 
 
-def _strides(shape: Shape, whole: Shape) -> Shape:
+def repeating_strides(shape: Shape, whole: Shape) -> Shape:
     """Strides, in elements, with which a box is walked along the dimensions of the result; 0 repeats."""
     strides = _aligned((1, *row_major(shape)[1:]), whole)
     walked = [stride if size > 1 else 0 for size, stride in zip(_aligned(shape, whole), strides, strict=True)]
@@ -84,7 +84,7 @@ def _add_call(
     Where nothing repeats it is the sum of two vectors. Else cores split the largest dimension of the result,
     so no two of them add to one element.
     """
-    strides = [_strides(shape, whole) for shape in shapes]
+    strides = [repeating_strides(shape, whole) for shape in shapes]
     kept = [size if stride else 0 for size, stride in zip(whole, strides[2], strict=True)]
     split = int(np.argmax(kept))
     others = [axis for axis in range(len(whole)) if axis != split]
@@ -128,13 +128,13 @@ class _Forward(NoMatmul):
         """One fork."""
         whole = tensors[op["y"]].shape
         region = leading_region(whole, ranges)
-        left, right = (_region(tensors[op[role]].shape, whole, region) for role in ("x", "x1"))
+        left, right = (repeated_region(tensors[op[role]].shape, whole, region) for role in ("x", "x1"))
         shapes = (sizes_of(left), sizes_of(right), sizes_of(region))
         call = _add_call(choice, ("x", "x1", "y"), shapes, shapes[2], tensors[op["y"]].dtype)
         return TileTask((box(op, "x", *left), box(op, "x1", *right)), (box(op, "y", *region),), (), (call,))
 
 
-class _Gradient(NoMatmul):
+class BroadcastGradient(NoMatmul):
     """IG or IG1: boxes of a gradient; the sums over dimensions it was repeated in may be cut."""
 
     def _dimensions(self, op: Op, tensors: Mapping[str, Tensor], *, repeated: bool) -> dict[str, int]:
@@ -162,7 +162,7 @@ class _Gradient(NoMatmul):
         (target,) = op.writes
         whole, tensor = op.attributes["shape"], tensors[op[target]]
         region = leading_region(whole, ranges)
-        own = _region(tensor.shape, whole, region)
+        own = repeated_region(tensor.shape, whole, region)
         shape, wide = sizes_of(own), sizes_of(region)
         calls: tuple[KernelCall, ...] = (
             fill_call(choice, target, shape, 0.0, tensor.dtype),
@@ -179,7 +179,7 @@ def _forward(op: Op, values: Values) -> Values:
     return {"y": np.add(left, right)}
 
 
-def _reduced(op: Op, dy: Array, shape: Shape) -> Array:
+def reduced(op: Op, dy: Array, shape: Shape) -> Array:
     """dy summed to a shape that lacks leading dimensions, or has ones, where it was repeated."""
     own = _aligned((len(dy), *shape), dy.shape)
     axes = tuple(axis for axis, size in enumerate(own) if axis and size == 1)
@@ -217,15 +217,15 @@ PRIMITIVE = LayerPrimitive(
             "IG",
             ("dy",),
             ("dx",),
-            lambda op, values: {"dx": _reduced(op, values["dy"], op.attributes["left"])},
-            _Gradient(),
+            lambda op, values: {"dx": reduced(op, values["dy"], op.attributes["left"])},
+            BroadcastGradient(),
         ),
         Step(
             "IG1",
             ("dy",),
             ("dx1",),
-            lambda op, values: {"dx1": _reduced(op, values["dy"], op.attributes["right"])},
-            _Gradient(),
+            lambda op, values: {"dx1": reduced(op, values["dy"], op.attributes["right"])},
+            BroadcastGradient(),
         ),
     ),
     torch_forward=_torch_forward,

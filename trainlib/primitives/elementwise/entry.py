@@ -34,9 +34,9 @@ Plan = Callable[[Mapping[str, Any], Sequence[Tensor], str], LayerPlan]
 class Elementwise:
     """The mathematics of a layer, as formulas of roles and options (`trainlib.primitives.formulas`).
 
-    `y` and `dx` (`dx1` by a second input) are what the loops of `nests` compute, in this order; a layer
-    without `dx` passes dy on as it is. The parameters that are no options are the roles a loop reads, in the
-    order of the arrays of its nest, the result behind them.
+    `y` and `dx` (`dx1` by a second input, `dx2` by a third) are what the loops of `nests` compute, in this
+    order; a layer without `dx` passes dy on as it is. The parameters that are no options are the roles a loop
+    reads, in the order of the arrays of its nest, the result behind them.
 
     `reference` is the forward formula once more, in other words: the untiled truth. The truth of a gradient
     is its derivative, found by `trainlib.primitives.derivative`; only a step that reads ``y`` and not ``x``
@@ -48,12 +48,13 @@ class Elementwise:
     nests: tuple[str, ...]
     dx: Formula | None = None
     dx1: Formula | None = None
+    dx2: Formula | None = None
     reference_dx: Formula | None = None
 
     @property
     def gradients(self) -> dict[str, Formula]:
         """The formulas of the backward step by the role they make."""
-        found = {"dx": self.dx, "dx1": self.dx1}
+        found = {"dx": self.dx, "dx1": self.dx1, "dx2": self.dx2}
         return {role: formula for role, formula in found.items() if formula is not None}
 
 
@@ -170,10 +171,12 @@ def _truth(item: Elementwise) -> dict[str, Callable[[Op, Values], Any]]:
 
     def derived(by: str) -> Callable[[Op, Values], Any]:
         def gradient(op: Op, values: Values) -> Any:
-            known = values if by in values else {**values, by: np.zeros_like(values["dy"])}
+            # What a step does not read its derivatives do not depend on: any number will do.
+            unread = {name for name in (*names, by) if name.startswith("x")} - values.keys()
+            known = {**values, **dict.fromkeys(unread, np.zeros_like(values["dy"]))}
             return values["dy"] * derivative(item.reference, arguments(names, op, known), by)
 
         return gradient
 
-    truth = {"y": by_name(item.reference), "dx": derived("x"), "dx1": derived("x1")}
+    truth = {"y": by_name(item.reference), "dx": derived("x"), "dx1": derived("x1"), "dx2": derived("x2")}
     return truth if item.reference_dx is None else {**truth, "dx": by_name(item.reference_dx)}

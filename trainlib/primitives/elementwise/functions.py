@@ -53,6 +53,19 @@ def normal(x: Array) -> Array:
     return np.array([erfc(value) for value in scaled]).reshape(x.shape) / 2
 
 
+def inside(x: Array, low: float | None, high: float | None) -> Array:
+    """Whether x lies between two bounds, or on one; None is no bound."""
+    above = np.ones(x.shape, bool) if low is None else x >= low
+    return above if high is None else above & (x <= high)
+
+
+def bounded(x: Any, low: float | None, high: float | None) -> Any:
+    """The nearest number between two bounds, by a choice; None is no bound."""
+    if high is not None:
+        x = np.where(x > high, high, x)
+    return x if low is None else np.where(x < low, low, x)
+
+
 ROOT_OF_TWO_PI = sqrt(2 * pi)
 """What the density of the normal distribution is divided by."""
 

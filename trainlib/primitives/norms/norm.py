@@ -39,6 +39,9 @@ _SPACE = ("h", "w")
 STEPWISE = ("FW_MEAN", "FW_VAR", "FW_INV", "FW_APPLY", "WG", "IG_SUMS", "IG_APPLY")
 """Steps of a norm whose rows need not fit L1; without mean no FW_MEAN, in batch norm WG does IG_SUMS."""
 
+BIASED = "running_biased"
+"""Attribute of an op whose running variance is the biased one, as ONNX Runtime has it; ours is PyTorch's."""
+
 FROZEN = ("FW_KNOWN", "FW_APPLY", "WG", "IG_SCALE")
 """Steps of a norm with frozen statistics: there is nothing to sum but dw and db."""
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from trainlib.graph import Op
 from trainlib.primitives.definition import Shape, Values
+from trainlib.primitives.norms.norm import BIASED
 from trainlib.steps import Array
 
 
@@ -158,7 +159,8 @@ def inverse_deviation(op: Op, values: Values) -> Values:
             elements *= attributes["batch"] if attributes["family"] == "batch" else 1
             share, channels = attributes["momentum"], old_mean.shape[0]
             new_mean = values["mean"].astype(np.float64).reshape(-1, channels).mean(axis=0)
-            new_variance = (spread * elements / (elements - 1)).reshape(-1, channels).mean(axis=0)
+            fewer = elements if BIASED in attributes else elements - 1
+            new_variance = (spread * elements / fewer).reshape(-1, channels).mean(axis=0)
             results["running_mean_updated"] = (1 - share) * old_mean + share * new_mean
             results["running_var_updated"] = (1 - share) * old_variance + share * new_variance
     results["inv_std"] = (1 / np.sqrt(spread + attributes["eps"])).astype(_kind(found))

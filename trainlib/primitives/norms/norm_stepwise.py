@@ -17,7 +17,7 @@ from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import Values
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.primitives.norms.norm import Rows, geometry_of
+from trainlib.primitives.norms.norm import BIASED, Rows, geometry_of
 from trainlib.primitives.norms.norm_lowering import NormLowering, given_xhat, named, operands_of, samples_of
 from trainlib.steps import Array, Extent, KernelChoice, TileTask
 
@@ -121,8 +121,9 @@ class InverseDeviation(NormLowering):
             variance = values["var"].astype(np.float64)
             results = {"inv_std": 1 / np.sqrt(variance + op.attributes["eps"])}
             if geometry.running:
-                unbiased = variance * (geometry.elements / (geometry.elements - 1))
-                for role, new in (("running_mean", values["mean"]), ("running_var", unbiased)):
+                count = geometry.elements
+                kept = variance if BIASED in op.attributes else variance * (count / (count - 1))
+                for role, new in (("running_mean", values["mean"]), ("running_var", kept)):
                     fresh = new.reshape(-1, elements).mean(axis=0, dtype=np.float64)
                     step = op.attributes["momentum"] * (fresh - values[role])
                     results[f"{role}_updated"] = values[role] + step

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mean over one axis of a sample or over neighbouring ones; dx is dy over the number of elements, spread.
+"""Mean or sum over one axis of a sample or over neighbouring ones; dx is dy, scaled as y is, spread.
 
 Cores take kept elements, so each is summed by one core. (PULP-TrainLib adds to whatever is in its output, and
 where the reduced axis is longer than what is kept every core adds the full sum.)
@@ -8,6 +8,7 @@ where the reduced axis is longer than what is kept every core adds the full sum.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import (
     Example,
+    InputCase,
     LayerPlan,
     LayerPrimitive,
     NotNegative,
@@ -38,14 +40,19 @@ class _Schema(LayerSchema):
     keep_dims: bool = False
 
 
-def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+def _plan_mean(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    plan = _plan_sum(attributes, inputs, where)
+    return replace(plan, attributes={**plan.attributes, "divisor": prod(plan.attributes["reduced"])})
+
+
+def _plan_sum(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     shape = inputs[0].shape
     axes = sorted(sample_axis(axis, shape, where) for axis in attributes["axes"])
     if axes != list(range(axes[0], axes[0] + len(axes))):
         raise ShapeError(
             f"axes {attributes['axes']} are not neighbours",
             where=where,
-            cure="a reduce_mean for each group of neighbouring axes, each axis once",
+            cure="a layer for each group of neighbouring axes, each axis once",
         )
     first, last = 1 + axes[0], 2 + axes[-1]
     middle = (1,) * len(axes) if attributes["keep_dims"] else ()
@@ -56,6 +63,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
             "last": last,
             "keep_dims": attributes["keep_dims"],
             "reduced": shape[first:last],
+            "divisor": 1,
         },
     )
 
@@ -95,7 +103,7 @@ class _Forward(NoMatmul):
         small = _small(op, large)
         shape, dtype = sizes_of(small), tensors[op["y"]].dtype
         outer, count, inner = _split(op, sizes_of(large))
-        scale = 1 / prod(op.attributes["reduced"])
+        scale = 1 / op.attributes["divisor"]
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
             total = arrays[0].reshape(outer, count, inner).sum(axis=1, dtype=np.float64)
@@ -121,7 +129,7 @@ class _InputGradient(NoMatmul):
         large = leading_region(tensors[op["dx"]].shape, ranges)
         shape, dtype = sizes_of(large), tensors[op["dx"]].dtype
         outer, count, inner = _split(op, shape)
-        scale = np.float32(1 / prod(op.attributes["reduced"]))
+        scale = np.float32(1 / op.attributes["divisor"])
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
             scaled = arrays[0].reshape(outer, 1, inner) * scale
@@ -138,20 +146,21 @@ def _axes(op: Op) -> tuple[int, ...]:
 
 
 def _forward(op: Op, values: Values) -> Values:
-    y = np.mean(values["x"], axis=_axes(op), keepdims=op.attributes["keep_dims"], dtype=np.float64)
-    return {"y": np.asarray(y)}
+    y = np.sum(values["x"], axis=_axes(op), keepdims=op.attributes["keep_dims"], dtype=np.float64)
+    return {"y": np.asarray(y / op.attributes["divisor"])}
 
 
 def _backward(op: Op, values: Values) -> Values:
     dy, reduced = values["dy"], op.attributes["reduced"]
     wide = dy if op.attributes["keep_dims"] else np.expand_dims(dy, _axes(op))
     shape = (*wide.shape[: op.attributes["first"]], *reduced, *wide.shape[op.attributes["last"] :])
-    return {"dx": np.broadcast_to(wide.astype(np.float64) / prod(reduced), shape)}
+    return {"dx": np.broadcast_to(wide.astype(np.float64) / op.attributes["divisor"], shape)}
 
 
 def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
     axes = tuple(range(attributes["first"], attributes["last"]))
-    return tensors["x"].mean(dim=axes, keepdim=attributes["keep_dims"])
+    total = tensors["x"].sum(dim=axes, keepdim=attributes["keep_dims"])
+    return total / attributes["divisor"]
 
 
 def _cases() -> Any:
@@ -167,15 +176,13 @@ def _cases() -> Any:
         # A mean near zero would have no digits to compare.
         return Example(options, (InputCase(shape, low=0.5, high=1.5),))
 
-    from trainlib.primitives.definition import InputCase
-
     return example()
 
 
-PRIMITIVE = LayerPrimitive(
+MEAN = LayerPrimitive(
     name="reduce_mean",
     schema=_Schema,
-    plan=_plan,
+    plan=_plan_mean,
     steps=(
         Step("FW", ("x",), ("y",), _forward, _Forward()),
         Step("IG", ("dy",), ("dx",), _backward, _InputGradient()),
@@ -194,4 +201,14 @@ PRIMITIVE = LayerPrimitive(
         Refused({"axes": []}, ((2, 3),), "axes"),
     ),
     cases=_cases,
+)
+
+SUM = replace(
+    MEAN,
+    name="reduce_sum",
+    plan=_plan_sum,
+    examples=(
+        Example({"axes": [0]}, (InputCase((12, 2), low=0.5, high=1.5),)),
+        Example({"axes": [0, 1], "keep_dims": True}, (InputCase((3, 4, 5), low=0.5, high=1.5),)),
+    ),
 )

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model as the text of a model file that `configs.model_file` reads, for models from elsewhere."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from configs.model_file import LayerSpec, ModelSpec
+
+
+def model_tree(spec: ModelSpec) -> dict[str, Any]:
+    """The mappings and lists of a model file that reads as `spec`; what has its default is left out."""
+    network_input: dict[str, Any] = {"shape": list(spec.input_shape)}
+    if spec.input_classes:
+        network_input["classes"] = spec.input_classes
+    tree: dict[str, Any] = {
+        "name": spec.name,
+        "description": spec.description,
+        "source": spec.source,
+        "input": network_input,
+        "dataset": spec.dataset,
+        "loss": {"name": spec.loss.name, **spec.loss.options} if spec.loss.options else spec.loss.name,
+        "optimizer": {"name": spec.optimizer.name, **spec.optimizer.options},
+        "batch": spec.batch,
+    }
+    defaults = {"dtype": "fp32", "layout": "CHW", "variant": "default", "train": None}
+    for key, default in defaults.items():
+        found = getattr(spec, key)
+        if found != default:
+            tree[key] = list(found) if isinstance(found, tuple) else found
+    tree["layers"] = [
+        _layer(layer, spec.layers[number - 1].name if number else "input")
+        for number, layer in enumerate(spec.layers)
+    ]
+    return tree
+
+
+def _layer(layer: LayerSpec, before: str) -> dict[str, Any]:
+    tree: dict[str, Any] = {"name": layer.name, "type": layer.type}
+    if layer.inputs is not None and layer.inputs != (before,):
+        tree["inputs"] = list(layer.inputs)
+    tree |= {key: value for key, value in layer.attributes.items() if value is not None}
+    for key in ("dtype", "layout", "variant"):
+        if getattr(layer, key) is not None:
+            tree[key] = getattr(layer, key)
+    if layer.trainable is not True:
+        tree["trainable"] = list(layer.trainable) if layer.trainable else False
+    if layer.update_channels is not None:
+        tree["update_channels"] = list(layer.update_channels)
+    if layer.adapter is not None:
+        tree["adapter"] = {"rank": layer.adapter.rank, "alpha": layer.adapter.alpha}
+    if layer.recompute:
+        tree["recompute"] = True
+    return tree
+
+
+def model_text(spec: ModelSpec, comment: str = "") -> str:
+    """The model file, a line per layer; `comment` goes before it."""
+    yaml = YAML()
+    yaml.version = None
+    yaml.default_flow_style = None
+    yaml.width = 100_000
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    out = io.StringIO()
+    yaml.dump(model_tree(spec), out)
+    lines = "".join(f"# {line}\n" for line in comment.splitlines())
+    return lines + out.getvalue()

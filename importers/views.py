@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors as a module sees them, laid over tensors as our layers store them.
+
+Our tensors have the batch first and work on samples. A module may put the batch anywhere and merge or split
+dimensions. A `View` says which pieces of the stored tensor make up each dimension, so that transposing and
+viewing cost nothing until a layer needs the numbers in another order than they are stored in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+Shape = tuple[int, ...]
+
+BATCH = 0
+"""The piece that counts samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """`word` names a tensor of the network of shape `stored` (batch first), `pieces` cut it further.
+
+    `pieces` are sizes whose product in order is that of `stored`: the batch, then pieces larger than 1.
+    `dims` has the numbers of the pieces of each dimension the module sees; none for a dimension of size 1. A
+    batch of 1 may be in none.
+    """
+
+    word: str
+    stored: Shape
+    pieces: Shape
+    dims: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, word: str, stored: Shape) -> View:
+        """All of a stored tensor, as it is."""
+        pieces: list[int] = [stored[0]]
+        dims: list[tuple[int, ...]] = [(BATCH,)]
+        for size in stored[1:]:
+            dims.append((len(pieces),) if size > 1 else ())
+            pieces += [size] if size > 1 else []
+        return cls(word, stored, tuple(pieces), tuple(dims))
+
+    @property
+    def shape(self) -> Shape:
+        """What the module sees."""
+        return tuple(self.size(dim) for dim in self.dims)
+
+    @property
+    def batch(self) -> int:
+        """Samples."""
+        return self.pieces[BATCH]
+
+    @property
+    def batch_dim(self) -> int | None:
+        """The dimension that counts samples, or samples among others; None for a batch of 1 in none."""
+        return next((index for index, dim in enumerate(self.dims) if BATCH in dim), None)
+
+    def size(self, dim: Sequence[int]) -> int:
+        """Elements of a group of pieces."""
+        return prod(self.pieces[piece] for piece in dim)
+
+    def samples_only(self, index: int) -> bool:
+        """Whether a dimension counts samples and nothing else."""
+        return self.dims[index] == (BATCH,)
+
+    def permuted(self, order: Sequence[int]) -> View:
+        """Dimensions in another order."""
+        return replace(self, dims=tuple(self.dims[index] for index in order))
+
+    def swapped(self, first: int, second: int) -> View:
+        """Two dimensions exchanged."""
+        order = list(range(len(self.dims)))
+        order[first], order[second] = order[second], order[first]
+        return self.permuted(order)
+
+    def with_dim(self, index: int) -> View:
+        """A further dimension of size 1 before `index`."""
+        return replace(self, dims=(*self.dims[:index], (), *self.dims[index:]))
+
+    def without_dim(self, index: int) -> View:
+        """Without a dimension of size 1."""
+        return replace(self, dims=(*self.dims[:index], *self.dims[index + 1 :]))
+
+    def settled(self) -> View:
+        """With a single sample that is in no dimension counted by the first dimension of size 1."""
+        free = next((index for index, dim in enumerate(self.dims) if not dim), None)
+        if self.batch > 1 or free is None or self.batch_dim is not None:
+            return self
+        return replace(self, dims=(*self.dims[:free], (BATCH,), *self.dims[free + 1 :]))
+
+    def split_piece(self, piece: int, *sizes: int) -> View:
+        """One piece as several, the outermost first."""
+        more = len(sizes) - 1
+
+        def renamed(dim: Sequence[int]) -> Iterator[int]:
+            for item in dim:
+                if item == piece:
+                    yield from range(piece, piece + len(sizes))
+                else:
+                    yield item + (more if item > piece else 0)
+
+        pieces = (*self.pieces[:piece], *sizes, *self.pieces[piece + 1 :])
+        return replace(self, pieces=pieces, dims=tuple(tuple(renamed(dim)) for dim in self.dims))
+
+    def viewed(self, shape: Sequence[int]) -> View | None:
+        """The same elements in the same order under another shape; None if a piece cannot be cut so.
+
+        Then the elements have to be stored in this order first.
+        """
+        view = self
+        while True:
+            try:
+                return replace(view, dims=_grouped(view, shape))
+            except _CutError as cut:
+                if not cut.sizes:
+                    return None
+                view = view.split_piece(cut.piece, *cut.sizes)
+
+
+class _CutError(Exception):
+    """A piece must be cut into these sizes first; none: it cannot be."""
+
+    def __init__(self, piece: int = 0, sizes: Shape = ()) -> None:
+        super().__init__()
+        self.piece, self.sizes = piece, sizes
+
+
+def _grouped(view: View, shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """The pieces of each dimension of `shape`. Raises `_CutError`."""
+    flat = [piece for dim in view.dims for piece in dim]
+    place = 0
+    dims: list[tuple[int, ...]] = []
+    for wanted in shape:
+        group: list[int] = []
+        left = wanted
+        while place < len(flat) and (left > 1 or (not group and view.pieces[flat[place]] == 1)):
+            piece = flat[place]
+            size = view.pieces[piece]
+            if left % size:
+                # What is left of the dimension is the outer part of the piece, if it divides it.
+                raise (
+                    _CutError(piece, (left, size // left))
+                    if size % left == 0 and piece != BATCH
+                    else _CutError()
+                )
+            left //= size
+            group.append(piece)
+            place += 1
+        if left > 1:
+            raise _CutError()
+        # A single sample among other things is not told apart from them.
+        dims.append(tuple(group if len(group) == 1 else [p for p in group if view.pieces[p] > 1]))
+    if any(view.pieces[piece] > 1 for piece in flat[place:]):
+        raise _CutError()
+    return tuple(dims)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pulptrain convert IN OUT`: a model from elsewhere as a model file of ours, weights beside it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pulptrain.commands import options
+from pulptrain.conversion import convert
+from pulptrain.foreign_model import ModelOptions
+from pulptrain.settings import Settings
+
+
+def command(
+    source: Annotated[
+        str, typer.Argument(metavar="IN", help="A network: model.onnx, net.py:Net, a model file or name.")
+    ],
+    target: Annotated[
+        str,
+        typer.Argument(metavar="OUT", help="NAME.yaml, a model file; its weights go into NAME.npz."),
+    ],
+    values: Annotated[
+        str | None,
+        typer.Option(
+            "--values", metavar="FILE.npz", help="Weights of a model file, by tensor, in place of drawn ones."
+        ),
+    ] = None,
+    model_input: options.ModelInput = None,
+    loss: options.ModelLoss = None,
+    optimizer: options.ModelOptimizer = None,
+    batch: options.Batch = None,
+    seed: options.Seed = 0,
+    quiet: options.Quiet = False,
+) -> None:
+    """Convert a network: what runs the result gives the same cycles and numbers."""
+    settings = Settings(batch=batch, seed=seed)
+    written = convert(source, target, settings, ModelOptions(model_input, loss, optimizer), values)
+    if quiet:
+        return
+    for path in written:
+        typer.echo(f"  {path}")
+    typer.echo(f"run it with: pulptrain run {written[0]} --values {written[1]}")

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pulptrain replay FOLDER...`: graphs with goldens, imported, simulated, compared."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from configs.errors import InputError
+from pulptrain.commands import options
+from pulptrain.commands.printing import table_console
+from pulptrain.replay import ReplayRow, exit_code, find_cases, replay
+from pulptrain.settings import Settings
+
+_COLOURS = {"right": "green", "wrong": "red", "failed": "red", "refused": "yellow"}
+
+
+def command(
+    folders: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FOLDER...",
+            help="Folders; a case is a folder below with inputs.npz, outputs.npz and an .onnx file.",
+        ),
+    ],
+    learning_rate: options.LearningRate = None,
+    mini_batches: Annotated[
+        int | None,
+        typer.Option(
+            "--n-accum",
+            metavar="N",
+            help="Mini-batches per update; without it as stored, else found from the losses.",
+        ),
+    ] = None,
+    soc: options.Soc = "pulp-open",
+    timing: options.Timing = "rtl",
+    codegen: options.Codegen = "",
+    cores: options.Cores = None,
+    l1: options.L1 = None,
+    l2: options.L2 = None,
+    l3: options.L3 = None,
+    seed: options.Seed = 0,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Replay graphs that come with goldens: train each on its samples, compare losses and weights.
+
+    Exit code 0 if all are right, 1 if any failed, 5 if any is wrong, 2 if one could not be taken.
+    """
+    if learning_rate is not None and not 0 < learning_rate < float("inf"):
+        raise InputError(f"a learning rate of {learning_rate}", where="--learning-rate", cure="more than 0")
+    if mini_batches is not None and mini_batches < 1:
+        raise InputError(f"{mini_batches} mini-batches", where="--n-accum", cure="1 or more")
+    settings = Settings(soc=soc, timing=timing, codegen=codegen, cores=cores, l1=l1, l2=l2, l3=l3, seed=seed)
+    cases, notes = find_cases(folders)
+    rows: list[ReplayRow] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    hidden = quiet or as_json or not sys.stderr.isatty()
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden) as bar:
+        task = bar.add_task("", total=len(cases))
+        for number, case in enumerate(cases):
+            bar.update(task, completed=number, description=case.name)
+            row = replay(case, settings, learning_rate=learning_rate, mini_batches=mini_batches)
+            rows.append(row)
+    _print(rows, notes, as_json=as_json, quiet=quiet)
+    code = exit_code(rows)
+    if code:
+        raise typer.Exit(code)
+
+
+def _print(rows: Sequence[ReplayRow], notes: Sequence[str], *, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps([row.as_dict() for row in rows], indent=2))
+        return
+    if quiet:
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("case", "nodes", "status", "loss error", "value error", "n_accum", "cycles", "ms"):
+        table.add_column(title, justify="left" if title in ("case", "status") else "right")
+    for row in rows:
+        table.add_row(
+            row.name,
+            _cell(row.nodes, "{}"),
+            f"[{_COLOURS[row.status]}]{row.status}[/]",
+            _cell(row.loss_error, "{:.1e}"),
+            _cell(row.value_error, "{:.1e}"),
+            _cell(row.n_accum, "{}"),
+            _cell(row.cycles, "{:,}"),
+            _cell(None if row.seconds is None else row.seconds * 1e3, "{:.3f}"),
+        )
+    console = table_console()
+    console.print(table)
+    for row in rows:
+        if row.reason:
+            console.print(f"{row.name}: {row.reason}", highlight=False, markup=False, soft_wrap=True)
+    for note in notes:
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)

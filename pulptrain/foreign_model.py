@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that are no model files of ours, as the commands take them: ``net.py:Net``, ``model.onnx``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from configs.errors import InputError, WrongNumbersError
+from configs.limits import MOST_ELEMENTS
+from configs.model_file import ModelSpec
+from importers.training_text import parse_loss, parse_optimizer
+from pulptrain.session import RunOutcome
+from pulptrain.settings import Settings
+from trainlib.steps import Array
+
+ONNX = ".onnx"
+"""Ending of ONNX files."""
+
+INTEGERS = "int:"
+"""Before a shape: the input is integers, numbers of words."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """What a command line says about a model from elsewhere: its input's shape, its loss, its optimizer."""
+
+    input: str | None = None
+    loss: str | None = None
+    optimizer: str | None = None
+
+    def refuse(self, model: str) -> None:
+        """Raise `InputError` for options that a model file answers itself."""
+        for name in ("input", "loss", "optimizer"):
+            if getattr(self, name) is not None:
+                raise InputError(
+                    f"{model} says its {name} itself",
+                    where=f"--{name}",
+                    cure=f"'{name}:' in the file; the option is for net.py:Net and model.onnx",
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignModel:
+    """A model read, the starts of its weights, and the module it was, if it was one."""
+
+    spec: ModelSpec
+    values: Mapping[str, Array] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    module: Any = None
+    sources: Mapping[str, Any] = field(default_factory=dict)
+
+
+def parse_input(text: str, where: str = "--input") -> tuple[tuple[int, ...], bool]:
+    """(shape, whether it is integers) of ``1,3,32,32`` or ``int:1,16``. Raises InputError."""
+    integers = text.startswith(INTEGERS)
+    sizes = text.removeprefix(INTEGERS).replace("x", ",").split(",")
+    if len(sizes) < 2 or not all(
+        size.strip().isascii() and size.strip().isdigit() and len(size) < 10 and int(size) for size in sizes
+    ):
+        raise InputError(
+            f"cannot read the shape {text!r}",
+            where=where,
+            cure="batch first: 1,3,32,32, or int:1,16 for words",
+        )
+    shape = tuple(int(size) for size in sizes)
+    if prod(shape) > MOST_ELEMENTS:
+        raise InputError(f"an input of {prod(shape):,} elements", where=where, cure="a smaller shape")
+    return shape, integers
+
+
+def open_foreign(model: str, settings: Settings, options: ModelOptions) -> ForeignModel | None:
+    """The model if it is ``net.py:Net``, whose file is then run, or ``model.onnx``; None for ours.
+
+    The first size of ``--input`` is the batch, unless `settings` says another. Raises the errors of
+    `importers.torch_module.import_module_file`.
+    """
+    if model.endswith(ONNX):
+        return _open_onnx(model, settings, options)
+    from importers import torch_module
+
+    if not torch_module.is_module_file(model):
+        if model.endswith(".py"):
+            names = torch_module.modules_in(Path(model))
+            wanted = f"{model}:{names[-1] if names else 'Net'}"
+            raise InputError("a file of Python has no model by itself", where=model, cure=wanted)
+        options.refuse(model)
+        return None
+    if options.input is None:
+        raise InputError(
+            "the shape of its input is missing", where=model, cure="--input 1,3,32,32, the batch first"
+        )
+    shape, integers = parse_input(options.input)
+    if settings.batch is not None and settings.batch > 0:
+        shape = (settings.batch, *shape[1:])
+    module = torch_module.load_module(model, settings.seed)
+    read = torch_module.import_module_file(
+        model, module, shape, options.loss, options.optimizer, integers=integers
+    )
+    return ForeignModel(read.spec, read.values, read.notes, module, read.sources)
+
+
+def _open_onnx(model: str, settings: Settings, options: ModelOptions) -> ForeignModel:
+    """A forward graph; the shape of its input from ``--input``, loss and optimizer as for a module."""
+    from importers.onnx_file import load_onnx
+    from importers.onnx_forward import import_forward
+    from importers.onnx_training import is_training_graph
+
+    batch = settings.batch if settings.batch is not None and settings.batch > 0 else 1
+    graph = load_onnx(model, batch=batch)
+    if options.input is not None:
+        shape, _ = parse_input(options.input)
+        if settings.batch is not None and settings.batch > 0:
+            shape = (settings.batch, *shape[1:])
+        graph = load_onnx(model, input_shapes={graph.inputs[0]: shape} if graph.inputs else {})
+    if is_training_graph(graph):
+        raise InputError(
+            "is a training graph, with a backward pass of its own",
+            where=model,
+            cure="pulptrain run takes it; other commands take networks, whose training is derived",
+        )
+    read = import_forward(
+        graph,
+        loss=parse_loss(options.loss) if options.loss is not None else None,
+        optimizer=parse_optimizer(options.optimizer) if options.optimizer is not None else None,
+    )
+    return ForeignModel(read.spec, read.values, sources=read.sources)
+
+
+MODULE = "module"
+"""Key of what the module itself says, in the functional part of a summary."""
+
+
+def compare_with_module(
+    foreign: ForeignModel, outcome: RunOutcome, settings: Settings, iterations: int
+) -> None:
+    """Compare the gradients of a run of one iteration with those of the module; a note says what came of it.
+
+    Nothing is compared in other formats than fp32 and where the network draws masks of its own.
+    """
+    functional, graph = outcome.summary["functional"], outcome.schedule.graph
+    if foreign.module is None or functional is None or iterations != 1 or outcome.update_schedule is not None:
+        return
+    if graph.draws or settings.dtype not in (None, "fp32") or foreign.spec.dtype != "fp32":
+        return
+    from importers.torch_check import check_module
+    from trainlib.training_data import sample_stream
+
+    sample = next(sample_stream(graph, foreign.spec, settings.seed))
+    own = {"input": sample[graph.input], "label": sample[graph.label]}
+    results = {
+        name.removeprefix("results/"): array
+        for name, array in outcome.values.items()
+        if name.startswith("results/")
+    }
+    found = check_module(foreign.module, foreign.spec, foreign.sources, own, results)
+    functional[MODULE] = found.as_dict()
+    if found.passed:
+        outcome.summary["notes"].append(
+            f"loss and gradients are those of the module by torch.autograd ({found.compared} tensors, worst "
+            f"error {found.worst:.2f} of its tolerance, {found.tensor})"
+        )
+
+
+def refuse_other_gradients(foreign: ForeignModel, outcome: RunOutcome) -> None:
+    """Raise `WrongNumbersError` if `compare_with_module` found another gradient than the module has."""
+    found = (outcome.summary["functional"] or {}).get(MODULE)
+    if found is not None and not found["passed"]:
+        raise WrongNumbersError(
+            f"{found['worst_tensor']} is not what torch.autograd makes of the module: "
+            f"{found['worst_error_of_tolerance']:.3g} times the tolerance",
+            where=foreign.spec.where,
+            outcome=outcome,
+        )

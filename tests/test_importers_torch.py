@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch modules as networks of ours: gradients as autograd, parameters, modes, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+from configs.errors import InputError, UnsupportedLayerError
+from configs.model_file import read_model
+from configs.model_text import model_text, model_tree
+from configs.yaml_file import parse_yaml
+from importers.torch_check import check_module
+from importers.torch_module import from_torch
+from trainlib.options import check_options
+from trainlib.reference import evaluate
+from trainlib.training import build_training_graph, initial_weights
+from trainlib.training_data import sample_stream
+
+pytestmark = pytest.mark.needs_torch
+
+try:
+    import torch
+    from torch import nn
+    from torch.nn import functional as F  # noqa: N812 - as everybody calls it
+    from torch_modules import MODULES, made
+
+except ImportError:  # the marker skips what needs it
+    MODULES = {}
+
+
+def iteration(model, seed=0):
+    """(graph, all tensors of one iteration, what went in)."""
+    graph = build_training_graph(model.spec)
+    sample = next(sample_stream(graph, model.spec, seed))
+    values = {**sample, **initial_weights(graph, seed), **model.values}
+    return graph, evaluate(graph, values), {"input": sample["input"], "label": sample["label"]}
+
+
+def agrees(module, model):
+    """The check of loss and gradients by autograd of the module itself."""
+    _, tensors, sample = iteration(model)
+    return check_module(module, model.spec, model.sources, sample, tensors)
+
+
+IN_MAKE_TEST = ("separable_cnn", "vision_transformer", "lstm_state", "functional", "norm_by_hand")
+"""Together they have one of almost everything; the others take a second each."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in IN_MAKE_TEST else pytest.mark.slow, id=name) for name in MODULES],
+)
+def test_loss_and_gradients_are_those_of_the_module(name):
+    module, example = made(name)
+    model = from_torch(module, example)
+    check = agrees(module, model)
+    trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    assert {given.source for given in model.sources.values() if given.trained} == set(trained)
+    assert check.compared >= len(trained) + 1
+    assert check.passed, (check.tensor, check.worst)
+
+
+@pytest.mark.parametrize("name", ["separable_cnn", "encoder", "frozen_backbone", "embedded"])
+def test_the_model_file_of_a_module_reads_as_the_same_network(name):
+    module, example = made(name)
+    spec = from_torch(module, example).spec
+    again = read_model(parse_yaml(model_text(spec, "from a module"), "net.yaml"), check_options)
+    assert model_tree(again) == model_tree(spec)
+    graphs = [build_training_graph(one) for one in (spec, again)]
+    assert graphs[0].ops == graphs[1].ops
+    assert graphs[0].tensors == graphs[1].tensors
+
+
+def test_a_wrong_gradient_shows_in_the_check_against_the_module():
+    module, example = made("plain_cnn")
+    model = from_torch(module, example)
+    _, tensors, sample = iteration(model)
+    name = next(name for name in model.sources if f"{name}.grad" in tensors)
+    spoilt = {**tensors, f"{name}.grad": tensors[f"{name}.grad"] * 1.001}
+    assert not check_module(module, model.spec, model.sources, sample, spoilt).passed
+
+
+OPTIMIZERS = {
+    "SGD": {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+    "Adam": {"lr": 0.01, "betas": (0.8, 0.99), "eps": 1e-6},
+    "AdamW": {"lr": 0.01, "weight_decay": 0.1},
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_update_is_that_of_the_optimizer_with_its_options(name):
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    optimizer = getattr(torch.optim, name)(module.parameters(), **OPTIMIZERS[name])
+    model = from_torch(module, torch.randn(4, 6), nn.MSELoss(), optimizer)
+    graph, tensors, sample = iteration(model)
+    nn.MSELoss()(module(torch.tensor(sample["input"])), torch.tensor(sample["label"])).backward()
+    optimizer.step()
+    after = dict(module.named_parameters())
+    for weight in graph.weights:
+        given = model.sources[weight]
+        truth = after[given.source].detach().numpy().ravel()[given.places]
+        np.testing.assert_allclose(tensors[f"{weight}_updated"], truth, rtol=1e-5, atol=1e-6, err_msg=weight)
+
+
+def test_parameters_that_the_optimizer_does_not_have_are_frozen():
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    model = from_torch(module, torch.zeros(1, 4), optimizer=torch.optim.SGD(module[2].parameters(), lr=0.1))
+    assert {layer.name: layer.trainable for layer in model.spec.layers if layer.type == "linear"} == {
+        "linear_0": False,
+        "linear_2": True,
+    }
+
+
+def test_training_and_evaluation_mode_are_taken_as_the_module_has_them():
+    module = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(0.25), nn.Flatten(), nn.Linear(72, 2)
+    )
+    training = from_torch(module, torch.zeros(2, 1, 8, 8)).spec
+    evaluation = from_torch(copy.deepcopy(module).eval(), torch.zeros(2, 1, 8, 8)).spec
+    assert "dropout" in [layer.type for layer in training.layers]
+    assert "dropout" not in [layer.type for layer in evaluation.layers]
+    norms = [
+        next(layer for layer in spec.layers if layer.type == "batch_norm") for spec in (training, evaluation)
+    ]
+    assert [layer.attributes.get("frozen", False) for layer in norms] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, "cross_entropy"),
+        ("mse", "mse"),
+        ("l1", "l1"),
+    ],
+)
+def test_the_loss_follows_from_the_output_unless_it_is_said(given, expected):
+    assert from_torch(nn.Linear(4, 3), torch.zeros(2, 4), given).spec.loss.name == expected
+
+
+def test_an_output_of_more_dimensions_is_compared_by_mse():
+    assert from_torch(nn.Conv2d(1, 1, 3), torch.zeros(1, 1, 8, 8)).spec.loss.name == "mse"
+
+
+def test_a_log_softmax_before_nll_is_cross_entropy_of_the_logits():
+    module, example = made("embedded")
+    model = from_torch(module, example, nn.NLLLoss())
+    assert (model.spec.loss.name, model.spec.loss.options) == ("cross_entropy", {"labels": "hard"})
+    assert model.spec.layers[-1].type == "linear"
+    assert agrees(module, model).passed
+
+
+def test_everything_that_has_no_form_here_is_listed_at_once():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm = nn.LSTM(4, 4, bidirectional=True, batch_first=True)
+
+        def forward(self, x):
+            y, _ = self.lstm(x.flip(1))
+            return torch.cumsum(y, dim=-1).sort()[0]
+
+    with pytest.raises(UnsupportedLayerError) as error:
+        from_torch(Odd(), torch.zeros(2, 5, 4))
+    text = str(error.value)
+    assert "4 of" in text
+    for part in ("flip of shape [2, 5, 4]", "bidirectional=False", "cumsum of shape [2, 5, 8]", "sort"):
+        assert part in text
+    assert "test_importers_torch.py:" in text
+    assert error.value.exit_code == 2
+
+
+class Shared(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.fc(torch.relu(self.fc(x)))
+
+
+class TwoInputs(nn.Module):
+    def forward(self, x, y):
+        return x + y
+
+
+class TwoOutputs(nn.Module):
+    def forward(self, x):
+        return x, x
+
+
+class Random(nn.Module):
+    def forward(self, x):
+        return x * torch.rand(4)
+
+
+class OverBatch(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.fc(x).mean(0)
+
+
+class DataDependent(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+REFUSED = {
+    "a weight used twice": (
+        Shared,
+        (torch.zeros(1, 4),) if MODULES else (),
+        "more than once, by fc and fc_2",
+    ),
+    "two inputs": (TwoInputs, (torch.zeros(1, 4),) * 2 if MODULES else (), "one input"),
+    "two outputs": (TwoOutputs, (torch.zeros(1, 4),) if MODULES else (), "returns 2 tensors"),
+    "random numbers": (Random, (torch.zeros(1, 4),) if MODULES else (), "draws random numbers"),
+    "a mean over samples": (OverBatch, (torch.zeros(2, 4),) if MODULES else (), "over samples"),
+    "a decision on data": (DataDependent, (torch.zeros(1, 4),) if MODULES else (), "cannot capture"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_a_network_here_is_refused_with_a_reason(case):
+    module, inputs, message = REFUSED[case]
+    with pytest.raises(InputError, match=message):
+        from_torch(module(), inputs)
+
+
+def test_a_batch_that_moves_through_the_dimensions_is_followed():
+    class Moves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(6, 6)
+
+        def forward(self, x):
+            x = self.fc(x.permute(1, 2, 0, 3))  # [3, 4, batch, 6]
+            x = torch.relu(x).permute(2, 1, 0, 3).reshape(x.shape[2] * 4, 18)
+            return x.view(-1, 4, 18).transpose(1, 2).sum(2)
+
+    module = Moves()
+    model = from_torch(module, torch.zeros(2, 3, 4, 6))
+    assert agrees(module, model).passed
+
+
+def test_sixteen_bit_modules_give_sixteen_bit_networks():
+    module = nn.Linear(4, 3).half()
+    model = from_torch(module, torch.zeros(2, 4, dtype=torch.float16))
+    assert model.spec.dtype == "fp16"
+    assert model.values["linear.weight"].dtype == np.float16
+
+
+def test_attention_with_weights_wanted_and_functional_attention_agree():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x):
+            y, weights = self.attention(x, x, x)
+            return y + F.scaled_dot_product_attention(x, x, x, scale=0.5) * weights.mean()
+
+    module = Both()
+    assert agrees(module, from_torch(module, torch.zeros(1, 5, 8))).passed

@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: PLW0108  (the parameters of a formula name its roles, those of a NumPy function do not)
+"""Elementary arithmetic, which imported graphs consist of where no layer of ours does the whole.
+
+The entries are written as those of `trainlib.primitives.elementwise.table`. PULP-TrainLib has none of them;
+their nests are estimates. Shapes are equal: what repeats is made larger by `expand` first.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from configs.model_file import LayerSchema
+from trainlib.primitives.definition import Example, InputCase, LayerPrimitive, Refused
+from trainlib.primitives.elementwise import functions as fn
+from trainlib.primitives.elementwise.entry import Elementwise, elementwise
+from trainlib.primitives.lowering.calls import VECTOR_ADD
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Bounds(LayerSchema):
+    """Least and largest value; as ONNX and PyTorch, either may be missing, and low wins if they cross."""
+
+    low: Finite | None = None
+    high: Finite | None = None
+
+    @model_validator(mode="after")
+    def _one_at_least(self) -> Bounds:
+        if self.low is None and self.high is None:
+            raise ValueError("clip needs 'low' or 'high'")
+        return self
+
+
+class Line(LayerSchema):
+    """Slope and offset before the bounds 0 and 1; the defaults are PyTorch's."""
+
+    alpha: Finite = 1 / 6
+    beta: Finite = 0.5
+
+
+class EluSlope(LayerSchema):
+    """What the left half tends to, negated."""
+
+    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+
+
+class Offset(LayerSchema):
+    """A constant."""
+
+    offset: Finite
+
+
+class Exponent(LayerSchema):
+    """A constant exponent."""
+
+    exponent: Finite
+
+
+class Relation(LayerSchema):
+    """Greater or equal, greater, less or equal, less, equal; and what is compared with."""
+
+    form: Literal["ge", "gt", "le", "lt", "eq"]
+    value: Finite = 0.0
+
+
+POSITIVE = (
+    Example(inputs=(InputCase((7,), low=0.2, high=2),)),
+    Example(inputs=(InputCase((3, 4, 5), low=0.5, high=4),)),
+)
+"""Cases of functions of positive numbers."""
+
+PAIRS = (Example(inputs=((7,), (7,))), Example(inputs=((2, 3, 5), (2, 3, 5))))
+"""Cases of functions of two tensors."""
+
+
+def _relation(form: str) -> Elementwise:
+    """1 where it holds, else 0; nothing flows back, whatever the value."""
+    holds = {"ge": np.greater_equal, "gt": np.greater, "le": np.less_equal, "lt": np.less, "eq": np.equal}[
+        form
+    ]
+    return Elementwise(
+        y=lambda x, value: np.where(holds(x, value), 1, 0),
+        dx=lambda dy: 0 * dy,
+        reference=lambda x, value: np.where(holds(x, value), 1.0, 0.0),
+        reference_dx=lambda dy: np.zeros_like(dy),
+        nests=("relu_fw", "scale_by_number"),
+    )
+
+
+PRIMITIVES: tuple[LayerPrimitive, ...] = (
+    elementwise(
+        "multiply",
+        Elementwise(
+            y=lambda x, x1: x * x1,
+            dx=lambda x1, dy: dy * x1,
+            dx1=lambda x, dy: dy * x,
+            reference=lambda x, x1: np.multiply(x1, x),
+            nests=("multiply", "multiply", "multiply"),
+        ),
+        torch=lambda torch, x, x1: x * x1,
+        examples=PAIRS,
+        refused=(Refused({}, ((3,), (4,)), "cannot multiply shapes"),),
+    ),
+    elementwise(
+        "subtract",
+        Elementwise(
+            y=lambda x, x1: x - x1,
+            dx=lambda dy: dy,
+            dx1=lambda dy: -dy,
+            reference=lambda x, x1: np.add(x, -1 * x1),
+            nests=(VECTOR_ADD, "copy", "scale_by_number"),
+        ),
+        torch=lambda torch, x, x1: x - x1,
+        examples=PAIRS,
+        refused=(Refused({}, ((3,), (4,)), "cannot subtract shapes"),),
+    ),
+    elementwise(
+        "divide",
+        Elementwise(
+            y=lambda x, x1: x / x1,
+            dx=lambda dy, x1: dy / x1,
+            dx1=lambda x, x1, dy: -dy * x / (x1 * x1),
+            reference=lambda x, x1: x * (1 / x1),
+            nests=("divide", "divide", "divide_bw_divisor"),
+        ),
+        torch=lambda torch, x, x1: x / x1,
+        examples=(
+            Example(inputs=((7,), InputCase((7,), low=0.5, high=2))),
+            Example(inputs=((2, 3, 5), InputCase((2, 3, 5), low=-3, high=-1))),
+        ),
+        refused=(Refused({}, ((3,), (4,)), "cannot divide shapes"),),
+    ),
+    elementwise(  # the second counts where both are equal
+        "maximum",
+        Elementwise(
+            y=lambda x, x1: np.where(x > x1, x, x1),
+            dx=lambda x, x1, dy: np.where(x > x1, dy, 0),
+            dx1=lambda x, x1, dy: np.where(x > x1, 0, dy),
+            reference=lambda x, x1: np.maximum(x, x1),
+            nests=(VECTOR_ADD, "choose_bw", "choose_bw"),
+        ),
+        torch=lambda torch, x, x1: torch.where(x > x1, x, x1),
+        examples=PAIRS,
+        refused=(Refused({}, ((3,), (4,)), "cannot maximum shapes"),),
+    ),
+    elementwise(
+        "minimum",
+        Elementwise(
+            y=lambda x, x1: np.where(x < x1, x, x1),
+            dx=lambda x, x1, dy: np.where(x < x1, dy, 0),
+            dx1=lambda x, x1, dy: np.where(x < x1, 0, dy),
+            reference=lambda x, x1: np.minimum(x, x1),
+            nests=(VECTOR_ADD, "choose_bw", "choose_bw"),
+        ),
+        torch=lambda torch, x, x1: torch.where(x < x1, x, x1),
+        examples=PAIRS,
+        refused=(Refused({}, ((3,), (4,)), "cannot minimum shapes"),),
+    ),
+    elementwise(  # x is the mask, of which there is no gradient
+        "where",
+        Elementwise(
+            y=lambda x, x1, x2: np.where(x != 0, x1, x2),
+            dx=lambda dy: 0 * dy,
+            dx1=lambda x, dy: np.where(x != 0, dy, 0),
+            dx2=lambda x, dy: np.where(x != 0, 0, dy),
+            reference=lambda x, x1, x2: np.where(x == 0, x2, x1),
+            reference_dx=lambda dy: np.zeros_like(dy),
+            nests=("choose", "scale_by_number", "multiply", "multiply"),
+        ),
+        torch=lambda torch, x, x1, x2: torch.where(x != 0, x1, x2),
+        examples=(
+            Example(inputs=(InputCase((9,), "int32", low=0, high=2), (9,), (9,))),
+            Example(inputs=(InputCase((2, 3, 5), low=0.2, high=1), (2, 3, 5), (2, 3, 5))),
+        ),
+        refused=(Refused({}, ((3,), (3,)), "takes 3 inputs"),),
+    ),
+    elementwise(
+        "compare",
+        {form: _relation(form) for form in ("ge", "gt", "le", "lt", "eq")},
+        options=Relation,
+        torch=lambda torch, x, form, value: getattr(torch, form)(x, value).to(x.dtype) + 0 * x,
+        examples=tuple(
+            Example({"form": form, "value": 0.25}, (InputCase((3, 4), away_from=(0.25,)),))
+            for form in ("ge", "gt", "le", "lt", "eq")
+        ),
+        refused=(Refused({"form": "near"}, ((3,),), "form"),),
+    ),
+    elementwise(  # slope 1 at the bounds, as torch.clamp
+        "clip",
+        Elementwise(
+            y=lambda x, low=None, high=None: np.clip(x, low, high),
+            dx=lambda x, dy, low=None, high=None: np.where(fn.inside(x, low, high), dy, 0),
+            reference=lambda x, low=None, high=None: fn.bounded(x, low, high),
+            nests=("clip_fw", "clip_bw"),
+        ),
+        options=Bounds,
+        torch=lambda torch, x, low=None, high=None: torch.clamp(x, low, high),
+        examples=(
+            Example({"low": 0.0, "high": 6.0}, (InputCase((3, 4, 5), low=-4, high=9, away_from=(0, 6)),)),
+            Example({"high": 0.5}, (InputCase((7,), away_from=(0.5,)),)),
+            Example({"low": -0.5}, (InputCase((2, 9), away_from=(-0.5,)),)),
+        ),
+        refused=(Refused({}, ((3,),), "'low' or 'high'"), Refused({"low": float("nan")}, ((3,),), "low")),
+    ),
+    elementwise(
+        "hard_sigmoid",
+        Elementwise(
+            y=lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1),
+            dx=lambda x, dy, alpha, beta: np.where(
+                (alpha * x + beta > 0) & (alpha * x + beta < 1), alpha * dy, 0
+            ),
+            reference=lambda x, alpha, beta: np.minimum(1, np.maximum(0, beta + x * alpha)),
+            nests=("hard_sigmoid_fw", "hard_sigmoid_bw"),
+        ),
+        options=Line,
+        torch=lambda torch, x, alpha, beta: torch.clamp(alpha * x + beta, 0, 1),
+        examples=(
+            Example(inputs=(InputCase((3, 4, 5), low=-5, high=5, away_from=(-3, 3)),)),
+            Example({"alpha": 0.2}, (InputCase((7,), low=-5, high=5, away_from=(-2.5, 2.5)),)),
+        ),
+    ),
+    elementwise(  # Howard et al. 2019, MobileNetV3
+        "hard_swish",
+        Elementwise(
+            y=lambda x: x * np.clip(x + 3, 0, 6) / 6,
+            dx=lambda x, dy: dy * np.where(x >= 3, 1, np.where(x > -3, x / 3 + 0.5, 0)),
+            reference=lambda x: np.where(x <= -3, 0, np.where(x >= 3, x, x * x / 6 + x / 2)),
+            nests=("hard_swish_fw", "hard_swish_bw"),
+        ),
+        torch=lambda torch, x: torch.nn.functional.hardswish(x),
+        examples=(
+            Example(inputs=(InputCase((4, 3, 5), low=-5, high=5, away_from=(-3, 3)),)),
+            Example(inputs=((7,),)),
+        ),
+    ),
+    elementwise(  # Clevert et al. 2016
+        "elu",
+        Elementwise(
+            y=lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),
+            dx=lambda x, dy, alpha: dy * np.where(x > 0, 1, alpha * np.exp(np.minimum(x, 0))),
+            reference=lambda x, alpha: np.maximum(x, 0) + alpha * (np.exp(np.minimum(x, 0)) - 1),
+            nests=("exponential", "exponential_product"),
+        ),
+        options=EluSlope,
+        torch=lambda torch, x, alpha: torch.nn.functional.elu(x, alpha),
+        examples=(
+            Example(inputs=(InputCase((3, 4, 5), low=-6, high=6, away_from=(0,)),)),
+            Example({"alpha": 0.5}, (InputCase((7,), low=-3, high=3, away_from=(0,)),)),
+        ),
+        refused=(Refused({"alpha": 0.0}, ((3,),), "alpha"),),
+    ),
+    elementwise(  # dx is dy itself: a view, no op
+        "shift",
+        Elementwise(
+            y=lambda x, offset: x + offset,
+            reference=lambda x, offset: np.add(offset, x),
+            nests=("relu_fw",),  # a load, one instruction, a store
+        ),
+        options=Offset,
+        torch=lambda torch, x, offset: x + offset,
+        examples=(Example({"offset": 0.5}, ((7,),)), Example({"offset": -1.5}, ((3, 4, 5),))),
+        refused=(Refused({}, ((3,),), "no 'offset'"),),
+        takes_over=True,
+    ),
+    elementwise(  # dx from the stored output
+        "exponential",
+        Elementwise(
+            y=lambda x: np.exp(x),
+            dx=lambda y, dy: dy * y,
+            reference=lambda x: np.expm1(x) + 1,
+            reference_dx=lambda y, dy: np.multiply(y, dy),
+            nests=("exponential", "multiply"),
+        ),
+        torch=lambda torch, x: torch.exp(x),
+        examples=(Example(inputs=((7,),)), Example(inputs=(InputCase((3, 4, 5), low=-4, high=4),))),
+    ),
+    elementwise(
+        "logarithm",
+        Elementwise(
+            y=lambda x: np.log(x),
+            dx=lambda dy, x: dy / x,
+            reference=lambda x: np.log1p(x - 1),
+            nests=("logarithm", "divide"),
+        ),
+        torch=lambda torch, x: torch.log(x),
+        examples=(
+            # Near 1 the result has no digits to compare.
+            Example(inputs=(InputCase((7,), low=0.05, high=0.5),)),
+            Example(inputs=(InputCase((3, 4, 5), low=1.5, high=6),)),
+        ),
+    ),
+    elementwise(  # dx from the stored output
+        "square_root",
+        Elementwise(
+            y=lambda x: np.sqrt(x),
+            dx=lambda dy, y: dy / (2 * y),
+            reference=lambda x: x**0.5,
+            reference_dx=lambda dy, y: 0.5 * dy / y,
+            nests=("unary_division", "divide"),
+        ),
+        torch=lambda torch, x: torch.sqrt(x),
+        examples=POSITIVE,
+    ),
+    elementwise(  # dx from the stored output
+        "reciprocal",
+        Elementwise(
+            y=lambda x: 1 / x,
+            dx=lambda y, dy: -dy * y * y,
+            reference=lambda x: x**-1.0,
+            reference_dx=lambda y, dy: -(y**2) * dy,
+            nests=("unary_division", "product_with_square"),
+        ),
+        torch=lambda torch, x: 1 / x,
+        examples=POSITIVE,
+    ),
+    elementwise(
+        "square",
+        Elementwise(
+            y=lambda x: x * x,
+            dx=lambda x, dy: 2 * x * dy,
+            reference=lambda x: np.square(x),
+            nests=("scale_by_number", "product_with_square"),
+        ),
+        torch=lambda torch, x: x * x,
+        examples=(Example(inputs=((7,),)), Example(inputs=((3, 4, 5),))),
+    ),
+    elementwise(  # of positive numbers, unless the exponent is an integer
+        "power",
+        Elementwise(
+            y=lambda x, exponent: x**exponent,
+            dx=lambda x, dy, exponent: dy * exponent * x ** (exponent - 1),
+            reference=lambda x, exponent: np.power(x, exponent),
+            nests=("power", "power_bw"),
+        ),
+        options=Exponent,
+        torch=lambda torch, x, exponent: x**exponent,
+        examples=(
+            Example({"exponent": 1.5}, POSITIVE[0].inputs),
+            Example({"exponent": -2.0}, POSITIVE[1].inputs),
+            Example({"exponent": 3.0}, (InputCase((2, 9)),)),
+        ),
+        refused=(Refused({}, ((3,),), "no 'exponent'"),),
+    ),
+    elementwise(
+        "error_function",
+        Elementwise(
+            y=lambda x: 2 * fn.normal(x * np.sqrt(2)) - 1,
+            dx=lambda x, dy: dy * (2 / np.sqrt(np.pi)) * np.exp(-x * x),
+            reference=lambda x: fn.erf(x),
+            nests=("error_function", "exponential_product"),
+        ),
+        torch=lambda torch, x: torch.erf(x),
+        examples=(Example(inputs=((7,),)), Example(inputs=(InputCase((3, 4, 5), low=-3, high=3),))),
+    ),
+    elementwise(  # no slope at 0, as in PyTorch
+        "absolute",
+        Elementwise(
+            y=lambda x: np.abs(x),
+            dx=lambda x, dy: np.sign(x) * dy,
+            reference=lambda x: np.where(x > 0, x, 0) - np.where(x < 0, x, 0),
+            nests=("relu_fw", "clip_bw"),
+        ),
+        torch=lambda torch, x: torch.abs(x),
+        examples=(Example(inputs=((7,),)), Example(inputs=((3, 4, 5),))),
+    ),
+)
+"""Elementary arithmetic; `trainlib.registry` lists it from here."""

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sample repeated to a larger shape by NumPy's rules; dx is dy summed over what was repeated.
+
+The batch comes first and stays. Sums of two tensors have `broadcast_add`, which makes no larger copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from configs.errors import ShapeError
+from configs.model_file import LayerSchema
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.definition import (
+    Example,
+    LayerPlan,
+    LayerPrimitive,
+    Positive,
+    Refused,
+    Step,
+    Values,
+)
+from trainlib.primitives.elementwise.broadcast_add import (
+    BroadcastGradient,
+    reduced,
+    repeated_region,
+    repeating_strides,
+)
+from trainlib.primitives.lowering.boxes import leading_extents, leading_region, row_major, sizes_of
+from trainlib.primitives.lowering.calls import NoMatmul, box
+from trainlib.primitives.lowering.kernel_call import Piece
+from trainlib.primitives.shapes.box_copies import Walk, check_rank, walk_call
+from trainlib.steps import Array, Extent, KernelChoice, TileTask
+
+
+class _Schema(LayerSchema):
+    shape: Annotated[list[Positive], Field(min_length=1)]
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    batch, *sample = inputs[0].shape
+    wanted = tuple(attributes["shape"])
+    try:
+        fits = np.broadcast_shapes(tuple(sample), wanted) == wanted
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ShapeError(
+            f"cannot expand {tuple(sample)} to {list(wanted)}",
+            where=where,
+            cure="sizes that are equal or were 1, counted from the last dimension",
+        )
+    output = (batch, *wanted)
+    check_rank(output, where)
+    return LayerPlan(output, attributes={"shape": output, "left": tuple(sample)})
+
+
+class _Forward(NoMatmul):
+    """FW: boxes of y, with what of x they repeat."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """``n`` and the first two dimensions of y."""
+        return leading_extents(tensors[op["y"]].shape)
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """One fork."""
+        whole = tensors[op["y"]].shape
+        region = leading_region(whole, ranges)
+        source = repeated_region(tensors[op["x"]].shape, whole, region)
+        shape, small = sizes_of(region), sizes_of(source)
+
+        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            missing = (1,) * (len(shape) - len(small))
+            aligned = arrays[0].reshape(small[0], *missing, *small[1:])
+            return (np.ascontiguousarray(np.broadcast_to(aligned, shape)),)
+
+        walk = Walk(shape, repeating_strides(small, shape), row_major(shape))
+        pieces = (Piece("x"), Piece("y"))
+        call = walk_call(choice, walk, pieces, ("x",), ("y",), function, tensors[op["y"]].dtype)
+        return TileTask((box(op, "x", *source),), (box(op, "y", *region),), (), (call,))
+
+
+def _forward(op: Op, values: Values) -> Values:
+    x, shape = values["x"], op.attributes["shape"][1:]
+    return {"y": np.stack([np.broadcast_to(sample, shape) for sample in x])}
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    return torch.stack([sample.expand(attributes["shape"][1:]) for sample in tensors["x"]])
+
+
+def _cases() -> Any:
+    """Any shape that can be repeated to another."""
+    from hypothesis import strategies as st
+
+    @st.composite
+    def example(draw: Any) -> Example:
+        whole = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+        own = [size if draw(st.booleans()) else 1 for size in whole]
+        return Example({"shape": whole}, (tuple(own[draw(st.integers(0, len(own) - 1)) :]),))
+
+    return example()
+
+
+PRIMITIVE = LayerPrimitive(
+    name="expand",
+    schema=_Schema,
+    plan=_plan,
+    steps=(
+        Step("FW", ("x",), ("y",), _forward, _Forward()),
+        Step(
+            "IG",
+            ("dy",),
+            ("dx",),
+            lambda op, values: {"dx": reduced(op, values["dy"], op.attributes["left"])},
+            BroadcastGradient(),
+        ),
+    ),
+    torch_forward=_torch_forward,
+    examples=(
+        Example({"shape": [3, 4, 5]}, ((3, 1, 1),)),
+        Example({"shape": [2, 3, 4]}, ((4,),)),
+        Example({"shape": [6]}, ((1,),)),
+        Example({"shape": [4, 3]}, ((4, 3),)),
+    ),
+    refused=(
+        Refused({"shape": [4, 3]}, ((2, 3),), "cannot expand"),
+        Refused({"shape": [3]}, ((2, 3),), "cannot expand"),
+        Refused({"shape": []}, ((3,),), "shape"),
+    ),
+    cases=_cases,
+    layouts=None,
+)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A parameter as a tensor of the network: y = w for every sample, dw is dy summed over the batch.
+
+The input, that of the network, only says how many samples there are: it has no gradient. Frozen
+(`trainable: false`) it is a constant: a mask of attention, a table of positions, whatever an imported graph
+has as an operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from configs.model_file import LayerSchema
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.attention.position import START, PositionGradient
+from trainlib.primitives.definition import (
+    Example,
+    InputCase,
+    LayerPlan,
+    LayerPrimitive,
+    Parameter,
+    Positive,
+    Refused,
+    Step,
+    Values,
+)
+from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sizes_of
+from trainlib.primitives.lowering.calls import NoMatmul, box
+from trainlib.primitives.lowering.pieces import Piece, copy_call
+from trainlib.steps import Extent, KernelChoice, TileTask, part
+
+COUNTED = InputCase((1,), "int32", low=0, high=9)
+"""An input that has no gradient."""
+
+
+class _Schema(LayerSchema):
+    shape: Annotated[list[Positive], Field(min_length=1)]
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    batch, shape = inputs[0].shape[0], tuple(attributes["shape"])
+    return LayerPlan((batch, *shape), {"w": Parameter(shape, START)}, attributes={"batch": batch})
+
+
+class _Forward(NoMatmul):
+    """FW: any box of y; w is read once for all samples of a tile."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """``n`` and the first two dimensions of a sample."""
+        return leading_extents(tensors[op["y"]].shape)
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """One copy per sample."""
+        region, dtype = leading_region(tensors[op["y"]].shape, ranges), tensors[op["y"]].dtype
+        samples, *inner = sizes_of(region)
+        shape = tuple(inner)
+        calls = [
+            copy_call(choice, Piece("w", shape), Piece(part("y", sample), shape), dtype)
+            for sample in range(samples)
+        ]
+        return TileTask((box(op, "w", *region[1:]),), (box(op, "y", *region),), (), tuple(calls))
+
+
+def _reference(op: Op, values: Values) -> Values:
+    w = values["w"]
+    return {"y": np.broadcast_to(w, (op.attributes["batch"], *w.shape))}
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    w = tensors["w"]
+    return w.expand(attributes["batch"], *w.shape)
+
+
+PRIMITIVE = LayerPrimitive(
+    name="parameter",
+    schema=_Schema,
+    plan=_plan,
+    steps=(
+        Step("FW", ("w",), ("y",), _reference, _Forward()),
+        Step("WG", ("dy",), ("dw",), lambda op, values: {"dw": values["dy"].sum(axis=0)}, PositionGradient()),
+    ),
+    torch_forward=_torch_forward,
+    examples=(
+        Example({"shape": [5, 4]}, (COUNTED,), batches=(1, 3)),
+        Example({"shape": [7]}, (COUNTED,), batches=(1, 2)),
+    ),
+    refused=(Refused({}, ((3,),), "no 'shape'"), Refused({"shape": [0]}, ((3,),), "shape")),
+    layouts=None,
+)
