@@ -26,6 +26,7 @@ COMMANDS = {
     "primitive": "primitive",
     "validate": "validate",
     "plot": "plot",
+    "barvinn": "barvinn",
     "list": "listing",
 }
 """Commands and their modules in `pulptrain.commands`, in the order of the help text."""
