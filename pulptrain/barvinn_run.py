@@ -17,9 +17,9 @@ from arch.barvinn.timing import LANES, MACHINE, BarvinnTiming, timing_of
 from configs.errors import InputError, WrongNumbersError
 from configs.parameters import ParameterTree, load_parameters
 from importers.onnx_file import load_onnx
+from pulptrain.barvinn_onnx import input_map, read_network
 from pulptrain.settings import check_seed
 from scheduler.barvinn.compiler import CompiledNetwork, compile_network
-from scheduler.barvinn.from_onnx import input_map, read_network
 from scheduler.barvinn.images import map_values
 from scheduler.barvinn.layers import Integers
 from scheduler.barvinn.network import IntegerNetwork, Precision, RealLayer, draw_input, integer_network
