@@ -79,11 +79,11 @@ class Hart(Module):
                         mvu.lose("load_use", int(self.env.now))
                     yield self.env.timeout(self._timing.hart.instruction_cycles)
                     mvu.start_job(job)
-            if program.units > 1:
+            if program.units > 1 and layer is not program.layers[-1]:
                 yield from self._meet(layer.name, thread)
-        yield from self._wait_for_interrupt(thread)
         if mvu.drained_cycles > self.env.now:
             yield self.env.timeout(mvu.drained_cycles - int(self.env.now))
+        mvu.lose("load_use", mvu.drained_cycles)
 
     def _configure(self, job: Job, index: int) -> Body:
         begin = int(self.env.now)

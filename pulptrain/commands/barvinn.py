@@ -83,7 +83,10 @@ def command(
     elif not quiet:
         console = table_console(140)
         print_outcome(outcome, console)
-        print_paths(written, console)
+        images = [path for path in written if path.name[:2].isdigit()]
+        print_paths((path for path in written if path not in images), console)
+        if images:
+            console.print(f"  and {len(images)} memory images, NN-LAYER-weights.txt ...", highlight=False)
     warn_of_overflow(outcome.summary)
 
 

@@ -23,6 +23,9 @@ from scheduler.barvinn.reference import accumulate, quantised, scaled
 
 Reals = NDArray[np.float64]
 
+FULL_SCALE = 0.98
+"""Where scalers put the largest value of a layer, in units of the power of two above it."""
+
 STEP_TOLERANCE = 1e-3
 """How far a weight may be from a multiple of the step, in steps: float32 rounding of 2^8 steps is less."""
 
@@ -97,12 +100,13 @@ def integer_network(
     for number, layer in enumerate(layers):
         if layer.shape.kind == "pool":
             found = pool_layer(layer.shape, bits, is_signed=is_signed)
+            values = scaled(found, now)
         else:
             output_bits = precision.output_bits if number == last else precision.activation_bits
-            found, step = _quantised(
+            found, step, values = _quantised(
                 layer, now, (bits, is_signed, step), precision.weight_bits, output_bits, width
             )
-        now = quantised(found, scaled(found, now))
+        now = quantised(found, values)
         bits, is_signed = found.output_bits, found.output_signed
         made.append(found)
         maps.append(now)
@@ -117,8 +121,8 @@ def _quantised(
     weight_bits: int,
     output_bits: int,
     width: Widths,
-) -> tuple[IntegerLayer, float]:
-    """The layer in integers, and the step of its output."""
+) -> tuple[IntegerLayer, float, Integers]:
+    """The layer in integers, the step of its output, and what goes to the quantiser."""
     input_bits, input_signed, input_step = given
     weights, steps = integer_weights(layer.weights, weight_bits, layer.where or layer.shape.name)
     sums = accumulate(layer.shape, weights, x)
@@ -146,7 +150,7 @@ def _quantised(
         output_bits,
         output_signed,
     )
-    return made, unit * 2.0 ** (msb_index - output_bits + 1)
+    return made, unit * 2.0 ** (msb_index - output_bits + 1), values
 
 
 def _scaler_and_bias(
@@ -154,8 +158,9 @@ def _scaler_and_bias(
 ) -> tuple[Integers, Integers, float]:
     """Integers that stand for gain and offset in units of the third result.
 
-    With one gain for all channels, and offsets that are whole numbers of it, exactly; else with as many bits
-    as scaler, bias and scaled value have, one bit of the last left free.
+    With one gain for all channels, and offsets that are whole numbers of it, exactly. Else with as many bits
+    as scaler, bias and scaled value have, one bit of the last left free, and so that the largest value comes
+    just below a power of two: the quantiser keeps the bits below one.
     """
     ones = np.ones(len(gain), np.int64)
     if gain[0] > 0 and np.allclose(gain, gain[0], rtol=1e-9, atol=0.0):
@@ -168,10 +173,11 @@ def _scaler_and_bias(
     rooms = (
         (float(np.abs(gain).max()), (1 << (width.scaler_bits - 1)) - 1),
         (float(np.abs(offset).max()), (1 << (width.bias_bits - 1)) - 1),
-        (largest, (1 << (width.scaled_bits - 2)) - 1),
+        (largest, 1 << (width.scaled_bits - 2)),
     )
-    exponent = min((floor(log2(room / size)) for size, room in rooms if size > 0), default=0)
-    factor = 2.0**exponent
+    factor = min((room / size for size, room in rooms if size > 0), default=1.0)
+    if largest > 0:
+        factor = FULL_SCALE * 2.0 ** floor(log2(largest * factor)) / largest
     scaler = np.rint(gain * factor).astype(np.int64)
     return scaler, np.rint(offset * factor).astype(np.int64), 1 / factor
 

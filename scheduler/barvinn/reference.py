@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from scheduler.barvinn.layers import IntegerLayer, Integers, LayerShape
@@ -11,18 +13,20 @@ from scheduler.barvinn.layers import IntegerLayer, Integers, LayerShape
 def accumulate(shape: LayerShape, weights: Integers, x: Integers) -> Integers:
     """Sums of a convolution, zeros around the map: x [ci, h, w], weights [co, ci, kh, kw] to [co, ho, wo].
 
-    In float64 through the BLAS; sums below 2^53 are exact.
+    In floats through the BLAS, of as many bits as no sum exceeds.
     """
+    largest = int(np.abs(weights).max(initial=0)) * int(np.abs(x).max(initial=0)) * weights[0].size
+    dtype = np.float32 if largest < 1 << 24 else np.float64
     (top, left, bottom, right), (down, across) = shape.pads, shape.strides
-    padded = np.pad(x, ((0, 0), (top, bottom), (left, right))).astype(np.float64)
-    sums = np.zeros((shape.co, shape.ho, shape.wo))
+    padded = np.pad(x, ((0, 0), (top, bottom), (left, right))).astype(dtype)
+    sums = np.zeros((shape.co, shape.ho, shape.wo), dtype)
     for row in range(shape.kernel[0]):
         for column in range(shape.kernel[1]):
             y, z = row * shape.dilations[0], column * shape.dilations[1]
             part = padded[
                 :, y : y + (shape.ho - 1) * down + 1 : down, z : z + (shape.wo - 1) * across + 1 : across
             ]
-            sums += np.tensordot(weights[:, :, row, column].astype(np.float64), part, 1)
+            sums += np.tensordot(weights[:, :, row, column].astype(dtype), part, 1)
     return sums.astype(np.int64)
 
 
@@ -57,7 +61,7 @@ def quantised(layer: IntegerLayer, values: Integers) -> Integers:
     return np.where(kept >= levels // 2, kept - levels, kept) if layer.output_signed else kept
 
 
-def outputs(layers: list[IntegerLayer], x: Integers) -> list[Integers]:
+def outputs(layers: Sequence[IntegerLayer], x: Integers) -> list[Integers]:
     """The output map of every layer, one after the other."""
     found: list[Integers] = []
     for layer in layers:

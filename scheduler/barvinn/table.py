@@ -117,7 +117,7 @@ def _differences(
             found.append(f"window jump: published is right for 2 channel blocks only, here {shape.blocks_in}")
         if any(shape.pads):
             found.append(
-                "padding: edge jobs read the taps inside the map; published counts other rows and columns"
+                "padding: edge jobs read the taps inside the map, published counts other rows and columns"
             )
         if shape.hi != shape.wi:
             found.append("rows: published takes as many as there are columns")
