@@ -17,6 +17,7 @@ from arch.barvinn.timing import LANES, MACHINE, BarvinnTiming, timing_of
 from configs.errors import InputError, WrongNumbersError
 from configs.parameters import ParameterTree, load_parameters
 from importers.onnx_file import load_onnx
+from importers.onnx_graph import OnnxGraph
 from pulptrain.barvinn_onnx import input_map, read_network
 from pulptrain.settings import check_seed
 from scheduler.barvinn.compiler import CompiledNetwork, compile_network
@@ -78,7 +79,7 @@ def run_barvinn(
     tree = load_parameters(soc, "rtl", overrides, machine=MACHINE)
     timing = timing_of(tree)
     if isinstance(model, str | Path):
-        graph = load_onnx(model, input_shapes=None)
+        graph = _read(model)
         layers: Sequence[RealLayer] = read_network(graph, input_shape)
         shape, name = input_map(graph, input_shape), str(model)
     else:
@@ -118,6 +119,20 @@ def run_barvinn(
     return BarvinnOutcome(
         _finished(summary, simulator), rows, layers, precision, timing, numbers, network, recorder.slices
     )
+
+
+def _read(path: str | Path) -> OnnxGraph:
+    """The graph of a file; sizes that it leaves open stay an error, whatever ``--input`` says."""
+    try:
+        return load_onnx(path)
+    except InputError as error:
+        if error.cure is None or "--input" not in error.cure:
+            raise
+        raise InputError(
+            f"{error.message}; its shape is not fixed, and jobs are made for one size",
+            where=error.where,
+            cure="export the model with fixed sizes",
+        ) from None
 
 
 def _head(

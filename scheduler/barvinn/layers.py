@@ -147,12 +147,12 @@ class IntegerLayer:
     output_signed: bool
 
 
-def pool_layer(shape: LayerShape, bits: int, *, is_signed: bool) -> IntegerLayer:
+def pool_layer(shape: LayerShape, bits: int, *, is_signed: bool, where: str = "") -> IntegerLayer:
     """A max-pool: every channel times one, compared, no bit lost. Raises `ShapeError` for signed values."""
     if is_signed:
         raise ShapeError(
             "max-pool of values that may be negative: the comparator of a unit starts from 0",
-            where=shape.name,
+            where=where or shape.name,
             cure="a ReLU before it, or behind it",
         )
     return IntegerLayer(

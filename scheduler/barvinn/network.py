@@ -99,7 +99,7 @@ def integer_network(
     now = x
     for number, layer in enumerate(layers):
         if layer.shape.kind == "pool":
-            found = pool_layer(layer.shape, bits, is_signed=is_signed)
+            found = pool_layer(layer.shape, bits, is_signed=is_signed, where=layer.where)
             values = scaled(found, now)
         else:
             output_bits = precision.output_bits if number == last else precision.activation_bits
