@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +17,10 @@ def accumulate(shape: LayerShape, weights: Integers, x: Integers) -> Integers:
     In floats through the BLAS, of as many bits as no sum exceeds.
     """
     largest = int(np.abs(weights).max(initial=0)) * int(np.abs(x).max(initial=0)) * weights[0].size
-    dtype = np.float32 if largest < 1 << 24 else np.float64
+    dtype: Any = np.float32 if largest < 1 << 24 else np.float64
     (top, left, bottom, right), (down, across) = shape.pads, shape.strides
     padded = np.pad(x, ((0, 0), (top, bottom), (left, right))).astype(dtype)
-    sums = np.zeros((shape.co, shape.ho, shape.wo), dtype)
+    sums: Any = np.zeros((shape.co, shape.ho, shape.wo), dtype)
     for row in range(shape.kernel[0]):
         for column in range(shape.kernel[1]):
             y, z = row * shape.dilations[0], column * shape.dilations[1]
@@ -27,7 +28,8 @@ def accumulate(shape: LayerShape, weights: Integers, x: Integers) -> Integers:
                 :, y : y + (shape.ho - 1) * down + 1 : down, z : z + (shape.wo - 1) * across + 1 : across
             ]
             sums += np.tensordot(weights[:, :, row, column].astype(dtype), part, 1)
-    return sums.astype(np.int64)
+    found: Integers = sums.astype(np.int64)
+    return found
 
 
 def pool_maximum(shape: LayerShape, x: Integers) -> Integers:
