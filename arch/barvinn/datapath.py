@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from arch.barvinn.address_generator import Integers, Walk, stepped_offsets, walk
 from arch.barvinn.job import Job
-from arch.barvinn.memories import UnitMemories
+from arch.barvinn.memories import UnitMemories, packed_lanes
 from arch.barvinn.timing import LANES, Widths
 
 CYCLES_TOGETHER = 1 << 14
@@ -120,14 +120,11 @@ def _compared(job: Job, values: Integers, released: NDArray[np.bool_]) -> Intege
     return np.maximum(np.maximum.reduceat(values[: ends[-1] + 1], firsts, axis=0), 0)
 
 
-_LANE_BITS = np.uint64(1) << np.arange(LANES, dtype=np.uint64)
-
-
 def _planes(job: Job, values: Integers, width: Widths) -> tuple[Integers, NDArray[np.uint64]]:
     """Bit planes from `msb_index` down, one word each, and where they go."""
     planes = job.msb_index - np.arange(job.output_bits)
     bits = (values[:, None, :] >> np.maximum(planes, 0)[None, :, None]) & 1
     bits[:, planes < 0] = 0  # below bit 0 the shift register holds zeros
-    words = (bits.astype(np.uint64) * _LANE_BITS).sum(axis=2, dtype=np.uint64).ravel()
+    words = packed_lanes(bits).ravel()
     places = job.output_base + stepped_offsets(job.output, len(words))
     return places & ((1 << width.activation_jump_bits) - 1), words

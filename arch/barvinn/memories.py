@@ -14,6 +14,13 @@ from configs.errors import RaceError
 Words = NDArray[Any]
 
 
+def packed_lanes(ones: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Zeros and ones of 64 lanes, [..., 64], as words, [...]: lane i in bit i."""
+    octets = np.packbits(ones.astype(np.uint8), axis=-1, bitorder="little")
+    words: NDArray[np.uint64] = np.ascontiguousarray(octets).view("<u8")[..., 0]
+    return words
+
+
 class WordMemory:
     """`words` words of any shape, and which of them hold something.
 

@@ -6,12 +6,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from arch.barvinn.memories import packed_lanes
 from arch.barvinn.timing import LANES
 from scheduler.barvinn.layers import IntegerLayer, Integers
 
 Words = NDArray[np.uint64]
-
-_LANE_BITS = np.uint64(1) << np.arange(LANES, dtype=np.uint64)
 
 
 def map_words(values: Integers, bits: int) -> Words:
@@ -48,7 +47,7 @@ def weight_words(layer: IntegerLayer) -> Words:
     word, which gives every channel to itself.
     """
     if layer.shape.kind == "pool":
-        return _LANE_BITS[None, :].copy()
+        return (np.uint64(1) << np.arange(LANES, dtype=np.uint64))[None, :]
     outputs, inputs, height, width = layer.weights.shape
     blocks_out, blocks_in = layer.shape.blocks_out, layer.shape.blocks_in
     padded = np.zeros((blocks_out * LANES, blocks_in * LANES, height, width), np.int64)
@@ -69,6 +68,4 @@ def channel_words(values: Integers) -> Integers:
 def _planes(lanes: Integers, bits: int) -> Words:
     """The last axis, 64 lanes, as one word per plane, MSB first: [..., 64] to [..., bits]."""
     shifts = np.arange(bits - 1, -1, -1)
-    ones = (lanes[..., None, :] >> shifts[:, None]) & 1
-    words: Words = (ones.astype(np.uint64) * _LANE_BITS).sum(axis=-1, dtype=np.uint64)
-    return words
+    return packed_lanes((lanes[..., None, :] >> shifts[:, None]) & 1)
