@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 import pulptrain
+from arch.barvinn.address_generator import WALK_BYTES_PER_CYCLE
 from arch.barvinn.array import ArrayResult, BarvinnArray
 from arch.barvinn.timing import LANES, MACHINE, BarvinnTiming, timing_of
 from configs.errors import InputError, WrongNumbersError
+from configs.limits import PROCESS_BYTES, require_host_memory
 from configs.parameters import ParameterTree, load_parameters
 from importers.onnx_file import load_onnx
 from importers.onnx_graph import OnnxGraph
@@ -98,6 +100,14 @@ def run_barvinn(
     numbers = integer_network(layers, precision, given, timing.width)
     network = compile_network(numbers.layers, given, timing, units)
     rows = corrected_table(network.layers, published, timing)
+    longest = max(row["countdown"] for row in rows)
+    require_host_memory(
+        PROCESS_BYTES + WALK_BYTES_PER_CYCLE * longest,
+        "the longest job needs",
+        where=name,
+        parts=f"{longest:,} cycles",
+        cure="fewer bits or a narrower input",
+    )
     begun = time.perf_counter()
     recorder = Recorder()
     array = BarvinnArray(timing, recorder)

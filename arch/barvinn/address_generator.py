@@ -17,6 +17,12 @@ from arch.barvinn.job import Job, Loops
 
 Integers = NDArray[np.int64]
 
+MOST_KNOWN_CYCLES = 1 << 18
+"""Longer walks are not kept: 6 MiB each."""
+
+WALK_BYTES_PER_CYCLE = 128
+"""What a walk takes of this computer's memory while it is worked out, at most."""
+
 
 def jumps_taken(lengths: tuple[int, ...], cycles: int) -> Integers:
     """Which jump, 0 to 4, follows each of `cycles` cycles; shape [cycles]."""
@@ -70,8 +76,9 @@ class Walk:
 
 
 def walk(job: Job) -> Walk:
-    """The walk of a job; walks of equal registers are worked out once."""
-    return _walk(
+    """The walk of a job; short walks of equal registers are worked out once."""
+    made = _known_walk if job.countdown <= MOST_KNOWN_CYCLES else _walk
+    return made(
         job.input,
         job.weight,
         job.countdown,
@@ -80,7 +87,6 @@ def walk(job: Job) -> Walk:
     )
 
 
-@lru_cache(maxsize=16)
 def _walk(
     inputs: Loops,
     weights: Loops,
@@ -106,6 +112,9 @@ def _walk(
         ends=ends,
         releases=releases,
     )
+
+
+_known_walk = lru_cache(maxsize=16)(_walk)
 
 
 def stepped_offsets(loops: Loops, steps: int) -> Integers:

@@ -109,7 +109,7 @@ def _layer_program(
     is_first: bool,
 ) -> LayerProgram:
     shape = layer.shape
-    words = weight_words(layer)
+    words: dict[range, Words] = {}
     row_parts, block_parts = deal(shape.ho, 1 if shape.kind == "pool" else shape.blocks_out, units)
     programs: list[tuple[Segment, ...]] = []
     owned: list[Integers] = []
@@ -126,7 +126,9 @@ def _layer_program(
             jobs = list(layer_jobs(layer, place, rows, timing))
             if not segments and not is_first:
                 jobs[0] = replace(jobs[0], after_drain=True)
-            segments.append(_segment(layer, words, part, jobs))
+            if part not in words:
+                words[part] = weight_words(layer, part)
+            segments.append(_segment(layer, words[part], part, jobs))
         programs.append(tuple(segments))
         owned.append(_owned(layer, output_base, rows, blocks))
     return LayerProgram(shape.name, tuple(programs), tuple(owned), output_base, _output_words(layer))
@@ -179,10 +181,9 @@ def _segment(layer: IntegerLayer, weights: Words, part: range, jobs: list[Job]) 
     if shape.kind == "pool":
         nothing = np.zeros((0, LANES), np.int64)
         return Segment(weights, nothing, nothing, tuple(jobs))
-    words = shape.taps * layer.weight_bits
     entries = slice(part.start, part.stop)
     return Segment(
-        weights[part.start * words : part.stop * words],
+        weights,
         channel_words(layer.scaler)[entries],
         channel_words(layer.bias)[entries],
         tuple(jobs),

@@ -21,7 +21,12 @@ from scheduler.barvinn.layers import IntegerLayer, Integers
 
 def weight_image(layer: IntegerLayer) -> str:
     """A line of 4096 binary digits per word; digit 64*j + i from the right is input i of output j."""
-    return "".join("".join(f"{int(row):064b}" for row in word[::-1]) + "\n" for word in weight_words(layer))
+    blocks = 1 if layer.shape.kind == "pool" else layer.shape.blocks_out
+    return "".join(
+        "".join(f"{int(row):064b}" for row in word[::-1]) + "\n"
+        for block in range(blocks)
+        for word in weight_words(layer, range(block, block + 1))
+    )
 
 
 def published_weight_image(weights: Integers, bits: int) -> str:

@@ -40,19 +40,21 @@ def map_values(words: Words, shape: tuple[int, int, int], bits: int, *, is_signe
     return found
 
 
-def weight_words(layer: IntegerLayer) -> Words:
+def weight_words(layer: IntegerLayer, blocks: range | None = None) -> Words:
     """Weights [co, ci, kh, kw] as words: block of 64 outputs, row, column, block of 64 inputs, plane.
 
-    A word is uint64 [64]: the bits of 64 inputs for each of 64 outputs. Result [words, 64]. A pool has one
-    word, which gives every channel to itself.
+    A word is uint64 [64]: the bits of 64 inputs for each of 64 outputs. Result [words, 64], of all output
+    blocks or those asked for. A pool has one word, which gives every channel to itself.
     """
     if layer.shape.kind == "pool":
         return (np.uint64(1) << np.arange(LANES, dtype=np.uint64))[None, :]
-    outputs, inputs, height, width = layer.weights.shape
-    blocks_out, blocks_in = layer.shape.blocks_out, layer.shape.blocks_in
-    padded = np.zeros((blocks_out * LANES, blocks_in * LANES, height, width), np.int64)
-    padded[:outputs, :inputs] = layer.weights
-    ordered = padded.reshape(blocks_out, LANES, blocks_in, LANES, height, width).transpose(0, 4, 5, 2, 1, 3)
+    blocks = blocks if blocks is not None else range(layer.shape.blocks_out)
+    weights = layer.weights[blocks.start * LANES : blocks.stop * LANES]
+    outputs, inputs, height, width = weights.shape
+    blocks_in = layer.shape.blocks_in
+    padded = np.zeros((len(blocks) * LANES, blocks_in * LANES, height, width), np.int64)
+    padded[:outputs, :inputs] = weights
+    ordered = padded.reshape(len(blocks), LANES, blocks_in, LANES, height, width).transpose(0, 4, 5, 2, 1, 3)
     words = _planes(ordered, layer.weight_bits)  # [..., 64 outputs, planes]
     return np.ascontiguousarray(np.moveaxis(words, -1, -2)).reshape(-1, LANES)
 
