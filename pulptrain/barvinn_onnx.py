@@ -24,6 +24,8 @@ SUPPORTED = (
 )
 """Ops of ONNX that a chain may have."""
 
+CURE = "correct the model; onnx.checker.check_model finds much of this"
+
 
 def read_network(graph: OnnxGraph, input_shape: Sequence[int] | None = None) -> list[RealLayer]:
     """The layers of a graph that is one chain, for an input of batch 1.
@@ -118,8 +120,6 @@ class _Reader:
                 where=self._graph.path,
                 cure="a model with one output",
             )
-        for layer in self._layers:
-            layer.shape.check()
         return self._layers
 
     def _is_constant(self, name: str) -> bool:
@@ -171,6 +171,8 @@ class _Reader:
         if weights.shape[1] != channels:
             raise self._error(node, f"weights for {weights.shape[1]} channels, the map has {channels}", "")
         kernel = _two(weights.shape[2:])
+        if _two(node.attributes.get("kernel_shape", kernel)) != kernel:
+            raise self._error(node, f"kernel_shape is not that of the weights, {list(kernel)}", "")
         strides = _two(node.attributes.get("strides", (1, 1)))
         dilations = _two(node.attributes.get("dilations", (1, 1)))
         pads = self._pads(node, kernel, strides, dilations, (rows, columns))
@@ -197,12 +199,14 @@ class _Reader:
     ) -> tuple[int, int, int, int]:
         kind = node.attributes.get("auto_pad", "NOTSET")
         if kind in ("NOTSET", ""):
-            pads = tuple(int(pad) for pad in node.attributes.get("pads", (0, 0, 0, 0)))
-            if len(pads) != 4 or min(pads) < 0:
-                raise self._error(node, f"pads {list(pads)}", "four pads of 0 or more")
+            pads = node.attributes.get("pads", (0, 0, 0, 0))
+            if not _are_whole(pads, 4) or min(pads) < 0:
+                raise self._error(node, f"pads {pads}", "four pads of 0 or more")
             return (pads[0], pads[1], pads[2], pads[3])
         if kind == "VALID":
             return (0, 0, 0, 0)
+        if min(strides) < 1:
+            raise self._error(node, f"strides {list(strides)}", "strides of 1 or more")
         whole = [
             max(0, (-(-extent // stride) - 1) * stride + (taps - 1) * dilation + 1 - extent)
             for extent, stride, taps, dilation in zip(size, strides, kernel, dilations, strict=True)
@@ -217,7 +221,7 @@ class _Reader:
         matrix = self._weights(node, 1)
         if not node.attributes.get("transB", 0):
             matrix = matrix.T
-        alpha, beta = (float(node.attributes.get(key, 1.0)) for key in ("alpha", "beta"))
+        alpha, beta = (self._real(node, key, 1.0) for key in ("alpha", "beta"))
         self._product(node, matrix, beta * self._bias(node, 2, len(matrix)), alpha)
 
     def _matmul(self, node: OnnxNode) -> None:
@@ -249,7 +253,9 @@ class _Reader:
         if any(each.shape != (channels,) for each in values):
             raise self._error(node, f"parameters that are not of {channels} channels", "")
         gamma, beta, mean, variance = values
-        gain = gamma / np.sqrt(variance + float(node.attributes.get("epsilon", 1e-5)))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            # What is not finite is refused where the layer is quantised; the published table needs no gain.
+            gain = gamma / np.sqrt(variance + self._real(node, "epsilon", 1e-5))
         self._layers[-1] = replace(layer, gain=layer.gain * gain, offset=(layer.offset - mean) * gain + beta)
 
     def _affine(self, node: OnnxNode) -> None:
@@ -313,6 +319,7 @@ class _Reader:
             raise self._error(node, "the indices are used", "only the values of the pool")
         pads = self._pads(node, kernel, strides, dilations, (rows, columns))
         shape = LayerShape(node.name, "pool", channels, rows, columns, channels, kernel, strides, pads)
+        self._check(node, shape)
         expected = self._graph.tensor(node.output(0))
         if expected.is_static and expected.sizes[2:] != (shape.ho, shape.wo):
             raise self._error(
@@ -340,14 +347,17 @@ class _Reader:
     def _add(
         self, node: OnnxNode, shape: LayerShape, weights: Reals, offset: Reals, gain: float = 1.0
     ) -> None:
-        try:
-            shape.check()
-        except ShapeError as error:
-            raise self._error(node, error.message, error.cure or "") from None
+        self._check(node, shape)
         gains = np.full(shape.co, gain)
         self._layers.append(RealLayer(shape, weights, gains, offset, relu=False, where=self._where(node)))
         self._open = True
         self._flow.map = (shape.co, shape.ho, shape.wo)
+
+    def _check(self, node: OnnxNode, shape: LayerShape) -> None:
+        try:
+            shape.check()
+        except ShapeError as error:
+            raise self._error(node, error.message, error.cure or "") from None
 
     def _weights(self, node: OnnxNode, index: int) -> Reals:
         name = node.input(index)
@@ -385,14 +395,26 @@ class _Reader:
             raise self._error(node, "is no product of stored integers and scales", "stored constants")
         values, scale = (np.asarray(each, np.float64) for each in given[:2])
         zero = np.asarray(given[2], np.float64) if len(given) > 2 and given[2] is not None else 0.0 * scale
-        if scale.size > 1:
+        axis = node.attributes.get("axis", 1)
+        if scale.size > 1 and type(axis) is int and -values.ndim <= axis < values.ndim:
             shape = [1] * values.ndim
-            shape[int(node.attributes.get("axis", 1))] = -1
+            shape[axis] = -1
             scale, zero = scale.reshape(shape), zero.reshape(shape)
-        return (values - zero) * scale
+        try:
+            return np.broadcast_to((values - zero) * scale, values.shape)
+        except ValueError as error:
+            raise self._error(
+                node, f"its scale does not fit: {error}", "one scale, or one per axis"
+            ) from None
+
+    def _real(self, node: OnnxNode, key: str, default: float) -> float:
+        value = node.attributes.get(key, default)
+        if not isinstance(value, int | float):
+            raise self._error(node, f"{key} is {value!r}", "a number")
+        return float(value)
 
     def _error(self, node: OnnxNode, message: str, cure: str) -> PulptrainError:
-        return UnsupportedLayerError(message, where=self._where(node), cure=cure or None)
+        return UnsupportedLayerError(message, where=self._where(node), cure=cure or CURE)
 
     def _where(self, node: OnnxNode) -> str:
         return f"{self._graph.path}: node '{node.name}' ({node.op})"
@@ -404,5 +426,12 @@ class _Reader:
         return stem if dot and kind == "weight" and stem and stem not in taken else node.name
 
 
-def _two(sizes: Sequence[int]) -> tuple[int, int]:
-    return (int(sizes[0]), int(sizes[1])) if len(sizes) == 2 else (0, 0)
+def _are_whole(sizes: Any, count: int) -> bool:
+    return (
+        isinstance(sizes, tuple | list) and len(sizes) == count and all(type(each) is int for each in sizes)
+    )
+
+
+def _two(sizes: Any) -> tuple[int, int]:
+    """A pair of an attribute; zeros, which no layer may have, for anything else."""
+    return (sizes[0], sizes[1]) if _are_whole(sizes, 2) else (0, 0)

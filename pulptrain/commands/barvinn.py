@@ -107,20 +107,12 @@ def parse_override(text: str) -> tuple[str, str]:
 
 
 def print_outcome(outcome: BarvinnOutcome, console: Console) -> None:
-    """The job table, what differs from the published one and why, and the figures of the run."""
+    """The job table with what differs from the published one and why, and the figures of the run."""
     summary = outcome.summary
     typer.echo(table_text(outcome.rows), nl=False)
     typer.echo(f"Total countdown: {summary['total_countdown']}")
     if summary["as_published"]:
         return
-    reasons: dict[str, list[str]] = {}
-    for row in outcome.rows:
-        for reason in row["differs"]:
-            reasons.setdefault(reason, []).append(row["layer"])
-    if reasons:
-        typer.echo("\nother than published:")
-    for reason, layers in reasons.items():
-        typer.echo(f"  {reason} ({_listed(layers)})")
     lines = {
         "time": f"{summary['cycles']:,} cycles = {summary['seconds'] * 1e3:.3f} ms at "
         f"{summary['cluster_hz'] / 1e6:g} MHz, {summary['frames_per_second']:,.1f} frames/s",

@@ -15,6 +15,9 @@ from configs.errors import ShapeError
 Integers = NDArray[np.int64]
 Kind = Literal["conv", "matmul", "pool"]
 
+MOST_PIXELS = 1 << 22
+"""Of a padded map: a hundred times what a unit holds."""
+
 MOST_BITS = 16
 """Highest precision that jobs are made for; the register would hold 63."""
 
@@ -91,7 +94,20 @@ class LayerShape:
         return rows * columns * self.ci * self.co
 
     def check(self) -> None:
-        """Raise `ShapeError` unless every output has a tap inside the map."""
+        """Raise `ShapeError` for sizes no layer has, and for outputs without a tap inside the map."""
+        (top, left, bottom, right), numbers = self.pads, (*self.kernel, *self.strides, *self.dilations)
+        if min(numbers) < 1 or min(self.pads) < 0:
+            raise ShapeError(
+                f"kernel {self.kernel}, strides {self.strides}, dilations {self.dilations}, pads {self.pads}",
+                where=self.name,
+                cure="1 or more, pads 0 or more",
+            )
+        if (self.hi + top + bottom) * (self.wi + left + right) > MOST_PIXELS:
+            raise ShapeError(
+                f"a padded map of {self.hi + top + bottom} x {self.wi + left + right}",
+                where=self.name,
+                cure=f"up to {MOST_PIXELS} pixels",
+            )
         if self.ho < 1 or self.wo < 1:
             raise ShapeError(
                 f"the kernel {self.kernel} is larger than the padded map of {self.hi} x {self.wi}",

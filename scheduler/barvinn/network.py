@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from arch.barvinn.timing import Widths
 from configs.errors import InputError
 from scheduler.barvinn.layers import MOST_BITS, IntegerLayer, Integers, LayerShape, pool_layer
-from scheduler.barvinn.reference import accumulate, quantised, scaled
+from scheduler.barvinn.reference import accumulate, held, quantised, scaled
 
 Reals = NDArray[np.float64]
 
@@ -87,7 +87,8 @@ def integer_network(
 ) -> IntegerNetwork:
     """Quantise a network on the unsigned input map x [c, h, w], layer after layer.
 
-    Raises `InputError` for weights that are no multiples of a step or need more bits, naming the layer.
+    Sums are cut to the `width` of their registers as units do. Raises `InputError` naming the layer for
+    weights that are no multiples of a step or need more bits, and for numbers that are not finite.
     """
     precision.check()
     kernels = [number for number, layer in enumerate(layers) if layer.shape.kind != "pool"]
@@ -124,10 +125,17 @@ def _quantised(
 ) -> tuple[IntegerLayer, float, Integers]:
     """The layer in integers, the step of its output, and what goes to the quantiser."""
     input_bits, input_signed, input_step = given
+    if not (np.isfinite(layer.gain).all() and np.isfinite(layer.offset).all()):
+        raise InputError(
+            "its bias or batch norm makes an infinity or a NaN",
+            where=layer.where or layer.shape.name,
+            cure="finite numbers, and variances that are not negative",
+        )
     weights, steps = integer_weights(layer.weights, weight_bits, layer.where or layer.shape.name)
     sums = accumulate(layer.shape, weights, x)
     scaler, bias, unit = _scaler_and_bias(layer.gain * steps * input_step, layer.offset, sums, width)
-    values = sums * scaler[:, None, None] + bias[:, None, None]
+    sums = held(sums, width.accumulator_bits)
+    values = held(sums * scaler[:, None, None] + bias[:, None, None], width.scaled_bits)
     weight_signed = bool((weights < 0).any())
     never_negative = not (weight_signed or input_signed) and (scaler >= 0).all() and (bias >= 0).all()
     output_signed = not (layer.relu or never_negative)

@@ -45,8 +45,14 @@ def pool_maximum(shape: LayerShape, x: Integers) -> Integers:
     return found
 
 
+def held(values: Integers, bits: int) -> Integers:
+    """The values as a register of two's complement with so many bits holds them."""
+    kept = np.mod(values, 1 << bits)
+    return np.where(kept >= 1 << (bits - 1), kept - (1 << bits), kept)
+
+
 def scaled(layer: IntegerLayer, x: Integers) -> Integers:
-    """What goes to the quantiser: x [ci, h, w] to [co, ho, wo]."""
+    """What goes to the quantiser: x [ci, h, w] to [co, ho, wo]; no register is too narrow."""
     if layer.shape.kind == "pool":
         return pool_maximum(layer.shape, x)
     sums = accumulate(layer.shape, layer.weights, x)

@@ -140,17 +140,34 @@ def _differences(
 
 
 def table_text(rows: Sequence[Row]) -> str:
-    """The table as the public tool's columns, aligned."""
-    cells = [list(COLUMNS)] + [[_cell(row[column]) for column in COLUMNS] for row in rows]
-    widths = [max(len(line[at]) for line in cells) for at in range(len(COLUMNS))]
-    lines = []
-    for line in cells:
-        padded = [
-            text.rjust(width) if at >= len(COLUMNS) - 2 else text.ljust(width)
+    """The table as the public tool's columns, aligned.
+
+    Rows of the corrected table have one more, `differs`: letters of the reasons that follow the table.
+    """
+    letters = _letters(rows)
+    cells = [[*COLUMNS, *(["differs"] if letters else [])]]
+    for row in rows:
+        marks = [" ".join(letters[reason] for reason in row["differs"])] if letters else []
+        cells.append([*(_cell(row[column]) for column in COLUMNS), *marks])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join(
+            text.rjust(width) if at in _TO_THE_RIGHT else text.ljust(width)
             for at, (text, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines) + "\n"
+        ).rstrip()
+        for line in cells
+    ]
+    notes = [f"  {letter}  {reason}" for reason, letter in letters.items()]
+    return "\n".join([*lines, *(["other than published:", *notes] if notes else [])]) + "\n"
+
+
+_TO_THE_RIGHT = (len(COLUMNS) - 2, len(COLUMNS) - 1)
+
+
+def _letters(rows: Sequence[Row]) -> dict[str, str]:
+    """A letter for every reason, in order: a to z, then aa, bb, ..."""
+    reasons = dict.fromkeys(reason for row in rows for reason in row.get("differs", ()))
+    return {reason: chr(ord("a") + number % 26) * (1 + number // 26) for number, reason in enumerate(reasons)}
 
 
 def table_csv(rows: Sequence[Row]) -> str:
