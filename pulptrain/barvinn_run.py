@@ -119,7 +119,8 @@ def run_barvinn(
         "total_countdown": sum(row["total"] for row in rows),
         "cycles": result.cycles,
         "frames_per_second": timing.clock.hz / result.cycles,
-        **_figures(network, numbers, result, timing),
+        "seconds": array.clock.seconds(result.cycles),
+        **_figures(network, numbers, result),
     }
     simulator = {
         "events": result.events,
@@ -200,9 +201,7 @@ def _check_numbers(array: BarvinnArray, network: CompiledNetwork, numbers: Integ
         )
 
 
-def _figures(
-    network: CompiledNetwork, numbers: IntegerNetwork, result: ArrayResult, timing: BarvinnTiming
-) -> dict[str, Any]:
+def _figures(network: CompiledNetwork, numbers: IntegerNetwork, result: ArrayResult) -> dict[str, Any]:
     """Per layer and per unit: where the cycles went, and what was cut."""
     layers, begin = [], 0
     units = network.program.units
@@ -230,7 +229,6 @@ def _figures(
         begin = end
     tallies = result.tallies
     return {
-        "seconds": timing.clock.hz and result.cycles / timing.clock.hz,
         "macs": sum(compiled.layer.shape.macs for compiled in network.layers),
         "jobs": sum(tally.jobs for tally in tallies),
         "layers": layers,

@@ -13,6 +13,7 @@ from arch.barvinn.hart import Hart, Host
 from arch.barvinn.mvu import Mvu, Tally
 from arch.barvinn.program import ArrayProgram, LayerProgram
 from arch.barvinn.timing import BarvinnTiming
+from arch.clock import Clock
 from arch.module import Body, Module, Notification, Thread
 from configs.errors import DeadlockError, PulptrainError
 from traces.events import NullTracer, Tracer
@@ -84,6 +85,7 @@ class BarvinnArray(Module):
         if isinstance(tracer, NullTracer):
             tracer = None
         self.timing = timing
+        self.clock = Clock("barvinn", timing.clock.hz)
         self.host = Host(self, timing)
         self.units = [Mvu(self, f"mvu{index}", timing, tracer) for index in range(timing.units)]
         self.barrier = Barrier(self, self.units, self.host)

@@ -128,11 +128,12 @@ class Mvu(Module):
 
     def _check_quantiser(self, job: Job, begin: int, end: int) -> None:
         """The quantiser needs a cycle per plane and nothing stalls, so results must not come faster."""
-        first, gap = first_result(job), least_gap(job)
-        if begin + first < self._quantiser_free or gap < job.output_bits:
+        period = result_period(job)
+        too_fast = job.countdown > period and period < job.output_bits
+        if too_fast or begin + period < self._quantiser_free:
             raise RaceError(
-                f"job '{job.what}' of {job.layer} gives a result every {gap} cycles, its {job.output_bits} "
-                "bit planes take one each: planes are overwritten",
+                f"job '{job.what}' of {job.layer} gives a result after {period} cycles, but its "
+                f"{job.output_bits} bit planes, or those before, take one each: planes are overwritten",
                 where=self.path,
             )
         self._quantiser_free = end + job.output_bits
@@ -161,19 +162,8 @@ class Mvu(Module):
                 )
 
 
-def first_result(job: Job) -> int:
-    """Cycles from the first product until the first result goes to the quantiser."""
-    return _result_period(job)
-
-
-def least_gap(job: Job) -> int:
-    """Cycles between two results of a job; those of a job with one result are its own `output_bits`."""
-    period = _result_period(job)
-    return period if job.countdown > period else job.output_bits
-
-
-def _result_period(job: Job) -> int:
-    """Products between two jumps of `compare_select`, whose lowest level is the innermost that releases."""
+def result_period(job: Job) -> int:
+    """Cycles from one result to the next: products between two jumps that `compare_select` names."""
     period = 1
     for level in (4, 3, 2, 1):
         if job.compare_select >> level & 1:

@@ -22,7 +22,7 @@ WORD_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class CompiledLayer:
-    """A layer and its program; `parts` says how many parts its weights are loaded in, on the busiest unit."""
+    """A layer and its program."""
 
     layer: IntegerLayer
     program: LayerProgram
