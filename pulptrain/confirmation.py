@@ -15,6 +15,7 @@ from trainlib.numerics import FP32_TOLERANCE
 from trainlib.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, Part, op_truth, room
 from trainlib.oracle_torch import TorchUpdates
 from trainlib.primitives.definition import is_forward
+from trainlib.recompute import layer_of
 from trainlib.reference import complete, overwritten, views_of
 from trainlib.steps import Array
 from trainlib.verdicts import FAILED, Judgement, Verdict
@@ -73,14 +74,15 @@ class Confirmation:
     def add(self, op: Op, truth: OpTruth | None = None) -> None:
         """Compare the results of the next op; `truth` is its truth on what was seen, if that is known."""
         graph, chain, torch = self._graph, self._chain, self._torch
-        kept = {name: self._own[op.layer, name] for name in op.inputs if (op.layer, name) in self._own}
+        layer = layer_of(op)
+        kept = {name: self._own[layer, name] for name in op.inputs if (layer, name) in self._own}
         if truth is None or kept or any(name not in torch.names for name in op.inputs):
             truth = op_truth(op, graph.tensors, {**chain, **kept})
         if truth.single:
-            self._rough.add(op.layer)
+            self._rough.add(layer)
         for name in truth.names:
-            if is_forward(op.step) and (op.layer, name) in self._reads.by_layer:
-                self._own[op.layer, name] = truth.output(name)
+            if is_forward(op.step) and (layer, name) in self._reads.by_layer:
+                self._own[layer, name] = truth.output(name)
             known = name in torch.names and name in self._seen
             if known or self._reads.after(self._added, name):
                 chain[name] = self._seen[name] if known else truth.output(name)
@@ -92,8 +94,8 @@ class Confirmation:
         self._gone |= over.keys()
         complete(self._views, chain)
         for name in op.inputs:
-            if self._reads.by_layer[op.layer, name] == self._added:
-                self._own.pop((op.layer, name), None)
+            if self._reads.by_layer[layer, name] == self._added:
+                self._own.pop((layer, name), None)
             if not self._reads.after(self._added, name):
                 for other in self._reads.together(name):
                     chain.pop(other, None)
@@ -148,7 +150,7 @@ class Confirmation:
         dtype = self._graph.tensors[part.name].dtype
         allowed = room(truth, part.value, part.gain, dtype, 1, kernel=False)
         allowed = allowed + CANCELLED * truth.size_of_inputs
-        if truth.op.layer in self._rough:
+        if layer_of(truth.op) in self._rough:
             allowed = allowed + FP32_TOLERANCE * truth.size_of(part.name)
         return allowed
 
@@ -171,13 +173,13 @@ class _LastReads:
         self._by_storage: dict[str, int] = {}
         self._together: dict[str, list[str]] = {}
         self.by_layer: dict[tuple[str, str], int] = {}
-        """Of the ops of one layer."""
+        """Of the ops of one layer, those that are done again included."""
         for name, storage in self._storage.items():
             self._together.setdefault(storage, []).append(name)
         for number, op in enumerate(graph.ops):
             for name in op.inputs:
                 self._by_storage[self._storage[name]] = number
-                self.by_layer[op.layer, name] = number
+                self.by_layer[layer_of(op), name] = number
 
     def after(self, number: int, name: str) -> bool:
         """Whether an op behind this one reads the tensor, or another one in the same storage."""

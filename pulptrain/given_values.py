@@ -46,7 +46,8 @@ def with_own_values(
 def replaced(graph: TrainingGraph, values: Mapping[str, Array], own: Mapping[str, Array]) -> dict[str, Array]:
     """`values` with the user's own in their place, rounded to the dtype of the tensor.
 
-    Raises InputError for a name that is no given tensor, another shape, or numbers the dtype cannot hold.
+    Raises InputError for a name that is no given tensor, another shape, or numbers that the dtype cannot hold
+    or a mask does not know.
     """
     result = dict(values)
     for name, array in own.items():
@@ -70,4 +71,8 @@ def replaced(graph: TrainingGraph, values: Mapping[str, Array], own: Mapping[str
             if not np.issubdtype(array.dtype, np.integer) or (array.astype(tensor.dtype) != array).any():
                 raise InputError(f"'{name}' is of {tensor.dtype}: integers of its range", where=WHERE)
             result[name] = array.astype(tensor.dtype)
+        only = graph.draws[name].only if name in graph.draws else ()
+        if only and not np.isin(array, only).all():
+            known = " and ".join(f"{value:g}" for value in only)
+            raise InputError(f"'{name}' holds numbers other than {known}", where=WHERE)
     return result

@@ -309,6 +309,29 @@ def test_a_network_that_magnifies_rounding_is_right_with_and_without_pytorch(
     assert functional["tolerance"] <= 1e-3
 
 
+@pytest.mark.needs_torch
+def test_a_state_made_again_is_to_autograd_what_the_layer_made_and_not_what_was_stored(
+    tmp_path: Path,
+) -> None:
+    """A GRU with small gradients: a column of its hidden state cancels, so storing it moves it by much."""
+    path = tmp_path / "again.yaml"
+    path.write_text(GRU_AGAIN)
+    assert run_model(str(path)).summary["functional"]["passed"] is True
+
+
+GRU_AGAIN = """
+name: again
+description: found by make fuzz SEED=21, number 8807
+source: ours
+input: {shape: [2, 60]}
+dataset: random
+loss: l1
+optimizer: {name: sgd_momentum, learning_rate: 0.01, clip_norm: 1.0}
+layers:
+  - {name: l0, type: gru, recompute: true, hidden: 9}
+"""
+
+
 @pytest.mark.parametrize("factor", [-3, 0.9])
 def test_and_its_weights_cannot_be_multiplied(factor: float) -> None:
     prepared = prepare(str(DATA / "rmod-1063.yaml"), Settings())

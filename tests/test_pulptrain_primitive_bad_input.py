@@ -109,6 +109,12 @@ def test_values_that_do_not_fit_are_refused(arrays, message: str, values, capsys
     assert re.search(message, capsys.readouterr().err)
 
 
+def test_a_mask_that_is_neither_0_nor_1_is_refused(values, capsys) -> None:
+    given = values(**{"dropout.mask": np.full((1, 8), 2**63 + 1, np.uint64)})
+    assert run(["primitive", "dropout", "--step", "ig", "--shape", "8", "--values", given]) == 2
+    assert "'dropout.mask' holds numbers other than 0 and 1" in capsys.readouterr().err
+
+
 def test_a_file_that_holds_no_arrays_is_refused(tmp_path, capsys) -> None:
     path = tmp_path / "values.npz"
     path.write_text("x = 1", encoding="utf-8")

@@ -65,6 +65,14 @@ def test_swiglu_of_a_large_gradient_is_finite_where_the_truth_is() -> None:
 
 
 @pytest.mark.parametrize("step", ["fw", "ig"])
+def test_softmax_of_large_equal_numbers_is_even(step: str) -> None:
+    """Beside 9e18 the logarithm of the sum of five ones is less than a step of float64."""
+    values = {"x": np.full((1, 5), 9e18, np.float32)}
+    outcome = run_primitive("softmax", step, [InputCase((5,))], {}, values=values)
+    assert outcome.summary["functional"]["passed"]
+
+
+@pytest.mark.parametrize("step", ["fw", "ig"])
 def test_the_rational_gelu_is_right_where_it_is_nearly_zero(step: str) -> None:
     """1 + tanh is 1e-3 and less there: in fp32 nothing of it would be left to compare."""
     values = {"x": np.linspace(-6, -2, 60, dtype=np.float32)[None]}

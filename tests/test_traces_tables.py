@@ -4,6 +4,7 @@ import importlib.util
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_traces_synthetic import training_run
 
@@ -35,6 +36,13 @@ def test_equal_traces_are_equal_bytes_and_replace_the_older_format(tmp_path: Pat
     second = write_table(training_run(2, SMALL), tmp_path / "b", parquet=parquet)
     assert second.read_bytes() == first
     assert list((tmp_path / "b").iterdir()) == [second]
+
+
+def test_a_link_under_the_name_of_the_older_format_stays(tmp_path: Path) -> None:
+    link = tmp_path / "trace.parquet"
+    link.symlink_to(tmp_path / "elsewhere")
+    write_table(training_run(2, SMALL).slices, tmp_path, parquet=False)
+    assert link.is_symlink()
 
 
 def test_columns_carry_units_and_account_for_every_cycle_of_a_core(tmp_path: Path) -> None:
@@ -81,6 +89,19 @@ def test_bad_tables_are_refused_with_their_place(tmp_path: Path) -> None:
         read_table(fake)
     with pytest.raises(InputError, match="no trace table here"):
         read_table(tmp_path / "nowhere")
+
+
+def test_a_parquet_file_with_text_that_is_no_unicode_is_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = write_table(training_run(1, SMALL), tmp_path, parquet=True)
+    table = pq.read_table(path)
+    lengths = pa.py_buffer(np.arange(len(table) + 1, dtype=np.int32))
+    text = pa.StringArray.from_buffers(len(table), lengths, pa.py_buffer(b"\xbc" * len(table)))
+    pq.write_table(table.set_column(table.column_names.index("op"), "op", text), path)
+    with pytest.raises(InputError, match="not a Parquet file"):
+        read_table(path)
 
 
 def test_a_folder_that_cannot_be_written_is_an_input_error(tmp_path: Path) -> None:

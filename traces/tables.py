@@ -69,7 +69,8 @@ def write_table(slices: Iterable[Slice], folder: Path, *, parquet: bool | None =
             _write_parquet(ordered, temporary)
         else:
             _write_csv(ordered, temporary)
-        stale.unlink(missing_ok=True)
+        if not stale.is_symlink():  # a link is the user's, and stays
+            stale.unlink(missing_ok=True)
     return path
 
 
@@ -170,10 +171,13 @@ def _read_parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             rows = max(file.metadata.num_rows, 0)
             require_host_memory(rows * ROW_BYTES, f"{rows:,} rows need", where=str(path))
             table = file.read()
-    except (pa.ArrowException, OSError, ValueError) as error:
+        _require_columns(table.column_names, str(path))
+        found = table.select(list(COLUMNS)).to_pylist()
+    except InputError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:  # a text that is no UTF-8 is a ValueError
         raise InputError(f"not a Parquet file: {error}", where=str(path), cure=AGAIN) from error
-    _require_columns(table.column_names, str(path))
-    for index, row in enumerate(table.select(list(COLUMNS)).to_pylist()):
+    for index, row in enumerate(found):
         yield f"{path}: row {index}", row
 
 

@@ -19,6 +19,11 @@ AGAIN = "again"
 """What the names of ops and tensors computed a second time end in."""
 
 
+def layer_of(op: Op) -> str:
+    """The layer whose work an op does, for the first time or again."""
+    return op.layer.removesuffix(f".{AGAIN}")
+
+
 def recompute(graph: TrainingGraph, layers: Iterable[str]) -> TrainingGraph:
     """The graph with the forward ops of these layers repeated where the backward pass needs their results.
 

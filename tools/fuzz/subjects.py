@@ -330,6 +330,11 @@ SETTABLE = (
 )
 
 
+REPETITIONS = ("--accumulate", "--iterations")
+MANY = ("65536", "1000000")
+"""So many of them are no mistake, but work for minutes that was asked for."""
+
+
 def _likely(values: Sequence[str]) -> Sequence[str]:
     """The values, those more often that are no mistake by their looks."""
     return (
@@ -348,6 +353,8 @@ def _some_options(known: Mapping[str, Sequence[str]], generator: Random, share: 
         if known[name]:
             drawn = generator.random()
             odd = generator.choice(NUMBERS) if drawn < 0.1 else generator.choice(WORDS)
+            if name in REPETITIONS and odd in MANY:
+                odd = known[name][-1]
             result.append(odd if drawn < 0.14 else generator.choice(_likely(known[name])))
     if "--soc" in known and generator.random() < 0.15:
         result += [

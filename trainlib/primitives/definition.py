@@ -156,13 +156,15 @@ class Buffer:
 class Random:
     """An input drawn anew in every iteration from the seed of the run (a dropout mask).
 
-    `draw(generator, shape)` gives the values; in prediction all elements are `inference`.
+    `draw(generator, shape)` gives the values; in prediction all elements are `inference`. `only` are all the
+    values it may have, where these are few.
     """
 
     shape: Shape
     draw: Callable[[Any, Shape], Array]
     inference: float = 1.0
     dtype: str | None = None
+    only: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

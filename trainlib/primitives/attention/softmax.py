@@ -225,6 +225,9 @@ def _forward(op: Op, values: Values) -> Values:
     x = values["x"]
     if kind == "exact":
         shifted = x.astype(np.float64)
+        shifted -= shifted.max(
+            axis=-1, keepdims=True
+        )  # beside large x the logarithm of the sum would be lost
         return {"y": np.exp(shifted - np.logaddexp.reduce(shifted, axis=-1, keepdims=True))}
     below = x - np.amax(x, axis=-1, keepdims=True)
     weights = _EXPONENTIALS[kind][1](below).astype(np.float64)

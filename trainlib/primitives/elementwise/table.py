@@ -89,7 +89,7 @@ def draw_mask(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: st
         kept: Array = generator.random(shape) >= share
         return kept.astype(np.float32)
 
-    return LayerPlan(shape, randoms={"mask": Random(shape, draw)}, attributes={"p": share})
+    return LayerPlan(shape, randoms={"mask": Random(shape, draw, only=(0, 1))}, attributes={"p": share})
 
 
 PRIMITIVES: tuple[LayerPrimitive, ...] = (
