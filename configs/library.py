@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -16,9 +18,31 @@ KINDS: Mapping[str, str] = {"soc": "SoC", "models": "model"}
 
 SUFFIXES = (".yaml", ".yml")
 
+PULP = "pulp"
+"""Kind of machine that a SoC file describes unless it says ``machine: ...``."""
 
-def list_names(kind: str) -> tuple[str, ...]:
-    """Return the sorted names of the installed files of a kind; raises `ConfigError` if not in `KINDS`."""
+_MACHINE = re.compile(r"^machine: *([\w-]+) *$", re.MULTILINE)
+
+
+def list_names(kind: str, machine: str = PULP) -> tuple[str, ...]:
+    """Return the sorted names of the installed files of a kind; raises `ConfigError` if not in `KINDS`.
+
+    Of SoC files those that describe this kind of `machine`.
+    """
+    names = _all_names(kind)
+    if kind != "soc":
+        return names
+    return tuple(name for name in names if _machine_of(name) == machine)
+
+
+@cache
+def _machine_of(soc: str) -> str:
+    text = files("configs").joinpath("soc", f"{soc}.yaml").read_text(encoding="utf-8")
+    found = _MACHINE.search(text)
+    return found[1] if found else PULP
+
+
+def _all_names(kind: str) -> tuple[str, ...]:
     if kind not in KINDS:
         raise ConfigError(f"unknown kind of configuration '{kind}'", cure=suggestion(kind, KINDS))
     folder = files("configs").joinpath(kind)
@@ -45,11 +69,11 @@ def open_config(kind: str, name_or_path: str | Path, *, folder: Path | None = No
         path = Path(name_or_path)
         return load_yaml(folder / path if folder and not path.is_absolute() else path)
     name = str(name_or_path)
-    names = list_names(kind)
+    names = _all_names(kind)
     if name not in names:
         raise ConfigError(
             f"unknown {KINDS[kind]} '{name}'",
-            cure=f"{suggestion(name, names)}, or the path of a .yaml file",
+            cure=f"{suggestion(name, list_names(kind))}, or the path of a .yaml file",
         )
     resource = files("configs").joinpath(kind, f"{name}.yaml")
     return parse_yaml(resource.read_text(encoding="utf-8"), f"configs/{kind}/{name}.yaml")

@@ -2,11 +2,12 @@
 """Parameters of a SoC: a tree of values, each with unit, description and source, per timing profile.
 
 A file holds ``name``, ``description``, ``codegen`` (what the compiler makes of kernels for its cores, unless
-the user says otherwise; optional) and ``parameters``, a tree of groups whose leaves are mappings with the
+the user says otherwise; optional), ``machine`` (which kind of machine it describes, `PULP` unless it says
+otherwise) and ``parameters``, a tree of groups whose leaves are mappings with the
 keys of `LEAF_KEYS`. ``value``, ``source`` and ``assumed`` may give one entry per timing profile
 (``value: {rtl: 1, gvsoc: 2}``). With ``base: NAME`` a file changes only ``value``, ``source`` and
 ``assumed`` of parameters of another file; a new value always needs its own source. ``codegen`` is that of
-the base, or `DEFAULT_CODEGEN`, unless the file names one.
+the base, or `DEFAULT_CODEGEN`, unless the file names one; ``machine`` is that of the base.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 from pydantic import field_validator
 
 from configs.errors import ConfigError
-from configs.library import is_path, open_config
+from configs.library import PULP, is_path, open_config
 from configs.schema import Schema, check_keys, validate
 from configs.suggest import suggestion
 from configs.units import parse_bytes, parse_hz
@@ -37,6 +38,7 @@ UNITS: Mapping[str, str] = {
     "cycles": "integer",
     "peripheral cycles": "integer",
     "count": "integer",
+    "bits": "integer",
     "B": "bytes",
     "Hz": "hertz",
     "B/cycle": "number",
@@ -52,6 +54,9 @@ PROFILED_KEYS = OVERRIDE_KEYS
 
 DEFAULT_CODEGEN = "clang-xpulp"
 """Codegen profile of a SoC file that names none and has no base: PULP cores."""
+
+COMMANDS = {PULP: "pulptrain run", "barvinn": "pulptrain barvinn"}
+"""Kinds of machines that a file may describe, and what simulates them."""
 
 _FLAGS = {
     "on": True,
@@ -97,6 +102,7 @@ class ParameterTree(Mapping[str, Parameter]):
     file: str
     codegen: str
     parameters: Mapping[str, Parameter]
+    machine: str = PULP
 
     def __getitem__(self, path: str) -> Parameter:
         return self.parameters[path]
@@ -119,6 +125,7 @@ class _Header(Schema):
     parameters: dict[str, Any]
     base: str | None = None
     codegen: str | None = None
+    machine: str | None = None
 
 
 class _Leaf(Schema):
@@ -144,9 +151,15 @@ class _Leaf(Schema):
 
 
 def load_parameters(
-    name_or_path: str | Path, profile: str = "rtl", overrides: Mapping[str, str | int | float] | None = None
+    name_or_path: str | Path,
+    profile: str = "rtl",
+    overrides: Mapping[str, str | int | float] | None = None,
+    *,
+    machine: str = PULP,
 ) -> ParameterTree:
     """Load a SoC file by installed name or by path, pick one timing profile, and apply overrides.
+
+    The file has to describe the kind of `machine` that is asked for.
 
     `overrides` maps dotted paths to new values (numbers, or texts as a user types them: ``"64 KiB"``,
     ``"on"``). All profiles of the file are checked, whichever is asked for. Raises `ConfigError` with
@@ -157,6 +170,12 @@ def load_parameters(
             f"unknown timing profile '{profile}'", where="--timing", cure=suggestion(profile, PROFILES)
         )
     tree = _trees(name_or_path)[profile]
+    if tree.machine != machine:
+        raise ConfigError(
+            f"'{tree.name}' describes a machine of kind '{tree.machine}', not '{machine}'",
+            where=tree.file,
+            cure=f"`{COMMANDS[tree.machine]}`, or another SoC",
+        )
     changed = dict(tree.parameters)
     for path, text in (overrides or {}).items():
         where = f"--set {shortened(path)}={shortened(str(text))}"
@@ -204,6 +223,14 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
                 raise
             raise ConfigError(error.message, where=top["base"].where, cure=error.cure) from None
     codegen = header.codegen or (base[PROFILES[0]].codegen if base else DEFAULT_CODEGEN)
+    machine = header.machine or (base[PROFILES[0]].machine if base else PULP)
+    if machine not in COMMANDS or (base and machine != base[PROFILES[0]].machine):
+        known = [base[PROFILES[0]].machine] if base else list(COMMANDS)
+        raise ConfigError(
+            f"'{machine}' is no kind of machine to describe here",
+            where=top["machine"].where,
+            cure=suggestion(machine, known),
+        )
     trees: dict[str, ParameterTree] = {}
     for profile in PROFILES:
         found = dict(base[profile].parameters) if base else {}
@@ -219,7 +246,7 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
                 )
             found[path] = _override(found[path], leaf, profile)
         trees[profile] = ParameterTree(
-            header.name, header.description, profile, node.file, codegen, MappingProxyType(found)
+            header.name, header.description, profile, node.file, codegen, MappingProxyType(found), machine
         )
     return trees
 

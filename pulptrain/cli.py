@@ -28,6 +28,7 @@ COMMANDS = {
     "convert": "convert",
     "replay": "replay",
     "plot": "plot",
+    "barvinn": "barvinn",
     "list": "listing",
 }
 """Commands and their modules in `pulptrain.commands`, in the order of the help text."""

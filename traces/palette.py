@@ -7,7 +7,7 @@ apart under the common colour blindnesses; waiting is grey and differs in lightn
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from traces.events import STALLS
@@ -85,12 +85,14 @@ def style(category: str) -> Style:
     return STEP_STYLES.get(category) or STALL_STYLES[category]
 
 
-def mixed_colour(parts: Iterable[tuple[str, float]], width_cycles: float) -> tuple[float, float, float]:
+def mixed_colour(
+    parts: Iterable[tuple[str, float]], width_cycles: float, look: Callable[[str], Style] = style
+) -> tuple[float, float, float]:
     """Mean colour (red, green, blue in 0..1) of a mixture of categories; the rest of the width is white."""
     red = green = blue = 1.0
     for name, cycles in parts:
         share = cycles / width_cycles
-        colour = style(name).colour
+        colour = look(name).colour
         r, g, b = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
         red, green, blue = red - share * (1 - r), green - share * (1 - g), blue - share * (1 - b)
     return max(red, 0.0), max(green, 0.0), max(blue, 0.0)

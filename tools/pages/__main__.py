@@ -21,6 +21,7 @@ from tools.pages.page import Page
 def all_pages() -> dict[str, Page]:
     """The pages by name."""
     from tools.pages import (
+        barvinn,
         buffering,
         evidence,
         paper,
@@ -36,7 +37,7 @@ def all_pages() -> dict[str, Page]:
 
     modules = (
         *(readme, socs, primitives, buffering, evidence, sixteen_bit, speechnet, paper),
-        *(time_model, timing_defects, rtl_profile),
+        *(time_model, timing_defects, rtl_profile, barvinn),
     )
     return {module.__name__.rpartition(".")[2]: module.PAGE for module in modules}
 

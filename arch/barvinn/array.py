@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machine: units, their harts and the host, built once and run any number of times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from arch.barvinn.hart import Hart, Host
+from arch.barvinn.mvu import Mvu, Tally
+from arch.barvinn.program import ArrayProgram, LayerProgram
+from arch.barvinn.timing import BarvinnTiming
+from arch.clock import Clock
+from arch.module import Body, Module, Notification, Thread
+from configs.errors import DeadlockError, PulptrainError
+from traces.events import NullTracer, Tracer
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayResult:
+    """What a run gave: `cycles` until the last result is in memory, when each layer ended, SimPy events."""
+
+    cycles: int
+    layer_ends_cycles: tuple[int, ...]
+    events: int
+    tallies: tuple[Tally, ...]
+
+
+class Barrier(Module):
+    """Where units wait for each other after a layer; the host then gives every unit the whole output map.
+
+    The units exchange no data themselves.
+    """
+
+    def __init__(self, parent: Module, units: list[Mvu], host: Host) -> None:
+        super().__init__(parent, "barrier")
+        self._units = units
+        self._host = host
+        self._program = ArrayProgram(np.zeros(0, np.uint64), ())
+
+    def reset(self) -> None:
+        """Nobody waits."""
+        self._arrived = 0
+        self._layer = 0
+        self._opened = Notification(self.env)
+
+    def prepare(self, program: ArrayProgram) -> None:
+        """Say which layers there will be."""
+        self._program = program
+
+    def meet(self, thread: Thread) -> Body:
+        """Wait for all units; the last to come hands on the layer's output."""
+        self._arrived += 1
+        opened = self._opened
+        if self._arrived < self._program.units:
+            yield opened
+            return
+        yield from self._pass_on(self._program.layers[self._layer], thread)
+        self._arrived, self._layer = 0, self._layer + 1
+        self._opened = Notification(self.env)
+        opened.notify_listeners()
+
+    def _pass_on(self, layer: LayerProgram, thread: Thread) -> Body:
+        used = self._units[: self._program.units]
+        parts = [
+            (addresses, unit.memories.activations.read(addresses))
+            for unit, addresses in zip(used, layer.owned, strict=True)
+            if len(addresses)
+        ]
+        size_bytes = sum(words.nbytes for _, words in parts)
+        yield from self._host.move(2 * size_bytes, thread)  # once out of the units, once to all of them
+        for unit in used:
+            for addresses, words in parts:
+                unit.memories.activations.write(addresses, words)
+
+
+class BarvinnArray(Module):
+    """BARVINN as far as this model goes: units without crossbar, a hart each, a host."""
+
+    def __init__(self, timing: BarvinnTiming, tracer: Tracer | None = None) -> None:
+        super().__init__(None, "barvinn")
+        if isinstance(tracer, NullTracer):
+            tracer = None
+        self.timing = timing
+        self.clock = Clock("barvinn", timing.clock.hz)
+        self.host = Host(self, timing)
+        self.units = [Mvu(self, f"mvu{index}", timing, tracer) for index in range(timing.units)]
+        self.barrier = Barrier(self, self.units, self.host)
+        self.harts: list[Hart] = []
+        for index, unit in enumerate(self.units):
+            hart = Hart(self, f"hart{index}", timing, tracer)
+            hart.unit.bind(unit)
+            hart.host.bind(self.host)
+            hart.barrier.bind(self.barrier)
+            self.harts.append(hart)
+        self._tracer = tracer
+        self.elaborate()
+
+    def run(self, program: ArrayProgram) -> ArrayResult:
+        """Simulate from empty memories until the last result is written.
+
+        Raises `RaceError` where a job reads what nobody wrote, starts too early or loses bit planes,
+        `DeadlockError` if nothing can happen any more.
+        """
+        env = simpy.Environment()
+        self.start(env)
+        self.barrier.prepare(program)
+        used = program.units
+        for unit in self.units[:used]:
+            unit.memories.clear()
+            unit.memories.activations.write(slice(0, len(program.inputs)), program.inputs)
+        for index in range(used):
+            self.harts[index].drive(program, index)
+        events = 0
+        try:
+            while env.peek() != float("inf"):
+                env.step()
+                events += 1
+        except PulptrainError as error:
+            # SimPy re-creates an error that leaves a process from its text alone; the original is its cause.
+            raise error.__cause__ if isinstance(error.__cause__, PulptrainError) else error from None
+        if any(thread.alive for hart in self.harts for thread in hart.threads):
+            raise DeadlockError(int(env.now), self.waiting())
+        cycles = max((unit.drained_cycles for unit in self.units[:used]), default=0)
+        for unit in self.units[:used]:
+            unit.lose("idle", cycles)
+        ends = [
+            max((unit.layer_ends_cycles.get(layer.name, 0) for unit in self.units[:used]), default=0)
+            for layer in program.layers
+        ]
+        return ArrayResult(cycles, tuple(ends), events, tuple(unit.tally for unit in self.units[:used]))
+
+    def output(self, layer: LayerProgram) -> NDArray[np.uint64]:
+        """The words of a layer's output map after a run, from the units that wrote them."""
+        found = np.zeros(layer.words, np.uint64)
+        for unit, addresses in zip(self.units, layer.owned, strict=False):
+            if len(addresses):
+                found[addresses - layer.first_word] = unit.memories.activations.read(addresses)
+        return found

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A hart of the barrel processor that drives one unit, and the host that fills memories."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import simpy
+
+from arch.barvinn.job import COMMAND, CsrWrite, Job, csr_writes, write_instructions
+from arch.barvinn.mvu import Mvu
+from arch.barvinn.program import ArrayProgram, Segment
+from arch.barvinn.timing import BarvinnTiming
+from arch.module import Body, Module, Port, Thread
+from traces.events import COMPUTE, Slice, Tracer, Work
+
+if TYPE_CHECKING:
+    from arch.barvinn.array import Barrier
+
+
+class Host(Module):
+    """The link over which memories are filled: one transfer at a time, `host.bytes_per_cycle`."""
+
+    def __init__(self, parent: Module, timing: BarvinnTiming) -> None:
+        super().__init__(parent, "host")
+        self._timing = timing.host
+
+    def reset(self) -> None:
+        """The link is free."""
+        self._link = simpy.Resource(self.env, 1)
+
+    def move(self, size_bytes: int, thread: Thread) -> Body:
+        """Take the link for the time of `size_bytes`."""
+        cycles = self._timing.cycles(size_bytes)
+        if cycles:
+            with self._link.request() as turn:
+                thread.waits_for = self.path
+                yield turn
+                yield self.env.timeout(cycles)
+
+
+class Hart(Module):
+    """Writes the registers of its unit's jobs while the unit runs, waits for its interrupt, starts the next.
+
+    Registers keep their values, so a job costs the writes of those that change. The hart looks at the
+    interrupt every `poll_cycles` from the moment the registers of the next job are written.
+    """
+
+    def __init__(self, parent: Module, name: str, timing: BarvinnTiming, tracer: Tracer | None) -> None:
+        super().__init__(parent, name)
+        self.unit: Port[Mvu] = Port(self, "unit")
+        self.host: Port[Host] = Port(self, "host")
+        self.barrier: Port[Barrier] = Port(self, "barrier")
+        self._timing = timing
+        self._tracer = tracer
+        self._registers: dict[str, int] = {}
+
+    def reset(self) -> None:
+        """No register is written."""
+        self._registers = {}
+
+    def drive(self, program: ArrayProgram, index: int) -> None:
+        """Begin to work through what `program` has for unit `index`."""
+        thread = Thread(self.path)
+        self.spawn(thread, self._drive(program, index, thread))
+
+    def _drive(self, program: ArrayProgram, index: int, thread: Thread) -> Body:
+        mvu = self.unit.target
+        for layer in program.layers:
+            mvu.memories.activations.forget(layer.first_word, layer.words)
+            for segment in layer.units[index]:
+                for number, job in enumerate(segment.jobs):
+                    yield from self._configure(job, index)
+                    yield from self._wait_for_interrupt(thread)
+                    if number == 0:
+                        yield from self._load(segment, thread)
+                    if job.after_drain and mvu.drained_cycles > self.env.now:
+                        yield self.env.timeout(mvu.drained_cycles - int(self.env.now))
+                        mvu.lose("load_use", int(self.env.now))
+                    yield self.env.timeout(self._timing.hart.instruction_cycles)
+                    mvu.start_job(job)
+            if program.units > 1 and layer is not program.layers[-1]:
+                yield from self._meet(layer.name, thread)
+        if mvu.drained_cycles > self.env.now:
+            yield self.env.timeout(mvu.drained_cycles - int(self.env.now))
+        mvu.lose("load_use", mvu.drained_cycles)
+
+    def _configure(self, job: Job, index: int) -> Body:
+        begin = int(self.env.now)
+        instructions = sum(map(instructions_of, self.changed(csr_writes(job, index))))
+        yield self.env.timeout(instructions * self._timing.hart.instruction_cycles)
+        if self._tracer is not None:
+            work = Work(job.layer, "FW", -1, f"registers: {job.what}")
+            end = int(self.env.now)
+            self._tracer.slice(Slice(self.path, begin, end, COMPUTE, work, (), instructions=instructions))
+
+    def changed(self, writes: tuple[CsrWrite, ...]) -> list[CsrWrite]:
+        """The writes that change a register, and the command; from now on the registers hold all of them."""
+        found = [
+            write
+            for write in writes
+            if write.name == COMMAND or self._registers.get(write.name) != write.value
+        ]
+        self._registers.update((write.name, write.value) for write in writes)
+        return found
+
+    def _wait_for_interrupt(self, thread: Thread) -> Body:
+        mvu, begin = self.unit.target, int(self.env.now)
+        if mvu.busy and mvu.done is not None:
+            thread.waits_for = f"the interrupt of {mvu.path}"
+            yield mvu.done
+            poll = self._timing.hart.poll_cycles
+            late = -(int(self.env.now) - begin) % poll
+            if late:
+                yield self.env.timeout(late)
+
+    def _load(self, segment: Segment, thread: Thread) -> Body:
+        """Weights, scalers and biases; the unit reads them no more, or this would be too early."""
+        mvu = self.unit.target
+        memories = mvu.memories
+        mvu.lose("offload", int(self.env.now))
+        parts = (
+            (memories.weights, segment.weights),
+            (memories.scalers, segment.scalers),
+            (memories.biases, segment.biases),
+        )
+        size_bytes = sum(len(values) * memory.word_bytes for memory, values in parts)
+        yield from self.host.target.move(size_bytes, thread)
+        mvu.lose("dma_wait", int(self.env.now))
+        for memory, values in parts:
+            if len(values):
+                memory.clear()
+                memory.write(slice(0, len(values)), values)
+
+    def _meet(self, layer: str, thread: Thread) -> Body:
+        """Wait until every unit has written its part of the layer and the host has passed it on."""
+        mvu = self.unit.target
+        yield from self._wait_for_interrupt(thread)
+        mvu.lose("offload", int(self.env.now))
+        if mvu.drained_cycles > self.env.now:
+            yield self.env.timeout(mvu.drained_cycles - int(self.env.now))
+            mvu.lose("load_use", int(self.env.now))
+        thread.waits_for = f"the other units at the end of {layer}"
+        yield from self.barrier.target.meet(thread)
+        mvu.lose("barrier", int(self.env.now))
+
+
+def instructions_of(write: CsrWrite) -> int:
+    """Instructions before the unit is ready: all of a write, but the command's own comes later."""
+    return write_instructions(write.signed) - (write.name == COMMAND)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pulptrain barvinn MODEL.onnx`: jobs for BARVINN's matrix-vector units, and the units that execute them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from configs.errors import InputError
+from pulptrain.barvinn_outputs import prepare_barvinn_folder, write_barvinn_outputs
+from pulptrain.barvinn_run import BarvinnOutcome, run_barvinn
+from pulptrain.commands import options
+from pulptrain.commands.printing import print_paths, table_console
+from scheduler.barvinn.table import table_text
+
+
+def command(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL.onnx", help="Quantised network: a chain of Conv, Gemm, MatMul.")
+    ],
+    aprec: Annotated[int, typer.Option("--aprec", metavar="BITS", help="Bits of activations, 1 to 16.")] = 8,
+    wprec: Annotated[int, typer.Option("--wprec", metavar="BITS", help="Bits of weights, 1 to 16.")] = 8,
+    oprec: Annotated[
+        int,
+        typer.Option(
+            "--oprec", metavar="BITS", help="Bits of the last output, 1 to 16; between layers it is --aprec."
+        ),
+    ] = 8,
+    input_shape: Annotated[
+        str | None,
+        typer.Option(
+            "--input", metavar="C,H,W", help="Input size, 3,32,32 or 1,3,32,32; has to be the model's."
+        ),
+    ] = None,
+    as_published: Annotated[
+        bool,
+        typer.Option(
+            "--as-published", help="The table of the public code generator, defects included; nothing runs."
+        ),
+    ] = False,
+    units: Annotated[
+        int,
+        typer.Option("--units", metavar="N", help="Units over which rows of every layer are dealt, 1 to 8."),
+    ] = 1,
+    soc: Annotated[
+        str, typer.Option("--soc", metavar="NAME|FILE", help="Machine of kind barvinn.")
+    ] = "barvinn",
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="PATH=VALUE", help="Change one parameter, e.g. host.bytes_per_cycle=64."
+        ),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", metavar="DIR", help="Write table, registers, images, vectors, trace, picture."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the input that is drawn.")] = 0,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Turn a quantised ONNX model into jobs of matrix-vector units, execute them, check every bit."""
+    folder = prepare_barvinn_folder(out) if out is not None else None
+    outcome = run_barvinn(
+        model,
+        aprec=aprec,
+        wprec=wprec,
+        oprec=oprec,
+        input_shape=parse_input(input_shape) if input_shape is not None else None,
+        as_published=as_published,
+        units=units,
+        soc=soc,
+        overrides=dict(parse_override(text) for text in overrides or ()),
+        seed=seed,
+    )
+    written = write_barvinn_outputs(outcome, folder) if folder is not None else []
+    if as_json:
+        typer.echo(json.dumps(outcome.summary, indent=2))
+    elif not quiet:
+        console = table_console(140)
+        print_outcome(outcome, console)
+        images = [path for path in written if path.name[:2].isdigit()]
+        print_paths((path for path in written if path not in images), console)
+        if images:
+            console.print(f"  and {len(images)} memory images, NN-LAYER-weights.txt ...", highlight=False)
+    warn_of_overflow(outcome.summary)
+
+
+def parse_input(text: str) -> tuple[int, ...]:
+    """``3,32,32`` as integers. Raises `InputError`."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and 0 < len(part) < 10 and int(part) for part in parts):
+        raise InputError(f"cannot read {text!r}", where="--input", cure="write it as 3,32,32")
+    return tuple(map(int, parts))
+
+
+def parse_override(text: str) -> tuple[str, str]:
+    """``path=value``. Raises `InputError`."""
+    path, separator, value = text.partition("=")
+    if not separator or not path.strip() or not value.strip():
+        raise InputError(f"cannot read {text!r}", where="--set", cure="write it as path.to.parameter=value")
+    return path.strip(), value.strip()
+
+
+def print_outcome(outcome: BarvinnOutcome, console: Console) -> None:
+    """The job table with what differs from the published one and why, and the figures of the run."""
+    summary = outcome.summary
+    typer.echo(table_text(outcome.rows), nl=False)
+    typer.echo(f"Total countdown: {summary['total_countdown']}")
+    if summary["as_published"]:
+        return
+    lines = {
+        "time": f"{summary['cycles']:,} cycles = {summary['seconds'] * 1e3:.3f} ms at "
+        f"{summary['cluster_hz'] / 1e6:g} MHz, {summary['frames_per_second']:,.1f} frames/s",
+        "units": f"{summary['units']} of {outcome.timing.units}; {summary['jobs']} jobs; products in "
+        + ", ".join(f"{share:.0%}" for share in summary["utilisation"].values())
+        + " of the cycles",
+        "numbers": "output equal to the integer reference, bit for bit",
+    }
+    typer.echo("")
+    for key, text in lines.items():
+        console.print(f"[bold]{key:<9}[/bold]{text}", highlight=False)
+
+
+def _listed(layers: list[str]) -> str:
+    return ", ".join(layers) if len(layers) <= 3 else f"{layers[0]} and {len(layers) - 1} others"
+
+
+def warn_of_overflow(summary: dict[str, Any] | Any) -> None:
+    """Say on standard error that sums were cut to the width of their register."""
+    overflows = summary.get("overflows")
+    if not overflows:
+        return
+    counts = {key: overflows[key] for key in ("accumulator", "scaled", "quantiser") if overflows[key]}
+    if counts:
+        text = ", ".join(f"{count} values in the {key} stage" for key, count in counts.items())
+        layers = _listed(overflows["layers"])
+        print(f"pulptrain: warning: {text} lost leading bits, in {layers}", file=sys.stderr)
