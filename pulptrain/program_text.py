@@ -3,7 +3,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from arch.program import Action, Compute, DmaStart, DmaWait, Program, Release, UdmaStart, UdmaWait
+
+if TYPE_CHECKING:
+    from pulptrain.settings import Settings
+
+
+def print_program(model: str, settings: Settings) -> None:
+    """Print the programs of an update of a model."""
+    from pulptrain.session import prepare
+
+    prepared = prepare(model, settings)
+    for program in (prepared.schedule, prepared.update):
+        if program is not None:
+            print("\n".join(program_lines(program.program)))
 
 
 def program_lines(program: Program) -> list[str]:
