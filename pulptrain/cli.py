@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -17,6 +16,7 @@ from configs.errors import DoesNotFitError, PulptrainError
 from configs.limits import DEFAULT_HOST_MEMORY_BYTES, HOST_MEMORY_VARIABLE, size_text
 from pulptrain import interrupts
 from pulptrain.defects import DEBUG_VARIABLE
+from pulptrain.json_text import json_text
 
 COMMANDS = {
     "run": "run",
@@ -27,6 +27,9 @@ COMMANDS = {
     "validate": "validate",
     "plot": "plot",
     "list": "listing",
+    "show": "show",
+    "new": "new",
+    "example": "example",
 }
 """Commands and their modules in `pulptrain.commands`, in the order of the help text."""
 
@@ -97,7 +100,7 @@ def dispatch(arguments: list[str]) -> int:
         application(arguments)(args=arguments, prog_name="pulptrain")
     except PulptrainError as error:
         if isinstance(error, DoesNotFitError) and "--json" in arguments:
-            print(json.dumps(error.as_dict(), indent=2))
+            print(json_text(error.as_dict()))
         print(f"pulptrain: error: {error}", file=sys.stderr)
         return error.exit_code
     except SystemExit as end:

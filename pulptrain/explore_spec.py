@@ -14,7 +14,7 @@ from configs.errors import ConfigError, DoesNotFitError, InputError, PulptrainEr
 from configs.library import open_config
 from configs.model_file import read_model
 from configs.parameters import load_parameters
-from configs.schema import Schema, check_keys, validate
+from configs.schema import Schema, check_keys, required_and_optional, validate
 from configs.suggest import suggestion
 from configs.yaml_file import Node, load_yaml
 from pulptrain.settings import Settings, schedule_options, soc_timing
@@ -104,12 +104,39 @@ class Spec:
     points: tuple[SpecPoint, ...]
 
 
-class _Energy(Schema):
+class EnergySchema(Schema):
+    """What things cost."""
+
     source: str
+    """Where the figures come from."""
     instruction_pj: float = 0.0
+    """Of an instruction (pJ)."""
     stall_cycle_pj: float = 0.0
+    """Of a cycle a core loses (pJ)."""
     dma_byte_pj: float = 0.0
+    """Of a byte the DMA moves (pJ)."""
     static_mw: float = 0.0
+    """Of the whole SoC all the time (mW)."""
+
+
+class ExploreSchema(Schema):
+    """An exploration: a model, what is varied, and what should be small."""
+
+    name: str
+    """What tables and pictures call it."""
+    model: str
+    """A model by name, or a model file by its path from this file."""
+    settings: object = None
+    """The same for all points, called as on the command line, with _ for -."""
+    sweep: object = None
+    """Axes and their values; all combinations are points. An axis is a setting, a parameter of the SoC, a
+    path of the model (`model.layers.0.out_channels`), or an option for one op (`kernel.conv1.FW`)."""
+    points: object = None
+    """Single points, after those of the sweep."""
+    objectives: object = None
+    """What should be small, of which the front is drawn; by default cycles and l1_bytes."""
+    energy: object = None
+    """Costs, for the objective energy_nj."""
 
 
 def load_spec(path: str | Path) -> Spec:
@@ -121,7 +148,7 @@ def load_spec(path: str | Path) -> Spec:
     """
     node = load_yaml(Path(path))
     what = "the exploration"
-    check_keys(node, what, ("name", "model"), ("settings", "sweep", "points", "objectives", "energy"))
+    check_keys(node, what, *required_and_optional(ExploreSchema))
     top = node.mapping(what)
     name, model = (_text(top[key], key) for key in ("name", "model"))
     if "sweep" not in top and "points" not in top:
@@ -147,7 +174,9 @@ def load_spec(path: str | Path) -> Spec:
         name,
         model,
         _objectives(top.get("objectives"), "energy" in top),
-        EnergyCosts(**validate(_Energy, top["energy"], "'energy'").model_dump()) if "energy" in top else None,
+        EnergyCosts(**validate(EnergySchema, top["energy"], "'energy'").model_dump())
+        if "energy" in top
+        else None,
         tuple(dict.fromkeys(key for combination in combinations for key in combination)),
         tuple(builder.build(combination) for combination in combinations),
     )
@@ -255,6 +284,10 @@ class _Builder:
             if error.where is not None and error.where.startswith(f"{value.file}:"):
                 raise
             raise ConfigError(message, where=value.where, cure=error.cure) from None
+
+
+def _energy(node: Node | None) -> EnergyCosts | None:
+    return None if node is None else EnergyCosts(**validate(EnergySchema, node, "'energy'").model_dump())
 
 
 def _is_setting(key: str) -> bool:

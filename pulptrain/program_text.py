@@ -3,12 +3,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from arch.program import Action, Compute, DmaStart, DmaWait, Program, Release, UdmaStart, UdmaWait
 
 
 def program_lines(program: Program) -> list[str]:
     """The actions in program order: number, kind, op and step, tile, what is moved or computed."""
     return [_line(action) for action in program.actions]
+
+
+def program_objects(program: Program) -> list[dict[str, Any]]:
+    """The same as objects, for ``--json``; `tile` is null for an action of a whole op."""
+    return [
+        {
+            "action": action.id,
+            "kind": type(action).__name__,
+            "op": f"{action.work.op}.{action.work.step}",
+            "tile": action.work.tile if action.work.tile >= 0 else None,
+            "detail": _detail(action),
+        }
+        for action in program.actions
+    ]
 
 
 def _line(action: Action) -> str:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import Annotated, Any
@@ -16,6 +15,7 @@ from pulptrain.commands import options, search_options
 from pulptrain.commands.printing import print_paths, table_console
 from pulptrain.exploration import explore, write_exploration
 from pulptrain.explore_spec import load_spec
+from pulptrain.json_text import json_text
 from pulptrain.outputs import EXPLORATION_FILES, prepare_folder
 from scheduler.tuner.progress import meter
 from scheduler.tuner.workers import open_workers
@@ -47,7 +47,7 @@ def command(
         result = explore(read, pool, kept, progress)
     written = write_exploration(result.summary, folder) if folder is not None else []
     if as_json:
-        typer.echo(json.dumps(result.summary, indent=2))
+        typer.echo(json_text(result.summary))
     elif not quiet:
         console = table_console()
         _print(result.summary, console)

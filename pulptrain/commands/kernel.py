@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,8 +16,10 @@ from configs.dtypes import DTYPES, WORDS
 from configs.errors import InputError
 from configs.grades import MEASURED
 from pulptrain.commands import options
+from pulptrain.json_text import json_text
 from pulptrain.settings import Settings, soc_timing
 from scheduler.addresses.allocation import align
+from traces.stall_words import every_stall
 from trainlib.kernels.catalogue import (
     depthwise_work,
     element_bytes_of,
@@ -72,7 +73,7 @@ def command(
         name, n, k, m, trans_b=trans_b, dtype=dtype, accumulate=accumulate, settings=settings
     )
     if as_json:
-        typer.echo(json.dumps(result, indent=2))
+        typer.echo(json_text(result))
     elif not quiet:
         Console().print(_table(result))
 
@@ -153,9 +154,9 @@ def kernel_cost(
         "instructions": sum(core.instructions for core in cost.cores),
         "macs": macs,
         "mac_per_cycle": macs / cost.cycles if cost.cycles else None,
-        "stalls": stalls,
+        "stalls": every_stall(stalls.items()),
         "per_core": [
-            {"cycles": core.cycles, "instructions": core.instructions, "stalls": dict(core.stalls)}
+            {"cycles": core.cycles, "instructions": core.instructions, "stalls": every_stall(core.stalls)}
             for core in cost.cores
         ],
         "soc": timing.name,

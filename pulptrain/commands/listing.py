@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -19,6 +18,7 @@ from configs.model_file import load_model
 from configs.parameters import load_parameters
 from configs.suggest import suggestion
 from pulptrain.commands import options
+from pulptrain.json_text import json_text
 from trainlib.kernels.catalogue import DTYPE_BYTES, codegen_names, kind_of
 from trainlib.kernels.evidence import nest_evidence
 from trainlib.kernels.library import LIBRARY
@@ -72,7 +72,7 @@ def command(
         raise InputError(f"nothing called {kind!r} to list", where="list", cure=suggestion(kind, listings))
     listing = listings[kind]()
     if as_json:
-        typer.echo(json.dumps(listing.rows, indent=2))
+        typer.echo(json_text({kind: list(listing.rows)}))
         return
     _print([listing.cells(row) for row in listing.rows])
 

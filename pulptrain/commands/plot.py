@@ -13,6 +13,7 @@ from configs.errors import InputError
 from configs.limits import JSON_BYTES_PER_BYTE, check_file_size
 from configs.suggest import suggestion
 from pulptrain.commands import options
+from pulptrain.json_text import json_text
 from pulptrain.outputs import PICTURE_FILES, PICTURES, check_format, draw_pictures, prepare_folder
 from traces.csv_file import LARGEST
 from traces.errors import TraceError
@@ -62,7 +63,7 @@ def command(
         raise InputError(str(error), where=str(source), cure="run the simulation again") from None
     paths = [str(path) for path in drawn]
     if as_json:
-        typer.echo(json.dumps({"pictures": paths}, indent=2))
+        typer.echo(json_text({"pictures": paths}))
     elif not quiet:
         typer.echo("\n".join(paths))
 

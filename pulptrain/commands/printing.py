@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 from rich.console import Console
 
 from configs.errors import WrongNumbersError
+from pulptrain.json_text import json_text
 from pulptrain.outputs import write_outputs
 from pulptrain.session import RunOutcome
 from pulptrain.update_summary import update_line
@@ -45,7 +45,7 @@ def finish_run(outcome: RunOutcome, folder: Path | None, *, as_json: bool, quiet
     """
     written = write_outputs(outcome, folder) if folder is not None else []
     if as_json:
-        typer.echo(json.dumps(outcome.summary, indent=2))
+        typer.echo(json_text(outcome.summary))
     elif not quiet:
         console = table_console()
         print_report(outcome.summary, console)

@@ -14,9 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from configs.errors import InputError
 from pulptrain.commands import options, search_options
 from pulptrain.commands.printing import finish_run, told
+from pulptrain.json_text import json_text
 from pulptrain.npz_file import prepare_file, read_values, write_values
 from pulptrain.outputs import prepare_folder
-from pulptrain.program_text import program_lines
+from pulptrain.program_text import program_lines, program_objects
 from pulptrain.session import RunOutcome, check_iterations, prepare, run_model
 from pulptrain.settings import Settings
 from scheduler.tuner.cache import ResultCache
@@ -122,9 +123,11 @@ def command(
     check_iterations(iterations)
     if dump_program:
         prepared = prepare(model, settings)
-        for program in (prepared.schedule, prepared.update):
-            if program is not None:
-                typer.echo("\n".join(program_lines(program.program)))
+        programs = [each.program for each in (prepared.schedule, prepared.update) if each is not None]
+        if as_json:
+            typer.echo(json_text({"programs": [program_objects(program) for program in programs]}))
+        else:
+            typer.echo("\n".join(line for program in programs for line in program_lines(program)))
         return
     folder = prepare_folder(out) if out is not None else None
     own = read_values(values) if values is not None else None

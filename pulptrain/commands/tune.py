@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import Annotated, Any
@@ -16,6 +15,7 @@ from configs.errors import InputError
 from configs.files import check_file
 from pulptrain.commands import options, search_options
 from pulptrain.commands.printing import print_paths, table_console
+from pulptrain.json_text import json_text
 from pulptrain.model_tuning import tune_model
 from pulptrain.settings import Settings, check_seed
 from scheduler.tuner.progress import meter
@@ -139,7 +139,7 @@ def command(
     write_schedule(outcome.schedule, target)
     summary = {**outcome.summary, "schedule": schedule}
     if as_json:
-        typer.echo(json.dumps(summary, indent=2))
+        typer.echo(json_text(summary))
     elif not quiet:
         _print(summary, table_console())
     if outcome.interrupted:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -17,6 +16,7 @@ from rich.table import Table
 import pulptrain
 from pulptrain.commands import options
 from pulptrain.commands.printing import table_console
+from pulptrain.json_text import json_text
 from scheduler.validation.cases import Selection, parse_selection
 from scheduler.validation.kinds import KINDS
 from scheduler.validation.runner import Refused, Validation
@@ -92,7 +92,7 @@ def command(
         keep_going=keep_going,
     )
     if as_json:
-        typer.echo(json.dumps(report(done, columns), indent=2))
+        typer.echo(json_text(report(done, columns)))
     elif not quiet:
         console = table_console(160)
         _print_tables(console, done, columns or done.kind.groups)
