@@ -49,6 +49,9 @@ def explore(
         if len(done) == len(own):
             rows.append(_row(spec, number, item, whole_update(done) if done else item.refused))
     fitting = [row for row in rows if row["why"] is None]
+    base = next((row for row in rows if row["number"] == spec.baseline and row["why"] is None), None)
+    for row in fitting:
+        row["speedup"] = base["seconds"] / row["seconds"] if base is not None else None
     front = pareto_front([[row[name] for name in spec.objectives] for row in fitting])
     for position in front:
         fitting[position]["on_front"] = True
@@ -60,6 +63,7 @@ def explore(
         "points": rows,
         "front": [fitting[position]["number"] for position in front],
         "asked": len(spec.points),
+        "baseline": base["number"] if base is not None else None,
         "energy_source": spec.energy.source if spec.energy else None,
         "version": pulptrain.__version__,
         "simulator": {"cached": cached, "wall_seconds": time.perf_counter() - started},

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -12,16 +12,20 @@ from typing import Any
 from configs.edit import with_value
 from configs.errors import ConfigError, DoesNotFitError, InputError, PulptrainError
 from configs.library import open_config
-from configs.model_file import read_model
+from configs.model_file import ModelSpec, read_model
 from configs.parameters import load_parameters
+from configs.problems import Problems
 from configs.schema import Schema, check_keys, required_and_optional, validate
 from configs.suggest import suggestion
 from configs.yaml_file import Node, load_yaml
-from pulptrain.settings import Settings, schedule_options, soc_timing
+from pulptrain.layers import caller_of, node_of
+from pulptrain.settings import Settings, code_start, model_variant, schedule_options, soc_timing
 from scheduler.explore.energy import EnergyCosts
 from scheduler.explore.point import Outcome, Point, point_of, refusal
 from scheduler.options import of_programs
 from scheduler.schedule import check_names, in_one_memory
+from scheduler.tuner.schedule_file import ScheduleFile, as_tuned, file_of, load_schedule, options_from
+from scheduler.tuner.tuned_schedule import TunedSchedule
 from trainlib.kernels.catalogue import kernel_names
 from trainlib.options import check_options
 from trainlib.training import TrainingPhases, build_training_phases
@@ -40,6 +44,8 @@ SETTINGS = (
     "prefetch",
     "resident",
     "placement",
+    "icache",
+    "schedule",
 )
 """Settings a sweep may vary; they are called as on the command line, with _ for -."""
 
@@ -81,6 +87,9 @@ MAX_POINTS = 100_000
 
 MODEL_PREFIX = "model."
 
+NO_SCHEDULE = "none"
+"""In place of a schedule file: the scheduler's own choices."""
+
 
 @dataclass(frozen=True, slots=True)
 class SpecPoint:
@@ -102,6 +111,8 @@ class Spec:
     energy: EnergyCosts | None
     axes: tuple[str, ...]
     points: tuple[SpecPoint, ...]
+    baseline: int
+    """Number of the point that speed-ups are over."""
 
 
 class EnergySchema(Schema):
@@ -137,64 +148,123 @@ class ExploreSchema(Schema):
     """What should be small, of which the front is drawn; by default cycles and l1_bytes."""
     energy: object = None
     """Costs, for the objective energy_nj."""
+    baseline: object = None
+    """Values of the point that speed-ups are over; none: the first point."""
 
 
-def load_spec(path: str | Path) -> Spec:
-    """Read an exploration file.
+def load_spec(path: str | Path, given: Mapping[str, Any] | None = None) -> Spec:
+    """Read an exploration file; `given` are fields of `Settings` that go before its `settings`.
 
     Raises `ConfigError` with ``file:line`` for whatever it does not know: keys, settings, paths of the SoC or
     the model, values out of range. A combination that cannot exist, each of its values being legal, is a
     point that says why.
     """
-    node = load_yaml(Path(path))
+    return _spec(load_yaml(Path(path)), Path(path).parent, given or {}, {})
+
+
+def spec_of(plan: Mapping[str, Any], given: Mapping[str, Any]) -> Spec:
+    """The exploration of a plain mapping with the keys of a file; its `model` may be a tree itself.
+
+    What `pulptrain.tune` returns may stand where the name of a schedule file may. Raises as `load_spec`.
+    """
+    file, line, _ = caller_of(__name__)
+    schedules: dict[str, TunedSchedule] = {}
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: plain(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        tuned = getattr(value, "schedule", None)
+        if isinstance(tuned, TunedSchedule):
+            label = f"tuned {len(schedules) + 1}" if schedules else "tuned"
+            schedules[label] = tuned
+            return label
+        return value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
+
+    return _spec(node_of(plain(plan), file, line), Path(), given, schedules)
+
+
+def _spec(node: Node, folder: Path, given: Mapping[str, Any], schedules: Mapping[str, TunedSchedule]) -> Spec:
     what = "the exploration"
     check_keys(node, what, *required_and_optional(ExploreSchema))
     top = node.mapping(what)
-    name, model = (_text(top[key], key) for key in ("name", "model"))
+    name = _text(top["name"], "name")
     if "sweep" not in top and "points" not in top:
         raise ConfigError("nothing is varied", where=node.where, cure="add 'sweep: ...' or 'points: ...'")
     settings = top.get("settings")
-    base = _base(settings)
-    codegen_given = settings is not None and "codegen" in settings.mapping("'settings'")
+    base, base_model = _base(settings, given)
+    codegen_given = "codegen" in given or (
+        settings is not None and "codegen" in settings.mapping("'settings'")
+    )
     combinations = [*_sweep(top.get("sweep")), *_listed(top.get("points"))]
     builder = _Builder(
         top["model"],
         base,
-        Path(path).parent,
+        base_model,
+        folder,
+        schedules,
         codegen_given=codegen_given,
         models_vary=any("model" in combination for combination in combinations),
     )
+    problems = Problems()
     checked: set[int] = set()
     for combination in combinations:
         for key, value in combination.items():
             if id(value) not in checked:
                 checked.add(id(value))
-                builder.check(key, value)
+                problems.of(builder.check, key, value)
+    objectives = problems.of(_objectives, top.get("objectives"), "energy" in top)
+    energy = problems.of(_energy, top.get("energy"))
+    baseline = problems.of(_baseline, top.get("baseline"), combinations)
+    problems.refuse()
     return Spec(
         name,
-        model,
-        _objectives(top.get("objectives"), "energy" in top),
-        EnergyCosts(**validate(EnergySchema, top["energy"], "'energy'").model_dump())
-        if "energy" in top
-        else None,
+        builder.name,
+        objectives or (),
+        energy,
         tuple(dict.fromkeys(key for combination in combinations for key in combination)),
         tuple(builder.build(combination) for combination in combinations),
+        baseline or 0,
     )
+
+
+def _baseline(node: Node | None, combinations: Sequence[Mapping[str, Node]]) -> int:
+    """Number of the point with these values; the first one if nothing is said."""
+    if node is None:
+        return 0
+    children = {SHORT_PATHS.get(key, key): child for key, child in node.mapping("'baseline'").items()}
+    wanted = {key: child.plain() for key, child in children.items()}
+    for number, combination in enumerate(combinations):
+        if all(key in combination and combination[key].plain() == value for key, value in wanted.items()):
+            return number
+    raise ConfigError("no point has these values", where=node.where, cure="values of one of the points")
 
 
 class _Builder:
     """Builds points from the base and some values, and remembers graphs."""
 
     def __init__(
-        self, model: Node, base: Settings, folder: Path, *, codegen_given: bool, models_vary: bool
+        self,
+        model: Node,
+        base: Settings,
+        base_model: Mapping[str, Node],
+        folder: Path,
+        schedules: Mapping[str, TunedSchedule],
+        *,
+        codegen_given: bool,
+        models_vary: bool,
     ) -> None:
         self._model = model
+        self._base_model = base_model
+        self._schedules = schedules
         self._models_vary = models_vary
         self._codegen_given = codegen_given
         self._base = base
         self._folder = folder
         self._paths = tuple(load_parameters(base.soc, base.timing))
-        self._known: dict[tuple[tuple[str, str], ...], TrainingPhases] = {}
+        self._known: dict[tuple[tuple[str, str], ...], tuple[ModelSpec, TrainingPhases]] = {}
+        self.name = _text(model.mapping("")["name"], "name") if model.is_mapping else _text(model, "model")
         self._at(model, lambda: self._phases({}))
 
     def check(self, key: str, value: Node) -> None:
@@ -236,14 +306,35 @@ class _Builder:
             return SpecPoint(plain, refused=refusal(error))
 
     def _programs(self, values: Mapping[str, Node]) -> tuple[tuple[Point, int], ...]:
-        settings, phases = self._settings(values), self._phases(values)
+        settings, (spec, phases) = self._settings(values), self._model_of(values)
         timing, options = soc_timing(settings), schedule_options(settings)
+        file = self._schedule(settings)
+        written = phases.mini_batch
+        if file is not None and file.layouts:
+            phases = build_training_phases(as_tuned(file, spec))
         graphs = [graph for graph in (phases.mini_batch, phases.update) if graph is not None]
-        chosen = in_one_memory(graphs, timing, of_programs(options, graphs))
+        chosen = of_programs(options, graphs)
+        if file is not None:
+            if settings.resident is not None:
+                file = replace(file, resident={})
+            chosen = options_from(file, graphs, timing, options, written)
+        chosen = in_one_memory(graphs, timing, chosen)
+        start = code_start(settings)
         return tuple(
-            (point_of(graph, timing, own), times)
+            (point_of(graph, timing, own, start), times)
             for graph, own, times in zip(graphs, chosen, (phases.mini_batches, 1), strict=False)
         )
+
+    def _schedule(self, settings: Settings) -> ScheduleFile | None:
+        """The schedule file of a point: one of the user's, or what tuning has found in Python."""
+        name = settings.schedule
+        if name is None or name == NO_SCHEDULE:
+            return None
+        if not isinstance(name, str):
+            return file_of(name)
+        if name in self._schedules:
+            return file_of(self._schedules[name])
+        return load_schedule(name if Path(name).is_absolute() else self._folder / name)
 
     def _settings(self, values: Mapping[str, Node]) -> Settings:
         changes = {key: _setting(key, value) for key, value in values.items() if key in SETTINGS}
@@ -256,20 +347,33 @@ class _Builder:
             option, _, name = key.partition(".")
             if option in OF_ONE and name:
                 of_field = OF_ONE[option]
-                changes[of_field] = (*changes.get(of_field, ()), f"{name}={_word(value)}")
+                before = changes.get(of_field, getattr(self._base, of_field))
+                changes[of_field] = (*before, f"{name}={_word(value)}")
         if "soc" in changes and not self._codegen_given:
             changes.setdefault("codegen", "")  # that of the SoC file
-        return replace(self._base, **changes, overrides=overrides)
+        return replace(self._base, **changes, overrides=(*self._base.overrides, *overrides))
 
     def _phases(self, values: Mapping[str, Node]) -> TrainingPhases:
-        changes = {key: value for key, value in values.items() if key.startswith(MODEL_PREFIX)}
+        return self._model_of(values)[1]
+
+    def _model_of(self, values: Mapping[str, Node]) -> tuple[ModelSpec, TrainingPhases]:
+        changes = {
+            **self._base_model,
+            **{key: value for key, value in values.items() if key.startswith(MODEL_PREFIX)},
+        }
         model = values.get("model", self._model)
-        key = tuple((name, str(node.plain())) for name, node in {**changes, "model": model}.items())
+        named = model.plain() if not model.is_mapping else ""
+        key = (*((name, str(node.plain())) for name, node in changes.items()), ("model", str(named)))
         if key not in self._known:
-            tree = open_config("models", str(model.value), folder=self._folder)
+            tree = model
+            if not model.is_mapping:
+                tree = open_config("models", str(model.value), folder=self._folder)
             for path, value in changes.items():
                 tree = with_value(tree, path.removeprefix(MODEL_PREFIX), value)
-            self._known[key] = build_training_phases(read_model(tree, check_options))
+            variant = model_variant(self._base)
+            spec = read_model(tree, check_options)
+            spec = replace(spec, variant=variant) if variant is not None else spec
+            self._known[key] = (spec, build_training_phases(spec))
         return self._known[key]
 
     @staticmethod
@@ -295,12 +399,19 @@ def _is_setting(key: str) -> bool:
     return key in SETTINGS or (option in OF_ONE and bool(name))
 
 
-def _base(node: Node | None) -> Settings:
-    if node is None:
-        return Settings()
-    check_keys(node, "'settings'", (), SETTINGS)
-    values = node.mapping("'settings'")
-    return Settings(**{key: _setting(key, value) for key, value in values.items()})
+def _base(node: Node | None, given: Mapping[str, Any]) -> tuple[Settings, dict[str, Node]]:
+    """What holds for all points: settings, and values of the model by path."""
+    values: Mapping[str, Node] = {}
+    if node is not None:
+        check_keys(node, "'settings'", (), (*SETTINGS, *SHORT_PATHS))
+        values = node.mapping("'settings'")
+    of_model = {SHORT_PATHS[key]: value for key, value in values.items() if key in SHORT_PATHS}
+    of_model |= {
+        SHORT_PATHS[key]: Node(value, f"--{key}", 1) for key, value in given.items() if key in SHORT_PATHS
+    }
+    fields = {key: _setting(key, value) for key, value in values.items() if key in SETTINGS}
+    fields |= {key: value for key, value in given.items() if key not in SHORT_PATHS}
+    return Settings(**fields), of_model
 
 
 def _setting(key: str, value: Node) -> Any:

@@ -42,7 +42,7 @@ class TuneOutcome:
 
 
 def tune_model(
-    model: str,
+    model: str | ModelSpec,
     workers: Workers,
     settings: Settings | None = None,
     *,

@@ -15,6 +15,8 @@ from configs.errors import InputError
 from configs.files import check_folder, refuse_foreign, write_text
 from pulptrain.json_text import FORMAT, json_text
 from pulptrain.session import RunOutcome
+from pulptrain.training_curve import CSV_NAME as CURVE_NAME
+from pulptrain.training_curve import write_curve
 from scheduler.memory.memory_blocks import memory_blocks
 from traces.breakdown import draw_breakdown
 from traces.drawing import is_our_picture
@@ -36,7 +38,7 @@ PICTURE_FILES = tuple(f"{name}.{ending}" for name in PICTURES for ending in ("pn
 SUMMARY_NAME, INFORMATION_NAME, PERFETTO_NAME = "summary.json", "run-info.json", "trace.pftrace"
 
 RUN_FILES = (
-    *(SUMMARY_NAME, INFORMATION_NAME, PARQUET_NAME, CSV_NAME, PERFETTO_NAME, MEMORY_NAME),
+    *(SUMMARY_NAME, INFORMATION_NAME, PARQUET_NAME, CSV_NAME, PERFETTO_NAME, MEMORY_NAME, CURVE_NAME),
     *PICTURE_FILES,
 )
 """Files of a run; the summary is the first to be written."""
@@ -109,6 +111,8 @@ def write_outputs(outcome: RunOutcome, folder: Path) -> list[Path]:
     paths.append(perfetto)
     paths.append(write_blocks(blocks_of(outcome), folder))
     paths.extend(draw_pictures(outcome.slices, outcome.summary, folder))
+    if outcome.curve:
+        paths.append(write_curve(outcome.curve, folder / CURVE_NAME))
     return paths
 
 

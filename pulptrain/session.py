@@ -23,6 +23,7 @@ from pulptrain.machine import Machine, Phase, Prepared
 from pulptrain.settings import Settings, code_start, model_variant, schedule_options, soc_timing
 from pulptrain.summary import finite_or_none, refuse_wrong_numbers, run_summary, simulator_summary
 from pulptrain.training import Progress, Training
+from pulptrain.training_curve import CurvePoint
 from pulptrain.update_summary import update_summary
 from scheduler.levers import with_levers
 from scheduler.memory.host_memory import TIMING_ONLY, HostUse
@@ -34,7 +35,7 @@ from scheduler.schedule import Schedule, in_one_memory
 from scheduler.schedule_cache import ScheduleCache
 from scheduler.time_line import time_line, whole_line
 from scheduler.tuner.cache import ResultCache
-from scheduler.tuner.schedule_file import as_tuned, load_schedule, options_from
+from scheduler.tuner.schedule_file import ScheduleFile, as_tuned, file_of, load_schedule, options_from
 from traces.events import Slice
 from traces.recorder import CounterSample
 from trainlib import reference
@@ -58,6 +59,8 @@ class RunOutcome:
     interrupted: bool
     update_schedule: Schedule | None = None
     """That of the update, where it is a program of its own; `schedule` is then that of a mini-batch."""
+    curve: Sequence[CurvePoint] = ()
+    """Loss of every iteration computed, and accuracy where it was asked."""
     values: Mapping[str, Array] = field(default_factory=dict)
     """Weights, states, gradients, output and losses, by the names of `pulptrain.training.Training.values`."""
 
@@ -66,9 +69,9 @@ class RunOutcome:
         refuse_wrong_numbers(self.summary["functional"], self.summary["model"], self)
 
 
-def model_of(name: str, settings: Settings) -> ModelSpec:
+def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
     """The model, with what the settings replace of it. Raises `ConfigError` and `InputError`."""
-    spec = load_model(name, check_options)
+    spec = load_model(model, check_options) if isinstance(model, str) else model
     if settings.dtype is not None:
         dtype_named(settings.dtype, "--dtype")
         spec = replace(spec, dtype=settings.dtype)
@@ -92,7 +95,7 @@ def model_of(name: str, settings: Settings) -> ModelSpec:
 
 
 def prepare(
-    model: str, settings: Settings, cache: ResultCache | None = None, use: HostUse = TIMING_ONLY
+    model: str | ModelSpec, settings: Settings, cache: ResultCache | None = None, use: HostUse = TIMING_ONLY
 ) -> Prepared:
     """Everything before time starts: model, SoC, schedules and the cost model of kernels.
 
@@ -103,7 +106,7 @@ def prepare(
     spec = model_of(model, settings)
     timing = soc_timing(settings)
     cost_model: CostModel = TeamCostModel(timing)
-    file = load_schedule(settings.schedule) if settings.schedule is not None else None
+    file = _schedule_file(settings)
     phases = build_training_phases(spec)
     written = phases.mini_batch
     if file is not None and file.layouts:
@@ -142,6 +145,14 @@ def prepare(
     return Prepared(spec, timing, schedules[0], cost_model, update, phases, run_cache)
 
 
+def _schedule_file(settings: Settings) -> ScheduleFile | None:
+    if settings.schedule is None:
+        return None
+    if isinstance(settings.schedule, str):
+        return load_schedule(settings.schedule)
+    return file_of(settings.schedule)
+
+
 ITERATION_BYTES = 64
 """What is kept of every iteration: its loss."""
 
@@ -154,7 +165,7 @@ def check_iterations(iterations: int) -> None:
 
 
 def run_model(
-    model: str,
+    model: str | ModelSpec,
     settings: Settings | None = None,
     *,
     iterations: int = 1,
@@ -165,7 +176,8 @@ def run_model(
 ) -> RunOutcome:
     """Simulate one training iteration (one update) of `model` and compute `iterations` of them.
 
-    `model` is a name from ``pulptrain list models`` or a path to a model file. Timing is simulated once; all
+    `model` is a name from ``pulptrain list models``, the path of a model file, or a model that is read.
+    Timing is simulated once; all
     iterations are computed. Every tensor of the first three iterations and of the last one is checked
     (`pulptrain.number_check`), against PyTorch where it is installed; ``summary["functional"]`` says what was
     found, and a wrong tensor is a `WrongNumbersError`, which has the outcome. An update over several
@@ -232,8 +244,17 @@ def run_prepared(
         prepared.timing,
         interrupted,
         prepared.update,
+        _curve(training, summary),
         training.values() if functional else {},
     )
+
+
+def _curve(training: Training, summary: Mapping[str, Any]) -> list[CurvePoint]:
+    """A point per iteration computed."""
+    return [
+        CurvePoint(number, number * summary["seconds"], loss, training.accuracies.get(number))
+        for number, loss in enumerate(training.losses, start=1)
+    ]
 
 
 def _summary(machine: Machine, prepared: Prepared, settings: Settings) -> dict[str, Any]:

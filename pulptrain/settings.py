@@ -12,9 +12,11 @@ from arch.timing import SocTiming
 from configs.errors import InputError
 from configs.parameters import default_codegen
 from configs.units import LARGEST_INTEGER
+from pulptrain.option import default_of
 from scheduler.addresses.placement import parse_placement
 from scheduler.addresses.plan_options import PlanOptions, parse_homes
 from scheduler.options import ScheduleOptions, parse_buffers, parse_resident
+from scheduler.tuner.tuned_schedule import TunedSchedule
 from trainlib.kernels.library import LIBRARY
 from trainlib.options import MOST_MINI_BATCHES
 from trainlib.primitives.definition import AS_PUBLISHED, DEFAULT
@@ -31,38 +33,38 @@ class Settings:
     (off, auto, or tensors) what stays in L1 between them: what the schedule file says if it is not given,
     else off.
     A `codegen` that is not given is that of the SoC file; a wrong SoC then raises `ConfigError` here.
-    `icache` is one of `arch.code_caches.CODE_STARTS`. `schedule` is the path of a schedule file (`pulptrain
-    tune`). `dtype`, `batch` and `accumulate` replace what the model file says; `separate_update` makes the
-    update a program of its own.
+    `icache` is one of `arch.code_caches.CODE_STARTS`. `schedule` is what `pulptrain tune` has found, or the
+    path of its file. `dtype`, `batch` and `accumulate` replace what the model file says; `separate_update`
+    makes the update a program of its own.
     """
 
-    soc: str = "pulp-open"
-    timing: str = "rtl"
-    codegen: str = ""
+    soc: str = default_of("soc")
+    timing: str = default_of("timing")
+    codegen: str = default_of("codegen")
     cores: int | None = None
     l1: str | None = None
     l2: str | None = None
     l3: str | None = None
     fpus: str | None = None
     bank_conflicts: str | None = None
-    buffering: str = "double"
-    overrides: Sequence[str] = ()
-    kernels: Sequence[str] = ()
-    im2col: Sequence[str] = ()
-    variants: Sequence[str] = ()
-    tiles: Sequence[str] = ()
-    loop_orders: Sequence[str] = ()
-    prefetch: str = "on"
+    buffering: str = default_of("buffering")
+    overrides: Sequence[str] = default_of("overrides")
+    kernels: Sequence[str] = default_of("kernels")
+    im2col: Sequence[str] = default_of("im2col")
+    variants: Sequence[str] = default_of("variants")
+    tiles: Sequence[str] = default_of("tiles")
+    loop_orders: Sequence[str] = default_of("loop_orders")
+    prefetch: str = default_of("prefetch")
     resident: str | None = None
-    schedule: str | None = None
+    schedule: str | TunedSchedule | None = None
     seed: int = 0
-    icache: str = WARM
-    placement: str = "first-fit"
-    homes: Sequence[str] = ()
+    icache: str = default_of("icache")
+    placement: str = default_of("placement")
+    homes: Sequence[str] = default_of("homes")
     dtype: str | None = None
     batch: int | None = None
     accumulate: int | None = None
-    separate_update: bool = False
+    separate_update: bool = default_of("separate_update")
 
     def __post_init__(self) -> None:
         check_seed(self.seed)

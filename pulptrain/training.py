@@ -58,6 +58,8 @@ class Training:
         self.machine = machine
         self.losses: list[float] = []
         """Mean loss of each iteration done."""
+        self.accuracies: dict[int, float] = {}
+        """Share of test samples classified rightly, by the iteration after which it was asked."""
         self.not_finite: NotFinite | None = None
         self.check: NumberCheck | None = None
         self._mini_batches = mini_batches

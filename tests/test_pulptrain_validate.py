@@ -20,6 +20,7 @@ from typer.main import get_command
 from pulptrain.__main__ import run
 from pulptrain.cli import application
 from pulptrain.commands import validate as command
+from pulptrain.validation_summary import validation_summary
 from scheduler.validation import runner
 from scheduler.validation.kinds import KINDS
 
@@ -275,4 +276,4 @@ def test_a_row_without_a_measured_time_has_a_prediction_and_no_error(
 
 def test_the_report_is_built_without_groups_unless_asked() -> None:
     done = runner.validate("dma", DMA, workers=1, selections=[runner.Selection("test", ("1d",))])
-    assert "groups" not in command.report(done)
+    assert "groups" not in validation_summary(done)

@@ -85,6 +85,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "needs_torch": lambda: _package("torch"),
     "needs_torchvision": lambda: _package("torchvision"),
     "needs_scipy": lambda: _package("scipy"),
+    "needs_pandas": lambda: _package("pandas"),
     "needs_optuna": lambda: _package("optuna"),
     "needs_ortools": lambda: _package("ortools"),
     "needs_distributed": lambda: _package("distributed"),

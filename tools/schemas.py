@@ -139,6 +139,7 @@ def soc() -> Json:
 
 def explore() -> Json:
     """Of an exploration file."""
+    scalar = ["string", "number", "boolean"]
     axes = (*SETTINGS, *SHORT_PATHS, "model")
     known = {key: {"type": "array"} for key in axes}
     prefixes = "|".join(
@@ -152,7 +153,7 @@ def explore() -> Json:
             settings={
                 "type": "object",
                 "additionalProperties": False,
-                "properties": {key: {"type": ["string", "number", "boolean"]} for key in SETTINGS},
+                "properties": {key: {"type": scalar} for key in (*SETTINGS, *SHORT_PATHS)},
             },
             sweep={
                 "type": "object",
@@ -171,6 +172,7 @@ def explore() -> Json:
             },
             objectives={"type": "array", "items": {"enum": list(OBJECTIVES)}},
             energy=of(EnergySchema),
+            baseline={"type": "object"},
         ),
     )
 

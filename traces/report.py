@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The summary of a run for people: a table per layer and step, and the totals below it.
+"""The summary of a run for people: a headline, totals by step and layer, and the largest ops.
 
 Takes the plain dict that ``run --json`` prints (DESIGN.md §8), so that a stored ``summary.json`` prints the
 same. In it `stalls` of an op are core-cycles per word, and `utilisation` has one entry ``core<i>`` per core.
@@ -7,19 +7,23 @@ same. In it `stalls` of an op are core-cycles per word, and `utilisation` has on
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from configs.errors import InputError
 from configs.grades import LABELS
+from configs.suggest import suggestion
 from traces.palette import STALL_NAMES
-from traces.tracks import op_label
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+from traces.text_table import table_lines
+from traces.totals import BY, Total, collapsed, largest, totals
 
 TOP_STALLS = 2
+LABEL_WIDTH = 12
+"""Columns of the labels of the headline."""
+LEAST_RATE = 0.005
+"""MAC/cycle that two decimals show."""
 _KIB = 1024
 _SHORT = {
     "multicycle": "multi-cycle",
@@ -36,67 +40,123 @@ _SHORT = {
 """Stall words shortened for the table; `STALL_NAMES` has the others."""
 
 
-def print_report(summary: Mapping[str, Any], console: Console) -> None:
-    """Print table and totals to a rich console.
+@dataclass(frozen=True, slots=True)
+class View:
+    """How much of a run is shown.
+
+    `top` ops with most cycles and, `by` layer, step or kernel, as many totals (None: steps, and layers).
+    `full` shows every op in order instead, and every note.
+    """
+
+    top: int = 10
+    by: str | None = None
+    full: bool = False
+
+    def __post_init__(self) -> None:
+        if self.top < 1:
+            raise InputError(f"{self.top} rows", where="--top", cure="1 or more")
+        if self.by is not None and self.by not in BY:
+            raise InputError(
+                f"nothing is added up by {self.by!r}", where="--by", cure=suggestion(self.by, BY)
+            )
+
+
+def report_lines(summary: Mapping[str, Any], width: int, view: View | None = None) -> list[str]:
+    """Headline, totals and the largest ops as lines; names are never cut, columns that do not fit left out.
 
     Raises InputError naming the key if `summary` lacks one of the contract.
     """
+    view = view or View()
     try:
-        table = ops_table(summary)
-        lines = total_lines(summary)
+        lines = headline(summary, width, full=view.full)
+        if view.full:
+            return [*lines, "", *_table("layer.step", _every_op(summary), summary, width, whole=True)]
+        by = (view.by,) if view.by is not None else ("step", "layer")
+        for word in by:
+            rows, rest = totals(summary["ops"], word), None
+            if word != "step":
+                rows, rest = largest(rows, view.top)
+            rows = [*rows, *([rest] if rest is not None else [])]
+            lines += ["", *_table(word, rows, summary, width, whole=word == by[0])]
+        shown, rest = largest(collapsed(summary["ops"]), view.top)
+        rows = [*shown, *([rest] if rest is not None else [])]
+        return [*lines, "", *_table("largest ops", rows, summary, width, whole=False)]
     except KeyError as error:
         raise InputError(
             f"the summary has no {error.args[0]!r}", where="summary.json", cure="run the simulation again"
         ) from error
-    console.print(table)
-    console.print()
-    for name, text in lines:
-        console.print(f"[bold]{name:<13}[/bold] {text}", highlight=False, soft_wrap=False)
 
 
-def ops_table(summary: Mapping[str, Any]) -> Table:
-    """One row per op, one for the offload, one for the whole; shares are of the run's cycles."""
-    from rich.table import Table  # slow to import
+def totals_lines(summary: Mapping[str, Any], by: str, width: int) -> list[str]:
+    """The table of all totals by one of `BY`."""
+    return _table(by, totals(summary["ops"], by), summary, width, whole=True)
 
-    ops: Sequence[Mapping[str, Any]] = summary["ops"]
-    cores = core_count(summary)
-    total_cycles = summary["cycles"]
-    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
-    table.add_column("layer.step", overflow="fold", max_width=18)
-    for name in ("cycles", "share", "MACs", "MAC/cyc", "tiles", "KiB in", "KiB out", "busy"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("top stalls", overflow="ellipsis", no_wrap=True)
-    for op in ops:
-        table.add_row(
-            op_label(op["name"], op["step"]),
-            f"{op['cycles']:,}",
-            _percent(op["cycles"], total_cycles),
-            f"{op['macs']:,}" if op["macs"] else "-",
-            f"{op['macs'] / op['cycles']:.2f}" if op["macs"] and op["cycles"] else "-",
-            f"{op['tiles']:,}",
-            _kib(op["bytes_in"]),
-            _kib(op["bytes_out"]),
-            _busy(op["stalls"], op["cycles"] * cores),
-            top_stalls(op["stalls"], op["cycles"] * cores),
+
+def _every_op(summary: Mapping[str, Any]) -> list[Total]:
+    return [total for op in summary["ops"] for total in collapsed([op])]
+
+
+def _table(
+    head: str, rows: Sequence[Total], summary: Mapping[str, Any], width: int, *, whole: bool
+) -> list[str]:
+    """A table of totals; shares are of the run's cycles. With `whole` the last rows are offload and total."""
+    cores, total_cycles = core_count(summary), summary["cycles"]
+    cells = []
+    for row in rows:
+        core_cycles = row.cycles * cores
+        cells.append(
+            [
+                row.name,
+                f"{row.cycles:,}",
+                _percent(row.cycles, total_cycles),
+                *_by_purpose(head, row),
+                _rate(row),
+                _percent(core_cycles - sum(row.stalls.values()), core_cycles),
+                top_stalls(row.stalls, core_cycles),
+                f"{row.macs:,}" if row.macs else "-",
+                f"{row.tiles:,}",
+                _kib(row.bytes_in),
+                _kib(row.bytes_out),
+            ]
         )
-    rest_cycles = total_cycles - sum(op["cycles"] for op in ops)
-    if rest_cycles:
-        row = ("offload", f"{rest_cycles:,}", _percent(rest_cycles, total_cycles))
-        table.add_row(*row, *["-"] * 6, "")
-    table.add_row(
-        "total",
-        f"{total_cycles:,}",
-        _percent(total_cycles, total_cycles),
-        f"{summary['macs']:,}",
-        f"{summary['mac_per_cycle']:.2f}",
-        f"{sum(op['tiles'] for op in ops):,}",
-        _kib(sum(op["bytes_in"] for op in ops)),
-        _kib(sum(op["bytes_out"] for op in ops)),
-        f"{_mean_utilisation(summary):.0%}",
-        "",
-        style="bold",
-    )
-    return table
+    rest_cycles = total_cycles - sum(op["cycles"] for op in summary["ops"])
+    empty = [""] * len(_by_purpose(head, None))
+    if whole and rest_cycles:
+        share = _percent(rest_cycles, total_cycles)
+        cells.append(["offload", f"{rest_cycles:,}", share, *empty, "-", "-", "", *["-"] * 4])
+    if whole:
+        ops = summary["ops"]
+        cells.append(
+            [
+                "total",
+                f"{total_cycles:,}",
+                _percent(total_cycles, total_cycles),
+                *empty,
+                f"{summary['mac_per_cycle']:.2f}" if summary["macs"] else "-",
+                f"{_mean_utilisation(summary):.0%}",
+                "",
+                f"{summary['macs']:,}",
+                f"{sum(op['tiles'] for op in ops):,}",
+                _kib(sum(op["bytes_in"] for op in ops)),
+                _kib(sum(op["bytes_out"] for op in ops)),
+            ]
+        )
+    heads = [head, "cycles", "share", *(["kernel", "tile"] if empty else []), "MAC/cyc", "busy"]
+    heads += ["top stalls", "MACs", "tiles", "KiB in", "KiB out"]
+    return table_lines(heads, cells, width, left=("tile", "kernel", "top stalls"))
+
+
+def _rate(row: Total) -> str:
+    """MAC/cycle, where it is more than nothing."""
+    rate = row.macs / row.cycles if row.cycles else 0.0
+    return f"{rate:.2f}" if rate >= LEAST_RATE else "-"
+
+
+def _by_purpose(head: str, row: Total | None) -> list[str]:
+    """Tile and kernel, where rows are ops."""
+    if head in BY:
+        return []
+    return [row.kernel, row.tile] if row is not None else ["", ""]
 
 
 def _code_caches(summary: Mapping[str, Any]) -> str:
@@ -117,24 +177,29 @@ def _throughput(summary: Mapping[str, Any]) -> str:
     return f"{text}; {zeros / summary['macs']:.0%} of the products meet padding or zeros between strides"
 
 
-def total_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The totals as (name, text): time, throughput, memory, loss, and the check of the numbers."""
+def headline(summary: Mapping[str, Any], width: int, *, full: bool = False) -> list[str]:
+    """What a run came to, in a few lines: cycles and time first."""
     cycles, seconds = summary["cycles"], summary["seconds"]
     clock = f" at {cycles / seconds / 1e6:.0f} MHz" if seconds else ""
-    peak = summary["peak_bytes"]
+    name = f"{summary['model']} on " if "model" in summary else ""
+    first = f"{name}{summary['soc']}: {cycles:,} cycles = {seconds * 1e3:.3f} ms{clock}"
+    lines = textwrap.wrap(first, max(width, 40), break_long_words=False, break_on_hyphens=False)
+    for label, text in total_lines(summary, full=full):
+        lines += textwrap.wrap(
+            f"{label:<{LABEL_WIDTH}}{text}",
+            max(width, 40),
+            subsequent_indent=" " * LABEL_WIDTH,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return lines
+
+
+def total_lines(summary: Mapping[str, Any], *, full: bool = False) -> list[tuple[str, str]]:
+    """The totals as (name, text): throughput, memory, check of the numbers, evidence, and the rest."""
     lines = [
-        ("time", f"{cycles:,} cycles = {seconds * 1e3:.3f} ms{clock}"),
         ("throughput", _throughput(summary)),
-        (
-            "utilisation",
-            f"cores issue {_mean_utilisation(summary):.0%} of the cycles, the DMA moves bytes "
-            f"{summary['utilisation']['dma']:.0%} of the time",
-        ),
-        (
-            "peak memory",
-            ", ".join(f"{level.upper()} {_kib(size)} KiB" for level, size in peak.items() if size),
-        ),
-        ("machine", f"{summary['soc']}, timing {summary['timing']}{_code_caches(summary)}"),
+        ("memory", _memory(summary)),
     ]
     if summary["loss"] is not None:
         lines.append(("loss", f"{summary['loss']:.6f}"))
@@ -146,8 +211,45 @@ def total_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(("training", training_line(training)))
     if summary.get("evidence"):
         lines.append(("evidence", evidence_line(summary["evidence"])))
-    lines.extend(("note", note) for note in summary.get("notes", ()))
+    lines.append(
+        (
+            "utilisation",
+            f"cores issue {_mean_utilisation(summary):.0%} of the cycles, the DMA moves bytes "
+            f"{summary['utilisation']['dma']:.0%} of the time",
+        )
+    )
+    lines.append(("machine", f"{summary['soc']}, timing {summary['timing']}{_code_caches(summary)}"))
+    notes = list(summary.get("notes", ()))
+    if full or len(notes) == 1:
+        lines.extend(("note", note) for note in notes)
+    elif notes:
+        lines.append(("notes", notes_line(notes)))
     return lines
+
+
+def notes_line(notes: Sequence[str]) -> str:
+    """Several notes in a line: how many say what."""
+    kinds: dict[str, int] = {}
+    for note in notes:
+        what = note.partition(": ")[2] or note
+        what = what.partition(":")[0]
+        kinds[what] = kinds.get(what, 0) + 1
+    ordered = sorted(kinds.items(), key=lambda item: -item[1])
+    shown = "; ".join(f"{what} (x{count})" if count > 1 else what for what, count in ordered[:2])
+    others = sum(count for _, count in ordered[2:])
+    more = f"; {others} others" if others else ""
+    return f"{shown}{more}; --full lists all {len(notes)}"
+
+
+def _memory(summary: Mapping[str, Any]) -> str:
+    """Peak of every level, and of how much."""
+    sizes = summary.get("capacity_bytes", {})
+    parts = []
+    for level, peak_bytes in summary["peak_bytes"].items():
+        if peak_bytes:
+            of = f" of {_kib(sizes[level])}" if sizes.get(level) else ""
+            parts.append(f"{level.upper()} {_kib(peak_bytes)}{of} KiB")
+    return f"peak {', '.join(parts)}"
 
 
 def evidence_line(evidence: Mapping[str, Any]) -> str:
@@ -216,10 +318,6 @@ def core_count(summary: Mapping[str, Any]) -> int:
 def _mean_utilisation(summary: Mapping[str, Any]) -> float:
     cores = [value for name, value in summary["utilisation"].items() if name.startswith("core")]
     return sum(cores) / len(cores) if cores else 0.0
-
-
-def _busy(stalls: Mapping[str, int], core_cycles: int) -> str:
-    return _percent(core_cycles - sum(stalls.values()), core_cycles)
 
 
 def _percent(part: int, whole: int) -> str:

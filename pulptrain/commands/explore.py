@@ -17,6 +17,7 @@ from pulptrain.exploration import explore, write_exploration
 from pulptrain.explore_spec import load_spec
 from pulptrain.json_text import json_text
 from pulptrain.outputs import EXPLORATION_FILES, prepare_folder
+from pulptrain.result_cache import open_cache
 from scheduler.tuner.progress import meter
 from scheduler.tuner.workers import open_workers
 
@@ -41,7 +42,7 @@ def command(
     with (
         # The first of all: workers are copies of this process as it is here.
         open_workers(workers if workers is not None else os.cpu_count() or 1, executor) as pool,
-        search_options.open_cache(cache, no_cache) as kept,
+        open_cache(cache, no_cache) as kept,
         meter("exploring", "points", show=show) as progress,
     ):
         result = explore(read, pool, kept, progress)

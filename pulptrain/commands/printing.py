@@ -15,7 +15,7 @@ from pulptrain.json_text import json_text
 from pulptrain.outputs import write_outputs
 from pulptrain.session import RunOutcome
 from pulptrain.update_summary import update_line
-from traces.report import print_report
+from traces.report import View, report_lines
 
 
 def table_console(width: int = 110) -> Console:
@@ -38,7 +38,14 @@ def told(run: Callable[[], RunOutcome]) -> RunOutcome:
         return outcome
 
 
-def finish_run(outcome: RunOutcome, folder: Path | None, *, as_json: bool, quiet: bool) -> None:
+def finish_run(
+    outcome: RunOutcome,
+    folder: Path | None,
+    *,
+    as_json: bool,
+    quiet: bool,
+    view: View | None = None,
+) -> None:
     """Write the files of a run, if it has a folder, and print its JSON object or its report.
 
     Then raises `WrongNumbersError` if the run has a wrong tensor.
@@ -48,7 +55,7 @@ def finish_run(outcome: RunOutcome, folder: Path | None, *, as_json: bool, quiet
         typer.echo(json_text(outcome.summary))
     elif not quiet:
         console = table_console()
-        print_report(outcome.summary, console)
+        typer.echo("\n".join(report_lines(outcome.summary, console.width, view)))
         if "update" in outcome.summary:
             text = update_line(outcome.summary["update"])
             console.print(f"[bold]{'update':<13}[/bold] {text}", highlight=False)

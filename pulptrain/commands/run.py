@@ -18,6 +18,7 @@ from pulptrain.json_text import json_text
 from pulptrain.npz_file import prepare_file, read_values, write_values
 from pulptrain.outputs import prepare_folder
 from pulptrain.program_text import program_lines, program_objects
+from pulptrain.result_cache import open_cache
 from pulptrain.session import RunOutcome, check_iterations, prepare, run_model
 from pulptrain.settings import Settings
 from scheduler.tuner.cache import ResultCache
@@ -135,7 +136,7 @@ def command(
         raise InputError("a run without numbers has none", where="--save-values", cure="no --no-functional")
     target = prepare_file(save_values) if save_values is not None else None
     show_progress = not (quiet or as_json)
-    with search_options.open_cache(cache, no_cache) as kept:
+    with open_cache(cache, no_cache) as kept:
         outcome = told(
             lambda: _run(
                 model, settings, iterations, not no_functional, kept, own, show_progress=show_progress

@@ -17,6 +17,7 @@ from pulptrain.commands import options, search_options
 from pulptrain.commands.printing import print_paths, table_console
 from pulptrain.json_text import json_text
 from pulptrain.model_tuning import tune_model
+from pulptrain.result_cache import open_cache
 from pulptrain.settings import Settings, check_seed
 from scheduler.tuner.progress import meter
 from scheduler.tuner.schedule_file import is_schedule, write_schedule
@@ -122,7 +123,7 @@ def command(
     with (
         # The first of all: workers are copies of this process as it is here.
         open_workers(workers if workers is not None else os.cpu_count() or 1, executor) as pool,
-        search_options.open_cache(cache, no_cache) as kept,
+        open_cache(cache, no_cache) as kept,
         meter(f"tuning {model}", "candidates", show=show) as progress,
     ):
         outcome = tune_model(

@@ -6,22 +6,22 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-import pulptrain
 from pulptrain.commands import options
 from pulptrain.commands.printing import table_console
 from pulptrain.json_text import json_text
+from pulptrain.validation_summary import validation_summary
 from scheduler.validation.cases import Selection, parse_selection
 from scheduler.validation.kinds import KINDS
 from scheduler.validation.runner import Refused, Validation
 from scheduler.validation.runner import validate as run_validation
-from scheduler.validation.statistics import Result, farthest_off, figures, grouped, timed
+from scheduler.validation.statistics import farthest_off, figures, grouped
 
 WORST_ROWS = 10
 """Rows named under the table."""
@@ -92,7 +92,7 @@ def command(
         keep_going=keep_going,
     )
     if as_json:
-        typer.echo(json_text(report(done, columns)))
+        typer.echo(json_text(validation_summary(done, columns)))
     elif not quiet:
         console = table_console(160)
         _print_tables(console, done, columns or done.kind.groups)
@@ -118,40 +118,6 @@ def _list_refused(refused: Sequence[Refused]) -> None:
         if cure is not None and cure not in cures:
             print(f"  try: {cure}", file=sys.stderr)
             cures.add(cure)
-
-
-def report(done: Validation, group_by: Sequence[str] = ()) -> dict[str, Any]:
-    """The JSON object of the contract, `groups` if asked for; rows keep the columns the KIND does not use.
-
-    `not_measured` counts rows without a measured time, whose error is null and which are in `cases` only.
-    """
-    kind = done.kind.name
-    summary: dict[str, Any] = {"kind": kind, **figures(done.results, kind)}
-    if group_by:
-        summary["groups"] = [
-            {"group": dict(zip(group_by, key, strict=True)), **figures(results, kind)}
-            for key, results in grouped(done.results, group_by).items()
-        ]
-    known = {"id", *(column.name for column in done.kind.columns)}
-    summary["not_predicted"] = len(done.refused)
-    summary["not_predicted_rows"] = [
-        {"where": row.error.where, "reason": row.error.message} for row in done.refused
-    ]
-    summary["not_measured"] = len(done.results) - len(timed(done.results))
-    summary["rows"] = [_row(result, known) for result in done.results]
-    summary["version"] = pulptrain.__version__
-    return summary
-
-
-def _row(result: Result, known: set[str]) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "id": result.case.id,
-        "measured": result.measured,
-        "predicted": result.prediction.cycles,
-        "error_percent": result.error_percent if result.measured else None,
-    }
-    extra = {name: cell for name, cell in result.case.cells.items() if name not in known}
-    return {**extra, **row}
 
 
 def _run(

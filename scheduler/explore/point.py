@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
+from arch.code_caches import WARM
 from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, PulptrainError
@@ -27,16 +28,17 @@ COST_MODELS_CACHED = 4
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A training iteration, the SoC it runs on, and how it is scheduled."""
+    """A training iteration, the SoC it runs on, how it is scheduled, and what its code caches hold."""
 
     graph: TrainingGraph
     timing: SocTiming
     options: ScheduleOptions
+    code_start: str = WARM
 
     @property
     def content(self) -> str:
         """Hash of all the result depends on, the version of the simulator included."""
-        return fingerprint((model_version(), self.graph, self.timing, self.options))
+        return fingerprint((model_version(), self.graph, self.timing, self.options, self.code_start))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +70,11 @@ class Outcome:
         return asdict(self)
 
 
-def point_of(graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions) -> Point:
+def point_of(
+    graph: TrainingGraph, timing: SocTiming, options: ScheduleOptions, code_start: str = WARM
+) -> Point:
     """A point; values of random inputs are left out, time does not depend on them."""
-    return Point(replace(graph, draws={}), timing, options)
+    return Point(replace(graph, draws={}), timing, options, code_start)
 
 
 def simulate_point(point: Point) -> Outcome:
@@ -79,7 +83,10 @@ def simulate_point(point: Point) -> Outcome:
     try:
         schedule = schedule_for(point.graph, point.timing, cost_model, point.options)
         recorder = Recorder()
-        result = Executor(schedule, point.timing, cost_model, recorder, functional=False).simulate()
+        executor = Executor(
+            schedule, point.timing, cost_model, recorder, functional=False, code_start=point.code_start
+        )
+        result = executor.simulate()
     except PulptrainError as error:
         return refusal(error)
     metrics = measure(recorder.slices, result.cycles)

@@ -20,7 +20,7 @@ from configs.model_file import ModelSpec
 from configs.problems import Problems
 from configs.schema import Schema, check_keys, required_and_optional, validate
 from configs.suggest import suggestion
-from configs.yaml_file import Node, load_yaml
+from configs.yaml_file import Node, load_yaml, parse_yaml
 from scheduler.options import ScheduleOptions, of_programs
 from scheduler.tiles.resident_tensors import AT, TO
 from scheduler.tuner.search_space import Candidate, Cut
@@ -249,7 +249,15 @@ def _flow(values: dict[str, Any]) -> CommentedMap:
 
 def load_schedule(path: str | Path) -> ScheduleFile:
     """Read a schedule file. Raises `ConfigError` with ``file:line`` for whatever is not as it is written."""
-    node = load_yaml(Path(path))
+    return _read(load_yaml(Path(path)))
+
+
+def file_of(schedule: TunedSchedule) -> ScheduleFile:
+    """What `load_schedule` would read if the schedule were written to a file."""
+    return _read(parse_yaml(schedule_text(schedule), "the tuned schedule"))
+
+
+def _read(node: Node) -> ScheduleFile:
     what = "the schedule"
     check_keys(node, what, *required_and_optional(ScheduleSchema))
     top = node.mapping(what)

@@ -7,15 +7,12 @@ import shutil
 import tempfile
 from collections.abc import Iterable
 from functools import cache
-from io import StringIO
 from pathlib import Path
-
-from rich.console import Console
 
 from pulptrain.outputs import write_outputs
 from pulptrain.session import RunOutcome, run_model
 from tools.pages.page import ROOT, Page
-from traces.report import print_report
+from traces.report import report_lines
 
 WIDTH = 100
 
@@ -27,13 +24,8 @@ def outcome() -> RunOutcome:
 
 
 def report() -> str:
-    """The table and totals as a terminal of `WIDTH` columns shows them, without colours."""
-    console = Console(file=StringIO(), width=WIDTH, color_system=None)
-    print_report(outcome().summary, console)
-    output = console.file
-    assert isinstance(output, StringIO)
-    lines = [line.rstrip() for line in output.getvalue().rstrip().splitlines()]
-    return "\n".join(["```", *lines, "```"])
+    """What a terminal of `WIDTH` columns shows."""
+    return "\n".join(["```", *report_lines(outcome().summary, WIDTH), "```"])
 
 
 class ReadmePage(Page):

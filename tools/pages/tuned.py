@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from configs.library import list_names
-from pulptrain.commands.search_options import open_cache
 from pulptrain.model_tuning import tune_model
+from pulptrain.result_cache import open_cache
 from pulptrain.session import run_model
 from pulptrain.settings import Settings
 from scheduler.tuner.cache import ResultCache

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an exploration came to, in Python."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from pulptrain.exploration_report import exploration_lines
+from pulptrain.json_text import json_text
+from pulptrain.op_result import data_frame, text_width
+
+
+class Explored(Sequence[Mapping[str, Any]]):
+    """The points of an exploration in order, as in ``points.json``; `summary` is what ``--json`` prints."""
+
+    def __init__(self, summary: Mapping[str, Any]) -> None:
+        self.summary = summary
+
+    @property
+    def points(self) -> Sequence[Mapping[str, Any]]:
+        """Every point: its `values`, its figures, or in `why` the reason that there are none."""
+        points: Sequence[Mapping[str, Any]] = self.summary["points"]
+        return points
+
+    @property
+    def front(self) -> list[Mapping[str, Any]]:
+        """The points of the Pareto front."""
+        return [point for point in self.points if point["on_front"]]
+
+    @property
+    def best(self) -> Mapping[str, Any] | None:
+        """The point with the smallest value of the first objective; None if none fits."""
+        fitting = [point for point in self.points if point["why"] is None]
+        first = self.summary["objectives"][0]
+        return min(fitting, key=lambda point: point[first]) if fitting else None
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return iter(self.points)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.points[key]
+
+    def to_pandas(self) -> Any:
+        """A pandas data frame: a column for every axis and figure. Raises `InputError` without pandas."""
+        rows = []
+        for point in self.points:
+            figures = {key: value for key, value in point.items() if key != "values"}
+            rows.append({**point["values"], **figures})
+        return data_frame(rows)
+
+    def save(self, folder: str | PathLike[str]) -> list[Path]:
+        """Write points.json, points.csv and the pictures. Raises `InputError` for files that are not ours."""
+        from pulptrain.exploration import write_exploration
+        from pulptrain.outputs import EXPLORATION_FILES, prepare_folder
+
+        return write_exploration(self.summary, prepare_folder(fspath(folder), EXPLORATION_FILES, "save"))
+
+    def to_json(self) -> str:
+        """What ``pulptrain explore --json`` prints."""
+        return json_text(self.summary)
+
+    def __str__(self) -> str:
+        return "\n".join(exploration_lines(self.summary, text_width()))
+
+    def __repr__(self) -> str:
+        return f"Explored({self.summary['name']}: {len(self)} points, {len(self.front)} on the front)"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"

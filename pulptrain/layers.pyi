@@ -1,0 +1,910 @@
+# SPDX-License-Identifier: Apache-2.0
+# Written by `python -m tools.layer_stubs` from the registry of primitives.
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from configs.schema import Schema
+from configs.yaml_file import Node
+from trainlib.primitives.definition import Primitive
+
+class Part:
+    primitive: Primitive
+    options: dict[str, Any]
+    where: str
+    def node(self, **more: object) -> Node: ...
+
+class Layer(Part): ...
+class Loss(Part): ...
+class Optimizer(Part): ...
+
+CLASSES: Mapping[str, type[Part]]
+
+def class_name(name: str) -> str: ...
+def option_keys(primitive: Primitive) -> list[tuple[str, bool]]: ...
+def keyword_schema(primitive: Primitive) -> type[Schema] | None: ...
+def signature_of(primitive: Primitive) -> inspect.Signature: ...
+def node_of(value: object, file: str, line: int) -> Node: ...
+def caller_of(module: str) -> tuple[str, int, str]: ...
+
+__all__ = [  # noqa: RUF022
+    "Layer",
+    "Loss",
+    "Optimizer",
+    "Conv1d",
+    "Conv2d",
+    "Pointwise",
+    "Depthwise",
+    "ConvTranspose2d",
+    "Linear",
+    "ReLU",
+    "LeakyReLU",
+    "Sigmoid",
+    "Tanh",
+    "SiLU",
+    "GELU",
+    "SwiGLU",
+    "Scale",
+    "Add",
+    "Dropout",
+    "Flatten",
+    "BroadcastAdd",
+    "Position",
+    "ClassToken",
+    "RNN",
+    "GRU",
+    "LSTM",
+    "Embedding",
+    "Matmul",
+    "MHSA",
+    "Softmax",
+    "Concat",
+    "Split",
+    "Slice",
+    "Reshape",
+    "Transpose",
+    "Pad",
+    "ReduceMean",
+    "Interpolation",
+    "AvgPool2d",
+    "MaxPool2d",
+    "GlobalAvgPool",
+    "BatchNorm",
+    "InstanceNorm",
+    "GroupNorm",
+    "LayerNorm",
+    "RMSNorm",
+    "CrossEntropy",
+    "MSE",
+    "L1",
+    "BerHu",
+    "SGD",
+    "SGDMomentum",
+    "Adam",
+    "AdamW",
+]
+
+class Conv1d(Layer):
+    def __init__(
+        self,
+        out_channels: int,
+        kernel: int,
+        stride: int = 1,
+        padding: int | Sequence[int] = 0,
+        dilation: int = 1,
+        groups: int = 1,
+        bias: bool = False,
+        im2col: Literal["cores", "none"] = "cores",
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Conv2d(Layer):
+    def __init__(
+        self,
+        out_channels: int,
+        kernel: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
+        bias: bool = False,
+        groups: int = 1,
+        im2col: Literal["cores", "dma", "none"] = "cores",
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Pointwise(Layer):
+    def __init__(
+        self,
+        out_channels: int,
+        bias: bool = False,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Depthwise(Layer):
+    def __init__(
+        self,
+        kernel: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
+        bias: bool = False,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class ConvTranspose2d(Layer):
+    def __init__(
+        self,
+        out_channels: int,
+        kernel: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
+        bias: bool = False,
+        groups: int = 1,
+        output_padding: int | Sequence[int] = 0,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Linear(Layer):
+    def __init__(
+        self,
+        out_features: int,
+        bias: bool = False,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class ReLU(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class LeakyReLU(Layer):
+    def __init__(
+        self,
+        slope: float = 0.01,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Sigmoid(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Tanh(Layer):
+    def __init__(
+        self,
+        form: Literal["exact", "pulp_fastexp"] = "exact",
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class SiLU(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class GELU(Layer):
+    def __init__(
+        self,
+        form: Literal["erf", "tanh", "pulp_rational"] = "erf",
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class SwiGLU(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Scale(Layer):
+    def __init__(
+        self,
+        factor: float,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Add(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Dropout(Layer):
+    def __init__(
+        self,
+        p: float = 0.5,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Flatten(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class BroadcastAdd(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Position(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class ClassToken(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class RNN(Layer):
+    def __init__(
+        self,
+        hidden: int,
+        bias: bool = True,
+        stepwise: bool = False,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class GRU(Layer):
+    def __init__(
+        self,
+        hidden: int,
+        bias: bool = True,
+        stepwise: bool = False,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class LSTM(Layer):
+    def __init__(
+        self,
+        hidden: int,
+        bias: bool = True,
+        stepwise: bool = False,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Embedding(Layer):
+    def __init__(
+        self,
+        vocabulary: int,
+        features: int,
+        padding_id: int | None = None,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Matmul(Layer):
+    def __init__(
+        self,
+        transpose_b: bool = False,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class MHSA(Layer):
+    def __init__(
+        self,
+        heads: int,
+        features: int | None = None,
+        bias: bool = False,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Softmax(Layer):
+    def __init__(
+        self,
+        exponential: Literal["exact", "schraudolph", "taylor"] = "exact",
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Concat(Layer):
+    def __init__(
+        self,
+        axis: int = 0,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Split(Layer):
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        axis: int = 0,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Slice(Layer):
+    def __init__(
+        self,
+        stop: int,
+        axis: int = 0,
+        start: int = 0,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Reshape(Layer):
+    def __init__(
+        self,
+        shape: Sequence[int],
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Transpose(Layer):
+    def __init__(
+        self,
+        axes: Sequence[int],
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Pad(Layer):
+    def __init__(
+        self,
+        pads: Sequence[Sequence[int]],
+        value: float = 0.0,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class ReduceMean(Layer):
+    def __init__(
+        self,
+        axes: Sequence[int],
+        keep_dims: bool = False,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Interpolation(Layer):
+    def __init__(
+        self,
+        mode: Literal["nearest", "bilinear"] = "nearest",
+        size: Sequence[int] | None = None,
+        scale: float | None = None,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class AvgPool2d(Layer):
+    def __init__(
+        self,
+        kernel: int | Sequence[int],
+        stride: int | Sequence[int] | None = None,
+        padding: int | Sequence[int] = 0,
+        count_include_pad: bool = True,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class MaxPool2d(Layer):
+    def __init__(
+        self,
+        kernel: int | Sequence[int],
+        stride: int | Sequence[int] | None = None,
+        padding: int | Sequence[int] = 0,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class GlobalAvgPool(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class BatchNorm(Layer):
+    def __init__(
+        self,
+        affine: bool = True,
+        eps: float = 1e-05,
+        momentum: float = 0.1,
+        frozen: bool = False,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class InstanceNorm(Layer):
+    def __init__(
+        self,
+        affine: bool = True,
+        eps: float = 1e-05,
+        stepwise: bool = False,
+        momentum: float = 0.1,
+        frozen: bool = False,
+        running: bool = False,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class GroupNorm(Layer):
+    def __init__(
+        self,
+        groups: int,
+        affine: bool = True,
+        eps: float = 1e-05,
+        stepwise: bool = False,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class LayerNorm(Layer):
+    def __init__(
+        self,
+        affine: bool = True,
+        eps: float = 1e-05,
+        stepwise: bool = False,
+        axes: int = 1,
+        bias: bool = True,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class RMSNorm(Layer):
+    def __init__(
+        self,
+        affine: bool = True,
+        eps: float = 1e-05,
+        stepwise: bool = False,
+        axes: int = 1,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class CrossEntropy(Loss):
+    def __init__(
+        self,
+        labels: Literal["soft", "hard"] = "soft",
+    ) -> None: ...
+
+class MSE(Loss):
+    def __init__(
+        self,
+    ) -> None: ...
+
+class L1(Loss):
+    def __init__(
+        self,
+    ) -> None: ...
+
+class BerHu(Loss):
+    def __init__(
+        self,
+        alpha: float = 0.2,
+    ) -> None: ...
+
+class SGD(Optimizer):
+    def __init__(
+        self,
+        learning_rate: float,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        *,
+        accumulate: int = 1,
+        clip_value: float | None = None,
+        clip_norm: float | None = None,
+        separate: bool = False,
+    ) -> None: ...
+
+class SGDMomentum(Optimizer):
+    def __init__(
+        self,
+        learning_rate: float,
+        momentum: float = 0.9,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        *,
+        accumulate: int = 1,
+        clip_value: float | None = None,
+        clip_norm: float | None = None,
+        separate: bool = False,
+    ) -> None: ...
+
+class Adam(Optimizer):
+    def __init__(
+        self,
+        learning_rate: float,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-08,
+        weight_decay: float = 0.0,
+        *,
+        accumulate: int = 1,
+        clip_value: float | None = None,
+        clip_norm: float | None = None,
+        separate: bool = False,
+    ) -> None: ...
+
+class AdamW(Optimizer):
+    def __init__(
+        self,
+        learning_rate: float,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-08,
+        weight_decay: float = 0.0,
+        *,
+        accumulate: int = 1,
+        clip_value: float | None = None,
+        clip_norm: float | None = None,
+        separate: bool = False,
+    ) -> None: ...

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tuning came to, for people."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from scheduler.tuner.search_space import MOST_CUTS
+from traces.report import LABEL_WIDTH, evidence_line
+from traces.text_table import table_lines
+
+
+def tuning_lines(summary: Mapping[str, Any], width: int, *, top: int = 10, full: bool = False) -> list[str]:
+    """Headline, how it was searched, and the choices of the `top` ops with most cycles (all with `full`)."""
+    lines = []
+    for label, text in _headline(summary):
+        lines += textwrap.wrap(
+            f"{label:<{LABEL_WIDTH}}{text}",
+            max(width, 40),
+            subsequent_indent=" " * LABEL_WIDTH,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    choices = list(summary["choices"])
+    shown = choices if full else sorted(choices, key=lambda choice: -_cycles(choice))[:top]
+    heads = ["op", "untuned", "tuned", "gain", "kernel", "tile in its loops", "buffers"]
+    heads += ["variant", "alone", "runner-up", "of"]
+    rows = [_row(choice) for choice in shown]
+    lines += ["", *table_lines(heads, rows, width, left=("kernel", "tile in its loops", "variant"))]
+    if len(choices) > len(shown):
+        lines.append(f"{len(choices) - len(shown)} others: --full")
+    return lines
+
+
+def _cycles(choice: Mapping[str, Any]) -> int:
+    return int(choice.get("run_cycles") or choice["cycles"])
+
+
+def _headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    name = f"{summary['model']} on {summary['soc']}"
+    lines = [("tuned", f"{name}: interrupted before a whole iteration was simulated")]
+    if summary["cycles"] is not None:
+        before = summary["untuned_cycles"]
+        gain = f", untuned {before:,} ({before / summary['cycles']:.2f} times as many)" if before else ""
+        lines = [("tuned", f"{name}: {summary['cycles']:,} cycles{gain}")]
+    if summary["evidence"]:
+        lines.append(("evidence:", evidence_line(summary["evidence"])))
+    if summary["layout"]:
+        lines.append(
+            ("layout", ", ".join(f"{layer} {layout}" for layer, layout in summary["layout"].items()))
+        )
+    for stay in summary["resident"]:
+        before, after = stay["before_cycles"], stay["after_cycles"]
+        saved = f": {before:,} cycles become {after:,} (-{100 * (1 - after / before):.1f} %)"
+        names = ", ".join(stay["resident"]) + saved if stay["resident"] else "nothing"
+        lines.append(("resident", f"in L1 between ops of the {stay['program']}: {names}"))
+    simulator = summary["simulator"]
+    lines.append(
+        (
+            "searched",
+            f"{summary['candidates']:,} candidates, {summary['evaluated']:,} evaluated "
+            f"({summary['strategy']}), {simulator['cached']:,} of them from the cache; "
+            f"{simulator['wall_seconds']:.1f} s",
+        )
+    )
+    if summary["bounded"]:
+        lines.append(
+            (
+                "bounded:",
+                f"{', '.join(summary['bounded'])} can be cut in more ways than are searched: those of least "
+                f"overhead are, {MOST_CUTS:,} for each number of buffers",
+            )
+        )
+    return lines
+
+
+def _row(choice: Mapping[str, Any]) -> list[str]:
+    second, sizes = choice["runner_up"], choice["tile"]
+    slower = f"+{100 * (second['cycles'] / choice['cycles'] - 1):.1f} %" if second else ""
+    before, after = choice.get("untuned_run_cycles"), choice.get("run_cycles")
+    return [
+        choice["op"],
+        f"{before:,}" if before is not None else "",
+        f"{after:,}" if after is not None else "",
+        f"{before / after:.2f}" if before and after else "",
+        choice["kernel"],
+        " ".join(f"{name} {sizes[name]}" for name in choice["loop_order"] if name in sizes),
+        str(choice["buffering"]),
+        choice["variant"],
+        f"{choice['cycles']:,}",
+        slower,
+        f"{choice['evaluated']}/{choice['candidates']}",
+    ]

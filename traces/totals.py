@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ops of a run added up: by layer, by step, by kernel, and repeated steps in one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+BY = ("layer", "step", "kernel")
+"""What ops may be added up by."""
+
+_REPEATED = re.compile(r"(.*\D)\d+\Z", re.DOTALL)
+"""A step that a layer takes again and again: ``FW_STEP12``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Figures of some ops together; `stalls` in core-cycles by word, `members` are the names of the ops."""
+
+    name: str
+    members: tuple[str, ...]
+    cycles: int
+    macs: int
+    tiles: int
+    bytes_in: int
+    bytes_out: int
+    stalls: Mapping[str, int]
+    tile: str = ""
+    kernel: str = ""
+
+    @property
+    def ops(self) -> int:
+        """How many they are."""
+        return len(self.members)
+
+
+def totals(ops: Iterable[Mapping[str, Any]], by: str) -> list[Total]:
+    """The ops of a summary added up by one of `BY`, in order of their first op."""
+    key = {"layer": layer_of, "step": base_step, "kernel": kernel_of}[by]
+    return _grouped(ops, key)
+
+
+def collapsed(ops: Sequence[Mapping[str, Any]]) -> list[Total]:
+    """Every op, those that repeat a step of their layer in one (``gru.FW_STEP x49``)."""
+    return _grouped(ops, _repeated, count=True)
+
+
+def largest(rows: Iterable[Total], most: int) -> tuple[list[Total], Total | None]:
+    """The `most` rows with most cycles, and the others added up, if there are any."""
+    ordered = sorted(rows, key=lambda row: -row.cycles)
+    first, rest = ordered[:most], ordered[most:]
+    if not rest:
+        return first, None
+    return first, _added(f"{len(rest)} other{'s' if len(rest) > 1 else ''}", [vars_of(row) for row in rest])
+
+
+def vars_of(row: Total) -> dict[str, Any]:
+    """A total as an op of a summary."""
+    return {
+        "name": row.name,
+        "cycles": row.cycles,
+        "macs": row.macs,
+        "tiles": row.tiles,
+        "bytes_in": row.bytes_in,
+        "bytes_out": row.bytes_out,
+        "stalls": row.stalls,
+    }
+
+
+def layer_of(op: Mapping[str, Any]) -> str:
+    """Name of the layer of an op; parameters and what the builder inserted belong to it."""
+    return str(op["name"]).removesuffix(f".{op['step']}").partition(".")[0]
+
+
+def base_step(op: Mapping[str, Any]) -> str:
+    """The step an op is a part of: FW of ``FW_Q`` and ``FW_STEP12``."""
+    return str(op["step"]).partition("_")[0]
+
+
+def kernel_of(op: Mapping[str, Any]) -> str:
+    """Its matmul, or its primitive if it has none."""
+    return str(op["kernel"] or op["primitive"])
+
+
+def tile_text(op: Mapping[str, Any]) -> str:
+    """Tile of an op in the order of its loops."""
+    tile = op.get("tile") or {}
+    order = [name for name in op.get("loop_order") or () if name in tile]
+    return " ".join(
+        f"{name}:{tile[name]}" for name in (*order, *(name for name in tile if name not in order))
+    )
+
+
+def _repeated(op: Mapping[str, Any]) -> str:
+    found = _REPEATED.match(str(op["step"]))
+    return f"{_without_step(op)}.{found[1]}" if found else op_name(op)
+
+
+def op_name(op: Mapping[str, Any]) -> str:
+    """``layer.step``, whether or not the name carries the step."""
+    return f"{_without_step(op)}.{op['step']}" if op["step"] else str(op["name"])
+
+
+def _without_step(op: Mapping[str, Any]) -> str:
+    return str(op["name"]).removesuffix(f".{op['step']}")
+
+
+def _grouped(
+    ops: Iterable[Mapping[str, Any]], key: Callable[[Mapping[str, Any]], str], *, count: bool = False
+) -> list[Total]:
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for op in ops:
+        groups.setdefault(key(op), []).append(op)
+    rows = []
+    for name, members in groups.items():
+        shown = name
+        if count:
+            shown = f"{name} x{len(members)}" if len(members) > 1 else op_name(members[0])
+        rows.append(_added(shown, members))
+    return rows
+
+
+def _added(name: str, members: Sequence[Mapping[str, Any]]) -> Total:
+    stalls: dict[str, int] = {}
+    for op in members:
+        for word, cycles in op["stalls"].items():
+            stalls[word] = stalls.get(word, 0) + cycles
+    tiles = {tile_text(op) for op in members}
+    kernels = {str(op.get("kernel") or "") for op in members}
+    return Total(
+        name=name,
+        members=tuple(str(op["name"]) for op in members),
+        cycles=sum(op["cycles"] for op in members),
+        macs=sum(op["macs"] for op in members),
+        tiles=sum(op["tiles"] for op in members),
+        bytes_in=sum(op["bytes_in"] for op in members),
+        bytes_out=sum(op["bytes_out"] for op in members),
+        stalls=stalls,
+        tile=tiles.pop() if len(tiles) == 1 else "",
+        kernel=kernels.pop() if len(kernels) == 1 else "",
+    )
