@@ -60,6 +60,22 @@ class ConfigError(InputError):
     """A configuration file or option is wrong; `where` is ``file:line`` when it comes from a file."""
 
 
+MAX_MISTAKES = 30
+"""Mistakes of a file that are listed; a file with more is of another kind altogether."""
+
+
+class MistakesError(ConfigError):
+    """Several mistakes of one file; `errors` are all of them, `where` is the place of the first."""
+
+    def __init__(self, errors: tuple[InputError, ...]) -> None:
+        self.errors = errors
+        listed = [str(error) for error in errors[:MAX_MISTAKES]]
+        if len(errors) > MAX_MISTAKES:
+            listed.append(f"and {len(errors) - MAX_MISTAKES} more")
+        super().__init__("\n".join([f"{len(errors)} mistakes", *listed]))
+        self.where = errors[0].where
+
+
 class ShapeError(InputError):
     """Tensor shapes or layer attributes do not fit together; `where` names the op."""
 

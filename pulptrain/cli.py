@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -18,6 +17,7 @@ from configs.limits import DEFAULT_HOST_MEMORY_BYTES, HOST_MEMORY_VARIABLE, size
 from pulptrain import interrupts
 from pulptrain.commands.help_text import WIDTH, GroupedCommand, WholeGroup
 from pulptrain.defects import DEBUG_VARIABLE
+from pulptrain.json_text import json_text
 
 COMMANDS = {
     "run": "run",
@@ -28,6 +28,9 @@ COMMANDS = {
     "validate": "validate",
     "plot": "plot",
     "list": "listing",
+    "show": "show",
+    "new": "new",
+    "example": "example",
 }
 """Commands and their modules in `pulptrain.commands`, in the order of the help text."""
 
@@ -101,7 +104,7 @@ def dispatch(arguments: list[str]) -> int:
         application(arguments)(args=arguments, prog_name="pulptrain")
     except PulptrainError as error:
         if isinstance(error, DoesNotFitError) and "--json" in arguments:
-            print(json.dumps(error.as_dict(), indent=2))
+            print(json_text(error.as_dict()))
         print(f"pulptrain: error: {error}", file=sys.stderr)
         return error.exit_code
     except SystemExit as end:

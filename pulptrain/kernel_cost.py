@@ -13,6 +13,7 @@ from configs.errors import InputError
 from configs.grades import MEASURED
 from pulptrain.settings import Settings, soc_timing
 from scheduler.addresses.allocation import align
+from traces.stall_words import every_stall
 from traces.text_table import table_lines
 from trainlib.kernels.catalogue import (
     depthwise_work,
@@ -103,9 +104,9 @@ def kernel_cost(
         "instructions": sum(core.instructions for core in cost.cores),
         "macs": macs,
         "mac_per_cycle": macs / cost.cycles if cost.cycles else None,
-        "stalls": stalls,
+        "stalls": every_stall(stalls.items()),
         "per_core": [
-            {"cycles": core.cycles, "instructions": core.instructions, "stalls": dict(core.stalls)}
+            {"cycles": core.cycles, "instructions": core.instructions, "stalls": every_stall(core.stalls)}
             for core in cost.cores
         ],
         "soc": timing.name,

@@ -13,6 +13,7 @@ from typing import Any
 
 from configs.errors import InputError
 from configs.files import check_folder, refuse_foreign, write_text
+from pulptrain.json_text import FORMAT, json_text
 from pulptrain.session import RunOutcome
 from pulptrain.training_curve import CSV_NAME as CURVE_NAME
 from pulptrain.training_curve import write_curve
@@ -44,9 +45,6 @@ RUN_FILES = (
 
 EXPLORATION_FILES = ("points.json", "points.csv", "front.png", "front.svg")
 """Files of an exploration; the points are the first to be written."""
-
-FORMAT = 1
-"""Number of the layout of a result folder, `format` in its JSON files; they had none before the first."""
 
 _LARGEST_JSON_BYTES = 1 << 28
 
@@ -171,6 +169,6 @@ def draw_pictures(
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> Path:
-    """Write a JSON file of a result folder, with its format number."""
-    write_text(path, json.dumps({"format": FORMAT, **content}, indent=2) + "\n")
+    """Write a JSON file of a result folder, with its format number and units."""
+    write_text(path, json_text(content) + "\n")
     return path

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from arch.program import Action, Compute, DmaStart, DmaWait, Program, Release, UdmaStart, UdmaWait
 
@@ -11,19 +11,36 @@ if TYPE_CHECKING:
     from pulptrain.settings import Settings
 
 
-def print_program(model: str, settings: Settings) -> None:
+def print_program(model: str, settings: Settings, *, as_json: bool) -> None:
     """Print the programs of an update of a model."""
+    from pulptrain.json_text import json_text
     from pulptrain.session import prepare
 
     prepared = prepare(model, settings)
-    for program in (prepared.schedule, prepared.update):
-        if program is not None:
-            print("\n".join(program_lines(program.program)))
+    programs = [each.program for each in (prepared.schedule, prepared.update) if each is not None]
+    if as_json:
+        print(json_text({"programs": [program_objects(program) for program in programs]}))
+    else:
+        print("\n".join(line for program in programs for line in program_lines(program)))
 
 
 def program_lines(program: Program) -> list[str]:
     """The actions in program order: number, kind, op and step, tile, what is moved or computed."""
     return [_line(action) for action in program.actions]
+
+
+def program_objects(program: Program) -> list[dict[str, Any]]:
+    """The same as objects, for ``--json``; `tile` is null for an action of a whole op."""
+    return [
+        {
+            "action": action.id,
+            "kind": type(action).__name__,
+            "op": f"{action.work.op}.{action.work.step}",
+            "tile": action.work.tile if action.work.tile >= 0 else None,
+            "detail": _detail(action),
+        }
+        for action in program.actions
+    ]
 
 
 def _line(action: Action) -> str:

@@ -206,7 +206,7 @@ def test_a_network_trains_in_place_on_one_core(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize("profile", PROFILES)
 def test_list_socs_for_machines(profile: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "socs", "--timing", profile, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(capsys.readouterr().out)["socs"]
     assert [row["name"] for row in rows] == list(NAMES)
     for row in rows:
         tree, soc = load_parameters(row["name"], profile), load_soc(row["name"], profile)

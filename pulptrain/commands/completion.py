@@ -51,6 +51,7 @@ NAMES: Mapping[str, Callable[[], Iterable[str]]] = {
     "codegens": _codegens,
     "dtypes": _dtypes,
     "timings": lambda: ("rtl", "gvsoc"),
+    "everything": lambda: [*_models(), *_socs(), *_kernels(), *_primitives()],
     "lists": lambda: ("socs", "models", "kernels", "primitives"),
 }
 """By kind of name: what there is. Files are completed by the shell."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
+from pulptrain.json_text import json_text
 from pulptrain.option import ExploreOptions
 from pulptrain.progress import StageMeter, telling
 
@@ -72,7 +72,7 @@ def command(
         written = write_exploration(result.summary, folder) if folder is not None else []
         teller.end()
         if as_json:
-            typer.echo(json.dumps(result.summary, indent=2))
+            typer.echo(json_text(result.summary))
         elif not quiet:
             typer.echo("\n".join(exploration_lines(result.summary, table_width(), top=top, full=full)))
             print_paths(written)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +10,7 @@ import typer
 from pulptrain.commands import options as common
 from pulptrain.commands.completion import completes
 from pulptrain.commands.parameters import takes
+from pulptrain.json_text import json_text
 from pulptrain.option import KernelOptions
 from pulptrain.progress import telling
 
@@ -58,6 +58,6 @@ def command(
             name, n, k, m, trans_b=trans_b, dtype=dtype, accumulate=accumulate, settings=Settings(**options)
         )
     if as_json:
-        typer.echo(json.dumps(result, indent=2))
+        typer.echo(json_text(result))
     elif not quiet:
         typer.echo("\n".join(kernel_lines(result, table_width())))

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from pulptrain.commands import options as common
 from pulptrain.commands.completion import completes
+from pulptrain.json_text import json_text
 from pulptrain.progress import telling
 
 
@@ -39,6 +39,6 @@ def command(
 
         listing = listing_of(kind, timing)
     if as_json:
-        typer.echo(json.dumps(listing.rows, indent=2))
+        typer.echo(json_text({kind: list(listing.rows)}))
         return
     print_rows([listing.cells(row) for row in listing.rows])

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 
 from configs.errors import InputError
 from pulptrain.commands import options as common
+from pulptrain.json_text import json_text
 from pulptrain.progress import telling
 
 
@@ -64,7 +64,7 @@ def command(
             raise InputError(str(error), where=str(source), cure="run the simulation again") from None
     paths = [str(path) for path in drawn]
     if as_json:
-        typer.echo(json.dumps({"pictures": paths}, indent=2))
+        typer.echo(json_text({"pictures": paths}))
     elif not quiet:
         typer.echo("\n".join(paths))
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -13,6 +12,7 @@ from shutil import get_terminal_size
 import typer
 
 from configs.errors import WrongNumbersError
+from pulptrain.json_text import json_text
 from pulptrain.outputs import write_outputs
 from pulptrain.progress import Teller
 from pulptrain.session import RunOutcome
@@ -66,7 +66,7 @@ def finish_run(
     written = write_outputs(outcome, folder) if folder is not None else []
     teller.end()
     if as_json:
-        typer.echo(json.dumps(outcome.summary, indent=2))
+        typer.echo(json_text(outcome.summary))
     elif not quiet:
         width = table_width()
         lines = report_lines(outcome.summary, width, view)

@@ -79,7 +79,7 @@ def command(
         check_iterations(iterations)
         view = View(top, by, full)
         if dump_program:
-            print_program(model, settings)
+            print_program(model, settings, as_json=as_json)
             return
         folder = prepare_folder(out) if out is not None else None
         own = read_values(values) if values is not None else None

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
+from pulptrain.json_text import json_text
 from pulptrain.option import SEARCH, TuneOptions
 from pulptrain.progress import StageMeter, telling
 
@@ -170,7 +170,7 @@ def command(
         summary = {**outcome.summary, "schedule": str(files.schedule)}
         teller.end()
         if as_json:
-            typer.echo(json.dumps(summary, indent=2))
+            typer.echo(json_text(summary))
         elif not quiet:
             typer.echo("\n".join(tuning_lines(summary, table_width(), top=top, full=full)))
             print_paths(written)

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated
 
 import typer
 
 from pulptrain.commands import options as common
+from pulptrain.json_text import json_text
 from pulptrain.progress import telling
 
 KINDS = (
@@ -87,7 +87,7 @@ def command(
         )
         teller.end()
         if as_json:
-            typer.echo(json.dumps(validation_summary(done, columns), indent=2))
+            typer.echo(json_text(validation_summary(done, columns)))
         elif not quiet:
             print_tables(table_width(160), done, columns or done.kind.groups)
     if done.interrupted:
