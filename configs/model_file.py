@@ -161,6 +161,7 @@ class ModelSpec:
     input_classes: int = 0
     train: str | tuple[str, ...] | None = None
     variant: str = "default"
+    steps: tuple[str, ...] = ()
 
 
 TRAIN_WORDS = ("all", "last")

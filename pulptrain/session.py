@@ -43,6 +43,7 @@ from trainlib import reference
 from trainlib.numerics import dtype_named
 from trainlib.options import check_options
 from trainlib.oracle_torch import torch_available
+from trainlib.step_choice import STEPS, parse_steps
 from trainlib.steps import Array
 from trainlib.training import build_training_phases, initial_weights
 from trainlib.training_data import digits_split, sample_stream
@@ -83,6 +84,8 @@ def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
     variant = model_variant(settings)
     if variant is not None:
         spec = replace(spec, variant=variant)
+    if settings.steps is not None:
+        spec = replace(spec, steps=parse_steps(settings.steps))
     options = dict(spec.optimizer.options)
     if settings.accumulate is not None:
         if settings.accumulate < 1:
@@ -238,13 +241,15 @@ def run_prepared(
     if prepared.run_cache is not None:
         prepared.run_cache.write()
     summary = _summary(machine, prepared, settings)
-    summary["loss"] = finite_or_none(training.losses[0]) if functional else None
+    has_loss = functional and bool(graph.loss)
+    summary["steps"] = list(prepared.spec.steps or STEPS)
+    summary["loss"] = finite_or_none(training.losses[0]) if has_loss else None
     if iterations > 1:
         teller.stage("training")
     interrupted = functional and training.go_on(iterations, progress)
     summary["not_finite"] = training.not_finite.as_dict() if training.not_finite else None
     summary["functional"] = training.check.summary() if training.check is not None else None
-    if functional:
+    if has_loss:
         summary["training"] = _training_summary(training, prepared, iterations, summary)
     phases = machine.phases
     wall_seconds = sum(phase.wall_seconds for phase in phases)
@@ -258,7 +263,7 @@ def run_prepared(
         prepared.timing,
         interrupted,
         prepared.update,
-        _curve(training, summary),
+        _curve(training, summary) if has_loss else (),
         training.values() if functional else {},
     )
 

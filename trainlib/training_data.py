@@ -91,10 +91,9 @@ def _batches(
     batch = graph.tensors[graph.input].shape[0]
     for iteration in count():
         drawn = [next(samples) for _ in range(batch)]
-        values = {
-            graph.input: np.stack([image for image, _ in drawn]),
-            graph.label: np.stack([label for _, label in drawn]),
-        }
+        values = {graph.input: np.stack([image for image, _ in drawn])}
+        if graph.label:
+            values[graph.label] = np.stack([label for _, label in drawn])
         yield {**values, **random_tensors(graph, seed, iteration)}
 
 
