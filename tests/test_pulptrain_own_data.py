@@ -94,7 +94,7 @@ def test_targets_may_be_numbers_of_the_shape_the_loss_wants(folder: Path) -> Non
         (lambda a: a.pop("y"), "it has the arrays"),
         (lambda a: a.pop("y_test"), "of x_test and y_test one is missing"),
         (lambda a: a.update(z=a["x"]), "what is the array 'z'"),
-        (lambda a: a.update(x=a["x"][:, :3]), r"have the shape \[3\], the network takes \[4\]"),
+        (lambda a: a.update(x=a["x"][:, :3]), r"have the shape 3, the network takes 4"),
         (lambda a: a.update(y=a["y"][:5]), "as many labels as samples"),
         (lambda a: a.update(y=a["y"] + 2), "the labels of data go from"),
         (lambda a: a.update(y=a["y"] - 1), "the labels of data go from"),

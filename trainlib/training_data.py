@@ -131,7 +131,7 @@ def _check_inputs(
     wanted = graph.tensors[graph.input].shape[1:]
     if tuple(shape) != wanted:
         raise ShapeError(
-            f"the samples of {name} have the shape {list(shape)}, the network takes {list(wanted)}",
+            f"the samples of {name} have the shape {_text(shape)}, the network takes {_text(wanted)}",
             where=spec.where,
             cure=f"input: {list(shape)}, or other samples",
         )
@@ -149,6 +149,10 @@ def _check_inputs(
         raise ShapeError(f"the samples of {name} have infinities or NaN", where=spec.where)
 
 
+def _text(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "one number"
+
+
 def _check_labels(spec: ModelSpec, labels: LabelPlan, targets: Array, name: str, *, classes: bool) -> None:
     shape = labels.shape[1:]
     if classes:
@@ -156,7 +160,7 @@ def _check_labels(spec: ModelSpec, labels: LabelPlan, targets: Array, name: str,
         outputs = labels.classes if labels.hard else int(np.prod(shape))
         if targets.min() < 0 or outputs < needed:
             raise ShapeError(
-                f"the labels of {name} go from {targets.min()} to {targets.max()}: {needed} classes, the network has "
+                f"the labels of {name} go from {targets.min()} to {targets.max()}: {needed} classes, the "
                 f"network has output shape {list(shape) or [outputs]}",
                 where=spec.where,
                 cure=f"{needed} outputs in the last layer, or other samples",
