@@ -6,8 +6,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from configs.dtypes import DTYPES, float_of
-
 
 class PulptrainError(Exception):
     """Base of all errors pulptrain raises on purpose.
@@ -46,6 +44,8 @@ class NotFiniteError(InputError):
 
     def __init__(self, op: str, tensor: str, value: str, dtype: str) -> None:
         self.op, self.tensor, self.value, self.dtype = op, tensor, value, dtype
+        from configs.dtypes import DTYPES, float_of  # imports NumPy, which the command line starts without
+
         found = float_of(dtype)
         made = f"overflows {dtype} to infinity" if value == "infinity" else "makes a NaN from finite numbers"
         if found is not None and not found.has_infinity:
@@ -58,6 +58,22 @@ class NotFiniteError(InputError):
 
 class ConfigError(InputError):
     """A configuration file or option is wrong; `where` is ``file:line`` when it comes from a file."""
+
+
+MAX_MISTAKES = 30
+"""Mistakes of a file that are listed; a file with more is of another kind altogether."""
+
+
+class MistakesError(ConfigError):
+    """Several mistakes of one file; `errors` are all of them, `where` is the place of the first."""
+
+    def __init__(self, errors: tuple[InputError, ...]) -> None:
+        self.errors = errors
+        listed = [str(error) for error in errors[:MAX_MISTAKES]]
+        if len(errors) > MAX_MISTAKES:
+            listed.append(f"and {len(errors) - MAX_MISTAKES} more")
+        super().__init__("\n".join([f"{len(errors)} mistakes", *listed]))
+        self.where = errors[0].where
 
 
 class ShapeError(InputError):

@@ -16,45 +16,49 @@ from pydantic import Field
 
 from configs.errors import ConfigError
 from configs.library import open_config
+from configs.problems import Problems
 from configs.schema import Schema, validate
 from configs.suggest import suggestion
 from configs.yaml_file import Node
 
-_Text = Annotated[str, Field(min_length=1)]
 _Positive = Annotated[int, Field(ge=1)]
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 _ChannelRange = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)]
 
 
 class LayerSchema(Schema):
-    """Keys every layer may have; a primitive's schema adds its options.
-
-    `inputs` names the layers it reads (default: the one before; ``input`` is the network's input, ``split.1``
-    the second output of a layer with several). `dtype` and `layout` default to those of the model.
-    `trainable: false` freezes the layer's parameters, a list trains those parameters only (``[bias]``).
-    `update_channels` trains some output channels only: the first k, or [first, last), last not included.
-    `adapter: {rank, alpha}` freezes the layer and trains a product of two small matrices beside it.
-    `recompute: true` computes the layer again for the backward pass instead of keeping what it made.
-    `variant: as-published` computes it as PULP-TrainLib does (`trainlib.variants`).
-    """
+    """Keys every layer may have; a primitive's schema adds its options."""
 
     name: _Name
+    """Its name in tables and pictures: letters, digits and _."""
     type: str
+    """Its primitive (`pulptrain list primitives`)."""
     inputs: list[str] | None = None
+    """Layers it reads; none: the one before. `input` is the network's input, `split.1` the second output of
+    a layer with several."""
     dtype: str | None = None
+    """Number format; none: that of the model."""
     layout: str | None = None
+    """CHW or HWC; none: that of the model."""
     trainable: bool | list[str] = True
+    """`false` freezes its parameters, a list trains those parameters only (`[bias]`)."""
     update_channels: _Positive | _ChannelRange | None = None
+    """Output channels that are trained: the first k, or [first, last), last not included; none: all."""
     adapter: object = None
+    """`{rank, alpha}` freezes the layer and trains a product of two small matrices beside it (LoRA)."""
     recompute: bool = False
+    """Compute the layer again for the backward pass instead of keeping what it made."""
     variant: str | None = None
+    """Another lowering of it, `as-published` being what PULP-TrainLib does; none: that of the model."""
 
 
 class AdapterSchema(Schema):
-    """A low-rank adapter (LoRA): W x + alpha / rank · B A x with A of `rank` rows; alpha defaults to rank."""
+    """A low-rank adapter (LoRA): W x + alpha / rank · B A x."""
 
     rank: _Positive
+    """Rows of A."""
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Weight of the product; none: the rank."""
 
 
 LAYER_KEYS = tuple(LayerSchema.model_fields)
@@ -65,13 +69,16 @@ class LossSchema(Schema):
     """Keys every loss has; a primitive's schema adds its options."""
 
     name: str
+    """Its primitive."""
 
 
 class OptimizerSchema(Schema):
     """Keys every optimizer has; a primitive's schema adds its options."""
 
     name: str
+    """Its primitive."""
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    """Step size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +139,9 @@ class OptimizerSpec:
 class ModelSpec:
     """A model file: `input_shape` is that of one sample, (C, H, W), (L, C) or (C,), of `batch` samples.
 
-    `dataset` is one of `DATASETS`; `source` cites where the network comes from. `dtype` (a word of
-    `configs.dtypes`), `layout` (CHW, HWC) and `variant` (default, as-published) hold for layers that do not
-    say otherwise. `where` is ``file:line`` of the file.
+    `dataset` is one of `DATASETS` or the path of a file; `source` cites where the network comes from. `dtype`
+    (a word of `configs.dtypes`), `layout` (CHW, HWC) and `variant` (default, as-published) hold for
+    layers that do not say otherwise. `where` is ``file:line`` of the file.
     `input_classes` > 0 means an integer input (word numbers) below it. `train` names the layers that are
     trained, all others being frozen; ``last`` stands for the last layer with parameters, None for all.
     """
@@ -154,35 +161,60 @@ class ModelSpec:
     input_classes: int = 0
     train: str | tuple[str, ...] | None = None
     variant: str = "default"
+    steps: tuple[str, ...] = ()
 
 
 TRAIN_WORDS = ("all", "last")
 """What `train` may be besides a list of layers."""
 
-DATASETS: Mapping[str, tuple[int, ...] | None] = {"digits": (1, 8, 8), "random": None}
+OWN_DATA = ".npz"
+"""Ending of a file of samples of the user's own."""
+
+DATASETS: Mapping[str, tuple[int, ...] | None] = {"digits": (1, 8, 8), "sequences": None, "random": None}
 """Data sets a model may ask for, and the input shape each one brings (None: any)."""
 
 
-class _Input(Schema):
+class InputSchema(Schema):
+    """The input of the network."""
+
     shape: Annotated[list[_Positive], Field(min_length=1, max_length=4)]
+    """Shape of one sample: [channels, rows, columns], [length, channels] or [features]."""
     classes: Annotated[int, Field(ge=0)] = 0
+    """Above 0: the input is word numbers below it (for an `embedding`)."""
 
 
-class _Model(Schema):
+class ModelSchema(Schema):
+    """A model file: a network, its input, its loss and its optimizer."""
+
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-    description: _Text
-    source: _Text
+    """What tables, pictures and folders call it."""
+    description: str = ""
+    """What it is, in a sentence."""
+    source: str = ""
+    """Where it comes from; every model that ships with pulptrain says so."""
     input: object
-    dataset: str
+    """`{shape: [...]}` of one sample, without the batch."""
+    dataset: str = "random"
+    """Where samples and labels come from: `random` and `sequences` are made up, `digits` are 8x8 images; or
+    the path of an .npz file with arrays x and y (and x_test, y_test)."""
     loss: object
+    """Name of a loss, or `{name: ..., options}`."""
     optimizer: object
+    """`{name: ..., learning_rate: ..., options}`."""
     batch: _Positive = 1
+    """Samples of a mini-batch, all computed before the update."""
     dtype: str = "fp32"
+    """Number format of all layers that name none."""
     layout: str = "CHW"
+    """Order of the axes of images: CHW or HWC."""
     variant: Literal["default", "as-published"] = "default"
+    """`as-published` lowers all layers as PULP-TrainLib does."""
     train: str | list[str] = "all"
+    """What is trained, all else being frozen: `all`, `last` (the last layer with parameters), or layers."""
     recompute: list[str] = Field(default_factory=list)
+    """Layers that are computed again for the backward pass instead of being kept."""
     layers: Annotated[list[object], Field(min_length=1)]
+    """The layers, in order: `{name: ..., type: ..., options}`."""
 
 
 Check = Callable[[ModelSpec], None]
@@ -201,20 +233,36 @@ def load_model(name_or_path: str | Path, check: Check | None = None) -> ModelSpe
 
 def read_model(node: Node, check: Check | None = None) -> ModelSpec:
     """The model a YAML tree describes. Raises as `load_model`."""
-    spec = _model(node)
+    problems = Problems()
+    spec = _model(node, problems)
     if check is not None:
-        check(spec)
+        problems.of(check, spec)
+    problems.refuse()
     return spec
 
 
-def _model(node: Node) -> ModelSpec:
-    header = validate(_Model, node, "the model")
+_NO_HEADER = ModelSchema.model_construct(
+    name="", input=None, loss=None, optimizer=None, layers=[], dataset="random"
+)
+_NO_LOSS = LossSpec("mse")
+_NO_OPTIMIZER = OptimizerSpec("sgd", {"learning_rate": 1.0}, "")
+"""They stand for what is wrong and noted, so that the rest can be looked at; no one gets to see them."""
+
+
+def _model(node: Node, problems: Problems) -> ModelSpec:
+    """The model of the tree; what is wrong is noted in `problems`, and left out of it."""
+    header = problems.of(validate, ModelSchema, node, "the model") or _NO_HEADER
     top = node.mapping("the model")
-    _check_word(top["dataset"], "dataset", tuple(DATASETS))
-    shape, classes = _input(top["input"], header.dataset)
-    layers = _layers(top["layers"])
-    if "recompute" in top:
-        chosen = _layer_names(top["recompute"], layers)
+    if "dataset" in top:
+        problems.of(_check_dataset, top["dataset"])
+    shape: tuple[int, ...] = (1,)
+    classes = 0
+    if "input" in top:
+        shape, classes = problems.of(_input, top["input"], header.dataset) or (shape, classes)
+    layers = _layers(top["layers"], problems) if "layers" in top and top["layers"].is_sequence else ()
+    whole = "layers" in top and top["layers"].is_sequence and len(layers) == len(top["layers"].sequence(""))
+    if "recompute" in top and top["recompute"].is_sequence and whole:
+        chosen = problems.of(_layer_names, top["recompute"], layers) or ()
         layers = tuple(replace(layer, recompute=layer.recompute or layer.name in chosen) for layer in layers)
     return ModelSpec(
         name=header.name,
@@ -222,17 +270,23 @@ def _model(node: Node) -> ModelSpec:
         source=header.source,
         input_shape=shape,
         dataset=header.dataset,
-        loss=_loss(top["loss"]),
-        optimizer=_optimizer(top["optimizer"]),
+        loss=(problems.of(_loss, top["loss"]) if "loss" in top else None) or _NO_LOSS,
+        optimizer=(problems.of(_optimizer, top["optimizer"]) if "optimizer" in top else None)
+        or _NO_OPTIMIZER,
         batch=header.batch,
         layers=layers,
         where=node.where,
         dtype=header.dtype,
         layout=header.layout,
         input_classes=classes,
-        train=_train(top["train"], layers) if "train" in top else None,
+        train=problems.of(_train, top["train"], layers) if "train" in top and whole else None,
         variant=header.variant,
     )
+
+
+def _check_dataset(node: Node) -> None:
+    if not str(node.value).endswith(OWN_DATA):
+        _check_word(node, "dataset", (*DATASETS, f"the path of an {OWN_DATA} file"))
 
 
 def _layer_names(node: Node, layers: Sequence[LayerSpec]) -> tuple[str, ...]:
@@ -272,10 +326,10 @@ def _check_word(node: Node, what: str, known: tuple[str, ...]) -> None:
 
 
 def _input(node: Node, dataset: str) -> tuple[tuple[int, ...], int]:
-    checked = validate(_Input, node, "'input'")
+    checked = validate(InputSchema, node, "'input'")
     shape = tuple(checked.shape)
     where = node.mapping("'input'")["shape"].where
-    needed = DATASETS[dataset]
+    needed = DATASETS.get(dataset)
     if needed is not None and shape != needed:
         raise ConfigError(
             f"the data set '{dataset}' has inputs of shape {list(needed)}, not {list(shape)}",
@@ -313,16 +367,20 @@ def _text(children: Mapping[str, Node], key: str, what: str, parent: Node) -> st
     return child.value
 
 
-def _layers(node: Node) -> tuple[LayerSpec, ...]:
+def _layers(node: Node, problems: Problems) -> tuple[LayerSpec, ...]:
     layers: list[LayerSpec] = []
     lines: dict[str, int] = {}
     for number, item in enumerate(node.sequence("'layers'"), start=1):
-        layer = _layer(item, number)
+        layer = problems.of(_layer, item, number)
+        if layer is None:
+            continue
         if layer.name in lines:
-            raise ConfigError(
-                f"two layers are called '{layer.name}', the first in line {lines[layer.name]}",
-                where=layer.where,
-                cure="rename one of them",
+            problems.note(
+                ConfigError(
+                    f"two layers are called '{layer.name}', the first in line {lines[layer.name]}",
+                    where=layer.where,
+                    cure="rename one of them",
+                )
             )
         lines[layer.name] = item.line
         layers.append(layer)

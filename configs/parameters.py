@@ -6,8 +6,9 @@ the user says otherwise; optional), ``machine`` (which kind of machine it descri
 otherwise) and ``parameters``, a tree of groups whose leaves are mappings with the
 keys of `LEAF_KEYS`. ``value``, ``source`` and ``assumed`` may give one entry per timing profile
 (``value: {rtl: 1, gvsoc: 2}``). With ``base: NAME`` a file changes only ``value``, ``source`` and
-``assumed`` of parameters of another file; a new value always needs its own source. ``codegen`` is that of
-the base, or `DEFAULT_CODEGEN`, unless the file names one; ``machine`` is that of the base.
+``assumed`` of parameters of another file; a new value has its own source, and counts as assumed without one.
+``codegen`` is that of the base, or `DEFAULT_CODEGEN`, unless the file names one; ``machine`` is that of the
+base.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pydantic import field_validator
 
 from configs.errors import ConfigError
 from configs.library import PULP, is_path, open_config
+from configs.problems import Problems
 from configs.schema import Schema, check_keys, validate
 from configs.suggest import suggestion
 from configs.units import parse_bytes, parse_hz
@@ -47,6 +49,9 @@ UNITS: Mapping[str, str] = {
     "choice": "text",
 }
 """Units a parameter may have and the kind of value each goes with; ``cycles`` are those of the cluster."""
+
+NO_SOURCE = "no source given"
+"""Source of a value whose file gives none; every file that ships with pulptrain gives one."""
 
 LEAF_KEYS = ("value", "unit", "description", "source", "assumed")
 OVERRIDE_KEYS = ("value", "source", "assumed")
@@ -119,21 +124,36 @@ class ParameterTree(Mapping[str, Parameter]):
         return tuple(parameter for parameter in self.values() if parameter.assumed)
 
 
-class _Header(Schema):
+class SocSchema(Schema):
+    """A SoC file: a name, a base and the parameters that differ from it."""
+
     name: str
-    description: str
+    """What tables and pictures call the SoC."""
     parameters: dict[str, Any]
+    """Groups of parameters; `pulptrain show NAME` lists those of a SoC."""
+    description: str = ""
+    """What it is, in a sentence."""
     base: str | None = None
+    """The SoC, by name or path, of which this file changes some values; none: it gives them all."""
     codegen: str | None = None
+    """What the compiler makes of kernels for its cores (`pulptrain list kernels`)."""
     machine: str | None = None
+    """Which kind of machine it describes."""
 
 
-class _Leaf(Schema):
+class ParameterSchema(Schema):
+    """One parameter; `value`, `source` and `assumed` may be `{rtl: ..., gvsoc: ...}`."""
+
     value: Any
+    """A number or word, in the unit; sizes and frequencies as `64 KiB`, `50 MHz`."""
     unit: str
-    description: str
-    source: str
+    """One of those below; a file with a base leaves it out."""
+    description: str = ""
+    """What it means; a file with a base leaves it out."""
+    source: str = NO_SOURCE
+    """Where the value comes from. Without one the value counts as assumed."""
     assumed: bool = False
+    """That no source gives the value."""
 
     @field_validator("value")
     @classmethod
@@ -210,9 +230,15 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
     if node.file in opened:
         chain = " -> ".join((*opened, node.file))
         raise ConfigError(f"the bases form a circle: {chain}", where=node.where, cure="remove one 'base:'")
-    header = validate(_Header, node, "the SoC file")
+    problems = Problems()
+    header = problems.of(validate, SocSchema, node, "the SoC file")
     top = node.mapping("the SoC file")
-    leaves = dict(_leaves(top["parameters"], ""))
+    leaves: dict[str, Node] = {}
+    if "parameters" in top:
+        _leaves(top["parameters"], "", leaves, problems)
+    if header is None:
+        problems.refuse()
+        raise AssertionError("a file without mistakes has a header")
     base: dict[str, ParameterTree] = {}
     if header.base is not None:
         here = Path(node.file).parent if is_path(name_or_path) else None
@@ -223,51 +249,61 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
                 raise
             raise ConfigError(error.message, where=top["base"].where, cure=error.cure) from None
     codegen = header.codegen or (base[PROFILES[0]].codegen if base else DEFAULT_CODEGEN)
-    machine = header.machine or (base[PROFILES[0]].machine if base else PULP)
-    if machine not in COMMANDS or (base and machine != base[PROFILES[0]].machine):
-        known = [base[PROFILES[0]].machine] if base else list(COMMANDS)
-        raise ConfigError(
-            f"'{machine}' is no kind of machine to describe here",
-            where=top["machine"].where,
-            cure=suggestion(machine, known),
-        )
+    machine = _machine(header.machine, base, top)
     trees: dict[str, ParameterTree] = {}
     for profile in PROFILES:
         found = dict(base[profile].parameters) if base else {}
         for path, leaf in leaves.items():
             if not base:
-                found[path] = _parameter(path, leaf, profile)
+                changed = problems.of(_parameter, path, leaf, profile)
+            elif path in found:
+                changed = problems.of(_override, found[path], leaf, profile)
+            else:
+                cure = _path_cure(path, found)
+                message = f"unknown parameter '{path}': '{header.base}' has none to change"
+                problems.note(ConfigError(message, where=leaf.where, cure=cure))
                 continue
-            if path not in found:
-                raise ConfigError(
-                    f"unknown parameter '{path}': '{header.base}' has none to change",
-                    where=leaf.where,
-                    cure=_path_cure(path, found),
-                )
-            found[path] = _override(found[path], leaf, profile)
+            if changed is not None:
+                found[path] = changed
         trees[profile] = ParameterTree(
             header.name, header.description, profile, node.file, codegen, MappingProxyType(found), machine
         )
+    problems.refuse()
     return trees
 
 
-def _leaves(node: Node, path: str) -> Iterator[tuple[str, Node]]:
-    """Walk the groups depth first; a mapping that holds a scalar or a ``value`` is a leaf."""
+def _machine(named: str | None, base: Mapping[str, ParameterTree], top: Mapping[str, Node]) -> str:
+    """The kind of machine of a file: that of its base, if it has one."""
+    inherited = base[PROFILES[0]].machine if base else PULP
+    machine = named or inherited
+    if machine not in COMMANDS or (base and machine != inherited):
+        raise ConfigError(
+            f"'{machine}' is no kind of machine to describe here",
+            where=top["machine"].where,
+            cure=suggestion(machine, [inherited] if base else list(COMMANDS)),
+        )
+    return machine
+
+
+def _leaves(node: Node, path: str, leaves: dict[str, Node], problems: Problems) -> None:
+    """Walk the groups depth first; a mapping with a key of `LEAF_KEYS`, or with scalars only, is a leaf."""
     what = f"group '{path}'" if path else "'parameters'"
-    children = node.mapping(what)
+    children = problems.of(node.mapping, what)
+    if children is None:
+        return
     if not children:
-        raise ConfigError(f"{what} is empty", where=node.where, cure="fill it or remove it")
-    if path and ("value" in children or any(not child.is_mapping for child in children.values())):
-        yield path, node
+        problems.note(ConfigError(f"{what} is empty", where=node.where, cure="fill it or remove it"))
+    is_leaf = any(key in LEAF_KEYS for key in children) or not any(c.is_mapping for c in children.values())
+    if path and children and is_leaf:
+        leaves[path] = node
         return
     for key, child in children.items():
-        yield from _leaves(child, f"{path}.{key}" if path else key)
+        _leaves(child, f"{path}.{key}" if path else key, leaves, problems)
 
 
 def _parameter(path: str, leaf: Node, profile: str) -> Parameter:
     what = f"parameter '{path}'"
-    check_keys(leaf, what, LEAF_KEYS[:-1], LEAF_KEYS[-1:])
-    checked = validate(_Leaf, _picked(leaf, what, profile), what)
+    checked = validate(ParameterSchema, _picked(leaf, what, profile), what)
     children = leaf.mapping(what)
     if checked.unit not in UNITS:
         raise ConfigError(
@@ -277,7 +313,8 @@ def _parameter(path: str, leaf: Node, profile: str) -> Parameter:
         )
     where = _pick(children["value"], what, profile).where
     value = _value(checked.value, checked.unit, path, where)
-    return Parameter(path, value, checked.unit, checked.description, checked.source, checked.assumed, where)
+    assumed = checked.assumed or checked.source == NO_SOURCE
+    return Parameter(path, value, checked.unit, checked.description, checked.source, assumed, where)
 
 
 def _override(old: Parameter, leaf: Node, profile: str) -> Parameter:
@@ -290,8 +327,10 @@ def _override(old: Parameter, leaf: Node, profile: str) -> Parameter:
                 where=child.where,
                 cure=f"keep only {', '.join(OVERRIDE_KEYS)}",
             )
-    check_keys(leaf, what, ("source",), ("value", "assumed"))
+    check_keys(leaf, what, (), OVERRIDE_KEYS)
+    kept = {} if "value" in children else {"source": Node(old.source, leaf.file, leaf.line)}
     merged = {
+        **kept,
         "value": Node(old.value, leaf.file, leaf.line),
         "unit": Node(old.unit, leaf.file, leaf.line),
         "description": Node(old.description, leaf.file, leaf.line),

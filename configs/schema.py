@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 from configs.errors import ConfigError
+from configs.problems import Problems
 from configs.suggest import suggestion
 from configs.yaml_file import Node
 
@@ -23,32 +25,61 @@ SchemaT = TypeVar("SchemaT", bound=Schema)
 
 
 def check_keys(node: Node, what: str, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
-    """Raise `ConfigError` when mapping `node` has a key that is not known, or lacks a required one."""
+    """Raise `ConfigError` when mapping `node` has keys that are not known, or lacks required ones."""
+    problems = Problems()
+    _note_keys(problems, node, what, required, optional)
+    problems.refuse()
+
+
+def required_and_optional(schema: type[Schema]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the fields a file must have, and of those it may have."""
+    fields = schema.model_fields.items()
+    required = tuple(name for name, field in fields if field.is_required())
+    return required, tuple(name for name, field in fields if not field.is_required())
+
+
+def _note_keys(
+    problems: Problems, node: Node, what: str, required: tuple[str, ...], optional: tuple[str, ...]
+) -> None:
     children = node.mapping(what)
     known = (*required, *optional)
+    misspelt = []
     for key, child in children.items():
         if key not in known:
-            raise ConfigError(
-                f"unknown key '{key}' in {what}", where=child.where, cure=suggestion(key, known)
-            )
+            cure = suggestion(key, known)
+            misspelt.append(cure)
+            problems.note(ConfigError(f"unknown key '{key}' in {what}", where=child.where, cure=cure))
     for key in required:
-        if key not in children:
-            raise ConfigError(f"{what} has no '{key}'", where=node.where, cure=f"add '{key}: ...'")
+        # One that is only misspelt is not missed as well.
+        if key not in children and not any(cure.startswith(f"'{key}'") for cure in misspelt):
+            cure = f"add '{key}: ...'"
+            problems.note(ConfigError(f"{what} has no '{key}'", where=node.where, cure=cure))
 
 
 def validate(schema: type[SchemaT], node: Node, what: str) -> SchemaT:
     """Return `node` as an instance of the flat `schema`.
 
-    Raises `ConfigError` at the line of the first wrong key or value; `what` names the mapping in messages.
+    Raises `ConfigError` at the lines of all wrong keys and values; `what` names the mapping in messages.
     """
-    fields = schema.model_fields
-    required = tuple(name for name, field in fields.items() if field.is_required())
-    optional = tuple(name for name, field in fields.items() if not field.is_required())
-    check_keys(node, what, required, optional)
+    problems = Problems()
+    _note_keys(problems, node, what, *required_and_optional(schema))
+    known = {key: value for key, value in node.plain().items() if key in schema.model_fields}
     try:
-        return schema.model_validate(node.plain())
+        found = schema.model_validate(known)
     except ValidationError as error:
-        raise _config_error(error, node, what) from None
+        for detail in _first_of_each(error):
+            if detail["type"] != "missing" or len(detail["loc"]) > 1:
+                problems.note(_config_error(detail, node, what))
+    problems.refuse()
+    return found
+
+
+def _first_of_each(error: ValidationError) -> list[ErrorDetails]:
+    """One complaint a key: a value that may be one of several kinds has one for each of them."""
+    first: dict[object, ErrorDetails] = {}
+    for detail in error.errors(include_url=False):
+        first.setdefault(detail["loc"][:1], detail)
+    return list(first.values())
 
 
 def validate_values(schema: type[SchemaT], values: Mapping[str, Any], what: str, where: str) -> SchemaT:
@@ -72,8 +103,7 @@ def validate_values(schema: type[SchemaT], values: Mapping[str, Any], what: str,
         ) from None
 
 
-def _config_error(error: ValidationError, node: Node, what: str) -> ConfigError:
-    detail = error.errors(include_url=False)[0]
+def _config_error(detail: ErrorDetails, node: Node, what: str) -> ConfigError:
     place = node
     name = what
     for step in detail["loc"]:

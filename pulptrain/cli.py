@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -16,7 +15,9 @@ import pulptrain
 from configs.errors import DoesNotFitError, PulptrainError
 from configs.limits import DEFAULT_HOST_MEMORY_BYTES, HOST_MEMORY_VARIABLE, size_text
 from pulptrain import interrupts
+from pulptrain.commands.help_text import WIDTH, GroupedCommand, WholeGroup
 from pulptrain.defects import DEBUG_VARIABLE
+from pulptrain.json_text import json_text
 
 COMMANDS = {
     "run": "run",
@@ -30,6 +31,9 @@ COMMANDS = {
     "plot": "plot",
     "barvinn": "barvinn",
     "list": "listing",
+    "show": "show",
+    "new": "new",
+    "example": "example",
 }
 """Commands and their modules in `pulptrain.commands`, in the order of the help text."""
 
@@ -52,12 +56,15 @@ def application(arguments: list[str]) -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        cls=WholeGroup,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH},
     )
     app.callback()(_root)
     named = [argument for argument in arguments[:1] if argument in COMMANDS]
     for name in named or COMMANDS:
-        app.command(name)(_interruptible(import_module(f"pulptrain.commands.{COMMANDS[name]}").command))
+        app.command(name, cls=GroupedCommand)(
+            _interruptible(import_module(f"pulptrain.commands.{COMMANDS[name]}").command)
+        )
     return app
 
 
@@ -100,7 +107,7 @@ def dispatch(arguments: list[str]) -> int:
         application(arguments)(args=arguments, prog_name="pulptrain")
     except PulptrainError as error:
         if isinstance(error, DoesNotFitError) and "--json" in arguments:
-            print(json.dumps(error.as_dict(), indent=2))
+            print(json_text(error.as_dict()))
         print(f"pulptrain: error: {error}", file=sys.stderr)
         return error.exit_code
     except SystemExit as end:

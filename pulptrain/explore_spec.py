@@ -14,7 +14,8 @@ from configs.errors import ConfigError, DoesNotFitError, InputError, PulptrainEr
 from configs.library import open_config
 from configs.model_file import ModelSpec, read_model
 from configs.parameters import load_parameters
-from configs.schema import Schema, check_keys, validate
+from configs.problems import Problems
+from configs.schema import Schema, check_keys, required_and_optional, validate
 from configs.suggest import suggestion
 from configs.yaml_file import Node, load_yaml
 from pulptrain.layers import caller_of, node_of
@@ -27,6 +28,7 @@ from scheduler.tuner.schedule_file import ScheduleFile, as_tuned, file_of, load_
 from scheduler.tuner.tuned_schedule import TunedSchedule
 from trainlib.kernels.catalogue import kernel_names
 from trainlib.options import check_options
+from trainlib.step_choice import parse_steps
 from trainlib.training import TrainingPhases, build_training_phases
 
 SETTINGS = (
@@ -45,6 +47,7 @@ SETTINGS = (
     "placement",
     "icache",
     "schedule",
+    "steps",
 )
 """Settings a sweep may vary; they are called as on the command line, with _ for -."""
 
@@ -114,12 +117,41 @@ class Spec:
     """Number of the point that speed-ups are over."""
 
 
-class _Energy(Schema):
+class EnergySchema(Schema):
+    """What things cost."""
+
     source: str
+    """Where the figures come from."""
     instruction_pj: float = 0.0
+    """Of an instruction (pJ)."""
     stall_cycle_pj: float = 0.0
+    """Of a cycle a core loses (pJ)."""
     dma_byte_pj: float = 0.0
+    """Of a byte the DMA moves (pJ)."""
     static_mw: float = 0.0
+    """Of the whole SoC all the time (mW)."""
+
+
+class ExploreSchema(Schema):
+    """An exploration: a model, what is varied, and what should be small."""
+
+    name: str
+    """What tables and pictures call it."""
+    model: str
+    """A model by name, or a model file by its path from this file."""
+    settings: object = None
+    """The same for all points, called as on the command line, with _ for -."""
+    sweep: object = None
+    """Axes and their values; all combinations are points. An axis is a setting, a parameter of the SoC, a
+    path of the model (`model.layers.0.out_channels`), or an option for one op (`kernel.conv1.FW`)."""
+    points: object = None
+    """Single points, after those of the sweep."""
+    objectives: object = None
+    """What should be small, of which the front is drawn; by default cycles and l1_bytes."""
+    energy: object = None
+    """Costs, for the objective energy_nj."""
+    baseline: object = None
+    """Values of the point that speed-ups are over; none: the first point."""
 
 
 def load_spec(path: str | Path, given: Mapping[str, Any] | None = None) -> Spec:
@@ -157,8 +189,7 @@ def spec_of(plan: Mapping[str, Any], given: Mapping[str, Any]) -> Spec:
 
 def _spec(node: Node, folder: Path, given: Mapping[str, Any], schedules: Mapping[str, TunedSchedule]) -> Spec:
     what = "the exploration"
-    optional = ("settings", "sweep", "points", "objectives", "energy", "baseline")
-    check_keys(node, what, ("name", "model"), optional)
+    check_keys(node, what, *required_and_optional(ExploreSchema))
     top = node.mapping(what)
     name = _text(top["name"], "name")
     if "sweep" not in top and "points" not in top:
@@ -178,20 +209,25 @@ def _spec(node: Node, folder: Path, given: Mapping[str, Any], schedules: Mapping
         codegen_given=codegen_given,
         models_vary=any("model" in combination for combination in combinations),
     )
+    problems = Problems()
     checked: set[int] = set()
     for combination in combinations:
         for key, value in combination.items():
             if id(value) not in checked:
                 checked.add(id(value))
-                builder.check(key, value)
+                problems.of(builder.check, key, value)
+    objectives = problems.of(_objectives, top.get("objectives"), "energy" in top)
+    energy = problems.of(_energy, top.get("energy"))
+    baseline = problems.of(_baseline, top.get("baseline"), combinations)
+    problems.refuse()
     return Spec(
         name,
         builder.name,
-        _objectives(top.get("objectives"), "energy" in top),
-        EnergyCosts(**validate(_Energy, top["energy"], "'energy'").model_dump()) if "energy" in top else None,
+        objectives or (),
+        energy,
         tuple(dict.fromkeys(key for combination in combinations for key in combination)),
         tuple(builder.build(combination) for combination in combinations),
-        _baseline(top.get("baseline"), combinations),
+        baseline or 0,
     )
 
 
@@ -336,9 +372,11 @@ class _Builder:
                 tree = open_config("models", str(model.value), folder=self._folder)
             for path, value in changes.items():
                 tree = with_value(tree, path.removeprefix(MODEL_PREFIX), value)
-            variant = model_variant(self._base)
             spec = read_model(tree, check_options)
+            variant = model_variant(self._base)
             spec = replace(spec, variant=variant) if variant is not None else spec
+            if self._base.steps is not None:
+                spec = replace(spec, steps=parse_steps(self._base.steps))
             self._known[key] = (spec, build_training_phases(spec))
         return self._known[key]
 
@@ -354,6 +392,10 @@ class _Builder:
             if error.where is not None and error.where.startswith(f"{value.file}:"):
                 raise
             raise ConfigError(message, where=value.where, cure=error.cure) from None
+
+
+def _energy(node: Node | None) -> EnergyCosts | None:
+    return None if node is None else EnergyCosts(**validate(EnergySchema, node, "'energy'").model_dump())
 
 
 def _is_setting(key: str) -> bool:

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
 from pulptrain.exploration_report import exploration_lines
+from pulptrain.json_text import json_text
 from pulptrain.op_result import data_frame, text_width
 
 
@@ -64,7 +64,7 @@ class Explored(Sequence[Mapping[str, Any]]):
 
     def to_json(self) -> str:
         """What ``pulptrain explore --json`` prints."""
-        return json.dumps(self.summary, indent=2)
+        return json_text(self.summary)
 
     def __str__(self) -> str:
         return "\n".join(exploration_lines(self.summary, text_width()))

@@ -17,6 +17,7 @@ from configs.model_file import LossSpec, ModelSpec, OptimizerSpec
 from importers.onnx_file import load_onnx
 from importers.onnx_training import ImportedTraining, import_training, is_training_graph, optimizer_beside
 from pulptrain.machine import Prepared
+from pulptrain.progress import NOBODY, Teller
 from pulptrain.session import RunOutcome, run_prepared
 from pulptrain.settings import Settings, schedule_options, soc_timing
 from pulptrain.training import Progress
@@ -108,6 +109,7 @@ def run_training_graph(
     progress: Progress | None = None,
     cache: ResultCache | None = None,
     values: Mapping[str, Array] | None = None,
+    teller: Teller = NOBODY,
 ) -> RunOutcome:
     """`pulptrain.session.run_model` for a training graph: its own backward pass, random samples.
 
@@ -127,6 +129,7 @@ def run_training_graph(
         progress=progress,
         values={**imported.values, **(values or {})} if functional else None,
         samples=drawn_samples(graph, settings.seed),
+        teller=teller,
     )
     outcome.summary["notes"] += imported.notes
     outcome.refuse_wrong_numbers()

@@ -46,6 +46,17 @@ class Option:
 class ModelOptions(TypedDict, total=False):
     """What replaces values of the model file."""
 
+    steps: Annotated[
+        str | Sequence[str] | None,
+        Option(
+            ("--steps",),
+            "fw[,loss,ig,wg,upd]",
+            "Steps of an iteration that are taken; fw alone is inference: no loss, no dropout, running "
+            "statistics. All if not given.",
+            MODEL,
+        ),
+    ]
+
     dtype: Annotated[
         str | None,
         Option(
@@ -158,8 +169,8 @@ class CodeOptions(TypedDict, total=False):
     ]
 
 
-class MemoryOptions(TypedDict, total=False):
-    """Where tensors lie."""
+class BufferingOptions(TypedDict, total=False):
+    """How many L1 buffers operands have."""
 
     buffering: Annotated[
         str | int,
@@ -172,6 +183,11 @@ class MemoryOptions(TypedDict, total=False):
             default="double",
         ),
     ]
+
+
+class MemoryOptions(TypedDict, total=False):
+    """When operands are loaded, and where tensors lie."""
+
     prefetch: Annotated[
         str | bool,
         Option(
@@ -287,9 +303,24 @@ class ChoiceOptions(TypedDict, total=False):
 
 
 class RunOptions(
-    ModelOptions, ChipOptions, CodeOptions, MemoryOptions, ResidentOptions, ChoiceOptions, total=False
+    ModelOptions,
+    ChipOptions,
+    CodeOptions,
+    BufferingOptions,
+    MemoryOptions,
+    ResidentOptions,
+    ChoiceOptions,
+    total=False,
 ):
     """What a run may be told beside model and SoC."""
+
+
+class KernelOptions(ChipOptions, total=False):
+    """What one kernel may be told beside its SoC."""
+
+
+class PrimitiveOptions(ChipOptions, CodeOptions, BufferingOptions, total=False):
+    """What one step of a layer may be told beside its SoC."""
 
 
 class TuneOptions(ModelOptions, ChipOptions, CodeOptions, MemoryOptions, ResidentOptions, total=False):

@@ -23,6 +23,7 @@ from scheduler.schedule import build_schedule
 from scheduler.time_line import time_line
 from traces.metrics import check_tracks, measure
 from traces.recorder import Recorder
+from traces.stall_words import every_stall
 from trainlib import reference
 from trainlib.graph import Op, TrainingGraph
 from trainlib.numerics import ACCUMULATIONS
@@ -114,7 +115,7 @@ def run_primitive(
         "loss": None,
         "instructions": metrics.total.instructions,
         "per_core": [
-            {"cycles": result.cycles, "instructions": core.instructions, "stalls": dict(core.stalls)}
+            {"cycles": result.cycles, "instructions": core.instructions, "stalls": every_stall(core.stalls)}
             for core in metrics.cores
         ],
         "functional": check.summary(),

@@ -3,12 +3,42 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from arch.program import Action, Compute, DmaStart, DmaWait, Program, Release, UdmaStart, UdmaWait
+
+if TYPE_CHECKING:
+    from pulptrain.machine import Prepared
+
+
+def print_program(prepared: Prepared, *, as_json: bool) -> None:
+    """Print the programs of an update of a model."""
+    from pulptrain.json_text import json_text
+
+    programs = [each.program for each in (prepared.schedule, prepared.update) if each is not None]
+    if as_json:
+        print(json_text({"programs": [program_objects(program) for program in programs]}))
+    else:
+        print("\n".join(line for program in programs for line in program_lines(program)))
 
 
 def program_lines(program: Program) -> list[str]:
     """The actions in program order: number, kind, op and step, tile, what is moved or computed."""
     return [_line(action) for action in program.actions]
+
+
+def program_objects(program: Program) -> list[dict[str, Any]]:
+    """The same as objects, for ``--json``; `tile` is null for an action of a whole op."""
+    return [
+        {
+            "action": action.id,
+            "kind": type(action).__name__,
+            "op": f"{action.work.op}.{action.work.step}",
+            "tile": action.work.tile if action.work.tile >= 0 else None,
+            "detail": _detail(action),
+        }
+        for action in program.actions
+    ]
 
 
 def _line(action: Action) -> str:

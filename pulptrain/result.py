@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import html
-import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from configs.errors import InputError
 from configs.files import check_file
+from pulptrain.json_text import json_text
 from pulptrain.op_result import OpResult, Peak, Totals, data_frame, op_of, text_width, unknown
 from traces.report import View, report_lines
 
@@ -240,4 +240,4 @@ class Result:
 
     def to_json(self) -> str:
         """What ``pulptrain run --json`` prints."""
-        return json.dumps(self.summary, indent=2)
+        return json_text(self.summary)

@@ -15,6 +15,7 @@ from configs.grades import MEASURED
 from scheduler.options import BEST_DEPTH
 from scheduler.schedule import OpSchedule, Schedule
 from traces.metrics import Metrics, OpMetrics
+from traces.stall_words import every_stall
 from trainlib.kernels.evidence import nest_evidence
 from trainlib.variants import own_variant
 
@@ -57,7 +58,7 @@ def run_summary(
             }
             for number, op in enumerate(schedule.ops)
         ],
-        "stalls": dict(metrics.total.stalls),
+        "stalls": every_stall(metrics.total.stalls),
         "busy_cycles": metrics.total.busy_cycles,
         "utilisation": dict(metrics.utilisation),
         "bytes_in": metrics.bytes_in,
@@ -104,7 +105,7 @@ def _op_summary(op: OpSchedule, measured: OpMetrics | None) -> dict[str, Any]:
         "bytes_out": measured.bytes_out if measured else 0,
         "busy_cycles": measured.busy_cycles if measured else 0,
         "core_cycles": measured.core_cycles if measured else 0,
-        "stalls": dict(measured.stalls) if measured else {},
+        "stalls": every_stall(measured.stalls if measured else ()),
         "l1_bytes": op.tiling.l1_bytes,
     }
 

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pulptrain.json_text import json_text
 from pulptrain.op_result import data_frame, text_width
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Tuned:
 
     def to_json(self) -> str:
         """What ``pulptrain tune --json`` prints, but for the path."""
-        return json.dumps(self.summary, indent=2)
+        return json_text(self.summary)
 
     def __str__(self) -> str:
         from pulptrain.tuning_report import tuning_lines

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pulptrain.json_text import json_text
 from pulptrain.op_result import data_frame
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Validated:
 
     def to_json(self) -> str:
         """What ``pulptrain validate --json`` prints."""
-        return json.dumps(self.summary, indent=2)
+        return json_text(self.summary)
 
     def __str__(self) -> str:
         numbers = [

@@ -4,7 +4,7 @@
 import pytest
 
 from configs.datasets import DIGITS_CLASSES, DIGITS_PIXEL_MAX, load_digits_arrays
-from configs.errors import ConfigError, InputError
+from configs.errors import ConfigError, InputError, MistakesError
 from configs.library import list_names
 from configs.model_file import LayerSpec, load_model
 from trainlib.options import check_options
@@ -59,6 +59,34 @@ layers:
 """
 
 
+def test_description_source_and_dataset_may_be_left_out(tmp_path):
+    path = tmp_path / "m.yaml"
+    text = MODEL.replace("description: d\n", "").replace("source: s\n", "").replace("dataset: random\n", "")
+    path.write_text(text)
+    assert (spec := load_model(path)).description == spec.source == ""
+    assert spec.dataset == "random"
+
+
+def test_every_model_that_ships_says_what_it_is_and_where_it_comes_from():
+    for name in list_names("models"):
+        spec = load_model(name)
+        assert len(spec.description) > 10, name
+        assert len(spec.source) > 5, name
+
+
+def test_all_mistakes_of_a_model_are_told_at_once(tmp_path):
+    """Those of the header, of every layer, of loss and optimizer; a misspelt key is not missed as well."""
+    path = tmp_path / "m.yaml"
+    text = MODEL.replace("loss: mse", "loss: mze").replace("out_features: 2", "out_feature: 2")
+    path.write_text(text.replace("description: d", "batch: two").replace("type: relu", "type: relo"))
+    with pytest.raises(MistakesError) as caught:
+        load_model(path, check_options)
+    found = [(error.where.split(":")[1], error.message) for error in caught.value.errors]
+    assert [line for line, _ in found] == ["2", "6", "9", "10"]
+    for (_, message), part in zip(found, ("batch", "mze", "out_feature", "relo"), strict=True):
+        assert part in message
+
+
 def test_layers_know_their_lines(tmp_path):
     path = tmp_path / "m.yaml"
     path.write_text(MODEL)
@@ -97,7 +125,6 @@ def test_layers_know_their_lines(tmp_path):
         ("loss: mse", "loss: mse\nbatch: 0", 7, "'batch' of the model is the value 0"),
         ("type: relu", "type: relu, trainable: 3", 10, "'trainable' of layer 'act' (relu) is the value 3"),
         ("loss: mse\n", "", 1, "the model has no 'loss'"),
-        ("source: s", "source: ''", 3, "at least 1 character"),
         ("description: d", "descripton: d", 2, "unknown key 'descripton' in the model\n  try: 'description'"),
         ("loss: mse", "loss: mse\nloss: mse", 7, "duplicate key 'loss'"),
         (

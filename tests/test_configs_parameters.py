@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from configs.errors import ConfigError
+from configs.errors import ConfigError, MistakesError
 from configs.library import list_names, open_config
-from configs.parameters import PROFILES, load_parameters
+from configs.parameters import NO_SOURCE, PROFILES, load_parameters
 
 LEAF = "{value: 1, unit: cycles, description: d, source: s}"
 HEAD = "name: x\ndescription: y\nparameters:\n"
@@ -130,6 +130,26 @@ def test_installed_names():
     assert {"digits-cnn", "tutorial-cnn"} <= set(list_names("models"))
 
 
+def test_a_value_without_a_source_counts_as_assumed(tmp_path):
+    base = load_parameters(write(tmp_path, "name: x\nparameters:\n  a: {value: 1, unit: cycles}\n"))
+    assert (base["a"].source, base["a"].assumed, base["a"].description) == (NO_SOURCE, True, "")
+    text = "name: y\nbase: pulp-open\nparameters:\n"
+    text += "  l1:\n    banks: {value: 8}\n    size_bytes: {assumed: true}\n"
+    tree = load_parameters(write(tmp_path, text))
+    banks, size, kept = tree["l1.banks"], tree["l1.size_bytes"], load_parameters("pulp-open")["l1.size_bytes"]
+    assert (banks.value, banks.source, banks.assumed) == (8, NO_SOURCE, True)
+    assert (size.value, size.source, size.assumed) == (kept.value, kept.source, True)
+
+
+def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_its_lines(tmp_path):
+    leaves = "  a: {value: no, unit: cycles}\n  b: {value: 1, unit: cycle}\n  c: 3\n  d: {}\n"
+    path = write(tmp_path, f"name: x\nparameters:\n{leaves}")
+    with pytest.raises(MistakesError) as caught:
+        load_parameters(path)
+    assert [error.where for error in caught.value.errors] == [f"{path}:{line}" for line in (3, 4, 5, 6)]
+    assert str(caught.value).startswith("4 mistakes\n")
+
+
 @pytest.mark.parametrize(
     ("text", "line", "needles"),
     [
@@ -138,10 +158,9 @@ def test_installed_names():
             4,
             ("unknown key 'sauce'", "'source'"),
         ),
-        (HEAD + "  a: {value: 1, unit: cycles, description: d}\n", 4, ("parameter 'a' has no 'source'",)),
         (HEAD + "  a: {unit: cycles, description: d, source: s}\n", 4, ("parameter 'a' has no 'value'",)),
         (HEAD + f"  a: {LEAF}\n  a: {LEAF}\n", 5, ("duplicate key 'a', first given in line 4",)),
-        (HEAD + f"  g:\n    a: {LEAF}\n    b: 3\n", 5, ("unknown key 'a'",)),
+        (HEAD + f"  g:\n    a: {LEAF}\n    b: 3\n", 6, ("group 'g.b' must be a mapping, not the value 3",)),
         (HEAD + "  g: {}\n", 4, ("group 'g' is empty",)),
         (HEAD + "  a: 3\n", 4, ("group 'a' must be a mapping, not the value 3",)),
         (
@@ -203,7 +222,7 @@ BASED = "name: x\ndescription: y\nbase: pulp-open\nparameters:\n  l1:\n    banks
 @pytest.mark.parametrize(
     ("text", "line", "needles"),
     [
-        (BASED + "      value: 8\n", 6, ("override of 'l1.banks' has no 'source'",)),
+        (BASED + "      valu: 8\n", 7, ("unknown key 'valu'", "'value'")),
         (
             BASED + "      value: 8\n      source: s\n      unit: B\n",
             9,

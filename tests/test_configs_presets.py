@@ -19,7 +19,7 @@ from configs import parameters
 from configs.library import list_names
 from configs.parameters import PROFILES, ParameterTree
 from pulptrain.__main__ import run
-from pulptrain.commands.listing import size_text
+from pulptrain.listings import size_text
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = list_names("soc")
@@ -210,7 +210,7 @@ def test_a_network_trains_in_place_on_one_core(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize("profile", PROFILES)
 def test_list_socs_for_machines(profile: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "socs", "--timing", profile, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(capsys.readouterr().out)["socs"]
     assert [row["name"] for row in rows] == list(NAMES)
     for row in rows:
         tree, soc = load_parameters(row["name"], profile), load_soc(row["name"], profile)

@@ -14,7 +14,7 @@ import configs
 from arch.soc_config import load_soc, parameter_types, with_options
 from configs.errors import ConfigError, DoesNotFitError
 from configs.library import list_names
-from configs.parameters import PROFILES, load_parameters
+from configs.parameters import NO_SOURCE, PROFILES, load_parameters
 
 SOC_FOLDER = Path(configs.__file__).parent / "soc"
 
@@ -28,6 +28,7 @@ def test_installed_socs_load(name, profile):
     for parameter in load_parameters(name, profile).values():
         assert len(parameter.description) > 10, parameter.path
         assert len(parameter.source) > 10, parameter.path
+        assert parameter.source != NO_SOURCE, parameter.path
 
 
 def test_parameters_and_fields_match():

@@ -90,6 +90,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "needs_optuna": lambda: _package("optuna"),
     "needs_ortools": lambda: _package("ortools"),
     "needs_distributed": lambda: _package("distributed"),
+    "needs_jsonschema": lambda: _package("jsonschema"),
     "needs_gcc": lambda: _program("gcc"),
     "needs_chromium": lambda: _program("chromium", "chromium-browser", "google-chrome", "chrome"),
     "needs_git_history": _git_history,

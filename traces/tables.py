@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trace as a table, one row per slice: Parquet where pyarrow is installed, else CSV."""
+"""The trace as a table, one row per slice: CSV, or Parquet where that is asked for."""
 
 from __future__ import annotations
 
@@ -48,24 +48,21 @@ COLUMNS = (
 the sums of `busy_cycles` and of all stall columns are the makespan."""
 
 
-def write_table(slices: Iterable[Slice], folder: Path, *, parquet: bool | None = None) -> Path:
-    """Write ``trace.parquet`` or ``trace.csv`` into `folder` and return its path; equal slices, equal bytes.
+def write_table(slices: Iterable[Slice], folder: Path, *, parquet: bool = False) -> Path:
+    """Write ``trace.csv`` or ``trace.parquet`` into `folder` and return its path; equal slices, equal bytes.
 
-    `parquet` None means: Parquet if pyarrow is installed. The file of the other format is removed, so that
-    a folder never holds the traces of two runs. Raises InputError if the folder cannot be written to, or
-    if Parquet is asked for without pyarrow.
+    The file of the other format is removed, so that a folder never holds the traces of two runs. Raises
+    InputError if the folder cannot be written to, or if Parquet is asked for without pyarrow.
     """
-    has_pyarrow = importlib.util.find_spec("pyarrow") is not None
-    if parquet and not has_pyarrow:
+    if parquet and importlib.util.find_spec("pyarrow") is None:
         raise _needs_pyarrow(folder / PARQUET_NAME)
-    wanted = has_pyarrow if parquet is None else parquet
-    path, stale = folder / PARQUET_NAME, folder / CSV_NAME
-    if not wanted:
+    path, stale = folder / CSV_NAME, folder / PARQUET_NAME
+    if parquet:
         path, stale = stale, path
     ordered = sorted_slices(slices)
     check_folder(str(folder), "--out")
     with replacing(path) as temporary:
-        if wanted:
+        if parquet:
             _write_parquet(ordered, temporary)
         else:
             _write_csv(ordered, temporary)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from configs.model_file import LAYER_KEYS, LayerSpec, LossSpec, ModelSpec, OptimizerSpec
+from configs.problems import Problems
 from configs.schema import Schema, SchemaT, validate, validate_values
 from configs.yaml_file import Node
 from trainlib.built_layer import place_of
@@ -21,17 +22,17 @@ MOST_MINI_BATCHES = 1_000_000
 
 
 class GradientOptions(Schema):
-    """What a model file may say about gradients in its optimizer section, whatever the optimizer.
-
-    `clip_value` bounds every element, `clip_norm` then the common 2-norm of all gradients. `accumulate`
-    mini-batches share one update: the mean of their gradients. `separate` makes the update a network of its
-    own, which shares weights and gradients with that of the mini-batch; several mini-batches always do.
-    """
+    """What a model file may say about gradients in its optimizer section, whatever the optimizer."""
 
     accumulate: Annotated[int, Field(ge=1, le=MOST_MINI_BATCHES)] = 1
+    """Mini-batches that share one update: the mean of their gradients."""
     clip_value: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Bound of every element of the gradients."""
     clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Bound of the common 2-norm of all gradients, after `clip_value`."""
     separate: bool = False
+    """Make the update a network of its own, which shares weights and gradients with that of the mini-batch;
+    several mini-batches always do."""
 
 
 GRADIENT_KEYS = tuple(GradientOptions.model_fields)
@@ -43,11 +44,25 @@ def check_options(spec: ModelSpec) -> None:
 
     Raises UnsupportedLayerError for an unknown type or name, ConfigError with the line of a wrong option.
     """
+    problems = Problems()
     for layer in spec.layers:
-        layer_options(layer, layer_primitive(layer.type, place_of(layer)))
+        problems.of(_check_layer, layer)
+    problems.of(_check_loss, spec)
+    problems.of(_check_optimizer, spec.optimizer)
+    problems.of(gradient_options, spec.optimizer)
+    problems.refuse()
+
+
+def _check_layer(layer: LayerSpec) -> None:
+    layer_options(layer, layer_primitive(layer.type, place_of(layer)))
+
+
+def _check_loss(spec: ModelSpec) -> None:
     loss_options(spec.loss, loss_primitive(spec.loss.name, spec.loss.where or spec.where))
-    optimizer_options(spec.optimizer, optimizer_primitive(spec.optimizer.name, spec.optimizer.where))
-    gradient_options(spec.optimizer)
+
+
+def _check_optimizer(spec: OptimizerSpec) -> None:
+    optimizer_options(spec, optimizer_primitive(spec.name, spec.where))
 
 
 def layer_options(spec: LayerSpec, primitive: LayerPrimitive) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from configs.errors import InputError
 from pulptrain.barvinn_outputs import prepare_barvinn_folder, write_barvinn_outputs
 from pulptrain.barvinn_run import BarvinnOutcome, run_barvinn
 from pulptrain.commands import options
-from pulptrain.commands.printing import print_paths, table_console
+from pulptrain.commands.printing import print_paths, table_width
 from scheduler.barvinn.table import table_text
 
 
@@ -81,10 +81,10 @@ def command(
     if as_json:
         typer.echo(json.dumps(outcome.summary, indent=2))
     elif not quiet:
-        console = table_console(140)
+        console = Console(width=table_width(140))
         print_outcome(outcome, console)
         images = [path for path in written if path.name[:2].isdigit()]
-        print_paths((path for path in written if path not in images), console)
+        print_paths(path for path in written if path not in images)
         if images:
             console.print(f"  and {len(images)} memory images, NN-LAYER-weights.txt ...", highlight=False)
     warn_of_overflow(outcome.summary)

@@ -30,7 +30,9 @@ def command(
     model_input: options.ModelInput = None,
     loss: options.ModelLoss = None,
     optimizer: options.ModelOptimizer = None,
-    batch: options.Batch = None,
+    batch: Annotated[
+        int | None, typer.Option("--batch", metavar="N", help="Samples of a mini-batch.")
+    ] = None,
     seed: options.Seed = 0,
     quiet: options.Quiet = False,
 ) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,13 +15,16 @@ from rich.table import Table
 
 from configs.errors import InputError
 from pulptrain.commands import options
-from pulptrain.commands.printing import table_console
+from pulptrain.commands.parameters import takes
+from pulptrain.commands.printing import table_width
+from pulptrain.option import ChipOptions
 from pulptrain.replay import ReplayRow, exit_code, find_cases, replay
 from pulptrain.settings import Settings
 
 _COLOURS = {"right": "green", "wrong": "red", "failed": "red", "refused": "yellow"}
 
 
+@takes(ChipOptions)
 def command(
     folders: Annotated[
         list[str],
@@ -39,16 +42,10 @@ def command(
             help="Mini-batches per update; without it as stored, else found from the losses.",
         ),
     ] = None,
-    soc: options.Soc = "pulp-open",
-    timing: options.Timing = "rtl",
-    codegen: options.Codegen = "",
-    cores: options.Cores = None,
-    l1: options.L1 = None,
-    l2: options.L2 = None,
-    l3: options.L3 = None,
     seed: options.Seed = 0,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    **machine: Any,
 ) -> None:
     """Replay graphs that come with goldens: train each on its samples, compare losses and weights.
 
@@ -58,7 +55,7 @@ def command(
         raise InputError(f"a learning rate of {learning_rate}", where="--learning-rate", cure="more than 0")
     if mini_batches is not None and mini_batches < 1:
         raise InputError(f"{mini_batches} mini-batches", where="--n-accum", cure="1 or more")
-    settings = Settings(soc=soc, timing=timing, codegen=codegen, cores=cores, l1=l1, l2=l2, l3=l3, seed=seed)
+    settings = Settings(**machine, seed=seed)
     cases, notes = find_cases(folders)
     rows: list[ReplayRow] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -95,7 +92,7 @@ def _print(rows: Sequence[ReplayRow], notes: Sequence[str], *, as_json: bool, qu
             _cell(row.cycles, "{:,}"),
             _cell(None if row.seconds is None else row.seconds * 1e3, "{:.3f}"),
         )
-    console = table_console()
+    console = Console(width=table_width())
     console.print(table)
     for row in rows:
         if row.reason:

@@ -17,7 +17,8 @@ from arch.timing import SocTiming
 from configs.errors import ConfigError, DoesNotFitError, InputError, ShapeError, UnsupportedLayerError
 from configs.files import start_of, write_text
 from configs.model_file import ModelSpec
-from configs.schema import Schema, check_keys, validate
+from configs.problems import Problems
+from configs.schema import Schema, check_keys, required_and_optional, validate
 from configs.suggest import suggestion
 from configs.yaml_file import Node, load_yaml, parse_yaml
 from scheduler.options import ScheduleOptions, of_programs
@@ -88,35 +89,91 @@ class ScheduleFile:
         return {choice.op: choice.candidate for choice in self.choices}
 
 
-class _Named(Schema):
+class NamedSchema(Schema):
+    """What a schedule was made for."""
+
     name: str
+    """Its name."""
     content: str
+    """Hash of what it says; one that says something else is refused."""
 
 
-class _Soc(_Named):
+class TunedSocSchema(NamedSchema):
+    """The SoC a schedule was made for."""
+
     timing: str
+    """Timing profile: rtl or gvsoc."""
 
 
-class _Resident(Schema):
+class ResidentSchema(Schema):
+    """What stays in L1 between ops, by program."""
+
     iteration: list[str] = Field(default_factory=list)
+    """Tensors, or `TENSOR@OP..OP` for part of a life, in the iteration."""
     update: list[str] = Field(default_factory=list)
+    """The same in an update that is a program of its own."""
 
 
-class _Choice(Schema):
+class ChoiceSchema(Schema):
+    """How one op runs; `op`, `kernel`, `variant`, `tile`, `loop_order` and `buffering` are read."""
+
     op: str
+    """Layer and step, as in the table: `conv1.FW`."""
     tile: dict[str, Annotated[int, Field(ge=1)]]
+    """Sizes of a tile, by the names of its loops."""
     loop_order: list[str]
+    """These loops, outermost first."""
     buffering: Annotated[int, Field(ge=1)]
+    """Buffers per operand: 2 loads a tile while another is computed."""
     kernel: str = ""
+    """Matmul kernel, if the op has one."""
     variant: str = ""
+    """Another lowering of the step; none: its default."""
     im2col: str = ""
     """What older files call the variant of a convolution."""
     tiles: int = 0
+    """Tiles this makes."""
     l1_bytes: int = 0
+    """L1 its buffers take (B)."""
     cycles: int = 0
+    """Simulated cycles of the op alone."""
     candidates: int = 0
+    """Combinations there were."""
     evaluated: int = 0
+    """Combinations that were simulated."""
     runner_up: object = None
+    """The second best, with its cycles."""
+
+
+class ScheduleSchema(Schema):
+    """A schedule file, as `pulptrain tune` writes it."""
+
+    format: int
+    """Number of the layout of the file."""
+    model: object
+    """Model it is for."""
+    soc: object
+    """SoC it is for."""
+    codegen: str
+    """Compiler profile of the kernels."""
+    choices: object
+    """One entry per op; an op that is left out is scheduled as without the file."""
+    pulptrain: object = None
+    """Version that wrote it."""
+    simulator: object = None
+    """Hash of what decides a price."""
+    strategy: object = None
+    """How it was searched for."""
+    candidates: object = None
+    """Combinations there were."""
+    evaluated: object = None
+    """Combinations that were simulated."""
+    cycles: object = None
+    """Cycles of an iteration with it."""
+    resident: object = None
+    """What stays in L1 between ops."""
+    layout: object = None
+    """Layer: CHW or HWC, where that is not what the model says."""
 
 
 def schedule_text(schedule: TunedSchedule) -> str:
@@ -202,12 +259,7 @@ def file_of(schedule: TunedSchedule) -> ScheduleFile:
 
 def _read(node: Node) -> ScheduleFile:
     what = "the schedule"
-    check_keys(
-        node,
-        what,
-        ("format", "model", "soc", "codegen", "choices"),
-        ("pulptrain", "simulator", "strategy", "candidates", "evaluated", "cycles", "resident", "layout"),
-    )
+    check_keys(node, what, *required_and_optional(ScheduleSchema))
     top = node.mapping(what)
     number = top["format"].value
     if type(number) is not int or number != FORMAT:
@@ -216,16 +268,22 @@ def _read(node: Node) -> ScheduleFile:
             where=top["format"].where,
             cure="the pulptrain that wrote it, or tune again (`pulptrain tune`)",
         )
-    model = validate(_Named, top["model"], "'model'")
-    soc = validate(_Soc, top["soc"], "'soc'")
+    model = validate(NamedSchema, top["model"], "'model'")
+    soc = validate(TunedSocSchema, top["soc"], "'soc'")
     codegen = top["codegen"].value
     if not isinstance(codegen, str):
         raise ConfigError(f"'codegen' is {top['codegen'].kind}", where=top["codegen"].where, cure="a name")
-    choices = tuple(_choice(item) for item in top["choices"].sequence("'choices'"))
+    problems = Problems()
+    read = (problems.of(_choice, item) for item in top["choices"].sequence("'choices'"))
+    choices = tuple(choice for choice in read if choice is not None)
     for position, choice in enumerate(choices):
         if choice.op in {earlier.op for earlier in choices[:position]}:
-            raise ConfigError(f"two choices for {choice.op}", where=choice.where, cure="remove one")
-    resident = validate(_Resident, top["resident"], "'resident'") if "resident" in top else _Resident()
+            cure = "remove one"
+            problems.note(ConfigError(f"two choices for {choice.op}", where=choice.where, cure=cure))
+    problems.refuse()
+    resident = (
+        validate(ResidentSchema, top["resident"], "'resident'") if "resident" in top else ResidentSchema()
+    )
     return ScheduleFile(
         node,
         model.name,
@@ -267,7 +325,7 @@ def as_tuned(file: ScheduleFile, spec: ModelSpec) -> ModelSpec:
 
 
 def _choice(node: Node) -> FileChoice:
-    read = validate(_Choice, node, "a choice")
+    read = validate(ChoiceSchema, node, "a choice")
     keys = node.mapping("a choice")
     cut = Cut(tuple(read.tile.items()), tuple(read.loop_order), read.buffering, read.tiles, read.l1_bytes)
     if read.variant and read.im2col:

@@ -40,8 +40,11 @@ from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Re
 
 class _Schema(LayerSchema):
     vocabulary: Positive
+    """Rows of the table: word numbers lie in [0, vocabulary)."""
     features: Positive
+    """Columns of the table."""
     padding_id: NotNegative | None = None
+    """A word number whose row gets no gradient."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

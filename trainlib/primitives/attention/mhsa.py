@@ -49,8 +49,11 @@ from trainlib.primitives.definition import (
 
 class _Schema(LayerSchema):
     heads: Positive
+    """Heads; they share the features evenly."""
     features: Positive | None = None
+    """Features of queries, keys and values of all heads together; none: those of the input."""
     bias: bool = False
+    """Whether the four projections have a bias."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

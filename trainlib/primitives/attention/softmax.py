@@ -59,6 +59,7 @@ _ARRAYS: Mapping[str, Mapping[str, int]] = {
 
 class _Schema(LayerSchema):
     exponential: Literal["exact", "schraudolph", "taylor"] = "exact"
+    """How e^x is computed: exactly, by the bits of the exponent (PULP-TrainLib), or by a Taylor series."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

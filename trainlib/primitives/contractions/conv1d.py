@@ -35,14 +35,21 @@ from trainlib.primitives.definition import (
 
 class _Schema(LayerSchema):
     out_channels: Positive
+    """Channels of the output."""
     kernel: Positive
+    """Length of the window."""
     stride: Positive = 1
+    """Step of the window."""
     padding: NotNegative | list[NotNegative] = Field(default=0)
-    """On both sides, or [before, after]."""
+    """Zeros on both sides, or [before, after]."""
     dilation: Positive = 1
+    """Distance of neighbouring weights."""
     groups: Positive = 1
+    """Groups of channels that do not see each other."""
     bias: bool = False
+    """Whether a number per output channel is added."""
     im2col: Literal["cores", "none"] = "cores"
+    """Who writes the windows out as a matrix: the cores, or nobody (loops over the sequence itself)."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

@@ -39,6 +39,7 @@ from trainlib.steps import TileTask
 
 class _Schema(ChannelSchema):
     im2col: Literal["cores", "dma", "none"] = "cores"
+    """Who writes the windows out as a matrix: the cores, the DMA, or nobody (loops over the image itself)."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

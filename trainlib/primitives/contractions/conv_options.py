@@ -14,20 +14,27 @@ from trainlib.primitives.definition import ZEROS, Parameter, Positive, Shape, he
 
 
 class WindowSchema(LayerSchema):
-    """Options of a sliding window: one number, [rows, columns], or [up, down, left, right] of padding."""
+    """Options of a sliding window."""
 
     kernel: int | list[int]
+    """Size of the window: one number, or [rows, columns]."""
     stride: int | list[int] = 1
+    """Step of the window: one number, or [rows, columns]."""
     padding: int | list[int] = 0
+    """Zeros around: one number, [rows, columns], or [up, down, left, right]."""
     dilation: int | list[int] = 1
+    """Distance of neighbouring weights: one number, or [rows, columns]."""
     bias: bool = False
+    """Whether a number per output channel is added."""
 
 
 class ChannelSchema(WindowSchema):
     """A window layer that chooses its channels."""
 
     out_channels: Positive
+    """Channels of the output."""
     groups: Positive = 1
+    """Groups of channels that do not see each other; the input channels in each must come out whole."""
 
 
 def image_extents(kind: str, tensor: Tensor, where: str) -> tuple[int, int, int, int]:

@@ -39,6 +39,7 @@ from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, R
 
 class _Schema(ChannelSchema):
     output_padding: int | list[int] = 0
+    """Rows and columns added to the output at its end, where the stride leaves its size open."""
 
 
 def _output_padding(attributes: Mapping[str, Any], window: Mapping[str, Any], where: str) -> tuple[int, int]:

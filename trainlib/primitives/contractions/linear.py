@@ -36,7 +36,9 @@ from trainlib.primitives.definition import (
 
 class _Schema(LayerSchema):
     out_features: Positive
+    """Size of the last axis of the output."""
     bias: bool = False
+    """Whether a number per output feature is added."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

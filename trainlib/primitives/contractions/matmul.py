@@ -39,6 +39,7 @@ ROLES = ("x", "x1", "y")
 
 class _Schema(LayerSchema):
     transpose_b: bool = False
+    """Whether the second input is transposed before the product."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

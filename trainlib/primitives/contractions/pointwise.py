@@ -47,7 +47,9 @@ from trainlib.primitives.definition import (
 
 class _Schema(LayerSchema):
     out_channels: Positive
+    """Channels of the output."""
     bias: bool = False
+    """Whether a number per output channel is added."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

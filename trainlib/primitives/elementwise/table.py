@@ -40,36 +40,42 @@ class LeakySlope(LayerSchema):
     """Slope of the left half."""
 
     slope: Annotated[float, Field(ge=0, lt=1)] = 0.01
+    """Slope below zero."""
 
 
 class TanhForm(LayerSchema):
     """Exact, or the approximation of PULP-TrainLib's RNN (its other one is GELU's, where it is used)."""
 
     form: Literal["exact", "pulp_fastexp"] = "exact"
+    """Exact, or the approximation of PULP-TrainLib's RNN."""
 
 
 class GeluForm(LayerSchema):
     """Exact, by tanh, or PULP-TrainLib's: by tanh as a quotient of polynomials, clamped to ±1."""
 
     form: Literal["erf", "tanh", "pulp_rational"] = "erf"
+    """Exact (erf), by tanh, or PULP-TrainLib's quotient of polynomials."""
 
 
 class Factor(LayerSchema):
     """A constant."""
 
     factor: Annotated[float, Field(allow_inf_nan=False)]
+    """What every element is multiplied by."""
 
 
 class DropShare(LayerSchema):
     """Share of the elements that is dropped."""
 
     p: Share = 0.5
+    """Share of the elements that is dropped."""
 
 
 class Format(LayerSchema):
     """NumPy name of the dtype of the result."""
 
     to: str
+    """NumPy name of the dtype of the result."""
 
 
 def in_format(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

@@ -26,6 +26,7 @@ class LabelKind(LossSchema):
     """Distributions over the classes, or class numbers."""
 
     labels: Literal["soft", "hard"] = "soft"
+    """Distributions over the classes (soft), or class numbers (hard)."""
 
 
 def _plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPlan:

@@ -20,6 +20,7 @@ class BerhuLimit(LossSchema):
     """The limit as a share of the largest error."""
 
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """The error at which it turns from linear to quadratic, as a share of the largest error."""
 
 
 def berhu_value(y: Array, label: Array, alpha: float) -> Any:

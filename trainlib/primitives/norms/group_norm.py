@@ -21,6 +21,7 @@ from trainlib.primitives.norms.norm_steps import NORM_STEPS
 
 class _Schema(StepwiseSchema):
     groups: Positive
+    """Groups the channels are divided into; each is normalised by its own statistics."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

@@ -20,6 +20,7 @@ from trainlib.primitives.norms.norm_steps import NORM_STEPS
 
 class _Schema(RunningSchema, StepwiseSchema):
     running: bool = False
+    """Keep running statistics, as a batch norm does."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

@@ -25,7 +25,9 @@ from trainlib.primitives.norms.norm_steps import NORM_STEPS
 
 class _Schema(StepwiseSchema):
     axes: Positive = 1
+    """How many of the last axes are normalised together."""
     bias: bool = True
+    """Whether there is an offset b beside the scale w."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

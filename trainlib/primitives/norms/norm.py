@@ -50,26 +50,28 @@ Epsilon = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class NormSchema(LayerSchema):
-    """`affine`: whether there are w (and b)."""
+    """Options of all norms."""
 
     affine: bool = True
+    """Whether there are a scale w and (but for rms_norm) an offset b to train."""
     eps: Epsilon = 1e-5
+    """Added to the variance under the root."""
 
 
 class StepwiseSchema(NormSchema):
-    """`stepwise`: sums in steps of their own, for groups (rows) larger than L1."""
+    """A norm whose sums may be taken tile by tile."""
 
     stepwise: bool = False
+    """Sums in steps of their own, for groups (rows) larger than L1."""
 
 
 class RunningSchema(NormSchema):
-    """`momentum` is the weight of the new statistics in the running ones (kept tensors, fp32).
-
-    `frozen`: normalise with the running statistics in training too, and leave them as they are.
-    """
+    """A norm with running statistics (kept tensors, fp32)."""
 
     momentum: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Weight of the new statistics in the running ones."""
     frozen: bool = False
+    """Normalise with the running statistics in training too, and leave them as they are."""
 
 
 @dataclass(frozen=True, slots=True)

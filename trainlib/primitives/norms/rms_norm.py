@@ -21,6 +21,7 @@ from trainlib.primitives.norms.norm_steps import NORM_STEPS
 
 class _Schema(StepwiseSchema):
     axes: Positive = 1
+    """How many of the last axes are normalised together."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

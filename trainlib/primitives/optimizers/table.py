@@ -23,8 +23,11 @@ class SgdOptions(OptimizerSchema):
     """No momentum unless told otherwise."""
 
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the last step that goes into this one; 0: none is kept."""
     nesterov: bool = False
+    """Look ahead along the momentum."""
     weight_decay: Decay = 0.0
+    """Share of the weight that is added to its gradient (adamw: taken off the weight itself)."""
 
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> SgdOptions:
@@ -37,15 +40,20 @@ class MomentumOptions(SgdOptions):
     """A momentum of 0.9 unless told otherwise."""
 
     momentum: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    """Share of the last step that goes into this one."""
 
 
 class AdamOptions(OptimizerSchema):
     """Defaults of the paper."""
 
     beta1: Beta = 0.9
+    """Decay of the mean of the gradients."""
     beta2: Beta = 0.999
+    """Decay of the mean of their squares."""
     eps: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-8
+    """Added to the root of that mean."""
     weight_decay: Decay = 0.0
+    """Share of the weight that is added to its gradient (adamw: taken off the weight itself)."""
 
 
 def _sgd(name: str, options: type[SgdOptions], examples: tuple[Example, ...]) -> OptimizerPrimitive:

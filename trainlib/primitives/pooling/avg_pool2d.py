@@ -24,6 +24,7 @@ from trainlib.primitives.pooling.pooling import (
 
 class _Schema(PoolingSchema):
     count_include_pad: bool = True
+    """Whether padding counts as elements of the mean."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

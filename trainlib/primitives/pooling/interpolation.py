@@ -39,8 +39,11 @@ Taps = tuple[Array, Array, Array]
 
 class _Schema(LayerSchema):
     mode: Literal["nearest", "bilinear"] = "nearest"
+    """Take the nearest element, or weigh the four around."""
     size: Annotated[list[Positive], Field(min_length=2, max_length=2)] | None = None
+    """[rows, columns] of the output; either this or `scale`."""
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Rows and columns of the output per row and column of the input."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

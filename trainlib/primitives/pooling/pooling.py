@@ -31,11 +31,14 @@ _PairOrZero = Annotated[list[NotNegative], Field(min_length=2, max_length=2)]
 
 
 class PoolingSchema(LayerSchema):
-    """`kernel`, `stride` (default: the kernel) and `padding`: one number, or [rows, columns]."""
+    """A window that slides over rows and columns: each option is one number, or [rows, columns]."""
 
     kernel: Positive | _Pair
+    """Size of the window."""
     stride: Positive | _Pair | None = None
+    """Step of the window; none: its size."""
     padding: NotNegative | _PairOrZero = 0
+    """Elements added on each side."""
 
 
 @dataclass(frozen=True, slots=True)

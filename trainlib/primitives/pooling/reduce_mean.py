@@ -37,7 +37,9 @@ from trainlib.steps import Array, Extent, KernelChoice, Region, TileTask
 
 class _Schema(LayerSchema):
     axes: Annotated[list[NotNegative], Field(min_length=1)]
+    """Axes of a sample (0 is the first after the batch) that are averaged over."""
     keep_dims: bool = False
+    """Leave those axes in the shape, with size 1."""
 
 
 def _plan_mean(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

@@ -38,11 +38,14 @@ from trainlib.primitives.recurrent.recurrent_steps import (
 
 
 class RecurrentSchema(LayerSchema):
-    """Options of all recurrent layers. `stepwise`: a step per time step, for weights larger than L1."""
+    """Options of all recurrent layers."""
 
     hidden: Positive
+    """Size of the hidden state."""
     bias: bool = True
+    """Whether the gates have biases."""
     stepwise: bool = False
+    """A step per time step, for weights (or a sequence) larger than L1."""
 
 
 def _plan(

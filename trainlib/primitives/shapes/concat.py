@@ -30,6 +30,7 @@ MOST_INPUTS = 64
 
 class _Schema(LayerSchema):
     axis: NotNegative = 0
+    """Axis of a sample along which the inputs are joined."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

@@ -18,6 +18,7 @@ from trainlib.steps import Extent, KernelChoice, TileTask, part
 
 class _Schema(LayerSchema):
     to: Literal["CHW", "HWC"]
+    """Order of the axes of the output."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

@@ -30,7 +30,9 @@ from trainlib.primitives.shapes.box_copies import ShiftLowering, check_rank
 
 class _Schema(LayerSchema):
     pads: list[Annotated[list[NotNegative], Field(min_length=2, max_length=2)]]
+    """[before, after] for every axis of a sample."""
     value: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    """What is written there."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

@@ -17,6 +17,7 @@ from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, R
 
 class _Schema(LayerSchema):
     shape: Annotated[list[Annotated[int, Field(ge=-1)]], Field(min_length=1)]
+    """New shape of a sample; one size may be -1 and follows from the others."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

@@ -27,8 +27,11 @@ from trainlib.primitives.shapes.box_copies import ShiftLowering, check_rank
 
 class _Schema(LayerSchema):
     axis: NotNegative = 0
+    """Axis of a sample that is cut."""
     start: NotNegative = 0
+    """First element that stays."""
     stop: Positive
+    """First element after those that stay."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

@@ -33,7 +33,9 @@ from trainlib.primitives.shapes.joining import Join, Part, piece_number, piece_o
 
 class _Schema(LayerSchema):
     axis: NotNegative = 0
+    """Axis of a sample that is cut."""
     sizes: Annotated[list[Positive], Field(min_length=2)]
+    """Sizes of the outputs along it; the second output is `NAME.1`."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

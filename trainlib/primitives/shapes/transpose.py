@@ -37,6 +37,7 @@ from trainlib.steps import Array, Extent, KernelCall, KernelChoice, TileTask, pa
 
 class _Schema(LayerSchema):
     axes: list[NotNegative]
+    """The axes of a sample in their new order; [1, 0] transposes a matrix."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the keys of a file mean: the docstrings below the fields of its schema, read when somebody asks."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from configs.schema import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of a file: its default (None if it must be given), what it may be, and what it means."""
+
+    name: str
+    required: bool
+    default: Any
+    allowed: str
+    meaning: str
+
+
+@cache
+def meanings(schema: type[Schema]) -> dict[str, str]:
+    """By field the docstring below it, its own or that of a base; fields without one are left out."""
+    found: dict[str, str] = {}
+    for cls in reversed(schema.__mro__):
+        if issubclass(cls, Schema) and cls is not Schema:
+            found.update(_docstrings(cls))
+    return {name: found[name] for name in schema.model_fields if name in found}
+
+
+def _docstrings(cls: type[Schema]) -> dict[str, str]:
+    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for field, text in zip(body.body, body.body[1:], strict=False):
+        if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
+            continue
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            found[field.target.id] = " ".join(str(text.value.value).split())
+    return found
+
+
+def keys_of(schema: type[Schema]) -> tuple[Key, ...]:
+    """The keys of a schema, those that must be given first."""
+    texts, properties = meanings(schema), schema.model_json_schema()["properties"]
+    found = [
+        Key(name, field.is_required(), _default(field), allowed(properties[name]), texts.get(name, ""))
+        for name, field in schema.model_fields.items()
+    ]
+    return tuple(sorted(found, key=lambda key: not key.required))
+
+
+def _default(field: FieldInfo) -> Any:
+    return None if field.is_required() else field.get_default(call_default_factory=True)
+
+
+def allowed(schema: dict[str, Any]) -> str:
+    """A JSON Schema in words: ``a whole number, at least 1``; empty where anything may stand."""
+    if "anyOf" in schema:
+        return " or ".join(filter(None, (allowed(each) for each in schema["anyOf"])))
+    if "enum" in schema:
+        return " | ".join(map(str, schema["enum"]))
+    if "const" in schema:
+        return str(schema["const"])
+    kind = schema.get("type", "")
+    if kind == "array":
+        inner = allowed(schema.get("items", {}))
+        least, most = schema.get("minItems"), schema.get("maxItems")
+        count = f"{least} " if least is not None and least == most else ""
+        return f"a list of {count}({inner})" if inner else f"a list of {count}".rstrip(" of")
+    words = [_KINDS.get(kind, kind)]
+    words += [f"{word} {schema[key]}" for key, word in _BOUNDS.items() if key in schema]
+    return ", ".join(filter(None, words))
+
+
+_KINDS = {
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "a text",
+    "boolean": "true | false",
+    "null": "none",
+    "object": "a mapping",
+}
+_BOUNDS = {
+    "minimum": "at least",
+    "maximum": "at most",
+    "exclusiveMinimum": "above",
+    "exclusiveMaximum": "below",
+}

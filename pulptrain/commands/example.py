@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pulptrain example NAME`: examples, notebooks and measured data, written where you are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from configs.errors import InputError
+from configs.files import check_folder, replacing
+from pulptrain.commands import options
+from pulptrain.json_text import json_text
+from pulptrain.shipped import FOLDERS, shipped_files
+
+
+def command(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="examples, notebooks, measured, or one of their files."),
+    ] = None,
+    out: Annotated[str, typer.Option("--out", metavar="DIR", help="Write below this folder.")] = ".",
+    as_json: options.Json = False,
+) -> None:
+    """Write examples, notebooks or measured data below the current folder; without a name, list them."""
+    if name is None:
+        found = {folder: sorted(shipped_files(folder)) for folder in FOLDERS}
+        lines = [f"{folder}: {about}" for folder, about in FOLDERS.items()]
+        listed = [
+            line for each, line in zip(found, lines, strict=True) for line in (line, *_indented(found[each]))
+        ]
+        typer.echo(json_text({"files": found}) if as_json else "\n".join(listed))
+        return
+    files = shipped_files(name)
+    targets = {place: Path(out) / place for place in files}
+    for place, target in targets.items():
+        if target.exists() and (not target.is_file() or target.read_bytes() != files[place].read_bytes()):
+            raise InputError(
+                f"{target} is there already and says something else", where="example", cure="--out DIR"
+            )
+    for place, target in targets.items():
+        check_folder(str(target.parent), "--out")
+        if not target.exists():
+            with replacing(target) as temporary:
+                temporary.write_bytes(files[place].read_bytes())
+    written = [str(target) for target in targets.values()]
+    typer.echo(json_text({"written_files": written}) if as_json else "\n".join(written))
+
+
+def _indented(places: list[str]) -> list[str]:
+    return [f"  {place}" for place in places]

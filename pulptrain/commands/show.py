@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pulptrain show NAME`: what a model, SoC, kernel, primitive or stall word is, with its options."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pulptrain.commands import options as common
+from pulptrain.commands.completion import completes
+from pulptrain.json_text import json_text
+from pulptrain.progress import telling
+
+
+def command(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE",
+            help="Model, SoC, kernel, primitive or stall word; or a model or SoC file.",
+            autocompletion=completes("everything"),
+        ),
+    ],
+    part: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PART]", help="Of a SoC: a group of parameters, e.g. dma, with their sources."
+        ),
+    ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            "--kind", metavar="model|soc|kernel|primitive|stall", help="Where a name stands for several."
+        ),
+    ] = None,
+    codegen: Annotated[
+        str | None, typer.Option("--codegen", metavar="NAME", help="Of a kernel: the compiler profile.")
+    ] = None,
+    as_file: Annotated[
+        bool, typer.Option("--file", help="Print the file itself, to be copied and changed.")
+    ] = False,
+    as_json: common.Json = False,
+) -> None:
+    """Show what a name means: its options with their defaults, its parameters, its layers."""
+    with telling(f"looking up {name}", show=not (as_json or as_file)):
+        from pulptrain.commands.printing import table_width
+        from pulptrain.descriptions import describe
+        from pulptrain.show_text import file_of, lines_of
+
+        found = describe(name, kind, codegen=codegen)
+    if as_json:
+        typer.echo(json_text({"found": found}))
+    elif as_file:
+        typer.echo(file_of(found, name), nl=False)
+    else:
+        width = table_width()
+        typer.echo("\n\n".join("\n".join(lines_of(item, part, width)) for item in found))

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write configs/schemas/*.json, from the schemas that read the files: ``python -m tools.schemas``.
+
+They are for editors, which read the place of one in the first line of a file. A test compares the committed
+ones with what is made today.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from configs.dtypes import BY_WORD
+from configs.library import list_names
+from configs.meanings import meanings
+from configs.model_file import AdapterSchema, InputSchema, LayerSchema, ModelSchema
+from configs.parameters import PROFILES, UNITS, ParameterSchema, SocSchema, load_parameters
+from configs.schema import Schema
+from pulptrain.explore_spec import OBJECTIVES, OF_ONE, SETTINGS, SHORT_PATHS, EnergySchema, ExploreSchema
+from scheduler.tuner.schedule_file import (
+    ChoiceSchema,
+    NamedSchema,
+    ResidentSchema,
+    ScheduleSchema,
+    TunedSocSchema,
+)
+from trainlib.about import ABOUT
+from trainlib.graph import LAYOUTS
+from trainlib.options import GradientOptions
+from trainlib.primitives.definition import LayerPrimitive, LossPrimitive, OptimizerPrimitive
+from trainlib.registry import PRIMITIVES, is_internal
+
+FOLDER = Path(__file__).resolve().parents[1] / "configs" / "schemas"
+DRAFT = "http://json-schema.org/draft-07/schema#"
+
+Json = dict[str, Any]
+
+
+def of(schema: type[Schema], about: str = "", **changed: Json) -> Json:
+    """The JSON Schema of one mapping, with the meaning of every key; `changed` replaces what keys may be."""
+    texts, made = meanings(schema), schema.model_json_schema()
+    properties = {}
+    for name, given in made["properties"].items():
+        kept = {key: value for key, value in given.items() if key != "title"}
+        default = {"default": kept["default"]} if kept.get("default") not in (None, "") else {}
+        kept = {**changed[name], **default} if name in changed else kept
+        properties[name] = {"description": texts[name], **kept} if name in texts else kept
+    return {
+        "type": "object",
+        "description": about or (schema.__doc__ or "").partition("\n")[0],
+        "additionalProperties": False,
+        "required": made.get("required", []),
+        "properties": properties,
+    }
+
+
+def _top(title: str, schema: Json) -> Json:
+    return {"$schema": DRAFT, "title": title, **schema}
+
+
+def _chosen(key: str, kinds: Mapping[str, Json]) -> Json:
+    """A mapping whose `key` says which of several schemas it follows."""
+    return {
+        "type": "object",
+        "required": [key],
+        "properties": {key: {"enum": sorted(kinds)}},
+        "allOf": [
+            {"if": {"properties": {key: {"const": name}}, "required": [key]}, "then": schema}
+            for name, schema in sorted(kinds.items())
+        ],
+    }
+
+
+def _of_kind(kind: type[Any], key: str) -> dict[str, Json]:
+    found = {}
+    for name, primitive in PRIMITIVES.items():
+        if isinstance(primitive, kind) and not is_internal(primitive):
+            found[name] = of(primitive.schema, ABOUT[name], **{key: {"const": name}})
+    return found
+
+
+def model() -> Json:
+    """Of a model file."""
+    dtype, layout = {"enum": list(BY_WORD)}, {"enum": list(LAYOUTS)}
+    layer = of(LayerSchema, dtype=dtype, layout=layout, adapter=of(AdapterSchema))
+    shared = {
+        key: {"$ref": f"#/definitions/layer/properties/{key}"} for key in layer["properties"] if key != "type"
+    }
+    layers = _of_kind(LayerPrimitive, "type")
+    for schema in layers.values():
+        schema["properties"] = {**schema["properties"], **shared}
+    losses, optimizers = _of_kind(LossPrimitive, "name"), _of_kind(OptimizerPrimitive, "name")
+    gradients = of(GradientOptions)["properties"]
+    for schema in optimizers.values():
+        schema["properties"] = {**schema["properties"], **gradients}
+    made = of(
+        ModelSchema,
+        input=of(InputSchema),
+        loss={"anyOf": [{"enum": sorted(losses)}, _chosen("name", losses)]},
+        optimizer=_chosen("name", optimizers),
+        dtype=dtype,
+        layout=layout,
+        layers={"type": "array", "minItems": 1, "items": _chosen("type", layers)},
+    )
+    return {**_top("pulptrain model", made), "definitions": {"layer": layer}}
+
+
+def soc() -> Json:
+    """Of a SoC file: the parameters of the base of all, with their meanings."""
+    tree: Json = {"type": "object", "additionalProperties": False, "properties": {}}
+    for path, parameter in load_parameters("pulp-open").items():
+        group = tree
+        *names, last = path.split(".")
+        for name in names:
+            empty: Json = {"type": "object", "additionalProperties": False, "properties": {}}
+            group = group["properties"].setdefault(name, empty)
+        text = f"{parameter.description} ({parameter.unit}); pulp-open: {parameter.value}"
+        group["properties"][last] = {"description": text, "allOf": [{"$ref": "#/definitions/parameter"}]}
+    by_profile = {"type": "object", "additionalProperties": False, "required": list(PROFILES)}
+    scalar = ["string", "number", "boolean"]
+
+    def profiled(kind: Json) -> Json:
+        return {"anyOf": [kind, {**by_profile, "properties": dict.fromkeys(PROFILES, kind)}]}
+
+    leaf = of(
+        ParameterSchema,
+        unit={"enum": list(UNITS)},
+        value=profiled({"type": scalar}),
+        source=profiled({"type": "string"}),
+        assumed=profiled({"type": "boolean"}),
+    )
+    leaf["required"] = []
+    made = of(SocSchema, parameters=tree, base={"type": "string", "examples": list(list_names("soc"))})
+    return {**_top("pulptrain SoC", made), "definitions": {"parameter": leaf}}
+
+
+def explore() -> Json:
+    """Of an exploration file."""
+    scalar = ["string", "number", "boolean"]
+    axes = (*SETTINGS, *SHORT_PATHS, "model")
+    known = {key: {"type": "array"} for key in axes}
+    prefixes = "|".join(
+        ("model", *OF_ONE, *dict.fromkeys(p.partition(".")[0] for p in load_parameters("pulp-open")))
+    )
+    named = f"^({prefixes})(\\..+)?$"
+    return _top(
+        "pulptrain exploration",
+        of(
+            ExploreSchema,
+            settings={
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {key: {"type": scalar} for key in (*SETTINGS, *SHORT_PATHS)},
+            },
+            sweep={
+                "type": "object",
+                "additionalProperties": False,
+                "properties": known,
+                "patternProperties": {named: {"type": "array"}},
+            },
+            points={
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "properties": {key: {} for key in axes},
+                    "patternProperties": {named: {}},
+                },
+            },
+            objectives={"type": "array", "items": {"enum": list(OBJECTIVES)}},
+            energy=of(EnergySchema),
+            baseline={"type": "object"},
+        ),
+    )
+
+
+def schedule() -> Json:
+    """Of a schedule file."""
+    return _top(
+        "pulptrain schedule",
+        of(
+            ScheduleSchema,
+            model=of(NamedSchema),
+            soc=of(TunedSocSchema),
+            resident=of(ResidentSchema),
+            layout={"type": "object", "additionalProperties": {"enum": list(LAYOUTS)}},
+            choices={"type": "array", "items": of(ChoiceSchema)},
+        ),
+    )
+
+
+SCHEMAS: Mapping[str, Callable[[], Json]] = {
+    "model": model,
+    "soc": soc,
+    "explore": explore,
+    "schedule": schedule,
+}
+
+
+def text_of(name: str) -> str:
+    """The file of a schema."""
+    return json.dumps(SCHEMAS[name](), indent=1, ensure_ascii=False) + "\n"
+
+
+def main() -> int:
+    """Write all of them."""
+    for name in SCHEMAS:
+        (FOLDER / f"{name}.json").write_text(text_of(name), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
