@@ -23,10 +23,16 @@ def all_pages() -> dict[str, Page]:
     from tools.pages import (
         buffering,
         evidence,
+        formats,
+        glossary,
+        model_file,
         paper,
         primitives,
+        python_api,
         readme,
+        search_files,
         sixteen_bit,
+        soc_file,
         socs,
         speechnet,
         time_model,
@@ -35,7 +41,7 @@ def all_pages() -> dict[str, Page]:
 
     modules = (
         *(readme, socs, primitives, buffering, evidence, sixteen_bit, speechnet, paper),
-        *(time_model, timing_defects),
+        *(time_model, timing_defects, model_file, soc_file, search_files, formats, glossary, python_api),
     )
     return {module.__name__.rpartition(".")[2]: module.PAGE for module in modules}
 
