@@ -6,8 +6,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from configs.dtypes import DTYPES, float_of
-
 
 class PulptrainError(Exception):
     """Base of all errors pulptrain raises on purpose.
@@ -46,6 +44,8 @@ class NotFiniteError(InputError):
 
     def __init__(self, op: str, tensor: str, value: str, dtype: str) -> None:
         self.op, self.tensor, self.value, self.dtype = op, tensor, value, dtype
+        from configs.dtypes import DTYPES, float_of  # imports NumPy, which the command line starts without
+
         found = float_of(dtype)
         made = f"overflows {dtype} to infinity" if value == "infinity" else "makes a NaN from finite numbers"
         if found is not None and not found.has_infinity:

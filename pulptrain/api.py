@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
@@ -101,13 +100,13 @@ def tune(
     from pulptrain.model_tuning import tune_model
     from scheduler.tuner.search_space import CUTS_PER_DEPTH, SpaceRules, parse_variants
     from scheduler.tuner.strategies import StrategyOptions
-    from scheduler.tuner.workers import open_workers
+    from scheduler.tuner.workers import cpu_count, open_workers
 
     network = as_model(model)
     settings = settings_of(soc, {"resident": "auto", **options}, seed=seed)
     rules = SpaceRules(cuts=CUTS_PER_DEPTH if cuts is None else cuts, variants=parse_variants(lowerings))
     plan = replace(StrategyOptions(), name=strategy, budget=budget, seed=seed)
-    with open_workers(workers or os.cpu_count() or 1, executor) as pool, cache_of(cache) as kept:
+    with open_workers(cpu_count() if workers is None else workers, executor) as pool, cache_of(cache) as kept:
         outcome = tune_model(
             network.spec,
             pool,
@@ -146,7 +145,7 @@ def explore(
     """
     from pulptrain.exploration import explore as simulate
     from pulptrain.explore_spec import load_spec, spec_of
-    from scheduler.tuner.workers import open_workers
+    from scheduler.tuner.workers import cpu_count, open_workers
 
     if spec is not None:
         if model is not None or sweep is not None:
@@ -163,7 +162,7 @@ def explore(
         plan |= {"energy": dict(energy)} if energy is not None else {}
         plan |= {"baseline": dict(baseline)} if baseline is not None else {}
         read = spec_of(plan, {**chip.fields, **as_fields(options)})
-    with open_workers(workers or os.cpu_count() or 1, executor) as pool, cache_of(cache) as kept:
+    with open_workers(cpu_count() if workers is None else workers, executor) as pool, cache_of(cache) as kept:
         return Explored(simulate(read, pool, kept).summary)
 
 

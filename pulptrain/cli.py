@@ -15,6 +15,7 @@ import pulptrain
 from configs.errors import DoesNotFitError, PulptrainError
 from configs.limits import DEFAULT_HOST_MEMORY_BYTES, HOST_MEMORY_VARIABLE, size_text
 from pulptrain import interrupts
+from pulptrain.commands.help_text import WIDTH, GroupedCommand, WholeGroup
 from pulptrain.defects import DEBUG_VARIABLE
 from pulptrain.json_text import json_text
 
@@ -52,12 +53,15 @@ def application(arguments: list[str]) -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        cls=WholeGroup,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH},
     )
     app.callback()(_root)
     named = [argument for argument in arguments[:1] if argument in COMMANDS]
     for name in named or COMMANDS:
-        app.command(name)(_interruptible(import_module(f"pulptrain.commands.{COMMANDS[name]}").command))
+        app.command(name, cls=GroupedCommand)(
+            _interruptible(import_module(f"pulptrain.commands.{COMMANDS[name]}").command)
+        )
     return app
 
 

@@ -188,6 +188,8 @@ KEYS: Mapping[str, JsonKey] = {
     "bounded": JsonKey("", "ops whose space was cut"),
     "choices": JsonKey("", "one entry per op, as in the schedule file"),
     "op": JsonKey("", "layer and step"),
+    "run_cycles": JsonKey(CYCLES, "the op within an iteration with the schedule, as `run` counts it"),
+    "untuned_run_cycles": JsonKey(CYCLES, "the op within an iteration without the schedule"),
     "runner_up": JsonKey("", "the second best choice"),
     "schedule": JsonKey("", "path of the schedule file"),
     # explore

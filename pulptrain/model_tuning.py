@@ -14,7 +14,8 @@ from configs.errors import InputError
 from configs.model_file import ModelSpec
 from configs.suggest import suggestion
 from pulptrain.evidence import evidence_of
-from pulptrain.session import model_of
+from pulptrain.progress import NOBODY, Teller
+from pulptrain.session import RunOutcome, model_of, run_model
 from pulptrain.settings import Settings, schedule_options, soc_timing
 from scheduler.memory.host_memory import check_host_memory
 from scheduler.tuner.cache import ResultCache
@@ -39,6 +40,8 @@ class TuneOutcome:
     summary: dict[str, Any]
     schedule: TunedSchedule
     interrupted: bool
+    tuned: RunOutcome | None = None
+    """A run with the schedule, in time only; None if the search was interrupted."""
 
 
 def tune_model(
@@ -52,6 +55,7 @@ def tune_model(
     cache: ResultCache | None = None,
     meter: Meter | None = None,
     layout: str = KEEP,
+    teller: Teller = NOBODY,
 ) -> TuneOutcome:
     """Tune a model for a SoC; `start` is a schedule file of the same model whose choices are tried first.
 
@@ -96,6 +100,12 @@ def tune_model(
     best = min(range(len(tried)), key=lambda number: _cycles(tunings[number]))
     programs, tuning = programs_of(with_layouts(spec, tried[best])), tunings[best]
     schedule = replace(tuning.schedule, model_content=model_content(written[0][0]), layouts=tried[best])
+    interrupted = any(item.interrupted for item in tunings)
+    tuned: RunOutcome | None = None
+    in_runs: dict[str, dict[str, int]] = {}
+    if not interrupted and schedule.cycles is not None:
+        teller.stage("simulating an iteration without and with the schedule")
+        tuned, in_runs = _in_runs(spec, settings, schedule, cache)
     wall_seconds = time.perf_counter() - started
     steps = {op.name: (op.primitive, op.step) for graph, _ in programs for op in graph.ops}
     summary = {
@@ -113,7 +123,10 @@ def tune_model(
         "pruned": schedule.candidates - schedule.evaluated,
         "strategy": schedule.strategy,
         "bounded": list(tuning.bounded),
-        "choices": [_choice(choice, *steps[choice.op]) for choice in schedule.choices],
+        "choices": [
+            {**_choice(choice, *steps[choice.op]), **in_runs.get(choice.op, {})}
+            for choice in schedule.choices
+        ],
         "version": schedule.version,
         "simulator": {
             "wall_seconds": wall_seconds,
@@ -122,7 +135,25 @@ def tune_model(
             "candidates_per_second": schedule.candidates / wall_seconds,
         },
     }
-    return TuneOutcome(summary, schedule, any(item.interrupted for item in tunings))
+    return TuneOutcome(summary, schedule, interrupted, tuned)
+
+
+def _in_runs(
+    spec: ModelSpec, settings: Settings, schedule: TunedSchedule, cache: ResultCache | None
+) -> tuple[RunOutcome, dict[str, dict[str, int]]]:
+    """A run with the schedule, and by op its cycles in runs without and with it.
+
+    The cycles a search compares are those of an op alone; in an iteration ops overlap their neighbours.
+    """
+    plain = replace(settings, resident=None)
+    untuned = run_model(spec, plain, functional=False, cache=cache)
+    tuned = run_model(spec, replace(plain, schedule=schedule), functional=False, cache=cache)
+    before = {op["name"]: op["cycles"] for op in untuned.summary["ops"]}
+    found = {
+        op["name"]: {"untuned_run_cycles": before.get(op["name"], 0), "run_cycles": op["cycles"]}
+        for op in tuned.summary["ops"]
+    }
+    return tuned, found
 
 
 def _asked(spec: ModelSpec, layout: str) -> dict[str, str]:

@@ -158,8 +158,8 @@ class CodeOptions(TypedDict, total=False):
     ]
 
 
-class MemoryOptions(TypedDict, total=False):
-    """Where tensors lie."""
+class BufferingOptions(TypedDict, total=False):
+    """How many L1 buffers operands have."""
 
     buffering: Annotated[
         str | int,
@@ -172,6 +172,11 @@ class MemoryOptions(TypedDict, total=False):
             default="double",
         ),
     ]
+
+
+class MemoryOptions(TypedDict, total=False):
+    """When operands are loaded, and where tensors lie."""
+
     prefetch: Annotated[
         str | bool,
         Option(
@@ -287,9 +292,24 @@ class ChoiceOptions(TypedDict, total=False):
 
 
 class RunOptions(
-    ModelOptions, ChipOptions, CodeOptions, MemoryOptions, ResidentOptions, ChoiceOptions, total=False
+    ModelOptions,
+    ChipOptions,
+    CodeOptions,
+    BufferingOptions,
+    MemoryOptions,
+    ResidentOptions,
+    ChoiceOptions,
+    total=False,
 ):
     """What a run may be told beside model and SoC."""
+
+
+class KernelOptions(ChipOptions, total=False):
+    """What one kernel may be told beside its SoC."""
+
+
+class PrimitiveOptions(ChipOptions, CodeOptions, BufferingOptions, total=False):
+    """What one step of a layer may be told beside its SoC."""
 
 
 class TuneOptions(ModelOptions, ChipOptions, CodeOptions, MemoryOptions, ResidentOptions, total=False):

@@ -3,9 +3,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arch.program import Action, Compute, DmaStart, DmaWait, Program, Release, UdmaStart, UdmaWait
+from pulptrain.json_text import json_text
+
+if TYPE_CHECKING:
+    from pulptrain.settings import Settings
+
+
+def print_program(model: str, settings: Settings, *, as_json: bool = False) -> None:
+    """Print the programs of an update of a model, as lines or as one JSON object."""
+    from pulptrain.session import prepare
+
+    prepared = prepare(model, settings)
+    programs = [each.program for each in (prepared.schedule, prepared.update) if each is not None]
+    if as_json:
+        print(json_text({"programs": [program_objects(program) for program in programs]}))
+    else:
+        print("\n".join(line for program in programs for line in program_lines(program)))
 
 
 def program_lines(program: Program) -> list[str]:

@@ -20,6 +20,7 @@ from configs.model_file import ModelSpec, load_model
 from pulptrain.evidence import evidence_of
 from pulptrain.given_values import with_own_values
 from pulptrain.machine import Machine, Phase, Prepared
+from pulptrain.progress import NOBODY, Teller
 from pulptrain.settings import Settings, code_start, model_variant, schedule_options, soc_timing
 from pulptrain.summary import finite_or_none, refuse_wrong_numbers, run_summary, simulator_summary
 from pulptrain.training import Progress, Training
@@ -173,6 +174,7 @@ def run_model(
     progress: Progress | None = None,
     cache: ResultCache | None = None,
     values: Mapping[str, Array] | None = None,
+    teller: Teller = NOBODY,
 ) -> RunOutcome:
     """Simulate one training iteration (one update) of `model` and compute `iterations` of them.
 
@@ -193,9 +195,17 @@ def run_model(
     if values and not functional:
         raise InputError("values for a run without numbers", where="--values", cure="no --no-functional")
     started = time.perf_counter()
+    name = model if isinstance(model, str) else model.name
+    teller.stage(f"planning {name} on {settings.soc}: tiles, memory, kernels")
     prepared = prepare(model, settings, cache, HostUse(functional, functional and torch_available()))
     outcome = run_prepared(
-        prepared, settings, iterations=iterations, functional=functional, progress=progress, values=values
+        prepared,
+        settings,
+        iterations=iterations,
+        functional=functional,
+        progress=progress,
+        values=values,
+        teller=teller,
     )
     outcome.summary["simulator"]["total_wall_seconds"] = time.perf_counter() - started
     outcome.refuse_wrong_numbers()
@@ -210,6 +220,7 @@ def run_prepared(
     functional: bool = True,
     progress: Progress | None = None,
     values: Mapping[str, Array] | None = None,
+    teller: Teller = NOBODY,
 ) -> RunOutcome:
     """`run_model` from the point where everything is planned; wrong numbers are not raised, but told."""
     machine = Machine(prepared, functional=functional, code_start=code_start(settings))
@@ -220,6 +231,7 @@ def run_prepared(
         kept, stream = with_own_values(graph, kept, stream, values)
     training = Training(machine, prepared.phases.mini_batches, stream, kept)
     del kept  # what training starts from is soon not needed any more
+    teller.stage("simulating an iteration" + (" and checking its numbers" if functional else ""))
     training.first(iterations, check=functional)
     if values and training.not_finite is not None and not training.wrong:
         raise training.not_finite.error
@@ -227,6 +239,8 @@ def run_prepared(
         prepared.run_cache.write()
     summary = _summary(machine, prepared, settings)
     summary["loss"] = finite_or_none(training.losses[0]) if functional else None
+    if iterations > 1:
+        teller.stage("training")
     interrupted = functional and training.go_on(iterations, progress)
     summary["not_finite"] = training.not_finite.as_dict() if training.not_finite else None
     summary["functional"] = training.check.summary() if training.check is not None else None

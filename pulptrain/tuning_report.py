@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
 from scheduler.tuner.search_space import MOST_CUTS
-from traces.report import LABEL_WIDTH, evidence_line
+from traces.report import evidence_line, labelled
 from traces.text_table import table_lines
 
 
@@ -16,13 +15,7 @@ def tuning_lines(summary: Mapping[str, Any], width: int, *, top: int = 10, full:
     """Headline, how it was searched, and the choices of the `top` ops with most cycles (all with `full`)."""
     lines = []
     for label, text in _headline(summary):
-        lines += textwrap.wrap(
-            f"{label:<{LABEL_WIDTH}}{text}",
-            max(width, 40),
-            subsequent_indent=" " * LABEL_WIDTH,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        lines += labelled(label, text, width)
     choices = list(summary["choices"])
     shown = choices if full else sorted(choices, key=lambda choice: -_cycles(choice))[:top]
     heads = ["op", "untuned", "tuned", "gain", "kernel", "tile in its loops", "buffers"]
@@ -46,7 +39,7 @@ def _headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         gain = f", untuned {before:,} ({before / summary['cycles']:.2f} times as many)" if before else ""
         lines = [("tuned", f"{name}: {summary['cycles']:,} cycles{gain}")]
     if summary["evidence"]:
-        lines.append(("evidence:", evidence_line(summary["evidence"])))
+        lines.append(("evidence", evidence_line(summary["evidence"])))
     if summary["layout"]:
         lines.append(
             ("layout", ", ".join(f"{layer} {layout}" for layer, layout in summary["layout"].items()))
@@ -68,7 +61,7 @@ def _headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     if summary["bounded"]:
         lines.append(
             (
-                "bounded:",
+                "bounded",
                 f"{', '.join(summary['bounded'])} can be cut in more ways than are searched: those of least "
                 f"overhead are, {MOST_CUTS:,} for each number of buffers",
             )

@@ -19,7 +19,7 @@ from configs import parameters
 from configs.library import list_names
 from configs.parameters import PROFILES, ParameterTree
 from pulptrain.__main__ import run
-from pulptrain.commands.listing import size_text
+from pulptrain.listings import size_text
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = list_names("soc")

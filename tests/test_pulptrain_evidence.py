@@ -135,4 +135,4 @@ def test_tune_says_it_of_the_tuned_iteration(tmp_path: Path, capsys: pytest.Capt
     found = json.loads(capsys.readouterr().out)["evidence"]
     shares(found)
     assert run(command) == 0  # from the cache
-    assert f"evidence: {evidence_line(found)}" in " ".join(capsys.readouterr().out.split())
+    assert f"evidence {evidence_line(found)}" in " ".join(capsys.readouterr().out.split())

@@ -70,7 +70,7 @@ def test_a_schedule_is_written_to_no_place_that_is_not_its_own(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pulptrain.commands.tune.tune_model", None)  # refused before it would be called
+    monkeypatch.setattr("pulptrain.model_tuning.tune_model", None)  # refused before it would be called
     Path("notes.txt").write_text("notes")
     assert "--schedule" in refused(["tune", "digits-cnn", "--no-cache", "--schedule", name], capsys)
     assert Path("notes.txt").read_text() == "notes"

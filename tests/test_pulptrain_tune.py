@@ -185,7 +185,7 @@ def test_tune_takes_the_cheaper_variant_and_run_the_one_it_took(
     names = {"pw2.IG", "dw.WG", "dw.IG", "sum.FW", "dw.ACC"}
 
     def chosen(*more: str) -> dict[str, tuple[str, int]]:
-        tuned = answer(tune("block.yaml", *options, *more), capsys)
+        tuned = answer(tune("block.yaml", *options, *more, "--schedule", "schedule.yaml"), capsys)
         assert {choice["op"] for choice in tuned["choices"] if choice["variant"]} <= names
         ran = answer(["run", "block.yaml", *SIMPLE, "--schedule", "schedule.yaml"], capsys)
         assert ran["cycles"] == tuned["cycles"]
@@ -269,9 +269,11 @@ def test_layouts_are_searched_recorded_and_run(model: str, capsys: pytest.Captur
     assert "conv.layout.FW" in [op["name"] for op in ran["ops"]]
     found = answer(tune(model, *cache, "--layout", "search", "--schedule", "s.yaml"), capsys)
     assert found["cycles"] == min(kept["cycles"], last["cycles"])
-    again = answer(tune(model, *cache, "--layout", "search", "--workers", "2"), capsys)
+    again = answer(
+        tune(model, *cache, "--layout", "search", "--workers", "2", "--schedule", "again.yaml"), capsys
+    )
     assert again["choices"] == found["choices"]
-    assert Path("schedule.yaml").read_bytes() == Path("s.yaml").read_bytes()
+    assert Path("again.yaml").read_bytes() == Path("s.yaml").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from click import Context
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from pulptrain import validation_report as command
 from pulptrain.__main__ import run
 from pulptrain.cli import application
-from pulptrain.commands import validate as command
 from pulptrain.validation_summary import validation_summary
 from scheduler.validation import runner
 from scheduler.validation.kinds import KINDS

@@ -13,7 +13,7 @@ from arch.isa import CoreWork, Instruction, Loop
 from arch.soc_config import load_soc
 from arch.team_cost_model import TeamCostModel
 from configs.parameters import default_codegen
-from pulptrain.commands.kernel import kernel_cost
+from pulptrain.kernel_cost import kernel_cost
 from pulptrain.session import run_model
 from pulptrain.settings import Settings
 from trainlib.kernels.catalogue import kernel_names, matmul_work

@@ -11,7 +11,7 @@ import pytest
 
 from configs.errors import ConfigError, InputError
 from pulptrain.__main__ import run
-from pulptrain.commands.kernel import kernel_cost
+from pulptrain.kernel_cost import kernel_cost
 from trainlib.kernels.catalogue import matmul_work
 from trainlib.kernels.kernel_file import full_section, quick_section
 from trainlib.kernels.library import LIBRARY

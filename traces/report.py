@@ -171,14 +171,19 @@ def headline(summary: Mapping[str, Any], width: int, *, full: bool = False) -> l
     first = f"{name}{summary['soc']}: {cycles:,} cycles = {seconds * 1e3:.3f} ms{clock}"
     lines = textwrap.wrap(first, max(width, 40), break_long_words=False, break_on_hyphens=False)
     for label, text in total_lines(summary, full=full):
-        lines += textwrap.wrap(
-            f"{label:<{LABEL_WIDTH}}{text}",
-            max(width, 40),
-            subsequent_indent=" " * LABEL_WIDTH,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        lines += labelled(label, text, width)
     return lines
+
+
+def labelled(label: str, text: str, width: int) -> list[str]:
+    """A line of a headline, folded behind its label; no word is cut."""
+    return textwrap.wrap(
+        f"{label:<{LABEL_WIDTH}}{text}",
+        max(width, 40),
+        subsequent_indent=" " * LABEL_WIDTH,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def total_lines(summary: Mapping[str, Any], *, full: bool = False) -> list[tuple[str, str]]:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several commands share, with their help texts."""
+"""Parameters that several commands share and that are about the command, not about what is simulated.
+
+What is simulated is declared in `pulptrain.option`.
+"""
 
 from __future__ import annotations
 
@@ -7,133 +10,97 @@ from typing import Annotated
 
 import typer
 
-from configs.dtypes import WORDS
+from pulptrain.commands.completion import completes
+from pulptrain.option import SEARCH
+from pulptrain.result_cache import CACHE_VARIABLE, NO_CACHE_VARIABLE
 
-Soc = Annotated[str, typer.Option("--soc", metavar="NAME|FILE", help="SoC preset or YAML file.")]
-Timing = Annotated[
+OUTPUT, RUN = "Output", "Run"
+"""Groups of options in help texts, beside those of `pulptrain.option`."""
+
+ModelName = Annotated[
     str,
-    typer.Option("--timing", metavar="rtl|gvsoc", help="Timing profile: hardware, or the GVSoC simulator."),
-]
-Codegen = Annotated[
-    str,
-    typer.Option(
-        "--codegen",
-        metavar="NAME",
-        help="What the compiler makes of the kernels; that of the SoC file if not given.",
-        show_default=False,
+    typer.Argument(
+        metavar="MODEL",
+        help="Model name (see `pulptrain list models`) or file.",
+        autocompletion=completes("models"),
     ),
 ]
-Cores = Annotated[int | None, typer.Option("--cores", metavar="N", help="Cores of the cluster, 1 to 16.")]
-L1 = Annotated[str | None, typer.Option("--l1", metavar="SIZE", help="L1 size, e.g. 64KiB.")]
-L2 = Annotated[str | None, typer.Option("--l2", metavar="SIZE", help="L2 size, e.g. 1536KiB.")]
-L3 = Annotated[str | None, typer.Option("--l3", metavar="SIZE", help="L3 size, e.g. 8MiB; 0 for none.")]
-Placement = Annotated[
-    str,
-    typer.Option(
-        "--placement", metavar="first-fit|best-fit|optimal", help="How addresses in L2 and L3 are chosen."
-    ),
+Seed = Annotated[
+    int,
+    typer.Option("--seed", metavar="N", help="Seed of weights, data and sample order.", rich_help_panel=RUN),
 ]
-Homes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--home",
-        metavar="TENSOR=l2|l3|streamed",
-        help="Memory a tensor lives in, e.g. fc.weight=l3; streamed: in L3, moved tile by tile.",
-    ),
-]
-Fpus = Annotated[
+Values = Annotated[
     str | None,
     typer.Option(
-        "--fpus",
-        metavar="private|N-static|N-dynamic",
-        help="One FPU per core, or N shared by core number or per cycle.",
+        "--values",
+        metavar="FILE.npz",
+        help="Weights, states, input or label by tensor name, in place of drawn ones; an input or label is "
+        "that of every iteration. Takes what --save-values writes.",
+        rich_help_panel=RUN,
     ),
 ]
-BankConflicts = Annotated[
+Out = Annotated[
     str | None,
     typer.Option(
-        "--bank-conflicts", metavar="on|off", help="One access per L1 bank and cycle, or no L1 contention."
+        "--out",
+        metavar="DIR",
+        help="Write summary, trace, Perfetto file, memory map and pictures.",
+        rich_help_panel=OUTPUT,
     ),
 ]
-Icache = Annotated[
-    str,
-    typer.Option(
-        "--icache",
-        metavar="warm|steady|cold",
-        help="Kernels find their code in the caches, as an earlier iteration left them, or cold caches.",
-    ),
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object for machines.", rich_help_panel=OUTPUT)
 ]
-Buffering = Annotated[
-    str,
-    typer.Option(
-        "--buffering",
-        metavar="none|single|double|best|N[,OP.OPERAND=N]",
-        help="L1 buffers per moved operand, e.g. double,conv2.FW.w=1; best: the faster of single and double "
-        "per op; none: no tiles, whole ops in L1.",
-    ),
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no tables.", rich_help_panel=OUTPUT)]
+Top = Annotated[
+    int, typer.Option("--top", metavar="N", help="Rows of a table that are shown.", rich_help_panel=OUTPUT)
 ]
-LoopOrders = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--loop-order", metavar="OP=DIM,...", help="Loops of an op, outermost first, e.g. conv2.FW=co,ho,ci."
-    ),
-]
-Prefetch = Annotated[
-    str, typer.Option("--prefetch", metavar="on|off", help="Load for the next op while this one computes.")
-]
-Resident = Annotated[
+By = Annotated[
     str | None,
     typer.Option(
-        "--resident",
-        metavar="off|auto|TENSOR[@OP..OP],...",
-        help="Tensors that stay in L1 between ops, e.g. fc.weight@fc.FW..fc.IG; auto: what saves cycles.",
+        "--by",
+        metavar="layer|step|kernel",
+        help="Add the ops up by this; by step and by layer if not given.",
+        rich_help_panel=OUTPUT,
     ),
 ]
-Overrides = Annotated[
-    list[str] | None,
+Full = Annotated[
+    bool, typer.Option("--full", help="Every row in order, and every note.", rich_help_panel=OUTPUT)
+]
+WorkerCount = Annotated[
+    int | None,
     typer.Option(
-        "--set", metavar="PATH=VALUE", help="Change one parameter of the SoC, e.g. dma.burst_bytes=64."
+        "--workers",
+        metavar="N",
+        help="Processes; as many as the machine has CPUs if not given.",
+        rich_help_panel=SEARCH,
     ),
 ]
-Kernels = Annotated[
-    list[str] | None,
-    typer.Option("--kernel", metavar="OP|STEP=NAME", help="Matmul kernel of an op or of a step, e.g. IG=mm."),
-]
-Im2col = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--im2col",
-        metavar="OP|STEP=cores|dma|none",
-        help="How a convolution's op or step unrolls its images, e.g. WG=dma; what the layer says otherwise.",
-    ),
-]
-Variant = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--variant",
-        metavar="[OP|STEP=]NAME",
-        help="How steps are lowered: as-published is PULP-TrainLib's own way, of all layers that have one; "
-        "OP=NAME or STEP=NAME chooses for some (WG=as-published, conv1.IG=none).",
-    ),
-]
-Tiles = Annotated[
-    list[str] | None,
-    typer.Option("--tile", metavar="OP=DIM:SIZE,...", help="Tile of an op, e.g. conv2.FW=co:8,ho:3."),
-]
-ScheduleFile = Annotated[
-    str | None, typer.Option("--schedule", metavar="FILE", help="Choices per op, as `pulptrain tune` writes.")
-]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of weights, data and sample order.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no tables.")]
-Dtype = Annotated[
+ExecutorAddress = Annotated[
     str | None,
-    typer.Option("--dtype", metavar=WORDS, help="Format of layers that do not say otherwise."),
+    typer.Option(
+        "--executor",
+        metavar="dask://HOST:PORT",
+        help="Use the workers of a Dask cluster.",
+        rich_help_panel=SEARCH,
+    ),
 ]
-Batch = Annotated[int | None, typer.Option("--batch", metavar="N", help="Samples of a mini-batch.")]
-Accumulate = Annotated[
-    int | None, typer.Option("--accumulate", metavar="N", help="Mini-batches of one update.")
+CacheFile = Annotated[
+    str | None,
+    typer.Option(
+        "--cache",
+        metavar="FILE",
+        envvar=CACHE_VARIABLE,
+        help="Where results are kept; the user's cache folder if not given.",
+        rich_help_panel=RUN,
+    ),
 ]
-SeparateUpdate = Annotated[
-    bool, typer.Option("--separate-update", help="The update is a program of its own.")
+NoCache = Annotated[
+    bool,
+    typer.Option(
+        "--no-cache",
+        envvar=NO_CACHE_VARIABLE,
+        help="Compute everything anew, keep nothing.",
+        rich_help_panel=RUN,
+    ),
 ]

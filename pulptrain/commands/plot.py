@@ -9,13 +9,9 @@ from typing import Annotated
 import typer
 
 from configs.errors import InputError
-from configs.suggest import suggestion
-from pulptrain.commands import options
+from pulptrain.commands import options as common
 from pulptrain.json_text import json_text
-from pulptrain.outputs import PICTURE_FILES, PICTURES, draw_pictures, prepare_folder
-from pulptrain.stored_run import read_summary
-from traces.errors import TraceError
-from traces.tables import read_table
+from pulptrain.progress import telling
 
 
 def command(
@@ -29,32 +25,43 @@ def command(
     what: Annotated[
         str,
         typer.Option(
-            "--what", metavar="|".join(("all", *PICTURES)), help="Which picture to draw; all by default."
+            "--what",
+            metavar="all|gantt|gantt-stalls|breakdown|memory",
+            help="Which picture to draw; all by default.",
         ),
     ] = "all",
     out: Annotated[
         str | None, typer.Option("--out", metavar="DIR", help="Write the pictures here (default: OUT_DIR).")
     ] = None,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
+    as_json: common.Json = False,
+    quiet: common.Quiet = False,
 ) -> None:
     """Draw the Gantt charts, the breakdown of cycles and the memory map of the run in OUT_DIR."""
-    if what not in ("all", *PICTURES):
-        raise InputError(f"no picture {what!r}", where="--what", cure=suggestion(what, ("all", *PICTURES)))
-    source = Path(folder)
-    summary = read_summary(source)
-    interval = (
-        parse_window(window, int(summary.get("trace_cycles", summary["cycles"])))
-        if window is not None
-        else None
-    )
-    target = prepare_folder(out if out is not None else folder, PICTURE_FILES)
-    slices = read_table(source)
-    try:
-        drawn = draw_pictures(slices, summary, target, source=source, window=interval, what=what)
-    except TraceError as error:
-        # Of a run it would be a defect; what was read from a file, somebody has changed.
-        raise InputError(str(error), where=str(source), cure="run the simulation again") from None
+    with telling(f"drawing {folder}", show=not (quiet or as_json)):
+        from configs.suggest import suggestion
+        from pulptrain.outputs import PICTURE_FILES, PICTURES, draw_pictures, prepare_folder
+        from pulptrain.stored_run import read_summary
+        from traces.errors import TraceError
+        from traces.tables import read_table
+
+        if what not in ("all", *PICTURES):
+            raise InputError(
+                f"no picture {what!r}", where="--what", cure=suggestion(what, ("all", *PICTURES))
+            )
+        source = Path(folder)
+        summary = read_summary(source)
+        interval = (
+            parse_window(window, int(summary.get("trace_cycles", summary["cycles"])))
+            if window is not None
+            else None
+        )
+        target = prepare_folder(out if out is not None else folder, PICTURE_FILES)
+        slices = read_table(source)
+        try:
+            drawn = draw_pictures(slices, summary, target, source=source, window=interval, what=what)
+        except TraceError as error:
+            # Of a run it would be a defect; what was read from a file, somebody has changed.
+            raise InputError(str(error), where=str(source), cure="run the simulation again") from None
     paths = [str(path) for path in drawn]
     if as_json:
         typer.echo(json_text({"pictures": paths}))

@@ -3,30 +3,40 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from shutil import get_terminal_size
 
 import typer
-from rich.console import Console
 
 from configs.errors import WrongNumbersError
 from pulptrain.json_text import json_text
 from pulptrain.outputs import write_outputs
+from pulptrain.progress import Teller
 from pulptrain.session import RunOutcome
 from pulptrain.update_summary import update_line
-from traces.report import View, report_lines
+from traces.report import View, labelled, report_lines
+
+PIPED_WIDTH = 100
+"""Columns of tables that go to a file or a pipe."""
 
 
-def table_console(width: int = 110) -> Console:
-    """Standard output, as wide as the terminal; `width` characters where it is none."""
-    return Console(width=None if sys.stdout.isatty() else width)
+def table_width(piped: int = PIPED_WIDTH) -> int:
+    """Columns of the terminal; `piped` where there is none. The variable COLUMNS goes first."""
+    return get_terminal_size((piped, 50)).columns if sys.stdout.isatty() else _columns(piped)
 
 
-def print_paths(paths: Iterable[Path | str], console: Console) -> None:
+def _columns(piped: int) -> int:
+    text = os.environ.get("COLUMNS", "")
+    return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 10_000 else piped
+
+
+def print_paths(paths: Iterable[Path | str]) -> None:
     """Name files that were written, one a line and never broken."""
     for path in paths:
-        console.print(f"  {path}", highlight=False, soft_wrap=True)
+        typer.echo(f"  {path}")
 
 
 def told(run: Callable[[], RunOutcome]) -> RunOutcome:
@@ -44,22 +54,26 @@ def finish_run(
     *,
     as_json: bool,
     quiet: bool,
-    view: View | None = None,
+    view: View,
+    teller: Teller,
 ) -> None:
     """Write the files of a run, if it has a folder, and print its JSON object or its report.
 
     Then raises `WrongNumbersError` if the run has a wrong tensor.
     """
+    if folder is not None:
+        teller.stage(f"writing files and pictures to {folder}")
     written = write_outputs(outcome, folder) if folder is not None else []
+    teller.end()
     if as_json:
         typer.echo(json_text(outcome.summary))
     elif not quiet:
-        console = table_console()
-        typer.echo("\n".join(report_lines(outcome.summary, console.width, view)))
+        width = table_width()
+        lines = report_lines(outcome.summary, width, view)
         if "update" in outcome.summary:
-            text = update_line(outcome.summary["update"])
-            console.print(f"[bold]{'update':<13}[/bold] {text}", highlight=False)
-        print_paths(written, console)
+            lines += ["", *labelled("update", update_line(outcome.summary["update"]), width)]
+        typer.echo("\n".join(lines))
+        print_paths(written)
     functional = outcome.summary["functional"]
     if functional is not None and functional["passed"] is None:
         names = [item["name"] for item in functional["tensors"] if item["verdict"] == "not_decidable"]

@@ -5,17 +5,14 @@ from __future__ import annotations
 
 import shutil
 import sys
-import textwrap
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from configs.errors import InputError
-from pulptrain.commands import options
-from pulptrain.commands.listing import size_text
-from pulptrain.descriptions import KINDS, Description, describe, flow
+from pulptrain.commands import options as common
+from pulptrain.commands.completion import completes
 from pulptrain.json_text import json_text
+from pulptrain.progress import telling
 
 PIPED_WIDTH = 100
 """Columns of the text where standard output is no terminal."""
@@ -25,211 +22,52 @@ def command(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME|FILE", help="Model, SoC, kernel, primitive or stall word; or a model or SoC file."
+            metavar="NAME|FILE",
+            help="Model, SoC, kernel, primitive or stall word; or a model or SoC file.",
+            autocompletion=completes("shown"),
         ),
     ],
     part: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[PART]", help="Of a SoC: a group of parameters, e.g. dma, with their sources."
-        ),
+        str | None, typer.Argument(metavar="[PART]", help="Of a SoC: a group of its parameters, e.g. dma.")
     ] = None,
     kind: Annotated[
-        str | None, typer.Option("--kind", metavar="|".join(KINDS), help="Where a name stands for several.")
+        str | None,
+        typer.Option(
+            "--kind",
+            metavar="model|soc|primitive|kernel|stall",
+            help="Where a name stands for several.",
+            rich_help_panel=common.RUN,
+        ),
     ] = None,
     codegen: Annotated[
-        str | None, typer.Option("--codegen", metavar="NAME", help="Of a kernel: the compiler profile.")
+        str | None,
+        typer.Option(
+            "--codegen",
+            metavar="NAME",
+            help="Of a kernel: the compiler profile.",
+            rich_help_panel=common.RUN,
+            autocompletion=completes("codegens"),
+        ),
     ] = None,
     as_file: Annotated[
-        bool, typer.Option("--file", help="Print the file itself, to be copied and changed.")
+        bool,
+        typer.Option(
+            "--file", help="Print the file itself, to be copied and changed.", rich_help_panel=common.OUTPUT
+        ),
     ] = False,
-    as_json: options.Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Show what a name means: its options with their defaults, its parameters, its layers."""
-    found = describe(name, kind, codegen=codegen)
-    if as_json:
-        typer.echo(json_text({"found": found}))
-        return
-    if as_file:
-        typer.echo(_file_of(found, name), nl=False)
-        return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPED_WIDTH
-    typer.echo("\n\n".join("\n".join(_lines(item, part, width)) for item in found))
+    with telling(f"reading {name}", show=not (as_json or as_file)):
+        from pulptrain.description_text import description_lines, file_of
+        from pulptrain.descriptions import describe
 
-
-def _file_of(found: list[Description], name: str) -> str:
-    texts = [item["file"] for item in found if item["kind"] in ("model", "soc")]
-    if not texts:
-        raise InputError(f"{name!r} has no file to copy", where="--file", cure="a model or a SoC")
-    return str(texts[0])
-
-
-def _lines(item: Description, part: str | None, width: int) -> Iterator[str]:
-    what = item.get("what", item["kind"])
-    yield f"{item['name']}: {'SoC' if what == 'soc' else 'stall word' if what == 'stall' else what}"
-    yield from _wrapped(item["about"], width)
-    if item["kind"] == "soc":
-        yield from _soc(item, part, width)
-    elif item["kind"] in _BODIES:
-        yield from _BODIES[item["kind"]](item, width)
-
-
-def _model(item: Description, width: int) -> Iterator[str]:
-    if item["source"]:
-        yield from _wrapped(f"source: {item['source']}", width)
-    yield ""
-    yield from _pairs(
-        {
-            "input": "x".join(map(str, item["input_shape"])),
-            "batch": item["batch"],
-            "dtype": item["dtype"],
-            "layout": item["layout"],
-            "dataset": item["dataset"],
-            "loss": _named(item["loss"]),
-            "optimizer": _named(item["optimizer"]),
-            "parameters": f"{item['parameters']:,}",
-        }
-    )
-    yield ""
-    rows = [("layer", "type", "output", "parameters", "options")]
-    for layer in item["layers"]:
-        shape, options = layer["output_shape"][1:], layer["options"]
-        count = f"{layer['parameters']:,}" if layer["parameters"] else "-"
-        rows.append(
-            (
-                layer["name"],
-                layer["type"],
-                "x".join(map(str, shape)),
-                count,
-                flow(options)[1:-1] if options else "",
-            )
-        )
-    yield from _columns(rows, width)
-    yield ""
-    yield f"The file itself: pulptrain show {item['name']} --kind model --file"
-
-
-def _soc(item: Description, part: str | None, width: int) -> Iterator[str]:
-    chosen = [
-        p for p in item["parameters"] if part is None or f"{p['path']}.".startswith(part.rstrip(".") + ".")
-    ]
-    if not chosen:
-        groups = dict.fromkeys(p["path"].partition(".")[0] for p in item["parameters"])
-        raise InputError(f"{item['name']} has no parameter {part!r}", where="show", cure=", ".join(groups))
-    yield f"codegen: {item['codegen']}"
-    yield ""
-    for parameter in chosen:
-        value = _value(parameter["value"], parameter["unit"])
-        if parameter["value_gvsoc"] != parameter["value"]:
-            value += f" ({_value(parameter['value_gvsoc'], parameter['unit'])} under --timing gvsoc)"
-        yield f"{parameter['path']} = {value}{'  [assumed]' if parameter['assumed'] else ''}"
-        if part is not None:
-            yield from _wrapped(parameter["description"], width, "    ")
-            yield from _wrapped(f"source: {parameter['source']}", width, "    ")
-    yield ""
-    if part is None:
-        yield from _wrapped(
-            f"Meaning and source of each: pulptrain show {item['name']} dma (or another group). Change one: "
-            "--set PATH=VALUE, or a file with this SoC as its base (pulptrain new --kind soc).",
-            width,
-        )
-
-
-def _kernel(item: Description, width: int) -> Iterator[str]:
-    transposed = {None: "as it is, or transposed", True: "transposed only", False: "as it is only"}[
-        item["trans_b"]
-    ]
-    yield ""
-    yield from _pairs(
-        {
-            "codegen": f"{item['codegen']} (of {', '.join(item['codegens'])})",
-            "element": f"{item['element_bytes']} B",
-            "code": size_text(item["code_bytes"]),
-            "arrays": ", ".join(f"{array} [{count} indices]" for array, count in item["arrays"].items()),
-            **({"B": transposed} if item["what"] == "matmul" else {}),
-            "evidence": item["evidence"] + (f": {item['rows']}" if item["rows"] else ""),
-            **({"fitted on": item["fitted_on"]} if item["fitted_on"] else {}),
-            "file": item["file"],
-        }
-    )
-    if item["what"] == "matmul":
-        yield ""
-        yield f"Try it: pulptrain kernel {item['name']} --n 32 --k 64 --m 32"
-
-
-def _primitive(item: Description, width: int) -> Iterator[str]:
-    low, high = item["inputs"]
-    yield ""
-    yield from _pairs(
-        {
-            "steps": " ".join(item["steps"]) or "none: a view of its input",
-            **({"inputs": f"{low} to {high}" if low != high else low} if high > 1 else {}),
-            **({"variants": item["variants"]} if item["variants"] else {}),
-            "example": item["example"],
-        }
-    )
-    yield ""
-    yield from _options("Options", item["options"], width)
-    if item["shared_options"]:
-        yield ""
-        every = {"layer": "every layer", "optimizer": "every optimizer"}[item["what"]]
-        yield from _options(f"Options of {every}", item["shared_options"], width)
-
-
-_BODIES = {"model": _model, "kernel": _kernel, "primitive": _primitive}
-
-
-def _options(title: str, keys: list[Mapping[str, Any]], width: int) -> Iterator[str]:
-    if not keys:
-        yield f"{title}: none"
-        return
-    yield f"{title}:"
-    for key in keys:
-        default = "must be given" if key["required"] else f"default {_plain(key['default'])}"
-        allowed = f"; {key['allowed']}" if key["allowed"] else ""
-        yield f"  {key['name']}  ({default}{allowed})"
-        yield from _wrapped(key["meaning"], width, "      ")
-
-
-def _plain(value: Any) -> str:
-    if value is None:
-        return "none"
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _named(values: Mapping[str, Any]) -> str:
-    rest = {key: value for key, value in values.items() if key != "name"}
-    return f"{values['name']}" + (f" ({flow(rest)[1:-1]})" if rest else "")
-
-
-def _value(value: Any, unit: str) -> str:
-    if unit == "B":
-        return size_text(value) if value >= 1024 else f"{value} B"
-    if unit == "Hz":
-        return f"{value / 1e6:g} MHz"
-    if unit in ("flag", "choice"):
-        return ("on" if value else "off") if isinstance(value, bool) else str(value)
-    return f"{value} {unit}" if unit != "count" else str(value)
-
-
-def _wrapped(text: str, width: int, indent: str = "") -> Iterator[str]:
-    if text:
-        yield from textwrap.wrap(text, max(width, 40), initial_indent=indent, subsequent_indent=indent)
-
-
-def _pairs(values: Mapping[str, Any]) -> Iterator[str]:
-    longest = max(map(len, values))
-    for name, value in values.items():
-        yield f"{name:<{longest}}  {value}"
-
-
-def _columns(rows: Iterable[tuple[str, ...]], width: int) -> Iterator[str]:
-    """A table; what is too wide for its last column goes on below."""
-    rows = list(rows)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
-    start = sum(widths) + 2 * len(widths)
-    for row in rows:
-        cells = "  ".join(f"{cell:<{size}}" for cell, size in zip(row, widths, strict=False))
-        wrapped = textwrap.wrap(row[-1], max(width - start, 20)) or [""]
-        yield f"{cells}  {wrapped[0]}".rstrip()
-        yield from (" " * start + rest for rest in wrapped[1:])
+        found = describe(name, kind, codegen=codegen)
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPED_WIDTH
+        if as_json:
+            text = json_text({"found": found}) + "\n"
+        elif as_file:
+            text = file_of(found, name)
+        else:
+            text = "\n\n".join("\n".join(description_lines(item, part, width)) for item in found) + "\n"
+    typer.echo(text, nl=False)

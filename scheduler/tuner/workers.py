@@ -77,6 +77,11 @@ class LazyProcesses(Executor):
             self._pool.shutdown(wait, cancel_futures=cancel_futures)
 
 
+def cpu_count() -> int:
+    """CPUs of this machine: how many workers there are if nobody says."""
+    return os.cpu_count() or 1
+
+
 @contextmanager
 def open_workers(count: int, executor: str | None = None) -> Iterator[Workers]:
     """Workers for the length of a ``with``; calls not begun at its end are dropped.

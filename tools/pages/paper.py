@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from arch.window_plan import START_OFFSETS_CYCLES, Window
-from pulptrain.commands.kernel import kernel_cost
+from pulptrain.kernel_cost import kernel_cost
 from pulptrain.settings import Settings
 from scheduler.validation import layer
 from scheduler.validation.kernel_regret import (

@@ -8,7 +8,7 @@ from itertools import takewhile
 from arch.soc_config import soc_from_parameters
 from configs.library import list_names
 from configs.parameters import PROFILES, Parameter, ParameterTree, Value, load_parameters
-from pulptrain.commands.listing import size_text
+from pulptrain.listings import size_text
 from tools.pages.page import ROOT, Page, table
 
 BASE = "pulp-open"
