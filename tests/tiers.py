@@ -93,6 +93,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "needs_sphinx": lambda: _package("sphinx") or _package("myst_nb") or _package("furo"),
     "needs_nbclient": lambda: _package("nbclient") or _package("ipykernel") or _package("pandas"),
     "needs_playwright": lambda: _package("playwright"),
+    "needs_setuptools": lambda: _package("setuptools"),
     "needs_gcc": lambda: _program("gcc"),
     "needs_chromium": lambda: _program("chromium", "chromium-browser", "google-chrome", "chrome"),
     "needs_git_history": _git_history,
