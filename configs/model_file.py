@@ -139,9 +139,9 @@ class OptimizerSpec:
 class ModelSpec:
     """A model file: `input_shape` is that of one sample, (C, H, W), (L, C) or (C,), of `batch` samples.
 
-    `dataset` is one of `DATASETS`; `source` cites where the network comes from. `dtype` (a word of
-    `configs.dtypes`), `layout` (CHW, HWC) and `variant` (default, as-published) hold for layers that do not
-    say otherwise. `where` is ``file:line`` of the file.
+    `dataset` is one of `DATASETS` or the path of a file; `source` cites where the network comes from. `dtype`
+    (a word of `configs.dtypes`), `layout` (CHW, HWC) and `variant` (default, as-published) hold for
+    layers that do not say otherwise. `where` is ``file:line`` of the file.
     `input_classes` > 0 means an integer input (word numbers) below it. `train` names the layers that are
     trained, all others being frozen; ``last`` stands for the last layer with parameters, None for all.
     """
@@ -161,12 +161,16 @@ class ModelSpec:
     input_classes: int = 0
     train: str | tuple[str, ...] | None = None
     variant: str = "default"
+    steps: tuple[str, ...] = ()
 
 
 TRAIN_WORDS = ("all", "last")
 """What `train` may be besides a list of layers."""
 
-DATASETS: Mapping[str, tuple[int, ...] | None] = {"digits": (1, 8, 8), "random": None}
+OWN_DATA = ".npz"
+"""Ending of a file of samples of the user's own."""
+
+DATASETS: Mapping[str, tuple[int, ...] | None] = {"digits": (1, 8, 8), "sequences": None, "random": None}
 """Data sets a model may ask for, and the input shape each one brings (None: any)."""
 
 
@@ -191,7 +195,8 @@ class ModelSchema(Schema):
     input: object
     """`{shape: [...]}` of one sample, without the batch."""
     dataset: str = "random"
-    """Where samples and labels come from; `random` makes them up."""
+    """Where samples and labels come from: `random` and `sequences` are made up, `digits` are 8x8 images; or
+    the path of an .npz file with arrays x and y (and x_test, y_test)."""
     loss: object
     """Name of a loss, or `{name: ..., options}`."""
     optimizer: object
@@ -249,7 +254,7 @@ def _model(node: Node, problems: Problems) -> ModelSpec:
     header = problems.of(validate, ModelSchema, node, "the model") or _NO_HEADER
     top = node.mapping("the model")
     if "dataset" in top:
-        problems.of(_check_word, top["dataset"], "dataset", tuple(DATASETS))
+        problems.of(_check_dataset, top["dataset"])
     shape: tuple[int, ...] = (1,)
     classes = 0
     if "input" in top:
@@ -277,6 +282,11 @@ def _model(node: Node, problems: Problems) -> ModelSpec:
         train=problems.of(_train, top["train"], layers) if "train" in top and whole else None,
         variant=header.variant,
     )
+
+
+def _check_dataset(node: Node) -> None:
+    if not str(node.value).endswith(OWN_DATA):
+        _check_word(node, "dataset", (*DATASETS, f"the path of an {OWN_DATA} file"))
 
 
 def _layer_names(node: Node, layers: Sequence[LayerSpec]) -> tuple[str, ...]:

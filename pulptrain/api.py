@@ -48,13 +48,16 @@ def run(
     seed: int = 0,
     functional: bool = True,
     values: Mapping[str, Any] | None = None,
+    data: Any = None,
     progress: Callable[[int, int, float], None] | None = None,
     cache: Cache = True,
     **options: Unpack[RunOptions],
 ) -> Result:
     """Simulate a training iteration of `model` on `soc` in time, and compute `iterations` of them.
 
-    With `functional` False only time is simulated. `values` are arrays by tensor name in place of drawn ones;
+    With `functional` False only time is simulated. `values` are arrays by tensor name in place of drawn ones.
+    `data` are the samples: any iterable of pairs (x, y), arrays ``{"x": ..., "y": ...}`` (and x_test, y_test,
+    of which the accuracy is asked), or an .npz file with these; y are numbers of classes, or targets.
     `progress` is called with iterations done, in all, and the loss. The `options` are those of
     ``pulptrain run``, as texts or as values: ``buffering="double", kernels={"conv1.FW": "mm"},
     tiles={"fc.FW": {"co": 8}}, l1=65536, schedule=tuned``.
@@ -73,6 +76,7 @@ def run(
             progress=progress,
             cache=kept,
             values=values,
+            data=fspath(data) if isinstance(data, PathLike) else data,
         )
     return Result(outcome.summary, outcome=outcome)
 

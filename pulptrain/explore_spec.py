@@ -28,6 +28,7 @@ from scheduler.tuner.schedule_file import ScheduleFile, as_tuned, file_of, load_
 from scheduler.tuner.tuned_schedule import TunedSchedule
 from trainlib.kernels.catalogue import kernel_names
 from trainlib.options import check_options
+from trainlib.step_choice import parse_steps
 from trainlib.training import TrainingPhases, build_training_phases
 
 SETTINGS = (
@@ -46,6 +47,7 @@ SETTINGS = (
     "placement",
     "icache",
     "schedule",
+    "steps",
 )
 """Settings a sweep may vary; they are called as on the command line, with _ for -."""
 
@@ -370,9 +372,11 @@ class _Builder:
                 tree = open_config("models", str(model.value), folder=self._folder)
             for path, value in changes.items():
                 tree = with_value(tree, path.removeprefix(MODEL_PREFIX), value)
-            variant = model_variant(self._base)
             spec = read_model(tree, check_options)
+            variant = model_variant(self._base)
             spec = replace(spec, variant=variant) if variant is not None else spec
+            if self._base.steps is not None:
+                spec = replace(spec, steps=parse_steps(self._base.steps))
             self._known[key] = (spec, build_training_phases(spec))
         return self._known[key]
 

@@ -49,6 +49,9 @@ KEYS: Mapping[str, JsonKey] = {
     "format": JsonKey("", "number of the layout of the JSON; raised when a key changes its meaning or goes"),
     "units": JsonKey("", "unit of every key that has one"),
     "version": JsonKey("", "version of pulptrain"),
+    # Tuning and exploring, as seen in whole runs
+    "run_cycles": JsonKey(CYCLES, "of the op in a run with the tuned schedule"),
+    "untuned_run_cycles": JsonKey(CYCLES, "of the op in a run without it"),
     # A run
     "model": JsonKey("", "name of the model"),
     "soc": JsonKey("", "name of the SoC"),
@@ -188,8 +191,6 @@ KEYS: Mapping[str, JsonKey] = {
     "bounded": JsonKey("", "ops whose space was cut"),
     "choices": JsonKey("", "one entry per op, as in the schedule file"),
     "op": JsonKey("", "layer and step"),
-    "run_cycles": JsonKey(CYCLES, "the op within an iteration with the schedule, as `run` counts it"),
-    "untuned_run_cycles": JsonKey(CYCLES, "the op within an iteration without the schedule"),
     "runner_up": JsonKey("", "the second best choice"),
     "schedule": JsonKey("", "path of the schedule file"),
     # explore

@@ -145,8 +145,8 @@ class Machine:
                 self.mini.executor.load(sample)
             self._carry_out(self.mini, sample, check)
             graph = self.mini.schedule.graph
-            loss = self.mini.executor.fetch(graph.loss).reshape(-1)[0] if self.functional else 0.0
-            losses.append(float(loss))
+            computed = self.functional and graph.loss
+            losses.append(float(self.mini.executor.fetch(graph.loss).reshape(-1)[0]) if computed else 0.0)
         if self.last is not None:
             self._carry_out(self.last, {}, check)
         if check is not None:

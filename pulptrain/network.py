@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from os import PathLike, fspath
+from pathlib import Path
 
 from configs.errors import InputError
 from configs.library import open_config
-from configs.model_file import ModelSpec, read_model
+from configs.model_file import OWN_DATA, ModelSpec, read_model
 from configs.yaml_file import Node
 from pulptrain.layers import Layer, Loss, Optimizer, caller_of, node_of
 from trainlib.graph import TrainingGraph
@@ -144,7 +145,7 @@ def Sequential(  # noqa: N802 - one of the constructors of a network, written as
         "description": description,
         "source": source,
         "input": {"shape": list(input), **({"classes": classes} if classes else {})},
-        "dataset": dataset,
+        "dataset": str(Path(dataset).absolute()) if dataset.endswith(OWN_DATA) else dataset,
         "loss": loss.node(name=loss.primitive.name),
         "optimizer": optimizer.node(name=optimizer.primitive.name),
         "batch": batch,

@@ -55,7 +55,7 @@ _UNREADABLE = (
 """What the readers of zip and .npy raise for damaged files; nothing of ours runs in between."""
 
 
-def read_values(path: str) -> dict[str, Array]:
+def read_values(path: str, where: str = WHERE) -> dict[str, Array]:
     """The arrays of an .npz file by name. Raises InputError for a file that is none, or too large.
 
     What the archive says of its members is looked at before any is read: a small file may hold a large one.
@@ -65,20 +65,20 @@ def read_values(path: str) -> dict[str, Array]:
         if not file.is_file():
             raise InputError(
                 f"cannot read '{path}': it is no file",
-                where=WHERE,
+                where=where,
                 cure="a file that numpy.savez has written",
             )
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
             sizes_bytes = sum(member.file_size for member in members)
-            require_host_memory(COPIES * sizes_bytes, f"the arrays of '{path}' need", where=WHERE)
+            require_host_memory(COPIES * sizes_bytes, f"the arrays of '{path}' need", where=where)
             if not members:
-                raise InputError(f"'{path}' holds no array", where=WHERE, cure="numpy.savez(FILE, x=...)")
+                raise InputError(f"'{path}' holds no array", where=where, cure="numpy.savez(FILE, x=...)")
             return dict(_array(archive, member, path) for member in members)
     except _UNREADABLE as error:
         raise InputError(
             f"cannot read '{path}': {error or type(error).__name__}",
-            where=WHERE,
+            where=where,
             cure="a file that numpy.savez has written",
         ) from None
 

@@ -46,6 +46,17 @@ class Option:
 class ModelOptions(TypedDict, total=False):
     """What replaces values of the model file."""
 
+    steps: Annotated[
+        str | Sequence[str] | None,
+        Option(
+            ("--steps",),
+            "fw[,loss,ig,wg,upd]",
+            "Steps of an iteration that are taken; fw alone is inference: no loss, no dropout, running "
+            "statistics. All if not given.",
+            MODEL,
+        ),
+    ]
+
     dtype: Annotated[
         str | None,
         Option(

@@ -16,7 +16,8 @@ from configs.files import check_folder, refuse_foreign, write_text
 from pulptrain.json_text import FORMAT, json_text
 from pulptrain.session import RunOutcome
 from pulptrain.training_curve import CSV_NAME as CURVE_NAME
-from pulptrain.training_curve import write_curve
+from pulptrain.training_curve import PICTURE as CURVE_PICTURE
+from pulptrain.training_curve import draw_curve, write_curve
 from scheduler.memory.memory_blocks import memory_blocks
 from traces.breakdown import draw_breakdown
 from traces.drawing import is_our_picture
@@ -40,6 +41,7 @@ SUMMARY_NAME, INFORMATION_NAME, PERFETTO_NAME = "summary.json", "run-info.json",
 RUN_FILES = (
     *(SUMMARY_NAME, INFORMATION_NAME, PARQUET_NAME, CSV_NAME, PERFETTO_NAME, MEMORY_NAME, CURVE_NAME),
     *PICTURE_FILES,
+    *(f"{CURVE_PICTURE}.{ending}" for ending in ("png", "svg")),
 )
 """Files of a run; the summary is the first to be written."""
 
@@ -113,6 +115,11 @@ def write_outputs(outcome: RunOutcome, folder: Path) -> list[Path]:
     paths.extend(draw_pictures(outcome.slices, outcome.summary, folder))
     if outcome.curve:
         paths.append(write_curve(outcome.curve, folder / CURVE_NAME))
+    if len(outcome.curve) > 1:
+        png, svg = (folder / f"{CURVE_PICTURE}.{ending}" for ending in ("png", "svg"))
+        title = f"{outcome.summary['model']} on {outcome.summary['soc']}: {len(outcome.curve):,} iterations"
+        draw_curve(outcome.curve, title, png, svg)
+        paths += [png, svg]
     return paths
 
 

@@ -6,14 +6,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from arch.program import Action, Compute, DmaStart, DmaWait, Program, Release, UdmaStart, UdmaWait
-from pulptrain.json_text import json_text
 
 if TYPE_CHECKING:
     from pulptrain.settings import Settings
 
 
-def print_program(model: str, settings: Settings, *, as_json: bool = False) -> None:
-    """Print the programs of an update of a model, as lines or as one JSON object."""
+def print_program(model: str, settings: Settings, *, as_json: bool) -> None:
+    """Print the programs of an update of a model."""
+    from pulptrain.json_text import json_text
     from pulptrain.session import prepare
 
     prepared = prepare(model, settings)

@@ -41,7 +41,7 @@ def _field(key: str, value: Any) -> Any:
         return _pairs(key, value)
     if key in _SWITCHES and isinstance(value, bool):
         return "on" if value else "off"
-    if key == "resident" and not isinstance(value, str):
+    if key in ("resident", "steps") and not isinstance(value, str):
         return ",".join(_texts(key, value)) or "off"
     if isinstance(value, PathLike):
         value = fspath(value)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from configs.model_file import ModelSpec, load_model
 from pulptrain.evidence import evidence_of
 from pulptrain.given_values import with_own_values
 from pulptrain.machine import Machine, Phase, Prepared
+from pulptrain.own_data import Data, data_of
 from pulptrain.progress import NOBODY, Teller
 from pulptrain.settings import Settings, code_start, model_variant, schedule_options, soc_timing
 from pulptrain.summary import finite_or_none, refuse_wrong_numbers, run_summary, simulator_summary
@@ -40,12 +41,15 @@ from scheduler.tuner.schedule_file import ScheduleFile, as_tuned, file_of, load_
 from traces.events import Slice
 from traces.recorder import CounterSample
 from trainlib import reference
+from trainlib.graph import TrainingGraph
 from trainlib.numerics import dtype_named
 from trainlib.options import check_options
 from trainlib.oracle_torch import torch_available
+from trainlib.samples import Samples
+from trainlib.step_choice import STEPS, parse_steps
 from trainlib.steps import Array
 from trainlib.training import build_training_phases, initial_weights
-from trainlib.training_data import digits_split, sample_stream
+from trainlib.training_data import sample_stream, samples_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
     variant = model_variant(settings)
     if variant is not None:
         spec = replace(spec, variant=variant)
+    if settings.steps is not None:
+        spec = replace(spec, steps=parse_steps(settings.steps))
     options = dict(spec.optimizer.options)
     if settings.accumulate is not None:
         if settings.accumulate < 1:
@@ -174,6 +180,7 @@ def run_model(
     progress: Progress | None = None,
     cache: ResultCache | None = None,
     values: Mapping[str, Array] | None = None,
+    data: Data | None = None,
     teller: Teller = NOBODY,
 ) -> RunOutcome:
     """Simulate one training iteration (one update) of `model` and compute `iterations` of them.
@@ -184,7 +191,8 @@ def run_model(
     (`pulptrain.number_check`), against PyTorch where it is installed; ``summary["functional"]`` says what was
     found, and a wrong tensor is a `WrongNumbersError`, which has the outcome. An update over several
     mini-batches, or one that is a program of its own, is two programs; each is simulated once in time.
-    `values` replace weights, buffers, states (at the start) and inputs, labels (in all iterations) by name.
+    `values` replace weights, buffers, states (at the start) and inputs, labels (in all iterations) by name,
+    `data` the samples of the model's data set (`pulptrain.own_data`).
     Raises the errors of `configs.errors`. Ctrl-C during training ends it early: the outcome then says
     `interrupted` and counts the iterations that were completed; so does an infinity or a NaN
     (``summary["not_finite"]``). A `cache` saves the time of choosing tilings and pricing kernels the next
@@ -205,6 +213,7 @@ def run_model(
         functional=functional,
         progress=progress,
         values=values,
+        data=data,
         teller=teller,
     )
     outcome.summary["simulator"]["total_wall_seconds"] = time.perf_counter() - started
@@ -220,16 +229,21 @@ def run_prepared(
     functional: bool = True,
     progress: Progress | None = None,
     values: Mapping[str, Array] | None = None,
+    data: Data | None = None,
     teller: Teller = NOBODY,
 ) -> RunOutcome:
     """`run_model` from the point where everything is planned; wrong numbers are not raised, but told."""
     machine = Machine(prepared, functional=functional, code_start=code_start(settings))
     graph = prepared.schedule.graph
     kept = initial_weights(graph, settings.seed) if functional else {}
-    stream: Iterator[Mapping[str, Array]] = sample_stream(graph, prepared.spec, settings.seed)
+    own = data_of(prepared.spec, data) if functional else None
+    stream: Iterator[Mapping[str, Array]] = sample_stream(graph, prepared.spec, settings.seed, own)
     if values:
         kept, stream = with_own_values(graph, kept, stream, values)
     training = Training(machine, prepared.phases.mini_batches, stream, kept)
+    tested = _test_samples(prepared, own) if (functional and iterations > 1) or own is not None else None
+    if tested is not None:
+        training.ask_accuracy(lambda: accuracy_of(graph, machine.fetch_kept(), tested), iterations)
     del kept  # what training starts from is soon not needed any more
     teller.stage("simulating an iteration" + (" and checking its numbers" if functional else ""))
     training.first(iterations, check=functional)
@@ -238,14 +252,17 @@ def run_prepared(
     if prepared.run_cache is not None:
         prepared.run_cache.write()
     summary = _summary(machine, prepared, settings)
-    summary["loss"] = finite_or_none(training.losses[0]) if functional else None
+    has_loss = functional and bool(graph.loss)
+    summary["steps"] = list(prepared.spec.steps or STEPS)
+    summary["loss"] = finite_or_none(training.losses[0]) if has_loss else None
     if iterations > 1:
         teller.stage("training")
     interrupted = functional and training.go_on(iterations, progress)
     summary["not_finite"] = training.not_finite.as_dict() if training.not_finite else None
     summary["functional"] = training.check.summary() if training.check is not None else None
-    if functional:
-        summary["training"] = _training_summary(training, prepared, iterations, summary)
+    if has_loss:
+        training.ask_at_the_end()
+        summary["training"] = _training_summary(training, iterations, summary, tested)
     phases = machine.phases
     wall_seconds = sum(phase.wall_seconds for phase in phases)
     cycles = sum(phase.cycles for phase in phases)
@@ -258,9 +275,25 @@ def run_prepared(
         prepared.timing,
         interrupted,
         prepared.update,
-        _curve(training, summary),
+        _curve(training, summary) if has_loss else (),
         training.values() if functional else {},
     )
+
+
+def _test_samples(prepared: Prepared, own: Samples | Iterable[tuple[Any, Any]] | None) -> Samples | None:
+    """The samples accuracy is asked of; None where there are none, or no classes."""
+    known = samples_of(prepared.spec, own if isinstance(own, Samples) else None)
+    if own is not None and known is not own:
+        return None
+    graph = prepared.schedule.graph
+    one_row = graph.output in graph.tensors and len(graph.tensors[graph.output].shape) == 2
+    return known if known is not None and known.are_classes and len(known.test_inputs) and one_row else None
+
+
+def accuracy_of(graph: TrainingGraph, weights: Mapping[str, Array], samples: Samples) -> float:
+    """Share of the test samples that a network with these weights classifies rightly."""
+    kind = graph.tensors[graph.input].dtype
+    return reference.accuracy(graph, weights, samples.test_inputs.astype(kind), samples.test_labels)
 
 
 def _curve(training: Training, summary: Mapping[str, Any]) -> list[CurvePoint]:
@@ -307,10 +340,10 @@ def _one_after_the_other(phases: Sequence[Phase]) -> list[Slice]:
 
 
 def _training_summary(
-    training: Training, prepared: Prepared, iterations: int, summary: Mapping[str, Any]
+    training: Training, iterations: int, summary: Mapping[str, Any], tested: Samples | None
 ) -> dict[str, Any]:
     """What training came to: losses, and the accuracy on test samples where the data set has any."""
-    losses, graph = training.losses, prepared.schedule.graph
+    losses = training.losses
     window = min(len(losses), 100)
     result = {
         "iterations": len(losses),
@@ -325,9 +358,7 @@ def _training_summary(
         "cycles": summary["cycles"] * len(losses),
         "seconds": summary["seconds"] * len(losses),
     }
-    if prepared.spec.dataset == "digits":
-        split = digits_split()
-        weights = training.machine.fetch_kept()
-        result["test_accuracy"] = reference.accuracy(graph, weights, split.test_images, split.test_classes)
-        result["test_samples"] = len(split.test_classes)
+    if training.accuracies:
+        result["test_accuracy"] = training.accuracies[max(training.accuracies)]
+        result["test_samples"] = len(tested.test_inputs) if tested is not None else 0
     return result

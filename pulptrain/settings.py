@@ -35,7 +35,8 @@ class Settings:
     A `codegen` that is not given is that of the SoC file; a wrong SoC then raises `ConfigError` here.
     `icache` is one of `arch.code_caches.CODE_STARTS`. `schedule` is what `pulptrain tune` has found, or the
     path of its file. `dtype`, `batch` and `accumulate` replace what the model file says; `separate_update`
-    makes the update a program of its own.
+    makes the update a program of its own. `steps` (``fw,ig``) are those of an iteration that are taken, None
+    for all.
     """
 
     soc: str = default_of("soc")
@@ -65,6 +66,7 @@ class Settings:
     batch: int | None = None
     accumulate: int | None = None
     separate_update: bool = default_of("separate_update")
+    steps: str | None = None
 
     def __post_init__(self) -> None:
         check_seed(self.seed)

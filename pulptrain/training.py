@@ -22,6 +22,9 @@ from trainlib.steps import Array
 Progress = Callable[[int, int, float], None]
 """Called with (iterations done, iterations in all, loss of the last one)."""
 
+ACCURACIES = 20
+"""How often the accuracy is asked in a training run, about."""
+
 STIR = 0.2
 """How far the values of the stirred iteration are at most from those a tensor starts with."""
 
@@ -62,6 +65,8 @@ class Training:
         """Share of test samples classified rightly, by the iteration after which it was asked."""
         self.not_finite: NotFinite | None = None
         self.check: NumberCheck | None = None
+        self._accuracy: Callable[[], float] | None = None
+        self._ask_every = self._last_asked = 0
         self._mini_batches = mini_batches
         self._samples = samples
         self._before = dict(kept)
@@ -118,6 +123,22 @@ class Training:
             return True
         return False
 
+    def ask_accuracy(self, accuracy: Callable[[], float], iterations: int) -> None:
+        """Ask for the accuracy at some iterations of so many, the last among them."""
+        self._accuracy = accuracy
+        self._ask_every = max(1, iterations // ACCURACIES)
+        self._last_asked = iterations
+
+    def ask_at_the_end(self) -> None:
+        """Ask for the accuracy after the last iteration, if it ended before its time."""
+        if self._accuracy is not None and len(self.losses) not in self.accuracies:
+            self.accuracies[len(self.losses)] = self._accuracy()
+
+    def _after(self) -> None:
+        number = len(self.losses)
+        if self._accuracy is not None and (number % self._ask_every == 0 or number == self._last_asked):
+            self.accuracies[number] = self._accuracy()
+
     def values(self) -> dict[str, Array]:
         """Tensors after the last iteration and, under ``before/``, at its start; ``results/`` are its own.
 
@@ -140,6 +161,7 @@ class Training:
             self._before = {name: check.memory[name] for name in self._before}
         losses = self.machine.iterate(batch, check)
         self.losses.append(float(np.mean(losses)))
+        self._after()
         if self.machine.not_finite is not None:
             self.not_finite = NotFinite(len(self.losses), self.machine.not_finite)
 

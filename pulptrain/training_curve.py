@@ -11,6 +11,7 @@ from typing import NamedTuple
 from configs.errors import InputError
 from configs.files import replacing
 from traces.csv_file import rows_of
+from traces.drawing import RC, empty_figure, save_figure
 
 CSV_NAME = "training.csv"
 PICTURE = "training"
@@ -52,3 +53,47 @@ def read_curve(path: Path) -> list[CurvePoint]:
         except ValueError:
             raise InputError("not a number", where=where, cure="run the simulation again") from None
     return points
+
+
+def draw_curve(curve: Sequence[CurvePoint], title: str, png: Path, svg: Path) -> None:
+    """Draw loss and accuracy over iterations, and over simulated time along the top."""
+    import matplotlib
+
+    with matplotlib.rc_context(RC):
+        figure = empty_figure(6.4, 3.6)
+        plot = figure.add_axes((0.1, 0.14, 0.78, 0.68))
+        numbers = [point.iteration for point in curve]
+        losses = [point.loss for point in curve]
+        window = max(1, len(curve) // 50)
+        plot.plot(numbers, losses, color="#C9C9C9", linewidth=0.6, label="loss")
+        means = [
+            sum(losses[max(0, at + 1 - window) : at + 1]) / (at + 1 - max(0, at + 1 - window))
+            for at in range(len(losses))
+        ]
+        plot.plot(numbers, means, color="#0072B2", linewidth=1.2, label=f"mean of {window}")
+        plot.set_xlabel("iteration")
+        plot.set_ylabel("loss")
+        plot.set_xlim(numbers[0] - 0.5, numbers[-1] + 0.5)
+        plot.grid(linewidth=0.3, color="#DDDDDD")
+        per_iteration = curve[-1].seconds / curve[-1].iteration
+        top = plot.secondary_xaxis(
+            "top", functions=(lambda n: n * per_iteration, lambda s: s / per_iteration)
+        )
+        top.set_xlabel("simulated time (s)")
+        asked = [point for point in curve if point.accuracy is not None]
+        if asked:
+            right = plot.twinx()
+            right.plot(
+                [point.iteration for point in asked],
+                [100 * (point.accuracy or 0.0) for point in asked],
+                color="#D55E00",
+                marker="o",
+                markersize=3,
+                linewidth=1.0,
+            )
+            right.set_ylabel("accuracy on test samples (%)", color="#D55E00")
+            right.set_ylim(0, 100)
+            right.spines["right"].set_visible(True)
+        plot.legend(frameon=False, fontsize=7)
+        figure.text(0.1, 0.985, title, va="top", fontsize=9, fontweight="bold")
+        save_figure(figure, png, svg)

@@ -53,8 +53,8 @@ def test_confident_network_agrees_too():
     split = digits_split()
     losses = []
     for index in range(40):
-        label = one_hot(int(split.train_classes[index]), (10,))
-        values = {graph.input: split.train_images[index][None], graph.label: label[None], **weights}
+        label = one_hot(int(split.train_labels[index]), (10,))
+        values = {graph.input: split.train_inputs[index][None], graph.label: label[None], **weights}
         ours = evaluate(graph, values)
         losses.append(float(ours[graph.loss][0]))
         differences = compare(ours, evaluate_torch(graph, values))
@@ -81,14 +81,14 @@ def test_two_epochs_of_digits_reach_ninety_percent():
     graph, weights, losses = train("digits-cnn", 3000, seed=0)
     split = digits_split()
     assert np.mean(losses[-300:]) < 0.25 * np.mean(losses[:100])
-    assert accuracy(graph, weights, split.test_images, split.test_classes) >= 0.90
+    assert accuracy(graph, weights, split.test_inputs, split.test_labels) >= 0.90
 
 
 def test_batched_prediction_is_the_forward_of_each_image():
     spec = load_model("digits-cnn")
     graph = build_training_graph(spec)
     weights = initial_weights(graph, seed=1)
-    images = digits_split().test_images
+    images = digits_split().test_inputs
     logits = predict(graph, weights, images)
     assert logits.shape == (297, 10)
     for index in (0, 100, 296):
@@ -116,12 +116,12 @@ def test_initial_weights_are_uniform_within_the_he_limit():
 
 def test_digits_split_is_a_partition_with_pixels_from_0_to_1():
     split = digits_split()
-    assert split.train_images.shape == (1500, 1, 8, 8)
-    assert split.test_images.shape == (297, 1, 8, 8)
-    assert split.train_images.dtype == np.float32
-    assert (split.train_images.min(), split.train_images.max()) == (0, 1)
-    assert len(split.train_classes) + len(split.test_classes) == 1797
-    assert set(split.test_classes) == set(range(10))
+    assert split.train_inputs.shape == (1500, 1, 8, 8)
+    assert split.test_inputs.shape == (297, 1, 8, 8)
+    assert split.train_inputs.dtype == np.float32
+    assert (split.train_inputs.min(), split.train_inputs.max()) == (0, 1)
+    assert len(split.train_labels) + len(split.test_labels) == 1797
+    assert set(split.test_labels) == set(range(10))
 
 
 def test_each_epoch_visits_every_sample_once_in_an_order_of_its_own():
@@ -129,7 +129,7 @@ def test_each_epoch_visits_every_sample_once_in_an_order_of_its_own():
     graph = build_training_graph(spec)
     stream = sample_stream(graph, spec, seed=0)
     labels = np.array([np.argmax(next(stream)["label"]) for _ in range(3000)])
-    expected = np.bincount(digits_split().train_classes)
+    expected = np.bincount(digits_split().train_labels)
     assert np.array_equal(np.bincount(labels[:1500]), expected)
     assert np.array_equal(np.bincount(labels[1500:]), expected)
     assert not np.array_equal(labels[:1500], labels[1500:])

@@ -168,7 +168,9 @@ def headline(summary: Mapping[str, Any], width: int, *, full: bool = False) -> l
     cycles, seconds = summary["cycles"], summary["seconds"]
     clock = f" at {cycles / seconds / 1e6:.0f} MHz" if seconds else ""
     name = f"{summary['model']} on " if "model" in summary else ""
-    first = f"{name}{summary['soc']}: {cycles:,} cycles = {seconds * 1e3:.3f} ms{clock}"
+    steps = f", steps {','.join(summary['steps'])}" if "fw" in summary.get("steps", ()) else ""
+    steps = "" if summary.get("steps", ())[-1:] == ["upd"] else steps
+    first = f"{name}{summary['soc']}{steps}: {cycles:,} cycles = {seconds * 1e3:.3f} ms{clock}"
     lines = textwrap.wrap(first, max(width, 40), break_long_words=False, break_on_hyphens=False)
     for label, text in total_lines(summary, full=full):
         lines += labelled(label, text, width)

@@ -31,6 +31,7 @@ from trainlib.primitives.optimizers import gradient_steps
 from trainlib.recompute import recompute
 from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
 from trainlib.sparse_update import frozen_layers, restrict_updates
+from trainlib.step_choice import as_in_inference, only_steps
 from trainlib.steps import Array
 
 INPUT, LABEL, LOSS = "input", "label", "loss"
@@ -85,6 +86,10 @@ def build_training_phases(spec: ModelSpec) -> TrainingPhases:
     also has the optimizer's states, which it does not touch: they lie in memory next to its own tensors.
     Raises as `build_training_graph`.
     """
+    if spec.steps:
+        graph = _unclipped(as_in_inference(spec) if spec.steps == ("fw",) else spec)
+        if "upd" not in spec.steps:
+            return TrainingPhases(only_steps(graph, spec.steps))
     wanted = gradient_options(spec.optimizer)
     graph = _unclipped(spec)
     if wanted.accumulate > 1:

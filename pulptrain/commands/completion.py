@@ -43,12 +43,6 @@ def _dtypes() -> Iterable[str]:
     return WORDS.split("|")
 
 
-def _shown() -> Iterable[str]:
-    from pulptrain.descriptions import KINDS, names_of
-
-    return sorted({name for kind in KINDS for name in names_of(kind)})
-
-
 NAMES: Mapping[str, Callable[[], Iterable[str]]] = {
     "models": _models,
     "soc": _socs,
@@ -57,7 +51,7 @@ NAMES: Mapping[str, Callable[[], Iterable[str]]] = {
     "codegens": _codegens,
     "dtypes": _dtypes,
     "timings": lambda: ("rtl", "gvsoc"),
-    "shown": _shown,
+    "everything": lambda: [*_models(), *_socs(), *_kernels(), *_primitives()],
     "lists": lambda: ("socs", "models", "kernels", "primitives"),
 }
 """By kind of name: what there is. Files are completed by the shell."""

@@ -12,7 +12,6 @@ import typer
 
 from configs.errors import InputError
 from configs.files import check_file, write_text
-from configs.library import SUFFIXES
 from configs.suggest import suggestion
 from pulptrain.commands import options as common
 
@@ -33,6 +32,8 @@ def command(
     quiet: common.Quiet = False,
 ) -> None:
     """Write a commented template: a model, a SoC or an exploration, that runs as it is."""
+    from configs.library import SUFFIXES  # reads YAML, which is slow to import
+
     if kind not in KINDS:
         raise InputError(f"there is no template {kind!r}", where="--kind", cure=suggestion(kind, KINDS))
     if not file.endswith(SUFFIXES):

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from typing import Annotated
 
 import typer
@@ -14,9 +12,6 @@ from pulptrain.commands.completion import completes
 from pulptrain.json_text import json_text
 from pulptrain.progress import telling
 
-PIPED_WIDTH = 100
-"""Columns of the text where standard output is no terminal."""
-
 
 def command(
     name: Annotated[
@@ -24,50 +19,40 @@ def command(
         typer.Argument(
             metavar="NAME|FILE",
             help="Model, SoC, kernel, primitive or stall word; or a model or SoC file.",
-            autocompletion=completes("shown"),
+            autocompletion=completes("everything"),
         ),
     ],
     part: Annotated[
-        str | None, typer.Argument(metavar="[PART]", help="Of a SoC: a group of its parameters, e.g. dma.")
+        str | None,
+        typer.Argument(
+            metavar="[PART]", help="Of a SoC: a group of parameters, e.g. dma, with their sources."
+        ),
     ] = None,
     kind: Annotated[
         str | None,
         typer.Option(
-            "--kind",
-            metavar="model|soc|primitive|kernel|stall",
-            help="Where a name stands for several.",
-            rich_help_panel=common.RUN,
+            "--kind", metavar="model|soc|kernel|primitive|stall", help="Where a name stands for several."
         ),
     ] = None,
     codegen: Annotated[
-        str | None,
-        typer.Option(
-            "--codegen",
-            metavar="NAME",
-            help="Of a kernel: the compiler profile.",
-            rich_help_panel=common.RUN,
-            autocompletion=completes("codegens"),
-        ),
+        str | None, typer.Option("--codegen", metavar="NAME", help="Of a kernel: the compiler profile.")
     ] = None,
     as_file: Annotated[
-        bool,
-        typer.Option(
-            "--file", help="Print the file itself, to be copied and changed.", rich_help_panel=common.OUTPUT
-        ),
+        bool, typer.Option("--file", help="Print the file itself, to be copied and changed.")
     ] = False,
     as_json: common.Json = False,
 ) -> None:
     """Show what a name means: its options with their defaults, its parameters, its layers."""
-    with telling(f"reading {name}", show=not (as_json or as_file)):
-        from pulptrain.description_text import description_lines, file_of
+    with telling(f"looking up {name}", show=not (as_json or as_file)):
+        from pulptrain.commands.printing import table_width
         from pulptrain.descriptions import describe
+        from pulptrain.show_text import file_of, lines_of
 
         found = describe(name, kind, codegen=codegen)
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPED_WIDTH
-        if as_json:
-            text = json_text({"found": found}) + "\n"
-        elif as_file:
-            text = file_of(found, name)
-        else:
-            text = "\n\n".join("\n".join(description_lines(item, part, width)) for item in found) + "\n"
-    typer.echo(text, nl=False)
+    if as_json:
+        typer.echo(json_text({"found": found}))
+    elif as_file:
+        typer.echo(file_of(found, name), nl=False)
+    else:
+        width = table_width()
+        typer.echo("\n\n".join("\n".join(lines_of(item, part, width)) for item in found))

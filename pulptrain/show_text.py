@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Descriptions as text, for `pulptrain show`."""
+"""What `pulptrain show` prints of a model, SoC, kernel, primitive or stall word."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pulptrain.listings import size_text
 
 
 def file_of(found: list[Description], name: str) -> str:
-    """The text of the file of a model or a SoC. Raises `InputError` for what has none."""
+    """The text of the file of what was found. Raises `InputError` for what has none."""
     texts = [item["file"] for item in found if item["kind"] in ("model", "soc")]
     if not texts:
         raise InputError(f"{name!r} has no file to copy", where="--file", cure="a model or a SoC")
     return str(texts[0])
 
 
-def description_lines(item: Description, part: str | None, width: int) -> Iterator[str]:
-    """The lines of one description; `part` is a group of parameters of a SoC. Raises `InputError`."""
+def lines_of(item: Description, part: str | None, width: int) -> Iterator[str]:
+    """A description as lines; `part` is a group of parameters of a SoC. Raises `InputError` for none such."""
     what = item.get("what", item["kind"])
     yield f"{item['name']}: {'SoC' if what == 'soc' else 'stall word' if what == 'stall' else what}"
     yield from _wrapped(item["about"], width)
