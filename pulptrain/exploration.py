@@ -14,6 +14,7 @@ import pulptrain
 from configs.files import replacing
 from pulptrain.explore_spec import OBJECTIVES, Spec, SpecPoint
 from pulptrain.outputs import EXPLORATION_FILES, write_json
+from scheduler.explore.grid_picture import draw_grid
 from scheduler.explore.pareto import pareto_front
 from scheduler.explore.picture import draw_front
 from scheduler.explore.point import Outcome, whole_update
@@ -100,12 +101,13 @@ def _row(spec: Spec, number: int, item: SpecPoint, outcome: Outcome) -> dict[str
 
 
 def write_exploration(summary: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Write points.json, points.csv and, for two objectives or more, front.png and front.svg."""
+    """Write points.json, points.csv, pictures of the grid and, for two objectives or more, of the front."""
     plain = {key: value for key, value in summary.items() if key != "simulator"}
-    points, table, png, svg = (folder / name for name in EXPLORATION_FILES)
+    points, table, png, svg, grid_png, grid_svg = (folder / name for name in EXPLORATION_FILES)
     paths = [write_json(points, plain), table]
     axes = summary["axes"]
     figures = list(dict.fromkeys(key for row in summary["points"] for key in row if key != "values"))
+    figures = [key for key in figures if key not in axes]  # the cores of the SoC are those that were asked
     with replacing(table) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow([*axes, *figures])
@@ -126,7 +128,16 @@ def write_exploration(summary: Mapping[str, Any], folder: Path) -> list[Path]:
             svg,
         )
         paths += [png, svg]
-    return paths
+    first = summary["objectives"][0]
+    drawn = draw_grid(
+        [(row["values"], row[first] if row["why"] is None else None) for row in summary["points"]],
+        axes,
+        OBJECTIVES[first],
+        f"{summary['name']}: {summary['model']}",
+        grid_png,
+        grid_svg,
+    )
+    return [*paths, *([grid_png, grid_svg] if drawn else [])]
 
 
 def values_text(values: Mapping[str, Any]) -> str:

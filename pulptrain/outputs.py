@@ -45,7 +45,7 @@ RUN_FILES = (
 )
 """Files of a run; the summary is the first to be written."""
 
-EXPLORATION_FILES = ("points.json", "points.csv", "front.png", "front.svg")
+EXPLORATION_FILES = ("points.json", "points.csv", "front.png", "front.svg", "grid.png", "grid.svg")
 """Files of an exploration; the points are the first to be written."""
 
 _LARGEST_JSON_BYTES = 1 << 28

@@ -15,6 +15,7 @@ from scheduler.schedule import streamer_of, tiler_of
 from scheduler.tiles.partial_sums import SUM
 from scheduler.tiles.tiling import Tiling
 from trainlib.graph import Op, TrainingGraph
+from trainlib.registry import layer_primitive
 from trainlib.training import build_training_phases
 from trainlib.variants import with_variants
 
@@ -73,10 +74,12 @@ def _requirement(error: DoesNotFitError, graph: TrainingGraph, attempt: Attempt)
     timing, options = attempt.timing, attempt.options
     if error.level == "l1":
         name = _op_of(error)
-        op = next((op for op in graph.ops if op.name == name), None)
-        if op is None:
+        ops = [op for op in graph.ops if op.name == name]
+        if not ops:  # the layer may be made of other ops now
+            ops = [op for op in graph.ops if op.layer == name.partition(".")[0]]
+        if not ops:
             return 0, True
-        required_bytes = _refused_tiling(op, graph, timing, options).l1_bytes
+        required_bytes = max(_refused_tiling(op, graph, timing, options).l1_bytes for op in ops)
         return required_bytes, required_bytes <= timing.l1_usable_bytes
     try:
         plan = plan_memory(graph, timing, options.memory, streamer_of(graph, timing, options))
@@ -128,6 +131,19 @@ def _l1_attempts(
         yield Attempt(f"one buffer for {operand}", how, spec, timing, one)
 
 
+def _step_by_step(error: DoesNotFitError, spec: ModelSpec, changed: _Changed) -> Iterator[Attempt]:
+    """A layer that can be computed by ops per step instead of one for all: recurrent ones, norms."""
+    name = _op_of(error).partition(".")[0]
+    layer = next((layer for layer in spec.layers if layer.name == name), None)
+    if layer is None or "stepwise" not in layer_primitive(layer.type).schema.model_fields:
+        return
+    if not layer.attributes.get("stepwise"):
+        apart = replace(layer, attributes={**layer.attributes, "stepwise": True}, node=None)
+        layers = tuple(apart if other is layer else other for other in spec.layers)
+        how = f"stepwise: true of {name} in the model file"
+        yield changed(f"{name} step by step", how, replace(spec, layers=layers))
+
+
 def _op_of(error: DoesNotFitError) -> str:
     """Name of the op an L1 report is about."""
     return (error.where or "").partition(",")[0]
@@ -141,6 +157,7 @@ def _attempts(
 
     if error.level == "l1":
         yield from _l1_attempts(error, spec, timing, options)
+        yield from _step_by_step(error, spec, changed)
     elif timing.l3.size_bytes == 0:
         larger = replace(timing, l3=replace(timing.l3, size_bytes=L3_TRIED_BYTES))
         yield Attempt("tensors in L3", "--l3 8MiB", spec, larger, options)

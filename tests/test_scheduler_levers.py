@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import pulptrain as pt
 from arch.soc_config import with_options
 from configs.errors import DoesNotFitError, Lever
 from configs.model_file import load_model
@@ -145,3 +146,22 @@ def test_no_more_than_ten_contributors_are_listed() -> None:
     assert len(error.contributors) > 10
     assert len(error.largest) == 10
     assert len(re.findall(r"\[\S+ to [^]]+\]", str(error))) == 10
+
+
+def test_a_recurrent_layer_that_is_too_large_may_be_computed_step_by_step() -> None:
+    def network(**more: bool) -> pt.Model:
+        return pt.Sequential(
+            pt.GRU(64, name="gru", **more),
+            pt.Flatten(),
+            pt.Linear(4),
+            input=(12, 64),
+            loss=pt.CrossEntropy(),
+            optimizer=pt.SGD(0.1),
+        )
+
+    with pytest.raises(DoesNotFitError) as caught:
+        pt.run(network(), functional=False)
+    lever = levers(caught.value)["gru step by step"]
+    assert lever.how == "stepwise: true of gru in the model file"
+    assert lever.fits
+    assert pt.run(network(stepwise=True), functional=False).cycles > 0
