@@ -51,10 +51,12 @@ def resolves(version: str) -> str:
 
 def main() -> int:
     """Ask for the versions named."""
-    answers = {version: resolves(version) for version in sys.argv[1:]}
-    for version, answer in answers.items():
-        print(f"Python {version}: {answer or 'resolves'}")
-    return int(any(answers.values()))
+    failed = False
+    for version in sys.argv[1:]:
+        answer = resolves(version)
+        failed = failed or bool(answer)
+        print(f"Python {version}: {answer or 'resolves'}", flush=True)
+    return int(failed)
 
 
 if __name__ == "__main__":
