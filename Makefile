@@ -11,7 +11,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo smoke test sweep alarm fuzz bench validation clean
+.PHONY: demo smoke test sweep alarm fuzz bench validation docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/pulptrain run digits-cnn --iterations 3000 --seed 0 --out out/digits-cnn
@@ -49,12 +49,20 @@ validation: $(VENV)/.demo
 	$(BIN)/python -m scheduler.validation.page
 	$(BIN)/python tools/update_validation_figures.py
 
+# The site, into out/site: open out/site/index.html. Any warning is an error.
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html docs out/site
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 # Two stamps, so that the demo does not wait for torch and the test tools.
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) -e ".[docs]"
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python

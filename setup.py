@@ -7,7 +7,7 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-SHIPPED = {"examples": "examples", "measured": "measured"}
+SHIPPED = {"examples": "examples", "notebooks": "docs/notebooks", "measured": "measured"}
 """As `SOURCES` of pulptrain/shipped.py: a test compares them."""
 
 

@@ -18,9 +18,10 @@ def check_own_packages(rooms: tuple[str, ...] = _ROOMS) -> None:
     home = Path(__file__).resolve().parents[1]
     for room in rooms:
         spec = find_spec(room)
-        found = Path(spec.origin).resolve().parents[1] if spec is not None and spec.origin else None
-        if found != home:
+        origin = Path(spec.origin).resolve() if spec is not None and spec.origin else None
+        if origin != home / room / "__init__.py":
+            what = origin.parent if origin is not None and origin.name == "__init__.py" else origin
             raise ImportError(
-                f"the package {room!r} found at {found or 'no place'} is not pulptrain's in {home}; "
-                "install pulptrain into a virtual environment of its own"
+                f"{what or 'nothing'} is found where pulptrain's own package {room!r} should be: rename it "
+                "or run from another folder; if it was installed, give pulptrain an environment of its own"
             )

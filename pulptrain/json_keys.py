@@ -195,7 +195,7 @@ KEYS: Mapping[str, JsonKey] = {
     "schedule": JsonKey("", "path of the schedule file"),
     # explore
     "baseline": JsonKey("", "number of the point that speed-ups are over"),
-    "speedup": JsonKey("", "cycles of the baseline over those of the point"),
+    "speedup": JsonKey("", "seconds of the baseline over those of the point"),
     "objectives": JsonKey("", "what is made small"),
     "axes": JsonKey("", "what is varied"),
     "points": JsonKey("", "one entry per combination"),

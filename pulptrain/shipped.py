@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examples and measured data that come with pulptrain: in its repository, or inside the wheel."""
+"""Examples, notebooks and measured data that come with pulptrain: in its repository, or inside the wheel."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from configs.suggest import suggestion
 
 FOLDERS: Mapping[str, str] = {
     "examples": "model, SoC and exploration files, a script",
+    "notebooks": "first run; explore a chip; tune and understand (extra `docs`)",
     "measured": "measured cycles, for `pulptrain validate`; measured/README.md says how they were taken",
 }
 """Folders that can be written out, and what is in them; setup.py puts them into the wheel."""
 
-SOURCES: Mapping[str, str] = {"examples": "examples", "measured": "measured"}
+SOURCES: Mapping[str, str] = {"examples": "examples", "notebooks": "docs/notebooks", "measured": "measured"}
 """Where they lie in the repository."""
 
 

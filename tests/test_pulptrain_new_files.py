@@ -142,6 +142,21 @@ def test_every_file_that_ships_names_its_schema() -> None:
     assert set(KINDS) <= set(schemas.SCHEMAS)
 
 
+EXAMPLES = ("autoenc", "ds-cnn-cifar", "gru-two", "lora-block")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_network_runs_with_right_numbers(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", str(ROOT / "examples" / f"{name}.yaml"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["functional"]["passed"] is True
+
+
+def test_the_examples_are_those_that_are_run() -> None:
+    files = {Path(place).stem for place in shipped_files("examples")}
+    assert files == {*EXAMPLES, "explore-tutorial-cnn"}
+
+
 @pytest.mark.needs_jsonschema
 @pytest.mark.parametrize("kind", ["model", "soc"])
 def test_files_that_are_read_fit_their_schema_and_wrong_ones_do_not(kind: str, tmp_path: Path) -> None:
@@ -152,7 +167,8 @@ def test_files_that_are_read_fit_their_schema_and_wrong_ones_do_not(kind: str, t
     validator = Draft7Validator(schema)
     folder = {"model": "models", "soc": "soc"}[kind]
     files = [ROOT / "configs" / folder / f"{name}.yaml" for name in list_names(folder)]
-    for path in (*files, ROOT / "configs" / "templates" / f"{kind}.yaml"):
+    examples = [ROOT / "examples" / f"{name}.yaml" for name in EXAMPLES] if kind == "model" else []
+    for path in (*files, *examples, ROOT / "configs" / "templates" / f"{kind}.yaml"):
         assert [error.message for error in validator.iter_errors(load_yaml(path).plain())] == [], path
     template = (ROOT / "configs" / "templates" / f"{kind}.yaml").read_text()
     wrong = {

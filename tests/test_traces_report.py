@@ -55,15 +55,15 @@ def test_the_report_of_a_run_counted_by_hand() -> None:
         "machine     pulp-open, timing rtl",
         "",
         "step     cycles  share  MAC/cyc  busy  top stalls              MACs  tiles  KiB in  KiB out",
-        "FW          342    24%     2.11   18%  idle 31%, DMA wait 19%   721      1     0.1      0.0",
+        "FW          342    24%     2.11   18%  idle 31%, dma_wait 19%   721      1     0.1      0.0",
         "offload   1,100    76%        -     -                             -      -       -        -",
         "total     1,442   100%     0.50    4%                           721      1     0.1      0.0",
         "",
         "layer  cycles  share  MAC/cyc  busy  top stalls              MACs  tiles  KiB in  KiB out",
-        "fc        342    24%     2.11   18%  idle 31%, DMA wait 19%   721      1     0.1      0.0",
+        "fc        342    24%     2.11   18%  idle 31%, dma_wait 19%   721      1     0.1      0.0",
         "",
         "largest ops  cycles  share  kernel  MAC/cyc  busy  top stalls              MACs  tiles  KiB in",
-        "fc.FW           342    24%  mm         2.11   18%  idle 31%, DMA wait 19%   721      1     0.1",
+        "fc.FW           342    24%  mm         2.11   18%  idle 31%, dma_wait 19%   721      1     0.1",
     ]
 
 
@@ -153,7 +153,7 @@ def test_numbers_that_were_not_checked_are_said_to_be_so() -> None:
 
 def test_the_largest_stalls_come_first_and_ties_keep_their_order() -> None:
     stalls = {"fpu": 10, "branch": 30, "icache": 10, "idle": 0}
-    assert top_stalls(stalls, 100) == "branch 30%, FPU 10%"
+    assert top_stalls(stalls, 100) == "branch 30%, fpu 10%"
 
 
 def test_a_summary_that_lacks_a_key_is_refused() -> None:

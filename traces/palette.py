@@ -32,24 +32,6 @@ STEP_STYLES = {
     "other": Style("#7F5539", "other work"),
 }
 
-STALL_NAMES = {
-    "load_use": "load-use",
-    "multicycle": "multi-cycle op",
-    "misaligned": "misaligned access",
-    "fpu": "FPU conflict",
-    "branch": "branch",
-    "icache": "instruction cache",
-    "bank_conflict": "L1 bank conflict",
-    "l2_access": "L2 access",
-    "dma_wait": "wait for DMA",
-    "dma_program": "program DMA",
-    "barrier": "wait at barrier",
-    "fork": "fork / join",
-    "offload": "offload",
-    "idle": "idle",
-}
-"""What people read for each word of `STALLS`."""
-
 _STALL_LOOKS = {
     "load_use": ("#E69F00", ""),
     "multicycle": ("#56B4E9", ""),
@@ -66,8 +48,8 @@ _STALL_LOOKS = {
     "offload": ("#E4E4E4", "\\\\\\\\\\"),
     "idle": ("#F3F3F3", ""),
 }
-STALL_STYLES = {word: Style(look[0], STALL_NAMES[word], look[1]) for word, look in _STALL_LOOKS.items()}
-BUSY_STYLE = Style("#0072B2", "busy (issuing)")
+STALL_STYLES = {word: Style(look[0], word, look[1]) for word, look in _STALL_LOOKS.items()}
+BUSY_STYLE = Style("#0072B2", "busy")
 MOVING_STYLE = Style("#44546A", "DMA moving bytes")
 
 MOVING = "moving"

@@ -16,7 +16,6 @@ from configs.errors import InputError
 from configs.files import replacing
 from traces.events import COMPUTE, TRANSFER, Slice
 from traces.metrics import check_overlap
-from traces.palette import STALL_NAMES
 from traces.recorder import CounterSample, sorted_slices
 from traces.tracks import CORE, DMA, OTHER, UDMA, op_label, track_name
 
@@ -153,7 +152,7 @@ def _add_slice(builder: Any, uuid: int, event: Slice, clock_hz: int) -> None:
 def _slice_name(event: Slice) -> str:
     work = event.work
     if event.kind not in (COMPUTE, TRANSFER):
-        return STALL_NAMES.get(event.kind, event.kind)
+        return event.kind
     label = op_label(work.op, work.step)
     if event.kind == TRANSFER:
         return " ".join(part for part in (label, work.what) if part) or TRANSFER

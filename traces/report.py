@@ -15,7 +15,6 @@ from typing import Any
 from configs.errors import InputError
 from configs.grades import LABELS
 from configs.suggest import suggestion
-from traces.palette import STALL_NAMES
 from traces.text_table import table_lines
 from traces.totals import BY, Total, collapsed, largest, totals
 
@@ -25,19 +24,6 @@ LABEL_WIDTH = 12
 LEAST_RATE = 0.005
 """MAC/cycle that two decimals show."""
 _KIB = 1024
-_SHORT = {
-    "multicycle": "multi-cycle",
-    "misaligned": "misaligned",
-    "fpu": "FPU",
-    "icache": "icache",
-    "bank_conflict": "banks",
-    "l2_access": "L2",
-    "dma_wait": "DMA wait",
-    "dma_program": "DMA prog",
-    "barrier": "barrier",
-    "fork": "fork",
-}
-"""Stall words shortened for the table; `STALL_NAMES` has the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +300,7 @@ def top_stalls(stalls: Mapping[str, int], core_cycles: int) -> str:
     largest = sorted((item for item in stalls.items() if item[1]), key=lambda item: -item[1])[:TOP_STALLS]
     if not core_cycles:
         return ""
-    return ", ".join(f"{_SHORT.get(w, STALL_NAMES.get(w, w))} {_percent(n, core_cycles)}" for w, n in largest)
+    return ", ".join(f"{word} {_percent(n, core_cycles)}" for word, n in largest)
 
 
 def core_count(summary: Mapping[str, Any]) -> int:

@@ -10,7 +10,7 @@ import typer
 
 from configs.errors import InputError
 from configs.files import check_folder, replacing
-from pulptrain.commands import options
+from pulptrain.commands import options as common
 from pulptrain.json_text import json_text
 from pulptrain.shipped import FOLDERS, shipped_files
 
@@ -20,8 +20,11 @@ def command(
         str | None,
         typer.Argument(metavar="[NAME]", help="examples, notebooks, measured, or one of their files."),
     ] = None,
-    out: Annotated[str, typer.Option("--out", metavar="DIR", help="Write below this folder.")] = ".",
-    as_json: options.Json = False,
+    out: Annotated[
+        str,
+        typer.Option("--out", metavar="DIR", help="Write below this folder.", rich_help_panel=common.OUTPUT),
+    ] = ".",
+    as_json: common.Json = False,
 ) -> None:
     """Write examples, notebooks or measured data below the current folder; without a name, list them."""
     if name is None:

@@ -13,7 +13,7 @@ import typer
 from configs.errors import InputError
 from configs.files import check_file, write_text
 from configs.suggest import suggestion
-from pulptrain.commands import options
+from pulptrain.commands import options as common
 
 KINDS = ("model", "soc", "explore")
 """Kinds of files there is a template for (``configs/templates``) and a JSON Schema (``configs/schemas``)."""
@@ -24,9 +24,12 @@ def command(
         str, typer.Argument(metavar="FILE.yaml", help="The file to write; never one that is there.")
     ],
     kind: Annotated[
-        str, typer.Option("--kind", metavar="|".join(KINDS), help="What it describes.")
+        str,
+        typer.Option(
+            "--kind", metavar="|".join(KINDS), help="What it describes.", rich_help_panel=common.RUN
+        ),
     ] = "model",
-    quiet: options.Quiet = False,
+    quiet: common.Quiet = False,
 ) -> None:
     """Write a commented template: a model, a SoC or an exploration, that runs as it is."""
     from configs.library import SUFFIXES  # reads YAML, which is slow to import

@@ -24,11 +24,17 @@ def all_pages() -> dict[str, Page]:
         barvinn,
         buffering,
         evidence,
+        formats,
+        glossary,
+        model_file,
         paper,
         primitives,
+        python_api,
         readme,
         rtl_profile,
+        search_files,
         sixteen_bit,
+        soc_file,
         socs,
         speechnet,
         time_model,
@@ -38,6 +44,7 @@ def all_pages() -> dict[str, Page]:
     modules = (
         *(readme, socs, primitives, buffering, evidence, sixteen_bit, speechnet, paper),
         *(time_model, timing_defects, rtl_profile, barvinn),
+        *(model_file, soc_file, search_files, formats, glossary, python_api),
     )
     return {module.__name__.rpartition(".")[2]: module.PAGE for module in modules}
 
