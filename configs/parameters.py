@@ -223,14 +223,7 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
                 raise
             raise ConfigError(error.message, where=top["base"].where, cure=error.cure) from None
     codegen = header.codegen or (base[PROFILES[0]].codegen if base else DEFAULT_CODEGEN)
-    machine = header.machine or (base[PROFILES[0]].machine if base else PULP)
-    if machine not in COMMANDS or (base and machine != base[PROFILES[0]].machine):
-        known = [base[PROFILES[0]].machine] if base else list(COMMANDS)
-        raise ConfigError(
-            f"'{machine}' is no kind of machine to describe here",
-            where=top["machine"].where,
-            cure=suggestion(machine, known),
-        )
+    machine = _machine(top, base)
     trees: dict[str, ParameterTree] = {}
     for profile in PROFILES:
         found = dict(base[profile].parameters) if base else {}
@@ -249,6 +242,19 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
             header.name, header.description, profile, node.file, codegen, MappingProxyType(found), machine
         )
     return trees
+
+
+def _machine(top: Mapping[str, Node], base: Mapping[str, ParameterTree]) -> str:
+    """The kind of machine a file describes: that of its base. Raises `ConfigError` for one there is not."""
+    known = [base[PROFILES[0]].machine] if base else list(COMMANDS)
+    given = str(top["machine"].value) if "machine" in top else known[0]
+    if given not in known:
+        raise ConfigError(
+            f"'{given}' is no kind of machine to describe here",
+            where=top["machine"].where,
+            cure=suggestion(given, known),
+        )
+    return given
 
 
 def _leaves(node: Node, path: str) -> Iterator[tuple[str, Node]]:
