@@ -244,19 +244,6 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
     return trees
 
 
-def _machine(top: Mapping[str, Node], base: Mapping[str, ParameterTree]) -> str:
-    """The kind of machine a file describes: that of its base. Raises `ConfigError` for one there is not."""
-    known = [base[PROFILES[0]].machine] if base else list(COMMANDS)
-    given = str(top["machine"].value) if "machine" in top else known[0]
-    if given not in known:
-        raise ConfigError(
-            f"'{given}' is no kind of machine to describe here",
-            where=top["machine"].where,
-            cure=suggestion(given, known),
-        )
-    return given
-
-
 def _leaves(node: Node, path: str) -> Iterator[tuple[str, Node]]:
     """Walk the groups depth first; a mapping that holds a scalar or a ``value`` is a leaf."""
     what = f"group '{path}'" if path else "'parameters'"
@@ -375,3 +362,16 @@ def _path_cure(path: str, known: Mapping[str, Parameter]) -> str:
         return cure.split(" (")[0]
     groups = dict.fromkeys(each.partition(".")[0] for each in known)
     return f"a path in one of: {', '.join(groups)}"
+
+
+def _machine(top: Mapping[str, Node], base: Mapping[str, ParameterTree]) -> str:
+    """The kind of machine a file describes: that of its base. Raises `ConfigError` for one there is not."""
+    known = [base[PROFILES[0]].machine] if base else list(COMMANDS)
+    given = str(top["machine"].value) if "machine" in top else known[0]
+    if given not in known:
+        raise ConfigError(
+            f"'{given}' is no kind of machine to describe here",
+            where=top["machine"].where,
+            cure=suggestion(given, known),
+        )
+    return given
