@@ -249,7 +249,7 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
                 raise
             raise ConfigError(error.message, where=top["base"].where, cure=error.cure) from None
     codegen = header.codegen or (base[PROFILES[0]].codegen if base else DEFAULT_CODEGEN)
-    machine = _machine(header.machine, base, top)
+    machine = _machine(top, base)
     trees: dict[str, ParameterTree] = {}
     for profile in PROFILES:
         found = dict(base[profile].parameters) if base else {}
@@ -270,19 +270,6 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
         )
     problems.refuse()
     return trees
-
-
-def _machine(named: str | None, base: Mapping[str, ParameterTree], top: Mapping[str, Node]) -> str:
-    """The kind of machine of a file: that of its base, if it has one."""
-    inherited = base[PROFILES[0]].machine if base else PULP
-    machine = named or inherited
-    if machine not in COMMANDS or (base and machine != inherited):
-        raise ConfigError(
-            f"'{machine}' is no kind of machine to describe here",
-            where=top["machine"].where,
-            cure=suggestion(machine, [inherited] if base else list(COMMANDS)),
-        )
-    return machine
 
 
 def _leaves(node: Node, path: str, leaves: dict[str, Node], problems: Problems) -> None:
@@ -408,3 +395,16 @@ def _path_cure(path: str, known: Mapping[str, Parameter]) -> str:
         return cure.split(" (")[0]
     groups = dict.fromkeys(each.partition(".")[0] for each in known)
     return f"a path in one of: {', '.join(groups)}"
+
+
+def _machine(top: Mapping[str, Node], base: Mapping[str, ParameterTree]) -> str:
+    """The kind of machine a file describes: that of its base. Raises `ConfigError` for one there is not."""
+    known = [base[PROFILES[0]].machine] if base else list(COMMANDS)
+    given = str(top["machine"].value) if "machine" in top else known[0]
+    if given not in known:
+        raise ConfigError(
+            f"'{given}' is no kind of machine to describe here",
+            where=top["machine"].where,
+            cure=suggestion(given, known),
+        )
+    return given

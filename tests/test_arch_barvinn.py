@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -319,3 +320,19 @@ def test_an_empty_segment_list_is_no_work() -> None:
     assert [tally.jobs for tally in result.tallies] == [1, 0, 0, 0, 0, 0, 0, 0]
     assert isinstance(network.program.layers[0], LayerProgram)
     assert isinstance(network.program.layers[0].units[0][0], Segment)
+
+
+def test_a_file_of_ones_own_changes_some_values(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "name: mine\ndescription: four units at half the clock\nbase: barvinn\nparameters:\n"
+        "  units: {value: 4, source: a smaller device}\n"
+        "  clock:\n    hz: {value: 125 MHz, source: the same}\n"
+    )
+    timing = load_barvinn(file)
+    assert (timing.units, timing.clock.hz, timing.memory) == (4, 125_000_000, machine().memory)
+    for kind in ("pulp", "unknown"):
+        file.write_text(file.read_text().replace("base:", f"machine: {kind}\nbase:", 1))
+        with pytest.raises(ConfigError, match=f"'{kind}' is no kind of machine"):
+            load_barvinn(file)
+        file.write_text(file.read_text().replace(f"machine: {kind}\n", ""))

@@ -8,13 +8,11 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from configs.errors import InputError
 from pulptrain.barvinn_outputs import prepare_barvinn_folder, write_barvinn_outputs
 from pulptrain.barvinn_run import BarvinnOutcome, run_barvinn
 from pulptrain.commands import options
-from pulptrain.commands.printing import print_paths, table_width
 from scheduler.barvinn.table import table_text
 
 
@@ -81,12 +79,13 @@ def command(
     if as_json:
         typer.echo(json.dumps(outcome.summary, indent=2))
     elif not quiet:
-        console = Console(width=table_width(140))
-        print_outcome(outcome, console)
+        print_outcome(outcome)
         images = [path for path in written if path.name[:2].isdigit()]
-        print_paths(path for path in written if path not in images)
+        for path in written:
+            if path not in images:
+                typer.echo(f"  {path}")
         if images:
-            console.print(f"  and {len(images)} memory images, NN-LAYER-weights.txt ...", highlight=False)
+            typer.echo(f"  and {len(images)} memory images, NN-LAYER-weights.txt ...")
     warn_of_overflow(outcome.summary)
 
 
@@ -106,7 +105,7 @@ def parse_override(text: str) -> tuple[str, str]:
     return path.strip(), value.strip()
 
 
-def print_outcome(outcome: BarvinnOutcome, console: Console) -> None:
+def print_outcome(outcome: BarvinnOutcome) -> None:
     """The job table with what differs from the published one and why, and the figures of the run."""
     summary = outcome.summary
     typer.echo(table_text(outcome.rows), nl=False)
@@ -123,7 +122,7 @@ def print_outcome(outcome: BarvinnOutcome, console: Console) -> None:
     }
     typer.echo("")
     for key, text in lines.items():
-        console.print(f"[bold]{key:<9}[/bold]{text}", highlight=False)
+        typer.echo(f"{key:<9}{text}")
 
 
 def _listed(layers: list[str]) -> str:
