@@ -24,6 +24,7 @@ def exploration_lines(
     fitting = [point for point in points if point["why"] is None]
     lines = [f"{summary['name']}: {summary['model']}, {len(points)} points, {len(fitting)} fit"]
     axes, objectives = list(summary["axes"]), list(summary["objectives"])
+    objectives = [name for name in objectives if name not in axes]
     baseline = summary.get("baseline")
     heads = [axes[0] if axes else "point", *axes[1:], *objectives]
     heads += ["speed-up"] if baseline is not None else []

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pulptrain
+from arch.code_caches import WARM
 from configs.errors import InputError
 from configs.model_file import ModelSpec
 from configs.suggest import suggestion
@@ -102,10 +103,15 @@ def tune_model(
     schedule = replace(tuning.schedule, model_content=model_content(written[0][0]), layouts=tried[best])
     interrupted = any(item.interrupted for item in tunings)
     tuned: RunOutcome | None = None
+    untuned_cycles = tunings[0].untuned_cycles
     in_runs: dict[str, dict[str, int]] = {}
     if not interrupted and schedule.cycles is not None:
         teller.stage("simulating an iteration without and with the schedule")
-        tuned, in_runs = _in_runs(spec, settings, schedule, cache)
+        untuned, tuned, in_runs = _in_runs(spec, settings, schedule, cache)
+        if settings.icache != WARM:
+            # The search knows warm caches only; what it has found is told as it runs.
+            untuned_cycles = untuned.summary["cycles"]
+            schedule = replace(schedule, cycles=tuned.summary["cycles"])
     wall_seconds = time.perf_counter() - started
     steps = {op.name: (op.primitive, op.step) for graph, _ in programs for op in graph.ops}
     summary = {
@@ -114,7 +120,7 @@ def tune_model(
         "timing": schedule.timing,
         "codegen": schedule.codegen,
         "cycles": schedule.cycles,
-        "untuned_cycles": tunings[0].untuned_cycles,
+        "untuned_cycles": untuned_cycles,
         "evidence": evidence_of(tuning.line, settings) if tuning.line else None,
         "layout": dict(schedule.layouts),
         "resident": [asdict(item) for item in tuning.residents],
@@ -140,8 +146,8 @@ def tune_model(
 
 def _in_runs(
     spec: ModelSpec, settings: Settings, schedule: TunedSchedule, cache: ResultCache | None
-) -> tuple[RunOutcome, dict[str, dict[str, int]]]:
-    """A run with the schedule, and by op its cycles in runs without and with it.
+) -> tuple[RunOutcome, RunOutcome, dict[str, dict[str, int]]]:
+    """Runs without and with the schedule, and by op its cycles in them.
 
     The cycles a search compares are those of an op alone; in an iteration ops overlap their neighbours.
     """
@@ -153,7 +159,7 @@ def _in_runs(
         op["name"]: {"untuned_run_cycles": before.get(op["name"], 0), "run_cycles": op["cycles"]}
         for op in tuned.summary["ops"]
     }
-    return tuned, found
+    return untuned, tuned, found
 
 
 def _asked(spec: ModelSpec, layout: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from shutil import get_terminal_size
 
-FIRST_SECONDS = 0.3
+FIRST_SECONDS = 0.2
 """What is over sooner says nothing in a log."""
 
 LINE_SECONDS = 1.0

@@ -65,7 +65,8 @@ def overview() -> str:
 def _notes(name: str) -> str:
     """The comment at the head of a preset's file, as paragraph."""
     text = (ROOT / "configs" / "soc" / f"{name}.yaml").read_text(encoding="utf-8")
-    comment = [line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), text.splitlines())]
+    comments = takewhile(lambda line: line.startswith("#"), text.splitlines())
+    comment = [line.lstrip("# ") for line in comments if "yaml-language-server" not in line]
     return "\n".join(comment) + "\n"
 
 
