@@ -252,6 +252,8 @@ class _Reader:
             return results
         except CannotTakeError as error:
             self._refuse(node, error.reason, error.nearest)
+        except AssertionError:  # the draft holds that weights have the shape their layer takes
+            self._refuse(node, "its weights do not have the shape that its op takes")
         except (TypeError, ValueError, IndexError, KeyError, AttributeError, ArithmeticError) as error:
             # An attribute of another type, a missing input: whatever ONNX's checker would have found.
             self._refuse(node, f"its inputs or attributes are not those of its op ({error})")

@@ -136,7 +136,13 @@ def import_training(
     """
     reader = _Reader(graph)
     reader.read()
-    return reader.finish(optimizer, learning_rate)
+    try:
+        return reader.finish(optimizer, learning_rate)
+    except CannotTakeError as error:
+        where = optimizer.path if optimizer is not None else graph.path
+        raise InputError(
+            f"its updates: {error.reason}", where=where, cure="weights and gradients of one shape"
+        ) from None
 
 
 class _Reader:

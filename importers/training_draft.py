@@ -142,6 +142,17 @@ class TrainingDraft:
         except PulptrainError as error:
             raise CannotTakeError(error.message, error.cure or "") from None
 
+    def check(self, kind: str, plan: LayerPlan, roles: Mapping[str, str]) -> None:
+        """Raise `CannotTakeError` for a tensor of another shape than its role has in the plan."""
+        output = plan.output if isinstance(plan.output, tuple) else plan.output.shape
+        shapes = {"y": output, **{role: item.shape for role, item in plan.parameters.items()}}
+        for role, name in roles.items():
+            wanted = shapes.get(role, shapes.get(role.removeprefix("d")))
+            if wanted is not None and self.shape(name) != tuple(wanted):
+                raise CannotTakeError(
+                    f"{role} of {kind} has shape {list(self.shape(name))}, not {list(wanted)}"
+                )
+
     def step(
         self, site: str, kind: str, step: str, roles: Mapping[str, str], attributes: Mapping[str, Any]
     ) -> None:
@@ -183,6 +194,7 @@ class TrainingDraft:
         shape = plan.output if isinstance(plan.output, tuple) else plan.output.shape
         y = self.made(output or f"{site}.y", node, shape)
         roles = {f"x{index or ''}": name for index, name in enumerate(inputs)} | dict(parameters or {})
+        self.check(kind, plan, roles)
         self.step(site, kind, "FW", {**roles, "y": y}, plan.attributes)
         return y
 

@@ -32,7 +32,7 @@ RATE = 0.05
 
 @dataclass(frozen=True)
 class Trained:
-    """A network by its nodes, gradients included, and by PyTorch: `forward(torch, x, weights)` gives logits."""
+    """A network by its nodes, gradients included, and by PyTorch: `forward(torch, x, weights)`."""
 
     name: str
     shape: Sequence[int]
