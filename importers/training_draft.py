@@ -7,7 +7,7 @@ views, which cost nothing: a matrix is [1, n, m] to a layer that works on sample
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -207,9 +207,9 @@ class TrainingDraft:
         """What the forward node of a primitive has left under one of these names."""
         return next((self.kept[kind, key] for key in keys if (kind, key) in self.kept), None)
 
-    def without_unused(self) -> None:
-        """Drop tensors that no op touches and nothing is a view of."""
-        used = {name for op in self.builder.ops for name in (*op.inputs, *op.outputs)}
+    def without_unused(self, named: Iterable[str]) -> None:
+        """Drop tensors that no op touches, nothing is a view of, and that are not `named`."""
+        used = {name for op in self.builder.ops for name in (*op.inputs, *op.outputs)} | set(named)
         for name in tuple(used):
             source = self.tensor(name).alias_of
             while source is not None:
