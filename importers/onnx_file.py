@@ -8,7 +8,7 @@ constants by its reference implementation (`importers.onnx_folding`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from math import prod
@@ -110,7 +110,22 @@ def _parsed(file: Path) -> onnx.ModelProto:
         raise InputError(f"is no ONNX file: {error}", where=where, cure="a file that is whole") from None
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise InputError("is no ONNX file, or one without a graph", where=where, cure="a file that is whole")
+    if not all(isinstance(word, str) for word in _words(model.graph)):
+        raise InputError("has names that are no UTF-8", where=where, cure="a file that is whole")
     return model
+
+
+def _words(graph: onnx.GraphProto) -> Iterator[object]:
+    """Names in a graph; what is no UTF-8 is bytes."""
+    for node in graph.node:
+        yield from (node.op_type, node.domain, node.name, *node.input, *node.output)
+        yield from (item.name for item in node.attribute)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        yield value.name
+        yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+    for tensor in graph.initializer:
+        yield tensor.name
+        yield from (text for entry in tensor.external_data for text in (entry.key, entry.value))
 
 
 def _inlined(model: onnx.ModelProto, where: str) -> onnx.ModelProto:

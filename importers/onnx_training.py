@@ -136,7 +136,13 @@ def import_training(
     """
     reader = _Reader(graph)
     reader.read()
-    return reader.finish(optimizer, learning_rate)
+    try:
+        return reader.finish(optimizer, learning_rate)
+    except CannotTakeError as error:
+        where = optimizer.path if optimizer is not None else graph.path
+        raise InputError(
+            f"its updates: {error.reason}", where=where, cure="weights and gradients of one shape"
+        ) from None
 
 
 class _Reader:
@@ -353,7 +359,7 @@ class _Reader:
         for weight, gradient, _ in updates:
             same = draft.view(gradient, draft.shape(weight))
             builder.update(optimizer, options, {weight: same})
-        draft.without_unused()
+        draft.without_unused(gradients.values())
         tensors = builder.tensors
         whole = TrainingGraph(
             name=_name(self.graph.name),
@@ -396,13 +402,14 @@ def _weights(graph: TrainingGraph, ops: list[Op]) -> tuple[str, ...]:
 
 def _part(graph: TrainingGraph, ops: list[Op]) -> TrainingGraph:
     """Some ops of a graph, with the tensors they touch and the storage behind these, and what is fed."""
+    has_loss = any(op.step == "LOSS" for op in ops)
     used = {name for op in ops for name in (*op.inputs, *op.outputs)}
+    used |= set(graph.gradients.values()) if has_loss else set()
     for name in tuple(used):
         source = graph.tensors[name].alias_of
         while source is not None:
             used.add(source)
             source = graph.tensors[source].alias_of
-    has_loss = any(op.step == "LOSS" for op in ops)
     fed: tuple[str, ...] = ("input", "label") if has_loss else ()
     tensors: dict[str, Tensor] = {
         name: tensor for name, tensor in graph.tensors.items() if name in used or tensor.kind in fed

@@ -7,7 +7,7 @@ views, which cost nothing: a matrix is [1, n, m] to a layer that works on sample
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -142,6 +142,17 @@ class TrainingDraft:
         except PulptrainError as error:
             raise CannotTakeError(error.message, error.cure or "") from None
 
+    def check(self, kind: str, plan: LayerPlan, roles: Mapping[str, str]) -> None:
+        """Raise `CannotTakeError` for a tensor of another shape than its role has in the plan."""
+        output = plan.output if isinstance(plan.output, tuple) else plan.output.shape
+        shapes = {"y": output, **{role: item.shape for role, item in plan.parameters.items()}}
+        for role, name in roles.items():
+            wanted = shapes.get(role, shapes.get(role.removeprefix("d")))
+            if wanted is not None and self.shape(name) != tuple(wanted):
+                raise CannotTakeError(
+                    f"{role} of {kind} has shape {list(self.shape(name))}, not {list(wanted)}"
+                )
+
     def step(
         self, site: str, kind: str, step: str, roles: Mapping[str, str], attributes: Mapping[str, Any]
     ) -> None:
@@ -183,6 +194,7 @@ class TrainingDraft:
         shape = plan.output if isinstance(plan.output, tuple) else plan.output.shape
         y = self.made(output or f"{site}.y", node, shape)
         roles = {f"x{index or ''}": name for index, name in enumerate(inputs)} | dict(parameters or {})
+        self.check(kind, plan, roles)
         self.step(site, kind, "FW", {**roles, "y": y}, plan.attributes)
         return y
 
@@ -195,9 +207,9 @@ class TrainingDraft:
         """What the forward node of a primitive has left under one of these names."""
         return next((self.kept[kind, key] for key in keys if (kind, key) in self.kept), None)
 
-    def without_unused(self) -> None:
-        """Drop tensors that no op touches and nothing is a view of."""
-        used = {name for op in self.builder.ops for name in (*op.inputs, *op.outputs)}
+    def without_unused(self, named: Iterable[str]) -> None:
+        """Drop tensors that no op touches, nothing is a view of, and that are not `named`."""
+        used = {name for op in self.builder.ops for name in (*op.inputs, *op.outputs)} | set(named)
         for name in tuple(used):
             source = self.tensor(name).alias_of
             while source is not None:

@@ -57,6 +57,8 @@ def _backward(item: TrainingNode) -> None:
     kind, options, reads = _BACKWARD[item.node.op.rpartition(":")[2]]
     roles = {role: item.read(index) for index, role in enumerate(reads)}
     shape = item.draft.shape(roles["dy"])
+    if any(item.draft.shape(name) != shape for name in roles.values()):
+        raise CannotTakeError("inputs of different shapes")
     plan = item.draft.plan(kind, options, [shape])
     item.apply(kind, "IG", {**roles, "dx": item.result(shape)}, plan)
 

@@ -103,6 +103,7 @@ class TrainingNode:
         self, kind: str, step: str, roles: Mapping[str, str], plan: LayerPlan, suffix: str = ""
     ) -> None:
         """One step of a primitive."""
+        self.draft.check(kind, plan, roles)
         self.draft.step(self.site + suffix, kind, step, roles, plan.attributes)
 
 
@@ -134,6 +135,8 @@ def _product(item: TrainingNode) -> None:
     if beta != 1 and bias:
         raise CannotTakeError(f"beta {beta}", "beta 1")
     a, b = item.draft.shape(left), item.draft.shape(right)
+    if len(a) < 2 or len(b) < 2 or (a[-2] if turns[0] else a[-1]) != (b[-1] if turns[1] else b[-2]):
+        raise CannotTakeError(f"cannot multiply {list(a)} by {list(b)}", "matrices that fit")
     rows, columns = a[-1] if turns[0] else a[-2], b[-2] if turns[1] else b[-1]
     lead = np.broadcast_shapes(a[:-2], b[:-2])
     output = (*lead, rows, columns)

@@ -7,6 +7,7 @@ import gzip
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -18,6 +19,7 @@ from tools.fuzz.archives import archive_subject
 from tools.fuzz.cases import cases
 from tools.fuzz.folder import OUTPUT_OPTIONS
 from tools.fuzz.mutate import NUMBERS, WORDS, mutated_bytes, mutated_text
+from tools.fuzz.onnx_files import onnx_subject
 from tools.fuzz.subject import FOLDER, ROOT, Subject
 from tools.fuzz.targets import SPEC, aimed
 from traces.tables import read_table, write_table
@@ -492,5 +494,6 @@ KINDS: Mapping[str, Callable[[Random], Subject]] = {
     "cases": _cases,
     "results": _results,
     "outputs": lambda generator: aimed(generator, base_files),
+    **({"onnx": onnx_subject} if find_spec("onnx") else {}),
 }
 """What is mutated."""

@@ -27,6 +27,7 @@ def all_pages() -> dict[str, Page]:
         formats,
         glossary,
         model_file,
+        onnx,
         paper,
         primitives,
         python_api,
@@ -43,7 +44,7 @@ def all_pages() -> dict[str, Page]:
 
     modules = (
         *(readme, socs, primitives, buffering, evidence, sixteen_bit, speechnet, paper),
-        *(time_model, timing_defects, rtl_profile, barvinn),
+        *(time_model, timing_defects, rtl_profile, barvinn, onnx),
         *(model_file, soc_file, search_files, formats, glossary, python_api),
     )
     return {module.__name__.rpartition(".")[2]: module.PAGE for module in modules}
