@@ -173,7 +173,10 @@ class _Reader:
                 where=self.graph.path,
                 cure="a network",
             )
-        return self.draft, self._last(output)
+        try:
+            return self.draft, self._last(output)
+        except CannotTakeError as error:
+            raise InputError(f"its output: {error.reason}", where=self.graph.path, cure="a network") from None
 
     def _last(self, output: View) -> View:
         """The output stored batch first, by the last layer of the draft."""
@@ -184,6 +187,7 @@ class _Reader:
         if ordered.batch_dim not in (0, None):
             raise InputError("its output does not have the batch first", where=path)
         shape = ordered.shape if ordered.batch_dim == 0 else ordered.stored
+        shape = shape if len(shape) > 1 else (*shape, 1)
         word = self.draft.reshaped(ordered.word, shape, "output", path)
         name = word.partition(".")[0]
         if name == "input":

@@ -396,9 +396,13 @@ def _resize(call: Call) -> Any:
     coordinates = "asymmetric" if old else call.attribute("coordinate_transformation_mode", "half_pixel")
     wanted = {"nearest": "asymmetric", "linear": "half_pixel"}.get(mode, "")
     rounding = "floor" if old else call.attribute("nearest_mode", "round_prefer_floor")
-    if coordinates == "pytorch_half_pixel":
-        coordinates = "half_pixel"
-    if coordinates != wanted or (mode == "nearest" and rounding != "floor") or call.attribute("axes"):
+    if call.attribute("antialias", 0) or call.attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise CannotTakeError("antialiasing, or sizes that follow from others", "sizes, antialias 0")
+    if (
+        coordinates.removeprefix("pytorch_") != wanted
+        or (mode == "nearest" and rounding != "floor")
+        or call.attribute("axes")
+    ):
         raise CannotTakeError(
             f"{mode} by {coordinates}", "nearest by asymmetric and floor, or linear by half_pixel"
         )
@@ -416,6 +420,8 @@ def _resize(call: Call) -> Any:
             for size, scale, whole in zip(view.shape, given, target, strict=True)
         ):
             raise CannotTakeError("scales that do not give whole sizes", "sizes")
+    if coordinates == "pytorch_half_pixel" and min(target[2:]) == 1:
+        raise CannotTakeError("shrinks a dimension to 1 by pytorch_half_pixel", "half_pixel")
     if tuple(target[:2]) != view.shape[:2]:
         raise CannotTakeError("resizes batch or channels", "rows and columns only")
     options: dict[str, Any] = {"size": target[2:]}

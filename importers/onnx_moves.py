@@ -406,9 +406,8 @@ def _blocks(call: Call) -> Any:
         if high % size or wide % size:
             raise CannotTakeError(f"blocks of {size} do not divide {high}x{wide}")
         cut = viewed(call, view, (batch, channels, high // size, size, wide // size, size))
-        return viewed(
-            call, cut.permuted((0, 3, 5, 1, 2, 4)), (batch, channels * size**2, high // size, wide // size)
-        )
+        order = (0, 3, 5, 1, 2, 4) if call.attribute("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+        return viewed(call, cut.permuted(order), (batch, channels * size**2, high // size, wide // size))
     if channels % size**2:
         raise CannotTakeError(f"blocks of {size} do not divide {channels} channels")
     kept = channels // size**2

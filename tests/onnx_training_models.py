@@ -88,7 +88,7 @@ def mlp_weights(seed: int = 3) -> dict[str, Any]:
 
 
 def mlp_case(folder: Path, mini_batches: int, updates: int = 3, rate: float = 0.05, batch: int = 1) -> Path:
-    """A folder as Deeploy has them: ``mlp_train`` with goldens, by PyTorch, and ``mlp_optimizer`` beside it."""
+    """A folder as Deeploy has them: ``mlp_train`` with goldens by PyTorch, ``mlp_optimizer`` beside it."""
     import torch
 
     weights = mlp_weights()
@@ -109,7 +109,7 @@ def mlp_case(folder: Path, mini_batches: int, updates: int = 3, rate: float = 0.
         if (number + 1) % mini_batches == 0:
             with torch.no_grad():
                 for parameter in parameters.values():
-                    parameter -= rate * parameter.grad
+                    parameter.sub_(rate * parameter.grad)
                     parameter.grad = None
     train, optimizer = folder / "mlp_train", folder / "mlp_optimizer"
     for path in (train, optimizer):

@@ -14,7 +14,7 @@ from tools.pages.page import Page, table
 PAGES = all_pages()
 SLOW = (
     *("buffering.l1", "buffering.width", "buffering.slower", "paper.choice", "paper.cells", "paper.sharing"),
-    *("sixteen_bit.gains", "sixteen_bit.parts", "evidence.models"),
+    *("sixteen_bit.gains", "sixteen_bit.parts", "evidence.models", "onnx.nodes"),
 )
 
 

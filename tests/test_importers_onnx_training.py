@@ -58,6 +58,12 @@ def logits(torch: Any, x: Any, w: Mapping[str, Any]) -> Any:
     return x.flatten(1) @ w["fc"].T
 
 
+def attention(torch: Any, x: Any, w: Mapping[str, Any]) -> Any:
+    n = torch.nn.functional.layer_norm(x, (4,), w["g"], w["s"])
+    p = torch.softmax(0.5 * (n @ w["q"].T) @ n.mT, dim=-1)
+    return logits(torch, torch.nn.functional.gelu(p @ n), w)
+
+
 HEAD = [
     node("Flatten", ["last"], ["flat"]),
     node("Gemm", ["flat", "fc"], ["output"], transB=1),
@@ -172,7 +178,7 @@ NETWORKS = [
                 axis=-1,
             ),
         ],
-        lambda torch, x, w: _attention(torch, x, w),
+        attention,
         {"half": np.float32(0.5)},
     ),
     Trained(
@@ -202,12 +208,6 @@ NETWORKS = [
         {"low": np.float32(0), "high": np.float32(0.3), "axes": np.array([2, 3])},
     ),
 ]
-
-
-def _attention(torch: Any, x: Any, w: Mapping[str, Any]) -> Any:
-    n = torch.nn.functional.layer_norm(x, (4,), w["g"], w["s"])
-    p = torch.softmax(0.5 * (n @ w["q"].T) @ n.mT, dim=-1)
-    return logits(torch, torch.nn.functional.gelu(p @ n), w)
 
 
 def one_update(
@@ -308,10 +308,11 @@ def test_what_a_training_graph_cannot_be_is_refused(tmp_path: Path) -> None:
     ):
         import_training(load_onnx(saved(tmp_path, made)))
     graph = load_onnx(saved(tmp_path, with_accumulation(mlp_nodes(), [1, 10], weights, {})))
+    inputs = [value("input", [1, 10]), value("labels", [1], "int64")]
+    inside = model([*mlp_nodes(), *updated(["w1"], 1.0)], inputs, [value("w1_updated", [6, 10])], weights)
+    single = import_training(load_onnx(saved(tmp_path, inside, "inside.onnx")))
     with pytest.raises(InputError, match="2 mini-batches per update, but the graph accumulates nothing"):
-        inputs = [value("input", [1, 10]), value("labels", [1], "int64")]
-        inside = model([*mlp_nodes(), *updated(["w1"], 1.0)], inputs, [value("w1_updated", [6, 10])], weights)
-        import_training(load_onnx(saved(tmp_path, inside, "inside.onnx"))).over(2)
+        single.over(2)
     other = model([node("SGD", ["q", "q_grad"], ["q_updated"])], [value("q", [2]), value("q_grad", [2])], [])
     with pytest.raises(InputError, match="updates 'q'"):
         import_training(graph, load_onnx(saved(tmp_path, other, "optimizer.onnx")))

@@ -186,6 +186,12 @@ def _forward_graph(spec: ModelSpec) -> tuple[GraphBuilder, str]:
     return builder, _forward(spec, builder)
 
 
+def build_forward_graph(spec: ModelSpec) -> TrainingGraph:
+    """The forward pass alone, of a network that need not have anything to train. Raises as the others."""
+    builder, output = _forward_graph(spec)
+    return _graph(spec.name, builder, output, {})
+
+
 def _forward(spec: ModelSpec, builder: GraphBuilder) -> str:
     """All layers; returns the output tensor of the last. Every other layer must have a user."""
     outputs: dict[str, tuple[str, ...]] = {INPUT: (INPUT,)}

@@ -23,6 +23,7 @@ def all_pages() -> dict[str, Page]:
     from tools.pages import (
         buffering,
         evidence,
+        onnx,
         paper,
         primitives,
         readme,
@@ -35,7 +36,7 @@ def all_pages() -> dict[str, Page]:
 
     modules = (
         *(readme, socs, primitives, buffering, evidence, sixteen_bit, speechnet, paper),
-        *(time_model, timing_defects),
+        *(time_model, timing_defects, onnx),
     )
     return {module.__name__.rpartition(".")[2]: module.PAGE for module in modules}
 
