@@ -35,7 +35,6 @@ DIFFERENT = {
     "dot_attention": "the exporter takes RMSNorm apart, and scales queries and keys by the root each",
     "norms": "the exporter writes group norm as instance norm, Mul and Add",
     "functional": "the exporter gives the convolution the padding, and the product its bias",
-    "convnext": "the exporter's optimizer reorders what is viewed behind the transposes",
     "norm_by_hand": "the exporter computes x - mean once, the module says it twice",
     "einsum": f"{REFUSED}: Einsum stays one node, which the reader of ONNX does not have",
     "embedded": f"{REFUSED}: the exporter unrolls nn.RNN over time",
