@@ -470,7 +470,7 @@ def _states(call: Call, kind: str, view: View, hidden: int) -> list[str]:
         if isinstance(state, View):
             squeezed = in_order(call, state.without_dim(0))
             words.append(call.draft.reshaped(squeezed.word, (view.batch, hidden), call.name, call.where))
-        elif isinstance(state, Constant) and (state.trained or state.value.any()):
+        elif isinstance(state, Constant) and state.value.any():  # zeros are nobody's weight
             raise CannotTakeError("an initial state that is neither zeros nor computed", "zeros")
     if len(words) not in (0, len(places)):
         raise CannotTakeError("only one of two initial states computed", "both or none")

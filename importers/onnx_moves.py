@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -39,6 +40,9 @@ MOST_PIECES = 64
 
 @register("Identity", "Dropout", "Cast", "CastLike")
 def _same(call: Call) -> Any:
+    given = call.arguments[0]
+    if call.node.op == "CastLike" and isinstance(given, Constant):
+        return replace(given, value=given.value.astype(np.float32))
     view = call.view()
     if call.node.op == "Dropout":
         return _dropout(call, view)

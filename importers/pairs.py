@@ -114,7 +114,7 @@ def with_constant(
     whole = np.broadcast_shapes(own, sample[1:])
     held = constant(site, weights, suffix=f"{suffix}_{_short_name(given)}")
     words, shapes = [word, held], [sample, (view.batch, *own)]
-    if turned:
+    if turned and kind in ("subtract", "divide"):
         words, shapes = words[::-1], shapes[::-1]
     made = _of_words(site, kind, words, shapes, suffix)
     assert made.stored[1:] == whole

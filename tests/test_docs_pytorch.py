@@ -68,5 +68,5 @@ def test_the_python_of_the_page_runs(folder, monkeypatch, capsys):
     finally:
         sys.modules.pop("net", None)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("Net: input 3x32x32, batch 1")
+    assert lines[0].startswith("Net: input 3x16x16, batch 1")
     assert int(lines[-1]) > 0

@@ -84,6 +84,7 @@ def _proc() -> str | None:
 NEEDS: dict[str, Callable[[], str | None]] = {
     "needs_torch": lambda: _package("torch"),
     "needs_onnx": lambda: _package("onnx"),
+    "needs_onnxscript": lambda: _package("onnxscript"),
     "needs_torchvision": lambda: _package("torchvision"),
     "needs_scipy": lambda: _package("scipy"),
     "needs_pandas": lambda: _package("pandas"),
