@@ -17,6 +17,7 @@ import pytest
 
 from configs.library import list_names
 from pulptrain.__main__ import run
+from pulptrain.commands.completion import completes
 
 FOLDER = Path(__file__).parent / "transcripts"
 WIDTHS = (80, 100, 160)
@@ -52,12 +53,25 @@ def transcript(command: str, width: int) -> str:
 
 
 @pytest.mark.needs_torch
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "recurrent")) for name in COMMANDS]
+)
 def test_a_command_prints_what_it_printed(name: str) -> None:
     for width in WIDTHS:
         text = transcript(COMMANDS[name], width)
         assert text == (FOLDER / f"{name}-{width}.txt").read_text(), f"{width} columns"
         assert max(map(len, text.splitlines())) <= width
+
+
+@pytest.mark.parametrize(
+    ("kind", "typed", "name"),
+    [("models", "res", "resnet8"), ("soc", "gap", "gap9"), ("kernels", "mm_unroll_2x4", "mm_unroll_2x4")],
+)
+def test_names_are_completed(kind: str, typed: str, name: str) -> None:
+    complete = completes(kind)
+    assert complete is not None
+    assert name in complete(typed)
+    assert all(found.startswith(typed) for found in complete(typed))
 
 
 @pytest.mark.slow
