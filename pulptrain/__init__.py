@@ -48,6 +48,7 @@ NAMES = {
     "explore": "pulptrain.api",
     "validate": "pulptrain.api",
     "load": "pulptrain.api",
+    "barvinn": "pulptrain.barvinn_run",
     "Result": "pulptrain.result",
     "OpResult": "pulptrain.op_result",
     "Stalls": "pulptrain.op_result",
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from pulptrain.api import run as run
     from pulptrain.api import tune as tune
     from pulptrain.api import validate as validate
+    from pulptrain.barvinn_run import barvinn as barvinn
     from pulptrain.chip import Soc as Soc
     from pulptrain.chip import soc as soc
     from pulptrain.explored import Explored as Explored

@@ -53,7 +53,7 @@ class BarvinnOutcome:
         return self.numbers.outputs[-1]
 
 
-def run_barvinn(
+def barvinn(
     model: str | Path | Sequence[RealLayer],
     *,
     aprec: int = 8,

@@ -47,8 +47,30 @@ __all__ = [  # noqa: RUF022
     "Scale",
     "Add",
     "Dropout",
+    "Multiply",
+    "Subtract",
+    "Divide",
+    "Maximum",
+    "Minimum",
+    "Where",
+    "Compare",
+    "Clip",
+    "HardSigmoid",
+    "HardSwish",
+    "Elu",
+    "Shift",
+    "Exponential",
+    "Logarithm",
+    "SquareRoot",
+    "Reciprocal",
+    "Square",
+    "Power",
+    "ErrorFunction",
+    "Absolute",
     "Flatten",
     "BroadcastAdd",
+    "Expand",
+    "Parameter",
     "Position",
     "ClassToken",
     "RNN",
@@ -65,6 +87,7 @@ __all__ = [  # noqa: RUF022
     "Transpose",
     "Pad",
     "ReduceMean",
+    "ReduceSum",
     "Interpolation",
     "AvgPool2d",
     "MaxPool2d",
@@ -362,6 +385,315 @@ class Dropout(Layer):
         variant: str | None = None,
     ) -> None: ...
 
+class Multiply(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Subtract(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Divide(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Maximum(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Minimum(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Where(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Compare(Layer):
+    def __init__(
+        self,
+        form: Literal["ge", "gt", "le", "lt", "eq"],
+        value: float = 0.0,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Clip(Layer):
+    def __init__(
+        self,
+        low: float | None = None,
+        high: float | None = None,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class HardSigmoid(Layer):
+    def __init__(
+        self,
+        alpha: float = 0.16666666666666666,
+        beta: float = 0.5,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class HardSwish(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Elu(Layer):
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Shift(Layer):
+    def __init__(
+        self,
+        offset: float,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Exponential(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Logarithm(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class SquareRoot(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Reciprocal(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Square(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Power(Layer):
+    def __init__(
+        self,
+        exponent: float,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class ErrorFunction(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Absolute(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
 class Flatten(Layer):
     def __init__(
         self,
@@ -380,6 +712,38 @@ class Flatten(Layer):
 class BroadcastAdd(Layer):
     def __init__(
         self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Expand(Layer):
+    def __init__(
+        self,
+        shape: Sequence[int],
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Parameter(Layer):
+    def __init__(
+        self,
+        shape: Sequence[int],
         *,
         name: str | None = None,
         inputs: Sequence[str | Layer] | None = None,
@@ -645,6 +1009,23 @@ class Pad(Layer):
     ) -> None: ...
 
 class ReduceMean(Layer):
+    def __init__(
+        self,
+        axes: Sequence[int],
+        keep_dims: bool = False,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class ReduceSum(Layer):
     def __init__(
         self,
         axes: Sequence[int],

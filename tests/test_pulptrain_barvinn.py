@@ -14,7 +14,7 @@ from onnx_models import NodeText, model, node, saved, value
 
 from configs.errors import InputError
 from pulptrain.__main__ import run
-from pulptrain.barvinn_run import run_barvinn
+from pulptrain.barvinn_run import barvinn
 from pulptrain.commands.barvinn import warn_of_overflow
 from scheduler.barvinn.images import map_words, weight_words
 from scheduler.barvinn.layers import LayerShape
@@ -119,14 +119,14 @@ def test_the_plain_resnet_from_an_onnx_file_is_the_golden_table(
     new = printed([path, *BITS_2], capsys)
     assert new["total_countdown"] == 498104
     assert 498104 < new["cycles"] < 1.05 * 498104
-    direct = run_barvinn(layers(), aprec=2, wprec=2, oprec=2).summary
+    direct = barvinn(layers(), aprec=2, wprec=2, oprec=2).summary
     assert (direct["rows"], direct["cycles"]) == (new["rows"], new["cycles"])
 
 
 @needs_onnx
 @pytest.mark.parametrize("units", [1, 3, 8])
 def test_a_network_with_all_that_can_be_folded(units: int, tmp_path: Path) -> None:
-    outcome = run_barvinn(small_cnn(tmp_path), aprec=4, wprec=2, oprec=8, units=units)
+    outcome = barvinn(small_cnn(tmp_path), aprec=4, wprec=2, oprec=8, units=units)
     assert [layer["layer"] for layer in outcome.summary["layers"]] == ["c1", "pool", "c2", "fc"]
     assert outcome.output.shape == (10, 1, 1)
     assert outcome.numbers is not None
@@ -143,7 +143,7 @@ def test_integers_are_near_what_onnx_computes(tmp_path: Path) -> None:
     from onnx.reference import ReferenceEvaluator
 
     path = small_cnn(tmp_path)
-    outcome = run_barvinn(path, aprec=12, wprec=2, oprec=12, seed=5)
+    outcome = barvinn(path, aprec=12, wprec=2, oprec=12, seed=5)
     assert outcome.numbers is not None
     x = outcome.numbers.x[None].astype(np.float32)
     expected = ReferenceEvaluator(path).run(None, {"x": x})[0].ravel()
@@ -158,7 +158,7 @@ def test_matrix_multiplies_of_several_rows(tmp_path: Path) -> None:
     made = model(
         nodes, [value("x", [1, 5, 70])], [value("y", [1, 5, 30])], {"w": weights, "b": whole((30,), 6)}
     )
-    outcome = run_barvinn(saved(tmp_path, made), aprec=3, wprec=4, oprec=16, input_shape=(5, 70))
+    outcome = barvinn(saved(tmp_path, made), aprec=3, wprec=4, oprec=16, input_shape=(5, 70))
     assert outcome.numbers is not None
     x = outcome.numbers.x[:, :, 0].T
     assert (x @ weights + whole((30,), 6) == outcome.output[:, :, 0].T).all()
@@ -180,7 +180,7 @@ def test_weights_stored_as_integers_and_a_scale(tmp_path: Path) -> None:
         [value("y", [1, 8, 5, 5])],
         {"w": stored, "s": scale, "z": np.zeros(8, np.int8)},
     )
-    outcome = run_barvinn(saved(tmp_path, made), aprec=2, wprec=3, oprec=8)
+    outcome = barvinn(saved(tmp_path, made), aprec=2, wprec=3, oprec=8)
     assert outcome.numbers is not None
     found = outcome.numbers.layers[0].weights
     assert found.min() < 0
@@ -197,7 +197,7 @@ def test_the_files_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "bit for bit" in text
     assert "max-pool: the public tool leaves it out" in text
     first = {file.name: file.read_bytes() for file in folder.iterdir()}
-    outcome = run_barvinn(path, aprec=2, wprec=2, oprec=2, units=2)
+    outcome = barvinn(path, aprec=2, wprec=2, oprec=2, units=2)
     assert outcome.numbers is not None
     made = outcome.numbers.layers
     lines = first["00-c1-weights.txt"].decode().splitlines()
@@ -397,13 +397,13 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
 def test_inputs_of_ones_own() -> None:
     few = layers()[:1]
     x = np.full((3, 32, 32), 3)
-    assert run_barvinn(few, aprec=2, wprec=2, oprec=2, x=x[None]).numbers.x.min() == 3  # type: ignore[union-attr]
+    assert barvinn(few, aprec=2, wprec=2, oprec=2, x=x[None]).numbers.x.min() == 3  # type: ignore[union-attr]
     for wrong in (x + 1, -x, x / 2, x[:2]):
         with pytest.raises(InputError, match="integers from 0 to 3"):
-            run_barvinn(few, aprec=2, wprec=2, oprec=2, x=wrong)
+            barvinn(few, aprec=2, wprec=2, oprec=2, x=wrong)
     with pytest.raises(InputError, match="no layers"):
-        run_barvinn([])
-    table = run_barvinn(few, aprec=2, wprec=2, oprec=2, as_published=True)
+        barvinn([])
+    table = barvinn(few, aprec=2, wprec=2, oprec=2, as_published=True)
     with pytest.raises(InputError, match="computes nothing"):
         table.output  # noqa: B018
 
@@ -413,7 +413,7 @@ def test_sums_that_overflow_are_said_and_computed_as_registers_do(capsys: pytest
     shape = LayerShape("wide", "matmul", 64, 1, 1, 64)
     weights = whole((64, 64, 1, 1), 16).astype(float)
     layer = RealLayer(shape, weights, np.ones(64), np.zeros(64), relu=True)
-    outcome = run_barvinn([layer], aprec=16, wprec=16, oprec=16)
+    outcome = barvinn([layer], aprec=16, wprec=16, oprec=16)
     assert outcome.summary["functional"]["passed"]
     assert outcome.summary["overflows"]["accumulator"] > 0
     assert outcome.summary["overflows"]["layers"] == ["wide"]

@@ -104,7 +104,7 @@ def convolutions() -> tuple[NormedConvolution, ...]:
 
 
 def layers() -> list[RealLayer]:
-    """The network as `run_barvinn` takes it."""
+    """The network as `barvinn` takes it."""
     return [each.layer for each in convolutions()]
 
 

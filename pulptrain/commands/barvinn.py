@@ -11,7 +11,7 @@ import typer
 
 from configs.errors import InputError
 from pulptrain.barvinn_outputs import prepare_barvinn_folder, write_barvinn_outputs
-from pulptrain.barvinn_run import BarvinnOutcome, run_barvinn
+from pulptrain.barvinn_run import BarvinnOutcome, barvinn
 from pulptrain.commands import options
 from scheduler.barvinn.table import table_text
 
@@ -63,7 +63,7 @@ def command(
 ) -> None:
     """Turn a quantised ONNX model into jobs of matrix-vector units, execute them, check every bit."""
     folder = prepare_barvinn_folder(out) if out is not None else None
-    outcome = run_barvinn(
+    outcome = barvinn(
         model,
         aprec=aprec,
         wprec=wprec,

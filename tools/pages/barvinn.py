@@ -9,7 +9,7 @@ from arch.barvinn.hart import instructions_of
 from arch.barvinn.job import csr_writes
 from arch.barvinn.timing import LANES, MACHINE
 from configs.parameters import load_parameters
-from pulptrain.barvinn_run import BarvinnOutcome, run_barvinn
+from pulptrain.barvinn_run import BarvinnOutcome, barvinn
 from scheduler.barvinn.layers import LayerShape
 from scheduler.barvinn.network import RealLayer
 from tools.pages.page import Page, table
@@ -22,13 +22,13 @@ UNITS = (1, 2, 4, 8)
 @cache
 def simulated(units: int) -> BarvinnOutcome:
     """The network on so many units."""
-    return run_barvinn(plain_resnet18(), aprec=BITS, wprec=BITS, oprec=BITS, units=units)
+    return barvinn(plain_resnet18(), aprec=BITS, wprec=BITS, oprec=BITS, units=units)
 
 
 @cache
 def published() -> BarvinnOutcome:
     """The table of the public tool."""
-    return run_barvinn(plain_resnet18(), aprec=BITS, wprec=BITS, oprec=BITS, as_published=True)
+    return barvinn(plain_resnet18(), aprec=BITS, wprec=BITS, oprec=BITS, as_published=True)
 
 
 def layers() -> str:
@@ -124,7 +124,7 @@ def job() -> str:
     real = plain_resnet18()[1]
     shape = LayerShape("row", "conv", 64, 3, 32, 64, (3, 3))
     one = RealLayer(shape, real.weights, real.gain, real.offset, relu=True)
-    outcome = run_barvinn([one], aprec=BITS, wprec=BITS, oprec=BITS)
+    outcome = barvinn([one], aprec=BITS, wprec=BITS, oprec=BITS)
     assert outcome.network is not None
     ((_, only),) = outcome.network.layers[0].jobs
     timing = outcome.timing

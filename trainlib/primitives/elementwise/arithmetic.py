@@ -26,7 +26,9 @@ class Bounds(LayerSchema):
     """Least and largest value; as ONNX and PyTorch, either may be missing, and low wins if they cross."""
 
     low: Finite | None = None
+    """Least value; none if not given."""
     high: Finite | None = None
+    """Largest value; none if not given."""
 
     @model_validator(mode="after")
     def _one_at_least(self) -> Bounds:
@@ -39,32 +41,39 @@ class Line(LayerSchema):
     """Slope and offset before the bounds 0 and 1; the defaults are PyTorch's."""
 
     alpha: Finite = 1 / 6
+    """Slope of the line."""
     beta: Finite = 0.5
+    """Its value at 0."""
 
 
 class EluSlope(LayerSchema):
     """What the left half tends to, negated."""
 
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """The left half tends to minus this."""
 
 
 class Offset(LayerSchema):
     """A constant."""
 
     offset: Finite
+    """What is added."""
 
 
 class Exponent(LayerSchema):
     """A constant exponent."""
 
     exponent: Finite
+    """The constant exponent."""
 
 
 class Relation(LayerSchema):
     """Greater or equal, greater, less or equal, less, equal; and what is compared with."""
 
     form: Literal["ge", "gt", "le", "lt", "eq"]
+    """Greater or equal, greater, less or equal, less, equal."""
     value: Finite = 0.0
+    """What the input is compared with."""
 
 
 POSITIVE = (

@@ -39,6 +39,7 @@ from trainlib.steps import Array, Extent, KernelChoice, TileTask
 
 class _Schema(LayerSchema):
     shape: Annotated[list[Positive], Field(min_length=1)]
+    """Shape of a sample of the result, without the batch."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

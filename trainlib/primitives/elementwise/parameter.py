@@ -39,6 +39,7 @@ COUNTED = InputCase((1,), "int32", low=0, high=9)
 
 class _Schema(LayerSchema):
     shape: Annotated[list[Positive], Field(min_length=1)]
+    """Shape of the trained tensor, without a batch."""
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

@@ -37,7 +37,7 @@ from trainlib.steps import Array, Extent, KernelChoice, Region, TileTask
 
 class _Schema(LayerSchema):
     axes: Annotated[list[NotNegative], Field(min_length=1)]
-    """Axes of a sample (0 is the first after the batch) that are averaged over."""
+    """Axes of a sample (0 is the first after the batch) that are averaged or summed over."""
     keep_dims: bool = False
     """Leave those axes in the shape, with size 1."""
 
