@@ -266,7 +266,7 @@ def _batch_norm(call: Call) -> Any:
         if momentum != 0.1:
             options["momentum"] = momentum
     else:
-        options["frozen"] = True
+        options["fixed_statistics"] = True
     if call.used - {0, 1, 2} or (call.used - {0} and not training):
         raise CannotTakeError("its statistics are used")
     made = call.layer("batch_norm", (_channels(call, view),), options, {**given, **running})

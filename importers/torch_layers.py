@@ -202,7 +202,7 @@ def _batch_norm(call: Call, *, frozen: bool) -> View:
     options = _norm_options(given, call["eps"])
     running = {"running_mean": call.weight("running_mean"), "running_var": call.weight("running_var")}
     if frozen:
-        options["frozen"] = True
+        options["fixed_statistics"] = True
     elif call["momentum"] != 0.1:
         options["momentum"] = call["momentum"]
     made = call.layer("batch_norm", (_channels(call, view),), options, {**given, **running})
@@ -233,7 +233,7 @@ def _instance_norm(call: Call) -> Any:
     options = _norm_options(given, call["eps"])
     running = {"running_mean": call.weight("running_mean"), "running_var": call.weight("running_var")}
     if not call["use_input_stats"]:
-        options["frozen"] = True
+        options["fixed_statistics"] = True
     elif running["running_mean"] is not None:
         options |= {"running": True, "momentum": call["momentum"]}
     made = call.layer("instance_norm", (_channels(call, view),), options, {**given, **running})

@@ -429,7 +429,7 @@ def _batch_norm(item: TrainingNode) -> None:
     # last two.
     count = len(item.node.outputs)
     running = frozen or count == 5 or item.node.op == "BatchNormalization"
-    plan = _norm_plan(item, "batch_norm", draft.shape(x), frozen=frozen, running=running)
+    plan = _norm_plan(item, "batch_norm", draft.shape(x), fixed_statistics=frozen, running=running)
     roles = {"x": x, "w": item.read(1), "b": item.read(2)}
     for role in ("mean", "inv_std", *(() if frozen else ("var",))):
         roles[role] = draft.add(f"{item.site}.{role}", plan.saved[role].shape, "saved")
@@ -463,7 +463,7 @@ def _norm_plan(
 @register("BatchNormalizationGrad")
 def _batch_norm_grad(item: TrainingNode) -> None:
     draft, dy, x = item.draft, item.read(0), item.read(1)
-    plan = _norm_plan(item, "batch_norm", draft.shape(x), frozen=False)
+    plan = _norm_plan(item, "batch_norm", draft.shape(x), fixed_statistics=False)
     channels = draft.shape(x)[1:2]
     mean, inverse = (draft.view(item.read(index), channels) for index in (3, 4))
     roles = {"x": x, "dy": dy, "w": item.read(2), "mean": mean, "inv_std": inverse}

@@ -29,10 +29,10 @@ def test_the_row_is_what_the_model_is(name: str) -> None:
     graph = build_training_graph(spec)
     macs = sum(lowering_of(op).macs(op, graph.tensors) for op in graph.ops if is_forward(op.step))
     norms = [layer for layer in spec.layers if layer.type == "batch_norm"]
-    frozen = all(layer.attributes.get("frozen", False) for layer in norms)
+    fixed = all(layer.attributes.get("fixed_statistics", False) for layer in norms)
     assert ROWS[name] == [
         "x".join(map(str, spec.input_shape)),
         f"{sum(graph.tensors[weight].size_bytes // 4 for weight in graph.weights):,}",
         f"{macs // spec.batch:,}",
-        "none" if not norms else "frozen" if frozen else "statistics of the batch",
+        "none" if not norms else "fixed" if fixed else "statistics of the batch",
     ]

@@ -126,7 +126,7 @@ def test_training_and_evaluation_mode_are_taken_as_the_module_has_them():
     norms = [
         next(layer for layer in spec.layers if layer.type == "batch_norm") for spec in (training, evaluation)
     ]
-    assert [layer.attributes.get("frozen", False) for layer in norms] == [False, True]
+    assert [layer.attributes.get("fixed_statistics", False) for layer in norms] == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_any_shape_agrees_with_pytorch_and_with_its_tiles(data: st.DataObject) -
         options["axes"] = data.draw(st.integers(1, 3))
     else:
         options["momentum"] = data.draw(st.integers(0, 100)) / 100  # fp32 holds no 1e-308
-        options["frozen"] = data.draw(st.booleans())
+        options["fixed_statistics"] = data.draw(st.booleans())
     if name != "batch_norm":
         options["stepwise"] = data.draw(st.booleans())
     if name == "instance_norm":
@@ -145,12 +145,12 @@ def test_what_may_be_cut_of_a_norm_in_several_steps(name: str, step: str) -> Non
         ("IG_SCALE", ("n c h w", ""), ("n g h w", "")),
     ],
 )
-def test_a_norm_with_frozen_statistics_sums_nothing_but_its_weight_gradients(
+def test_a_norm_with_fixed_statistics_sums_nothing_but_its_weight_gradients(
     step: str, batch_cuts: tuple[str, str], instance_cuts: tuple[str, str]
 ) -> None:
     """So its rows need not fit L1, and dx needs no x."""
     for name, wanted in (("batch_norm", batch_cuts), ("instance_norm", instance_cuts)):
-        graph = build_layer_graph(name, {"frozen": True}, [InputCase((4, 6, 8))], batch=2)
+        graph = build_layer_graph(name, {"fixed_statistics": True}, [InputCase((4, 6, 8))], batch=2)
         op = next(op for op in graph.ops if op.step == step)
         lowering = lowering_of(op)
         found = (lowering.extents(op, graph.tensors), reductions_of(lowering, op, graph.tensors))
@@ -158,11 +158,12 @@ def test_a_norm_with_frozen_statistics_sums_nothing_but_its_weight_gradients(
         assert step != "IG_SCALE" or "x" not in op
 
 
-FROZEN = ("batch_norm", "instance_norm")
+FIXED = ("batch_norm", "instance_norm")
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [*((name, {}) for name in NORMS), *((name, {"frozen": True}) for name in FROZEN)]
+    ("name", "options"),
+    [*((name, {}) for name in NORMS), *((name, {"fixed_statistics": True}) for name in FIXED)],
 )
 def test_tiles_of_single_elements_and_sums_of_single_terms_give_the_same_iteration(
     name: str, options: dict[str, object]
@@ -305,8 +306,8 @@ def test_running_statistics_follow_training_and_prediction_uses_them() -> None:
     np.testing.assert_allclose(alone, together, rtol=1e-4, atol=1e-5)
 
 
-def test_frozen_statistics_stay_and_make_the_norm_a_scale_of_every_channel() -> None:
-    graph = build_layer_graph("batch_norm", {"frozen": True}, [InputCase((2, 3, 3))], batch=1)
+def test_fixed_statistics_stay_and_make_the_norm_a_scale_of_every_channel() -> None:
+    graph = build_layer_graph("batch_norm", {"fixed_statistics": True}, [InputCase((2, 3, 3))], batch=1)
     generator = np.random.default_rng(6)
     values = {
         name: generator.uniform(0.5, 2, graph.tensors[name].shape).astype(np.float32) for name in graph.given

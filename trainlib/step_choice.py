@@ -68,7 +68,7 @@ def as_in_inference(spec: ModelSpec) -> ModelSpec:
             inputs = (gone[_before(spec, layer)],)
         options = dict(layer.attributes)
         if layer.type in STATISTICS and (layer.type == "batch_norm" or options.get("running")):
-            options["frozen"] = True
+            options["fixed_statistics"] = True
         layers.append(replace(layer, inputs=inputs, attributes=options, recompute=False))
     return replace(spec, layers=tuple(layers))
 

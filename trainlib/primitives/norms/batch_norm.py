@@ -18,7 +18,7 @@ from trainlib.primitives.norms.norm_steps import BATCH_STEPS
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    stepwise = not attributes["frozen"]
+    stepwise = not attributes["fixed_statistics"]
     return norm_plan("batch", attributes, inputs, where, running=True, stepwise=stepwise)
 
 
@@ -29,7 +29,7 @@ def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[s
         *running,
         tensors.get("w"),
         tensors.get("b"),
-        training=not attributes["frozen"],
+        training=not attributes["fixed_statistics"],
         momentum=attributes["momentum"],
         eps=attributes["eps"],
     )
@@ -46,7 +46,7 @@ PRIMITIVE = LayerPrimitive(
         Example({}, ((3, 4, 5),), batches=(1, 2)),
         Example({"momentum": 0.3, "eps": 0.01}, (InputCase((5,), low=0.0, high=4.0),), batches=(4, 7)),
         Example({"affine": False}, ((2, 3, 3),)),
-        Example({"frozen": True}, ((3, 4, 2),)),
+        Example({"fixed_statistics": True}, ((3, 4, 2),)),
     ),
     refused=(
         Refused({}, ((5,),), "a mean over one element"),

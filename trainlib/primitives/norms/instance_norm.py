@@ -2,8 +2,8 @@
 """Instance norm: every channel of every sample over its space; with `running`, running statistics are kept.
 
 As in PyTorch the running statistics are means over the batch, with an unbiased variance; prediction uses them
-where there are any. `frozen` normalises with them in training too (PULP-TrainLib's `freeze_running_params`),
-and then there is no sum for `stepwise` to take apart.
+where there are any. `fixed_statistics` normalises with them in training too (PULP-TrainLib's
+`freeze_running_params`), and then there is no sum for `stepwise` to take apart.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
             where=where,
             cure="layer_norm for a vector",
         )
-    running = attributes["running"] or attributes["frozen"]
-    stepwise = attributes["stepwise"] and not attributes["frozen"]
+    running = attributes["running"] or attributes["fixed_statistics"]
+    stepwise = attributes["stepwise"] and not attributes["fixed_statistics"]
     return norm_plan("group", attributes, inputs, where, groups=shape[1], running=running, stepwise=stepwise)
 
 
@@ -43,7 +43,7 @@ def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[s
         *(running or (None, None)),
         tensors.get("w"),
         tensors.get("b"),
-        use_input_stats=not attributes["frozen"],
+        use_input_stats=not attributes["fixed_statistics"],
         momentum=attributes["momentum"],
         eps=attributes["eps"],
     )
@@ -61,7 +61,7 @@ PRIMITIVE = LayerPrimitive(
         Example({"eps": 0.01}, (InputCase((2, 9), low=2.0, high=3.0),)),
         Example({"affine": False}, ((3, 3, 3),)),
         Example({"running": True, "momentum": 0.4}, ((3, 4, 3),)),
-        Example({"frozen": True}, ((3, 4, 2),)),
+        Example({"fixed_statistics": True}, ((3, 4, 2),)),
         Example({"stepwise": True}, ((3, 4, 5),)),
         Example({"stepwise": True, "running": True, "momentum": 0.3, "affine": False}, ((2, 3, 4),)),
     ),

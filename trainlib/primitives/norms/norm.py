@@ -12,8 +12,8 @@ backward steps. Parameters w and b are gamma and beta.
 
 A norm in one FW and one IG holds in L1 all elements that share a mean. In several steps (`STEPWISE`) every
 sum is a step whose terms may lie in many tiles, and what is left per element a step that may be cut anywhere:
-mean, mean of squared differences, inverse deviation, y; the two means of the input gradient, dx. With frozen
-statistics (`FROZEN`) only the latter kind is left.
+mean, mean of squared differences, inverse deviation, y; the two means of the input gradient, dx. With fixed
+statistics (`FIXED`) only the latter kind is left.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ STEPWISE = ("FW_MEAN", "FW_VAR", "FW_INV", "FW_APPLY", "WG", "IG_SUMS", "IG_APPL
 BIASED = "running_biased"
 """Attribute of an op whose running variance is the biased one, as ONNX Runtime has it; ours is PyTorch's."""
 
-FROZEN = ("FW_KNOWN", "FW_APPLY", "WG", "IG_SCALE")
-"""Steps of a norm with frozen statistics: there is nothing to sum but dw and db."""
+FIXED = ("FW_KNOWN", "FW_APPLY", "WG", "IG_SCALE")
+"""Steps of a norm with fixed statistics: there is nothing to sum but dw and db."""
 
 Epsilon = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """What is added to a variance."""
@@ -70,7 +70,7 @@ class RunningSchema(NormSchema):
 
     momentum: Annotated[float, Field(ge=0, le=1)] = 0.1
     """Weight of the new statistics in the running ones."""
-    frozen: bool = False
+    fixed_statistics: bool = False
     """Normalise with the running statistics in training too, and leave them as they are."""
 
 
@@ -85,7 +85,7 @@ class NormGeometry:
     trailing: int
     running: bool
     centred: bool
-    frozen: bool
+    fixed_statistics: bool
 
     @classmethod
     def of(cls, attributes: Mapping[str, Any]) -> NormGeometry:
@@ -211,9 +211,9 @@ def norm_plan(
             cure=f"a divisor of {shape[0]}",
         )
     geometry = NormGeometry(
-        family, batch, shape, groups, trailing, running, centred, attributes.get("frozen", False)
+        family, batch, shape, groups, trailing, running, centred, attributes.get("fixed_statistics", False)
     )
-    if centred and geometry.elements < 2 and not geometry.frozen:
+    if centred and geometry.elements < 2 and not geometry.fixed_statistics:
         raise ShapeError(
             "a mean over one element leaves nothing: every output would be 0",
             where=where,
@@ -231,8 +231,8 @@ def norm_plan(
         roles += ["var", "mean_g", "mean_gx"] if centred else ["var", "mean_gx"]
         missing = {*(() if centred else ("FW_MEAN",)), *(("IG_SUMS",) if family == "batch" else ())}
         steps = tuple(name for name in STEPWISE if name not in missing)
-    if geometry.frozen:
-        steps = FROZEN
+    if geometry.fixed_statistics:
+        steps = FIXED
     buffers = {}
     if running:
         buffers["running_mean"] = Buffer(shape[:1], ZEROS)
