@@ -88,6 +88,7 @@ def test_a_layer_of_1e8_features_does_not_fit_from_its_shapes_alone(
         (("--batch", "9" * 30), 2),
         (("--iterations", "99999999999999"), 2),
         (("--accumulate", "3000000000"), 2),
+        (("--accumulate", "1000000"), 2),
         (("--buffering", "99999999999999999999999"), 2),
         (("--l3", "3GiB"), 2),
         (("--seed", "-1"), 2),
