@@ -20,7 +20,7 @@ FIGURES = {
     "max_percent": "max",
     "bias_percent": "bias",
     "noise_percent": "noise",
-    "instructions_mape_percent": "instr.",
+    "instructions_mape_percent": "instr",
     "top1_regret_percent": "regret",
 }
 """Figures of the table and their column heads, in order; with four columns of groups they fit 100."""

@@ -13,7 +13,7 @@ from arch.isa import Loop, Node, Op
 from arch.program import Compute, DmaStart, DmaWait
 from arch.soc_config import load_soc
 from configs.errors import ConfigError, InputError
-from pulptrain.commands.kernel import kernel_cost
+from pulptrain.kernel_cost import kernel_cost
 from pulptrain.settings import Settings
 from scheduler.validation import bare_loop, icache, loop, micro, micro_sync, tiled
 from scheduler.validation.cases import Case, read_cases
@@ -118,7 +118,7 @@ def test_the_first_pass_of_straight_code_is_exact() -> None:
 
 
 def test_hand_written_loops_on_one_core_are_as_near_as_asked() -> None:
-    """No parameter was read off them: fork, join, the loop and what both wait for code."""
+    """Fork, join, the loop and what both wait for code, whose two line counts were chosen with a look at them."""
     errors = [
         loop.predict(case).cycles / case.number("cycles") - 1
         for case in rows("rtl-loops", "loop").values()

@@ -104,7 +104,7 @@ def test_post_increment_stays_free_with_branch_loops_and_costs_on_a_plain_core()
 
 def test_the_listing_has_the_evidence_and_the_kind_of_a_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "kernels", "--json"]) == 0
-    rows = {(row["codegen"], row["kernel"]): row for row in json.loads(capsys.readouterr().out)}
+    rows = {(row["codegen"], row["kernel"]): row for row in json.loads(capsys.readouterr().out)["kernels"]}
     assert rows[COMPILED, "mm"]["kind"] == "matmul"
     assert rows[COMPILED, "mm"]["evidence"] == "measured"
     assert rows["clang-rv32", "gelu_fw"]["evidence"] == "estimated"

@@ -112,6 +112,7 @@ SETS = {
 
 READ_OFF = {
     "rtl mm": "refills: 1 core",
+    "rtl loops": "refills, looked at: 1 core",
     "rtl dma": "all tests",
     "rtl dma-contention, transfer": "who is served first",
     "rtl dma-contention, core": "code of a turn",
