@@ -118,7 +118,7 @@ def test_the_first_pass_of_straight_code_is_exact() -> None:
 
 
 def test_hand_written_loops_on_one_core_are_as_near_as_asked() -> None:
-    """Fork, join, the loop and what both wait for code, whose two line counts were chosen with a look at them."""
+    """Fork, join, the loop, and waits for code, whose two line counts were chosen with a look at these."""
     errors = [
         loop.predict(case).cycles / case.number("cycles") - 1
         for case in rows("rtl-loops", "loop").values()

@@ -21,7 +21,9 @@ KINDS = (
     "dma",
     "overlap",
     "dma-contention",
+    "dma-contention-rtl",
     "icache",
+    "icache-rtl",
     "micro",
 )
 """Kinds of measured files (`scheduler.validation.kinds`), for the help text."""
