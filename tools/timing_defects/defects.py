@@ -16,30 +16,17 @@ DEFECTS: dict[str, Change] = {
 NOT_SEEN = {
     "the bias of a convolution is added in two forks": "no measured layer has a bias",
     "partial sums of a cut K are added without a kernel": "no measured loop cuts K",
-    "an output is waited for one tile later than it must be": (
-        "every output of a measured loop has arrived by then: both waits take as long. What such a wait "
-        "protects is numbers, which the number check sees"
-    ),
-    "the latency of L2 counts twice": (
-        "all rows were measured on GVSoC, which ignores it: 0 cycles in that profile. `rtl` has 20"
-    ),
     "the queue of a core holds one command": (
-        "in these rows a command leaves the queue of its core before the next one is programmed"
+        "the RTL holds one; in rows of GVSoC a command leaves the queue of its core before the next one is "
+        "programmed"
     ),
     "a further command of a transfer costs nothing": "every measured transfer is one command",
     "a 2D command costs what a 1D command does": (
         "the measured programs pushed every box with the 2D call, also one of a line, and so are predicted: "
         "which of two prices a command takes is not compared"
     ),
-    "a transfer that begins or ends beside a kernel does not change its pace": (
-        "a kernel is priced with the traffic of its first cycle, and measured transfers lasted about as long "
-        "as the kernels beside them: what is left is less than the noise"
-    ),
-    "one burst under way at a time": (
-        "L2 answers at once on GVSoC, so a burst asked for behind the one before is hardly later"
-    ),
     "a priority at the banks that goes round stands still": (
-        "GVSoC serves the lowest core first; `rtl` goes round"
+        "no measured machine has one: GVSoC serves the lowest core first, the RTL has a fair round robin"
     ),
     "stalls in front of the measured turns are not extrapolated": (
         "kernels of these rows are executed whole; the first of 12 million instructions or more is cut"
