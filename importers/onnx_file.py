@@ -52,7 +52,7 @@ def load_onnx(
     """
     file = Path(path)
     require_extra("onnx", str(path))
-    model = _parsed(file)
+    model = parsed(file)
     where = str(path)
     model = _inlined(model, where)
     graph = model.graph
@@ -63,7 +63,7 @@ def load_onnx(
             where=where,
             cure=f"opset {OLDEST_OPSET} or newer: onnx.version_converter.convert_version(model, 17)",
         )
-    initializers = _initializers(graph, file)
+    initializers = initializers_of(graph, file)
     nodes = _nodes(graph, where)
     fed = [value.name for value in graph.input if value.name not in initializers]
     nodes = _sorted(nodes, {*fed, *initializers}, where)
@@ -89,7 +89,8 @@ def _name(file: Path) -> str:
     return f"{folder}-{file.stem}" if file.stem in usual and folder else file.stem
 
 
-def _parsed(file: Path) -> onnx.ModelProto:
+def parsed(file: Path) -> onnx.ModelProto:
+    """The message in a file, of a size that the host memory holds. Raises InputError for any other file."""
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -149,7 +150,8 @@ def _short(error: Exception) -> str:
     return text.splitlines()[0][:200]
 
 
-def _initializers(graph: onnx.GraphProto, file: Path) -> dict[str, Array]:
+def initializers_of(graph: onnx.GraphProto, file: Path) -> dict[str, Array]:
+    """The initializers of a graph, external data read from the folder of `file`. Raises as `load_onnx`."""
     if graph.sparse_initializer:
         raise InputError(
             f"has sparse initializers ({graph.sparse_initializer[0].values.name!r})",

@@ -433,7 +433,7 @@ def _resize(call: Call) -> Any:
 # Recurrent layers
 
 
-_GATES = {"GRU": (1, 0, 2), "LSTM": (0, 2, 3, 1), "RNN": (0,)}
+GATES = {"GRU": (1, 0, 2), "LSTM": (0, 2, 3, 1), "RNN": (0,)}
 """Where ONNX has the gate that is the first, second ... of ours: z r h as r z n, i o f c as i f g o."""
 
 
@@ -485,7 +485,7 @@ def _recurrent(call: Call) -> Any:
     shape = (view.batch, view.shape[0], view.shape[2])
     word = call.draft.reshaped(ordered.word, shape, call.name, call.where)
     hidden = int(call.attribute("hidden_size", call.needed(2).value.shape[2]))
-    order = _GATES[kind]
+    order = GATES[kind]
 
     def gates(array: Any) -> Any:
         parts = array.reshape(len(order), hidden, *array.shape[1:])

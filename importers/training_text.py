@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from configs.errors import InputError
@@ -24,6 +25,11 @@ def parse_optimizer(text: str, where: str = "--optimizer") -> OptimizerSpec:
     """A name and options, ``lr`` for learning_rate. Raises as `parse_loss`."""
     name, options = _parsed(text, where, DEFAULT_OPTIMIZER)
     return OptimizerSpec(name, options, where)
+
+
+def option_text(name: str, options: Mapping[str, Any]) -> str:
+    """The text that `parse_loss` or `parse_optimizer` reads as this name and these options."""
+    return " ".join((name, *(f"{key}={value}" for key, value in options.items() if value is not None)))
 
 
 def _parsed(text: str, where: str, example: str) -> tuple[str, dict[str, Any]]:

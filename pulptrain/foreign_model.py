@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -103,8 +103,46 @@ def open_foreign(model: str, settings: Settings, options: ModelOptions) -> Forei
     return ForeignModel(read.spec, read.values, read.notes, module, read.sources)
 
 
+CHANGED = "the graph is not the one that pulptrain wrote: read as any other, with its loss and optimizer"
+"""Note on a file of ours that somebody has changed."""
+
+
 def _open_onnx(model: str, settings: Settings, options: ModelOptions) -> ForeignModel:
-    """A forward graph; the shape of its input from ``--input``, loss and optimizer as for a module."""
+    """A forward graph; the shape of its input from ``--input``, loss and optimizer as for a module.
+
+    A file that `pulptrain convert` wrote is the model it was written from.
+    """
+    from importers.onnx_writer import merged, read_own
+
+    own = read_own(model)
+    if own is None:
+        return _open_graph(model, settings, options)
+    if own.values is None:
+        read = _open_graph(model, settings, options)
+        return replace(read, spec=_told(merged(own, read.spec), options), notes=(CHANGED,))
+    spec = own.spec
+    if options.input is not None:
+        shape, _ = parse_input(options.input)
+        if shape[1:] != spec.input_shape:
+            raise InputError(
+                f"{model} takes samples of shape {list(spec.input_shape)}, not {list(shape[1:])}",
+                where="--input",
+                cure=",".join(str(size) for size in (shape[0], *spec.input_shape)),
+            )
+        spec = replace(spec, batch=shape[0])
+    return ForeignModel(_told(spec, options), own.values)
+
+
+def _told(spec: ModelSpec, options: ModelOptions) -> ModelSpec:
+    """The model with loss and optimizer of the command line, where it says them."""
+    if options.loss is not None:
+        spec = replace(spec, loss=parse_loss(options.loss))
+    if options.optimizer is not None:
+        spec = replace(spec, optimizer=parse_optimizer(options.optimizer))
+    return spec
+
+
+def _open_graph(model: str, settings: Settings, options: ModelOptions) -> ForeignModel:
     from importers.onnx_file import load_onnx
     from importers.onnx_forward import import_forward
     from importers.onnx_training import is_training_graph

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pulptrain convert IN OUT`: a model from elsewhere as a model file of ours, weights beside it."""
+"""`pulptrain convert IN OUT`: a model as a model file of ours, weights beside it, or as an ONNX file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def command(
     ],
     target: Annotated[
         str,
-        typer.Argument(metavar="OUT", help="NAME.yaml, a model file; its weights go into NAME.npz."),
+        typer.Argument(metavar="OUT", help="NAME.yaml, a model file, its weights in NAME.npz; or NAME.onnx."),
     ],
     values: Annotated[
         str | None,
@@ -41,6 +41,8 @@ def command(
     written = convert(source, target, settings, ModelOptions(model_input, loss, optimizer), values)
     if quiet:
         return
-    for path in written:
+    for path in written.files:
         typer.echo(f"  {path}")
-    typer.echo(f"run it with: pulptrain run {written[0]} --values {written[1]}")
+    typer.echo(f"run it with: pulptrain run {written.run}")
+    for note in written.notes:
+        typer.echo(f"  {note}")
