@@ -127,7 +127,7 @@ def _batch_norm(layer: Layer) -> None:
     for role, start in (("running_mean", 0.0), ("running_var", 1.0)):
         running.append(layer.weight(role, role) or layer.filled(role, start, layer.shapes[0][1:2]))
     inputs = (layer.x, *_affine(layer, layer.shapes[0][1]), *running)
-    if options["frozen"]:
+    if options["fixed_statistics"]:
         layer.node("BatchNormalization", inputs, epsilon=float(options["eps"]))
         return
     updated = tuple(f"{layer.name}/{role}" for role in ("running_mean", "running_var"))
@@ -143,7 +143,7 @@ def _batch_norm(layer: Layer) -> None:
 
 @writes("instance_norm")
 def _instance_norm(layer: Layer) -> None:
-    if layer.options["running"] or layer.options["frozen"]:
+    if layer.options["running"] or layer.options["fixed_statistics"]:
         raise NoFormError("statistics of its own", "running: false")
     inputs = (layer.x, *_affine(layer, layer.shapes[0][1]))
     layer.node("InstanceNormalization", inputs, epsilon=float(layer.options["eps"]))

@@ -190,8 +190,11 @@ def test_ctrl_c_prints_what_is_done_and_exits_130(
     assert f"{runner.ROWS_PER_TASK} of 56 rows" in captured.err
 
 
-def test_the_widest_table_fits_100_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_widest_table_fits_100_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Four group columns and all figures: that of mm."""
+    monkeypatch.setenv("COLUMNS", "100")
     arguments = ["validate", "mm", str(MEASURED / "mm.csv.gz"), "--where", "n=16", "--where", "k=16"]
     assert run([*arguments, "--where", "codegen=clang-xpulp-sched", "--workers", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
