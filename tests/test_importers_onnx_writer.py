@@ -196,7 +196,7 @@ CASES = [
     one("interpolation", IMAGE, size=[9, 4]),
     one("interpolation", IMAGE, size=[9, 4], mode="bilinear"),
     one("batch_norm", IMAGE),
-    one("batch_norm", IMAGE, frozen=True),
+    one("batch_norm", IMAGE, fixed_statistics=True),
     one("batch_norm", IMAGE, momentum=0.2, eps=0.001),
     one("batch_norm", IMAGE, affine=False),
     one("layer_norm", ROWS, affine=False),
