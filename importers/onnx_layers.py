@@ -269,6 +269,9 @@ def _batch_norm(call: Call) -> Any:
         options["fixed_statistics"] = True
     if call.used - {0, 1, 2} or (call.used - {0} and not training):
         raise CannotTakeError("its statistics are used")
+    variance = running["running_var"]
+    if variance is not None and (variance.value < 0).any():
+        raise CannotTakeError("a variance below 0", "variances of 0 and more")
     made = call.layer("batch_norm", (_channels(call, view),), options, {**given, **running})
     return fresh(made, view.shape)
 

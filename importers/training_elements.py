@@ -482,12 +482,19 @@ def _loss(item: TrainingNode, kind: str, options: dict[str, Any], gradient: str)
     draft, y = item.draft, item.read(0)
     if LOSS in draft.builder.tensors:
         raise CannotTakeError("a second loss", "one loss")
+    label = item.read(1)
+    wanted = draft.shape(y)[:1] if options else draft.shape(y)
+    if prod(draft.shape(label)) != prod(wanted):
+        raise CannotTakeError(
+            f"labels of shape {list(draft.shape(label))} for outputs of {list(draft.shape(y))}",
+            f"labels of shape {list(wanted)}",
+        )
     loss = loss_primitive(kind)
     seed = draft.add(gradient or f"{y}.grad", draft.shape(y), "gradient")
     draft.gradients.add(seed)
     draft.alias(gradient, seed)
     draft.add(LOSS, (1,), "loss")
-    roles = {"y": y, "label": item.read(1), "loss": LOSS, "dy": seed}
+    roles = {"y": y, "label": label, "loss": LOSS, "dy": seed}
     draft.builder.emit(item.site, kind, loss.step, roles, options)
 
 

@@ -304,3 +304,12 @@ def test_a_graph_with_several_inputs_or_outputs_is_refused(tmp_path: Path) -> No
     path = saved(tmp_path, model([node("Add", ["x", "y"], ["z"])], two, [value("z", [1, 2])]))
     with pytest.raises(InputError, match="the inputs x, y"):
         import_forward(load_onnx(path))
+
+
+def test_a_variance_below_0_is_refused(tmp_path: Path) -> None:
+    ones = np.ones(2, np.float32)
+    weights = {"g": ones, "b": ones, "m": ones, "v": -ones}
+    norm = node("BatchNormalization", ["x", "g", "b", "m", "v"], ["y"])
+    path = saved(tmp_path, model([norm], [value("x", [1, 2, 3, 3])], [value("y", [1, 2, 3, 3])], weights))
+    with pytest.raises(UnsupportedLayerError, match="a variance below 0"):
+        import_forward(load_onnx(path))

@@ -313,6 +313,10 @@ def test_what_a_training_graph_cannot_be_is_refused(tmp_path: Path) -> None:
     single = import_training(load_onnx(saved(tmp_path, inside, "inside.onnx")))
     with pytest.raises(InputError, match="2 mini-batches per update, but the graph accumulates nothing"):
         single.over(2)
+    labels = [value("input", [1, 10]), value("labels", [3], "int64")]
+    three = model([*mlp_nodes(), *updated(["w1"], 1.0)], labels, [value("w1_updated", [6, 10])], weights)
+    with pytest.raises(UnsupportedLayerError, match=r"labels of shape \[3\] for outputs of \[1, 4\]"):
+        import_training(load_onnx(saved(tmp_path, three, "three.onnx")))
     other = model([node("SGD", ["q", "q_grad"], ["q_updated"])], [value("q", [2]), value("q_grad", [2])], [])
     with pytest.raises(InputError, match="updates 'q'"):
         import_training(graph, load_onnx(saved(tmp_path, other, "optimizer.onnx")))
