@@ -57,6 +57,14 @@ def test_gelu_has_a_slope_wherever_fp32_has_numbers(form: str) -> None:
     assert outcome.summary["functional"]["passed"]
 
 
+@pytest.mark.parametrize("step", ["fw", "ig"])
+def test_gelu_keeps_its_digits_where_it_is_nearly_zero(step: str) -> None:
+    """At -13 it is -7e-38, which 1 + erf of float64 does not know."""
+    values = {"x": np.array([[-13.0, -12.5, -9.0]], np.float32)}
+    outcome = run_primitive("gelu", step, [InputCase((3,))], {}, values=values)
+    assert outcome.summary["functional"]["passed"]
+
+
 def test_swiglu_of_a_large_gradient_is_finite_where_the_truth_is() -> None:
     """dy · x is beyond fp32 at -1.5, the gradient dy · x · sigmoid(x) is not."""
     values = {"x": np.full((1, 4), -1.5, np.float32), "swiglu.out.grad": np.full((1, 4), 3e38, np.float32)}

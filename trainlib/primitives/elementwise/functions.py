@@ -77,6 +77,13 @@ def erf(x: Array) -> Array:
     return value
 
 
+@elementary(lambda x: -2 / sqrt(pi) * np.exp(-x * x))
+def complementary_erf(x: Array) -> Array:
+    """1 - erf(x), with its digits where erf is nearly 1, in float64."""
+    value: Array = np.vectorize(erfc, otypes=[float])(x)
+    return value
+
+
 def gelu_argument(x: Array) -> Array:
     """u of the tanh form of GELU."""
     return GELU_SLOPE * (x + GELU_CUBIC * x * x * x)

@@ -190,7 +190,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             "erf": Elementwise(
                 y=lambda x: x * fn.normal(x),
                 dx=lambda x, dy: dy * (fn.normal(x) + x * (np.exp(-x * x / 2) / fn.ROOT_OF_TWO_PI)),
-                reference=lambda x: 0.5 * x * (1 + fn.erf(x * 0.5**0.5)),
+                reference=lambda x: 0.5 * x * fn.complementary_erf(-x * 0.5**0.5),
                 nests=("gelu_erf_fw", "gelu_erf_bw"),
             ),
             "tanh": Elementwise(
