@@ -6,6 +6,7 @@ A test whose `needs_...` marker names a tool this machine lacks is skipped, and 
 
 import os
 import tempfile
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -24,3 +25,13 @@ settings.load_profile("pulptrain")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """After `-m` has chosen: a tool that only deselected tests need is not looked for."""
     skip_what_lacks_a_tool(items)
+
+
+@pytest.fixture(autouse=True)
+def _environment_put_back() -> Iterator[None]:
+    """What code under test sets in the environment (the fuzzer turns caches off) is gone with its test."""
+    before = dict(os.environ)
+    yield
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)
