@@ -170,12 +170,6 @@ def _classes(draft: Draft, place: str) -> int:
 # A module in a file
 
 
-def is_module_file(text: str) -> bool:
-    """Whether a model is named as ``net.py:Net``."""
-    path, separator, member = text.rpartition(":")
-    return bool(separator) and path.endswith(".py") and member.isidentifier()
-
-
 def load_module(text: str, seed: int = 0) -> Any:
     """The module of ``net.py:Net``, a class without arguments or a function that returns a module.
 

@@ -10,7 +10,7 @@ _ROOMS = ("arch", "configs", "importers", "scheduler", "traces", "trainlib")
 
 
 def check_own_packages(rooms: tuple[str, ...] = _ROOMS) -> None:
-    """Raise `ImportError` with the cure if a foreign package answers to the name of one of our rooms.
+    """Raise `ImportError` with the cure if a room is missing or a foreign package has its name.
 
     Packages called arch, scheduler and traces exist on PyPI; one of them in the same environment would be
     imported in place of ours.
@@ -19,9 +19,14 @@ def check_own_packages(rooms: tuple[str, ...] = _ROOMS) -> None:
     for room in rooms:
         spec = find_spec(room)
         origin = Path(spec.origin).resolve() if spec is not None and spec.origin else None
-        if origin != home / room / "__init__.py":
-            what = origin.parent if origin is not None and origin.name == "__init__.py" else origin
+        if origin is None:
             raise ImportError(
-                f"{what or 'nothing'} is found where pulptrain's own package {room!r} should be: rename it "
+                f"pulptrain's own package {room!r} is not installed, though it lies in {home}: install again "
+                "(`pip install -e .` in a clone)"
+            )
+        if origin != home / room / "__init__.py":
+            what = origin.parent if origin.name == "__init__.py" else origin
+            raise ImportError(
+                f"{what} is found where pulptrain's own package {room!r} should be: rename it "
                 "or run from another folder; if it was installed, give pulptrain an environment of its own"
             )

@@ -72,6 +72,12 @@ def parse_input(text: str, where: str = "--input") -> tuple[tuple[int, ...], boo
     return shape, integers
 
 
+def _is_module_file(text: str) -> bool:
+    """Whether a model is named as ``net.py:Net``."""
+    path, separator, member = text.rpartition(":")
+    return bool(separator) and path.endswith(".py") and member.isidentifier()
+
+
 def open_foreign(model: str, settings: Settings, options: ModelOptions) -> ForeignModel | None:
     """The model if it is ``net.py:Net``, whose file is then run, or ``model.onnx``; None for ours.
 
@@ -80,15 +86,15 @@ def open_foreign(model: str, settings: Settings, options: ModelOptions) -> Forei
     """
     if model.endswith(ONNX):
         return _open_onnx(model, settings, options)
-    from importers import torch_module
-
-    if not torch_module.is_module_file(model):
-        if model.endswith(".py"):
-            names = torch_module.modules_in(Path(model))
-            wanted = f"{model}:{names[-1] if names else 'Net'}"
-            raise InputError("a file of Python has no model by itself", where=model, cure=wanted)
+    if not (model.endswith(".py") or _is_module_file(model)):
         options.refuse(model)
         return None
+    from importers import torch_module
+
+    if model.endswith(".py"):
+        names = torch_module.modules_in(Path(model))
+        wanted = f"{model}:{names[-1] if names else 'Net'}"
+        raise InputError("a file of Python has no model by itself", where=model, cure=wanted)
     if options.input is None:
         raise InputError(
             "the shape of its input is missing", where=model, cure="--input 1,3,32,32, the batch first"

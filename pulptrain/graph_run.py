@@ -85,12 +85,10 @@ def drawn_samples(graph: TrainingGraph, seed: int) -> Iterator[Mapping[str, Arra
 def open_training_graph(
     model: str, settings: Settings, learning_rate: float | None
 ) -> ImportedTraining | None:
-    """The training graph of an .onnx file, with the optimizer graph beside it; None for any other model.
+    """The training graph of an .onnx file, with the optimizer graph beside it; None for a forward graph.
 
     Raises the errors of `importers.onnx_file.load_onnx` and `importers.onnx_training.import_training`.
     """
-    if not model.endswith(".onnx"):
-        return None
     graph = load_onnx(model)
     if not is_training_graph(graph):
         return None

@@ -5,23 +5,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from configs.errors import InputError
-from importers.onnx_training import ImportedTraining
 from pulptrain.foreign_model import (
+    ONNX,
     ForeignModel,
     ModelOptions,
     compare_with_module,
     open_foreign,
     refuse_other_gradients,
 )
-from pulptrain.graph_run import open_training_graph, prepare_phases, run_training_graph
 from pulptrain.machine import Prepared
 from pulptrain.session import RunOutcome, prepare, run_model
 from pulptrain.settings import Settings
 from scheduler.memory.host_memory import TIMING_ONLY
 from trainlib.steps import Array
+
+if TYPE_CHECKING:
+    from importers.onnx_training import ImportedTraining
+
+# A model of ours needs no importer: `pulptrain.graph_run` loads them, so it waits for a training graph.
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,8 @@ class ModelSource:
     def prepared(self, settings: Settings) -> Prepared:
         """Everything before time starts. Raises the errors of `pulptrain.session.prepare`."""
         if self.training is not None:
+            from pulptrain.graph_run import prepare_phases
+
             return prepare_phases(self.training.phases, settings, TIMING_ONLY)
         return prepare(self.name if self.foreign is None else self.foreign.spec, settings)
 
@@ -46,6 +52,8 @@ class ModelSource:
         With these weights the gradients of a PyTorch module are compared with those of the module itself.
         """
         if self.training is not None:
+            from pulptrain.graph_run import run_training_graph
+
             return run_training_graph(self.training, settings, functional=functional, values=values, **how)
         if self.foreign is None:
             return run_model(self.name, settings, functional=functional, values=values, **how)
@@ -75,10 +83,13 @@ def open_source(
     Raises `InputError` for options that a model of this kind answers itself.
     """
     asked = ModelOptions(model_input, loss, optimizer)
-    training = open_training_graph(model, settings, learning_rate)
-    if training is not None:
-        asked.refuse(model)
-        return ModelSource(model, training=training)
+    if model.endswith(ONNX):
+        from pulptrain.graph_run import open_training_graph
+
+        training = open_training_graph(model, settings, learning_rate)
+        if training is not None:
+            asked.refuse(model)
+            return ModelSource(model, training=training)
     if learning_rate is not None:
         raise InputError(
             f"{model} is no training graph",
