@@ -231,14 +231,11 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
         chain = " -> ".join((*opened, node.file))
         raise ConfigError(f"the bases form a circle: {chain}", where=node.where, cure="remove one 'base:'")
     problems = Problems()
-    header = problems.of(validate, SocSchema, node, "the SoC file")
+    header = _header(node, problems)
     top = node.mapping("the SoC file")
     leaves: dict[str, Node] = {}
     if "parameters" in top:
         _leaves(top["parameters"], "", leaves, problems)
-    if header is None:
-        problems.refuse()
-        raise AssertionError("a file without mistakes has a header")
     base: dict[str, ParameterTree] = {}
     if header.base is not None:
         here = Path(node.file).parent if is_path(name_or_path) else None
@@ -270,6 +267,21 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
         )
     problems.refuse()
     return trees
+
+
+def _header(node: Node, problems: Problems) -> SocSchema:
+    """The keys at the top. If one is wrong, at least the base: what it is needed for is told as well.
+
+    Raises the mistakes if the base cannot be read: then nothing can be said of the parameters.
+    """
+    header = problems.of(validate, SocSchema, node, "the SoC file")
+    if header is not None:
+        return header
+    top = node.mapping("the SoC file")
+    base = top["base"].value if "base" in top else None
+    if not isinstance(base, str):
+        problems.refuse()
+    return SocSchema(name="", parameters={}, base=str(base))
 
 
 def _leaves(node: Node, path: str, leaves: dict[str, Node], problems: Problems) -> None:

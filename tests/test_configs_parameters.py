@@ -150,6 +150,19 @@ def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_its_lines(tmp_p
     assert str(caught.value).startswith("4 mistakes\n")
 
 
+def test_a_mistake_at_the_top_of_a_file_hides_none_in_its_parameters(tmp_path):
+    changed = "name: x\ndescriptoin: y\nbase: pulp-open\nparameters:\n  l1:\n    size: {value: 3}\n"
+    path = write(tmp_path, changed)
+    with pytest.raises(MistakesError) as caught:
+        load_parameters(path)
+    assert [error.where for error in caught.value.errors] == [f"{path}:{line}" for line in (2, 6)]
+    path = write(tmp_path, changed.replace("base:", "bas:"))
+    with pytest.raises(MistakesError, match=r"'bas'") as caught:
+        load_parameters(path)
+    # Without its base nothing can be said of the parameters.
+    assert [error.where for error in caught.value.errors] == [f"{path}:{line}" for line in (2, 3)]
+
+
 @pytest.mark.parametrize(
     ("text", "line", "needles"),
     [
