@@ -208,6 +208,7 @@ def _values(value: object) -> str:
 def load(folder: str | PathLike[str]) -> Result | Explored:
     """What `save` or ``--out`` has written to a folder: a run, or an exploration.
 
+    A folder of `tune` gives the run with the schedule found; its schedule.yaml is for ``schedule=``.
     Raises `InputError` for a folder with neither, and for files that are not as they were written.
     """
     from pulptrain.outputs import EXPLORATION_FILES
