@@ -266,8 +266,10 @@ class _Builder:
         self._folder = folder
         self._paths = tuple(load_parameters(base.soc, base.timing))
         self._known: dict[tuple[tuple[str, str], ...], tuple[ModelSpec, TrainingPhases]] = {}
-        self.name = _text(model.mapping("")["name"], "name") if model.is_mapping else _text(model, "model")
+        self.name = "" if model.is_mapping else _text(model, "model")
         self._at(model, lambda: self._phases({}))
+        if model.is_mapping:
+            self.name = _text(model.mapping("'model'")["name"], "name")
 
     def check(self, key: str, value: Node) -> None:
         """Raise `ConfigError` at `value` unless it is legal on its own."""

@@ -131,6 +131,8 @@ def test_an_exploration_goes_on_where_it_ended(folder: Path, capsys: pytest.Capt
         ("buffering: single", "buffering: triple", 10, "double"),
         ("l1_bytes, energy_nj", "l1_byte", 11, "'l1_bytes'"),
         ("model: small.yaml", "model: smal.yaml", 3, "no such file"),
+        ("model: small.yaml", "model: {}", 3, "the model has no 'name'"),
+        ("model: small.yaml", "model: [small]", 3, "'model' is a list"),
         ("instruction_pj", "instruction_nj", 12, "unknown key"),
         ("energy: {source", "energi: {source", 12, "unknown key"),
         ("settings: {fpus", "settings: {fpu", 4, "unknown key"),
