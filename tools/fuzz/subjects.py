@@ -332,9 +332,13 @@ SETTABLE = (
 )
 
 
-REPETITIONS = ("--accumulate", "--iterations")
 MANY = ("65536", "1000000")
-"""So many of them are no mistake, but work for minutes that was asked for."""
+WORK = {
+    "--accumulate": MANY,
+    "--iterations": MANY,
+    "--cuts": ("0", *(text for text in NUMBERS if text.isdecimal() and len(text) > 1)),
+}
+"""Values that are no mistake, but work for longer than an input may take: that much was asked for."""
 
 
 def _likely(values: Sequence[str]) -> Sequence[str]:
@@ -355,7 +359,7 @@ def _some_options(known: Mapping[str, Sequence[str]], generator: Random, share: 
         if known[name]:
             drawn = generator.random()
             odd = generator.choice(NUMBERS) if drawn < 0.1 else generator.choice(WORDS)
-            if name in REPETITIONS and odd in MANY:
+            if odd in WORK.get(name, ()):
                 odd = known[name][-1]
             result.append(odd if drawn < 0.14 else generator.choice(_likely(known[name])))
     if "--soc" in known and generator.random() < 0.15:
