@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from importers.draft import CannotTakeError, Draft, Given
+from importers.handlers import registrar
 from importers.onnx_graph import OnnxNode
 from importers.views import Shape, View
 from trainlib.steps import Array
@@ -169,16 +170,7 @@ HANDLERS: dict[str, Handler] = {}
 NEAREST: dict[str, str] = {}
 """Op that cannot be taken -> what would do."""
 
-
-def register(*names: str) -> Callable[[Handler], Handler]:
-    """The handler of ops of these names."""
-
-    def add(handler: Handler) -> Handler:
-        for name in names:
-            HANDLERS[name] = handler
-        return handler
-
-    return add
+register = registrar(HANDLERS)
 
 
 def short(values: Sequence[int]) -> int | list[int]:

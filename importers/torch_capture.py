@@ -22,6 +22,7 @@ import numpy as np
 from configs.dtypes import is_float
 from configs.errors import InputError
 from importers.draft import CannotTakeError, Draft, Given, Problem
+from importers.handlers import registrar
 from importers.views import Shape, View
 from trainlib.steps import Array
 
@@ -152,16 +153,7 @@ MOVES = frozenset({*_VIEWS, *_TURNS, *_PARTS, *_SAME})
 NEAREST: dict[str, str] = {}
 """Op we do not have -> what would do."""
 
-
-def register(*names: str) -> Callable[[Handler], Handler]:
-    """The handler of ATen ops of these names."""
-
-    def add(handler: Handler) -> Handler:
-        for name in names:
-            HANDLERS[name] = handler
-        return handler
-
-    return add
+register = registrar(HANDLERS)
 
 
 def shape_of(node: Any) -> Shape | None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from importers.draft import CannotTakeError
+from importers.handlers import registrar
 from importers.onnx_call import axis_of, short
 from importers.onnx_graph import OnnxNode
 from importers.onnx_layers import window
@@ -110,17 +111,8 @@ class TrainingNode:
 Handler = Callable[[TrainingNode], None]
 HANDLERS: dict[str, Handler] = {}
 
-
-def register(*names: str) -> Callable[[Handler], Handler]:
-    """The handler of ops of these names; private ones are known with and without their domain."""
-
-    def add(handler: Handler) -> Handler:
-        for name in names:
-            HANDLERS[name] = handler
-            HANDLERS[f"com.microsoft:{name}"] = handler
-        return handler
-
-    return add
+register = registrar(HANDLERS, "com.microsoft")
+"""Private ops are known with and without their domain."""
 
 
 # Products
