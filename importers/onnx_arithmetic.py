@@ -14,7 +14,7 @@ from importers.draft import CannotTakeError, elements
 from importers.onnx_call import NEAREST, Call, Constant, axis_of, register
 from importers.onnx_moves import expanded
 from importers.pairs import two_operands
-from importers.views import BATCH, View
+from importers.views import BATCH, View, neighbours
 
 NEAREST.update(
     {
@@ -406,7 +406,7 @@ def reduced(call: Call, view: View, axes: list[int], kind: str, *, keep: bool) -
         made = call.layer("global_avg_pool", (image(call, view, 2),))
         return fresh(made, (*view.shape[:2], 1, 1) if keep else view.shape[:2])
     result = view
-    for number, group in enumerate(_neighbours(real)):
+    for number, group in enumerate(neighbours(real)):
         word, batch_dim = sample_word(call, result)
         places = [index for index in range(len(result.dims)) if index != batch_dim]
         options = {"axes": [places.index(axis) for axis in group], "keep_dims": True}
@@ -416,13 +416,3 @@ def reduced(call: Call, view: View, axes: list[int], kind: str, *, keep: bool) -
         for axis in reversed(axes):
             result = result.without_dim(axis)
     return result
-
-
-def _neighbours(axes: list[int]) -> list[list[int]]:
-    groups: list[list[int]] = []
-    for axis in axes:
-        if groups and axis == groups[-1][-1] + 1:
-            groups[-1].append(axis)
-        else:
-            groups.append([axis])
-    return groups

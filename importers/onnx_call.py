@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from importers.arranging import Site
 from importers.draft import CannotTakeError, Draft, Given
 from importers.handlers import registrar
 from importers.onnx_graph import OnnxNode
@@ -74,7 +75,7 @@ class WeightPlaces:
 
 
 @dataclass
-class Call:
+class Call(Site):
     """One node: what it reads as views and constants, and where layers made of it go."""
 
     node: OnnxNode
@@ -136,19 +137,6 @@ class Call:
     def axis(self, rank: int, default: int = 0) -> int:
         """The attribute `axis`, counted from the front."""
         return axis_of(int(self.attribute("axis", default)), rank)
-
-    def layer(
-        self,
-        kind: str,
-        inputs: Sequence[str],
-        options: Mapping[str, Any] | None = None,
-        given: Mapping[str, Given | None] | None = None,
-        *,
-        suffix: str = "",
-    ) -> View:
-        """Add a layer with one output."""
-        (found,) = self.draft.layer(kind, self.name + suffix, inputs, options, given, where=self.where)
-        return found
 
     def like(self, view: View, kind: str, options: Mapping[str, Any] | None = None, suffix: str = "") -> View:
         """A layer of one input that works on every element alone, whatever their order."""

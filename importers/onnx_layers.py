@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from importers.arranging import fresh, image, in_order, regrouped, rows, sample_word, under
+from importers.cutting import sliced
 from importers.draft import CannotTakeError, Given, elements
 from importers.onnx_call import NEAREST, Call, Constant, register, short
-from importers.onnx_moves import part_of, sliced
+from importers.onnx_moves import part_of
 from importers.views import BATCH, View
 
 NEAREST.update(

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from importers.arranging import fresh, image, regrouped, rows
+from importers.cutting import sliced
 from importers.draft import CannotTakeError, Given, elements
 from importers.pairs import two_operands, wider, with_constant
 from importers.torch_capture import NEAREST, Call, Constant, register, shape_of
-from importers.torch_shapes import axis_of, sliced
+from importers.torch_shapes import axis_of
 from importers.views import BATCH, Shape, View
 
 NEAREST.update(
