@@ -93,6 +93,19 @@ class OpTruth:
         """The largest finite element of any."""
         return max(map(_size, self.inputs.values()), default=0.0)
 
+    @cached_property
+    def reads_not_finite(self) -> bool:
+        """Whether an input holds an infinity or a NaN.
+
+        What an op makes of those is a matter of how it is written, not of what it is: of a NaN the compiled
+        ``x > 0 ? x : 0`` of a ReLU makes 0, as fmax.s of RISC-V does, and PyTorch a NaN.
+        """
+        return any(
+            not np.isfinite(exact(flat[where])).all()
+            for flat in (array.reshape(-1) for array in self.inputs.values())
+            for where in slices(flat.size)
+        )
+
     def size_of(self, name: str) -> float:
         """The largest finite element of an output."""
         if name not in self._sizes:

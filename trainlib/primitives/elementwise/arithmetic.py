@@ -235,7 +235,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
     elementwise(  # Howard et al. 2019, MobileNetV3
         "hard_swish",
         Elementwise(
-            y=lambda x: x * np.clip(x + 3, 0, 6) / 6,
+            y=lambda x: x * (np.clip(x + 3, 0, 6) / 6),  # so that large x do not overflow on the way
             dx=lambda x, dy: dy * np.where(x >= 3, 1, np.where(x > -3, x / 3 + 0.5, 0)),
             reference=lambda x: np.where(x <= -3, 0, np.where(x >= 3, x, x * x / 6 + x / 2)),
             nests=("hard_swish_fw", "hard_swish_bw"),
