@@ -48,6 +48,12 @@ from trainlib.verdicts import (
 FOLLOWED = 3
 """Iterations that are followed from the start; of more, the last one is checked as well."""
 
+SURE = 0.5
+"""Share of its tolerance up to which a tensor is judged by few nudges.
+
+Of a million elements some gains seem a hundred times too small by chance; many nudges say how close it is.
+"""
+
 WITH_TORCH = "PyTorch"
 WITHOUT_TORCH = "untiled NumPy (PyTorch is not installed)"
 WITHOUT_AUTOGRAD = "untiled NumPy (autograd is no truth of a backward pass that the graph has of its own)"
@@ -196,7 +202,7 @@ class Follower:
         verdicts: list[Verdict] = []
         for nudges in (FEW_NUDGES, MANY_NUDGES):
             verdicts = self._verdicts(truth, left, nudges)
-            if all(verdict.verdict == PASSED for verdict in verdicts):
+            if all(verdict.verdict == PASSED and verdict.ratio <= SURE for verdict in verdicts):
                 break
         for verdict in verdicts:
             self._check.add(self._final(verdict, truth, left[verdict.name]))

@@ -32,7 +32,7 @@ NUDGE = 2.0**-40
 """Size of a nudge, relative: 2^16 times finer than fp32, 2^12 times coarser than float64."""
 
 FEW_NUDGES, MANY_NUDGES = 2, 16
-"""Nudged evaluations at first, and before an element is called wrong: few may miss how far it moves."""
+"""Nudged evaluations at first, and where an element seems wrong, or nearly: few may miss how far it moves."""
 
 ROUNDINGS_OF_AN_OP = 16
 """Roundings to fp32 that an op of no sums makes at most, those of its constants included."""
