@@ -286,8 +286,9 @@ def _instance_norm(call: Call) -> Any:
 
 @register("GroupNormalization")
 def _group_norm(call: Call) -> Any:
-    view, scale = call.view(), call.needed(1)
-    given: dict[str, Given | None] = {"w": scale, "b": call.needed(2)}
+    view = call.view()
+    scale, shift = (call.needed(index).moved(lambda array: array.reshape(-1)) for index in (1, 2))
+    given: dict[str, Given | None] = {"w": scale, "b": shift}
     options = _norm_options(given, call.attribute("epsilon", 1e-5))
     options["groups"] = int(call.attribute("num_groups", 1))
     if elements(scale.value.shape) != view.shape[1]:

@@ -34,6 +34,8 @@ _FORWARD: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "Abs": ("absolute", {}),
     "Neg": ("scale", {"factor": -1.0}),
     "HardSwish": ("hard_swish", {}),
+    "Softplus": ("softplus", {}),
+    "Mish": ("mish", {}),
 }
 
 

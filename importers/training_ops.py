@@ -516,12 +516,13 @@ def _layer_norm_grad(item: TrainingNode) -> None:
         item.apply("layer_norm", "IG", roles, plan)
 
 
-@register("Softmax")
+@register("Softmax", "LogSoftmax")
 def _softmax(item: TrainingNode) -> None:
     draft, x = item.draft, item.read(0)
     shape = draft.shape(x)
     stored = _softmax_shape(item, shape)
-    made = draft.forward(item.site, item.node, "softmax", (draft.view(x, stored),), {}, item.out())
+    kind = "log_softmax" if item.node.op == "LogSoftmax" else "softmax"
+    made = draft.forward(item.site, item.node, kind, (draft.view(x, stored),), {}, item.out())
     item.give(made, shape)
 
 
@@ -532,11 +533,12 @@ def _softmax_shape(item: TrainingNode, shape: Shape) -> Shape:
     return (1, prod(shape[:axis]), prod(shape[axis:]))
 
 
-@register("SoftmaxGrad", "SoftmaxGrad_13")
+@register("SoftmaxGrad", "SoftmaxGrad_13", "LogSoftmaxGrad", "LogSoftmaxGrad_13")
 def _softmax_grad(item: TrainingNode) -> None:
     draft, dy, y = item.draft, item.read(0), item.read(1)
     shape = draft.shape(y)
     stored = _softmax_shape(item, shape)
-    plan = draft.plan("softmax", {}, [stored])
+    kind = "log_softmax" if item.node.op.rpartition(":")[2].startswith("Log") else "softmax"
+    plan = draft.plan(kind, {}, [stored])
     dx = item.result(shape, stored)
-    item.apply("softmax", "IG", {"y": draft.view(y, stored), "dy": draft.view(dy, stored), "dx": dx}, plan)
+    item.apply(kind, "IG", {"y": draft.view(y, stored), "dy": draft.view(dy, stored), "dx": dx}, plan)
