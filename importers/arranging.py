@@ -3,20 +3,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any
 
-from importers.draft import CannotTakeError, Draft, elements, others
+from importers.draft import CannotTakeError, Draft, Given, elements, others
 from importers.views import BATCH, Shape, View
 
 
-class Site(Protocol):
+class Site:
     """Where layers are added: the draft, and the name and place of the node they are for."""
 
     draft: Draft
     name: str
     where: str
+
+    def layer(
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        options: Mapping[str, Any] | None = None,
+        given: Mapping[str, Given | None] | None = None,
+        *,
+        suffix: str = "",
+    ) -> View:
+        """Add a layer with one output, called by the name of the node and a suffix."""
+        (found,) = self.draft.layer(kind, self.name + suffix, inputs, options, given, where=self.where)
+        return found
 
 
 def in_order(site: Site, view: View) -> View:

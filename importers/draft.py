@@ -82,8 +82,8 @@ class Draft:
     sources: dict[str, Given] = field(default_factory=dict)
     """Where these are from, for those that are a rearranged part of one tensor of the original."""
     problems: list[Problem] = field(default_factory=list)
-    logits: dict[str, View] = field(default_factory=dict)
-    """Word of a log-softmax -> what it is taken of."""
+    log_probabilities: set[str] = field(default_factory=set)
+    """Words of what log-softmaxes make."""
     _made: dict[tuple[Any, ...], View] = field(default_factory=dict)
     _names: set[str] = field(default_factory=lambda: set(RESERVED))
 

@@ -14,22 +14,13 @@ from importers.draft import CannotTakeError, elements
 from importers.onnx_call import NEAREST, Call, Constant, axis_of, register
 from importers.onnx_moves import expanded
 from importers.pairs import two_operands
-from importers.views import BATCH, View
+from importers.views import BATCH, View, neighbours
 
 NEAREST.update(
     {
         "ArgMax": "the output of the network before it",
         "CumSum": "MatMul with a triangle of ones",
-        "Celu": "Elu",
-        "Selu": "Elu and a factor",
-        "Mish": "HardSwish",
-        "Softplus": "Relu",
-        "Softsign": "Tanh",
-        "ThresholdedRelu": "Relu",
-        "PRelu": "LeakyRelu",
-        "LogSoftmax": "the loss cross_entropy, which takes logits",
-        "ReduceMax": "MaxPool, GlobalMaxPool",
-        "ReduceMin": "MaxPool of the negative",
+        "Shrink": "Relu of differences",
         "ReduceProd": "Mul",
         "QuantizeLinear": "float32, or run with --dtype",
         "DequantizeLinear": "float32, or run with --dtype",
@@ -37,6 +28,9 @@ NEAREST.update(
         "Cos": "a table of constants",
     }
 )
+
+SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
+"""Klambauer et al. 2017, as ONNX has them."""
 
 _ALONE: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "Relu": ("relu", {}),
@@ -52,6 +46,8 @@ _ALONE: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "Abs": ("absolute", {}),
     "Neg": ("scale", {"factor": -1.0}),
     "HardSwish": ("hard_swish", {}),
+    "Softplus": ("softplus", {}),
+    "Mish": ("mish", {}),
     "com.microsoft:FastGelu": ("gelu", {"form": "tanh"}),
 }
 """Ops of one input without attributes -> layer and its options."""
@@ -108,7 +104,55 @@ def _with_numbers(call: Call) -> Any:
     return call.like(view, "clip", options) if options else view
 
 
-@register("Softmax")
+@register("Softsign")
+def _softsign(call: Call) -> Any:
+    view = call.view()
+    size = call.like(call.like(view, "absolute", suffix="_size"), "shift", {"offset": 1.0}, "_below")
+    return pairwise(call, "divide", view, size)
+
+
+@register("Celu", "Selu")
+def _scaled_elu(call: Call) -> Any:
+    """alpha · elu(x / alpha), and gamma · elu(x) of slope alpha."""
+    view = call.view()
+    if call.node.op == "Selu":
+        alpha = _number(call.attribute("alpha", SELU_ALPHA))
+        gamma = _number(call.attribute("gamma", SELU_GAMMA))
+        return call.like(call.like(view, "elu", {"alpha": alpha}, "_elu"), "scale", {"factor": gamma})
+    alpha = _number(call.attribute("alpha", 1.0))
+    if alpha == 1:
+        return call.like(view, "elu")
+    inner = call.like(view, "scale", {"factor": 1 / alpha}, "_inner")
+    return call.like(call.like(inner, "elu", suffix="_elu"), "scale", {"factor": alpha})
+
+
+@register("ThresholdedRelu")
+def _thresholded(call: Call) -> Any:
+    view, bound = call.view(), _number(call.attribute("alpha", 1.0))
+    mask = call.like(view, "compare", {"form": "gt", "value": bound}, "_above")
+    return pairwise(call, "multiply", view, mask)
+
+
+@register("PRelu")
+def _prelu(call: Call) -> Any:
+    view, slope = call.view(), call.constant(1)
+    if slope is None:
+        raise CannotTakeError("its slope is missing")
+    rank, shape = len(view.dims), slope.value.shape
+    own = (1,) * (rank - len(shape)) + shape
+    if not slope.trained and slope.number is not None and 0 <= slope.number < 1:
+        return call.like(view, "leaky_relu", {"slope": _number(slope.number)})
+    if view.batch_dim in (0, None) and own in ((1,) * rank, (1, view.shape[1], *(1,) * (rank - 2))):
+        word, batch_dim = sample_word(call, view)
+        weights = call.places.given(slope).moved(lambda array: array.reshape(-1))
+        options = {"per_channel": True} if slope.value.size > 1 else {}
+        return under(call.layer("prelu", (word,), options, {"w": weights}), batch_dim, rank)
+    left, right = call.like(view, "clip", {"high": 0.0}, "_left"), call.like(view, "relu", suffix="_right")
+    scaled = pairwise(call, "multiply", left, as_view(call, slope, view), "_slope")
+    return pairwise(call, "add", right, scaled)
+
+
+@register("Softmax", "LogSoftmax")
 def _softmax(call: Call) -> Any:
     view = call.view()
     rank = len(view.dims)
@@ -127,7 +171,8 @@ def _row_softmax(call: Call, view: View) -> View:
     word, batch_dim = sample_word(call, view)
     if batch_dim == len(view.dims) - 1:
         raise CannotTakeError("a softmax over samples")
-    return under(call.layer("softmax", (word,)), batch_dim, len(view.dims))
+    kind = "softmax" if call.node.op == "Softmax" else "log_softmax"
+    return under(call.layer(kind, (word,)), batch_dim, len(view.dims))
 
 
 # Two operands
@@ -375,7 +420,15 @@ def _where(call: Call) -> Any:
 # Over dimensions
 
 
-@register("ReduceMean", "ReduceSum")
+_REDUCED = {
+    "ReduceMean": "reduce_mean",
+    "ReduceSum": "reduce_sum",
+    "ReduceMax": "reduce_max",
+    "ReduceMin": "reduce_min",
+}
+
+
+@register(*_REDUCED)
 def _reduce(call: Call) -> Any:
     view = call.view()
     rank = len(view.dims)
@@ -384,12 +437,11 @@ def _reduce(call: Call) -> Any:
         return view
     axes = sorted({axis_of(axis, rank) for axis in (asked or range(rank))})
     keep = bool(call.attribute("keepdims", 1))
-    kind = "reduce_mean" if call.node.op == "ReduceMean" else "reduce_sum"
-    return reduced(call, view, axes, kind, keep=keep)
+    return reduced(call, view, axes, _REDUCED[call.node.op], keep=keep)
 
 
 def reduced(call: Call, view: View, axes: list[int], kind: str, *, keep: bool) -> View:
-    """A mean or sum over dimensions: a layer for each group of neighbours; images are averaged by pooling."""
+    """A mean, sum or extreme: a layer for each group of neighbours; images are averaged by pooling."""
     if any(BATCH in view.dims[axis] and view.batch > 1 for axis in axes):
         raise CannotTakeError("sums over samples", "dimensions behind the batch")
     axes = [axis for axis in axes if view.shape[axis] > 1 or not keep]
@@ -406,7 +458,7 @@ def reduced(call: Call, view: View, axes: list[int], kind: str, *, keep: bool) -
         made = call.layer("global_avg_pool", (image(call, view, 2),))
         return fresh(made, (*view.shape[:2], 1, 1) if keep else view.shape[:2])
     result = view
-    for number, group in enumerate(_neighbours(real)):
+    for number, group in enumerate(neighbours(real)):
         word, batch_dim = sample_word(call, result)
         places = [index for index in range(len(result.dims)) if index != batch_dim]
         options = {"axes": [places.index(axis) for axis in group], "keep_dims": True}
@@ -416,13 +468,3 @@ def reduced(call: Call, view: View, axes: list[int], kind: str, *, keep: bool) -
         for axis in reversed(axes):
             result = result.without_dim(axis)
     return result
-
-
-def _neighbours(axes: list[int]) -> list[list[int]]:
-    groups: list[list[int]] = []
-    for axis in axes:
-        if groups and axis == groups[-1][-1] + 1:
-            groups[-1].append(axis)
-        else:
-            groups.append([axis])
-    return groups

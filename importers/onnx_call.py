@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from importers.arranging import Site
 from importers.draft import CannotTakeError, Draft, Given
+from importers.handlers import registrar
 from importers.onnx_graph import OnnxNode
 from importers.views import Shape, View
 from trainlib.steps import Array
@@ -73,7 +75,7 @@ class WeightPlaces:
 
 
 @dataclass
-class Call:
+class Call(Site):
     """One node: what it reads as views and constants, and where layers made of it go."""
 
     node: OnnxNode
@@ -136,19 +138,6 @@ class Call:
         """The attribute `axis`, counted from the front."""
         return axis_of(int(self.attribute("axis", default)), rank)
 
-    def layer(
-        self,
-        kind: str,
-        inputs: Sequence[str],
-        options: Mapping[str, Any] | None = None,
-        given: Mapping[str, Given | None] | None = None,
-        *,
-        suffix: str = "",
-    ) -> View:
-        """Add a layer with one output."""
-        (found,) = self.draft.layer(kind, self.name + suffix, inputs, options, given, where=self.where)
-        return found
-
     def like(self, view: View, kind: str, options: Mapping[str, Any] | None = None, suffix: str = "") -> View:
         """A layer of one input that works on every element alone, whatever their order."""
         made = self.layer(kind, (view.word,), options, suffix=suffix)
@@ -169,16 +158,7 @@ HANDLERS: dict[str, Handler] = {}
 NEAREST: dict[str, str] = {}
 """Op that cannot be taken -> what would do."""
 
-
-def register(*names: str) -> Callable[[Handler], Handler]:
-    """The handler of ops of these names."""
-
-    def add(handler: Handler) -> Handler:
-        for name in names:
-            HANDLERS[name] = handler
-        return handler
-
-    return add
+register = registrar(HANDLERS)
 
 
 def short(values: Sequence[int]) -> int | list[int]:

@@ -2,13 +2,14 @@
 """What an exporter took apart is put together again where we have it as one layer.
 
 A linear layer without a matrix form of its own (MatMul, Add), SiLU (x · Sigmoid(x)), hard-swish (x ·
-HardSigmoid(x)), GELU by its error function, layer norm before opset 17. A pattern counts only if nobody else
-reads what lies inside of it.
+HardSigmoid(x)), GELU by its error function, layer norm before opset 17, group norm before opset 18. A pattern
+counts only if nobody else reads what lies inside of it.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -22,7 +23,7 @@ def fused(graph: OnnxGraph) -> OnnxGraph:
     """The graph with patterns replaced by single nodes, in the place of their last one."""
     found = _Fusion(graph)
     nodes = list(graph.nodes)
-    for pattern in (_layer_norm, _affine, _gelu, _gated, _linear):
+    for pattern in (_layer_norm, _affine, _group_norm, _gelu, _gated, _linear):
         for node in list(nodes):
             if node.name in found.gone:
                 continue
@@ -216,6 +217,48 @@ def _affine(found: _Fusion, node: OnnxNode) -> OnnxNode | None:
             found.gone.update((product.name, norm.name))
             return replace(norm, name=node.name, inputs=(*norm.inputs, *weights), outputs=node.outputs)
     return None
+
+
+def _group_norm(found: _Fusion, node: OnnxNode) -> OnnxNode | None:
+    """Groups as instances (Reshape, InstanceNormalization, Reshape), then Mul and Add per channel."""
+    if node.op != "Add" or len(node.inputs) != 2:
+        return None
+    for name in node.inputs:
+        product = found.made_by(name, "Mul")
+        for inner in product.inputs if product is not None else ():
+            back = found.made_by(inner, "Reshape")
+            norm = found.made_by(back.inputs[0], "InstanceNormalization") if back is not None else None
+            groups = found.made_by(norm.inputs[0], "Reshape") if norm is not None else None
+            if product is None or back is None or norm is None or groups is None:
+                continue
+            chain = (groups, norm, back, product, node)
+            if not all(found.inside(one.outputs[0], two) for one, two in pairwise(chain)):
+                continue
+            x = found.graph.tensor(groups.inputs[0])
+            shape, split = x.shape or (), found.graph.tensor(groups.outputs[0]).shape or ()
+            weights = (_other(product, inner), _other(node, name))
+            if len(shape) < 2 or len(split) != 3 or split[0] != shape[0] or not _is_plain(found, norm):
+                continue
+            if found.graph.tensor(inner).shape != shape or not all(
+                _per_channel(found, weight, shape) for weight in weights
+            ):
+                continue
+            found.gone.update(one.name for one in chain[:-1])
+            attributes = {"num_groups": split[1], "epsilon": norm.attributes.get("epsilon", 1e-5)}
+            return replace(node, op="GroupNormalization", inputs=(x.name, *weights), attributes=attributes)
+    return None
+
+
+def _is_plain(found: _Fusion, norm: OnnxNode) -> bool:
+    """Whether it neither scales nor shifts, and nobody trains what would."""
+    scale, shift = (found.graph.folded.get(name) for name in norm.inputs[1:])
+    return scale is not None and shift is not None and bool((scale == 1).all() and (shift == 0).all())
+
+
+def _per_channel(found: _Fusion, name: str, shape: tuple[int | str, ...]) -> bool:
+    """Whether a tensor is a constant for each channel of a shape [batch, channels, ...]."""
+    value = found.graph.constant(name)
+    return value is not None and value.shape == (shape[1], *(1,) * (len(shape) - 2))
 
 
 def _axes(found: _Fusion, node: OnnxNode) -> tuple[int, ...]:

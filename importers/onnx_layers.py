@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from importers.arranging import fresh, image, in_order, regrouped, rows, sample_word, under
+from importers.cutting import sliced
 from importers.draft import CannotTakeError, Given, elements
 from importers.onnx_call import NEAREST, Call, Constant, register, short
-from importers.onnx_moves import part_of, sliced
+from importers.onnx_moves import part_of
 from importers.views import BATCH, View
 
 NEAREST.update(
@@ -285,8 +286,9 @@ def _instance_norm(call: Call) -> Any:
 
 @register("GroupNormalization")
 def _group_norm(call: Call) -> Any:
-    view, scale = call.view(), call.needed(1)
-    given: dict[str, Given | None] = {"w": scale, "b": call.needed(2)}
+    view = call.view()
+    scale, shift = (call.needed(index).moved(lambda array: array.reshape(-1)) for index in (1, 2))
+    given: dict[str, Given | None] = {"w": scale, "b": shift}
     options = _norm_options(given, call.attribute("epsilon", 1e-5))
     options["groups"] = int(call.attribute("num_groups", 1))
     if elements(scale.value.shape) != view.shape[1]:

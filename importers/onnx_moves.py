@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from importers.arranging import in_order, sample_word, under, viewed
+from importers.cutting import sliced, split
 from importers.draft import CannotTakeError, elements
 from importers.onnx_call import NEAREST, Call, Constant, axis_of, register
 from importers.views import BATCH, View
@@ -124,34 +125,6 @@ def _transpose(call: Call) -> Any:
     return view.permuted(order)
 
 
-def sliced(call: Call, view: View, dim: int, start: int, stop: int, *, suffix: str = "") -> View:
-    """Elements [start, stop) of a dimension: a slice layer on the tensor as it is stored."""
-    size = view.shape[dim]
-    if (start, stop) == (0, size):
-        return view
-    if BATCH in view.dims[dim]:
-        raise CannotTakeError("cuts the batch", "samples are never told apart")
-    if not start < stop:
-        raise CannotTakeError("takes nothing")
-    if len(view.dims[dim]) != 1:
-        view = in_order(call, view)
-    (piece,) = view.dims[dim]
-    word = call.draft.stored(view, [(item,) for item in range(1, len(view.pieces))], call.name, call.where)
-    options = {"axis": piece - 1, "start": start, "stop": stop}
-    made = call.layer("slice", (word,), options, suffix=suffix)
-    pieces = list(view.pieces)
-    pieces[piece] = stop - start
-    kept = View(made.word, made.stored, tuple(pieces), view.dims)
-    return _dropped(kept, piece) if stop - start == 1 else kept
-
-
-def _dropped(view: View, piece: int) -> View:
-    """Without a piece of size 1."""
-    pieces = (*view.pieces[:piece], *view.pieces[piece + 1 :])
-    dims = tuple(tuple(item - (item > piece) for item in dim if item != piece) for dim in view.dims)
-    return View(view.word, view.stored, pieces, dims)
-
-
 @register("Slice")
 def _slice(call: Call) -> Any:
     view = call.view()
@@ -248,18 +221,7 @@ def parts_of(call: Call, view: View, dim: int, sizes: Sequence[int]) -> list[Any
             sliced(call, view, dim, start, start + size, suffix=f"_{index}") if index in call.used else None
             for index, (start, size) in enumerate(zip(starts, sizes, strict=True))
         ]
-    if len(view.dims[dim]) != 1:
-        view = in_order(call, view)
-    (piece,) = view.dims[dim]
-    word = call.draft.stored(view, [(item,) for item in range(1, len(view.pieces))], call.name, call.where)
-    options = {"axis": piece - 1, "sizes": list(sizes)}
-    made = call.draft.layer("split", call.name, (word,), options, where=call.where)
-    found = []
-    for part, size in zip(made, sizes, strict=True):
-        pieces = (*view.pieces[:piece], size, *view.pieces[piece + 1 :])
-        kept = View(part.word, part.stored, pieces, view.dims)
-        found.append(_dropped(kept, piece) if size == 1 else kept)
-    return found
+    return [*split(call, view, dim, sizes)]
 
 
 @register("Split")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from configs.limits import require_host_memory
+from importers.handlers import registrar
 from importers.onnx_graph import OnnxNode
 from trainlib.primitives.definition import LayerPlan
 from trainlib.steps import Array
@@ -130,13 +131,4 @@ Writer = Callable[[Layer], Any]
 WRITERS: dict[str, Writer] = {}
 """By layer type: `writes` fills it."""
 
-
-def writes(*types: str) -> Callable[[Writer], Writer]:
-    """The writer of layers of these types."""
-
-    def add(writer: Writer) -> Writer:
-        for name in types:
-            WRITERS[name] = writer
-        return writer
-
-    return add
+writes = registrar(WRITERS)

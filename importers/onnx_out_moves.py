@@ -31,6 +31,8 @@ _ALONE: Mapping[str, str] = {
     "leaky_relu": "LeakyRelu",
     "elu": "Elu",
     "hard_sigmoid": "HardSigmoid",
+    "softplus": "Softplus",
+    "mish": "Mish",
 }
 """Layers that are one node of the same inputs."""
 
@@ -108,7 +110,19 @@ def _softmax(layer: Layer) -> None:
     layer.node("Softmax", (layer.x,), axis=-1)
 
 
+@writes("log_softmax")
+def _log_softmax(layer: Layer) -> None:
+    layer.node("LogSoftmax", (layer.x,), axis=-1)
+
+
 # Trained tensors
+
+
+@writes("prelu")
+def _prelu(layer: Layer) -> None:
+    ones = (1,) * (len(layer.shapes[0]) - 2) if layer.options["per_channel"] else ()
+    slope = layer.weight("w", "weight", lambda array: array.reshape(-1, *ones))
+    layer.node("PRelu", (layer.x, slope))
 
 
 @writes("position")
@@ -186,9 +200,19 @@ def _pad(layer: Layer) -> None:
     layer.node("Pad", (layer.x, widths, layer.constant("value", layer.options["value"])))
 
 
-@writes("reduce_mean", "reduce_sum")
+_REDUCED = {
+    "reduce_mean": "ReduceMean",
+    "reduce_sum": "ReduceSum",
+    "reduce_max": "ReduceMax",
+    "reduce_min": "ReduceMin",
+}
+
+
+@writes(*_REDUCED)
 def _reduce(layer: Layer) -> None:
-    op = "ReduceMean" if layer.primitive == "reduce_mean" else "ReduceSum"
+    op = _REDUCED[layer.primitive]
+    if "ties" in layer.options:
+        layer.exact("ties", "shared")
     rank = len(layer.shapes[0]) - 1
     axes = layer.integers("axes", [axis % rank + 1 for axis in layer.options["axes"]])
     layer.node(op, (layer.x, axes), keepdims=int(layer.options["keep_dims"]))

@@ -3,29 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
 
 import numpy as np
 
-from importers.arranging import Site, in_order
+from importers.arranging import Site, in_order, under
 from importers.draft import CannotTakeError, Given, elements
-from importers.views import BATCH, Shape, View
-
-
-class PairSite(Site, Protocol):
-    """Where layers of one output are added."""
-
-    def layer(
-        self,
-        kind: str,
-        inputs: Sequence[str],
-        options: Mapping[str, Any] | None = None,
-        given: Mapping[str, Given | None] | None = None,
-        *,
-        suffix: str = "",
-    ) -> View:
-        """Add a layer, called by the name of the node and a suffix."""
+from importers.views import Shape, View
 
 
 def wider(view: View, rank: int) -> View:
@@ -40,17 +24,7 @@ def _sample(view: View, batch_dim: int | None) -> Shape:
     return (view.batch, *(size for index, size in enumerate(view.shape) if index != batch_dim))
 
 
-def _seen(made: View, batch_dim: int | None) -> View:
-    """A tensor stored [batch, ...] with the batch where the module has it."""
-    dims = list(made.dims[1:])
-    if batch_dim is not None:
-        dims.insert(batch_dim, (BATCH,))
-    return View(made.word, made.stored, made.pieces, tuple(dims))
-
-
-def two_operands(
-    site: PairSite, kind: str, left: View, right: View, shape: Shape, *, suffix: str = ""
-) -> View:
+def two_operands(site: Site, kind: str, left: View, right: View, shape: Shape, *, suffix: str = "") -> View:
     """An elementwise layer of two tensors, repeated to each other's shape where they differ."""
     if (left.pieces, left.dims) == (right.pieces, right.dims):
         other = site.draft.reshaped(right.word, left.stored, site.name, site.where)
@@ -72,12 +46,10 @@ def two_operands(
         site.draft.reshaped(view.word, own, site.name, site.where)
         for view, own in zip((left, right), shapes, strict=True)
     )
-    return _seen(_of_words(site, kind, words, shapes, suffix), batch_dim)
+    return under(_of_words(site, kind, words, shapes, suffix), batch_dim, len(shape))
 
 
-def _of_words(
-    site: PairSite, kind: str, words: Sequence[str], shapes: Sequence[Shape], suffix: str = ""
-) -> View:
+def _of_words(site: Site, kind: str, words: Sequence[str], shapes: Sequence[Shape], suffix: str = "") -> View:
     """Two stored tensors of as many dimensions, which may repeat."""
     if shapes[0] == shapes[1]:
         return site.layer(kind, words, suffix=suffix)
@@ -94,7 +66,7 @@ def _of_words(
 
 
 def with_constant(
-    site: PairSite, kind: str, view: View, given: Given, *, turned: bool = False, suffix: str = ""
+    site: Site, kind: str, view: View, given: Given, *, turned: bool = False, suffix: str = ""
 ) -> View:
     """A tensor and a constant or parameter, which becomes a layer; `turned`: the constant first."""
     rank = max(len(view.dims), given.value.ndim)
@@ -110,7 +82,8 @@ def with_constant(
     sample = _sample(view, batch_dim)
     word = site.draft.reshaped(view.word, sample, site.name, site.where)
     if kind == "add" and own == sample[1:]:
-        return _seen(site.layer("position", (word,), {}, {"w": weights}, suffix=suffix), batch_dim)
+        made = site.layer("position", (word,), {}, {"w": weights}, suffix=suffix)
+        return under(made, batch_dim, rank)
     whole = np.broadcast_shapes(own, sample[1:])
     held = constant(site, weights, suffix=f"{suffix}_{_short_name(given)}")
     words, shapes = [word, held], [sample, (view.batch, *own)]
@@ -118,14 +91,14 @@ def with_constant(
         words, shapes = words[::-1], shapes[::-1]
     made = _of_words(site, kind, words, shapes, suffix)
     assert made.stored[1:] == whole
-    return _seen(made, batch_dim)
+    return under(made, batch_dim, rank)
 
 
 def _short_name(given: Given) -> str:
     return given.source.rpartition(".")[2] or "constant"
 
 
-def constant(site: PairSite, given: Given, *, suffix: str) -> str:
+def constant(site: Site, given: Given, *, suffix: str) -> str:
     """The word of a parameter or constant [dims] as a tensor [batch, dims]."""
     shape = list(given.value.shape) or [1]
     held = given.moved(lambda array: array.reshape(shape))

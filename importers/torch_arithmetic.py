@@ -3,25 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from importers.arranging import fresh, image, regrouped, rows
+from importers.arranging import fresh, image, regrouped, rows, sample_word, under
+from importers.cutting import sliced
 from importers.draft import CannotTakeError, Given, elements
 from importers.pairs import two_operands, wider, with_constant
 from importers.torch_capture import NEAREST, Call, Constant, register, shape_of
-from importers.torch_shapes import axis_of, sliced
+from importers.torch_shapes import axis_of
 from importers.views import BATCH, Shape, View
 
 NEAREST.update(
     {
-        "mish": "silu",
-        "softplus": "relu, elu",
-        "selu": "elu",
-        "celu": "elu",
-        "log_sigmoid_forward": "sigmoid and log",
         "feature_dropout": "Dropout",
         "alpha_dropout": "Dropout",
         "cumsum": "matmul with a triangular constant",
@@ -33,6 +31,12 @@ NEAREST.update(
         "cos": "a table as a buffer",
     }
 )
+
+SELU_ALPHA, SELU_GAMMA = 1.6732632423543772, 1.0507009873554805
+"""Klambauer et al. 2017, as PyTorch has them."""
+
+SOFTPLUS_LINE = 18.0
+"""Where log(1 + e^x) is x in fp32."""
 
 LARGE = 1e9
 """In place of infinity in a mask that is added before a softmax, whose exponential is 0 either way."""
@@ -66,6 +70,7 @@ for _kind, _names in {
     "square": ("square",),
     "absolute": ("abs",),
     "error_function": ("erf", "special_erf"),
+    "mish": ("mish",),
 }.items():
     _unary(_kind, *_names)
 
@@ -141,13 +146,47 @@ def _dropout(call: Call) -> Any:
 
 @register("prelu")
 def _prelu(call: Call) -> Any:
-    view, weight = call.view("self"), call.weight("weight")
-    assert weight is not None
-    shape = (1, weight.value.size, *(1,) * (len(view.dims) - 2)) if weight.value.size > 1 else (1,)
-    slope = weight.moved(lambda array: array.reshape(shape))
-    left = applied(call, "relu", scaled(call, view, -1.0, suffix="_turned"), suffix="_left")
-    right = applied(call, "relu", view, suffix="_right")
-    return two_operands(call, "subtract", right, multiplied(call, left, slope, suffix="_slope"), view.shape)
+    view, slope = call.view("self"), call.weight("weight")
+    assert slope is not None
+    if slope.value.size == 1:
+        made = call.layer("prelu", (view.word,), {}, {"w": slope.moved(lambda array: array.reshape(-1))})
+        return replace(view, word=made.word, stored=made.stored)
+    word, batch_dim = sample_word(call, view)
+    if batch_dim not in (0, None):
+        raise CannotTakeError(
+            "slopes of a dimension that is not the one behind the batch", "[batch, channels, ...]"
+        )
+    return under(call.layer("prelu", (word,), {"per_channel": True}, {"w": slope}), batch_dim, len(view.dims))
+
+
+@register("softplus")
+def _softplus(call: Call) -> Any:
+    if call["threshold"] < SOFTPLUS_LINE:
+        raise CannotTakeError(f"a softplus that is a line from {call['threshold']} on", "threshold=20")
+    beta = float(call["beta"])
+    inner = scaled(call, call.view("self"), beta, suffix="_inner")
+    made = applied(call, "softplus", inner)
+    return scaled(call, made, 1 / beta, suffix="_outer")
+
+
+@register("log_sigmoid", "log_sigmoid_forward")
+def _log_sigmoid(call: Call) -> Any:
+    turned = scaled(call, call.view("self"), -1.0, suffix="_turned")
+    made = scaled(call, applied(call, "softplus", turned), -1.0, suffix="_log")
+    return [made, Constant(None)] if isinstance(call.node.meta["val"], (tuple, list)) else made
+
+
+@register("selu")
+def _selu(call: Call) -> Any:
+    inner = applied(call, "elu", call.view("self"), {"alpha": SELU_ALPHA}, suffix="_elu")
+    return scaled(call, inner, SELU_GAMMA)
+
+
+@register("celu")
+def _celu(call: Call) -> Any:
+    alpha = float(call["alpha"])
+    inner = scaled(call, call.view("self"), 1 / alpha, suffix="_inner")
+    return scaled(call, applied(call, "elu", inner), alpha, suffix="_outer")
 
 
 @register("glu")
@@ -262,9 +301,36 @@ def _div(call: Call) -> Any:
 
 @register("maximum", "max")
 def _maximum(call: Call) -> Any:
-    if "other" not in call.arguments:
-        raise CannotTakeError("a maximum over a dimension", "max_pool2d, amax")
-    return _binary(call, "maximum", call["self"], call["other"])
+    if "other" in call.arguments:
+        return _binary(call, "maximum", call["self"], call["other"])
+    return _first_extreme(call, "reduce_max")
+
+
+@register("min")
+def _min(call: Call) -> Any:
+    if "other" in call.arguments:
+        return _binary(call, "minimum", call["self"], call["other"])
+    return _first_extreme(call, "reduce_min")
+
+
+def _first_extreme(call: Call, kind: str) -> Any:
+    """Values over one dimension, or over all: with the places of the first ones, which nobody may read."""
+    view = call.view("self")
+    if "dim" not in call.arguments:
+        return averaged(call, view, list(range(len(view.dims))), keep=False, kind=kind)
+    if call.used(1):
+        raise CannotTakeError("uses the places of the largest elements", "their values only")
+    dims, keep = _dims_of(call, view, call["dim"]), bool(call.get("keepdim"))
+    return [averaged(call, view, dims, keep=keep, kind=kind, options={"ties": "first"}), None]
+
+
+@register("amax", "amin")
+def _extreme(call: Call) -> Any:
+    view = call.view("self")
+    kind = "reduce_max" if "amax" in str(call.node.target) else "reduce_min"
+    return averaged(
+        call, view, _dims_of(call, view, call.get("dim")), keep=bool(call.get("keepdim")), kind=kind
+    )
 
 
 @register("minimum")
@@ -355,11 +421,18 @@ def _dims_of(call: Call, view: View, asked: Any) -> list[int]:
 
 
 def averaged(
-    call: Call, view: View, dims: Sequence[int], *, keep: bool, kind: str = "reduce_mean", suffix: str = ""
+    call: Call,
+    view: View,
+    dims: Sequence[int],
+    *,
+    keep: bool,
+    kind: str = "reduce_mean",
+    suffix: str = "",
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> View:
-    """The mean (or sum) over some dimensions, none of which counts samples (unless there is one)."""
+    """The mean (sum, extreme) over some dimensions, none of which counts samples (unless there is one)."""
     if any(BATCH in view.dims[dim] for dim in dims) and view.batch > 1:
-        raise CannotTakeError("a mean over samples", "the mean of the loss is over the batch already")
+        raise CannotTakeError(f"a {kind.removeprefix('reduce_')} over samples", "a network of single samples")
     taken = [piece for dim in dims for piece in view.dims[dim] if piece != BATCH]
     seen = [() if index in dims else dim for index, dim in enumerate(view.dims) if keep or index not in dims]
     if not taken:
@@ -373,8 +446,8 @@ def averaged(
     groups: list[Sequence[int]] = [*([before] if before else []), inner, *([after] if after else [])]
     word = call.stored(view, groups)
     alone = not before and not after
-    options: dict[str, Any] = {"axes": [1 if before else 0], **({"keep_dims": True} if alone else {})}
-    made = call.layer(kind, (word,), options, suffix=suffix)
+    own = {"axes": [1 if before else 0], **({"keep_dims": True} if alone else {}), **options}
+    made = call.layer(kind, (word,), own, suffix=suffix)
     rest = [*before, *after]
     number = {BATCH: BATCH} | {piece: 1 + index for index, piece in enumerate(rest)}
     sizes = (view.batch, *(view.pieces[piece] for piece in rest))
@@ -416,12 +489,12 @@ def _variance(call: Call) -> Any:
 # Softmax
 
 
-def softmax(call: Call, view: View, dim: int, *, suffix: str = "") -> View:
-    """Softmax over one dimension."""
+def softmax(call: Call, view: View, dim: int, *, kind: str = "softmax", suffix: str = "") -> View:
+    """Softmax, or its logarithm, over one dimension."""
     if BATCH in view.dims[dim]:
         raise CannotTakeError("a softmax over samples", "a dimension behind the batch")
     word, rest = rows(call, view, dim)
-    made = call.layer("softmax", (word,), suffix=suffix)
+    made = call.layer(kind, (word,), suffix=suffix)
     return regrouped(view, made, rest, view.shape[dim], dim)
 
 
@@ -434,9 +507,8 @@ def _softmax(call: Call) -> Any:
 @register("log_softmax", "_log_softmax")
 def _log_softmax(call: Call) -> Any:
     view = call.view("self")
-    found = softmax(call, view, axis_of(call["dim"], len(view.dims)), suffix="_probabilities")
-    made = applied(call, "logarithm", found)
-    call.draft.logits[made.word] = view
+    made = softmax(call, view, axis_of(call["dim"], len(view.dims)), kind="log_softmax")
+    call.draft.log_probabilities.add(made.word)
     return made
 
 

@@ -21,7 +21,9 @@ import numpy as np
 
 from configs.dtypes import is_float
 from configs.errors import InputError
+from importers.arranging import Site
 from importers.draft import CannotTakeError, Draft, Given, Problem
+from importers.handlers import registrar
 from importers.views import Shape, View
 from trainlib.steps import Array
 
@@ -61,7 +63,7 @@ class Unknown:
 
 
 @dataclass
-class Call:
+class Call(Site):
     """One node: its arguments by the names of the op's schema, views and constants in their place."""
 
     node: Any
@@ -120,19 +122,6 @@ class Call:
         """Results, of a node that has several."""
         return len(self.node.meta["val"])
 
-    def layer(
-        self,
-        kind: str,
-        inputs: Sequence[str],
-        options: Mapping[str, Any] | None = None,
-        given: Mapping[str, Given | None] | None = None,
-        *,
-        suffix: str = "",
-    ) -> View:
-        """Add a layer with one output."""
-        (found,) = self.draft.layer(kind, self.name + suffix, inputs, options, given, where=self.where)
-        return found
-
     def stored(self, view: View, order: Sequence[Sequence[int]]) -> str:
         """A word of a tensor that is stored in this order."""
         return self.draft.stored(view, order, self.name, self.where)
@@ -152,16 +141,7 @@ MOVES = frozenset({*_VIEWS, *_TURNS, *_PARTS, *_SAME})
 NEAREST: dict[str, str] = {}
 """Op we do not have -> what would do."""
 
-
-def register(*names: str) -> Callable[[Handler], Handler]:
-    """The handler of ATen ops of these names."""
-
-    def add(handler: Handler) -> Handler:
-        for name in names:
-            HANDLERS[name] = handler
-        return handler
-
-    return add
+register = registrar(HANDLERS)
 
 
 def shape_of(node: Any) -> Shape | None:

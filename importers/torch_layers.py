@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from importers.arranging import fresh, image, in_order, regrouped, rows, viewed
+from importers.cutting import sliced
 from importers.draft import CannotTakeError, Given, elements
 from importers.torch_capture import NEAREST, Call, Constant, register
-from importers.torch_shapes import sliced
 from importers.views import BATCH, Shape, View
 
 NEAREST.update(

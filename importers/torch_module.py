@@ -74,7 +74,7 @@ def from_torch(
     draft, output = capture(torch, module, inputs, trained, place, dtype)
     spec_of_loss = loss_of(torch, loss, len(output.shape))
     notes: list[str] = []
-    output, spec_of_loss = _without_log(draft, output, spec_of_loss, notes)
+    spec_of_loss = _of_log_probabilities(draft, output, spec_of_loss, notes)
     _end(draft, output, place)
     if isinstance(optimizer, torch.optim.Optimizer) and optimizer.state:
         notes.append("the optimizer's moments are not taken over: they start at 0")
@@ -124,19 +124,19 @@ def _dtype(torch: Any, module: Any, inputs: Sequence[Any], place: str) -> str:
     return name
 
 
-def _without_log(draft: Draft, output: View, loss: LossSpec, notes: list[str]) -> tuple[View, LossSpec]:
-    """Cross-entropy takes logits: a log-softmax before it, or before NLLLoss, is part of it."""
-    logits = draft.logits.get(output.word)
-    if logits is not None and loss.name in ("cross_entropy", NEGATIVE_LOG) and output.shape == logits.shape:
-        if loss.name == NEGATIVE_LOG:
-            loss = LossSpec("cross_entropy", {"labels": "hard"}, loss.where)
-        notes.append("the log-softmax at the end is part of cross_entropy")
-        return logits, loss
-    if loss.name == NEGATIVE_LOG:
+def _of_log_probabilities(draft: Draft, output: View, loss: LossSpec, notes: list[str]) -> LossSpec:
+    """NLLLoss of a log-softmax as cross-entropy, which is the same: the sum of those exponentials is 1."""
+    taken = output.word in draft.log_probabilities
+    if loss.name == NEGATIVE_LOG and not taken:
         raise UnsupportedLayerError(
             "NLLLoss of something else than a log-softmax", where="loss", cure="CrossEntropyLoss of logits"
         )
-    return output, loss
+    if taken and loss.name in ("cross_entropy", NEGATIVE_LOG):
+        notes.append(
+            "cross_entropy takes logits: without the log-softmax at the end loss and gradients are the same, "
+            "and the network is faster"
+        )
+    return LossSpec("cross_entropy", {"labels": "hard"}, loss.where) if loss.name == NEGATIVE_LOG else loss
 
 
 def _end(draft: Draft, output: View, place: str) -> None:

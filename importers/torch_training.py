@@ -11,7 +11,7 @@ from configs.model_file import LossSpec, OptimizerSpec
 from importers.training_text import DEFAULT_OPTIMIZER, parse_loss, parse_optimizer
 
 NEGATIVE_LOG = "nll"
-"""Of log-probabilities: cross-entropy of what the log-softmax is taken of."""
+"""Of log-probabilities: their cross-entropy."""
 
 _LOSSES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "CrossEntropyLoss": ("cross_entropy", {"labels": "hard"}),

@@ -14,6 +14,7 @@ from importers.onnx_call import axis_of
 from importers.onnx_moves import target_shape
 from importers.training_draft import Kept
 from importers.training_ops import TrainingNode, register
+from importers.views import neighbours
 from trainlib.primitives.definition import Shape
 from trainlib.registry import PRIMITIVES, loss_primitive
 
@@ -33,6 +34,8 @@ _FORWARD: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "Abs": ("absolute", {}),
     "Neg": ("scale", {"factor": -1.0}),
     "HardSwish": ("hard_swish", {}),
+    "Softplus": ("softplus", {}),
+    "Mish": ("mish", {}),
 }
 
 
@@ -250,7 +253,7 @@ def _reduce(item: TrainingNode) -> None:
         made = draft.forward(item.site, item.node, "global_avg_pool", (x,), {}, item.out())
         item.give(made, final or (1,))
         return
-    groups = _neighbours(real)
+    groups = neighbours(real)
     result = x
     for number, group in enumerate(groups):
         last = number == len(groups) - 1
@@ -264,16 +267,6 @@ def _reduce(item: TrainingNode) -> None:
         )
         result = draft.view(result, draft.shape(result)[1:])
     item.give(result, final or (1,))
-
-
-def _neighbours(axes: Sequence[int]) -> list[list[int]]:
-    groups: list[list[int]] = []
-    for axis in axes:
-        if groups and axis == groups[-1][-1] + 1:
-            groups[-1].append(axis)
-        else:
-            groups.append([axis])
-    return groups
 
 
 # What moves elements

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from importers.draft import CannotTakeError
+from importers.handlers import registrar
 from importers.onnx_call import axis_of, short
 from importers.onnx_graph import OnnxNode
 from importers.onnx_layers import window
@@ -110,17 +111,8 @@ class TrainingNode:
 Handler = Callable[[TrainingNode], None]
 HANDLERS: dict[str, Handler] = {}
 
-
-def register(*names: str) -> Callable[[Handler], Handler]:
-    """The handler of ops of these names; private ones are known with and without their domain."""
-
-    def add(handler: Handler) -> Handler:
-        for name in names:
-            HANDLERS[name] = handler
-            HANDLERS[f"com.microsoft:{name}"] = handler
-        return handler
-
-    return add
+register = registrar(HANDLERS, "com.microsoft")
+"""Private ops are known with and without their domain."""
 
 
 # Products
@@ -524,12 +516,13 @@ def _layer_norm_grad(item: TrainingNode) -> None:
         item.apply("layer_norm", "IG", roles, plan)
 
 
-@register("Softmax")
+@register("Softmax", "LogSoftmax")
 def _softmax(item: TrainingNode) -> None:
     draft, x = item.draft, item.read(0)
     shape = draft.shape(x)
     stored = _softmax_shape(item, shape)
-    made = draft.forward(item.site, item.node, "softmax", (draft.view(x, stored),), {}, item.out())
+    kind = "log_softmax" if item.node.op == "LogSoftmax" else "softmax"
+    made = draft.forward(item.site, item.node, kind, (draft.view(x, stored),), {}, item.out())
     item.give(made, shape)
 
 
@@ -540,11 +533,12 @@ def _softmax_shape(item: TrainingNode, shape: Shape) -> Shape:
     return (1, prod(shape[:axis]), prod(shape[axis:]))
 
 
-@register("SoftmaxGrad", "SoftmaxGrad_13")
+@register("SoftmaxGrad", "SoftmaxGrad_13", "LogSoftmaxGrad", "LogSoftmaxGrad_13")
 def _softmax_grad(item: TrainingNode) -> None:
     draft, dy, y = item.draft, item.read(0), item.read(1)
     shape = draft.shape(y)
     stored = _softmax_shape(item, shape)
-    plan = draft.plan("softmax", {}, [stored])
+    kind = "log_softmax" if item.node.op.rpartition(":")[2].startswith("Log") else "softmax"
+    plan = draft.plan(kind, {}, [stored])
     dx = item.result(shape, stored)
-    item.apply("softmax", "IG", {"y": draft.view(y, stored), "dy": draft.view(dy, stored), "dx": dx}, plan)
+    item.apply(kind, "IG", {"y": draft.view(y, stored), "dy": draft.view(dy, stored), "dx": dx}, plan)

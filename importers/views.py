@@ -104,6 +104,12 @@ class View:
         pieces = (*self.pieces[:piece], *sizes, *self.pieces[piece + 1 :])
         return replace(self, pieces=pieces, dims=tuple(tuple(renamed(dim)) for dim in self.dims))
 
+    def without_piece(self, piece: int) -> View:
+        """Without a piece of size 1, which leaves the dimension it is in."""
+        pieces = (*self.pieces[:piece], *self.pieces[piece + 1 :])
+        dims = tuple(tuple(item - (item > piece) for item in dim if item != piece) for dim in self.dims)
+        return replace(self, pieces=pieces, dims=dims)
+
     def viewed(self, shape: Sequence[int]) -> View | None:
         """The same elements in the same order under another shape; None if a piece cannot be cut so.
 
@@ -117,6 +123,17 @@ class View:
                 if not cut.sizes:
                     return None
                 view = view.split_piece(cut.piece, *cut.sizes)
+
+
+def neighbours(dims: Sequence[int]) -> list[list[int]]:
+    """Dimensions in order, those side by side in one group."""
+    groups: list[list[int]] = []
+    for dim in dims:
+        if groups and dim == groups[-1][-1] + 1:
+            groups[-1].append(dim)
+        else:
+            groups.append([dim])
+    return groups
 
 
 class _CutError(Exception):

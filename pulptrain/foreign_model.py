@@ -183,12 +183,15 @@ def compare_with_module(
 ) -> None:
     """Compare the gradients of a run of one iteration with those of the module; a note says what came of it.
 
-    Nothing is compared in other formats than fp32 and where the network draws masks of its own.
+    Nothing is compared in other formats than fp32, where the network draws masks of its own, and once numbers
+    are not finite.
     """
     functional, graph = outcome.summary["functional"], outcome.schedule.graph
     if foreign.module is None or functional is None or iterations != 1 or outcome.update_schedule is not None:
         return
     if graph.draws or settings.dtype not in (None, "fp32") or foreign.spec.dtype != "fp32":
+        return
+    if outcome.summary["not_finite"]:
         return
     from importers.torch_check import check_module
     from trainlib.training_data import sample_stream

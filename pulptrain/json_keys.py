@@ -131,7 +131,7 @@ KEYS: Mapping[str, JsonKey] = {
     "share": JsonKey(SHARE, "of the cycles"),
     # Number check
     "functional": JsonKey("", "check of the numbers; null if it was switched off"),
-    "checked_against": JsonKey("", "PyTorch, or the references of pulptrain where PyTorch is not installed"),
+    "checked_against": JsonKey("", "PyTorch, or the references of pulptrain alone and why"),
     "passed": JsonKey("", "whether all tensors are right; null if one is not decidable"),
     "tolerance": JsonKey("", "largest error allowed, relative to the largest element"),
     "not_decidable": JsonKey("count", "tensors whose rounding could hide a defect"),

@@ -58,6 +58,8 @@ __all__ = [  # noqa: RUF022
     "HardSigmoid",
     "HardSwish",
     "Elu",
+    "Softplus",
+    "Mish",
     "Shift",
     "Exponential",
     "Logarithm",
@@ -67,6 +69,7 @@ __all__ = [  # noqa: RUF022
     "Power",
     "ErrorFunction",
     "Absolute",
+    "Prelu",
     "Flatten",
     "BroadcastAdd",
     "Expand",
@@ -80,6 +83,7 @@ __all__ = [  # noqa: RUF022
     "Matmul",
     "MHSA",
     "Softmax",
+    "LogSoftmax",
     "Concat",
     "Split",
     "Slice",
@@ -88,6 +92,8 @@ __all__ = [  # noqa: RUF022
     "Pad",
     "ReduceMean",
     "ReduceSum",
+    "ReduceMax",
+    "ReduceMin",
     "Interpolation",
     "AvgPool2d",
     "MaxPool2d",
@@ -557,6 +563,36 @@ class Elu(Layer):
         variant: str | None = None,
     ) -> None: ...
 
+class Softplus(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Mish(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
 class Shift(Layer):
     def __init__(
         self,
@@ -682,6 +718,22 @@ class ErrorFunction(Layer):
 class Absolute(Layer):
     def __init__(
         self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Prelu(Layer):
+    def __init__(
+        self,
+        per_channel: bool = False,
         *,
         name: str | None = None,
         inputs: Sequence[str | Layer] | None = None,
@@ -908,6 +960,21 @@ class Softmax(Layer):
         variant: str | None = None,
     ) -> None: ...
 
+class LogSoftmax(Layer):
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
 class Concat(Layer):
     def __init__(
         self,
@@ -1030,6 +1097,42 @@ class ReduceSum(Layer):
         self,
         axes: Sequence[int],
         keep_dims: bool = False,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class ReduceMax(Layer):
+    def __init__(
+        self,
+        axes: Sequence[int],
+        keep_dims: bool = False,
+        ties: Literal["shared", "first"] = "shared",
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class ReduceMin(Layer):
+    def __init__(
+        self,
+        axes: Sequence[int],
+        keep_dims: bool = False,
+        ties: Literal["shared", "first"] = "shared",
         *,
         name: str | None = None,
         inputs: Sequence[str | Layer] | None = None,

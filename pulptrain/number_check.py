@@ -48,8 +48,15 @@ from trainlib.verdicts import (
 FOLLOWED = 3
 """Iterations that are followed from the start; of more, the last one is checked as well."""
 
+SURE = 0.5
+"""Share of its tolerance up to which a tensor is judged by few nudges.
+
+Of a million elements some gains seem a hundred times too small by chance; many nudges say how close it is.
+"""
+
 WITH_TORCH = "PyTorch"
 WITHOUT_TORCH = "untiled NumPy (PyTorch is not installed)"
+WITHOUT_AUTOGRAD = "untiled NumPy (autograd is no truth of a backward pass that the graph has of its own)"
 
 
 class NumberCheck:
@@ -59,12 +66,17 @@ class NumberCheck:
     """
 
     def __init__(self, kept: Mapping[str, Array], iterations: int = FOLLOWED) -> None:
-        self.torch = oracle_torch.torch_available()
+        self.truth = WITH_TORCH if oracle_torch.torch_available() else WITHOUT_TORCH
+        """What is asked."""
         self.verdicts: dict[str, Verdict] = {}
         self.iterations = 0
         self._followed = iterations
         self._roundings: dict[tuple[int, str], int] = {}
         self.begin(kept)
+
+    def without_autograd(self) -> None:
+        """Do not ask PyTorch: the graph has a backward pass of its own, which autograd knows nothing of."""
+        self.truth = WITHOUT_AUTOGRAD
 
     def begin(self, kept: Mapping[str, Array]) -> None:
         """Follow an iteration that begins with these values, states of the optimizer at their start."""
@@ -80,7 +92,7 @@ class NumberCheck:
         """A check of an iteration of the same programs that begins anywhere; its verdicts are its own."""
         other = NumberCheck({}, 1)
         other._roundings = self._roundings
-        other.torch = self.torch
+        other.truth = self.truth
         other.begin_anywhere(kept)
         return other
 
@@ -123,8 +135,8 @@ class NumberCheck:
     def confirmation(
         self, graph: TrainingGraph, values: Mapping[str, Array], seen: Mapping[str, Array]
     ) -> Confirmation | None:
-        """Question 2 about a program that was given `values` and has left `seen`; None without PyTorch."""
-        if not self.torch:
+        """Question 2 about a program that was given `values` and has left `seen`; None if it is not asked."""
+        if self.truth != WITH_TORCH:
             return None
         if self._updates is not None:
             self._updates.keep = self.iterations + 1 < self._followed
@@ -132,9 +144,7 @@ class NumberCheck:
 
     def summary(self) -> dict[str, Any]:
         """The entry ``functional`` of a run."""
-        return functional_summary(
-            WITH_TORCH if self.torch else WITHOUT_TORCH, self.verdicts.values(), self.iterations
-        )
+        return functional_summary(self.truth, self.verdicts.values(), self.iterations)
 
 
 class Follower:
@@ -192,10 +202,10 @@ class Follower:
         verdicts: list[Verdict] = []
         for nudges in (FEW_NUDGES, MANY_NUDGES):
             verdicts = self._verdicts(truth, left, nudges)
-            if all(verdict.verdict == PASSED for verdict in verdicts):
+            if all(verdict.verdict == PASSED and verdict.ratio <= SURE for verdict in verdicts):
                 break
         for verdict in verdicts:
-            self._check.add(self._upright(verdict, truth, left[verdict.name]))
+            self._check.add(self._final(verdict, truth, left[verdict.name]))
 
     def _verdicts(self, truth: OpTruth, left: Mapping[str, Array], nudges: int) -> list[Verdict]:
         """Verdicts on what one op has left, gains from so many nudges."""
@@ -223,8 +233,13 @@ class Follower:
             pending = any(item.open for item in judgements.values())
         return [numbers[name] if name in numbers else judgements[name].verdict() for name in left]
 
-    def _upright(self, verdict: Verdict, truth: OpTruth, ours: Array) -> Verdict:
-        """The verdict, or failed: a narrow sum of products whose roundings lean to one side."""
+    def _final(self, verdict: Verdict, truth: OpTruth, ours: Array) -> Verdict:
+        """The verdict; failed of a narrow sum of products whose roundings lean to one side.
+
+        What an op makes of an infinity or a NaN is right or not decidable.
+        """
+        if verdict.verdict == FAILED and truth.reads_not_finite:
+            return replace(verdict, verdict=NOT_DECIDABLE, why=f"{truth.op.name} reads an infinity or a NaN")
         if verdict.verdict != PASSED or not truth.contracts or not is_narrow(ours.dtype):
             return verdict
         steps = leans(ours, truth.output(verdict.name))

@@ -90,7 +90,8 @@ class Training:
             self.machine.iterate([{}] * self._mini_batches)
             return
         self.check = NumberCheck(self._before, min(iterations, FOLLOWED))
-        self.check.torch = self.check.torch and self.machine.derived
+        if not self.machine.derived:
+            self.check.without_autograd()
         batch = self._batch()
         self._iterate(batch, self.check)
         graph = self.machine.mini.schedule.graph

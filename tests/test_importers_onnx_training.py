@@ -182,6 +182,24 @@ NETWORKS = [
         {"half": np.float32(0.5)},
     ),
     Trained(
+        "softplus, and a log-softmax with its gradient",
+        (2, 4),
+        {"q": (6, 4), "fc": (3, 6)},
+        [
+            node("Gemm", ["input", "q"], ["h"], transB=1),
+            node("LogSoftmax", ["h"], ["logs"], axis=-1),
+            node("Softplus", ["logs"], ["last"]),
+            *HEAD,
+            node("Sigmoid", ["logs"], ["slope"]),
+            node("Mul", ["last_grad", "slope"], ["logs_grad"]),
+            node(f"{MICROSOFT}LogSoftmaxGrad_13", ["logs_grad", "logs"], ["h_grad"], axis=-1),
+            node("Gemm", ["h_grad", "input"], ["q_grad"], transA=1),
+        ],
+        lambda torch, x, w: logits(
+            torch, torch.nn.functional.softplus(torch.log_softmax(x @ w["q"].T, dim=-1)), w
+        ),
+    ),
+    Trained(
         "ReLU6 and a mean whose gradients are decomposed",
         (1, 4, 3, 3),
         {"p": (4, 4, 1, 1), "fc": (3, 4)},

@@ -102,6 +102,10 @@ IMAGE, ROWS = (4, 7, 6), (5, 6)
 CASES = [
     *(one(kind) for kind in ("relu", "sigmoid", "tanh", "silu", "gelu", "hard_swish", "exponential")),
     *(one(kind) for kind in ("error_function", "absolute", "square", "softmax", "hard_sigmoid", "elu")),
+    *(one(kind) for kind in ("softplus", "mish", "log_softmax", "prelu")),
+    one("prelu", (4, 5), per_channel=True),
+    one("reduce_max", (4, 5), axes=[1], keep_dims=True),
+    one("reduce_min", IMAGE, axes=[1, 2], keep_dims=True),
     one("leaky_relu", slope=0.2),
     one("gelu", form="tanh"),
     one("elu", alpha=0.5),

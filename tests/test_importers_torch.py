@@ -145,11 +145,44 @@ def test_an_output_of_more_dimensions_is_compared_by_mse():
     assert from_torch(nn.Conv2d(1, 1, 3), torch.zeros(1, 1, 8, 8)).spec.loss.name == "mse"
 
 
-def test_a_log_softmax_before_nll_is_cross_entropy_of_the_logits():
+@pytest.mark.parametrize("loss", [None, "NLLLoss", "MSELoss"])
+def test_a_log_softmax_at_the_end_trains_as_the_module_does(loss):
+    """As PyTorch's MNIST example trains: F.log_softmax, then F.nll_loss."""
     module, example = made("embedded")
-    model = from_torch(module, example, nn.NLLLoss())
-    assert (model.spec.loss.name, model.spec.loss.options) == ("cross_entropy", {"labels": "hard"})
-    assert model.spec.layers[-1].type == "linear"
+    model = from_torch(module, example, getattr(nn, loss)() if loss else None)
+    assert model.spec.loss.name == ("mse" if loss == "MSELoss" else "cross_entropy")
+    assert model.spec.layers[-1].type == "log_softmax"
+    assert agrees(module, model).passed
+
+
+class Extremes(nn.Module):
+    """Extremes with ties (a ReLU makes zeros), activations, slopes that are trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(2, 4, 3, padding=1)
+        self.one = nn.PReLU()
+        self.each = nn.PReLU(4)
+        self.fc = nn.Linear(16, 3)
+
+    def forward(self, x):
+        x = self.each(self.one(self.conv(x)))
+        zeros = torch.relu(x - 0.5)
+        parts = [
+            torch.amax(zeros, dim=2),
+            zeros.max(dim=2).values,
+            nn.functional.softplus(x, beta=2.0).amin(dim=-1),
+            nn.functional.mish(nn.functional.celu(nn.functional.selu(x), 0.5)).min(dim=2).values,
+        ]
+        return nn.functional.logsigmoid(self.fc(nn.functional.softsign(torch.cat(parts, dim=1))))
+
+
+def test_extremes_share_or_give_to_the_first_and_slopes_are_trained():
+    torch.manual_seed(0)
+    module = Extremes()
+    model = from_torch(module, torch.zeros(2, 2, 6))
+    kinds = {layer.type for layer in model.spec.layers}
+    assert {"prelu", "reduce_max", "reduce_min", "softplus", "mish", "elu"} <= kinds
     assert agrees(module, model).passed
 
 

@@ -21,6 +21,7 @@ from pulptrain.session import prepare, run_model, run_prepared
 from pulptrain.settings import Settings
 from pulptrain.training import stirred_values
 from scheduler.executor import Executor
+from traces.report import not_finite_line
 from trainlib.op_truth import nudged, op_truth
 from trainlib.training import build_training_graph
 from trainlib.verdicts import FAILED, NOT_DECIDABLE, PASSED, Verdict, judged, leans
@@ -356,6 +357,50 @@ def test_what_overflows_is_told_and_ends_training_but_is_no_defect(tmp_path: Pat
     assert summary["functional"]["passed"] is True
     with pytest.raises(NotFiniteError, match="overflows float16"):
         run_model(str(model), Settings(dtype="fp16"), values=dict(np.load(values)))
+
+
+ASTRAY = """
+name: astray
+description: an infinity, a NaN, and a ReLU that makes 0 of it
+source: this test
+input: {shape: [4]}
+dataset: random
+loss: mse
+optimizer: {name: sgd, learning_rate: 0.1}
+batch: 2
+layers:
+  - {name: large, type: scale, factor: 1.0e+30}
+  - {name: infinite, type: scale, factor: 1.0e+30}
+  - {name: nan, type: subtract, inputs: [infinite, infinite]}
+  - {name: relu, type: relu}
+  - {name: fc, type: linear, out_features: 2}
+"""
+
+
+@pytest.mark.parametrize("torch", [True, False])
+def test_what_an_op_makes_of_a_nan_is_neither_right_nor_wrong(
+    torch: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ReLU as compiled (x > 0 ? x : 0) makes 0 of a NaN, PyTorch and the reference a NaN."""
+    monkeypatch.setattr("trainlib.oracle_torch.torch_available", lambda: torch)
+    model = tmp_path / "astray.yaml"
+    model.write_text(ASTRAY)
+    summary = run_model(str(model)).summary
+    event = summary["not_finite"]
+    assert (event["op"], event["tensor"], event["value"]) == ("infinite.FW", "infinite.out", "infinity")
+    assert "in iteration 1, op infinite.FW" in not_finite_line(event)
+    assert summary["functional"]["passed"] is None
+    verdicts = {item["name"]: item for item in summary["functional"]["tensors"]}
+    assert verdicts["infinite.out"]["verdict"] == "passed"
+    assert verdicts["relu.out"]["verdict"] == "not_decidable"
+    assert "relu.FW reads an infinity or a NaN" in verdicts["relu.out"]["why"]
+
+
+def test_an_op_that_makes_a_nan_of_finite_numbers_is_wrong_and_what_reads_it_is_not_judged() -> None:
+    wrong = tampered(prepare("simple-mlp", Settings()), "fc1.FW", lambda array: np.full_like(array, np.nan))
+    functional = run_prepared(wrong, Settings()).summary["functional"]
+    assert functional["passed"] is False
+    assert [item["name"] for item in functional["tensors"] if item["verdict"] == "failed"] == ["fc1.out"]
 
 
 def test_saved_values_continue_a_training(tmp_path: Path) -> None:

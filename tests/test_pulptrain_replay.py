@@ -119,6 +119,7 @@ def test_a_training_graph_is_run_as_it_is(tmp_path: Path, capsys: pytest.Capture
     assert run(["run", path, "--iterations", "2", "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["functional"]["passed"]
+    assert "backward pass that the graph has of its own" in summary["functional"]["checked_against"]
     assert {"ACCUMULATE", "UPD", "LOSS"} <= {op["step"] for op in summary["ops"]}
     assert run(["run", path, "--loss", "mse"]) == 2
     assert run(["run", "tutorial-cnn", "--learning-rate", "0.1"]) == 2

@@ -288,7 +288,7 @@ def not_finite_line(event: Mapping[str, Any]) -> str:
     """Where numbers went astray."""
     what = f"overflowed {event['dtype']}" if event["value"] == "infinity" else "became NaN"
     place = f"iteration {event['iteration']}, op {event['op']}"
-    return f"'{event['tensor']}' {what} in {place}; training ended there"
+    return f"'{event['tensor']}' {what} in {place}; training ended there; what is made of it is not judged"
 
 
 def _loss(value: float | None) -> str:

@@ -32,7 +32,7 @@ NUDGE = 2.0**-40
 """Size of a nudge, relative: 2^16 times finer than fp32, 2^12 times coarser than float64."""
 
 FEW_NUDGES, MANY_NUDGES = 2, 16
-"""Nudged evaluations at first, and before an element is called wrong: few may miss how far it moves."""
+"""Nudged evaluations at first, and where an element seems wrong, or nearly: few may miss how far it moves."""
 
 ROUNDINGS_OF_AN_OP = 16
 """Roundings to fp32 that an op of no sums makes at most, those of its constants included."""
@@ -92,6 +92,19 @@ class OpTruth:
     def size_of_inputs(self) -> float:
         """The largest finite element of any."""
         return max(map(_size, self.inputs.values()), default=0.0)
+
+    @cached_property
+    def reads_not_finite(self) -> bool:
+        """Whether an input holds an infinity or a NaN.
+
+        What an op makes of those is a matter of how it is written, not of what it is: of a NaN the compiled
+        ``x > 0 ? x : 0`` of a ReLU makes 0, as fmax.s of RISC-V does, and PyTorch a NaN.
+        """
+        return any(
+            not np.isfinite(exact(flat[where])).all()
+            for flat in (array.reshape(-1) for array in self.inputs.values())
+            for where in slices(flat.size)
+        )
 
     def size_of(self, name: str) -> float:
         """The largest finite element of an output."""

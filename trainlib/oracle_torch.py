@@ -193,9 +193,9 @@ class _Run:
         dtype = self.graph.tensors[name].dtype
         if name in self.forced:
             self.made[name] = tensor.detach().numpy()
-            tensor = self._given(name) + (tensor - tensor.detach())  # exact, so that no tie breaks
+            tensor = self._in_place_of(tensor, self._given(name))
         elif is_narrow(dtype):
-            tensor = tensor + (self._rounded(tensor.detach(), dtype) - tensor.detach())
+            tensor = self._in_place_of(tensor, self._rounded(tensor.detach(), dtype))
         if tensor.requires_grad:
             gradient = self.graph.backward.get(name)
             if gradient is not None and gradient in self.forced:
@@ -205,6 +205,12 @@ class _Run:
                 tensor.register_hook(lambda value: self._rounded(value, kind))
             tensor.retain_grad()
         self.tensors[name] = tensor
+
+    def _in_place_of(self, tensor: Any, value: Any) -> Any:
+        """A tensor of this value, to the bit and NaN or not, whose gradient is that of `tensor`."""
+        held = tensor.clone()
+        with self.torch.no_grad():
+            return held.copy_(value)
 
     def _given(self, name: str) -> Any:
         """The forced value of a tensor."""

@@ -14,7 +14,7 @@ from configs.suggest import suggestion
 from trainlib.graph import Op, Tensor
 from trainlib.kernels.catalogue import default_matmul
 from trainlib.kernels.library import LIBRARY
-from trainlib.primitives.attention import class_token, embedding, mhsa, position, softmax
+from trainlib.primitives.attention import class_token, embedding, log_softmax, mhsa, position, softmax
 from trainlib.primitives.contractions import (
     conv1d,
     conv2d,
@@ -33,7 +33,7 @@ from trainlib.primitives.definition import (
     Primitive,
     Step,
 )
-from trainlib.primitives.elementwise import arithmetic, broadcast_add, expand, parameter
+from trainlib.primitives.elementwise import arithmetic, broadcast_add, expand, parameter, prelu
 from trainlib.primitives.elementwise import table as elementwise
 from trainlib.primitives.losses import table as losses
 from trainlib.primitives.norms import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
@@ -44,6 +44,7 @@ from trainlib.primitives.pooling import (
     global_avg_pool,
     interpolation,
     max_pool2d,
+    reduce_max,
     reduce_mean,
 )
 from trainlib.primitives.recurrent import gru, lstm, rnn
@@ -60,6 +61,7 @@ _ALL: tuple[Primitive, ...] = (
     linear.PRIMITIVE,
     *elementwise.PRIMITIVES,
     *arithmetic.PRIMITIVES,
+    prelu.PRIMITIVE,
     flatten.PRIMITIVE,
     broadcast_add.PRIMITIVE,
     expand.PRIMITIVE,
@@ -73,6 +75,7 @@ _ALL: tuple[Primitive, ...] = (
     matmul.PRIMITIVE,
     mhsa.PRIMITIVE,
     softmax.PRIMITIVE,
+    log_softmax.PRIMITIVE,
     concat.PRIMITIVE,
     split.PRIMITIVE,
     slice.PRIMITIVE,
@@ -81,6 +84,8 @@ _ALL: tuple[Primitive, ...] = (
     pad.PRIMITIVE,
     reduce_mean.MEAN,
     reduce_mean.SUM,
+    reduce_max.MAX,
+    reduce_max.MIN,
     interpolation.PRIMITIVE,
     avg_pool2d.PRIMITIVE,
     max_pool2d.PRIMITIVE,

@@ -69,7 +69,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan(shape, attributes={"exponential": attributes["exponential"]})
 
 
-class _Rows(NoMatmul):
+class Rows(NoMatmul):
     """What FW and IG share: tiles are some rows of everything."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
@@ -99,7 +99,7 @@ class _Rows(NoMatmul):
         raise NotImplementedError
 
 
-def _call(
+def row_call(
     choice: KernelChoice,
     kernel: str,
     arrays: Mapping[str, int],
@@ -120,7 +120,7 @@ def _call(
     return kernel_call(choice, kernel, sizes, pieces, reads, writes, lambda values: function(*values), dtype)
 
 
-class _Forward(_Rows):
+class _Forward(Rows):
     def passes(
         self, op: Op, shape: tuple[int, ...], dtype: str, choice: KernelChoice
     ) -> tuple[tuple[Scratch, ...], tuple[KernelCall, ...]]:
@@ -142,7 +142,7 @@ class _Forward(_Rows):
         return (
             (Scratch(MAXIMA, (rows,)), Scratch(SUMS, (rows,))),
             (
-                _call(
+                row_call(
                     choice,
                     "row_max",
                     _ARRAYS["row_max"],
@@ -153,7 +153,7 @@ class _Forward(_Rows):
                     (MAXIMA,),
                     maxima,
                 ),
-                _call(
+                row_call(
                     choice,
                     kernel,
                     _ARRAYS["exp_sum"],
@@ -164,7 +164,7 @@ class _Forward(_Rows):
                     ("y", SUMS),
                     exponentials,
                 ),
-                _call(
+                row_call(
                     choice,
                     "row_div",
                     _ARRAYS["row_div"],
@@ -179,7 +179,7 @@ class _Forward(_Rows):
         )
 
 
-class _InputGradient(_Rows):
+class _InputGradient(Rows):
     def passes(
         self, op: Op, shape: tuple[int, ...], dtype: str, choice: KernelChoice
     ) -> tuple[tuple[Scratch, ...], tuple[KernelCall, ...]]:
@@ -195,7 +195,7 @@ class _InputGradient(_Rows):
         return (
             (Scratch(SUMS, (prod(shape[:-1]),)),),
             (
-                _call(
+                row_call(
                     choice,
                     first,
                     _ARRAYS[first],
@@ -206,7 +206,7 @@ class _InputGradient(_Rows):
                     (SUMS,),
                     sums,
                 ),
-                _call(
+                row_call(
                     choice,
                     second,
                     _ARRAYS[second],

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from configs.model_file import LayerSchema
 from trainlib.primitives.definition import Example, InputCase, LayerPrimitive, Refused
 from trainlib.primitives.elementwise import functions as fn
-from trainlib.primitives.elementwise.entry import Elementwise, elementwise
+from trainlib.primitives.elementwise.entry import WIDE, Elementwise, elementwise
 from trainlib.primitives.lowering.calls import VECTOR_ADD
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -235,7 +235,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
     elementwise(  # Howard et al. 2019, MobileNetV3
         "hard_swish",
         Elementwise(
-            y=lambda x: x * np.clip(x + 3, 0, 6) / 6,
+            y=lambda x: x * (np.clip(x + 3, 0, 6) / 6),  # so that large x do not overflow on the way
             dx=lambda x, dy: dy * np.where(x >= 3, 1, np.where(x > -3, x / 3 + 0.5, 0)),
             reference=lambda x: np.where(x <= -3, 0, np.where(x >= 3, x, x * x / 6 + x / 2)),
             nests=("hard_swish_fw", "hard_swish_bw"),
@@ -261,6 +261,28 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             Example({"alpha": 0.5}, (InputCase((7,), low=-3, high=3, away_from=(0,)),)),
         ),
         refused=(Refused({"alpha": 0.0}, ((3,),), "alpha"),),
+    ),
+    elementwise(  # log(1 + e^x)
+        "softplus",
+        Elementwise(
+            y=lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
+            dx=lambda x, dy: dy * fn.sigmoid(x),
+            reference=lambda x: fn.softplus(x),
+            nests=("softplus_fw", "softplus_bw"),
+        ),
+        torch=lambda torch, x: torch.nn.functional.softplus(x),
+        examples=WIDE,
+    ),
+    elementwise(  # x * tanh(softplus(x)), Misra 2019
+        "mish",
+        Elementwise(
+            y=lambda x: x * fn.mish_gate(x),
+            dx=lambda x, dy: dy * (fn.mish_gate(x) + x * fn.mish_slope(x)),
+            reference=lambda x: x * np.tanh(fn.softplus(x)),
+            nests=("mish_fw", "mish_bw"),
+        ),
+        torch=lambda torch, x: torch.nn.functional.mish(x),
+        examples=WIDE,
     ),
     elementwise(  # dx is dy itself: a view, no op
         "shift",

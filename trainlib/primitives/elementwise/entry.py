@@ -16,6 +16,7 @@ from trainlib.primitives.definition import (
     AS_PUBLISHED,
     AsPublished,
     Example,
+    InputCase,
     LayerPlan,
     LayerPrimitive,
     Refused,
@@ -28,6 +29,14 @@ from trainlib.primitives.formulas import Formula, arguments, by_name, parameters
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
 
 Plan = Callable[[Mapping[str, Any], Sequence[Tensor], str], LayerPlan]
+
+
+WIDE = (
+    Example(inputs=((7,),)),
+    Example(inputs=(InputCase((3, 4, 5), low=-6, high=6),)),
+    Example(inputs=(InputCase((4, 16), low=-12, high=12),)),
+)
+"""Cases of smooth activations, into their flat ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,32 @@ def bounded(x: Any, low: float | None, high: float | None) -> Any:
     return x if low is None else np.where(x < low, low, x)
 
 
+@elementary(lambda x: np.exp(-np.logaddexp(0, -x)))
+def softplus(x: Array) -> Array:
+    """log(1 + e^x)."""
+    value: Array = np.logaddexp(0, x)
+    return value
+
+
+MISH_FLAT = 20.0
+"""Where tanh(softplus(x)) is 1 in fp32: 1 - 2 e^-2x."""
+
+
+def mish_gate(x: Array) -> Array:
+    """tanh(softplus(x)) = n / (n + 2) with n = e (e + 2), e = exp(x): no digit is cancelled."""
+    e = np.exp(np.minimum(x, MISH_FLAT))
+    gate: Array = e * (e + 2) / (e * (e + 2) + 2)
+    return gate
+
+
+def mish_slope(x: Array) -> Array:
+    """Its derivative, 4 e (1 + e) / (n + 2)²."""
+    e = np.exp(np.minimum(x, MISH_FLAT))
+    below = e * (e + 2) + 2
+    slope: Array = 4 * e / below * ((1 + e) / below)
+    return slope
+
+
 ROOT_OF_TWO_PI = sqrt(2 * pi)
 """What the density of the normal distribution is divided by."""
 

@@ -24,16 +24,9 @@ from trainlib.primitives.definition import (
     Share,
 )
 from trainlib.primitives.elementwise import functions as fn
-from trainlib.primitives.elementwise.entry import Elementwise, elementwise
+from trainlib.primitives.elementwise.entry import WIDE, Elementwise, elementwise
 from trainlib.primitives.lowering.calls import BROADCAST_ADD, VECTOR_ADD
 from trainlib.steps import Array
-
-WIDE = (
-    Example(inputs=((7,),)),
-    Example(inputs=(InputCase((3, 4, 5), low=-6, high=6),)),
-    Example(inputs=(InputCase((4, 16), low=-12, high=12),)),
-)
-"""Cases of smooth activations, into their flat ends."""
 
 
 class LeakySlope(LayerSchema):

@@ -35,7 +35,9 @@ from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.steps import Array, Extent, KernelChoice, Region, TileTask
 
 
-class _Schema(LayerSchema):
+class AxesSchema(LayerSchema):
+    """Which axes are reduced."""
+
     axes: Annotated[list[NotNegative], Field(min_length=1)]
     """Axes of a sample (0 is the first after the batch) that are averaged or summed over."""
     keep_dims: bool = False
@@ -43,11 +45,12 @@ class _Schema(LayerSchema):
 
 
 def _plan_mean(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
-    plan = _plan_sum(attributes, inputs, where)
+    plan = reduced_plan(attributes, inputs, where)
     return replace(plan, attributes={**plan.attributes, "divisor": prod(plan.attributes["reduced"])})
 
 
-def _plan_sum(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+def reduced_plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    """A plan of a reduction over neighbouring axes. Raises ShapeError for others and for none there are."""
     shape = inputs[0].shape
     axes = sorted(sample_axis(axis, shape, where) for axis in attributes["axes"])
     if axes != list(range(axes[0], axes[0] + len(axes))):
@@ -70,21 +73,21 @@ def _plan_sum(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: st
     )
 
 
-def _small(op: Op, large: Region) -> Region:
+def kept_box(op: Op, large: Region) -> Region:
     """The box of the reduced tensor that belongs to a box of the large one."""
     first, last = op.attributes["first"], op.attributes["last"]
     middle = ((0, 1),) * (last - first) if op.attributes["keep_dims"] else ()
     return (*large[:first], *middle, *large[last:])
 
 
-def _split(op: Op, shape: Shape) -> tuple[int, int, int]:
+def parts_of(op: Op, shape: Shape) -> tuple[int, int, int]:
     """Elements of a box before, along and behind the reduced dimensions."""
     first, last = op.attributes["first"], op.attributes["last"]
     return prod(shape[:first]), prod(shape[first:last]), prod(shape[last:])
 
 
-class _Forward(NoMatmul):
-    """FW: boxes of y, each with what it is the mean of; the first reduced dimension may be cut too."""
+class OfKept(NoMatmul):
+    """Tiles are boxes of what is kept."""
 
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """``n`` and the first two kept dimensions of x."""
@@ -92,6 +95,10 @@ class _Forward(NoMatmul):
         shape = tensors[op["x"]].shape
         kept = [axis - 1 for axis in range(1, len(shape)) if not first <= axis < last]
         return leading_extents(shape, kept)
+
+
+class _Forward(OfKept):
+    """FW: boxes of y, each with what it is the mean of; the first reduced dimension may be cut too."""
 
     def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """The first reduced dimension."""
@@ -102,9 +109,9 @@ class _Forward(NoMatmul):
     ) -> TileTask:
         """One fork."""
         large = leading_region(tensors[op["x"]].shape, ranges)
-        small = _small(op, large)
+        small = kept_box(op, large)
         shape, dtype = sizes_of(small), tensors[op["y"]].dtype
-        outer, count, inner = _split(op, sizes_of(large))
+        outer, count, inner = parts_of(op, sizes_of(large))
         scale = 1 / op.attributes["divisor"]
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
@@ -130,7 +137,7 @@ class _InputGradient(NoMatmul):
         """One fork."""
         large = leading_region(tensors[op["dx"]].shape, ranges)
         shape, dtype = sizes_of(large), tensors[op["dx"]].dtype
-        outer, count, inner = _split(op, shape)
+        outer, count, inner = parts_of(op, shape)
         scale = np.float32(1 / op.attributes["divisor"])
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
@@ -140,21 +147,22 @@ class _InputGradient(NoMatmul):
         sizes = {"outer": outer, "count": count, "inner": inner}
         arrays = {"X": Piece("dy", (outer, inner)), "Y": Piece("dx", (outer, count, inner))}
         call = kernel_call(choice, "reduce_mean_bw", sizes, arrays, ("dy",), ("dx",), function, dtype)
-        return TileTask((box(op, "dy", *_small(op, large)),), (box(op, "dx", *large),), (), (call,))
+        return TileTask((box(op, "dy", *kept_box(op, large)),), (box(op, "dx", *large),), (), (call,))
 
 
-def _axes(op: Op) -> tuple[int, ...]:
+def reduced_axes(op: Op) -> tuple[int, ...]:
+    """Those of the large tensor, the batch counted."""
     return tuple(range(op.attributes["first"], op.attributes["last"]))
 
 
 def _forward(op: Op, values: Values) -> Values:
-    y = np.sum(values["x"], axis=_axes(op), keepdims=op.attributes["keep_dims"], dtype=np.float64)
+    y = np.sum(values["x"], axis=reduced_axes(op), keepdims=op.attributes["keep_dims"], dtype=np.float64)
     return {"y": np.asarray(y / op.attributes["divisor"])}
 
 
 def _backward(op: Op, values: Values) -> Values:
     dy, reduced = values["dy"], op.attributes["reduced"]
-    wide = dy if op.attributes["keep_dims"] else np.expand_dims(dy, _axes(op))
+    wide = dy if op.attributes["keep_dims"] else np.expand_dims(dy, reduced_axes(op))
     shape = (*wide.shape[: op.attributes["first"]], *reduced, *wide.shape[op.attributes["last"] :])
     return {"dx": np.broadcast_to(wide.astype(np.float64) / op.attributes["divisor"], shape)}
 
@@ -183,7 +191,7 @@ def _cases() -> Any:
 
 MEAN = LayerPrimitive(
     name="reduce_mean",
-    schema=_Schema,
+    schema=AxesSchema,
     plan=_plan_mean,
     steps=(
         Step("FW", ("x",), ("y",), _forward, _Forward()),
@@ -208,7 +216,7 @@ MEAN = LayerPrimitive(
 SUM = replace(
     MEAN,
     name="reduce_sum",
-    plan=_plan_sum,
+    plan=reduced_plan,
     examples=(
         Example({"axes": [0]}, (InputCase((12, 2), low=0.5, high=1.5),)),
         Example({"axes": [0, 1], "keep_dims": True}, (InputCase((3, 4, 5), low=0.5, high=1.5),)),

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Largest or smallest element over neighbouring axes of a sample; dx is dy where that element is.
+
+``ties: shared`` gives each of several equal elements the same share of dy (PyTorch's amax and amin),
+``first`` all of it to the first one (its max and min of a dimension). What is reduced is in one tile, as that
+takes a look at all of it. PULP-TrainLib has none: nests are estimates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+
+from trainlib.graph import Op, Tensor
+from trainlib.primitives.definition import (
+    Example,
+    InputCase,
+    LayerPlan,
+    LayerPrimitive,
+    Refused,
+    Step,
+    Values,
+)
+from trainlib.primitives.lowering.boxes import leading_region, sizes_of
+from trainlib.primitives.lowering.calls import box
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.primitives.pooling.reduce_mean import (
+    AxesSchema,
+    OfKept,
+    kept_box,
+    parts_of,
+    reduced_axes,
+    reduced_plan,
+)
+from trainlib.steps import Array, Extent, KernelChoice, TileTask
+
+
+class _Schema(AxesSchema):
+    ties: Literal["shared", "first"] = "shared"
+    """Which of several equal elements get the gradient: all of them a share, or the first one."""
+
+
+def _plan(largest: bool) -> Any:
+    def plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+        found = reduced_plan(attributes, inputs, where)
+        own = {"largest": largest, "first_only": attributes["ties"] == "first"}
+        return replace(found, attributes={**found.attributes, **own})
+
+    return plan
+
+
+class _Forward(OfKept):
+    """FW: boxes of y, each with all that it is the largest of."""
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """One fork."""
+        large = leading_region(tensors[op["x"]].shape, ranges)
+        small = kept_box(op, large)
+        outer, count, inner = parts_of(op, sizes_of(large))
+        pick = np.max if op.attributes["largest"] else np.min
+
+        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            return (pick(arrays[0].reshape(outer, count, inner), axis=1).reshape(sizes_of(small)),)
+
+        sizes = {"outer": outer, "count": count, "inner": inner}
+        arrays = {"X": Piece("x", (outer, count, inner)), "Y": Piece("y", (outer, inner))}
+        dtype = tensors[op["y"]].dtype
+        call = kernel_call(choice, "reduce_max_fw", sizes, arrays, ("x",), ("y",), function, dtype)
+        return TileTask((box(op, "x", *large),), (box(op, "y", *small),), (), (call,))
+
+
+class _InputGradient(OfKept):
+    """IG: boxes of dx, all of what is reduced."""
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """One fork."""
+        large = leading_region(tensors[op["dx"]].shape, ranges)
+        shape, small = sizes_of(large), kept_box(op, large)
+        outer, count, inner = parts_of(op, shape)
+        first = op.attributes["first_only"]
+
+        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            x = arrays[0].reshape(outer, count, inner)
+            y, dy = (array.reshape(outer, 1, inner) for array in arrays[1:])
+            chosen = x == y
+            if first:
+                chosen &= np.cumsum(chosen, axis=1) == 1
+            share = dy / np.maximum(chosen.sum(axis=1, keepdims=True), 1).astype(np.float32)
+            return (np.where(chosen, share, 0).astype(np.float32).reshape(shape),)
+
+        sizes = {"outer": outer, "count": count, "inner": inner}
+        arrays = {
+            "X": Piece("x", (outer, count, inner)),
+            "M": Piece("y", (outer, inner)),
+            "G": Piece("dy", (outer, inner)),
+            "Y": Piece("dx", (outer, count, inner)),
+        }
+        reads, dtype = ("x", "y", "dy"), tensors[op["dx"]].dtype
+        nest = "reduce_max_bw_first" if first else "reduce_max_bw"
+        call = kernel_call(choice, nest, sizes, arrays, reads, ("dx",), function, dtype)
+        inputs = (box(op, "x", *large), box(op, "y", *small), box(op, "dy", *small))
+        return TileTask(inputs, (box(op, "dx", *large),), (), (call,))
+
+
+def _forward(op: Op, values: Values) -> Values:
+    pick = np.maximum if op.attributes["largest"] else np.minimum
+    return {"y": pick.reduce(values["x"], axis=reduced_axes(op), keepdims=op.attributes["keep_dims"])}
+
+
+def _backward(op: Op, values: Values) -> Values:
+    x, first, last = values["x"], op.attributes["first"], op.attributes["last"]
+    flat = x.reshape(*x.shape[:first], -1, *x.shape[last:])
+    y, dy = (values[role].reshape(*x.shape[:first], 1, *x.shape[last:]) for role in ("y", "dy"))
+    result = np.zeros(flat.shape)
+    if op.attributes["first_only"]:
+        place = flat.argmax(axis=first) if op.attributes["largest"] else flat.argmin(axis=first)
+        np.put_along_axis(result, np.expand_dims(place, first), dy, axis=first)
+    else:
+        equal = np.equal(flat, y)
+        result[equal] = np.broadcast_to(dy / np.sum(equal, axis=first, keepdims=True), flat.shape)[equal]
+    return {"dx": result.reshape(x.shape)}
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    first, last = attributes["first"], attributes["last"]
+    flat = tensors["x"].flatten(first, last - 1)
+    word = "max" if attributes["largest"] else "min"
+    if attributes["first_only"]:
+        y = getattr(flat, word)(dim=first, keepdim=True).values
+    else:
+        y = getattr(flat, f"a{word}")(dim=first, keepdim=True)
+    if not attributes["keep_dims"]:
+        return y.squeeze(first)
+    return y.reshape(*y.shape[:first], *(1,) * (last - first), *y.shape[first + 1 :])
+
+
+def _examples() -> tuple[Example, ...]:
+    return tuple(
+        Example({"ties": ties, **axes}, (InputCase(shape, distinct=True),))
+        for ties, axes, shape in (
+            ("shared", {"axes": [0]}, (12, 2)),
+            ("first", {"axes": [1, 2]}, (3, 4, 5)),
+            ("shared", {"axes": [1], "keep_dims": True}, (2, 6, 3)),
+            ("first", {"axes": [0], "keep_dims": True}, (9,)),
+        )
+    )
+
+
+MAX = LayerPrimitive(
+    name="reduce_max",
+    schema=_Schema,
+    plan=_plan(True),
+    steps=(
+        Step("FW", ("x",), ("y",), _forward, _Forward()),
+        Step("IG", ("x", "y", "dy"), ("dx",), _backward, _InputGradient()),
+    ),
+    torch_forward=_torch_forward,
+    examples=_examples(),
+    refused=(
+        Refused({"axes": [3]}, ((2, 3),), "axis 3 is none"),
+        Refused({"axes": [0], "ties": "last"}, ((2, 3),), "ties"),
+    ),
+)
+
+MIN = replace(MAX, name="reduce_min", plan=_plan(False))
