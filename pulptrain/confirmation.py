@@ -113,7 +113,7 @@ class Confirmation:
         verdict = self._verdict(truth, name, found, FEW_NUDGES)
         if verdict.verdict == FAILED:
             verdict = self._verdict(truth, name, found, MANY_NUDGES)
-        if verdict.verdict == FAILED and not truth.reads_not_finite:
+        if verdict.verdict == FAILED and truth.undecidable(name) is None:
             why = "not what torch.optim has after these updates"
             why = why if update else "its NumPy reference differs from PyTorch"
             self._tell(replace(verdict, why=f"{why}: {verdict.why}"))

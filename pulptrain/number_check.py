@@ -238,8 +238,9 @@ class Follower:
 
         What an op makes of an infinity or a NaN is right or not decidable.
         """
-        if verdict.verdict == FAILED and truth.reads_not_finite:
-            return replace(verdict, verdict=NOT_DECIDABLE, why=f"{truth.op.name} reads an infinity or a NaN")
+        why = truth.undecidable(verdict.name) if verdict.verdict == FAILED else None
+        if why is not None:
+            return replace(verdict, verdict=NOT_DECIDABLE, why=why)
         if verdict.verdict != PASSED or not truth.contracts or not is_narrow(ours.dtype):
             return verdict
         steps = leans(ours, truth.output(verdict.name))

@@ -396,6 +396,23 @@ def test_what_an_op_makes_of_a_nan_is_neither_right_nor_wrong(
     assert "relu.FW reads an infinity or a NaN" in verdicts["relu.out"]["why"]
 
 
+def test_a_weight_whose_second_moment_is_too_large_for_fp32_is_neither_right_nor_wrong(
+    tmp_path: Path,
+) -> None:
+    """The machine divides by that infinity and stays; the truth, float64, moves by the learning rate."""
+    model = tmp_path / "steep.yaml"
+    steep = ASTRAY.partition("layers:")[0].replace("loss: mse", "loss: cross_entropy")
+    steep = steep.replace("{name: sgd, learning_rate: 0.1}", "{name: adam, learning_rate: 0.1}")
+    steep += "layers:\n  - {name: large, type: scale, factor: 1.0e+25}\n"
+    model.write_text(steep + "  - {name: fc, type: linear, out_features: 2}\n")
+    summary = run_model(str(model)).summary
+    assert (summary["not_finite"]["op"], summary["not_finite"]["value"]) == ("fc.UPD", "infinity")
+    verdicts = {item["name"]: item for item in summary["functional"]["tensors"]}
+    assert verdicts["fc.weight.v_updated"]["verdict"] == "passed"
+    assert verdicts["fc.weight_updated"]["verdict"] == "not_decidable"
+    assert "fc.UPD makes of 'fc.weight.v_updated' more" in verdicts["fc.weight_updated"]["why"]
+
+
 def test_an_op_that_makes_a_nan_of_finite_numbers_is_wrong_and_what_reads_it_is_not_judged() -> None:
     wrong = tampered(prepare("simple-mlp", Settings()), "fc1.FW", lambda array: np.full_like(array, np.nan))
     functional = run_prepared(wrong, Settings()).summary["functional"]

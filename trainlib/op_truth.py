@@ -80,6 +80,9 @@ class OpTruth:
         self._sizes: dict[str, float] = {}
         self._gains: tuple[int, Mapping[str, Array]] = 0, {}
         self._shapes = {name: tensors[name].shape for name in made}
+        self._largest = {
+            name: BY_NAME[tensors[name].dtype].largest for name in made if is_float(tensors[name].dtype)
+        }
 
     def output(self, name: str) -> Array:
         """All of an output, float64 or integers."""
@@ -105,6 +108,19 @@ class OpTruth:
             for flat in (array.reshape(-1) for array in self.inputs.values())
             for where in slices(flat.size)
         )
+
+    def undecidable(self, name: str) -> str | None:
+        """Why another value of this output is not wrong, if there is a reason.
+
+        Besides what it reads: an output beside it that its type cannot hold. The second moment of an Adam
+        whose gradient is 1e30 is infinite in fp32, so the weight stays; in float64 it moves.
+        """
+        if self.reads_not_finite:
+            return f"{self.op.name} reads an infinity or a NaN"
+        for other, largest in self._largest.items():
+            if other != name and self.size_of(other) > largest:
+                return f"{self.op.name} makes of '{other}' more than its type can hold"
+        return None
 
     def size_of(self, name: str) -> float:
         """The largest finite element of an output."""
