@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))
 import pulptrain  # noqa: E402  of this repository, whatever is installed
 
 project = "pulptrain"
-author = "The pulptrain authors"
+author = copyright = "The pulptrain authors"  # the footer of every page
 release = version = pulptrain.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc"]

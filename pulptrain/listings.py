@@ -16,6 +16,7 @@ from configs.library import list_names
 from configs.model_file import load_model
 from configs.parameters import load_parameters
 from configs.suggest import suggestion
+from trainlib.about import ABOUT
 from trainlib.kernels.catalogue import DTYPE_BYTES, codegen_names, kind_of
 from trainlib.kernels.evidence import nest_evidence
 from trainlib.kernels.library import LIBRARY
@@ -191,9 +192,12 @@ def _primitives() -> Listing:
         [
             {
                 "name": primitive.name,
+                DESCRIPTION: ABOUT.get(primitive.name, "Put in where it is needed; not for a model file."),
                 "steps": " ".join(step.name for step in primitive.steps) or "view",
                 "variants": variants_text(primitive),
             }
             for primitive in PRIMITIVES.values()
-        ]
+        ],
+        # Steps and variants are in `pulptrain show NAME`: beside them no sentence would fit a terminal.
+        lambda row: {"name": row["name"], DESCRIPTION: row[DESCRIPTION]},
     )

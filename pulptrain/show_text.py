@@ -116,10 +116,12 @@ def _kernel(item: Description, width: int) -> Iterator[str]:
 
 def _primitive(item: Description, width: int) -> Iterator[str]:
     low, high = item["inputs"]
+    indent = " " * len("variants  " if item["variants"] else "example  ")
     yield ""
     yield from _pairs(
         {
-            "steps": " ".join(item["steps"]) or "none: a view of its input",
+            "steps": f"\n{indent}".join(textwrap.wrap(" ".join(item["steps"]), width - len(indent)))
+            or "none: a view of its input",
             **({"inputs": f"{low} to {high}" if low != high else low} if high > 1 else {}),
             **({"variants": item["variants"]} if item["variants"] else {}),
             "example": item["example"],
@@ -144,7 +146,7 @@ def _options(title: str, keys: list[Mapping[str, Any]], width: int) -> Iterator[
     for key in keys:
         default = "must be given" if key["required"] else f"default {_plain(key['default'])}"
         allowed = f"; {key['allowed']}" if key["allowed"] else ""
-        yield f"  {key['name']}  ({default}{allowed})"
+        yield from _wrapped(f"{key['name']}  ({default}{allowed})", width, "  ", hang="    ")
         yield from _wrapped(key["meaning"], width, "      ")
 
 
@@ -169,9 +171,11 @@ def _value(value: Any, unit: str) -> str:
     return f"{value} {unit}" if unit != "count" else str(value)
 
 
-def _wrapped(text: str, width: int, indent: str = "") -> Iterator[str]:
+def _wrapped(text: str, width: int, indent: str = "", hang: str | None = None) -> Iterator[str]:
+    """Lines of a text; those after the first are set in by `hang`, if it is given."""
     if text:
-        yield from textwrap.wrap(text, max(width, 40), initial_indent=indent, subsequent_indent=indent)
+        rest = indent if hang is None else hang
+        yield from textwrap.wrap(text, max(width, 40), initial_indent=indent, subsequent_indent=rest)
 
 
 def _pairs(values: Mapping[str, Any]) -> Iterator[str]:

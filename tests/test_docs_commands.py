@@ -10,13 +10,18 @@ import contextlib
 import io
 import re
 import shlex
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import pulptrain as pt
 from pulptrain.__main__ import run
 from pulptrain.commands.new import template
+from tests.onnx_models import model as onnx_model
+from tests.onnx_models import node, saved, value
+from tests.onnx_training_models import mlp_case
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md")] + sorted((ROOT / "docs").rglob("*.md"))
@@ -30,7 +35,11 @@ NOT_RUN = {
 }
 """Commands that no test can run as they stand, and what is tested instead."""
 
-ELSEWHERE = {"adding-a-primitive.md": "tests/test_docs_adding_a_primitive.py"}
+ELSEWHERE = {
+    "adding-a-primitive.md": "tests/test_docs_adding_a_primitive.py",
+    "barvinn.md": "tests/test_docs_barvinn.py",
+    "pytorch.md": "tests/test_docs_pytorch.py",
+}
 """Pages whose commands have a test of their own."""
 
 QUICK = {"kernels.md", "CONTRIBUTING.md"}
@@ -52,11 +61,36 @@ def commands(page: Path) -> list[str]:
 
 def with_commands() -> list[object]:
     """The pages that show commands; those that take long are marked slow."""
-    return [
-        pytest.param(page, id=page.name, marks=[] if page.name in QUICK else [pytest.mark.slow])
-        for page in PAGES
-        if commands(page) and page.name not in ELSEWHERE
+    found = []
+    for page in PAGES:
+        marks = [] if page.name in QUICK else [pytest.mark.slow]
+        marks += [pytest.mark.needs_onnx, pytest.mark.needs_torch] if page.name == "onnx.md" else []
+        if commands(page) and page.name not in ELSEWHERE:
+            found.append(pytest.param(page, id=page.name, marks=marks))
+    return found
+
+
+def add_onnx_files(folder: Path) -> None:
+    """By the names on the page: a network, a training graph and its optimizer, a case with goldens."""
+    rng = np.random.default_rng(0)
+    weights = {"cw": rng.standard_normal((4, 3, 3, 3)) / 5, "w": rng.standard_normal((4, 10)) / 2}
+    nodes = [
+        node("Conv", ["x", "cw"], ["c"], pads=[1, 1, 1, 1]),
+        node("Relu", ["c"], ["r"]),
+        node("GlobalAveragePool", ["r"], ["g"]),
+        node("Flatten", ["g"], ["f"]),
+        node("MatMul", ["f", "w"], ["y"]),
     ]
+    network = onnx_model(
+        nodes,
+        [value("x", ["batch", 3, 32, 32])],
+        [value("y", ["batch", 10])],
+        {name: array.astype(np.float32) for name, array in weights.items()},
+    )
+    saved(folder, network)
+    case = mlp_case(folder / "FOLDER", 1)
+    for name, written in (("mlp_train", "training_model.onnx"), ("mlp_optimizer", "optimizer_model.onnx")):
+        shutil.copy(case / name / "network.onnx", folder / written)
 
 
 def furnish(folder: Path, page: Path) -> None:
@@ -64,6 +98,8 @@ def furnish(folder: Path, page: Path) -> None:
     if "pulptrain example" not in page.read_text(encoding="utf-8"):
         for name in ("examples", "measured"):
             (folder / name).symlink_to(ROOT / name)
+    if page.name == "onnx.md":
+        add_onnx_files(folder)
     for name, text in _FILE.findall(page.read_text(encoding="utf-8")):
         (folder / name).write_text(text)
 

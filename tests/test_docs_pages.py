@@ -15,6 +15,7 @@ PAGES = all_pages()
 SLOW = (
     *("buffering.l1", "buffering.width", "buffering.slower", "paper.choice", "paper.cells", "paper.sharing"),
     *("sixteen_bit.gains", "sixteen_bit.parts", "evidence.models", "rtl_profile.causes", "onnx.nodes"),
+    *("tuning.tune", "tuning.explore"),
 )
 
 

@@ -20,6 +20,7 @@ from configs.yaml_file import Node, parse_yaml
 from pulptrain.__main__ import run
 from scheduler.explore.energy import EnergyCosts
 from scheduler.explore.pareto import pareto_front
+from scheduler.explore.picture import Box, free_corners, label_box, meet
 
 SPEC = """
 name: two knobs
@@ -162,6 +163,32 @@ def test_the_front_is_what_nothing_dominates(rows: list[tuple[int, ...]]) -> Non
     assert not any(
         all(a < b for a, b in zip(rows[one], rows[two], strict=True)) for one, two in combinations(front, 2)
     )
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(20, 400), st.floats(20, 250), st.text("abc 0123", min_size=1, max_size=40)),
+        max_size=20,
+    )
+)
+def test_labels_of_the_front_lie_within_the_picture_and_off_each_other(
+    labelled: list[tuple[float, float, str]],
+) -> None:
+    area = (10.0, 10.0, 420.0, 270.0)
+    points = [(x, y) for x, y, _ in labelled]
+    boxes: list[Box] = []
+    for (x, y, label), corner in zip(labelled, free_corners(points, labelled, area), strict=True):
+        if corner is not None:
+            box = label_box(x, y, label, corner)
+            assert box[0] >= 10
+            assert box[1] >= 10
+            assert box[2] <= 420
+            assert box[3] <= 270
+            assert not any(meet(box, other) for other in boxes)
+            assert not any(box[0] < px < box[2] and box[1] < py < box[3] for px, py in points)
+            boxes.append(box)
+    if len(labelled) == 1:
+        assert len(boxes) == 1  # at least one corner of a point alone is free
 
 
 def test_energy_adds_up() -> None:

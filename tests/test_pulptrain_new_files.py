@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,18 @@ def test_every_name_can_be_shown_and_its_example_is_right(
     shown = capsys.readouterr().out
     assert describe(some, kind)[0]["about"].split()[0] in shown
     assert max(map(len, shown.splitlines())) <= 200
+
+
+def test_primitives_can_be_read_at_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in ("mhsa", "conv2d", "gru", "softmax", "adamw"):
+        assert run(["show", name]) == 0
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= 80, name
+    assert run(["list", "primitives"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^mhsa +Multi-head self-attention", shown, re.MULTILINE)
 
 
 def test_a_shown_file_can_be_copied_and_run(

@@ -16,6 +16,7 @@ import pytest
 
 from pulptrain.environment import check_own_packages
 from pulptrain.shipped import FOLDERS, SOURCES, shipped_files
+from tests.test_pulptrain_api import SCRIPT
 
 ROOT = Path(__file__).resolve().parents[1]
 SITES = [path for path in sys.path if path.endswith("site-packages")]
@@ -114,6 +115,19 @@ def test_the_wheel_runs_in_any_folder(command: Path, tmp_path: Path) -> None:
     where = "import pulptrain, arch; print(pulptrain.__file__, arch.__file__)"
     ran = done([str(command.parent / "python"), "-c", where], tmp_path)
     assert ran.stdout.count(str(command.parents[1])) == 2, ran.stdout + ran.stderr
+
+
+@pytest.mark.slow
+@needs_setuptools
+def test_a_script_of_the_user_passes_mypy_strict_against_the_wheel(command: Path, tmp_path: Path) -> None:
+    """Outside the repository: what is typed is what was installed."""
+    (tmp_path / "right.py").write_text(SCRIPT)
+    (tmp_path / "wrong.py").write_text('import pulptrain as pt\npt.Conv2d("a", 3)\n')
+    check = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(command.parent / "python")]
+    right = done([*check, "right.py"], tmp_path)
+    assert right.returncode == 0, right.stdout
+    wrong = done([*check, "wrong.py"], tmp_path)
+    assert "wrong.py:2: error" in wrong.stdout, wrong.stdout
 
 
 @pytest.mark.slow

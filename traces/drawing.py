@@ -36,6 +36,11 @@ def text_points(text: str, font_points: float) -> float:
     return len(text) * CHARACTER_POINTS * font_points
 
 
+def number_text(number: float) -> str:
+    """A number beside an axis or in a cell: whole ones with commas, others with four digits."""
+    return f"{number:,.0f}" if float(number).is_integer() else f"{number:.4g}"
+
+
 def empty_figure(width_inches: float, height_inches: float) -> Any:
     """A figure with an Agg canvas; no pyplot, hence no global state and no display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import

@@ -30,7 +30,7 @@ def command(
     ] = "rtl",
     as_json: common.Json = False,
 ) -> None:
-    """List the SoC presets, models, kernels per codegen profile, or primitives with their steps.
+    """List the SoC presets, models, kernels per codegen profile, or primitives.
 
     The timing profile matters to SoCs only: it chooses the values, and so which of them no source gives.
     """

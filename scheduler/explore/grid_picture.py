@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from traces.drawing import RC, empty_figure, save_figure
+from traces.drawing import RC, empty_figure, number_text, save_figure
 
 MOST_LINES = 10
 """Combinations of the other parameters that get a line each."""
@@ -72,18 +72,19 @@ def _heat_map(
     for row, column in np.ndindex(*table.shape):
         number = float(table[row, column])
         dark = not np.isnan(number) and (number - low) > 0.5 * (high - low)
-        text = "does not fit" if np.isnan(number) else _text(number)
+        text = "does not fit" if np.isnan(number) else number_text(number)
         plot.text(column, row, text, ha="center", va="center", fontsize=7, color="white" if dark else "black")
-    plot.set_xticks(range(len(taken[across])), [str(value) for value in taken[across]])
-    plot.set_yticks(range(len(taken[down])), [str(value) for value in taken[down]])
+    plot.set_xticks(range(len(taken[across])), [_value(value) for value in taken[across]])
+    plot.set_yticks(range(len(taken[down])), [_value(value) for value in taken[down]])
     plot.set_xlabel(across)
     plot.set_ylabel(down)
     bar = figure.add_axes((0.85, 0.14, 0.025, 0.74))
     figure.colorbar(image, cax=bar, label=what)
 
 
-def _text(number: float) -> str:
-    return f"{number:,.0f}" if number.is_integer() else f"{number:.4g}"
+def _value(value: Any) -> str:
+    """What a point that leaves a parameter as it is takes for it has no value to show."""
+    return "as it is" if value is None else str(value)
 
 
 def _lines(
@@ -103,7 +104,7 @@ def _lines(
     plot = figure.add_axes((0.12, 0.14, 0.84, 0.74))
     for number, (key, found) in enumerate(list(series.items())[:MOST_LINES]):
         found.sort()
-        label = ", ".join(f"{axis} {value}" for axis, value in zip(others, key, strict=True))
+        told = [f"{axis} {value}" for axis, value in zip(others, key, strict=True) if value is not None]
         colour = _COLOURS[number % len(_COLOURS)]
         plot.plot(
             [x for x, _ in found],
@@ -112,12 +113,13 @@ def _lines(
             markersize=3.5,
             linewidth=1.2,
             color=colour,
-            label=label,
+            label=", ".join(told) or "as it is",
         )
-    plot.set_xticks(range(len(places)), [str(value) for value in places])
+    plot.set_xticks(range(len(places)), [_value(value) for value in places])
     plot.set_xlabel(along)
     plot.set_ylabel(what)
     plot.set_ylim(bottom=0)
+    plot.yaxis.set_major_formatter(lambda value, _: number_text(value))
     plot.grid(linewidth=0.3, color="#DDDDDD")
     plot.set_axisbelow(True)
     if others:

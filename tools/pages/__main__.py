@@ -40,12 +40,13 @@ def all_pages() -> dict[str, Page]:
         speechnet,
         time_model,
         timing_defects,
+        tuning,
     )
 
     modules = (
         *(readme, socs, primitives, buffering, evidence, sixteen_bit, speechnet, paper),
         *(time_model, timing_defects, rtl_profile, barvinn, onnx),
-        *(model_file, soc_file, search_files, formats, glossary, python_api),
+        *(model_file, soc_file, search_files, tuning, formats, glossary, python_api),
     )
     return {module.__name__.rpartition(".")[2]: module.PAGE for module in modules}
 

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/tuning.md: what `tune` and `explore` print."""
+
+from __future__ import annotations
+
+import re
+
+import pulptrain as pt
+from pulptrain.exploration_report import exploration_lines
+from pulptrain.tuning_report import tuning_lines
+from tools.pages.page import ROOT, Page
+
+TUNE_WIDTH = 108
+EXPLORE_WIDTH = 80
+
+
+def tune() -> str:
+    """`pulptrain tune tutorial-cnn --cuts 4`, but for the seconds it took."""
+    tuned = pt.tune("tutorial-cnn", cuts=4, workers=1, cache=False)
+    lines = [re.sub(r"; [\d.]+ s$", "", line) for line in tuning_lines(tuned.summary, TUNE_WIDTH)]
+    return "\n".join(["```", *lines, "```"])
+
+
+def explore() -> str:
+    """`pulptrain explore examples/explore-tutorial-cnn.yaml`."""
+    spec = ROOT / "examples" / "explore-tutorial-cnn.yaml"
+    explored = pt.explore(spec=spec, workers=1, cache=False)
+    return "\n".join(["```", *exploration_lines(explored.summary, EXPLORE_WIDTH), "```"])
+
+
+PAGE = Page("docs/tuning.md", {"tune": tune, "explore": explore})
