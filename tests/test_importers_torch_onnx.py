@@ -38,7 +38,8 @@ DIFFERENT = {
     "norm_by_hand": "the exporter computes x - mean once, the module says it twice",
     "einsum": f"{REFUSED}: Einsum stays one node, which the reader of ONNX does not have",
     "embedded": f"{REFUSED}: the exporter unrolls nn.RNN over time",
-    "autoencoder": f"{REFUSED}: PRelu, which the reader of ONNX does not have",
+    "autoencoder": "the exporter writes the slope of a PReLU as a constant, which is not trained",
+    "pixel_shuffle": "the exporter's names sort otherwise: of equal tensors the first by name is placed first",
     "frozen_backbone": f"{REFUSED}: a trained bias beside a frozen weight",
 }
 """Module -> why its export takes other cycles; all others take the same."""
