@@ -39,7 +39,7 @@ DIFFERENT = {
     "einsum": f"{REFUSED}: Einsum stays one node, which the reader of ONNX does not have",
     "embedded": f"{REFUSED}: the exporter unrolls nn.RNN over time",
     "autoencoder": "the exporter writes the slope of a PReLU as a constant, which is not trained",
-    "pixel_shuffle": "the exporter's names sort otherwise: of equal tensors the first by name is placed first",
+    "pixel_shuffle": "the exporter's names sort otherwise: equal tensors are placed by name",
     "frozen_backbone": f"{REFUSED}: a trained bias beside a frozen weight",
 }
 """Module -> why its export takes other cycles; all others take the same."""

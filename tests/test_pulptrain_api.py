@@ -122,6 +122,14 @@ def test_importing_pulptrain_imports_nothing_slow() -> None:
     assert done.stdout.split() == ["False", pt.__version__]
 
 
+def test_help_and_completion_import_nothing_slow() -> None:
+    """All commands are there before one begins: what simulates is imported by the one that does."""
+    slow = {"numpy", "arch", "importers", "scheduler", "traces", "trainlib"}
+    code = f"import sys, pulptrain.cli; print({slow} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
 def test_every_name_that_is_offered_is_there() -> None:
     for name in pt.NAMES:
         assert getattr(pt, name) is not None, name

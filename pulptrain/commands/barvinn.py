@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from configs.errors import InputError
-from pulptrain.barvinn_outputs import prepare_barvinn_folder, write_barvinn_outputs
-from pulptrain.barvinn_run import BarvinnOutcome, barvinn
 from pulptrain.commands import options
-from scheduler.barvinn.table import table_text
+from pulptrain.progress import telling
+
+if TYPE_CHECKING:
+    from pulptrain.barvinn_run import BarvinnOutcome
 
 
 def command(
@@ -62,20 +63,24 @@ def command(
     quiet: options.Quiet = False,
 ) -> None:
     """Turn a quantised ONNX model into jobs of matrix-vector units, execute them, check every bit."""
-    folder = prepare_barvinn_folder(out) if out is not None else None
-    outcome = barvinn(
-        model,
-        aprec=aprec,
-        wprec=wprec,
-        oprec=oprec,
-        input_shape=parse_input(input_shape) if input_shape is not None else None,
-        as_published=as_published,
-        units=units,
-        soc=soc,
-        overrides=dict(parse_override(text) for text in overrides or ()),
-        seed=seed,
-    )
-    written = write_barvinn_outputs(outcome, folder) if folder is not None else []
+    with telling(f"executing {model}", show=not (quiet or as_json)):
+        from pulptrain.barvinn_outputs import prepare_barvinn_folder, write_barvinn_outputs
+        from pulptrain.barvinn_run import barvinn
+
+        folder = prepare_barvinn_folder(out) if out is not None else None
+        outcome = barvinn(
+            model,
+            aprec=aprec,
+            wprec=wprec,
+            oprec=oprec,
+            input_shape=parse_input(input_shape) if input_shape is not None else None,
+            as_published=as_published,
+            units=units,
+            soc=soc,
+            overrides=dict(parse_override(text) for text in overrides or ()),
+            seed=seed,
+        )
+        written = write_barvinn_outputs(outcome, folder) if folder is not None else []
     if as_json:
         typer.echo(json.dumps(outcome.summary, indent=2))
     elif not quiet:
@@ -107,6 +112,8 @@ def parse_override(text: str) -> tuple[str, str]:
 
 def print_outcome(outcome: BarvinnOutcome) -> None:
     """The job table with what differs from the published one and why, and the figures of the run."""
+    from scheduler.barvinn.table import table_text
+
     summary = outcome.summary
     typer.echo(table_text(outcome.rows), nl=False)
     typer.echo(f"Total countdown: {summary['total_countdown']}")

@@ -8,9 +8,7 @@ from typing import Annotated
 import typer
 
 from pulptrain.commands import options
-from pulptrain.conversion import convert
-from pulptrain.foreign_model import ModelOptions
-from pulptrain.settings import Settings
+from pulptrain.progress import telling
 
 
 def command(
@@ -37,8 +35,13 @@ def command(
     quiet: options.Quiet = False,
 ) -> None:
     """Convert a network: what runs the result gives the same cycles and numbers."""
-    settings = Settings(batch=batch, seed=seed)
-    written = convert(source, target, settings, ModelOptions(model_input, loss, optimizer), values)
+    with telling(f"converting {source}", show=not quiet):
+        from pulptrain.conversion import convert
+        from pulptrain.foreign_model import ModelOptions
+        from pulptrain.settings import Settings
+
+        settings = Settings(batch=batch, seed=seed)
+        written = convert(source, target, settings, ModelOptions(model_input, loss, optimizer), values)
     if quiet:
         return
     for path in written.files:

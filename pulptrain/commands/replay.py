@@ -4,22 +4,19 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 
 from configs.errors import InputError
 from pulptrain.commands import options
 from pulptrain.commands.parameters import takes
-from pulptrain.commands.printing import table_width
 from pulptrain.option import ChipOptions
-from pulptrain.replay import ReplayRow, exit_code, find_cases, replay
-from pulptrain.settings import Settings
+from pulptrain.progress import telling
+
+if TYPE_CHECKING:
+    from pulptrain.replay import ReplayRow
 
 _COLOURS = {"right": "green", "wrong": "red", "failed": "red", "refused": "yellow"}
 
@@ -55,15 +52,15 @@ def command(
         raise InputError(f"a learning rate of {learning_rate}", where="--learning-rate", cure="more than 0")
     if mini_batches is not None and mini_batches < 1:
         raise InputError(f"{mini_batches} mini-batches", where="--n-accum", cure="1 or more")
-    settings = Settings(**machine, seed=seed)
-    cases, notes = find_cases(folders)
-    rows: list[ReplayRow] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    hidden = quiet or as_json or not sys.stderr.isatty()
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden) as bar:
-        task = bar.add_task("", total=len(cases))
+    with telling("looking for cases", show=not (quiet or as_json)) as teller:
+        from pulptrain.replay import exit_code, find_cases, replay
+        from pulptrain.settings import Settings
+
+        settings = Settings(**machine, seed=seed)
+        cases, notes = find_cases(folders)
+        rows: list[ReplayRow] = []
         for number, case in enumerate(cases):
-            bar.update(task, completed=number, description=case.name)
+            teller.stage(f"replaying {case.name}, {number + 1} of {len(cases)}")
             row = replay(case, settings, learning_rate=learning_rate, mini_batches=mini_batches)
             rows.append(row)
     _print(rows, notes, as_json=as_json, quiet=quiet)
@@ -78,6 +75,11 @@ def _print(rows: Sequence[ReplayRow], notes: Sequence[str], *, as_json: bool, qu
         return
     if quiet:
         return
+    from rich.console import Console
+    from rich.table import Table
+
+    from pulptrain.commands.printing import table_width
+
     table = Table(box=None, pad_edge=False)
     for title in ("case", "nodes", "status", "loss error", "value error", "n_accum", "cycles", "ms"):
         table.add_column(title, justify="left" if title in ("case", "status") else "right")
