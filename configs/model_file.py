@@ -19,7 +19,7 @@ from configs.library import open_config
 from configs.problems import Problems
 from configs.schema import Schema, validate
 from configs.suggest import suggestion
-from configs.yaml_file import Node
+from configs.yaml_file import Node, shortened
 
 _Positive = Annotated[int, Field(ge=1)]
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -348,6 +348,9 @@ def _loss(node: Node) -> LossSpec:
 
 
 def _optimizer(node: Node) -> OptimizerSpec:
+    if isinstance(node.value, str):
+        cure = f"{{name: {shortened(node.value)}, learning_rate: 0.01}}"
+        raise ConfigError("'optimizer' has no 'learning_rate'", where=node.where, cure=cure)
     name, options = _name_and_options(node, "'optimizer'")
     return OptimizerSpec(name, options, node.where, node)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from arch.soc_config import soc_from_parameters
@@ -85,7 +86,7 @@ def _table(rows: Sequence[Row], titles: Sequence[str]) -> Table:
     for title in titles:
         table.add_column(title, overflow="fold")
     for row in rows:
-        table.add_row(*(str(row[title]) for title in titles))
+        table.add_row(*(escape(str(row[title])) for title in titles))
     return table
 
 

@@ -100,6 +100,7 @@ def test_layers_know_their_lines(tmp_path):
     ("old", "new", "line", "message"),
     [
         ("type: linear", "type: liner", 9, "there is no layer type called 'liner'\n  try: 'linear'"),
+        ("type: relu", "type: ReLU6", 10, "'clip, low: 0, high: 6'"),
         ("out_features: 2", "out_feature: 2", 9, "unknown key 'out_feature' in layer 'fc' (linear)"),
         (", out_features: 2", "", 9, "layer 'fc' (linear) has no 'out_features'"),
         ("out_features: 2", "out_features: 0", 9, "greater than or equal to 1"),
@@ -162,6 +163,7 @@ def test_options_are_checked_when_the_file_is_read(tmp_path):
         ("type: relu", "type: rellu", "there is no layer type called 'rellu'"),
         ("loss: mse", "loss: {name: mse, alpha: 1}", "unknown key 'alpha'"),
         ("learning_rate", "rate", "unknown key 'rate'"),
+        ("{name: sgd, learning_rate: 1.0}", "adam", "{name: adam, learning_rate: 0.01}"),
         ("learning_rate: ", "accumulate: 0, learning_rate: ", "'accumulate'"),
     ],
 )

@@ -14,6 +14,7 @@ from configs.suggest import suggestion
 from trainlib.graph import Op, Tensor
 from trainlib.kernels.catalogue import default_matmul
 from trainlib.kernels.library import LIBRARY
+from trainlib.names_elsewhere import name_here
 from trainlib.primitives.attention import class_token, embedding, log_softmax, mhsa, position, softmax
 from trainlib.primitives.contractions import (
     conv1d,
@@ -122,9 +123,11 @@ def _find(kind: type[_Kind], word: str, name: str, where: str | None) -> _Kind:
         for key, primitive in PRIMITIVES.items()
         if isinstance(primitive, kind) and not getattr(primitive, "internal", False)
     )
-    raise UnsupportedLayerError(
-        f"there is no {word} called '{name}'", where=where, cure=suggestion(name, known)
-    )
+    here = name_here(name)
+    cure = suggestion(name, known)
+    if here is not None and here.partition(",")[0] in known:
+        cure = f"'{here}' (known: {', '.join(known)})"
+    raise UnsupportedLayerError(f"there is no {word} called '{name}'", where=where, cure=cure)
 
 
 def layer_primitive(name: str, where: str | None = None) -> LayerPrimitive:

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What PyTorch, Keras and ONNX call layers, losses and optimizers that have another name here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+NAMES_ELSEWHERE: Mapping[str, str] = {
+    "adaptiveavgpool2d": "global_avg_pool",
+    "addn": "add",
+    "attention": "mhsa",
+    "averagepool": "avg_pool2d",
+    "batchnorm1d": "batch_norm",
+    "batchnorm2d": "batch_norm",
+    "batchnormalization": "batch_norm",
+    "conv": "conv2d",
+    "convtranspose": "conv_transpose2d",
+    "crossentropyloss": "cross_entropy",
+    "dense": "linear",
+    "depthwiseconv2d": "depthwise",
+    "fc": "linear",
+    "fullyconnected": "linear",
+    "gap": "global_avg_pool",
+    "gemm": "linear",
+    "globalaveragepool": "global_avg_pool",
+    "hardswish": "hard_swish",
+    "huber": "berhu",
+    "innerproduct": "linear",
+    "leakyrelu": "leaky_relu",
+    "maxpool": "max_pool2d",
+    "mseloss": "mse",
+    "multiheadattention": "mhsa",
+    "negativeloglikelihood": "cross_entropy",
+    "nll": "cross_entropy",
+    "relu6": "clip, low: 0, high: 6",
+    "selfattention": "mhsa",
+    "swish": "silu",
+    "upsample": "interpolation",
+}
+"""Names without case and underscores -> what stands in a model file."""
+
+
+def name_here(word: str) -> str | None:
+    """What a model file calls it; None for words that nobody uses, and those that are ours."""
+    return NAMES_ELSEWHERE.get(word.casefold().replace("_", "").replace("-", ""))
