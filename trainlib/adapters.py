@@ -55,9 +55,10 @@ def add_adapted(builder: GraphBuilder, spec: LayerSpec, inputs: Sequence[str]) -
 def _check(spec: LayerSpec, place: str) -> None:
     if spec.type not in _OUTPUTS or spec.attributes.get("groups", 1) != 1:
         grouped = " with groups" if spec.type in _OUTPUTS else ""
-        raise UnsupportedLayerError(
-            f"{spec.type}{grouped} cannot have an adapter", where=place, cure="one of " + ", ".join(_OUTPUTS)
-        )
+        cure = "one of " + ", ".join(_OUTPUTS)
+        if spec.type == "mhsa":
+            cure = "attention written out: linear (with adapter), matmul, scale, softmax, matmul"
+        raise UnsupportedLayerError(f"{spec.type}{grouped} cannot have an adapter", where=place, cure=cure)
     if spec.trainable is not True or spec.update_channels is not None:
         key = "update_channels" if spec.update_channels is not None else "trainable"
         raise ConfigError(
