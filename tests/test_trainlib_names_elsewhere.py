@@ -10,13 +10,12 @@ from trainlib.names_elsewhere import NAMES_ELSEWHERE
 from trainlib.registry import PRIMITIVES, layer_primitive
 
 
-@pytest.mark.parametrize(
-    ("word", "ours"), [("Dense", "linear"), ("BatchNorm2d", "batch_norm"), ("max-pool", "max_pool2d")]
-)
-def test_names_of_other_frameworks_lead_to_ours(word: str, ours: str) -> None:
-    """By its letters `dense` is more like `depthwise`."""
+@pytest.mark.parametrize("word", ["Dense", "BatchNorm2d", "max-pool", "Multi_Head_Attention"])
+def test_names_of_other_frameworks_lead_to_ours(word: str) -> None:
+    """By its letters `dense` is more like the layer of depthwise convolutions."""
     with pytest.raises(UnsupportedLayerError) as caught:
         layer_primitive(word)
+    ours = NAMES_ELSEWHERE[word.replace("_", "").replace("-", "").lower()]
     assert str(caught.value.cure).startswith(f"'{ours}' (known: absolute, ")
 
 

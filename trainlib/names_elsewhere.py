@@ -28,6 +28,7 @@ NAMES_ELSEWHERE: Mapping[str, str] = {
     "innerproduct": "linear",
     "leakyrelu": "leaky_relu",
     "maxpool": "max_pool2d",
+    "multiheadselfattention": "mhsa",
     "mseloss": "mse",
     "multiheadattention": "mhsa",
     "negativeloglikelihood": "cross_entropy",
