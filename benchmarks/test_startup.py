@@ -32,6 +32,9 @@ COMMANDS = (
     "validate dma measured/dma.csv.gz --where test=1d",
     "list socs",
     "show conv2d",
+    "convert --help",
+    "replay --help",
+    "barvinn --help",
 )
 
 
