@@ -18,8 +18,6 @@ from pulptrain.progress import telling
 if TYPE_CHECKING:
     from pulptrain.replay import ReplayRow
 
-_COLOURS = {"right": "green", "wrong": "red", "failed": "red", "refused": "yellow"}
-
 
 @takes(ChipOptions)
 def command(
@@ -75,32 +73,30 @@ def _print(rows: Sequence[ReplayRow], notes: Sequence[str], *, as_json: bool, qu
         return
     if quiet:
         return
-    from rich.console import Console
-    from rich.table import Table
-
     from pulptrain.commands.printing import table_width
+    from traces.text_table import table_lines
 
-    table = Table(box=None, pad_edge=False)
-    for title in ("case", "nodes", "status", "loss error", "value error", "n_accum", "cycles", "ms"):
-        table.add_column(title, justify="left" if title in ("case", "status") else "right")
-    for row in rows:
-        table.add_row(
+    heads = ("case", "status", "cycles", "loss error", "value error", "n_accum", "nodes", "ms")
+    cells = [
+        (
             row.name,
-            _cell(row.nodes, "{}"),
-            f"[{_COLOURS[row.status]}]{row.status}[/]",
+            row.status,
+            _cell(row.cycles, "{:,}"),
             _cell(row.loss_error, "{:.1e}"),
             _cell(row.value_error, "{:.1e}"),
             _cell(row.n_accum, "{}"),
-            _cell(row.cycles, "{:,}"),
+            _cell(row.nodes, "{}"),
             _cell(None if row.seconds is None else row.seconds * 1e3, "{:.3f}"),
         )
-    console = Console(width=table_width())
-    console.print(table)
+        for row in rows
+    ]
+    for line in table_lines(heads, cells, table_width(), left=("status",)):
+        typer.echo(line)
     for row in rows:
         if row.reason:
-            console.print(f"{row.name}: {row.reason}", highlight=False, markup=False, soft_wrap=True)
+            typer.echo(f"{row.name}: {row.reason}")
     for note in notes:
-        console.print(note, highlight=False, markup=False, soft_wrap=True)
+        typer.echo(note)
 
 
 def _cell(value: float | None, form: str) -> str:
