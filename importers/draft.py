@@ -82,8 +82,8 @@ class Draft:
     sources: dict[str, Given] = field(default_factory=dict)
     """Where these are from, for those that are a rearranged part of one tensor of the original."""
     problems: list[Problem] = field(default_factory=list)
-    log_probabilities: set[str] = field(default_factory=set)
-    """Words of what log-softmaxes make."""
+    log_probabilities: dict[str, int] = field(default_factory=dict)
+    """Words of what log-softmaxes make -> elements whose exponentials have a sum of 1."""
     _made: dict[tuple[Any, ...], View] = field(default_factory=dict)
     _names: set[str] = field(default_factory=lambda: set(RESERVED))
 

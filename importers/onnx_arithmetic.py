@@ -120,6 +120,8 @@ def _scaled_elu(call: Call) -> Any:
         gamma = _number(call.attribute("gamma", SELU_GAMMA))
         return call.like(call.like(view, "elu", {"alpha": alpha}, "_elu"), "scale", {"factor": gamma})
     alpha = _number(call.attribute("alpha", 1.0))
+    if alpha <= 0:
+        raise CannotTakeError(f"a Celu of alpha {alpha:g}", "more than 0")
     if alpha == 1:
         return call.like(view, "elu")
     inner = call.like(view, "scale", {"factor": 1 / alpha}, "_inner")
@@ -142,7 +144,7 @@ def _prelu(call: Call) -> Any:
     own = (1,) * (rank - len(shape)) + shape
     if not slope.trained and slope.number is not None and 0 <= slope.number < 1:
         return call.like(view, "leaky_relu", {"slope": _number(slope.number)})
-    if view.batch_dim in (0, None) and own in ((1,) * rank, (1, view.shape[1], *(1,) * (rank - 2))):
+    if own == (1,) * rank or (view.batch_dim == 0 and own == (1, view.shape[1], *(1,) * (rank - 2))):
         word, batch_dim = sample_word(call, view)
         weights = call.places.given(slope).moved(lambda array: array.reshape(-1))
         options = {"per_channel": True} if slope.value.size > 1 else {}

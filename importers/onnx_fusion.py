@@ -239,14 +239,21 @@ def _group_norm(found: _Fusion, node: OnnxNode) -> OnnxNode | None:
             weights = (_other(product, inner), _other(node, name))
             if len(shape) < 2 or len(split) != 3 or split[0] != shape[0] or not _is_plain(found, norm):
                 continue
-            if found.graph.tensor(inner).shape != shape or not all(
-                _per_channel(found, weight, shape) for weight in weights
+            if (
+                not _divides(split[1], shape[1])
+                or found.graph.tensor(inner).shape != shape
+                or not all(_per_channel(found, weight, shape) for weight in weights)
             ):
                 continue
             found.gone.update(one.name for one in chain[:-1])
             attributes = {"num_groups": split[1], "epsilon": norm.attributes.get("epsilon", 1e-5)}
             return replace(node, op="GroupNormalization", inputs=(x.name, *weights), attributes=attributes)
     return None
+
+
+def _divides(groups: int | str, channels: int | str) -> bool:
+    """Whether groups are of whole channels: instances may be cut from a sample anywhere."""
+    return isinstance(groups, int) and isinstance(channels, int) and channels % groups == 0
 
 
 def _is_plain(found: _Fusion, norm: OnnxNode) -> bool:

@@ -151,12 +151,14 @@ def _prelu(call: Call) -> Any:
     if slope.value.size == 1:
         made = call.layer("prelu", (view.word,), {}, {"w": slope.moved(lambda array: array.reshape(-1))})
         return replace(view, word=made.word, stored=made.stored)
-    word, batch_dim = sample_word(call, view)
-    if batch_dim not in (0, None):
-        raise CannotTakeError(
-            "slopes of a dimension that is not the one behind the batch", "[batch, channels, ...]"
-        )
-    return under(call.layer("prelu", (word,), {"per_channel": True}, {"w": slope}), batch_dim, len(view.dims))
+    rank = len(view.dims)
+    if view.batch_dim == 0:
+        word, _ = sample_word(call, view)
+        return under(call.layer("prelu", (word,), {"per_channel": True}, {"w": slope}), 0, rank)
+    spread = slope.moved(lambda array: array.reshape(1, -1, *(1,) * (rank - 2)))
+    left = applied(call, "clip", view, {"high": 0.0}, suffix="_left")
+    scaled_left = multiplied(call, left, spread, suffix="_slope")
+    return two_operands(call, "add", applied(call, "relu", view, suffix="_right"), scaled_left, view.shape)
 
 
 @register("softplus")
@@ -164,6 +166,8 @@ def _softplus(call: Call) -> Any:
     if call["threshold"] < SOFTPLUS_LINE:
         raise CannotTakeError(f"a softplus that is a line from {call['threshold']} on", "threshold=20")
     beta = float(call["beta"])
+    if beta == 0:
+        raise CannotTakeError("a softplus of beta 0, which is infinite", "beta=1")
     inner = scaled(call, call.view("self"), beta, suffix="_inner")
     made = applied(call, "softplus", inner)
     return scaled(call, made, 1 / beta, suffix="_outer")
@@ -185,6 +189,8 @@ def _selu(call: Call) -> Any:
 @register("celu")
 def _celu(call: Call) -> Any:
     alpha = float(call["alpha"])
+    if alpha <= 0:
+        raise CannotTakeError(f"a celu of alpha {alpha:g}", "more than 0")
     inner = scaled(call, call.view("self"), 1 / alpha, suffix="_inner")
     return scaled(call, applied(call, "elu", inner), alpha, suffix="_outer")
 
@@ -319,7 +325,7 @@ def _first_extreme(call: Call, kind: str) -> Any:
     if "dim" not in call.arguments:
         return averaged(call, view, list(range(len(view.dims))), keep=False, kind=kind)
     if call.used(1):
-        raise CannotTakeError("uses the places of the largest elements", "their values only")
+        raise CannotTakeError(f"uses the places of the {kind.removeprefix('reduce_')}", "their values only")
     dims, keep = _dims_of(call, view, call["dim"]), bool(call.get("keepdim"))
     return [averaged(call, view, dims, keep=keep, kind=kind, options={"ties": "first"}), None]
 
@@ -508,7 +514,7 @@ def _softmax(call: Call) -> Any:
 def _log_softmax(call: Call) -> Any:
     view = call.view("self")
     made = softmax(call, view, axis_of(call["dim"], len(view.dims)), kind="log_softmax")
-    call.draft.log_probabilities.add(made.word)
+    call.draft.log_probabilities[made.word] = view.shape[axis_of(call["dim"], len(view.dims))]
     return made
 
 

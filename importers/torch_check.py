@@ -64,8 +64,10 @@ def gradients_of_module(
     output = copied(x)
     while isinstance(output, (tuple, list)):
         (output,) = output
+    if label.is_floating_point():
+        output = output.reshape(label.shape)  # a number per sample is [batch, 1] here
     loss = loss_primitive(spec.loss.name)
-    value = loss.torch_loss(torch, loss_options(spec.loss, loss), output.reshape(output.shape), label)
+    value = loss.torch_loss(torch, loss_options(spec.loss, loss), output, label)
     value.backward()
     parameters = dict(copied.named_parameters(remove_duplicate=False))
     found = {"loss": value.detach().reshape(1).numpy()}

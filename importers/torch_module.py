@@ -17,7 +17,7 @@ from configs.errors import InputError, UnsupportedLayerError
 from configs.model_file import LossSpec, ModelSpec
 from configs.suggest import suggestion
 from importers import torch_arithmetic, torch_layers, torch_products, torch_shapes
-from importers.draft import Draft, Given
+from importers.draft import Draft, Given, elements
 from importers.extras import require_extra
 from importers.torch_capture import capture
 from importers.torch_training import NEGATIVE_LOG, loss_of, optimizer_of, trained_names
@@ -126,10 +126,13 @@ def _dtype(torch: Any, module: Any, inputs: Sequence[Any], place: str) -> str:
 
 def _of_log_probabilities(draft: Draft, output: View, loss: LossSpec, notes: list[str]) -> LossSpec:
     """NLLLoss of a log-softmax as cross-entropy, which is the same: the sum of those exponentials is 1."""
-    taken = output.word in draft.log_probabilities
+    classes = draft.log_probabilities.get(output.word)
+    taken = classes is not None and classes * output.batch == elements(output.shape)
     if loss.name == NEGATIVE_LOG and not taken:
         raise UnsupportedLayerError(
-            "NLLLoss of something else than a log-softmax", where="loss", cure="CrossEntropyLoss of logits"
+            "NLLLoss of something else than a log-softmax over all that a sample has",
+            where="loss",
+            cure="CrossEntropyLoss of logits",
         )
     if taken and loss.name in ("cross_entropy", NEGATIVE_LOG):
         notes.append(

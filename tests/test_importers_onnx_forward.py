@@ -54,6 +54,14 @@ def one(op: str, shape: Sequence[int], *inputs: Any, opset: int = 17, **attribut
     )
 
 
+def both_sides(op: str, shape: Sequence[int], *inputs: Any, **attributes: Any) -> Network:
+    """One node, on numbers below and above 0."""
+    found = one(op, shape, *inputs, **attributes)
+    moved = node(op, ["s", *(f"c{number}" for number in range(len(inputs)))], ["z"], **attributes)
+    nodes = [node("Sub", ["h", "half"], ["s"]), moved]
+    return Network(f"{found.name} below 0", nodes, shape, {**found.weights, "half": np.float32(0.5)})
+
+
 IMAGE = (2, 4, 6, 6)
 NETWORKS = [
     *(
@@ -76,10 +84,27 @@ NETWORKS = [
     one("Softmax", (2, 6)),
     one("Softmax", (2, 4, 5), axis=1),
     one("LogSoftmax", (2, 4, 5), axis=1),
-    *(one(op, (2, 6)) for op in ("Softplus", "Softsign", "Celu", "Selu", "ThresholdedRelu")),
+    *(both_sides(op, (2, 6)) for op in ("Softplus", "Softsign", "Celu", "Selu", "Elu", "LeakyRelu", "Relu")),
+    both_sides("ThresholdedRelu", (2, 6), alpha=0.1),
     one("Mish", (2, 6), opset=18),
-    one("Celu", (2, 6), alpha=0.5),
-    *(one("PRelu", (2, 4, 5), drawn(*shape)) for shape in ((1,), (4, 1), (4, 5), (5,))),
+    both_sides("Celu", (2, 6), alpha=0.5),
+    *(both_sides("PRelu", (2, 4, 5), drawn(*shape)) for shape in ((1,), (4, 1), (4, 5), (5,))),
+    Network(
+        "PReLU of a sample without its batch",
+        [
+            node("Reshape", ["h", "table"], ["t"]),
+            node("Sub", ["t", "half"], ["s"]),
+            node("PRelu", ["s", "slopes"], ["p"]),
+            node("Reshape", ["p", "row"], ["z"]),
+        ],
+        (1, 16),
+        {
+            "table": np.array([4, 4]),
+            "half": np.float32(0.5),
+            "slopes": drawn(4),
+            "row": np.array([1, 16]),
+        },
+    ),
     one("Transpose", (2, 4, 5), perm=[0, 2, 1]),
     one("Reshape", (2, 4, 6), np.array([2, 3, 8])),
     one("Flatten", IMAGE),
@@ -196,6 +221,20 @@ NETWORKS = [
         layers=("group_norm",),
     ),
     Network(
+        "instances that are no groups of whole channels",
+        [
+            node("Constant", [], ["ones"], value=np.ones(3, np.float32)),
+            node("Constant", [], ["zeros"], value=np.zeros(3, np.float32)),
+            node("Reshape", ["h", "groups"], ["g"]),
+            node("InstanceNormalization", ["g", "ones", "zeros"], ["n"], epsilon=1e-4),
+            node("Reshape", ["n", "back"], ["r"]),
+            node("Mul", ["r", "w"], ["s"]),
+            node("Add", ["s", "b"], ["z"]),
+        ],
+        IMAGE,
+        {"groups": np.array([0, 3, -1]), "back": np.array(IMAGE), "w": drawn(4, 1, 1), "b": drawn(4, 1, 1)},
+    ),
+    Network(
         "linear layer that an exporter took apart",
         [node("MatMul", ["h", "w"], ["p"]), node("Add", ["p", "b"], ["z"])],
         (2, 3, 6),
@@ -235,6 +274,11 @@ def test_a_forward_graph_computes_what_onnx_says(network: Network, tmp_path: Pat
     if network.layers is not None:
         kinds = [layer.type for layer in imported.spec.layers if layer.type not in ("flatten", "reshape")]
         assert kinds == ["linear", "square", "shift", *network.layers]
+
+
+def test_a_celu_of_no_slope_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedLayerError, match="Celu of alpha 0"):
+        import_forward(load_onnx(saved(tmp_path, built(one("Celu", (2, 6), alpha=0.0)))))
 
 
 def test_all_nodes_that_cannot_be_taken_are_listed_at_once(tmp_path: Path) -> None:

@@ -155,6 +155,67 @@ def test_a_log_softmax_at_the_end_trains_as_the_module_does(loss):
     assert agrees(module, model).passed
 
 
+class Of(nn.Module):
+    """A linear layer, then a function of its output and of modules."""
+
+    def __init__(self, function, features, *modules):
+        super().__init__()
+        self.function, self.fc, self.parts = function, nn.Linear(features, features), nn.ModuleList(modules)
+
+    def forward(self, x):
+        return self.function(self.fc(x), *self.parts)
+
+
+def test_nll_of_several_distributions_in_a_row_is_no_cross_entropy():
+    """The sum of all exponentials is their number: the loss was too large by its logarithm."""
+    module = Of(lambda x: F.log_softmax(x.view(-1, 2, 3), -1).flatten(1), 6)
+    with pytest.raises(UnsupportedLayerError, match="over all that a sample has"):
+        from_torch(module, torch.zeros(2, 6), nn.NLLLoss())
+    assert not from_torch(module, torch.zeros(2, 6)).notes
+
+
+def test_nll_of_one_distribution_may_be_squeezed():
+    module = Of(lambda x: F.log_softmax(x.view(-1, 6, 1, 1), 1).flatten(1), 6)
+    assert agrees(module, from_torch(module, torch.zeros(2, 6), nn.NLLLoss())).passed
+
+
+@pytest.mark.parametrize(
+    ("batch", "size", "function"),
+    [
+        (1, 12, lambda x, slopes: slopes(x.view(3, 4)).view(1, 12)),
+        (1, 16, lambda x, slopes: slopes(x.view(4, 4)).view(1, 16)),
+        (1, 4, lambda x, slopes: slopes(x.view(4).view(1, 4))),
+        (2, 12, lambda x, slopes: slopes(x.view(2, 4, 3).permute(2, 1, 0)).permute(2, 1, 0)),
+        (2, 12, lambda x, slopes: slopes(x.view(2, 3, 4).transpose(1, 2))),
+    ],
+)
+def test_slopes_are_those_of_the_dimension_that_pytorch_takes(batch, size, function):
+    torch.manual_seed(0)
+    slopes = nn.PReLU(4)
+    with torch.no_grad():
+        slopes.weight.copy_(torch.tensor([0.1, 0.4, -0.3, 0.9]))
+    module = Of(function, size, slopes)
+    assert agrees(module, from_torch(module, torch.zeros(batch, size), nn.MSELoss())).passed
+
+
+def test_a_number_per_sample_is_compared_with_its_own_label():
+    module = Of(lambda x: x.sum(1), 6)
+    assert agrees(module, from_torch(module, torch.zeros(3, 6))).passed
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.celu(x, alpha=-0.5),
+        lambda x: F.softplus(x, beta=0),
+        lambda x: F.softplus(x, threshold=5),
+    ],
+)
+def test_activations_that_ours_are_not_are_refused(function):
+    with pytest.raises(UnsupportedLayerError, match=r"more than 0|beta 0|a line from 5 on"):
+        from_torch(Of(function, 6), torch.zeros(2, 6))
+
+
 class Extremes(nn.Module):
     """Extremes with ties (a ReLU makes zeros), activations, slopes that are trained."""
 

@@ -259,6 +259,21 @@ def tampered(prepared, layer, change):
     return replace(prepared, schedule=replace(prepared.schedule, program=replace(program, actions=actions)))
 
 
+@pytest.mark.parametrize("ties", ["shared", "first"])
+def test_a_gradient_that_goes_to_the_largest_element_is_judged(ties: str, tmp_path: Path) -> None:
+    """The check nudges x and the maximum apart: that no element was equal any more let everything pass."""
+    model = tmp_path / "largest.yaml"
+    head = ASTRAY.partition("layers:")[0]
+    model.write_text(
+        head + "layers:\n  - {name: fc, type: linear, out_features: 6}\n"
+        f"  - {{name: largest, type: reduce_max, axes: [0], ties: {ties}, keep_dims: true}}\n"
+    )
+    prepared = prepare(str(model), Settings())
+    assert run_prepared(prepared, Settings()).summary["functional"]["passed"] is True
+    wrong = tampered(prepared, "largest.IG", lambda array: array * np.float32(1.001))
+    assert run_prepared(wrong, Settings()).summary["functional"]["passed"] is False
+
+
 def test_a_defect_is_told_with_the_tensor_and_the_command_ends_with_1() -> None:
     prepared = tampered(
         prepare("digits-cnn", Settings()), "conv2.WG", lambda array: array * np.float32(0.999)

@@ -24,7 +24,6 @@ NAMES_ELSEWHERE: Mapping[str, str] = {
     "gemm": "linear",
     "globalaveragepool": "global_avg_pool",
     "hardswish": "hard_swish",
-    "huber": "berhu",
     "innerproduct": "linear",
     "leakyrelu": "leaky_relu",
     "maxpool": "max_pool2d",
