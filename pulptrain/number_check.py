@@ -199,11 +199,14 @@ class Follower:
 
     def _judge_results(self, truth: OpTruth, left: Mapping[str, Array]) -> None:
         """Verdicts on the results of one op."""
-        verdicts: list[Verdict] = []
-        for nudges in (FEW_NUDGES, MANY_NUDGES):
-            verdicts = self._verdicts(truth, left, nudges)
-            if all(verdict.verdict == PASSED and verdict.ratio <= SURE for verdict in verdicts):
-                break
+        verdicts = self._verdicts(truth, left, FEW_NUDGES)
+        if not all(verdict.verdict == PASSED and verdict.ratio <= SURE for verdict in verdicts):
+            # Many nudges never narrow the room: what passed stays passed, if only nearer to not decidable.
+            again = self._verdicts(truth, left, MANY_NUDGES)
+            verdicts = [
+                first if first.verdict == PASSED and second.verdict == NOT_DECIDABLE else second
+                for first, second in zip(verdicts, again, strict=True)
+            ]
         for verdict in verdicts:
             self._check.add(self._final(verdict, truth, left[verdict.name]))
 
