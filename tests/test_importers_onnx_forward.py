@@ -62,6 +62,19 @@ def both_sides(op: str, shape: Sequence[int], *inputs: Any, **attributes: Any) -
     return Network(f"{found.name} below 0", nodes, shape, {**found.weights, "half": np.float32(0.5)})
 
 
+def norm_of_instances(count: int) -> list[Any]:
+    """So many parts of a sample normalised, then Mul and Add per channel: a group norm taken apart."""
+    return [
+        node("Constant", [], ["ones"], value=np.ones(count, np.float32)),
+        node("Constant", [], ["zeros"], value=np.zeros(count, np.float32)),
+        node("Reshape", ["h", "groups"], ["g"]),
+        node("InstanceNormalization", ["g", "ones", "zeros"], ["n"], epsilon=1e-4),
+        node("Reshape", ["n", "back"], ["r"]),
+        node("Mul", ["r", "w"], ["s"]),
+        node("Add", ["s", "b"], ["z"]),
+    ]
+
+
 IMAGE = (2, 4, 6, 6)
 NETWORKS = [
     *(
@@ -207,30 +220,14 @@ NETWORKS = [
     ),
     Network(
         "group norm that an exporter took apart",
-        [
-            node("Constant", [], ["ones"], value=np.ones(2, np.float32)),
-            node("Constant", [], ["zeros"], value=np.zeros(2, np.float32)),
-            node("Reshape", ["h", "groups"], ["g"]),
-            node("InstanceNormalization", ["g", "ones", "zeros"], ["n"], epsilon=1e-4),
-            node("Reshape", ["n", "back"], ["r"]),
-            node("Mul", ["r", "w"], ["s"]),
-            node("Add", ["s", "b"], ["z"]),
-        ],
+        norm_of_instances(2),
         IMAGE,
         {"groups": np.array([0, 2, -1]), "back": np.array(IMAGE), "w": drawn(4, 1, 1), "b": drawn(4, 1, 1)},
         layers=("group_norm",),
     ),
     Network(
         "instances that are no groups of whole channels",
-        [
-            node("Constant", [], ["ones"], value=np.ones(3, np.float32)),
-            node("Constant", [], ["zeros"], value=np.zeros(3, np.float32)),
-            node("Reshape", ["h", "groups"], ["g"]),
-            node("InstanceNormalization", ["g", "ones", "zeros"], ["n"], epsilon=1e-4),
-            node("Reshape", ["n", "back"], ["r"]),
-            node("Mul", ["r", "w"], ["s"]),
-            node("Add", ["s", "b"], ["z"]),
-        ],
+        norm_of_instances(3),
         IMAGE,
         {"groups": np.array([0, 3, -1]), "back": np.array(IMAGE), "w": drawn(4, 1, 1), "b": drawn(4, 1, 1)},
     ),

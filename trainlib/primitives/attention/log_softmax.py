@@ -18,7 +18,7 @@ import numpy as np
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
-from trainlib.primitives.attention.softmax import MAXIMA, SUMS, Rows, row_call
+from trainlib.primitives.attention.softmax import MAXIMA, SUMS, Rows, row_call, row_maxima
 from trainlib.primitives.definition import (
     Example,
     InputCase,
@@ -48,9 +48,6 @@ class _Forward(Rows):
     ) -> tuple[tuple[Scratch, ...], tuple[KernelCall, ...]]:
         """Row maxima; logarithms of the sums of exponentials; both taken off."""
 
-        def maxima(x: Array) -> tuple[Array, ...]:
-            return (x.reshape(-1, shape[-1]).max(axis=1),)
-
         def logarithms(x: Array, highest: Array) -> tuple[Array, ...]:
             below = np.exp(_rows(x) - highest[:, None])
             return (np.log(below.sum(axis=1)).astype(np.float32),)
@@ -63,17 +60,7 @@ class _Forward(Rows):
         vectors = {"R": 1, "Z": 1}
         places = ("x", MAXIMA, SUMS)
         calls = (
-            row_call(
-                choice,
-                "row_max",
-                {"X": 2, "R": 1},
-                ("x", MAXIMA),
-                shape,
-                dtype,
-                ("x",),
-                (MAXIMA,),
-                maxima,
-            ),
+            row_maxima(choice, shape, dtype),
             row_call(
                 choice,
                 "log_sum",

@@ -120,6 +120,16 @@ def row_call(
     return kernel_call(choice, kernel, sizes, pieces, reads, writes, lambda values: function(*values), dtype)
 
 
+def row_maxima(choice: KernelChoice, shape: tuple[int, ...], dtype: str) -> KernelCall:
+    """The largest element of every row of x, into `MAXIMA`."""
+
+    def maxima(x: Array) -> tuple[Array, ...]:
+        return (x.reshape(-1, shape[-1]).max(axis=1),)
+
+    arrays = _ARRAYS["row_max"]
+    return row_call(choice, "row_max", arrays, ("x", MAXIMA), shape, dtype, ("x",), (MAXIMA,), maxima)
+
+
 class _Forward(Rows):
     def passes(
         self, op: Op, shape: tuple[int, ...], dtype: str, choice: KernelChoice
@@ -127,9 +137,6 @@ class _Forward(Rows):
         """Row maxima; exponentials into y, and their sums; y divided by the sums."""
         kernel, exponential = _EXPONENTIALS[op.attributes["exponential"]]
         rows = prod(shape[:-1])
-
-        def maxima(x: Array) -> tuple[Array, ...]:
-            return (x.reshape(rows, -1).max(axis=1),)
 
         def exponentials(x: Array, highest: Array) -> tuple[Array, ...]:
             values = exponential(x.reshape(rows, -1) - highest[:, None])
@@ -142,17 +149,7 @@ class _Forward(Rows):
         return (
             (Scratch(MAXIMA, (rows,)), Scratch(SUMS, (rows,))),
             (
-                row_call(
-                    choice,
-                    "row_max",
-                    _ARRAYS["row_max"],
-                    ("x", MAXIMA),
-                    shape,
-                    dtype,
-                    ("x",),
-                    (MAXIMA,),
-                    maxima,
-                ),
+                row_maxima(choice, shape, dtype),
                 row_call(
                     choice,
                     kernel,
