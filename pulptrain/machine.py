@@ -107,6 +107,8 @@ class Machine:
         )
         self.functional = functional
         self.derived = prepared.derived
+        self.programs = prepared.phases.programs
+        """The graphs of one iteration, as they were before anything was planned."""
         self.not_finite: NotFiniteError | None = None
 
     def load_kept(self, values: Mapping[str, Array]) -> None:

@@ -87,7 +87,7 @@ def run_primitive(
     executor = Executor(schedule, timing, cost_model, recorder, code_start=code_start(settings))
     given = {name: known[name] for name in graph.given}
     executor.load(given)
-    check = NumberCheck({})
+    check = NumberCheck({}, [graph])
     check.begin_anywhere({})
     follower = check.followed(executor, schedule.graph, given)
     simulation_started = time.perf_counter()
@@ -95,6 +95,8 @@ def run_primitive(
     wall_seconds = time.perf_counter() - simulation_started
     follower.judge(confirm=False)
     _check_layer(made, known, check, follower.left)
+    written = {name for op in graph.ops for name in op.outputs}
+    check.verdicts = {name: verdict for name, verdict in check.verdicts.items() if name in written}
     check.iterations = 1
     if executor.not_finite is not None and not check.wrong:
         raise executor.not_finite
@@ -143,11 +145,10 @@ def _ops_of(graph: TrainingGraph, step: str) -> list[Op]:
 def _check_layer(
     made: Single, known: Mapping[str, Array], check: NumberCheck, left: Mapping[str, Array]
 ) -> None:
-    """Ask PyTorch about the whole layer, which has what lies before the step; forget what the step is not."""
+    """Ask PyTorch about the whole layer, which has what lies before the step."""
     if all(not made.values[name].any() for name in made.graph.of_kind("optimizer_state")):
         check.begin({})
     confirmation = check.confirmation(made.graph, made.values, {**known, **left})
     if confirmation is not None:
         for op in made.graph.ops:
             confirmation.add(op)
-    check.verdicts = {name: verdict for name, verdict in check.verdicts.items() if name in left}

@@ -278,7 +278,7 @@ class _Run:
                 where="n_accum",
                 cure="a divisor",
             )
-        check = NumberCheck(self._start, 1)
+        check = NumberCheck(self._start, self.phases.programs, 1)
         check.without_autograd()
         for first in range(0, len(samples), size):
             group = list(samples[first : first + size])

@@ -49,7 +49,10 @@ class NotFinite:
 
 
 class Training:
-    """All iterations of one run; `kept` are weights, buffers and optimizer states at its start."""
+    """All iterations of one run; `kept` are weights, buffers and optimizer states at its start.
+
+    `resumed` says that these states are those of an earlier run.
+    """
 
     def __init__(
         self,
@@ -57,6 +60,8 @@ class Training:
         mini_batches: int,
         samples: Iterator[Mapping[str, Array]],
         kept: Mapping[str, Array],
+        *,
+        resumed: bool = False,
     ) -> None:
         self.machine = machine
         self.losses: list[float] = []
@@ -69,6 +74,7 @@ class Training:
         self._ask_every = self._last_asked = 0
         self._mini_batches = mini_batches
         self._samples = samples
+        self._resumed = resumed
         self._before = dict(kept)
         machine.load_kept(kept)
 
@@ -89,14 +95,16 @@ class Training:
         if not check:
             self.machine.iterate([{}] * self._mini_batches)
             return
-        self.check = NumberCheck(self._before, min(iterations, FOLLOWED))
+        self.check = NumberCheck(self._before, self.machine.programs, min(iterations, FOLLOWED))
         if not self.machine.derived:
             self.check.without_autograd()
+        elif self._resumed:
+            self.check.without_own_updates()
         batch = self._batch()
         self._iterate(batch, self.check)
         graph = self.machine.mini.schedule.graph
         values = stirred_values(graph, self._before)
-        stirred = self.check.aside(values)
+        stirred = self.check.aside(values, "the stirred iteration")
         with self.machine.set_aside():
             self.machine.load_kept(values)
             self.machine.iterate(batch, stirred)
@@ -112,10 +120,10 @@ class Training:
                 check = self.check if number <= FOLLOWED else None
                 if check is None:
                     self._before = self.machine.fetch_kept()
-                    check = last = self.check.aside(self._before) if number == iterations else None
+                    check = last = self._aside(number) if number == iterations else None
                 self._iterate(batch, check)
                 if self.not_finite is not None and check is None:
-                    last = self._again(batch, self.check.aside(self._before))
+                    last = self._again(batch, self._aside(number))
                 if last is not None:
                     self.check.take_over(last)
                     self.check.iterations += 1
@@ -124,6 +132,11 @@ class Training:
         except KeyboardInterrupt:
             return True
         return False
+
+    def _aside(self, number: int) -> NumberCheck:
+        """A check of an iteration that is not among the first, from what the machine has before it."""
+        assert self.check is not None
+        return self.check.aside(self._before, f"iteration {number}")
 
     def ask_accuracy(self, accuracy: Callable[[], float], iterations: int) -> None:
         """Ask for the accuracy at some iterations of so many, the last among them."""

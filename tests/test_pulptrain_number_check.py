@@ -210,7 +210,7 @@ def followed(kept, sample, tamper):
     cost_model = TeamCostModel(timing)
     executor = Executor(build_schedule(graph, timing, cost_model, ScheduleOptions()), timing, cost_model)
     executor.load({**kept, **sample})
-    check = NumberCheck(kept)
+    check = NumberCheck(kept, [graph])
     follower = check.followed(executor, graph, sample)
     watch = executor.watch
 
@@ -509,7 +509,7 @@ def _with_another_end(array: np.ndarray) -> np.ndarray:
 def test_nothing_is_remembered_of_iterations_that_are_not_followed() -> None:
     """Weights and states of `torch.optim` in float64 are four times what the machine has of them."""
     kept = {"w": np.zeros(3, np.float32)}
-    check = NumberCheck(kept, 2)
+    check = NumberCheck(kept, (), 2)
     check.ended()
     assert check.memory.keys() == {"w"}
     check.ended()

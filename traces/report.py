@@ -281,6 +281,8 @@ def functional_line(functional: Mapping[str, Any] | None) -> str:
     text += f"; {functional['not_decidable']} not decidable"
     if functional["without_truth"]:
         text += f", {functional['without_truth']} without truth"
+    if functional.get("skipped"):
+        text += f"; not compared: {'; '.join(functional['skipped'])}"
     return text
 
 

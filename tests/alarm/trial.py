@@ -110,7 +110,8 @@ def tried(case: Case, dtype: str, name: str, iterations: int = 3) -> tuple[str, 
         return REFUSED, str(error).splitlines()[0]
     functional = outcome.summary["functional"]
     if functional["passed"] is None:
-        return SURVIVED, f"{functional['not_decidable']} tensors not decidable"
+        open_tensors = functional["not_decidable"] + functional["without_truth"]
+        return SURVIVED, f"{open_tensors} tensors not decidable"
     if _sum(outcome.values) == expected:
         return NO_EFFECT, ""
     return SURVIVED, f"worst error {functional['worst_ratio']:.2g} of its tolerance"
