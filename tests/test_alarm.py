@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 from alarm import random_models
-from alarm.defects import DEFECTS
+from alarm.registry import DEFECTS
 from alarm.trial import CASES, DTYPES, NOT_HERE, REFUSED, SURVIVED, tried
 
 SMALL = ("simple-mlp", "pools", "digits-cnn", "tiny-transformer")
@@ -44,7 +44,7 @@ def test_in_8_bits_a_small_model_is_watched_as_well(dtype: str) -> None:
 
 
 def test_there_are_as_many_defects_as_asked_for() -> None:
-    assert len(DEFECTS) >= 40
+    assert len(DEFECTS) >= 80
 
 
 @pytest.mark.parametrize("seed", range(1000, 1008))

@@ -125,7 +125,8 @@ class _Seen:
         out, into = _table(stores, 5), _table(loads, 5)
         self.stores, self.loads = _expanded(out), _expanded(into)
         self.stored_from = _Lines(out[:, 4], out[:, 4] + out[:, 1] * out[:, 2])
-        """Bytes of L1."""
+        """Bytes of L1, a run for each command."""
+        self.stored_to = out[:, 0]
         gone, come = _table(sent, 3), _table(fetched, 3)
         self.sent_from = _Lines(gone[:, 0], gone[:, 0] + gone[:, 2])
         self.sent_to = _Lines(gone[:, 1], gone[:, 1] + gone[:, 2])
@@ -317,7 +318,7 @@ def _check_kernels(seen: _Seen, results: Sequence[_Result], ops: Sequence[Op]) -
     wanted = _joined([source.where(~source.inside(places)), places])
     bounds, (least, most, due) = _counted([seen.written_anew, seen.written_first, wanted])
     excess = np.maximum(least - due, 0) + np.minimum(most - due, 0)
-    _refuse(bounds, np.where(due > 0, excess, 0), stay, ops, "computes")
+    _refuse(bounds, np.where(due > 0, excess, 0), results, ops, "computes", seen)
 
 
 def _counted(sorts: Sequence[_Lines]) -> tuple[Numbers, list[Numbers]]:
@@ -335,31 +336,41 @@ class IncompleteError(PulptrainError):
     """A program that does not leave each element of a result once: a defect of the scheduler."""
 
 
-def _refuse(bounds: Numbers, excess: Numbers, due: Sequence[_Result], ops: Sequence[Op], verb: str) -> None:
-    """Raise `IncompleteError` if a byte is missing (excess below 0) or there more than once."""
+def _refuse(
+    bounds: Numbers,
+    excess: Numbers,
+    results: Sequence[_Result],
+    ops: Sequence[Op],
+    verb: str,
+    seen: _Seen | None = None,
+) -> None:
+    """Raise `IncompleteError` if a byte is missing (excess below 0) or there more than once.
+
+    With `seen` bytes of L1 are called by the result that they are stored to.
+    """
     wrong = np.flatnonzero(excess)
     if not len(wrong):
         return
-    first = bounds[wrong[0]]
-    sizes = bounds[wrong + 1] - bounds[wrong]
+    first, sizes = bounds[wrong[0]], bounds[wrong + 1] - bounds[wrong]
+    level, number = LEVELS[int(first >> LEVEL_BITS) & 3], int(first >> OP_BITS)
     same = (bounds[wrong] >> LEVEL_BITS) == (first >> LEVEL_BITS)
-    level = LEVELS[int(first >> LEVEL_BITS) & 3]
-    number = int(first >> OP_BITS)
-    for item in due:
-        low, high = int(item.lines.starts[0]), int(item.lines.ends[-1])
-        if low >> OP_BITS == number and low <= first < high:
-            same &= (bounds[wrong] >= low) & (bounds[wrong] < high)
+    place = first
+    if seen is not None:
+        moved = np.flatnonzero((seen.stored_from.starts <= first) & (first < seen.stored_from.ends))
+        if len(moved):
+            run = moved[0]
+            place = seen.stored_to[run]
+            same &= bounds[wrong] < seen.stored_from.ends[run]
+    op, what, size = ops[min(number, len(ops) - 1)], "bytes that are no result", 1
+    for item in results:
+        if item.lines.starts[0] <= place < item.lines.ends[-1]:
+            if seen is None:
+                same &= (bounds[wrong] >= item.lines.starts[0]) & (bounds[wrong] < item.lines.ends[-1])
             size = element_bytes(item.tensor.dtype)
-            missing = -(-int(sizes[same & (excess[wrong] < 0)].sum()) // size)
-            double = -(-int(sizes[same & (excess[wrong] > 0)].sum()) // size)
-            raise _defect(
-                item.op,
-                f"{item.op.name} {verb} {missing:,} of the {prod(item.tensor.shape):,} elements of "
-                f"'{item.tensor.name}' in {level} not at all and {double:,} too often",
-            )
-    op = ops[min(number, len(ops) - 1)]
-    size_bytes = int(sizes[same].sum())
-    raise _defect(op, f"{op.name} {verb} {size_bytes:,} bytes in {level} that are no result, or another time")
+            what = f"of the {prod(item.tensor.shape):,} elements of '{item.tensor.name}'"
+    missing = -(-int(sizes[same & (excess[wrong] < 0)].sum()) // size)
+    double = -(-int(sizes[same & (excess[wrong] > 0)].sum()) // size)
+    raise _defect(op, f"{op.name} {verb} in {level} {missing:,} not at all and {double:,} too often, {what}")
 
 
 def _defect(op: Op, what: str) -> IncompleteError:
