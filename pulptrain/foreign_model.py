@@ -178,20 +178,45 @@ MODULE = "module"
 """Key of what the module itself says, in the functional part of a summary."""
 
 
-def compare_with_module(
-    foreign: ForeignModel, outcome: RunOutcome, settings: Settings, iterations: int
-) -> None:
-    """Compare the gradients of a run of one iteration with those of the module; a note says what came of it.
+COMPARED = "loss and gradients with those of the module"
+"""What `compare_with_module` does, as ``functional.skipped`` calls it."""
 
-    Nothing is compared in other formats than fp32, where the network draws masks of its own, and once numbers
-    are not finite.
+
+def why_not_compared(
+    foreign: ForeignModel, outcome: RunOutcome, iterations: int, *, given: bool = False
+) -> str | None:
+    """Why the gradients of a run cannot be held against those of the module; None if they can.
+
+    `given` says that values or samples took the place of the module's and of those that are drawn.
+    """
+    graph = outcome.schedule.graph
+    reasons = {
+        "the run is of several iterations": iterations != 1,
+        "the update is a program of its own": outcome.update_schedule is not None,
+        "no loss is computed": not graph.loss,
+        "the network draws masks of its own": bool(graph.draws),
+        "its numbers are not fp32": any(graph.tensors[name].dtype != "float32" for name in graph.weights),
+        "values or samples were given": given,
+        "the batch is not that of the module's input": bool(graph.input)
+        and graph.tensors[graph.input].shape[0] != foreign.spec.batch,
+        "numbers are not finite": bool(outcome.summary["not_finite"]),
+    }
+    return next((why for why, holds in reasons.items() if holds), None)
+
+
+def compare_with_module(
+    foreign: ForeignModel, outcome: RunOutcome, settings: Settings, iterations: int, *, given: bool = False
+) -> None:
+    """Compare the gradients of a run with those of the module; the summary says what came of it, or why not.
+
+    `given` is that of `why_not_compared`.
     """
     functional, graph = outcome.summary["functional"], outcome.schedule.graph
-    if foreign.module is None or functional is None or iterations != 1 or outcome.update_schedule is not None:
+    if foreign.module is None or functional is None:
         return
-    if graph.draws or settings.dtype not in (None, "fp32") or foreign.spec.dtype != "fp32":
-        return
-    if outcome.summary["not_finite"]:
+    why = why_not_compared(foreign, outcome, iterations, given=given)
+    if why is not None:
+        functional["skipped"].append(f"{COMPARED} ({why})")
         return
     from importers.torch_check import check_module
     from trainlib.training_data import sample_stream
