@@ -27,11 +27,11 @@ from traces.stall_words import every_stall
 from trainlib import reference
 from trainlib.graph import Op, TrainingGraph
 from trainlib.numerics import ACCUMULATIONS
-from trainlib.oracle_torch import torch_available
 from trainlib.primitives.definition import InputCase
 from trainlib.single import Single, single
 from trainlib.steps import Array
 from trainlib.training import only
+from truth.given import torch_available
 
 
 def run_primitive(

@@ -44,12 +44,12 @@ from trainlib import reference
 from trainlib.graph import FED_KINDS, TrainingGraph
 from trainlib.numerics import dtype_named
 from trainlib.options import check_options
-from trainlib.oracle_torch import torch_available
 from trainlib.samples import Samples
 from trainlib.step_choice import STEPS, parse_steps
 from trainlib.steps import Array
 from trainlib.training import build_training_phases, initial_weights
 from trainlib.training_data import sample_stream, samples_of
+from truth.given import Given, as_given, torch_available
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,22 @@ def prepare(
     if run_cache is not None:
         run_cache.cost_model.number([schedule.program for schedule in schedules])
         cost_model = run_cache.cost_model
-    return Prepared(spec, timing, schedules[0], cost_model, update, phases, run_cache)
+    given = _as_given(model, settings, file)
+    return Prepared(spec, timing, schedules[0], cost_model, update, phases, run_cache, given)
+
+
+def _as_given(model: str | ModelSpec, settings: Settings, file: ScheduleFile | None) -> Given:
+    """What the user gave, as it was given: `truth` reads it by itself."""
+    return as_given(
+        model,
+        dtype=settings.dtype,
+        batch=settings.batch,
+        variant=next((text.strip() for text in settings.variants if "=" not in text), None),
+        accumulate=settings.accumulate,
+        separate=settings.separate_update,
+        steps=settings.steps,
+        layouts=file.layouts if file is not None else None,
+    )
 
 
 def _schedule_file(settings: Settings) -> ScheduleFile | None:

@@ -89,9 +89,7 @@ class Training:
         if not check:
             self.machine.iterate([{}] * self._mini_batches)
             return
-        self.check = NumberCheck(self._before, min(iterations, FOLLOWED))
-        if not self.machine.derived:
-            self.check.without_autograd()
+        self.check = NumberCheck(self._before, min(iterations, FOLLOWED), self.machine.given)
         batch = self._batch()
         self._iterate(batch, self.check)
         graph = self.machine.mini.schedule.graph
