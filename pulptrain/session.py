@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -50,6 +50,9 @@ from trainlib.steps import Array
 from trainlib.training import build_training_phases, initial_weights
 from trainlib.training_data import sample_stream, samples_of
 from truth.given import Given, as_given, torch_available
+
+if TYPE_CHECKING:
+    from truth.samples import Fed
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +279,8 @@ def run_prepared(
         kept, stream = with_own_values(graph, kept, stream, values)
     if functional:
         _check_samples(graph, prepared.phases.mini_batches)
-    training = Training(machine, prepared.phases.mini_batches, stream, kept)
+    fed = _fed(prepared.given, settings.seed, data, values or {}) if functional else None
+    training = Training(machine, prepared.phases.mini_batches, stream, kept, fed)
     tested = _test_samples(prepared, own) if (functional and iterations > 1) or own is not None else None
     if tested is not None:
         training.ask_accuracy(lambda: accuracy_of(graph, machine.fetch_kept(), tested), iterations)
@@ -290,6 +294,8 @@ def run_prepared(
     summary = _summary(machine, prepared, settings)
     has_loss = functional and bool(graph.loss)
     summary["steps"] = list(prepared.spec.steps or STEPS)
+    if fed is not None and fed.skipped:
+        summary["notes"].append(fed.skipped)
     summary["loss"] = finite_or_none(training.losses[0]) if has_loss else None
     if iterations > 1:
         teller.stage("training")
@@ -314,6 +320,16 @@ def run_prepared(
         _curve(training, summary) if has_loss else (),
         training.values() if functional else {},
     )
+
+
+def _fed(given: Given | None, seed: int, data: Data | None, values: Mapping[str, Array]) -> Fed | None:
+    """What samples must be; None where there is no truth that says so."""
+    if given is None or not torch_available():
+        return None
+    from truth.network import unknown
+    from truth.samples import Fed
+
+    return Fed(given, seed, data, values) if not unknown(given) else None
 
 
 def _test_samples(prepared: Prepared, own: Samples | Iterable[tuple[Any, Any]] | None) -> Samples | None:

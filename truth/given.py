@@ -6,7 +6,7 @@ PyTorch is not imported here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,11 +38,13 @@ class DisagreementError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A tensor that is given to the network: its number format (NumPy), and the order of an image's axes."""
+    """A tensor that is given to the network: its number format (NumPy), the order of an image's axes, shape."""
 
     name: str
-    dtype: str = "float32"
-    layout: str = "CHW"
+    dtype: str
+    layout: str
+    """Of a layer alone: that which is asked for; other orders than its own are not."""
+    shape: tuple[int, ...]
     differentiable: bool = False
     """Whether its gradient is asked for."""
 
@@ -130,46 +132,35 @@ def as_given(
         {**layer, "layout": chosen[layer["name"]]} if layer["name"] in chosen else layer
         for layer in tree["layers"]
     ]
-    classes = tree["input"].get("classes", 0)
-    source = Source("input", "int32" if classes else "float32")
+    shape = (int(tree.get("batch", 1)), *tree["input"]["shape"])
+    source = Source("input", "int32" if tree["input"].get("classes", 0) else "float32", "CHW", shape)
     return Given(tree, folder, _steps(steps) if steps else own_steps, (source,))
 
 
-def layer_alone(
-    name: str, options: Mapping[str, Any], dtype: str, inputs: Mapping[str, tuple[str, int]], layouts: Any
-) -> Given:
-    """A layer as of ``pulptrain primitive``; `inputs` are (number format or "", axes of a sample) by name.
+LAYER, LOSS, OPTIMIZER = "layer", "loss", "optimizer"
+"""What may be alone."""
 
-    `layouts` are the orders of axes this type of layer knows, None for any.
-    """
-    own = {key: value for key, value in options.items() if key not in ("layout", "variant")}
-    layout = options.get("layout", (layouts or ("CHW",))[0])
-    stored = BY_WORD[dtype].name
+Shaped = tuple[str | None, tuple[int, ...]]
+"""Number format (NumPy) of an input, None for that of the layer, and its shape, batch first."""
+
+
+def alone(kind: str, name: str, options: Mapping[str, Any], dtype: str, inputs: Sequence[Shaped]) -> Given:
+    """A layer, a loss or an optimizer as of ``pulptrain primitive``, with the options as typed."""
+    if kind == OPTIMIZER:
+        return Given({"layers": [], "optimizer": {"name": name, **options}}, alone=name, weights=("w",))
+    stored, layout = BY_WORD[dtype].name, str(options.get("layout", "CHW"))
+    if kind == LOSS:
+        source = Source("y", stored, layout, inputs[0][1], differentiable=True)
+        tree = {"layers": [], "loss": {"name": name, **options}}
+        return Given(tree, inputs=(source,), alone=name, steps=("fw", "loss", "ig"))
     sources = tuple(
-        Source(
-            word,
-            kind or stored,
-            layout if axes == 3 and (layouts is None or layout in layouts) else "CHW",
-            differentiable=True,
-        )
-        for word, (kind, axes) in inputs.items()
+        Source(f"x{number or ''}", own or stored, layout, shape, differentiable=True)
+        for number, (own, shape) in enumerate(inputs)
     )
-    layer = {"name": name, "type": name, "inputs": list(inputs), **own}
-    layer |= {key: options[key] for key in ("variant",) if key in options}
+    said = {key: value for key, value in options.items() if key != "layout"}
+    layer = {"name": name, "type": name, "inputs": [source.name for source in sources], **said}
     tree = {"dtype": dtype, "layout": layout, "layers": [layer]}
     return Given(tree, inputs=sources, alone=name, steps=("fw", "ig", "wg"))
-
-
-def loss_alone(name: str, options: Mapping[str, Any], dtype: str) -> Given:
-    """A loss as of ``pulptrain primitive``, of an output ``y``."""
-    source = Source("y", BY_WORD[dtype].name, differentiable=True)
-    tree = {"layers": [], "loss": {"name": name, **options}}
-    return Given(tree, inputs=(source,), alone=name, steps=("fw", "loss", "ig"))
-
-
-def optimizer_alone(name: str, options: Mapping[str, Any]) -> Given:
-    """An optimizer as of ``pulptrain primitive``, of one weight ``w``."""
-    return Given({"layers": [], "optimizer": {"name": name, **options}}, alone=name, weights=("w",))
 
 
 def _tree(model: Any) -> tuple[dict[str, Any], Path, tuple[str, ...]]:

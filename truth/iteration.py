@@ -135,7 +135,7 @@ class Iteration:
         found = {
             name: "the model makes it, but no op has" for name in self._expected if name not in self._seen
         }
-        surplus = {f"{name}_updated" for name in (*network.parameters, *network.buffers)} - self._expected
+        surplus = {f"{name}_updated" for name in network.parameters} - self._expected
         surplus |= {f"{name}.grad" for name in set(network.parameters) - set(updated)}
         found |= {name: "the model leaves it as it is" for name in surplus & self._seen.keys()}
         if not self._given.alone:
@@ -163,26 +163,26 @@ class Iteration:
             self._backward_of(self._loss(output, dict(given.loss)))
         elif given.alone:
             self._backward_of_outputs()
-        for name, leaf in self._leaves.items():
-            if leaf.grad is not None:
-                self.made[f"{name}.grad"] = leaf.grad[self._network.part_of(name)].numpy()
-        for name in self._network.updated if "wg" in given.steps else ():
-            self._expected.add(f"{name}.grad")
-            if f"{name}.grad" not in self.made:  # the loss does not depend on it
-                part = self._leaves[name][self._network.part_of(name)]
-                self.made[f"{name}.grad"] = np.zeros(part.shape)
+        if {"ig", "wg"} & set(given.steps):
+            for name, leaf in self._leaves.items():
+                whole = leaf.grad if leaf.grad is not None else torch.zeros_like(leaf)
+                self.made[f"{name}.grad"] = whole[self._network.part_of(name)].detach().numpy()
+        if "wg" in given.steps:
+            self._expected |= {f"{name}.grad" for name in self._network.updated}
         self._flows.clear()
         self._converted.clear()
         self._leaves.clear()
 
     def _source(self, source: Source) -> _Flow:
-        array, tree = self._values[source.name], self._given.tree
-        if "input" in tree:
-            shape = (self._given.batch, *tree["input"]["shape"])
-            if array.shape != shape:
-                raise DisagreementError(source.name, f"has shape {array.shape}, the model says {shape}")
+        shape = self._values[source.name].shape
+        if shape != source.shape:
+            raise DisagreementError(
+                source.name, f"has shape {list(shape)}, the model says {list(source.shape)}"
+            )
+        known = self._network.parts[0].entry.layouts if self._given.alone and self._network.parts else None
+        fits = len(shape) == IMAGE_AXES and (known is None or source.layout in known)
         tensor = self._leaf(source.name, source.differentiable)
-        return _Flow(source.name, tensor, source.dtype, source.layout)
+        return _Flow(source.name, tensor, source.dtype, source.layout if fits else "CHW")
 
     def _leaf(self, name: str, differentiable: bool) -> Any:
         if name not in self._values:

@@ -39,6 +39,8 @@ class Layer:
     parameters: Names = _none
     buffers: Names = _none
     masks: tuple[str, ...] = ()
+    constants: tuple[str, ...] = ()
+    """Parameters that no training moves, as their gradient is 0."""
     layouts: tuple[str, ...] | None = ("CHW",)
     view: bool = False
 
@@ -253,6 +255,7 @@ ATTENTION = tuple("qkvo")
     parameters=_with_bias(
         *(f"w{part}" for part in ATTENTION), biases=tuple(f"b{part}" for part in ATTENTION)
     ),
+    constants=("bk",),  # the same number added to all scores of a query
     layouts=None,
 )
 def _mhsa(x: Inputs, own: Own, *, heads: int, features: int | None = None, bias: bool = False) -> Any:
@@ -442,7 +445,7 @@ def _compare(x: Inputs, own: Own, *, form: str, value: float = 0.0) -> Any:
 @_entry("dropout", masks=("mask",), layouts=None)
 def _dropout(x: Inputs, own: Own, *, p: float = 0.5) -> Any:
     """The mask is the machine's; `truth.samples` says whether it is one of this share."""
-    return x[0] * own["mask"] / (1 - p)
+    return x[0] * _shaped(own, "mask", *x[0].shape) / (1 - p)
 
 
 

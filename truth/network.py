@@ -78,9 +78,9 @@ class Part:
 
     def trains(self, parameter: str) -> bool:
         """Whether one of `parameters` is trained."""
-        if isinstance(self.trainable, bool):
-            return self.trainable
-        return parameter.removeprefix(f"{self.name}.") in self.trainable
+        end = parameter.removeprefix(f"{self.name}.")
+        wanted = self.trainable if isinstance(self.trainable, bool) else end in self.trainable
+        return wanted and end not in self.entry.constants
 
 
 @dataclass(slots=True)
