@@ -8,9 +8,10 @@ Two questions are asked, and both can be answered sharply:
    (`trainlib.op_truth`, `trainlib.verdicts`). What an iteration begins with is remembered here, not fetched
    from the machine, so a state that is lost or kept too long shows. Which programs an iteration is and which
    ops each of them has is known before it runs: an op that does not happen, or happens twice, is wrong.
-2. Are these ops the training of this network? PyTorch computes the same iteration by autograd and
-   `torch.optim` in float64, going on from the machine's numbers at every tensor it knows, and must find what
-   the references find; its weights and optimizer states are its own over all iterations that are followed.
+2. Are these ops the training of the model as it was given? PyTorch computes its iteration by autograd and
+   `torch.optim` in float64, from a reading of the model of its own (`truth`), going on from the machine's
+   numbers at every tensor it knows, and must find what the references find; its weights and optimizer states
+   are its own over all iterations that are followed.
 
 Since each tensor is judged by what it was made from, no error is magnified by what comes after, no input lies
 on another side of a kink for the truth than for the machine, and roundings to formats narrower than fp32 are
@@ -28,7 +29,6 @@ from pulptrain.confirmation import Confirmation, OwnUpdates
 from scheduler.executor import Executor
 from scheduler.roundings import roundings_behind
 from scheduler.schedule import Schedule
-from trainlib import oracle_torch
 from trainlib.graph import Op, TrainingGraph
 from trainlib.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, op_truth, room
 from trainlib.reference import complete, overwritten, views_of
@@ -45,6 +45,7 @@ from trainlib.verdicts import (
     leans,
     together,
 )
+from truth.given import DisagreementError, Given, torch_available
 
 FOLLOWED = 3
 """Iterations that are followed from the start; of more, the last one is checked as well."""
@@ -59,6 +60,7 @@ WITH_TORCH = "PyTorch"
 WITHOUT_TORCH = "untiled NumPy (PyTorch is not installed)"
 RESUMED = "updates by torch.optim: the optimizer starts from states that were given"
 WITHOUT_AUTOGRAD = "untiled NumPy (autograd is no truth of a backward pass that the graph has of its own)"
+WITHOUT_ENTRY = "untiled NumPy (the PyTorch side has no {})"
 
 
 class NumberCheck:
@@ -66,14 +68,22 @@ class NumberCheck:
 
     `programs` are the graphs of one iteration in their order, a mini-batch as often as it is carried out:
     their ops are those that must happen. `iterations` of them are followed, one after the other; then nothing
-    is remembered but the verdicts.
+    is remembered but the verdicts. `given` is the model that is trained, None of a graph that has a backward
+    pass of its own.
     """
 
     def __init__(
-        self, kept: Mapping[str, Array], programs: Sequence[TrainingGraph], iterations: int = FOLLOWED
+        self,
+        kept: Mapping[str, Array],
+        programs: Sequence[TrainingGraph],
+        iterations: int = FOLLOWED,
+        given: Given | None = None,
     ) -> None:
-        self.truth = WITH_TORCH if oracle_torch.torch_available() else WITHOUT_TORCH
+        self.truth = _truth_of(given)
         """What is asked."""
+        self.given = given
+        self.output_shape: tuple[int, ...] = ()
+        """That of the network's output, as PyTorch finds it."""
         self.verdicts: dict[str, Verdict] = {}
         self.iterations = 0
         self.skipped: list[str] = []
@@ -86,10 +96,6 @@ class NumberCheck:
         self._roundings: dict[tuple[int, str], int] = {}
         self.begin(kept)
 
-    def without_autograd(self) -> None:
-        """Do not ask PyTorch: the graph has a backward pass of its own, which autograd knows nothing of."""
-        self.truth = WITHOUT_AUTOGRAD
-
     def without_own_updates(self) -> None:
         """Do not ask `torch.optim` about the first iterations: its states start as those of no other run."""
         if self.truth == WITH_TORCH:
@@ -99,7 +105,7 @@ class NumberCheck:
     def begin(self, kept: Mapping[str, Array]) -> None:
         """Follow an iteration that begins with these values, states of the optimizer at their start."""
         self.memory = dict(kept)
-        self._updates: OwnUpdates | None = OwnUpdates()
+        self._updates: OwnUpdates | None = OwnUpdates() if self.truth == WITH_TORCH else None
 
     def begin_anywhere(self, kept: Mapping[str, Array]) -> None:
         """Follow an iteration that begins with these values, whatever came before them."""
@@ -111,10 +117,9 @@ class NumberCheck:
 
         `name` is what the iteration is called where one of its ops is wrong.
         """
-        other = NumberCheck({}, self._programs, 1)
+        other = NumberCheck({}, self._programs, 1, self.given)
         other._roundings = self._roundings
         other._aside = name
-        other.truth = self.truth
         other.begin_anywhere(kept)
         return other
 
@@ -189,11 +194,17 @@ class NumberCheck:
         self, graph: TrainingGraph, values: Mapping[str, Array], seen: Mapping[str, Array]
     ) -> Confirmation | None:
         """Question 2 about a program that was given `values` and has left `seen`; None if it is not asked."""
-        if self.truth != WITH_TORCH:
+        if self.truth != WITH_TORCH or self.given is None:
             return None
         if self._updates is not None:
             self._updates.keep = self.iterations + 1 < self._followed
-        return Confirmation(graph, values, seen, self._updates, self.add)
+        try:
+            made = Confirmation(self.given, graph, values, seen, self._updates, self.add)
+        except DisagreementError as error:
+            self.add(Verdict(error.tensor, FAILED, why=error.why))
+            return None
+        self.output_shape = made.output_shape or self.output_shape
+        return made
 
     def summary(self) -> dict[str, Any]:
         """The entry ``functional`` of a run."""
@@ -221,6 +232,17 @@ def _unaccounted(
         others = tuple(name for name in report if name not in op.outputs)
         if others:
             yield others, "has said what it left of what it does not write"
+
+
+def _truth_of(given: Given | None) -> str:
+    if given is None:
+        return WITHOUT_AUTOGRAD
+    if not torch_available():
+        return WITHOUT_TORCH
+    from truth.network import unknown
+
+    missing = unknown(given)
+    return WITHOUT_ENTRY.format(" and no ".join(missing)) if missing else WITH_TORCH
 
 
 class Follower:

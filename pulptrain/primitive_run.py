@@ -27,11 +27,11 @@ from traces.stall_words import every_stall
 from trainlib import reference
 from trainlib.graph import Op, TrainingGraph
 from trainlib.numerics import ACCUMULATIONS
-from trainlib.oracle_torch import torch_available
 from trainlib.primitives.definition import InputCase
 from trainlib.single import Single, single
 from trainlib.steps import Array
 from trainlib.training import only
+from truth.given import LAYER, LOSS, OPTIMIZER, Given, alone, torch_available
 
 
 def run_primitive(
@@ -87,7 +87,8 @@ def run_primitive(
     executor = Executor(schedule, timing, cost_model, recorder, code_start=code_start(settings))
     given = {name: known[name] for name in graph.given}
     executor.load(given)
-    check = NumberCheck({}, [graph])
+    told = _as_given(made, name, attributes or {}, inputs, batch, dtype)
+    check = NumberCheck({}, [graph], given=told)
     check.begin_anywhere({})
     follower = check.followed(executor, schedule.graph, given)
     simulation_started = time.perf_counter()
@@ -142,6 +143,19 @@ def _ops_of(graph: TrainingGraph, step: str) -> list[Op]:
     )
 
 
+def _as_given(
+    made: Single,
+    name: str,
+    attributes: Mapping[str, Any],
+    inputs: Sequence[InputCase],
+    batch: int,
+    dtype: str,
+) -> Given:
+    """The primitive as it was typed."""
+    kind = LOSS if made.graph.loss else LAYER if made.graph.output else OPTIMIZER
+    return alone(kind, name, attributes, dtype, [(case.dtype, (batch, *case.shape)) for case in inputs])
+
+
 def _check_layer(
     made: Single, known: Mapping[str, Array], check: NumberCheck, left: Mapping[str, Array]
 ) -> None:
@@ -149,6 +163,9 @@ def _check_layer(
     if all(not made.values[name].any() for name in made.graph.of_kind("optimizer_state")):
         check.begin({})
     confirmation = check.confirmation(made.graph, made.values, {**known, **left})
-    if confirmation is not None:
-        for op in made.graph.ops:
-            confirmation.add(op)
+    if confirmation is None:
+        return
+    for op in made.graph.ops:
+        confirmation.add(op)
+    others = {name for op in made.graph.ops for name in op.outputs} - left.keys()
+    check.verdicts = {name: verdict for name, verdict in check.verdicts.items() if name not in others}

@@ -279,7 +279,6 @@ class _Run:
                 cure="a divisor",
             )
         check = NumberCheck(self._start, self.phases.programs, 1)
-        check.without_autograd()
         for first in range(0, len(samples), size):
             group = list(samples[first : first + size])
             self.losses += self.machine.iterate(group, check if first == 0 else None)

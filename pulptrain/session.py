@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -44,12 +44,15 @@ from trainlib import reference
 from trainlib.graph import FED_KINDS, TrainingGraph
 from trainlib.numerics import dtype_named
 from trainlib.options import check_options
-from trainlib.oracle_torch import torch_available
 from trainlib.samples import Samples
 from trainlib.step_choice import STEPS, parse_steps
 from trainlib.steps import Array
 from trainlib.training import build_training_phases, initial_weights
 from trainlib.training_data import sample_stream, samples_of
+from truth.given import Given, as_given, torch_available
+
+if TYPE_CHECKING:
+    from truth.samples import Fed
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,22 @@ def prepare(
     if run_cache is not None:
         run_cache.cost_model.number([schedule.program for schedule in schedules])
         cost_model = run_cache.cost_model
-    return Prepared(spec, timing, schedules[0], cost_model, update, phases, run_cache)
+    given = _as_given(model, settings, file)
+    return Prepared(spec, timing, schedules[0], cost_model, update, phases, run_cache, given)
+
+
+def _as_given(model: str | ModelSpec, settings: Settings, file: ScheduleFile | None) -> Given:
+    """What the user gave, as it was given: `truth` reads it by itself."""
+    return as_given(
+        model,
+        dtype=settings.dtype,
+        batch=settings.batch,
+        variant=next((text.strip() for text in settings.variants if "=" not in text), None),
+        accumulate=settings.accumulate,
+        separate=settings.separate_update,
+        steps=settings.steps,
+        layouts=file.layouts if file is not None else None,
+    )
 
 
 def _schedule_file(settings: Settings) -> ScheduleFile | None:
@@ -261,9 +279,10 @@ def run_prepared(
         kept, stream = with_own_values(graph, kept, stream, values)
     if functional:
         _check_samples(graph, prepared.phases.mini_batches)
+    fed = _fed(prepared.given, settings.seed, data, values or {}) if functional else None
     states = graph.of_kind("optimizer_state") if values else ()
     resumed = any(not np.array_equal(kept[name], start[name]) for name in states)
-    training = Training(machine, prepared.phases.mini_batches, stream, kept, resumed=resumed)
+    training = Training(machine, prepared.phases.mini_batches, stream, kept, fed, resumed=resumed)
     tested = _test_samples(prepared, own) if (functional and iterations > 1) or own is not None else None
     if tested is not None:
         training.ask_accuracy(lambda: accuracy_of(graph, machine.fetch_kept(), tested), iterations)
@@ -277,6 +296,8 @@ def run_prepared(
     summary = _summary(machine, prepared, settings)
     has_loss = functional and bool(graph.loss)
     summary["steps"] = list(prepared.spec.steps or STEPS)
+    if fed is not None and fed.skipped:
+        summary["notes"].append(fed.skipped)
     summary["loss"] = finite_or_none(training.losses[0]) if has_loss else None
     if iterations > 1:
         teller.stage("training")
@@ -301,6 +322,16 @@ def run_prepared(
         _curve(training, summary) if has_loss else (),
         training.values() if functional else {},
     )
+
+
+def _fed(given: Given | None, seed: int, data: Data | None, values: Mapping[str, Array]) -> Fed | None:
+    """What samples must be; None where there is no truth that says so."""
+    if given is None or not torch_available():
+        return None
+    from truth.network import unknown
+    from truth.samples import Fed
+
+    return Fed(given, seed, data, values) if not unknown(given) else None
 
 
 def _test_samples(prepared: Prepared, own: Samples | Iterable[tuple[Any, Any]] | None) -> Samples | None:

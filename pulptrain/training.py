@@ -6,7 +6,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,10 @@ from pulptrain.number_check import FOLLOWED, NumberCheck
 from trainlib.graph import TrainingGraph
 from trainlib.numerics import rounded
 from trainlib.steps import Array
+from trainlib.verdicts import FAILED, Verdict
+
+if TYPE_CHECKING:
+    from truth.samples import Fed
 
 Progress = Callable[[int, int, float], None]
 """Called with (iterations done, iterations in all, loss of the last one)."""
@@ -51,7 +55,8 @@ class NotFinite:
 class Training:
     """All iterations of one run; `kept` are weights, buffers and optimizer states at its start.
 
-    `resumed` says that these states are those of an earlier run.
+    `resumed` says that these states are those of an earlier run. `fed` says what the samples must be, if they are
+    to be compared.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class Training:
         mini_batches: int,
         samples: Iterator[Mapping[str, Array]],
         kept: Mapping[str, Array],
+        fed: Fed | None = None,
         *,
         resumed: bool = False,
     ) -> None:
@@ -75,6 +81,9 @@ class Training:
         self._mini_batches = mini_batches
         self._samples = samples
         self._resumed = resumed
+        self._fed = fed
+        self._drawn = 0
+        """Mini-batches taken from `samples`."""
         self._before = dict(kept)
         machine.load_kept(kept)
 
@@ -95,10 +104,10 @@ class Training:
         if not check:
             self.machine.iterate([{}] * self._mini_batches)
             return
-        self.check = NumberCheck(self._before, self.machine.programs, min(iterations, FOLLOWED))
-        if not self.machine.derived:
-            self.check.without_autograd()
-        elif self._resumed:
+        self.check = NumberCheck(
+            self._before, self.machine.programs, min(iterations, FOLLOWED), self.machine.given
+        )
+        if self.machine.given is not None and self._resumed:
             self.check.without_own_updates()
         batch = self._batch()
         self._iterate(batch, self.check)
@@ -169,6 +178,7 @@ class Training:
         }
 
     def _batch(self) -> list[Mapping[str, Array]]:
+        self._drawn += self._mini_batches
         return [next(self._samples) for _ in range(self._mini_batches)]
 
     def _iterate(self, batch: list[Mapping[str, Array]], check: NumberCheck | None) -> None:
@@ -176,9 +186,19 @@ class Training:
             self._before = {name: check.memory[name] for name in self._before}
         losses = self.machine.iterate(batch, check)
         self.losses.append(float(np.mean(losses)))
+        if check is not None:
+            self._compare_samples(batch, check)
         self._after()
         if self.machine.not_finite is not None:
             self.not_finite = NotFinite(len(self.losses), self.machine.not_finite)
+
+    def _compare_samples(self, batch: list[Mapping[str, Array]], check: NumberCheck) -> None:
+        """Were these the samples, labels and masks of these mini-batches?"""
+        if self._fed is None or not check.output_shape:
+            return
+        for number, given in enumerate(batch, start=self._drawn - len(batch)):
+            for name, why in self._fed.differences(number, given, check.output_shape).items():
+                check.add(Verdict(name, FAILED, why=why))
 
     def _again(self, batch: list[Mapping[str, Array]], check: NumberCheck) -> NumberCheck:
         """The iteration that went astray once more, followed: was it the machine or the mathematics?"""
