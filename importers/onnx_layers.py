@@ -155,10 +155,17 @@ def _gemm(call: Call) -> Any:
         return _plus(call, _times(call, made, alpha), beta)
     weight = call.needed(1)
     weight = weight if turned else weight.moved(np.transpose)
-    bias = call.weight(2)
-    if alpha == 1 and beta == 1 and bias is not None and elements(bias.value.shape) == weight.value.shape[0]:
-        return linear(call, view, weight, bias.moved(lambda array: array.reshape(-1)))
+    third = call.arguments[2] if call.has(2) else None
+    if alpha == 1 and beta == 1 and _is_row(third, weight.value.shape[0]):
+        return linear(call, view, weight, call.needed(2).moved(lambda array: array.reshape(-1)))
     return _plus(call, _times(call, linear(call, view, weight, None), alpha), beta)
+
+
+def _is_row(found: Any, count: int) -> bool:
+    """Whether it is a constant, and the same row of `count` numbers for every sample."""
+    if not isinstance(found, Constant):
+        return False
+    return found.value.shape[-1:] == (count,) and found.value.size == count
 
 
 def _times(call: Call, view: View, factor: float) -> View:
@@ -167,12 +174,14 @@ def _times(call: Call, view: View, factor: float) -> View:
 
 def _plus(call: Call, view: View, beta: float) -> View:
     """The third input of a Gemm, added."""
-    from importers.onnx_arithmetic import added
+    from importers.onnx_arithmetic import added, as_view
 
     if not call.has(2) or beta == 0:
         return view
     third = call.arguments[2]
     if beta != 1:
+        if isinstance(third, Constant) and third.trained:
+            third = as_view(call, third, view)  # scaled as an activation: its gradient has the factor too
         if isinstance(third, View):
             third = call.like(third, "scale", {"factor": beta}, "_beta")
         else:
