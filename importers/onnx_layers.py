@@ -192,6 +192,8 @@ def _plus(call: Call, view: View, beta: float) -> View:
 @register("MatMul", "com.microsoft:FusedMatMul", "com.microsoft:TransposeMatMul", "importer:Linear")
 def _matmul(call: Call) -> Any:
     left, right = call.arguments[0], call.arguments[1]
+    if call.attribute("transBatchA", 0) or call.attribute("transBatchB", 0):
+        raise CannotTakeError("transBatchA or transBatchB", "Transpose, then MatMul")
     alpha = float(call.attribute("alpha", 1.0))
     turns = [bool(call.attribute(name, 0)) for name in ("transA", "transB")]
     if isinstance(left, Constant):
@@ -316,14 +318,15 @@ def _row_norm(call: Call) -> Any:
     if call.used - {0}:
         raise CannotTakeError("its statistics are used")
     row = view.shape[axis:]
+    affine = [call.constant(index) for index in ((1, 2) if kind == "layer_norm" else (1,))]
+    # A weight that repeats over the row is one weight: it is multiplied, or added, by a layer of its own.
+    apart = any(item is not None and item.trained and item.value.size != elements(row) for item in affine)
 
-    def shaped(given: Given | None) -> Given | None:
+    def shaped(index: int) -> Given | None:
+        given = None if apart or index > len(affine) else call.weight(index)
         return None if given is None else given.moved(lambda array: np.broadcast_to(array, row).copy())
 
-    given: dict[str, Given | None] = {
-        "w": shaped(call.weight(1)),
-        "b": shaped(call.weight(2) if kind == "layer_norm" else None),
-    }
+    given: dict[str, Given | None] = {"w": shaped(1), "b": shaped(2)}
     leading = elements(view.shape[:axis]) // view.batch
     shape = (view.batch, *((leading,) if leading > 1 else ()), *row)
     word = call.draft.reshaped(view.word, shape, call.name, call.where)
@@ -335,7 +338,17 @@ def _row_norm(call: Call) -> Any:
     made = call.layer(
         kind, (word,), options, {role: item for role, item in given.items() if item is not None}
     )
-    return View(made.word, made.stored, view.pieces, view.dims)
+    found = View(made.word, made.stored, view.pieces, view.dims)
+    return _affine(call, found, *affine) if apart else found
+
+
+def _affine(call: Call, view: View, scale: Constant | None, shift: Constant | None = None) -> View:
+    """Times one constant, plus another."""
+    from importers.onnx_arithmetic import added, as_view, pairwise
+
+    if scale is not None:
+        view = pairwise(call, "multiply", view, as_view(call, scale, view, "_scale"), "_scaled")
+    return view if shift is None else added(call, view, as_view(call, shift, view, "_shift"))
 
 
 # Pooling

@@ -11,7 +11,7 @@ import numpy as np
 from importers.arranging import fresh, image, in_order, regrouped, rows, viewed
 from importers.cutting import sliced
 from importers.draft import CannotTakeError, Given, elements
-from importers.torch_capture import NEAREST, Call, Constant, register
+from importers.torch_capture import NEAREST, Aside, Call, Constant, register
 from importers.views import BATCH, Shape, View
 
 NEAREST.update(
@@ -166,6 +166,8 @@ def _embedding(call: Call) -> Any:
     weight, view = call.weight("weight"), call.arguments["indices"]
     if weight is None or not isinstance(view, View):
         raise CannotTakeError("looks up a constant", "a parameter")
+    if call.get("scale_grad_by_freq"):
+        raise CannotTakeError("divides a row's gradient by how often it is read", "scale_grad_by_freq=False")
     vocabulary, features = weight.value.shape
     padding = call.get("padding_idx", -1)
     options: dict[str, Any] = {"vocabulary": vocabulary, "features": features}
@@ -212,19 +214,19 @@ def _batch_norm(call: Call, *, frozen: bool) -> View:
 @register("_native_batch_norm_legit_functional", "native_batch_norm", "batch_norm")
 def _native_batch_norm(call: Call) -> Any:
     frozen = not call["training"]
-    return [_batch_norm(call, frozen=frozen), *[Constant(None)] * 4]
+    return [_batch_norm(call, frozen=frozen), *[Aside()] * 4]
 
 
 @register("_native_batch_norm_legit_no_training")
 def _frozen_batch_norm(call: Call) -> Any:
-    return [_batch_norm(call, frozen=True), *[Constant(None)] * 2]
+    return [_batch_norm(call, frozen=True), *[Aside()] * 2]
 
 
 @register("_native_batch_norm_legit")
 def _batch_norm_of_batch(call: Call) -> Any:
     if not call["training"]:
         raise CannotTakeError("no statistics to normalise with")
-    return [_batch_norm(call, frozen=False), *[Constant(None)] * 2]
+    return [_batch_norm(call, frozen=False), *[Aside()] * 2]
 
 
 @register("instance_norm")

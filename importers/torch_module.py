@@ -68,6 +68,7 @@ def from_torch(
     title = name or _title(type(module).__name__)
     place = where or title
     inputs = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
+    _refuse_averages(torch, module, place)
     dtype = _dtype(torch, module, inputs, place)
     trained = trained_names(torch, module, optimizer)
     spec_of_optimizer = optimizer_of(torch, optimizer)
@@ -99,6 +100,18 @@ def from_torch(
         for tensor, value in draft.values.items()
     }
     return ImportedModel(spec, values, dict(draft.sources), tuple(notes))
+
+
+def _refuse_averages(torch: Any, module: Any, place: str) -> None:
+    """Raise UnsupportedLayerError for a norm whose running statistics average over all batches so far."""
+    for path, part in module.named_modules():
+        running = isinstance(part, torch.nn.modules.batchnorm._NormBase) and part.track_running_stats
+        if running and part.training and part.momentum is None:
+            raise UnsupportedLayerError(
+                f"{path or 'the module'} has momentum=None",
+                where=place,
+                cure="momentum=0.1, or module.eval()",
+            )
 
 
 def _kept_wide(tensor: str) -> bool:

@@ -105,9 +105,7 @@ def _squeeze(call: Call) -> Any:
     return view
 
 
-@register(
-    "clone", "contiguous", "alias", "lift_fresh_copy", "to", "_to_copy", "type_as", "detach_", "dropout_none"
-)
+@register("clone", "contiguous", "alias", "lift_fresh_copy", "to", "_to_copy", "type_as", "dropout_none")
 def _same(call: Call) -> Any:
     view = call.view("self")
     before = call.node.args[0].meta["val"].dtype
@@ -117,7 +115,7 @@ def _same(call: Call) -> Any:
     return view
 
 
-@register("detach")
+@register("detach", "detach_")
 def _detach(call: Call) -> Any:
     raise CannotTakeError("stops the gradient", "requires_grad=False of the parameters before it")
 
