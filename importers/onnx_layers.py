@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -271,7 +272,7 @@ def _batch_norm(call: Call) -> Any:
     view = call.view()
     given = {"w": call.weight(1), "b": call.weight(2)}
     options = _norm_options(given, call.attribute("epsilon", 1e-5))
-    running = {"running_mean": call.weight(3), "running_var": call.weight(4)}
+    running = {role: call.weight(index) for role, index in (("running_mean", 3), ("running_var", 4))}
     training = call.node.op.endswith("Internal") or bool(call.attribute("training_mode", 0))
     if training:
         momentum = round(1 - float(call.attribute("momentum", 0.9)), 6)
@@ -279,6 +280,7 @@ def _batch_norm(call: Call) -> Any:
             options["momentum"] = momentum
     else:
         options["fixed_statistics"] = True
+        running = {role: item and replace(item, trained=False) for role, item in running.items()}
     if call.used - {0, 1, 2} or (call.used - {0} and not training):
         raise CannotTakeError("its statistics are used")
     variance = running["running_var"]
