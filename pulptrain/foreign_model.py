@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from configs.errors import InputError, WrongNumbersError
 from configs.limits import MOST_ELEMENTS
@@ -16,6 +16,9 @@ from importers.training_text import parse_loss, parse_optimizer
 from pulptrain.session import RunOutcome
 from pulptrain.settings import Settings
 from trainlib.steps import Array
+
+if TYPE_CHECKING:
+    from pulptrain.foreign_check import OnnxOrigin
 
 ONNX = ".onnx"
 """Ending of ONNX files."""
@@ -45,13 +48,14 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True)
 class ForeignModel:
-    """A model read, the starts of its weights, and the module it was, if it was one."""
+    """A model read, the starts of its weights, and the module or the ONNX file it was, if it was one."""
 
     spec: ModelSpec
     values: Mapping[str, Array] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     module: Any = None
     sources: Mapping[str, Any] = field(default_factory=dict)
+    file: OnnxOrigin | None = None
 
 
 def parse_input(text: str, where: str = "--input") -> tuple[tuple[int, ...], bool]:
@@ -125,7 +129,7 @@ def _open_onnx(model: str, settings: Settings, options: ModelOptions) -> Foreign
         return _open_graph(model, settings, options)
     if own.values is None:
         read = _open_graph(model, settings, options)
-        return replace(read, spec=_told(merged(own, read.spec), options), notes=(CHANGED,))
+        return replace(read, spec=_told(merged(own, read.spec), options), notes=(*read.notes, CHANGED))
     spec = own.spec
     if options.input is not None:
         shape, _ = parse_input(options.input)
@@ -171,7 +175,10 @@ def _open_graph(model: str, settings: Settings, options: ModelOptions) -> Foreig
         loss=parse_loss(options.loss) if options.loss is not None else None,
         optimizer=parse_optimizer(options.optimizer) if options.optimizer is not None else None,
     )
-    return ForeignModel(read.spec, read.values, sources=read.sources)
+    from pulptrain.foreign_check import OnnxOrigin, check_output
+
+    origin = OnnxOrigin(graph, read)
+    return ForeignModel(read.spec, read.values, (check_output(origin),), sources=read.sources, file=origin)
 
 
 MODULE = "module"
@@ -211,6 +218,11 @@ def compare_with_module(
 
     `given` is that of `why_not_compared`.
     """
+    if foreign.file is not None:
+        from pulptrain.foreign_check import compare_with_file
+
+        compare_with_file(foreign.file, foreign.spec, outcome, settings, iterations)
+        return
     functional, graph = outcome.summary["functional"], outcome.schedule.graph
     if foreign.module is None or functional is None:
         return
@@ -239,6 +251,10 @@ def compare_with_module(
 
 def refuse_other_gradients(foreign: ForeignModel, outcome: RunOutcome) -> None:
     """Raise `WrongNumbersError` if `compare_with_module` found another gradient than the module has."""
+    if foreign.file is not None:
+        from pulptrain.foreign_check import refuse_another_file
+
+        refuse_another_file(foreign.file, outcome)
     found = (outcome.summary["functional"] or {}).get(MODULE)
     if found is not None and not found["passed"]:
         raise WrongNumbersError(
