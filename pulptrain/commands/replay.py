@@ -76,7 +76,8 @@ def _print(rows: Sequence[ReplayRow], notes: Sequence[str], *, as_json: bool, qu
     from pulptrain.commands.printing import table_width
     from traces.text_table import table_lines
 
-    heads = ("case", "status", "cycles", "loss error", "value error", "n_accum", "nodes", "ms")
+    heads = ("case", "status", "cycles", "loss error", "value error", "of update", "of gradient", "tensors")
+    heads += ("open", "n_accum", "nodes", "ms")
     cells = [
         (
             row.name,
@@ -84,6 +85,10 @@ def _print(rows: Sequence[ReplayRow], notes: Sequence[str], *, as_json: bool, qu
             _cell(row.cycles, "{:,}"),
             _cell(row.loss_error, "{:.1e}"),
             _cell(row.value_error, "{:.1e}"),
+            _cell(row.update_error, "{:.1e}"),
+            _cell(row.gradient_error, "{:.1e}"),
+            _cell(row.tensors, "{}"),
+            _cell(row.not_decidable, "{}"),
             _cell(row.n_accum, "{}"),
             _cell(row.nodes, "{}"),
             _cell(None if row.seconds is None else row.seconds * 1e3, "{:.3f}"),
