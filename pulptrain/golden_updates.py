@@ -21,11 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainlib.graph import TrainingGraph
-from trainlib.reference import evaluate, overwritten
+from trainlib.reference import evaluate
 from trainlib.steps import Array
 from trainlib.training import TrainingPhases
 
-SHARE = 1e-4
+SHARE = 1e-5
 """Of the largest update of a tensor: what another order of sums makes of gradients."""
 
 DECIDES = 0.1
@@ -139,8 +139,7 @@ def _carried_out(
     graph: TrainingGraph, kept: dict[str, Array], sample: Mapping[str, Array]
 ) -> dict[str, Array]:
     known = evaluate(graph, {**kept, **sample})
-    written = {name: known[name] for op in graph.ops for name in op.outputs}
-    kept.update({name: array for name, array in overwritten(graph, written).items() if name in kept})
+    kept.update({name: known[after] for name, after in graph.updates.items()})
     return known
 
 

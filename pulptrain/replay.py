@@ -182,7 +182,7 @@ def _line(error: PulptrainError) -> str:
 
 
 def exit_code(rows: Sequence[ReplayRow]) -> int:
-    """0 if all are right; 1 if any failed, 5 if any is wrong, 2 if any could not be taken."""
+    """0 if all are right or open; 1 if any failed, 5 if any is wrong, 2 if any could not be taken."""
     found = {row.status for row in rows}
     return next((code for status, code in ((FAILED, 1), (WRONG, 5), (REFUSED, 2)) if status in found), 0)
 

@@ -75,6 +75,8 @@ HEAD = [
 ]
 """Behind the tensor ``last``, whose gradient it makes."""
 
+SCALE = np.array([0.5, -1, 2, 0.25, 1.5], np.float32)
+
 NORM = {"epsilon": 1e-5, "momentum": 0.9}
 
 NETWORKS = [
@@ -180,6 +182,33 @@ NETWORKS = [
         ],
         attention,
         {"half": np.float32(0.5)},
+    ),
+    Trained(
+        "layer norm whose gradient is given weight and bias, no statistics",
+        (1, 3, 4),
+        {"q": (4, 5), "fc": (3, 15)},
+        [
+            node("MatMul", ["input", "q"], ["k"]),
+            node("LayerNormalization", ["k", "g", "s"], ["last"], axis=-1, epsilon=1e-3),
+            *HEAD,
+            node(
+                f"{MICROSOFT}LayerNormalizationGrad",
+                ["last_grad", "k", "g", "s"],
+                ["k_grad"],
+                axis=-1,
+                epsilon=1e-3,
+            ),
+            node(f"{MICROSOFT}FusedMatMul", ["input", "k_grad"], ["q_stack"], transA=1),
+            node("Squeeze", ["q_stack"], ["q_grad"], axes=[0]),
+        ],
+        lambda torch, x, w: logits(
+            torch,
+            torch.nn.functional.layer_norm(
+                x @ w["q"], (5,), torch.tensor(SCALE), torch.tensor(SCALE[::-1].copy()), 1e-3
+            ),
+            w,
+        ),
+        {"g": SCALE, "s": SCALE[::-1].copy()},
     ),
     Trained(
         "softplus, and a log-softmax with its gradient",
