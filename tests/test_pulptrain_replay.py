@@ -14,8 +14,9 @@ import pytest
 
 from importers.onnx_training import ImportedTraining, import_training
 from pulptrain.__main__ import run
+from pulptrain.golden_updates import GoldenUpdate
 from tests.onnx_models import model, node, saved, value
-from tests.onnx_training_models import mlp_case, mlp_samples, mlp_weights
+from tests.onnx_training_models import mlp_case, mlp_nodes, mlp_samples, mlp_weights, with_accumulation
 
 pytestmark = [pytest.mark.needs_onnx, pytest.mark.needs_torch]
 
@@ -145,6 +146,68 @@ def test_at_a_kink_both_sides_are_right_and_nothing_else(
     assert row["reason"].startswith("w1 is off by")
     assert min(errors) < 1e-3
     assert max(errors) > 1e-2
+
+
+def artifacts_case(folder: Path) -> dict[str, Any]:
+    """A folder as ONNX Runtime's artifacts have it, one step at a rate of 0.05; returns its goldens."""
+    import torch
+
+    weights = mlp_weights()
+    ((x, label),) = mlp_samples(1)
+    saved(folder, with_accumulation(mlp_nodes(), [1, 10], weights, {}), "training_model.onnx")
+    forward = [mlp_nodes()[number] for number in (1, 2, 0)]
+    network = model(forward, [value("input", [1, 10])], [value("output", [1, 4])], weights)
+    saved(folder, network, "network_infer.onnx")
+    given = {f"w0:{name}": array for name, array in weights.items()}
+    np.savez(folder / "inputs.npz", x0=x, y0=label, **given)
+    w = {name: torch.tensor(array, requires_grad=True) for name, array in weights.items()}
+    h = torch.relu(torch.tensor(x) @ w["w1"].T + w["b1"])
+    loss = torch.nn.functional.cross_entropy(h @ w["w2"].T + w["b2"], torch.tensor(label))
+    loss.backward()
+    gradients = {name: parameter.grad.numpy() for name, parameter in w.items()}
+    return {
+        "loss": np.float32([loss.item()]),
+        **{f"grad0:{name}": array for name, array in gradients.items()},
+        **{f"w1:{name}": weights[name] - np.float32(0.05) * array for name, array in gradients.items()},
+    }
+
+
+def test_gradients_are_compared_where_they_are_stored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    goldens = artifacts_case(tmp_path)
+    np.savez(tmp_path / "outputs.npz", **goldens)
+    for row in replayed(capsys, 0, tmp_path, "--learning-rate", 0.05):
+        assert (row["status"], row["tensors"], row["not_decidable"]) == ("right", 8, 0)
+        assert 0 < row["gradient_error"] < 1e-6
+    goldens["grad0:w1"][2] *= 0.99
+    np.savez(tmp_path / "outputs.npz", **goldens)
+    for row in replayed(capsys, 5, tmp_path, "--learning-rate", 0.05):
+        assert row["reason"].startswith("the gradient of w1 is off by")
+
+
+@pytest.mark.parametrize(
+    ("found", "golden", "stored", "spread", "verdict"),
+    [
+        ([1.0], [1.0], 0, 0, "right"),
+        ([1.0 + 1e-7], [1.0], 0, 0, "wrong"),
+        ([1.0], [1.0], 1, 0, "not decidable"),
+        ([1.0 + 3e-7], [1.0], 1, 0, "wrong"),
+        ([1.02], [1.02001], 1, 0, "wrong"),
+        ([1.02], [1.02001], 1, 2e-5, "right"),
+        ([1.02], [1.022], 1, 4e-3, "not decidable"),
+        ([1.02], [1.022], 1, 1e-3, "wrong"),
+        ([np.inf], [np.inf], 1, 0, "wrong"),
+        ([np.nan], [1.02], 1, np.inf, "wrong"),
+        (None, [1.0], 0, 0, "wrong"),
+    ],
+)
+def test_a_tensor_that_was_1_is_judged_by_how_far_it_moved(
+    found: list[float] | None, golden: list[float], stored: int, spread: float, verdict: str
+) -> None:
+    there = np.array(found, np.float32) if found is not None else None
+    item = GoldenUpdate("w", np.ones(1, np.float32), np.array(golden, np.float32), there, stored)
+    assert item.judged(spread).verdict == verdict
 
 
 def test_a_run_that_overflows_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
