@@ -11,7 +11,7 @@ golden may each be as far from the references as these are.
 
 An update that is not ten times what is allowed decides nothing: a learning rate that is a tenth too large
 would pass. Such tensors are counted, neither right nor wrong. Some are nothing but rounding (a bias in front
-of a batch norm), of sums with more of it than a nudge has: off by more than `SUMS` times that, they are wrong.
+of a batch norm), of sums with more of it than a nudge has; off by more than `SUMS` times that is wrong.
 """
 
 from __future__ import annotations
