@@ -315,9 +315,11 @@ def _turned(item: TrainingNode, name: str, order: Sequence[int], suffix: str = "
     moving = [axis for axis in order if shape[axis] > 1]
     if moving == sorted(moving):
         return draft.view(name, after)
-    made = draft.forward(
-        item.site + suffix, item.node, "transpose", (draft.sample(name),), {"axes": list(order)}
-    )
+    # Dimensions of size 1 are left out: a transposition is cut along its first two.
+    axes = sorted(moving)
+    source = draft.view(name, (1, *(shape[axis] for axis in axes)))
+    turned = {"axes": [axes.index(axis) for axis in moving]}
+    made = draft.forward(item.site + suffix, item.node, "transpose", (source,), turned)
     return draft.view(made, after)
 
 

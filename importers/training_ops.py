@@ -507,10 +507,19 @@ def _layer_norm_grad(item: TrainingNode) -> None:
     options: dict[str, Any] = {"axes": count} if count > 1 else {}
     plan = _norm_plan(item, "layer_norm", shape, **options)
     roles = {"x": draft.view(x, shape), "dy": draft.view(dy, shape), "w": draft.view(item.read(2), row)}
-    for role, index in (("mean", 3), ("inv_std", 4)):
-        roles[role] = draft.view(item.read(index), plan.saved[role].shape)
-    roles |= {"dw": item.result(row, index=1), "db": item.result(row, index=2)}
-    item.apply("layer_norm", "WG", roles, plan)
+    if item.has(4):
+        for role, index in (("mean", 3), ("inv_std", 4)):
+            roles[role] = draft.view(item.read(index), plan.saved[role].shape)
+    else:  # Deeploy's: dY, X, weight, bias
+        if prod(item.shape(3)) != prod(row):
+            raise CannotTakeError(f"a bias of shape {list(item.shape(3))}", f"of shape {list(row)}")
+        for role in ("mean", "var", "inv_std"):
+            roles[role] = draft.add(f"{item.site}.{role}", plan.saved["mean"].shape, "saved")
+        for step in ("FW_MEAN", "FW_VAR", "FW_INV"):
+            item.apply("layer_norm", step, roles, plan)
+    roles |= {role: item.result(row, index=at) for role, at in (("dw", 1), ("db", 2)) if item.out(at)}
+    if "dw" in roles or "db" in roles:
+        item.apply("layer_norm", "WG", roles, plan)
     if item.out(0):
         roles["dx"] = item.result(draft.shape(x), shape)
         item.apply("layer_norm", "IG", roles, plan)

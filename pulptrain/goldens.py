@@ -63,8 +63,16 @@ class Goldens:
     @property
     def trained(self) -> Collection[str] | None:
         """Weights that were trained, by their gradients; None if that is not stored."""
-        found = {name.removeprefix(GRADIENT) for name in self.outputs if name.startswith(GRADIENT)}
-        return found if self.is_artifact else None
+        return self.gradients.keys() if self.is_artifact else None
+
+    @property
+    def gradients(self) -> dict[str, Array]:
+        """Gradients of the first step by the names of the weights, where they are stored."""
+        return {
+            name.removeprefix(GRADIENT): array
+            for name, array in self.outputs.items()
+            if name.startswith(GRADIENT)
+        }
 
     @property
     def given_weights(self) -> dict[str, Array]:

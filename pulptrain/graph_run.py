@@ -51,7 +51,7 @@ def prepare_phases(phases: TrainingPhases, settings: Settings, use: HostUse) -> 
 
 def spec_of(graph: TrainingGraph) -> ModelSpec:
     """What a summary says of a graph that no model file describes: its name, input and loss, no layers."""
-    loss = next(op for op in graph.ops if op.step == "LOSS")
+    loss = next((op for op in graph.ops if op.step == "LOSS"), None)
     shape = graph.tensors[graph.input].shape
     return ModelSpec(
         name=graph.name,
@@ -59,7 +59,7 @@ def spec_of(graph: TrainingGraph) -> ModelSpec:
         source="",
         input_shape=shape[1:],
         dataset="random",
-        loss=LossSpec(loss.primitive, dict(loss.attributes)),
+        loss=LossSpec(loss.primitive, dict(loss.attributes)) if loss is not None else LossSpec(""),
         optimizer=OptimizerSpec("sgd", {}, graph.name),
         batch=shape[0],
         layers=(),

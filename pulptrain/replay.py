@@ -9,13 +9,13 @@ training graph as it is, and the network alone, of which the training is derived
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from configs.errors import DoesNotFitError, InputError, PulptrainError, WrongNumbersError
+from configs.errors import DoesNotFitError, InputError, NotFiniteError, PulptrainError, WrongNumbersError
 from configs.model_file import OptimizerSpec
 from importers.onnx_file import load_onnx
 from importers.onnx_forward import ImportedModel, import_forward
@@ -28,6 +28,16 @@ from importers.onnx_training import (
     is_training_graph,
     optimizer_beside,
 )
+from pulptrain.golden_updates import (
+    NOT_DECIDABLE,
+    RIGHT,
+    WRONG,
+    GoldenUpdate,
+    JudgedUpdate,
+    judge_updates,
+    nudged_starts,
+    trained,
+)
 from pulptrain.goldens import Goldens, read_goldens
 from pulptrain.graph_run import prepare_phases
 from pulptrain.machine import Machine
@@ -36,19 +46,20 @@ from pulptrain.settings import Settings, code_start
 from scheduler.memory.host_memory import HostUse
 from trainlib.graph import KEPT_KINDS, TrainingGraph
 from trainlib.reference import evaluate
+from trainlib.step_choice import as_in_inference
 from trainlib.steps import Array
-from trainlib.training import TrainingPhases, build_training_phases, initial_weights
+from trainlib.training import (
+    TrainingPhases,
+    build_forward_graph,
+    build_training_phases,
+    initial_weights,
+)
 
-RIGHT, REFUSED, WRONG, FAILED = "right", "refused", "wrong", "failed"
+REFUSED, FAILED = "refused", "failed"
+"""Statuses of a row that was not compared; the others are the verdicts of `pulptrain.golden_updates`."""
 
 LOSS_TOLERANCE = 1e-5
 """Of a loss, relative to the golden one or 1 if that is smaller: fp32, some dozens of roundings."""
-
-VALUE_TOLERANCE = 1e-6
-"""Of a weight after training, relative to the largest of its tensor or 1 if that is smaller.
-
-A wrong number of mini-batches per update moves weights by 1e-4 and more (reference replays: 2e-8).
-"""
 
 OUTPUT_TOLERANCE = 1e-5
 """Of an output of the network, as a loss."""
@@ -61,7 +72,9 @@ TRAINING, EVALUATION = "training_model.onnx", "eval_model.onnx"
 class ReplayRow:
     """One replayed graph. Errors are the largest absolute ones of losses, and of weights or outputs.
 
-    `cycles` and `seconds` are those of one update on the SoC; `n_accum` mini-batches have made one.
+    `update_error` and `gradient_error` are the worst of a tensor that is decidable, relative to the largest
+    element of its update, or of its gradient; `not_decidable` of `tensors` are not. `cycles` and `seconds`
+    are those of one update on the SoC; `n_accum` mini-batches have made one.
     """
 
     name: str
@@ -69,6 +82,10 @@ class ReplayRow:
     status: str
     loss_error: float | None = None
     value_error: float | None = None
+    update_error: float | None = None
+    gradient_error: float | None = None
+    tensors: int | None = None
+    not_decidable: int | None = None
     n_accum: int | None = None
     cycles: int | None = None
     seconds: float | None = None
@@ -165,7 +182,7 @@ def _line(error: PulptrainError) -> str:
 
 
 def exit_code(rows: Sequence[ReplayRow]) -> int:
-    """0 if all are right; 1 if any failed, 5 if any is wrong, 2 if any could not be taken."""
+    """0 if all are right or open; 1 if any failed, 5 if any is wrong, 2 if any could not be taken."""
     found = {row.status for row in rows}
     return next((code for status, code in ((FAILED, 1), (WRONG, 5), (REFUSED, 2)) if status in found), 0)
 
@@ -192,13 +209,14 @@ def _training(
     imported = imported.over(count)
     run = _Run(imported.phases, settings, start)
     run.train(samples, progress)
-    after = run.kept()
     expected = goldens.weights(imported.given, graph)
     missing = [name for name in imported.weights if name not in expected]
-    errors = _errors(expected, {**graph.initializers, **graph.folded, **after})
     if missing:
         notes.append(f"no golden of {', '.join(missing[:3])}")
-    return _row(case, imported.nodes, run, goldens, errors, count, notes, VALUE_TOLERANCE)
+    constants = {**graph.initializers, **graph.folded}
+    names = _Names(lambda kept: {**constants, **kept}, lambda gradients: gradients, lambda name: name)
+    judged = _judged(run, names, start, samples, expected, goldens.gradients)
+    return _row(case, imported.nodes, run, goldens.losses, judged, count, notes)
 
 
 def _forward(
@@ -215,7 +233,12 @@ def _forward(
         optimizer=OptimizerSpec("sgd", {"learning_rate": rate}, str(case.file)),
         trained=goldens.trained,
     )
-    phases = build_training_phases(model.spec)
+    trains = any(given.trained for given in model.sources.values())
+    phases = (
+        build_training_phases(model.spec)
+        if trains
+        else TrainingPhases(build_forward_graph(as_in_inference(model.spec)))
+    )
     mini = phases.mini_batch
     start = initial_weights(mini, settings.seed) | {
         name: value for name, value in model.values.items() if name in mini.tensors
@@ -223,24 +246,31 @@ def _forward(
     samples = [_fed(mini, model, sample, label) for sample, label in goldens.forward_samples(graph.inputs[0])]
     run = _Run(phases, settings, start)
     run.train(samples, progress)
-    if goldens.losses is None:
-        output = goldens.output(graph.outputs[0])
-        found = run.first_output.reshape(output.shape) if output.size == run.first_output.size else None
-        errors = {
-            graph.outputs[0]: (float("inf") if found is None else _error(found, output), _scale(output))
-        }
-        return _row(case, model.nodes, run, goldens, errors, None, [], OUTPUT_TOLERANCE)
-    theirs = model.theirs(run.kept(), goldens.given_weights)
-    errors = _errors(goldens.all_weights, theirs)
-    return _row(case, model.nodes, run, goldens, errors, 1, [], VALUE_TOLERANCE)
+    if goldens.losses is None or not trains:
+        notes = [] if trains else ["nothing to train: forward only"]
+        return _output_row(case, model.nodes, run, graph.outputs[0], goldens.output(graph.outputs[0]), notes)
+    given = goldens.given_weights
+    names = _Names(
+        lambda kept: model.theirs(kept, given),
+        lambda gradients: model.theirs(
+            gradients, {name: np.zeros_like(given[name]) for name in goldens.gradients if name in given}
+        ),
+        lambda name: model.sources[name].source if name in model.sources else name,
+    )
+    judged = _judged(run, names, start, samples, goldens.all_weights, goldens.gradients)
+    return _row(case, model.nodes, run, goldens.losses, judged, 1, [])
 
 
 def _fed(mini: TrainingGraph, model: ImportedModel, sample: Array, label: Array | None) -> dict[str, Array]:
     """Values of the tensors of one iteration; without a label zeros, of which only the loss depends."""
-    source, wanted = mini.tensors[mini.input], mini.tensors[mini.label]
+    source = mini.tensors[mini.input]
     x = model.sample(sample).astype(source.dtype).reshape(source.shape)
-    given = np.zeros(wanted.shape, wanted.dtype) if label is None else label
-    return {mini.input: np.ascontiguousarray(x), mini.label: given.astype(wanted.dtype).reshape(wanted.shape)}
+    fed = {mini.input: np.ascontiguousarray(x)}
+    if mini.label:
+        wanted = mini.tensors[mini.label]
+        given = np.zeros(wanted.shape, wanted.dtype) if label is None else label
+        fed[mini.label] = given.astype(wanted.dtype).reshape(wanted.shape)
+    return fed
 
 
 def _zeros(phases: TrainingPhases) -> dict[str, Array]:
@@ -261,6 +291,8 @@ class _Run:
         self.frequency_hz = prepared.timing.clock.cluster_hz
         self.losses: list[float] = []
         self.first_output: Array = np.zeros(0)
+        self.gradients: dict[str, Array] = {}
+        """Of the first mini-batch by weight, where it makes an update alone."""
         self._start = dict(start)
         self.machine.load_kept(start)
 
@@ -269,7 +301,7 @@ class _Run:
     ) -> None:
         """All samples, an update after every group; every tensor of the first update is checked.
 
-        Raises `WrongNumbersError` if the machine has not computed what an op is.
+        Raises `WrongNumbersError` if the machine has not computed what an op is, and where numbers overflow.
         """
         size = self.phases.mini_batches
         if len(samples) % size:
@@ -284,6 +316,9 @@ class _Run:
             self.losses += self.machine.iterate(group, check if first == 0 else None)
             if first == 0:
                 self._judge(check)
+            astray = self.machine.not_finite
+            if astray is not None:
+                raise WrongNumbersError(f"update {first // size + 1}: {astray.message}", where=astray.op)
             if progress is not None:
                 progress(first + size, len(samples))
 
@@ -291,6 +326,13 @@ class _Run:
         graph = self.phases.mini_batch
         if graph.output and self.phases.mini_batches == 1:
             self.first_output = self.machine.mini.executor.fetch(graph.output)
+        if self.phases.mini_batches == 1:
+            # What a program of its own updates with is kept; other gradients live as long as their program.
+            totals = {gradient: total for total, gradient in self.phases.means.items()}
+            self.gradients = {
+                weight: self.machine.mini.executor.fetch(totals.get(name, name))
+                for weight, name in graph.gradients.items()
+            }
         if check.wrong:
             worst = check.summary()["worst_tensor"]
             raise WrongNumbersError(
@@ -308,68 +350,143 @@ class _Run:
         return self.machine.mini.cycles * self.phases.mini_batches + (last.cycles if last is not None else 0)
 
 
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What is ours under the names and in the shapes of the file: what is kept, gradients, one name."""
+
+    kept: Callable[[Mapping[str, Array]], Mapping[str, Array]]
+    gradients: Callable[[Mapping[str, Array]], Mapping[str, Array]]
+    name: Callable[[str], str]
+
+
+def _judged(
+    run: _Run,
+    names: _Names,
+    start: Mapping[str, Array],
+    samples: Sequence[Mapping[str, Array]],
+    weights: Mapping[str, Array],
+    gradients: Mapping[str, Array],
+) -> list[JudgedUpdate]:
+    """Verdicts on all weights and gradients of which there are goldens."""
+    phases = run.phases
+    updates = len(samples) // phases.mini_batches
+    stored = {names.name(name): updates for name in (phases.update.updates if phases.update else ())}
+    stored |= {names.name(name): len(samples) for name in phases.mini_batch.updates}
+    before, after = names.kept(start), names.kept(run.kept())
+    compared = [
+        _compared(name, golden, before.get(name), after.get(name), stored.get(name, 0))
+        for name, golden in weights.items()
+    ]
+    found = names.gradients(run.gradients)
+    compared += [
+        _compared(_gradient(name), golden, np.zeros_like(golden), found.get(name), 0)
+        for name, golden in gradients.items()
+        if found
+    ]
+
+    def draws() -> list[dict[str, Array]]:
+        made = []
+        for begun, fed in nudged_starts(phases.mini_batch, start, samples):
+            try:
+                kept, slopes = trained(phases, begun, fed)
+            except NotFiniteError:
+                return []
+            first, last = names.kept(begun), names.kept(kept)
+            draw = {name: last[name].reshape(-1).astype(np.float64) for name in last if name in first}
+            draw = {name: array - first[name].reshape(-1) for name, array in draw.items()}
+            draw |= {
+                _gradient(name): array.reshape(-1).astype(np.float64)
+                for name, array in names.gradients(slopes).items()
+            }
+            made.append(draw)
+        return made
+
+    return judge_updates(compared, draws)
+
+
+_GRADIENT_OF = "the gradient of "
+
+
+def _gradient(name: str) -> str:
+    return _GRADIENT_OF + name
+
+
+def _is_gradient(item: JudgedUpdate) -> bool:
+    return item.name.startswith(_GRADIENT_OF)
+
+
+def _compared(
+    name: str, golden: Array, before: Array | None, found: Array | None, stored: int
+) -> GoldenUpdate:
+    """One tensor, its arrays flat; what the graph does not have in this size is found nowhere."""
+    flat = golden.reshape(-1)
+    if before is None or found is None or not before.size == found.size == flat.size:
+        return GoldenUpdate(name, np.zeros_like(flat), flat, None, stored)
+    return GoldenUpdate(name, before.reshape(-1), flat, found.reshape(-1), stored)
+
+
 def _row(
     case: Case,
     nodes: int,
     run: _Run,
-    goldens: Goldens,
-    errors: Mapping[str, tuple[float, float]],
+    losses: Array | None,
+    judged: Sequence[JudgedUpdate],
     count: int | None,
     notes: list[str],
-    tolerance: float,
 ) -> ReplayRow:
-    """Right or wrong: errors (absolute, and the size they are relative to) against what is allowed."""
+    """Right or wrong, or not decidable where not a single tensor is."""
     wrong: list[str] = []
     loss_error = None
-    if goldens.losses is not None:
-        expected = goldens.losses
-        if len(expected) != len(run.losses):
-            wrong.append(f"{len(run.losses)} losses, {len(expected)} goldens")
+    if losses is not None:
+        if len(losses) != len(run.losses):
+            wrong.append(f"{len(run.losses)} losses, {len(losses)} goldens")
         else:
-            differences = np.abs(np.array(run.losses) - expected)
+            differences = np.abs(np.array(run.losses) - losses)
             loss_error = float(differences.max())
-            astray = np.flatnonzero(~(differences <= LOSS_TOLERANCE * np.maximum(1, np.abs(expected))))
+            astray = np.flatnonzero(~(differences <= LOSS_TOLERANCE * np.maximum(1, np.abs(losses))))
             if astray.size:
                 at = int(astray[0])
-                wrong.append(f"loss {at} is {run.losses[at]:.7g}, not {expected[at]:.7g}")
-    for name, (error, scale) in errors.items():
-        if not error <= tolerance * scale:
-            wrong.append(f"{name} is off by {error:.3g}")
-    if not errors and loss_error is None:
+                wrong.append(f"loss {at} is {run.losses[at]:.7g}, not {losses[at]:.7g}")
+    wrong += [str(item) for item in judged if item.verdict == WRONG]
+    if not judged and loss_error is None:
         wrong.append("nothing to compare with")
-    value_error = max((error for error, _ in errors.values()), default=None)
-    cycles = run.cycles
-    return ReplayRow(
-        name=case.name,
-        nodes=nodes,
-        status=WRONG if wrong else RIGHT,
+    open_ones = [item.name for item in judged if item.verdict == NOT_DECIDABLE]
+    if open_ones:
+        notes = [*notes, f"updates no larger than ten times their rounding: {_few(open_ones)}"]
+    decided = [item for item in judged if item.verdict != NOT_DECIDABLE]
+    status = WRONG if wrong else RIGHT if decided or not judged else NOT_DECIDABLE
+    return replace(
+        _bare_row(case, nodes, run, status, [*wrong[:3], *notes]),
         loss_error=loss_error,
-        value_error=value_error,
+        value_error=max((item.error for item in judged if not _is_gradient(item)), default=None),
+        update_error=max((item.share for item in decided if not _is_gradient(item)), default=None),
+        gradient_error=max((item.share for item in decided if _is_gradient(item)), default=None),
+        tensors=len(judged),
+        not_decidable=len(open_ones),
         n_accum=count,
-        cycles=cycles,
-        seconds=cycles / run.frequency_hz,
-        reason="; ".join([*wrong[:3], *notes]),
     )
 
 
-def _errors(expected: Mapping[str, Array], found: Mapping[str, Array]) -> dict[str, tuple[float, float]]:
-    """Largest absolute error of every golden, and the size it is relative to; a missing one is wrong."""
-    result: dict[str, tuple[float, float]] = {}
-    for name, golden in expected.items():
-        array = found.get(name)
-        fits = array is not None and array.size == golden.size
-        error = _error(array.reshape(golden.shape), golden) if array is not None and fits else float("inf")
-        result[name] = error, _scale(golden)
-    return result
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _error(found: Array, golden: Array) -> float:
-    difference = np.abs(found.astype(np.float64) - golden.astype(np.float64))
-    return float(difference.max(initial=0.0)) if np.isfinite(difference).all() else float("inf")
+def _output_row(case: Case, nodes: int, run: _Run, name: str, golden: Array, notes: list[str]) -> ReplayRow:
+    """Right or wrong by the output of the network."""
+    error = np.inf
+    if golden.size == run.first_output.size:
+        difference = run.first_output.reshape(golden.shape).astype(np.float64) - golden
+        error = float(np.abs(difference).max(initial=0.0)) if np.isfinite(difference).all() else np.inf
+    right = error <= OUTPUT_TOLERANCE * max(1.0, float(np.abs(golden).max(initial=0.0)))
+    reasons = notes if right else [f"{name} is off by {error:.3g}", *notes]
+    return replace(_bare_row(case, nodes, run, RIGHT if right else WRONG, reasons), value_error=error)
 
 
-def _scale(golden: Array) -> float:
-    return max(1.0, float(np.abs(golden).max(initial=0.0)))
+def _bare_row(case: Case, nodes: int, run: _Run, status: str, reasons: Sequence[str]) -> ReplayRow:
+    cycles = run.cycles
+    return ReplayRow(
+        case.name, nodes, status, cycles=cycles, seconds=cycles / run.frequency_hz, reason="; ".join(reasons)
+    )
 
 
 def _found(
@@ -386,7 +503,10 @@ def _found(
         return 1
     graph, same = imported.phases.mini_batch, 0
     for sample, golden in zip(samples, losses, strict=True):
-        loss = float(evaluate(graph, {**start, **sample})[graph.loss].reshape(-1)[0])
+        try:
+            loss = float(evaluate(graph, {**start, **sample})[graph.loss].reshape(-1)[0])
+        except NotFiniteError:  # the replay will say where
+            break
         if not abs(loss - golden) <= LOSS_TOLERANCE * max(1.0, abs(golden)):
             break
         same += 1

@@ -87,17 +87,29 @@ def mlp_weights(seed: int = 3) -> dict[str, Any]:
     return {name: generator.uniform(-1, 1, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def mlp_case(folder: Path, mini_batches: int, updates: int = 3, rate: float = 0.05, batch: int = 1) -> Path:
-    """A folder as Deeploy has them: ``mlp_train`` with goldens by PyTorch, ``mlp_optimizer`` beside it."""
-    import torch
-
-    weights = mlp_weights()
-    count = mini_batches * updates
+def mlp_samples(count: int, batch: int = 1) -> list[tuple[Any, Any]]:
+    """Inputs and labels of `mlp_case`."""
     generator = np.random.default_rng(9)
-    samples = [
+    return [
         (generator.uniform(-1, 1, (batch, 10)).astype(np.float32), generator.integers(4, size=batch))
         for _ in range(count)
     ]
+
+
+def mlp_case(
+    folder: Path,
+    mini_batches: int,
+    updates: int = 3,
+    rate: float = 0.05,
+    batch: int = 1,
+    weights: Mapping[str, Any] | None = None,
+) -> Path:
+    """A folder as Deeploy has them: ``mlp_train`` with goldens by PyTorch, ``mlp_optimizer`` beside it."""
+    import torch
+
+    weights = weights or mlp_weights()
+    count = mini_batches * updates
+    samples = mlp_samples(count, batch)
     parameters = {name: torch.tensor(array, requires_grad=True) for name, array in weights.items()}
     losses = []
     for number, (x, label) in enumerate(samples):

@@ -75,6 +75,8 @@ HEAD = [
 ]
 """Behind the tensor ``last``, whose gradient it makes."""
 
+SCALE = np.array([0.5, -1, 2, 0.25, 1.5], np.float32)
+
 NORM = {"epsilon": 1e-5, "momentum": 0.9}
 
 NETWORKS = [
@@ -180,6 +182,48 @@ NETWORKS = [
         ],
         attention,
         {"half": np.float32(0.5)},
+    ),
+    Trained(
+        "layer norm whose gradient is given weight and bias, no statistics",
+        (1, 3, 4),
+        {"q": (4, 5), "fc": (3, 15)},
+        [
+            node("MatMul", ["input", "q"], ["k"]),
+            node("LayerNormalization", ["k", "g", "s"], ["last"], axis=-1, epsilon=1e-3),
+            *HEAD,
+            node(
+                f"{MICROSOFT}LayerNormalizationGrad",
+                ["last_grad", "k", "g", "s"],
+                ["k_grad"],
+                axis=-1,
+                epsilon=1e-3,
+            ),
+            node(f"{MICROSOFT}FusedMatMul", ["input", "k_grad"], ["q_stack"], transA=1),
+            node("Squeeze", ["q_stack"], ["q_grad"], axes=[0]),
+        ],
+        lambda torch, x, w: logits(
+            torch,
+            torch.nn.functional.layer_norm(
+                x @ w["q"], (5,), torch.tensor(SCALE), torch.tensor(SCALE[::-1].copy()), 1e-3
+            ),
+            w,
+        ),
+        {"g": SCALE, "s": SCALE[::-1].copy()},
+    ),
+    Trained(
+        "a transposition of stacks",
+        (1, 6, 4),
+        {"q": (3, 3), "fc": (3, 24)},
+        [
+            node("Reshape", ["input", "stacks"], ["r"]),
+            node("Transpose", ["r"], ["t"], perm=[0, 2, 3, 1]),
+            node("MatMul", ["t", "q"], ["last"]),
+            *HEAD,
+            node(f"{MICROSOFT}FusedMatMul", ["t", "last_grad"], ["q_stack"], transA=1),
+            node("ReduceSum", ["q_stack"], ["q_grad"], axes=[0, 1], keepdims=0),
+        ],
+        lambda torch, x, w: logits(torch, x.reshape(1, 3, 2, 4).permute(0, 2, 3, 1) @ w["q"], w),
+        {"stacks": np.array([1, 3, 2, 4])},
     ),
     Trained(
         "softplus, and a log-softmax with its gradient",
@@ -338,3 +382,12 @@ def test_what_a_training_graph_cannot_be_is_refused(tmp_path: Path) -> None:
     other = model([node("SGD", ["q", "q_grad"], ["q_updated"])], [value("q", [2]), value("q_grad", [2])], [])
     with pytest.raises(InputError, match="updates 'q'"):
         import_training(graph, load_onnx(saved(tmp_path, other, "optimizer.onnx")))
+
+
+def test_a_transposition_is_cut_along_dimensions_that_are_not_1(tmp_path: Path) -> None:
+    network = next(item for item in NETWORKS if item.name == "a transposition of stacks")
+    start = {name: np.ones(shape, np.float32) for name, shape in network.weights.items()}
+    made = with_accumulation(network.nodes, network.shape, start, network.constants or {})
+    graph = import_training(load_onnx(saved(tmp_path, made))).phases.mini_batch
+    (op,) = (op for op in graph.ops if op.primitive == "transpose")
+    assert graph.tensors[op["y"]].shape == (1, 2, 4, 3)

@@ -42,9 +42,10 @@ def command(
     quiet: options.Quiet = False,
     **machine: Any,
 ) -> None:
-    """Replay graphs that come with goldens: train each on its samples, compare losses and weights.
+    """Replay graphs that come with goldens: train each on its samples, compare losses, weights, gradients.
 
-    Exit code 0 if all are right, 1 if any failed, 5 if any is wrong, 2 if one could not be taken.
+    Exit code 0 if all are right or not decidable, 1 if any failed, 5 if any is wrong, 2 if one could not be
+    taken.
     """
     if learning_rate is not None and not 0 < learning_rate < float("inf"):
         raise InputError(f"a learning rate of {learning_rate}", where="--learning-rate", cure="more than 0")
@@ -76,7 +77,10 @@ def _print(rows: Sequence[ReplayRow], notes: Sequence[str], *, as_json: bool, qu
     from pulptrain.commands.printing import table_width
     from traces.text_table import table_lines
 
-    heads = ("case", "status", "cycles", "loss error", "value error", "n_accum", "nodes", "ms")
+    heads = (
+        *("case", "status", "cycles", "loss error", "value error", "of update", "of gradient"),
+        *("tensors", "open", "n_accum", "nodes", "ms"),
+    )
     cells = [
         (
             row.name,
@@ -84,6 +88,10 @@ def _print(rows: Sequence[ReplayRow], notes: Sequence[str], *, as_json: bool, qu
             _cell(row.cycles, "{:,}"),
             _cell(row.loss_error, "{:.1e}"),
             _cell(row.value_error, "{:.1e}"),
+            _cell(row.update_error, "{:.1e}"),
+            _cell(row.gradient_error, "{:.1e}"),
+            _cell(row.tensors, "{}"),
+            _cell(row.not_decidable, "{}"),
             _cell(row.n_accum, "{}"),
             _cell(row.nodes, "{}"),
             _cell(None if row.seconds is None else row.seconds * 1e3, "{:.3f}"),
