@@ -64,6 +64,10 @@ class WordMemory:
             raise RaceError(f"word {first} is read, but nothing has written it", where=self.path)
         return self._values[addresses]
 
+    def held(self, address: int) -> Any:
+        """What lies in a word, zeros if nobody has written it."""
+        return self._values[address] if self._written[address] else self._values.dtype.type(0)
+
     def _check(self, addresses: NDArray[np.int64] | slice) -> None:
         if isinstance(addresses, slice):
             last = int(addresses.stop)
