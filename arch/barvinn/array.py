@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,15 +19,20 @@ from arch.module import Body, Module, Notification, Thread
 from configs.errors import DeadlockError, PulptrainError
 from traces.events import NullTracer, Tracer
 
+EVENTS_BETWEEN = 16
+"""Between two reports of progress."""
+
 
 @dataclass(frozen=True, slots=True)
 class ArrayResult:
-    """What a run gave: `cycles` until the last result is in memory, when each layer ended, SimPy events."""
+    """What a run gave: `cycles` until the last result is in memory, when each layer ended, SimPy events, and what
+    the host moved."""
 
     cycles: int
     layer_ends_cycles: tuple[int, ...]
     events: int
     tallies: tuple[Tally, ...]
+    host_bytes: int
 
 
 class Barrier(Module):
@@ -124,8 +130,8 @@ class BarvinnArray(Module):
         self._tracer = tracer
         self.elaborate()
 
-    def run(self, program: ArrayProgram) -> ArrayResult:
-        """Simulate from empty memories until the last result is written.
+    def run(self, program: ArrayProgram, tell: Callable[[int], None] | None = None) -> ArrayResult:
+        """Simulate from empty memories until the last result is written; `tell` hears how many jobs have begun.
 
         Raises `RaceError` where a job reads what nobody wrote, starts too early or loses bit planes,
         `DeadlockError` if nothing can happen any more.
@@ -145,6 +151,8 @@ class BarvinnArray(Module):
             while env.peek() != float("inf"):
                 env.step()
                 events += 1
+                if tell is not None and events % EVENTS_BETWEEN == 0:
+                    tell(sum(unit.tally.jobs for unit in self.units))
         except PulptrainError as error:
             # SimPy re-creates an error that leaves a process from its text alone; the original is its cause.
             raise error.__cause__ if isinstance(error.__cause__, PulptrainError) else error from None
@@ -161,7 +169,9 @@ class BarvinnArray(Module):
             )
             for layer in program.layers
         ]
-        return ArrayResult(cycles, tuple(ends), events, tuple(unit.tally for unit in self.units[:used]))
+        host_bytes = self.host.moved_bytes + program.inputs.nbytes
+        tallies = tuple(unit.tally for unit in self.units[:used])
+        return ArrayResult(cycles, tuple(ends), events, tallies, host_bytes)
 
     def output(self, layer: LayerProgram) -> NDArray[np.uint64]:
         """The words of a layer's output map after a run, from the units that wrote them."""

@@ -11,12 +11,15 @@ import simpy
 from arch.barvinn.job import COMMAND, CsrWrite, Job, csr_writes, write_instructions
 from arch.barvinn.mvu import Mvu
 from arch.barvinn.program import ArrayProgram, LayerProgram, Segment
-from arch.barvinn.timing import BarvinnTiming
+from arch.barvinn.timing import LANES, BarvinnTiming
 from arch.module import Body, Module, Notification, Port, Thread
 from traces.events import COMPUTE, Slice, Tracer, Work
 
 if TYPE_CHECKING:
     from arch.barvinn.array import Barrier
+
+WEIGHT_WORD_BYTES, SCALER_WORD_BYTES, BIAS_WORD_BYTES = LANES * LANES // 8, LANES * 2, LANES * 4
+"""Of the memories of a unit; the model holds scalers and biases in wider numbers."""
 
 
 class Host(Module):
@@ -27,11 +30,13 @@ class Host(Module):
         self._timing = timing.host
 
     def reset(self) -> None:
-        """The link is free."""
+        """The link is free, nothing has been moved."""
         self._link = simpy.Resource(self.env, 1)
+        self.moved_bytes = 0
 
     def move(self, size_bytes: int, thread: Thread) -> Body:
         """Take the link for the time of `size_bytes`."""
+        self.moved_bytes += size_bytes
         cycles = self._timing.cycles(size_bytes)
         if cycles:
             with self._link.request() as turn:
@@ -70,6 +75,11 @@ class Hart(Module):
     def _drive(self, program: ArrayProgram, index: int, thread: Thread) -> Body:
         mvu = self.unit.target
         rules = program.behaviour
+        input_bytes = len(program.inputs) * mvu.memories.activations.word_bytes
+        loading = self._timing.host.cycles(input_bytes)  # one write reaches all units
+        if loading:
+            yield self.env.timeout(loading)
+            mvu.lose("dma_wait", loading)
         for layer in program.layers:
             mvu.memories.activations.forget(layer.first_word, layer.words)
             for segment in layer.units[index]:
@@ -141,14 +151,14 @@ class Hart(Module):
         memories = mvu.memories
         mvu.lose("offload", int(self.env.now))
         parts = (
-            (memories.weights, segment.weights),
-            (memories.scalers, segment.scalers),
-            (memories.biases, segment.biases),
+            (memories.weights, segment.weights, WEIGHT_WORD_BYTES),
+            (memories.scalers, segment.scalers, SCALER_WORD_BYTES),
+            (memories.biases, segment.biases, BIAS_WORD_BYTES),
         )
-        size_bytes = sum(len(values) * memory.word_bytes for memory, values in parts)
+        size_bytes = sum(len(values) * word_bytes for _, values, word_bytes in parts)
         yield from self.host.target.move(size_bytes, thread)
         mvu.lose("dma_wait", int(self.env.now))
-        for memory, values in parts:
+        for memory, values, _ in parts:
             if len(values):
                 memory.clear()
                 memory.write(slice(0, len(values)), values)

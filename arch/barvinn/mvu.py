@@ -188,7 +188,7 @@ class Mvu(Module):
     def _count(self, job: Job, result: JobResult) -> None:
         tally = self.tally
         tally.jobs += 1
-        tally.run_cycles += job.countdown
+        tally.run_cycles += job.product_cycles
         tally.output_words += len(result.words)
         tally.accumulator_overflows += result.accumulator_overflows
         tally.scaled_overflows += result.scaled_overflows
