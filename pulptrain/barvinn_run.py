@@ -75,11 +75,11 @@ def barvinn(
     """Make the jobs of a quantised network, an ONNX file or layers, and let `units` units execute them.
 
     `aprec`, `wprec`, `oprec` are bits of activations, weights and the last output; `input_shape` is without
-    batch, or with one of 1. The units are as their RTL is (`behaviour` "rtl") or as "documented"; what they cannot
-    compute the host does, or is refused without `host_ops`. `x` [c, h, w] holds unsigned integers of `aprec` bits (default: drawn by `seed`).
-    With `as_published` only the table of the public tool is made. Raises `InputError` for what is not
-    supported, naming the node, `DoesNotFitError` for maps or weights that do not fit, `WrongNumbersError` if
-    the units did not compute what the integer reference says.
+    batch, or with one of 1. The units are as their RTL is (`behaviour` "rtl") or as "documented"; what they
+    cannot compute the host does, or is refused without `host_ops`. `x` [c, h, w] holds unsigned integers of
+    `aprec` bits (default: drawn by `seed`). With `as_published` only the table of the public tool is made.
+    Raises `InputError` for what is not supported, naming the node, `DoesNotFitError` for maps or weights that
+    do not fit, `WrongNumbersError` if the units did not compute what the integer reference says.
     """
     check_seed(seed)
     precision = Precision(aprec, wprec, oprec)
@@ -218,8 +218,10 @@ def _refuse_host(network: CompiledNetwork, layers: Sequence[RealLayer]) -> None:
 
 
 def _frame_rates(network: CompiledNetwork, x: Integers, timing: BarvinnTiming) -> list[dict[str, Any]]:
-    """Cycles and frames per second of one and of all units, with the control program as given and with one that
-    only polls. Time alone is simulated."""
+    """Frame rates of one and of all units, with the control program as given and with one that only polls.
+
+    Time alone is simulated.
+    """
     found = []
     layers = [compiled.layer for compiled in network.layers]
     for units in sorted({1, network.program.units, timing.units}):

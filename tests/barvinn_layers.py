@@ -17,7 +17,6 @@ from scheduler.barvinn.images import map_values
 from scheduler.barvinn.layers import IntegerLayer, Integers, LayerShape
 from traces.events import Tracer
 
-
 POLLING = {"hart.handler_instructions": 0}
 
 

@@ -184,9 +184,7 @@ def test_the_next_layer_waits_for_the_pipeline() -> None:
     second = network.program.layers[1]
     hasty = replace(second.units[0][0], jobs=(replace(second.units[0][0].jobs[0], after_drain=False),))
     slow = replace(machine(), drain=replace(machine().drain, scale_cycles=5000))
-    program = replace(
-        network.program, layers=(network.program.layers[0], replace(second, units=((hasty,),)))
-    )
+    program = replace(network.program, layers=(network.program.layers[0], replace(second, units=((hasty,),))))
     BarvinnArray(slow).run(network.program)
     with pytest.raises(RaceError, match="nothing has written it"):
         BarvinnArray(slow).run(program)

@@ -25,8 +25,10 @@ EVENTS_BETWEEN = 16
 
 @dataclass(frozen=True, slots=True)
 class ArrayResult:
-    """What a run gave: `cycles` until the last result is in memory, when each layer ended, SimPy events, and what
-    the host moved."""
+    """What a run gave: `cycles` until the last result is in memory, when each layer ended, events of SimPy.
+
+    `host_bytes` is what the host moved.
+    """
 
     cycles: int
     layer_ends_cycles: tuple[int, ...]
@@ -98,9 +100,7 @@ class Barrier(Module):
             read = slice(host.read_first, host.read_first + host.read_words)
             made = host.compute(used[0].memories.activations.read(read))
             for unit in used:
-                unit.memories.activations.write(
-                    slice(layer.first_word, layer.first_word + host.words), made
-                )
+                unit.memories.activations.write(slice(layer.first_word, layer.first_word + host.words), made)
 
 
 class BarvinnArray(Module):
@@ -131,7 +131,7 @@ class BarvinnArray(Module):
         self.elaborate()
 
     def run(self, program: ArrayProgram, tell: Callable[[int], None] | None = None) -> ArrayResult:
-        """Simulate from empty memories until the last result is written; `tell` hears how many jobs have begun.
+        """Simulate from empty memories until the last result is written; `tell` hears of jobs begun.
 
         Raises `RaceError` where a job reads what nobody wrote, starts too early or loses bit planes,
         `DeadlockError` if nothing can happen any more.

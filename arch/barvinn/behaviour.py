@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a unit does with its registers and memories: as its RTL does it, or as its documentation says.
 
-The same rules serve both sides: jobs are made and registers written for a behaviour, and the simulated unit obeys
-one. Which code acts on a rule is nobody's business but that code's; what the rule is stands here alone.
+The same rules serve both sides: jobs are made and registers written for a behaviour, and the simulated unit
+obeys one. Which code acts on a rule is nobody's business but that code's; what the rule is stands here alone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Behaviour:
     name: str
     zigzag_bit: int = _rule("first bit of the zig-zag select in mvuconfig1", f"{_WRAPPER}; {_JOBS} (cfg)")
     compare_bit: int | None = _rule(
-        "first bit of the comparator's select in mvuconfig1; none: max-pool and ReLU are tied off, the host computes them",
+        "first bit of the comparator's select in mvuconfig1; none: max-pool and ReLU are tied off, the host "
+        "computes them",
         f"{_WRAPPER}; {_JOBS} (relu)",
     )
     entry_levels: tuple[int, int, int, int] = _rule(
@@ -52,8 +53,8 @@ class Behaviour:
         "cycles that a job with scalers or biases from memory is made longer for it", f"{_JOBS} (extra)"
     )
     live: Mapping[str, int | None] = _rule(
-        "registers without a shadow, and until how many cycles after the first product they are needed (None: until "
-        "the last result is written); they are written after the drain",
+        "registers without a shadow, and cycles from the first product on that they are needed (None: until "
+        "the last result is in memory); they are written after the drain",
         f"{_TOP}, obaseaddr, oprecision, d_signed, w_signed",
     )
     bank_words: int | None = _rule(
@@ -73,7 +74,9 @@ class Behaviour:
     def register(self, name: str) -> str:
         """The register that a write to `name` lands in."""
         kind, _, level = name.partition("length_")
-        return f"{kind}length_{self.entry_levels[int(level) - 1]}" if kind in ("mvus", "mvub") and level else name
+        if kind not in ("mvus", "mvub") or not level:
+            return name
+        return f"{kind}length_{self.entry_levels[int(level) - 1]}"
 
 
 RTL = Behaviour(
@@ -104,8 +107,8 @@ DOCUMENTED = Behaviour(
     first_word=0,
     sends_to_itself=True,
 )
-"""What the documentation says, hossein1387/BARVINN 76c77d7; bits 16 to 20 of mvuconfig1 are our own choice, as no
-source gives a place to the comparator's select."""
+"""What the documentation says, hossein1387/BARVINN 76c77d7; bits 16 to 20 of mvuconfig1 are our own choice,
+as no source gives a place to the comparator's select."""
 
 BEHAVIOURS: Mapping[str, Behaviour] = MappingProxyType({each.name: each for each in (RTL, DOCUMENTED)})
 

@@ -86,7 +86,8 @@ def _sums(
     firsts = np.flatnonzero(steps.begins)[: len(lasts)]
     doublings = np.cumsum(steps.doubles)
     finished = int(lasts[-1]) + 1 if len(lasts) else 0
-    factor = np.int64(1) << (np.repeat(doublings[lasts], lasts - firsts + 1) - doublings[:finished])
+    later: Integers = np.repeat(doublings[lasts], lasts - firsts + 1) - doublings[:finished]
+    factor: Integers = np.left_shift(1, later)
     factor[steps.negate[:finished]] *= -1
     begin = 0
     while begin < len(firsts):
@@ -121,7 +122,7 @@ def _scaled(
         scaler = memories.scalers.read(places) * sees
     if job.use_bias_memory:
         places = (job.bias_base + stepped_offsets(job.bias_loops, len(sums))) % len(memories.biases)
-        bias = wrapped(memories.biases.read(places), width.bias_bits) * sees
+        bias = wrapped(memories.biases.read(places) * sees, width.bias_bits)
     return sums * scaler + bias
 
 

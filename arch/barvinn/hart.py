@@ -49,8 +49,8 @@ class Hart(Module):
     """Writes the registers of its unit's jobs while the unit runs, waits for its interrupt, starts the next.
 
     Registers keep their values, so a job costs the writes of those that change; those that have no shadow are
-    written when the results before are in memory. An interrupt costs `hart.handler_instructions`; with none of
-    them the hart looks every `poll_cycles` from the moment the registers of the next job are written.
+    written when the results before are in memory. An interrupt costs `hart.handler_instructions`; with none
+    of them the hart looks every `poll_cycles` from the moment the registers of the next job are written.
     """
 
     def __init__(self, parent: Module, name: str, timing: BarvinnTiming, tracer: Tracer | None) -> None:
@@ -131,7 +131,7 @@ class Hart(Module):
         return found
 
     def _wait_for_interrupt(self, thread: Thread, behind: int = 0) -> Body:
-        """Wait for the end of the job before; `behind` instructions up to the next command are still to come."""
+        """Wait for the end of the job before; `behind` instructions to the next command are to come."""
         mvu, begin, hart = self.unit.target, int(self.env.now), self._timing.hart
         if mvu.busy and mvu.done is not None:
             thread.waits_for = f"the interrupt of {mvu.path}"

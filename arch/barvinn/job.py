@@ -71,9 +71,9 @@ class Job:
     destinations: int = 0
     extra_cycles: int = 0
     after_drain: bool = False
-    """`destinations` is a mask of units, 0 for the unit itself. `extra_cycles` of the countdown come after the last
-    product. `after_drain`: it may begin only when all results of the job before it are in memory. Neither these two
-    nor `output_signed`, how its results are to be read, are registers: software knows."""
+    """`destinations` is a mask of units, 0 for the unit itself. `extra_cycles` of the countdown come after
+    the last product. `after_drain`: it may begin only when all results of the job before it are in memory.
+    Neither these two nor `output_signed`, how its results are to be read, are registers: software knows."""
 
     @property
     def product_cycles(self) -> int:
@@ -117,7 +117,7 @@ COMMAND = "mvucommand"
 """Writing it starts the unit."""
 
 _JUMP_BITS = 32
-"""What a write carries in two's complement; the register takes the bits that it has (mvu_pkg.sv BJUMP = 15)."""
+"""What a write carries, in two's complement; the register takes the bits it has (mvu_pkg.sv BJUMP)."""
 
 _PRECISION_BITS = 6
 _COUNTDOWN_BITS, _SCALER_BITS = 29, 16
@@ -125,8 +125,10 @@ _WEIGHT_SIGN_BIT, _INPUT_SIGN_BIT, _COMPARE_BIT, _MODE_BIT = 24, 25, 29, 30
 
 
 def csr_writes(job: Job, unit: int, rules: Behaviour) -> tuple[CsrWrite, ...]:
-    """The registers of `job` on `unit` as `rules` have them: in the order of their numbers, then those without a
-    shadow, the command last."""
+    """The registers of `job` on `unit` as `rules` have them, in the order of their numbers.
+
+    Those without a shadow come behind the others, the command last.
+    """
     values = dict(_values(job, unit, rules))
     command = job.countdown | int(job.compare) << _COMPARE_BIT | MULTIPLY_UNSIGNED_BITS << _MODE_BIT
     ordered = sorted(values, key=lambda name: (name in rules.live, CSR_ADDRESSES[name]))
@@ -184,7 +186,7 @@ def job_of(registers: Mapping[str, int], meant: Job, rules: Behaviour) -> Job:
         output_base=registers["mvuobaseptr"],
         input=loops("i"),
         weight=loops("w"),
-        output=loops("o") if rules.output_jumps else Loops((1,) * JUMPS),
+        output=loops("o") if rules.output_jumps else Loops((1, 1, 1, 1, 1)),
         input_bits=input_bits,
         weight_bits=weight_bits,
         output_bits=output_bits,

@@ -34,15 +34,21 @@ class Tally:
 
 
 class Mvu(Module):
-    """Unit `index`. It never stalls; who starts it too early, or changes a register it still needs, is refused.
+    """A unit. It never stalls; who starts it too early, or changes a register it still needs, is refused.
 
-    It does what its registers say under its behaviour, whatever a job was meant to be. A job reads its memories when
-    it begins and its results appear when its pipeline has drained, so a job that begins before what it needs has
-    arrived computes wrong numbers or reads words that nobody wrote.
+    It does what its registers say under its behaviour, whatever a job was meant to be. A job reads its
+    memories when it begins and its results appear when its pipeline has drained, so a job that begins before
+    what it needs has arrived computes wrong numbers or reads words that nobody wrote.
     """
 
     def __init__(
-        self, parent: Module, index: int, timing: BarvinnTiming, tracer: Tracer | None, *, computes: bool = True
+        self,
+        parent: Module,
+        index: int,
+        timing: BarvinnTiming,
+        tracer: Tracer | None,
+        *,
+        computes: bool = True,
     ) -> None:
         super().__init__(parent, f"mvu{index}")
         self.timing = timing
@@ -75,13 +81,13 @@ class Mvu(Module):
         return self._busy
 
     def write(self, write: CsrWrite, at_cycles: int) -> None:
-        """A register takes a value. Raises `RaceError` if it has no shadow and its old value is still needed."""
+        """A register takes a value. Raises `RaceError` if it has no shadow and the old one is needed."""
         name = self.timing.behaviour.register(write.name)
         changes = self.registers.get(name, write.value) != write.value
         if changes and at_cycles < self._live_until.get(name, 0):
             raise RaceError(
-                f"{name} is written in cycle {at_cycles}, but has no shadow, and the job before needs it until "
-                f"cycle {self._live_until[name]}",
+                f"{name} is written in cycle {at_cycles}, but has no shadow, and the job before needs it "
+                f"until cycle {self._live_until[name]}",
                 where=self.path,
             )
         self.registers[name] = write.value
@@ -125,7 +131,9 @@ class Mvu(Module):
             return compute(job, self.memories, self.timing.width, self.timing.behaviour)
         steps = walk(job)
         nothing = np.zeros(0, np.int64)
-        return JobResult(nothing, nothing.astype(np.uint64), np.flatnonzero(steps.ends & steps.releases), 0, 0, 0)
+        return JobResult(
+            nothing, nothing.astype(np.uint64), np.flatnonzero(steps.ends & steps.releases), 0, 0, 0
+        )
 
     def _receivers(self, job: Job) -> tuple[Sequence[Mvu], int]:
         """The units in whose memory the results go, and cycles of the way there."""
@@ -164,7 +172,7 @@ class Mvu(Module):
     def receive(self, result: JobResult, times: NDArray[np.int64], what: str, sender: Mvu) -> None:
         """Words arrive in the cycles `times`. Raises `RaceError` where two come to one bank at once.
 
-        The interconnect goes before the unit's own data path and this before the host: the loser's write is lost.
+        The interconnect goes before the unit's own data path, and that before the host; the loser's is lost.
         """
         banks = result.addresses // (self.timing.behaviour.bank_words or 1)
         ports = times[: len(banks)] * self.timing.memory.activation_words + banks
@@ -172,7 +180,8 @@ class Mvu(Module):
         for earlier in (*self._foreign_writes, *(() if is_own else self._own_writes)):
             if np.intersect1d(ports, earlier).size:
                 raise RaceError(
-                    f"{what} comes from {sender.path} in the cycle of another write to the same bank: one is lost",
+                    f"{what} comes from {sender.path} in the cycle of another write to the same bank: one is "
+                    "lost",
                     where=self.path,
                 )
         (self._own_writes if is_own else self._foreign_writes).append(ports)
@@ -207,8 +216,9 @@ class Mvu(Module):
         period = int(np.diff(ends).min(initial=job.countdown))
         if (len(ends) > 1 and period < job.output_bits) or ends[0] < self._quantiser_free:
             raise RaceError(
-                f"job '{job.what}' of {job.layer} gives a result after {min(period, int(ends[0]) - begin)} cycles, "
-                f"but its {job.output_bits} bit planes, or those before, take one each: planes are overwritten",
+                f"job '{job.what}' of {job.layer} gives a result after "
+                f"{min(period, int(ends[0]) - begin)} cycles, but its {job.output_bits} bit planes, or those "
+                "before, take one each: planes are overwritten",
                 where=self.path,
             )
         self._quantiser_free = int(ends[-1]) + job.output_bits
@@ -235,4 +245,3 @@ class Mvu(Module):
                     f"job '{job.what}' of {job.layer}: {what} {value}, the register holds up to {most}",
                     where=self.path,
                 )
-

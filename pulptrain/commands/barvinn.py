@@ -171,7 +171,8 @@ def frame_rates_text(outcome: BarvinnOutcome) -> str:
             else f"ideal control program that polls every {hart.poll_cycles} cycles"
         )
         lines.append(
-            f"  {each['units']} of {outcome.timing.units} units {each['frames_per_second']:>10,.1f}  {control}"
+            f"  {each['units']} of {outcome.timing.units} units "
+            f"{each['frames_per_second']:>10,.1f}  {control}"
         )
     return "\n".join(lines) + "\n"
 

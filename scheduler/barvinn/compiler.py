@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from arch.barvinn.job import Job
-from arch.barvinn.program import ArrayProgram, HostStep, LayerProgram, Segment
+from arch.barvinn.program import ArrayProgram, LayerProgram, Segment
 from arch.barvinn.timing import LANES, BarvinnTiming
 from configs.errors import Contributor, DoesNotFitError, InputError
 from scheduler.barvinn.host import host_pool, host_relu, raw_layer

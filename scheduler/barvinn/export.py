@@ -86,6 +86,6 @@ def register_writes(network: CompiledNetwork) -> Iterator[str]:
         if program.host is not None:
             step = program.host
             yield (
-                f"# {program.name}: {step.op} by the host, {step.read_words} words from {step.read_first} on to "
-                f"{step.words} words from {program.first_word} on, in every unit\n"
+                f"# {program.name}: {step.op} by the host, {step.read_words} words from {step.read_first} on "
+                f"to {step.words} words from {program.first_word} on, in every unit\n"
             )

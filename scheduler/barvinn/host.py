@@ -15,8 +15,11 @@ from scheduler.barvinn.reference import pool_maximum
 
 
 def raw_layer(layer: IntegerLayer, timing: BarvinnTiming) -> IntegerLayer:
-    """The layer as the units compute it: without comparator it keeps its sign, in as many more planes above the
-    quantiser's window as the sign is away; the host cuts them off again."""
+    """The layer as the units compute it.
+
+    Without comparator it keeps its sign, in as many more planes above the quantiser's window as the sign is
+    away; the host cuts them off again.
+    """
     if not layer.relu or layer.shape.kind == "pool" or timing.behaviour.compare_bit is not None:
         return layer
     top = timing.width.scaled_bits - 1
@@ -26,7 +29,7 @@ def raw_layer(layer: IntegerLayer, timing: BarvinnTiming) -> IntegerLayer:
 
 
 def host_relu(layer: IntegerLayer, raw: IntegerLayer, program: LayerProgram) -> HostStep:
-    """The ReLU of `layer` on the map that `raw` left, and the window of bits that the layer's quantiser keeps."""
+    """The ReLU of `layer` on the map that `raw` left, and the window of bits that its quantiser keeps."""
     shape = (layer.shape.co, layer.shape.ho, layer.shape.wo)
 
     def compute(words: Words) -> Words:

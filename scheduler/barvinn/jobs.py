@@ -74,8 +74,11 @@ def _runs(rows: Window, columns: Window) -> Iterator[_Run]:
 
 
 def _run_jobs(layer: IntegerLayer, place: Place, run: _Run, timing: BarvinnTiming) -> Iterator[Job]:
-    """One job; or one per output, where outputs do not lie in a row and the unit cannot jump; or one per result,
-    where results would come faster than the quantiser writes their planes, or than scalers are read."""
+    """One job, or several where one would not do.
+
+    One per output, where outputs do not lie in a row and the unit cannot jump; one per result, where results
+    would come faster than the quantiser writes their planes, or than scalers are read.
+    """
     if layer.shape.kind == "pool":
         yield _pool_job(layer, place, run)
         return
@@ -87,10 +90,10 @@ def _run_jobs(layer: IntegerLayer, place: Place, run: _Run, timing: BarvinnTimin
     extra = rules.extra_cycles if layer.uses_scalers or layer.uses_biases else 0
     if extra >= 2 * products:
         raise UnsupportedLayerError(
-            f"a result every {products} cycles: the unit reads its scaler and bias {extra} cycles later, when others "
-            "have come",
+            f"a result every {products} cycles: scaler and bias are read {extra} cycles later, when "
+            "others have come",
             where=layer.shape.name,
-            cure="more bits (--aprec, --wprec), one scaler for all channels and no bias, or --behaviour documented",
+            cure="more bits (--aprec, --wprec), or --behaviour documented",
         )
     one_by_one = products < layer.output_bits or products <= extra
     in_a_row = not run.downwards and place.blocks == layer.shape.blocks_out
@@ -103,7 +106,7 @@ def _run_jobs(layer: IntegerLayer, place: Place, run: _Run, timing: BarvinnTimin
         for first, blocks in parts:
             job = _kernel_job(layer, place, each, first, blocks, rules.entry_loop)
             if products <= extra:
-                # the next sum must not end within the extra cycles: only jump 1 ends one, which is every other
+                # the next sum must not end within the extra cycles: only jump 1 ends one, every other
                 loops = replace(job.weight, lengths=(0, 1, *job.weight.lengths[2:]))
                 job = replace(job, weight=loops, accumulate_select=0b00010, compare_select=0b00010)
             yield replace(job, countdown=job.countdown + extra, extra_cycles=extra, after_drain=after_drain)

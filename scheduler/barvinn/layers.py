@@ -144,9 +144,9 @@ class LayerShape:
 class IntegerLayer:
     """A layer in integers, as the units compute it.
 
-    y = planes `msb_index` to `msb_index - output_bits + 1` of max(0, acc * scaler + bias) with `relu`, of
-    acc * scaler + bias without; acc is the sum of weights * x. `weights` is int64 [co, ci, kh, kw] (a pool
-    has none), `scaler` and `bias` int64 [co]. `sign_index` is a plane that holds the sign of every value before
+    y = planes `msb_index` to `msb_index - output_bits + 1` of max(0, acc * scaler + bias) with `relu`, of acc
+    * scaler + bias without; acc is the sum of weights * x. `weights` is int64 [co, ci, kh, kw] (a pool has
+    none), `scaler` and `bias` int64 [co]. `sign_index` is a plane that holds the sign of every value before
     the ReLU; None: any may be as long as the register.
     """
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that were carried out on the published unit (`measured/barvinn-jobs.csv.gz`), and what this model says of them.
+"""Jobs of the published unit (`measured/barvinn-jobs.csv.gz`), and what this model says of them.
 
-A case is a layer and changes to the registers that `DOCUMENTED` writes; the unit obeys `RTL`. The numbers of the
-cases are not known, so ours are drawn: which words are equal by chance is not predicted.
+A case is a layer and changes to the registers that `DOCUMENTED` writes; the unit obeys `RTL`. The numbers of
+the cases are not known, so ours are drawn: which words are equal by chance is not predicted.
 """
 
 from __future__ import annotations
@@ -107,7 +107,10 @@ def read_cases(path: Path) -> list[Case]:
     with gzip.open(path, "rt", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     by = ("case", "output_jumps", "input_shift", "word0")
-    return [Case(key[0], tuple(group)) for key, group in groupby(rows, lambda row: tuple(row[name] for name in by))]
+    return [
+        Case(key[0], tuple(group))
+        for key, group in groupby(rows, lambda row: tuple(row[name] for name in by))
+    ]
 
 
 def predict(case: Case, timing: BarvinnTiming, seed: int = 0) -> Prediction:
@@ -137,7 +140,9 @@ def predict(case: Case, timing: BarvinnTiming, seed: int = 0) -> Prediction:
     expected = map_words(outputs([layer], x)[0], layer.output_bits)
     base = program.layers[0].first_word
     found = [int(activations.held(base + word)) for word in range(len(expected))]
-    runs = [event for event in recorder.slices if event.kind == COMPUTE and event.track == array.units[0].path]
+    runs = [
+        event for event in recorder.slices if event.kind == COMPUTE and event.track == array.units[0].path
+    ]
     results = [event for event in recorder.slices if event.kind == TRANSFER]
     launch = timing.launch
     return Prediction(
@@ -170,7 +175,19 @@ def _drawn(name: str, what: _Layer, rng: np.random.Generator) -> tuple[IntegerLa
     largest = int(np.abs(weights).max() * np.abs(x).max() * np.abs(scaler).max()) * what.ci * kernel * kernel
     msb_index = max(bits_out - 1, largest.bit_length() // 2 + 3)
     layer = IntegerLayer(
-        *(shape, weights, scaler, bias, what.relu, msb_index, bits_in, what.signed, bits_weights, True, bits_out),
+        *(
+            shape,
+            weights,
+            scaler,
+            bias,
+            what.relu,
+            msb_index,
+            bits_in,
+            what.signed,
+            bits_weights,
+            True,
+            bits_out,
+        ),
         output_signed=not what.relu,
     )
     return layer, x

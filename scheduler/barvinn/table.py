@@ -106,11 +106,7 @@ def _differences(
     by_host = [f"{host.op}: computed by the host"] if host is not None else []
     if published is None or job is None:
         return ["max-pool: the public tool leaves it out", *by_host]
-    found = by_host
-    if job.extra_cycles:
-        found.append(f"countdown: {job.extra_cycles} more, so that the last scaler and bias are read")
-    if not timing.behaviour.output_jumps:
-        found.append("outputs: written in a row, so edges and parts of the blocks are jobs of their own")
+    found = [*by_host, *_behaves_otherwise(job, timing)]
     if (shape.hi, shape.wi) != published.input_shape[1:] and shape.kind == "conv":
         found.append("input size: the public tool does not see pools before it")
     if shape.kind == "conv":
@@ -142,6 +138,15 @@ def _differences(
         found.append("output blocks are dealt over units")
     if shape.ci % LANES or shape.co % LANES:
         found.append(f"channels: {shape.ci} to {shape.co} filled up to multiples of 64 in the weight image")
+    return found
+
+
+def _behaves_otherwise(job: Job, timing: BarvinnTiming) -> list[str]:
+    found = []
+    if job.extra_cycles:
+        found.append(f"countdown: {job.extra_cycles} more, so that the last scaler and bias are read")
+    if not timing.behaviour.output_jumps:
+        found.append("outputs: written in a row, so edges and parts of the blocks are jobs of their own")
     return found
 
 

@@ -128,7 +128,7 @@ def job() -> str:
     assert outcome.network is not None
     ((_, only),) = outcome.network.layers[0].jobs
     timing = outcome.timing
-    instructions = sum(map(instructions_of, csr_writes(only, 0)))
+    instructions = sum(map(instructions_of, csr_writes(only, 0, timing.behaviour)))
     cycle = timing.hart.instruction_cycles
     parts = {
         f"registers: {instructions} instructions of {cycle} cycles": instructions * cycle,
