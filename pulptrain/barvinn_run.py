@@ -138,7 +138,7 @@ def barvinn(
             for layer in network.layers
             if (host := layer.program.host) is not None
         ],
-        "frame_rates": _frame_rates(network, given, timing),
+        "frame_rates": _frame_rates(network, given, timing, result.cycles),
     }
     simulator = {
         "events": result.events,
@@ -217,10 +217,12 @@ def _refuse_host(network: CompiledNetwork, layers: Sequence[RealLayer]) -> None:
             )
 
 
-def _frame_rates(network: CompiledNetwork, x: Integers, timing: BarvinnTiming) -> list[dict[str, Any]]:
+def _frame_rates(
+    network: CompiledNetwork, x: Integers, timing: BarvinnTiming, known_cycles: int
+) -> list[dict[str, Any]]:
     """Frame rates of one and of all units, with the control program as given and with one that only polls.
 
-    Time alone is simulated.
+    Time alone is simulated; `known_cycles` are those of the run that was.
     """
     found = []
     layers = [compiled.layer for compiled in network.layers]
@@ -228,8 +230,12 @@ def _frame_rates(network: CompiledNetwork, x: Integers, timing: BarvinnTiming) -
         same = units == network.program.units
         program = (network if same else compile_network(layers, x, timing, units)).program
         for handler in sorted({timing.hart.handler_instructions, 0}, reverse=True):
-            given = replace(timing, hart=replace(timing.hart, handler_instructions=handler))
-            cycles = BarvinnArray(given, computes=False).run(program).cycles
+            hart = replace(timing.hart, handler_instructions=handler)
+            cycles = (
+                known_cycles
+                if same and hart == timing.hart
+                else BarvinnArray(replace(timing, hart=hart), computes=False).run(program).cycles
+            )
             rate = timing.clock.hz / cycles
             found.append(
                 {"units": units, "handler_instructions": handler, "cycles": cycles, "frames_per_second": rate}

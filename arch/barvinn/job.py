@@ -131,9 +131,9 @@ def csr_writes(job: Job, unit: int, rules: Behaviour) -> tuple[CsrWrite, ...]:
     """
     values = dict(_values(job, unit, rules))
     command = job.countdown | int(job.compare) << _COMPARE_BIT | MULTIPLY_UNSIGNED_BITS << _MODE_BIT
-    ordered = sorted(values, key=lambda name: (name in rules.live, CSR_ADDRESSES[name]))
-    writes = [CsrWrite(name, CSR_ADDRESSES[name], values[name]) for name in ordered]
-    return (*writes, CsrWrite(COMMAND, CSR_ADDRESSES[COMMAND], command))
+    values[COMMAND] = command
+    order = [name for name in CSR_ADDRESSES if name in values and name not in rules.live and name != COMMAND]
+    return tuple(CsrWrite(name, CSR_ADDRESSES[name], values[name]) for name in (*order, *rules.live, COMMAND))
 
 
 def _values(job: Job, unit: int, rules: Behaviour) -> Iterator[tuple[str, int]]:
