@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 import pulptrain
-from configs.errors import DoesNotFitError, PulptrainError
+from configs.errors import DoesNotFitError, InputError, PulptrainError
 from configs.limits import DEFAULT_HOST_MEMORY_BYTES, HOST_MEMORY_VARIABLE, size_text
 from pulptrain import interrupts
 from pulptrain.commands.help_text import WIDTH, GroupedCommand, WholeGroup
@@ -98,12 +98,25 @@ def _root(
     """Event-driven simulator of DNN training on PULP SoCs."""
 
 
+def _refuse_unknown_command(arguments: list[str]) -> None:
+    """Raise `InputError` if the first word is no command."""
+    name = next(iter(arguments), "-")
+    if not name.startswith("-") and name not in COMMANDS:
+        from configs.library import list_names
+        from configs.suggest import suggestion
+
+        model = name in list_names("models") or name.endswith((".yaml", ".yml", ".onnx"))
+        cure = f"pulptrain run {name}" if model else suggestion(name, COMMANDS)
+        raise InputError(f"there is no command {name!r}", cure=cure)
+
+
 def dispatch(arguments: list[str]) -> int:
     """Run one command line and return its exit code; an error raised on purpose prints its message only.
 
     With ``--json`` a memory that is too small also prints its report as an object, to standard output.
     """
     try:
+        _refuse_unknown_command(arguments)
         application(arguments)(args=arguments, prog_name="pulptrain")
     except PulptrainError as error:
         if isinstance(error, DoesNotFitError) and "--json" in arguments:

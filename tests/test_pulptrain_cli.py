@@ -29,7 +29,7 @@ BAD_INPUT = [
     (["run", "digits-cnn", "--fpus", "3-way"], 2, "private"),
     (["run", "digits-cnn", "--l1", "12KiB", "--buffering", "none"], 3, "required"),
     (["run", "digits-cnn", "--l1", "1KiB"], 3, "stack"),
-    (["run", "digits-cnn", "--l2", "100"], 3, "--l2"),
+    (["run", "digits-cnn", "--l2", "100B"], 3, "--l2"),
     (["kernel", "mm_4x4"], 2, "mm"),
     (["kernel", "mm", "--n", "-1"], 2, "1 or more"),
     (["kernel", "mm", "--dtype", "fp8"], 2, "fp32"),
