@@ -230,7 +230,7 @@ def test_replay_of_a_race_gives_the_same_nan() -> None:
 
 
 def test_replaying_a_hundred_actions_is_little_work() -> None:
-    """3 ms on a server: a simulation of the same takes ten times the calls (`benchmarks/` has the seconds)."""
+    """Some 3 ms; `benchmarks/test_simulator_speed.py` measures the seconds."""
     soc = soc_with_values()
     place = Place("l2", 0, (25 * LENGTH,))
     soc.load(place, np.zeros(place.shape, np.float32))
@@ -240,8 +240,7 @@ def test_replaying_a_hundred_actions_is_little_work() -> None:
     soc.replay(log)
     with counted() as work:
         soc.replay(log)
-    print(work, len(program.actions))
-    assert work.calls < 30 * len(program.actions)
+    assert work.calls < 5 * len(program.actions)
 
 
 SPANS = st.builds(
