@@ -45,6 +45,12 @@ ENVIRONMENT = (
 )
 """The end of the help text."""
 
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 defect, 2 bad input, 3 does not fit in memory, 4 simulated deadlock or race, "
+    "5 not what it was compared with (replay), 130 interrupted."
+)
+"""The same; README and docs/results-and-units.md say it too."""
+
 
 def application(arguments: list[str]) -> typer.Typer:
     """The typer application for one command line; other commands than the one it names are not imported."""
@@ -52,7 +58,7 @@ def application(arguments: list[str]) -> typer.Typer:
         name="pulptrain",
         help="How many cycles one DNN training iteration takes on a multi-core RISC-V microcontroller, "
         "where they go, and what it looks like.",
-        epilog=ENVIRONMENT,
+        epilog=f"{EXIT_CODES}\n\n{ENVIRONMENT}",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,

@@ -34,7 +34,7 @@ from trainlib.training import build_layer_graph, build_training_phases
 DATA = Path(__file__).parent / "data"
 
 MOST_CALLS = 5_000_000
-"""Calls of functions in a refusal: some seconds. The most are 2.8 million, most refusals have a few thousand."""
+"""Calls of functions in a refusal, some seconds of them; most refusals have a few thousand."""
 
 MODEL = """\
 name: m
