@@ -85,9 +85,11 @@ def _refuse_extra_words(ctx: Any, words: Sequence[str]) -> None:
 def _refuse_no_number(error: Any, args: Sequence[str]) -> None:
     """Raise `InputError` if an option that takes a number has been given a text; return otherwise."""
     found = re.search("valid (integer|number|float)", error.message)
-    flags = getattr(error.param, "opts", None) or ()
-    words = [*(word.partition("=") for word in args), ("", "", "")]
-    texts = [own[2] or after[0] for own, after in itertools.pairwise(words) if own[0] in flags]
+    flags: Sequence[str] = getattr(error.param, "opts", None) or ()
+    texts = []
+    for word, after in itertools.pairwise([*args, ""]):
+        flag, _, text = word.partition("=")
+        texts += [text or after] * (flag in flags)
     if found is not None and texts:
         kind, example = ("a whole number", "4") if found[1] == "integer" else ("a number", "0.01")
         raise InputError(

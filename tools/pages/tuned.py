@@ -3,9 +3,10 @@
 
     python -m tools.pages.tuned --cache FILE [--models NAME,NAME]
 
-One process; after every model its row is put into docs/tuned.json and the page is written of all rows there.
-What is in the cache is not computed again, so a run that was stopped goes on where it was. A row is of today as
-long as its default is what tests/golden-metrics.json says; a test fails for one that is not, and it goes.
+One process; after every model its row is put into docs/tuned.json, and the page is written of all rows there.
+What is in the cache is not computed again: a run that was stopped goes on where it was. A row is of today as
+long as its default is what tests/golden-metrics.json says; a test fails for one that is not, and the next run
+takes it out.
 """
 
 from __future__ import annotations
@@ -115,8 +116,8 @@ def _tuned_cycles(model: str, rules: SpaceRules, resident: str, cache: ResultCac
 
 def cycles_table(rows: Sequence[Row]) -> str:
     """Cycles of every way."""
-    titles = ("model", "cuts", "default", "**tuned**", "tuned, off", "tuned, single")
-    titles += ("mm, single", "mm, double", "2x4, single", "2x4, double")
+    titles = ["model", "cuts", "default", "**tuned**", "tuned, off", "tuned, single"]
+    titles += ["mm, single", "mm, double", "2x4, single", "2x4, double"]
     lines = []
     for row in rows:
         cycles = [row.default_cycles, row.tuned_cycles, row.tuned_off_cycles, row.tuned_single_cycles]
@@ -135,8 +136,8 @@ def gains_table(rows: Sequence[Row]) -> str:
         pairs.append((row.tuned_single_cycles, row.tuned_off_cycles))
         saved = [f"{100 * (1 - double / single):.1f} %" for single, double in pairs]
         lines.append((row.model, *over, *saved))
-    titles = ("model", "**tuned over default**", "over mm", "over 2x4")
-    titles += ("double saves with mm", "with 2x4", "tuned")
+    titles = ["model", "**tuned over default**", "over mm", "over 2x4"]
+    titles += ["double saves with mm", "with 2x4", "tuned"]
     text = table(titles, lines, numbers=True)
     slower = [row.model for row in rows if row.tuned_cycles > min(row.fixed.values())]
     if slower:
