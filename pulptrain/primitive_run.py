@@ -11,6 +11,7 @@ from typing import Any
 import pulptrain
 from arch.team_cost_model import TeamCostModel
 from configs.errors import InputError
+from pulptrain.channel_order import channels_last, with_order
 from pulptrain.evidence import evidence_of
 from pulptrain.given_values import replaced
 from pulptrain.number_check import NumberCheck
@@ -64,14 +65,18 @@ def run_primitive(
             f"unknown accumulation {accumulation!r}", where="--accumulation", cure=" or ".join(ACCUMULATIONS)
         )
     started = time.perf_counter()
-    made = single(
-        name,
-        attributes or {},
-        inputs,
-        batch=batch,
-        dtype=dtype,
-        seed=settings.seed,
-        where=f"primitive {name}",
+    order = channels_last(name, inputs[0].shape) if inputs else None
+    made = with_order(
+        order,
+        lambda: single(
+            name,
+            attributes or {},
+            inputs,
+            batch=batch,
+            dtype=dtype,
+            seed=settings.seed,
+            where=f"primitive {name}",
+        ),
     )
     made = replace(made, values=replaced(made.graph, made.values, values or {}))
     ops = _ops_of(made.graph, step)
@@ -123,6 +128,7 @@ def run_primitive(
         ],
         "functional": check.summary(),
     }
+    summary["notes"] += [order] if order is not None else []
     summary["simulator"] = simulator_summary(result.events, wall_seconds, result.cycles)
     summary["simulator"]["total_wall_seconds"] = time.perf_counter() - started
     outcome = RunOutcome(summary, recorder.slices, recorder.counters, schedule, timing, False)

@@ -17,6 +17,7 @@ from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from configs.limits import require_host_memory
 from configs.model_file import ModelSpec, load_model
+from pulptrain.channel_order import channels_last, with_order
 from pulptrain.evidence import evidence_of
 from pulptrain.given_values import with_own_values
 from pulptrain.machine import Machine, Phase, Prepared
@@ -117,7 +118,7 @@ def prepare(
     timing = soc_timing(settings)
     cost_model: CostModel = TeamCostModel(timing)
     file = _schedule_file(settings)
-    phases = build_training_phases(spec)
+    phases = with_order(_order_of(spec), lambda: build_training_phases(spec))
     written = phases.mini_batch
     if file is not None and file.layouts:
         spec = as_tuned(file, spec)
@@ -168,6 +169,10 @@ def _as_given(model: str | ModelSpec, settings: Settings, file: ScheduleFile | N
         steps=settings.steps,
         layouts=file.layouts if file is not None else None,
     )
+
+
+def _order_of(spec: ModelSpec) -> str | None:
+    return channels_last(spec.layers[0].type, spec.input_shape)
 
 
 def _schedule_file(settings: Settings) -> ScheduleFile | None:
@@ -250,6 +255,7 @@ def run_model(
         teller=teller,
     )
     outcome.summary["simulator"]["total_wall_seconds"] = time.perf_counter() - started
+    outcome.summary["notes"] += [order] if (order := _order_of(prepared.spec)) is not None else []
     outcome.refuse_wrong_numbers()
     return outcome
 
