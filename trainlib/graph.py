@@ -117,7 +117,9 @@ class Op:
     def __post_init__(self) -> None:
         """Put names to roles once: planning asks hundreds of thousands of times."""
         read = zip(self.reads, self.inputs, strict=False)
-        object.__setattr__(self, "roles", {**dict(read), **dict(zip(self.writes, self.outputs, strict=False))})
+        object.__setattr__(
+            self, "roles", {**dict(read), **dict(zip(self.writes, self.outputs, strict=False))}
+        )
 
     def __getitem__(self, role: str) -> str:
         return self.roles[role]

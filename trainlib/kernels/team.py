@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from arch.isa import CoreWork, TeamWork
+from arch.isa import CoreWork, Origin, TeamWork
 from configs.errors import InputError
 from trainlib.kernels.conversions import converting
 from trainlib.kernels.expand import Array
@@ -72,7 +72,22 @@ def _team(
             own |= dict(per_core[core])
             shared = {}
         works.append(_core_work(library, kernel, own, core, placed, shared))
-    return TeamWork(kernel.name, tuple(works), macs)
+    return TeamWork(kernel.name, tuple(works), macs, _origin(kernel, sizes, arrays, cores, per_core, library))
+
+
+def _origin(
+    kernel: Kernel,
+    sizes: _Sizes,
+    arrays: tuple[tuple[str, Array], ...],
+    cores: int,
+    per_core: tuple[_Sizes, ...],
+    library: KernelLibrary,
+) -> Origin | None:
+    if library is not LIBRARY:
+        return None
+    forms = [(name, array.strides, array.element_bytes) for name, array in arrays]
+    made = kernel.codegen, kernel.name, kernel.accumulates, cores, sizes, per_core, forms
+    return Origin(repr(made), tuple([array.address for _, array in arrays]))
 
 
 def _core_work(
