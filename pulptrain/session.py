@@ -151,7 +151,6 @@ def prepare(
         raise with_levers(error, spec, timing, options) from None
     update = schedules[1] if len(schedules) > 1 else None
     if run_cache is not None:
-        run_cache.cost_model.number([schedule.program for schedule in schedules])
         cost_model = run_cache.cost_model
     given = _as_given(model, settings, file)
     return Prepared(spec, timing, schedules[0], cost_model, update, phases, run_cache, given)

@@ -162,7 +162,7 @@ class TilingChooser:
 
         What is cached may come from a file (`scheduler.run_cache`), which others may have changed.
         """
-        choice = self._cache.tilings.get(alike)
+        choice = self._cache.tiling(alike)
         if choice is None or not _goes_with(choice, tiler):
             return None
         again = _again(choice, tiler)

@@ -91,12 +91,15 @@ class TileCost:
                 if name not in places:
                     buffer, first, _ = find_part(name, shapes.__getitem__)
                     places[name] = places[buffer] + first * itemsize[buffer]
+        # A price depends on banks alone, so that works a whole turn apart are one.
+        turn = self.timing.l1.banks * self.timing.l1.word_bytes
+        places = {name: address % turn for name, address in places.items()}
         return sum(self._call_cycles(call, places) for call in task.calls)
 
     def _itemsize_bytes(self, operand: Operand) -> int:
         return np.dtype(self.tensors[operand.tensor].dtype).itemsize
 
-    def _call_cycles(self, call: KernelCall, addresses: dict[str, int]) -> int:
+    def _call_cycles(self, call: KernelCall, addresses: Mapping[str, int]) -> int:
         team = call.work(self.timing.cores if call.fork else 1, addresses)
         unit = self.timing.event_unit
         fork_cycles = unit.fork_master_cycles + unit.join_cycles if call.fork else 0
