@@ -185,7 +185,12 @@ def export_module(torch: Any, module: Any, inputs: tuple[Any, ...], where: str) 
 
 def _refuse_stopped(program: Any, where: str) -> None:
     """Raise UnsupportedLayerError for what stops gradients and is gone once the graph is functional."""
+    kinds = {item.arg.name: item.kind.name for item in program.graph_signature.input_specs}
+    moving = {name for name, kind in kinds.items() if kind in ("USER_INPUT", "PARAMETER")}
     for node in program.graph_module.graph.nodes:
+        if not any(before.name in moving for before in node.all_input_nodes):
+            continue  # torch.tensor() in a forward is detached as well
+        moving.add(node.name)
         op = _op_name(node) if node.op == "call_function" else ""
         if op == "detach_" or (op == "wrap_with_set_grad_enabled" and not node.args[0]):
             how = "detach_()" if op == "detach_" else "torch.no_grad()"
