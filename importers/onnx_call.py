@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from importers.arranging import Site
-from importers.draft import CannotTakeError, Draft, Given
+from importers.draft import CHECKED, CannotTakeError, Draft, Given
 from importers.handlers import registrar
 from importers.onnx_graph import OnnxNode
 from importers.views import Shape, View
@@ -116,7 +116,10 @@ class Call(Site):
         """An input that must be an activation."""
         found = self.arguments[index] if self.has(index) else None
         if not isinstance(found, View):
-            raise CannotTakeError(f"its input {index} does not depend on the network's input")
+            raise CannotTakeError(
+                f"its input {index} does not depend on the network's input",
+                "the node folded into a constant, or its inputs the other way round",
+            )
         return found
 
     def constant(self, index: int) -> Constant | None:
@@ -137,7 +140,7 @@ class Call(Site):
         """A weight that may not be left out."""
         found = self.weight(index)
         if found is None:
-            raise CannotTakeError(f"its input {index} is missing")
+            raise CannotTakeError(f"its input {index} is missing", CHECKED)
         return found
 
     def integers(self, name: str, index: int) -> tuple[int, ...] | None:
@@ -163,7 +166,7 @@ class Call(Site):
 def axis_of(axis: int, rank: int) -> int:
     """A dimension counted from the front. Raises `CannotTakeError` if there is none."""
     if not -rank <= axis < max(rank, 1):
-        raise CannotTakeError(f"axis {axis} of {rank} dimensions")
+        raise CannotTakeError(f"axis {axis} of {rank} dimensions", CHECKED)
     return axis % rank if rank else 0
 
 

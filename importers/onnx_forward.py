@@ -19,7 +19,7 @@ import importers.onnx_moves  # noqa: F401  (these three fill the table of handle
 from configs.errors import InputError, UnsupportedLayerError
 from configs.model_file import LossSpec, ModelSpec, OptimizerSpec
 from importers.arranging import in_order
-from importers.draft import CannotTakeError, Draft, Given, Problem
+from importers.draft import CHECKED, NO_FORM, CannotTakeError, Draft, Given, Problem
 from importers.onnx_call import HANDLERS, NEAREST, Call, Constant, Unknown, WeightPlaces
 from importers.onnx_folding import computed
 from importers.onnx_fusion import fused
@@ -220,7 +220,9 @@ class _Reader:
         site = Call(node, self.draft, (), "output", path, self.graph.opset, self.places, frozenset())
         ordered = in_order(site, output)
         if ordered.batch_dim not in (0, None):
-            raise InputError("its output does not have the batch first", where=path)
+            raise InputError(
+                "its output does not have the batch first", where=path, cure="a Transpose that puts it first"
+            )
         shape = ordered.shape if ordered.batch_dim == 0 else ordered.stored
         shape = shape if len(shape) > 1 else (*shape, 1)
         word = self.draft.reshaped(ordered.word, shape, "output", path)
@@ -271,7 +273,7 @@ class _Reader:
                 return self._constant(node, arguments)
             handler = HANDLERS.get(node.op)
             if handler is None:
-                raise CannotTakeError("no layer for it", NEAREST.get(node.op, ""))
+                raise CannotTakeError("no layer for it", NEAREST.get(node.op, NO_FORM))
             call = Call(
                 node,
                 self.draft,
@@ -299,9 +301,12 @@ class _Reader:
         first = results[0] if isinstance(results, list) else results
         said = self.graph.tensor(node.outputs[0]) if node.outputs else None
         if isinstance(first, View) and said is not None and said.is_static and first.shape != said.sizes:
-            raise CannotTakeError(f"gives {list(first.shape)}, and is said to give {said.shape_text}")
+            raise CannotTakeError(
+                f"gives {list(first.shape)}, and is said to give {said.shape_text}",
+                "the declared shape left out: onnx.shape_inference finds it",
+            )
 
-    def _refuse(self, node: OnnxNode, reason: str, nearest: str = "") -> None:
+    def _refuse(self, node: OnnxNode, reason: str, nearest: str = CHECKED) -> None:
         tensor = self.graph.tensor(node.output(0))
         shape = tensor.sizes if tensor.is_static else None
         self.draft.problems.append(Problem(node.name, node.op, shape, reason, nearest))

@@ -11,7 +11,7 @@ import numpy as np
 
 from importers.arranging import fresh, image, in_order, regrouped, rows, sample_word, under
 from importers.cutting import sliced
-from importers.draft import CannotTakeError, Given, elements
+from importers.draft import CHECKED, CannotTakeError, Given, elements
 from importers.onnx_call import NEAREST, Call, Constant, register, short
 from importers.onnx_moves import part_of
 from importers.views import BATCH, View
@@ -43,7 +43,7 @@ def _sizes(call: Call, name: str, rank: int, default: int) -> list[int]:
     """An attribute with a number per direction as [rows, columns]; a sequence has one row."""
     values = list(call.attribute(name, (default,) * rank))
     if len(values) != rank:
-        raise CannotTakeError(f"{name} {values} for {rank} directions")
+        raise CannotTakeError(f"{name} {values} for {rank} directions", CHECKED)
     return [default, *values] if rank == 1 else values
 
 
@@ -54,7 +54,7 @@ def window(call: Call, sizes: Sequence[int], kernel: Sequence[int]) -> dict[str,
     given = list(call.attribute("pads", (0,) * (2 * rank)))
     automatic = call.attribute("auto_pad", "NOTSET")
     if len(given) != 2 * rank:
-        raise CannotTakeError(f"pads {given} for {rank} directions")
+        raise CannotTakeError(f"pads {given} for {rank} directions", CHECKED)
     begin, end = given[:rank], given[rank:]
     if automatic in ("SAME_UPPER", "SAME_LOWER"):
         begin, end = [], []
@@ -199,7 +199,7 @@ def _matmul(call: Call) -> Any:
     turns = [bool(call.attribute(name, 0)) for name in ("transA", "transB")]
     if isinstance(left, Constant):
         if not isinstance(right, View):
-            raise CannotTakeError("a product of two constants")
+            raise CannotTakeError("a product of two constants", "its result as an initializer")
         from importers.onnx_arithmetic import as_view
 
         left = as_view(call, left, right)
@@ -282,7 +282,7 @@ def _batch_norm(call: Call) -> Any:
         options["fixed_statistics"] = True
         running = {role: item and replace(item, trained=False) for role, item in running.items()}
     if call.used - {0, 1, 2} or (call.used - {0} and not training):
-        raise CannotTakeError("its statistics are used")
+        raise CannotTakeError("its statistics are used", "one output")
     variance = running["running_var"]
     if variance is not None and (variance.value < 0).any():
         raise CannotTakeError("a variance below 0", "variances of 0 and more")
@@ -318,7 +318,7 @@ def _row_norm(call: Call) -> Any:
     if any(BATCH in dim for dim in view.dims[axis:]):
         raise CannotTakeError("normalises over samples", "dimensions behind the batch")
     if call.used - {0}:
-        raise CannotTakeError("its statistics are used")
+        raise CannotTakeError("its statistics are used", "one output")
     row = view.shape[axis:]
     affine = [call.constant(index) for index in ((1, 2) if kind == "layer_norm" else (1,))]
     # A weight that repeats over the row is one weight: it is multiplied, or added, by a layer of its own.
@@ -442,7 +442,7 @@ def _resize(call: Call) -> Any:
         scales = call.constant(1 if old else 2)
         given = call.attribute("scales") if scales is None else scales.value
         if given is None or len(given) != 4:
-            raise CannotTakeError("no sizes and no scales")
+            raise CannotTakeError("no sizes and no scales", "sizes or scales of four numbers")
         target = [int(size * scale) for size, scale in zip(view.shape, given, strict=True)]
         if any(
             abs(size * scale - whole) > 1e-6
@@ -482,7 +482,10 @@ def _check_recurrent(call: Call, kind: str, view: View) -> None:
     if tuple(call.attribute("activations", usual)) != usual or extra:
         raise CannotTakeError("activations, clips or peepholes of its own", f"activations {', '.join(usual)}")
     if len(view.dims) != 3 or (view.batch > 1 and view.batch_dim != 1):
-        raise CannotTakeError(f"its input {list(view.shape)} does not have the batch second")
+        raise CannotTakeError(
+            f"its input {list(view.shape)} does not have the batch second",
+            "a Transpose before it: [time, batch, features]",
+        )
     lengths = call.constant(4) if call.has(4) else None
     if lengths is not None and (lengths.value != view.shape[0]).any():
         raise CannotTakeError("sequences of unequal length", "one length")

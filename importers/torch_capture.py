@@ -22,7 +22,7 @@ import numpy as np
 from configs.dtypes import is_float
 from configs.errors import InputError, UnsupportedLayerError
 from importers.arranging import Site
-from importers.draft import CannotTakeError, Draft, Given, Problem
+from importers.draft import NO_FORM, CannotTakeError, Draft, Given, Problem
 from importers.handlers import registrar
 from importers.views import Shape, View
 from trainlib.steps import Array
@@ -92,7 +92,9 @@ class Call(Site):
     def as_view(self, found: Any) -> View:
         """`found`, which must be an activation."""
         if not isinstance(found, View):
-            raise CannotTakeError("reads a constant where it should read an activation")
+            raise CannotTakeError(
+                "reads a constant where it should read an activation", "the result as a buffer of the module"
+            )
         return found
 
     def weight(self, name: str) -> Given | None:
@@ -268,7 +270,13 @@ def _input(draft: Draft, node: Any, number: int) -> Any:
     dtype = str(node.meta["val"].dtype).removeprefix("torch.")
     if len(shape) < 2:
         draft.problems.append(
-            Problem(node.name, "input", shape, "the batch comes first, then at least one dimension")
+            Problem(
+                node.name,
+                "input",
+                shape,
+                "the batch comes first, then at least one dimension",
+                "an input of shape [batch, ...]",
+            )
         )
         return Unknown()
     return draft.feed("input", shape, dtype if is_float(dtype) else "int32")
@@ -286,7 +294,11 @@ def _output(draft: Draft, signature: Any, known: Mapping[str, Any], where: str) 
     if found and isinstance(found[0], View):
         return found[0]
     if not draft.problems:
-        raise InputError("what forward returns does not depend on its input", where=where)
+        raise InputError(
+            "what forward returns does not depend on its input",
+            where=where,
+            cure="a forward that returns what it computes of its input",
+        )
     return None
 
 
@@ -319,7 +331,7 @@ def _read(torch: Any, draft: Draft, node: Any, known: Mapping[str, Any]) -> Any:
             return _folded(torch, op, node, known)
         handler = HANDLERS.get(op)
         if handler is None:
-            raise CannotTakeError("no layer for it", NEAREST.get(op, ""))
+            raise CannotTakeError("no layer for it", NEAREST.get(op, NO_FORM))
         result = handler(Call(node, torch, draft, arguments, _layer_name(node, arguments), place))
         if isinstance(result, View) and result.shape != shape_of(node):
             raise AssertionError(f"{node.name}: {result.shape} instead of {shape_of(node)}")

@@ -225,7 +225,9 @@ def _frozen_batch_norm(call: Call) -> Any:
 @register("_native_batch_norm_legit")
 def _batch_norm_of_batch(call: Call) -> Any:
     if not call["training"]:
-        raise CannotTakeError("no statistics to normalise with")
+        raise CannotTakeError(
+            "no statistics to normalise with", "track_running_stats=True, or module.train()"
+        )
     return [_batch_norm(call, frozen=False), *[Aside()] * 2]
 
 
@@ -364,7 +366,10 @@ def _adaptive_max_pool(call: Call) -> Any:
     view = call.view("self")
     outputs, sizes = shape_dims(call)[2:], view.shape[2:]
     if call.used(1) or any(size % output for size, output in zip(sizes, outputs, strict=True)):
-        raise CannotTakeError(f"windows of unequal size, or places: {list(sizes)} to {list(outputs)}")
+        raise CannotTakeError(
+            f"windows of unequal size, or places: {list(sizes)} to {list(outputs)}",
+            "sizes that the result divides, return_indices=False",
+        )
     rank = len(sizes)
     kernel = _two([size // output for size, output in zip(sizes, outputs, strict=True)], rank, 1)
     made = call.layer("max_pool2d", (image(call, view, rank),), {"kernel": _short(kernel)})
@@ -403,7 +408,9 @@ def _initial(call: Call, found: Any, layer: int, view: View) -> str | None:
     part = sliced(call, state, 0, layer, layer + 1) if state.shape[0] > 1 else state
     part = in_order(call, part.without_dim(0))
     if part.batch_dim != 0 or part.batch != view.batch:
-        raise CannotTakeError("an initial state without the batch")
+        raise CannotTakeError(
+            "an initial state without the batch", "a state of shape [layers, batch, hidden], or none"
+        )
     return part.word
 
 
