@@ -98,7 +98,7 @@ class Mvu(Module):
         if self._busy:
             raise RaceError("a command came while a job was running", where=self.path)
         self._check(meant)
-        job = job_of(self.registers, meant, self.timing.behaviour)
+        job = job_of(self.registers, meant, self.timing.behaviour) if self._computes else meant
         self._busy = True
         self.done = Notification(env)
         begin = int(env.now) + launch.start_cycles
@@ -137,7 +137,7 @@ class Mvu(Module):
 
     def _receivers(self, job: Job) -> tuple[Sequence[Mvu], int]:
         """The units in whose memory the results go, and cycles of the way there."""
-        mask, rules = job.destinations, self.timing.behaviour
+        mask, rules = job.destinations or 1 << self._index, self.timing.behaviour
         is_own = bool(mask >> self._index & 1)
         others = [unit for unit in self.peers if unit is not self and mask >> unit._index & 1]
         if is_own and (not others or not rules.sends_to_itself):
