@@ -300,15 +300,11 @@ def test_a_program_that_an_iteration_does_not_carry_out_is_wrong_in_all_its_tens
     assert check.verdicts.keys() == {name for op in graph.ops for name in op.outputs}
 
 
-def test_a_training_that_goes_on_from_states_of_its_own_is_right_and_says_what_is_not_asked(
-    tmp_path: Path,
-) -> None:
+def test_a_training_that_goes_on_from_states_of_its_own_is_right_and_says_what_is_not_asked() -> None:
     """`torch.optim` starts at its own: it took Adam's third update for its first."""
-    text = (Path(configs.__file__).parent / "models" / "simple-mlp.yaml").read_text()
-    model = tmp_path / "m.yaml"
-    model.write_text(re.sub(r"(?m)^optimizer:.*$", "optimizer: {name: adam, learning_rate: 0.01}", text))
-    first = run_model(str(model), iterations=2)
-    again = run_model(str(model), iterations=2, values=first.values).summary["functional"]
+    spec = two_layers(optimizer=OptimizerSpec("adam", {"learning_rate": 0.01}, "here"))
+    first = run_model(spec, iterations=2)
+    again = run_model(spec, iterations=2, values=first.values).summary["functional"]
     assert first.summary["functional"]["skipped"] == []
     assert again["passed"] is True
     if again["checked_against"] == "PyTorch":

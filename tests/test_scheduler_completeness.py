@@ -10,6 +10,7 @@ from functools import cache
 import pytest
 
 from arch.program import Action, Compute, DmaStart, Program, Release, UdmaStart
+from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from pulptrain.machine import Prepared
 from pulptrain.session import prepare
 from pulptrain.settings import Settings
@@ -17,18 +18,36 @@ from scheduler.executor import Executor
 from scheduler.memory.completeness import IncompleteError, check_complete
 from scheduler.schedule import Schedule
 
+NET = ModelSpec(
+    name="net",
+    description="a convolution and a linear layer, larger than the smallest memories",
+    source="test",
+    input_shape=(2, 8, 8),
+    dataset="random",
+    loss=LossSpec("mse"),
+    optimizer=OptimizerSpec("sgd_momentum", {"learning_rate": 0.1}, "here"),
+    batch=2,
+    layers=(
+        LayerSpec("conv", "conv2d", {"out_channels": 4, "kernel": 3}, "here"),
+        LayerSpec("relu", "relu", {}, "here"),
+        LayerSpec("flat", "flatten", {}, "here"),
+        LayerSpec("fc", "linear", {"out_features": 8, "bias": True}, "here"),
+    ),
+    where="here",
+)
+
 CASES = {
-    "double": Settings(),
-    "small": Settings(l1="16KiB", buffering="single", dtype="bf16"),
-    "resident": Settings(resident="conv1.out,conv1.weight,fc.weight"),
-    "streamed": Settings(l2="6KiB"),
-    "two programs": Settings(accumulate=2, l1="24KiB"),
+    "double": Settings(l1="12KiB"),
+    "single": Settings(l1="11KiB", buffering="single", dtype="bf16"),
+    "resident": Settings(l1="24KiB", resident="conv.out,fc.weight"),
+    "streamed": Settings(l2="3KiB"),
+    "two programs": Settings(accumulate=2, l1="12KiB"),
 }
 
 
 @cache
 def planned(case: str) -> Prepared:
-    return prepare("digits-cnn", CASES[case])
+    return prepare(NET, CASES[case])
 
 
 def schedules(case: str) -> list[Schedule]:
