@@ -83,20 +83,14 @@ class NumberCheck:
         self.begin(kept)
 
     def begin(self, kept: Mapping[str, Array]) -> None:
-        """Follow an iteration that begins with these values, states of the optimizer at their start."""
+        """Follow an iteration that begins with these values, whatever came before them."""
         self.memory = dict(kept)
         self._updates: OwnUpdates | None = OwnUpdates() if self.truth == WITH_TORCH else None
 
-    def begin_anywhere(self, kept: Mapping[str, Array]) -> None:
-        """Follow an iteration that begins with these values, whatever came before them."""
-        self.begin(kept)
-        self._updates = None
-
     def aside(self, kept: Mapping[str, Array]) -> NumberCheck:
         """A check of an iteration of the same programs that begins anywhere; its verdicts are its own."""
-        other = NumberCheck({}, 1, self.given)
+        other = NumberCheck(kept, 1, self.given)
         other._roundings = self._roundings
-        other.begin_anywhere(kept)
         return other
 
     def ended(self) -> None:

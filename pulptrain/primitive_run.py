@@ -88,7 +88,6 @@ def run_primitive(
     given = {name: known[name] for name in graph.given}
     executor.load(given)
     check = NumberCheck({}, given=_as_given(made, name, attributes or {}, inputs, batch, dtype))
-    check.begin_anywhere({})
     follower = check.followed(executor, schedule.graph, given)
     simulation_started = time.perf_counter()
     result = executor.simulate()
@@ -141,7 +140,12 @@ def _ops_of(graph: TrainingGraph, step: str) -> list[Op]:
 
 
 def _as_given(
-    made: Single, name: str, attributes: Mapping[str, Any], inputs: Sequence[InputCase], batch: int, dtype: str
+    made: Single,
+    name: str,
+    attributes: Mapping[str, Any],
+    inputs: Sequence[InputCase],
+    batch: int,
+    dtype: str,
 ) -> Given:
     """The primitive as it was typed."""
     kind = LOSS if made.graph.loss else LAYER if made.graph.output else OPTIMIZER
@@ -152,8 +156,6 @@ def _check_layer(
     made: Single, known: Mapping[str, Array], check: NumberCheck, left: Mapping[str, Array]
 ) -> None:
     """Ask PyTorch about the whole layer, which has what lies before the step; forget what the step is not."""
-    if all(not made.values[name].any() for name in made.graph.of_kind("optimizer_state")):
-        check.begin({})
     confirmation = check.confirmation(made.graph, made.values, {**known, **left})
     if confirmation is None:
         return
