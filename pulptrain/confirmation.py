@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Are the references of the ops the training of the model as it was given? Asked of `truth` (see `number_check`).
+"""Are the references of the ops the training of the model as it was given? Asked of `truth` (`number_check`).
 
-`truth` imports PyTorch, so it is imported here only when it is asked.
+`truth` imports PyTorch, so most of it is imported here only when it is asked.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Confirmation:
 
     `values` are the given tensors, `seen` what the ops have left; both PyTorch and the references go on from
     those, so that they agree to float64 but for tensors that only a layer's own steps see. `updates` are None
-    where an optimizer has states that PyTorch's does not know; `tell` is given every tensor that differs, that
-    the model trains and no op does, or the other way round. `disagreement` is why nothing else was asked.
-    Tensors in float64 are large, so each is forgotten once no later op needs it.
+    where an optimizer has states that PyTorch's does not know; `tell` is given every tensor that differs, and
+    those the model trains and no op does, or the other way round. Tensors in float64 are large, so each is
+    forgotten once no later op needs it. Raises `DisagreementError` as `truth.iteration.Iteration`.
     """
 
     def __init__(

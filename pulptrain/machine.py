@@ -39,7 +39,7 @@ class Prepared:
     run_cache: RunCache | None = None
     """What is kept for the next run of the same, if the caller has given a cache."""
     given: Given | None = None
-    """The model as the user gave it, to hold the run against; None of a graph with a backward pass of its own."""
+    """The model as it was given, to hold the run against; None of a graph with a backward pass of its own."""
 
 
 class Phase:

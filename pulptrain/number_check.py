@@ -58,7 +58,6 @@ Of a million elements some gains seem a hundred times too small by chance; many 
 
 WITH_TORCH = "PyTorch"
 WITHOUT_TORCH = "untiled NumPy (PyTorch is not installed)"
-RESUMED = "updates by torch.optim: the optimizer starts from states that were given"
 WITHOUT_AUTOGRAD = "untiled NumPy (autograd is no truth of a backward pass that the graph has of its own)"
 WITHOUT_ENTRY = "untiled NumPy (the PyTorch side has no {})"
 
@@ -96,31 +95,19 @@ class NumberCheck:
         self._roundings: dict[tuple[int, str], int] = {}
         self.begin(kept)
 
-    def without_own_updates(self) -> None:
-        """Do not ask `torch.optim` about the first iterations: its states start as those of no other run."""
-        if self.truth == WITH_TORCH:
-            self.skipped.append(RESUMED)
-        self.begin_anywhere(self.memory)
-
     def begin(self, kept: Mapping[str, Array]) -> None:
-        """Follow an iteration that begins with these values, states of the optimizer at their start."""
+        """Follow an iteration that begins with these values, whatever came before them."""
         self.memory = dict(kept)
         self._updates: OwnUpdates | None = OwnUpdates() if self.truth == WITH_TORCH else None
-
-    def begin_anywhere(self, kept: Mapping[str, Array]) -> None:
-        """Follow an iteration that begins with these values, whatever came before them."""
-        self.begin(kept)
-        self._updates = None
 
     def aside(self, kept: Mapping[str, Array], name: str) -> NumberCheck:
         """A check of an iteration of the same programs that begins anywhere; its verdicts are its own.
 
         `name` is what the iteration is called where one of its ops is wrong.
         """
-        other = NumberCheck({}, self._programs, 1, self.given)
+        other = NumberCheck(kept, self._programs, 1, self.given)
         other._roundings = self._roundings
         other._aside = name
-        other.begin_anywhere(kept)
         return other
 
     @property

@@ -285,9 +285,7 @@ def run_prepared(
     if functional:
         _check_samples(graph, prepared.phases.mini_batches)
     fed = _fed(prepared.given, settings.seed, data, values or {}) if functional else None
-    states = graph.of_kind("optimizer_state") if values else ()
-    resumed = any(not np.array_equal(kept[name], start[name]) for name in states)
-    training = Training(machine, prepared.phases.mini_batches, stream, kept, fed, resumed=resumed)
+    training = Training(machine, prepared.phases.mini_batches, stream, kept, fed)
     tested = _test_samples(prepared, own) if (functional and iterations > 1) or own is not None else None
     if tested is not None:
         training.ask_accuracy(lambda: accuracy_of(graph, machine.fetch_kept(), tested), iterations)

@@ -55,8 +55,7 @@ class NotFinite:
 class Training:
     """All iterations of one run; `kept` are weights, buffers and optimizer states at its start.
 
-    `resumed` says that these states are those of an earlier run. `fed` says what the samples must be, if they are
-    to be compared.
+    `fed` says what the samples must be, if they are to be compared.
     """
 
     def __init__(
@@ -66,8 +65,6 @@ class Training:
         samples: Iterator[Mapping[str, Array]],
         kept: Mapping[str, Array],
         fed: Fed | None = None,
-        *,
-        resumed: bool = False,
     ) -> None:
         self.machine = machine
         self.losses: list[float] = []
@@ -80,7 +77,6 @@ class Training:
         self._ask_every = self._last_asked = 0
         self._mini_batches = mini_batches
         self._samples = samples
-        self._resumed = resumed
         self._fed = fed
         self._drawn = 0
         """Mini-batches taken from `samples`."""
@@ -107,8 +103,6 @@ class Training:
         self.check = NumberCheck(
             self._before, self.machine.programs, min(iterations, FOLLOWED), self.machine.given
         )
-        if self.machine.given is not None and self._resumed:
-            self.check.without_own_updates()
         batch = self._batch()
         self._iterate(batch, self.check)
         graph = self.machine.mini.schedule.graph

@@ -407,7 +407,7 @@ def test_a_network_that_magnifies_rounding_is_right_with_and_without_pytorch(
     name: str, torch: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not torch:
-        monkeypatch.setattr("trainlib.oracle_torch.torch_available", lambda: False)
+        monkeypatch.setattr("pulptrain.number_check.torch_available", lambda: False)
     functional = run_model(str(DATA / f"{name}.yaml"), ATTACKED[name], iterations=3).summary["functional"]
     assert functional["passed"] is True
     assert functional["tolerance"] <= 1e-3
@@ -485,7 +485,7 @@ def test_what_an_op_makes_of_a_nan_is_neither_right_nor_wrong(
     torch: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A ReLU as compiled (x > 0 ? x : 0) makes 0 of a NaN, PyTorch and the reference a NaN."""
-    monkeypatch.setattr("trainlib.oracle_torch.torch_available", lambda: torch)
+    monkeypatch.setattr("pulptrain.number_check.torch_available", lambda: torch)
     model = tmp_path / "astray.yaml"
     model.write_text(ASTRAY)
     summary = run_model(str(model)).summary
@@ -548,7 +548,7 @@ def test_what_is_equal_in_two_tensors_does_not_move_alike() -> None:
 
 def in_parts_of(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainlib.op_truth.PART_ELEMENTS", elements)
-    monkeypatch.setattr("trainlib.oracle_torch.UPDATED_TOGETHER", elements)
+    monkeypatch.setattr("truth.iteration.UPDATED_TOGETHER", elements)
 
 
 OPTIMIZERS = (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user gave: the text of a model file, or the values of a model made in Python, and the options said.
+"""What the user gave: the text of a model file, or the values of a model made in Python, and options.
 
 PyTorch is not imported here.
 """
@@ -38,7 +38,7 @@ class DisagreementError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A tensor that is given to the network: its number format (NumPy), the order of an image's axes, shape."""
+    """A tensor that is given to the network: number format (NumPy), order of an image's axes, shape."""
 
     name: str
     dtype: str
@@ -151,14 +151,19 @@ def alone(kind: str, name: str, options: Mapping[str, Any], dtype: str, inputs: 
     stored, layout = BY_WORD[dtype].name, str(options.get("layout", "CHW"))
     if kind == LOSS:
         source = Source("y", stored, layout, inputs[0][1], differentiable=True)
-        tree = {"layers": [], "loss": {"name": name, **options}}
+        tree: dict[str, Any] = {"layers": [], "loss": {"name": name, **options}}
         return Given(tree, inputs=(source,), alone=name, steps=("fw", "loss", "ig"))
     sources = tuple(
         Source(f"x{number or ''}", own or stored, layout, shape, differentiable=True)
         for number, (own, shape) in enumerate(inputs)
     )
     said = {key: value for key, value in options.items() if key != "layout"}
-    layer = {"name": name, "type": name, "inputs": [source.name for source in sources], **said}
+    layer: dict[str, Any] = {
+        "name": name,
+        "type": name,
+        "inputs": [source.name for source in sources],
+        **said,
+    }
     tree = {"dtype": dtype, "layout": layout, "layers": [layer]}
     return Given(tree, inputs=sources, alone=name, steps=("fw", "ig", "wg"))
 

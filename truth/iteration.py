@@ -33,6 +33,9 @@ IMAGE_AXES = 4
 CONVERSIONS = ("cast", "layout")
 """Types that take a tensor as it comes."""
 
+STATES = {"velocity": "momentum_buffer", "m": "exp_avg", "v": "exp_avg_sq", "t": "step"}
+"""States of optimizers, by the end of their tensors' names: what `torch.optim` calls them."""
+
 AGAIN = ".again"
 """What the name of a tensor ends in that is computed a second time."""
 
@@ -40,33 +43,67 @@ AGAIN = ".again"
 class Updates:
     """Optimizers of `torch.optim` that go on from update to update, on weights and states of their own.
 
-    They start at the weights of the first update they see, with states at their start. These optimizers work
-    element by element, so a large weight is updated in parts, each by an optimizer of its own.
+    They start at the weights and states of the first update they see. These optimizers work element by
+    element, so a large weight is updated in parts, each by an optimizer of its own.
     """
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], tuple[Any, Any]] = {}
 
-    def stepped(self, given: Given, name: str, weight: Array, gradient: Array, *, keep: bool = True) -> Array:
+    def stepped(
+        self,
+        given: Given,
+        name: str,
+        weight: Array,
+        gradient: Array,
+        states: Mapping[str, Array],
+        *,
+        keep: bool = True,
+    ) -> Array:
         """The weight (or its trained part) after one more update with this gradient.
 
-        With `keep` False it is the last one: nothing is remembered of it.
+        `states` are those of the machine, by the ends of their names, from which the first one starts. With
+        `keep` False it is the last one: nothing is remembered of it.
         """
-        said = given.optimizer
-        options = {key: value for key, value in said.items() if key not in GRADIENT_KEYS}
         before, slope = weight.reshape(-1), gradient.reshape(-1)
         after = np.empty_like(before)
         for first in range(0, before.size, UPDATED_TOGETHER):
             some, key = slice(first, first + UPDATED_TOGETHER), (name, first)
             if key not in self._known:
                 parameter = torch.tensor(before[some], requires_grad=True)
-                self._known[key] = parameter, OPTIMIZERS[said["name"]]([parameter], **options)
+                optimizer = _optimizer_of(given, parameter)
+                self._known[key] = parameter, optimizer
+                own = {STATES[end]: _state(array, some) for end, array in states.items()}
+                if own:
+                    optimizer.state[parameter] = own
             parameter, optimizer = self._known[key] if keep else self._known.pop(key)
             parameter.grad = torch.tensor(slope[some])
             optimizer.step()
             parameter.grad = None
             after[some] = parameter.detach().numpy()
         return after.reshape(weight.shape)
+
+
+def _states_of(given: Given) -> tuple[str, ...]:
+    """The states that the model's optimizer has, as an update of a number shows."""
+    number = torch.zeros(1, requires_grad=True)
+    number.grad = torch.zeros(1)
+    optimizer = _optimizer_of(given, number)
+    optimizer.step()
+    return tuple(end for end, word in STATES.items() if optimizer.state[number].get(word) is not None)
+
+
+def _optimizer_of(given: Given, parameter: Any) -> Any:
+    said = given.optimizer
+    options = {key: value for key, value in said.items() if key not in GRADIENT_KEYS}
+    return OPTIMIZERS[said["name"]]([parameter], **options)
+
+
+def _state(array: Array, some: slice) -> Any:
+    """A state of the machine for `torch.optim`; a count of steps is one number."""
+    if not is_float(str(array.dtype)):
+        return torch.tensor(float(array.reshape(-1)[0]))
+    return torch.tensor(array.reshape(-1)[some].astype(np.float64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +147,17 @@ class Iteration:
             self._accumulate(adding=fed)
         if updates:
             self._clip()
-        self._expected |= {f"{name}_updated" for name in self.updated}
+        ends = ("", *(f".{end}" for end in _states_of(given))) if updates else ()
+        self._expected |= {f"{name}{end}_updated" for name in self.updated for end in ends}
+        for name in self.updated:
+            self._check_known(name, self._slopes[name])
         for name in self.made.keys() & seen.keys():
             self._check_shape(name, self.made[name].shape)
+
+    def _check_known(self, weight: str, slope: str) -> None:
+        self._value(weight)
+        if not any(slope in known for known in (self._seen, self.made, self._values)):
+            raise DisagreementError(slope, "the model makes it, but no op has")
 
     def _check_shape(self, name: str, shape: Sequence[int]) -> None:
         if tuple(shape) != self._seen[name].shape:
@@ -121,11 +166,18 @@ class Iteration:
 
     def step(self, name: str, updates: Updates, *, keep: bool = True) -> Array:
         """The weight `name` after its update; `keep` is that of `Updates`."""
-        whole = self._values[name].astype(np.float64)
+        whole = self._value(name).astype(np.float64)
         part = self._network.part_of(name)
         gradient = self._gradient(self._slopes[name])
-        whole[part] = updates.stepped(self._given, name, whole[part], gradient, keep=keep)
+        states = {end: f"{name}.{end}" for end in STATES if f"{name}.{end}" in self._values}
+        own = {end: self._values[tensor] for end, tensor in states.items()}
+        whole[part] = updates.stepped(self._given, name, whole[part], gradient, own, keep=keep)
         return whole
+
+    def _value(self, name: str) -> Array:
+        if name not in self._values:
+            raise DisagreementError(name, "the machine has no such tensor")
+        return self._values[name]
 
     def differences(self) -> dict[str, str]:
         """What the machine has not made of the iteration, and what it has made beside it: why, by tensor."""
@@ -135,7 +187,7 @@ class Iteration:
         }
         surplus = {f"{name}_updated" for name in network.parameters} - self._expected
         surplus |= {f"{name}.grad" for name in set(network.parameters) - set(updated)}
-        found |= {name: "the model leaves it as it is" for name in surplus & self._seen.keys()}
+        found |= dict.fromkeys(surplus & self._seen.keys(), "the model leaves it as it is")
         if not self._given.alone:
             known = {*(source.name for source in self._given.inputs), "label", *network.parameters}
             known |= {*network.buffers, *network.masks}
@@ -183,9 +235,7 @@ class Iteration:
         return _Flow(source.name, tensor, source.dtype, source.layout if fits else "CHW")
 
     def _leaf(self, name: str, differentiable: bool) -> Any:
-        if name not in self._values:
-            raise DisagreementError(name, "the machine has no such tensor")
-        array = self._values[name]
+        array = self._value(name)
         if not is_float(str(array.dtype)):
             return torch.tensor(array.astype(np.int64))
         tensor = torch.from_numpy(array.astype(np.float64, order="C"))
@@ -335,8 +385,8 @@ class Iteration:
             if not adding:
                 continue
             term = self._gradient(name) / count
-            if int(self._values[f"{name}.count"][0]) % count:
-                term += self._values[total].astype(np.float64)
+            if int(self._value(f"{name}.count")[0]) % count:
+                term += self._value(total).astype(np.float64)
             self.made[f"{total}_updated"] = term
             self._expected.add(f"{total}_updated")
 

@@ -15,7 +15,7 @@ from math import pi, sqrt
 from typing import Any
 
 import torch
-from torch.nn import functional as F
+from torch.nn import functional as fn
 
 from truth.given import DisagreementError
 
@@ -96,8 +96,8 @@ def _convolution(
     x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
     up, down, left, right = _sides(padding)
-    padded = F.pad(x, (left, right, up, down))
-    return F.conv2d(padded, weight, bias, _two(stride), 0, _two(dilation), groups)
+    padded = fn.pad(x, (left, right, up, down))
+    return fn.conv2d(padded, weight, bias, _two(stride), 0, _two(dilation), groups)
 
 
 @_entry("conv2d", parameters=_with_bias("weight"), layouts=BOTH)
@@ -137,7 +137,7 @@ def _depthwise(
 @_entry("pointwise", parameters=_with_bias("weight"), layouts=BOTH)
 def _pointwise(x: Inputs, own: Own, *, out_channels: int, bias: bool = False) -> Any:
     weight = _shaped(own, "weight", out_channels, x[0].shape[1])
-    return F.conv2d(x[0], weight[:, :, None, None], own.get("bias"))
+    return fn.conv2d(x[0], weight[:, :, None, None], own.get("bias"))
 
 
 @_entry("conv1d", parameters=_with_bias("weight"))
@@ -155,8 +155,8 @@ def _conv1d(
     im2col: str = "cores",
 ) -> Any:
     weight = _shaped(own, "weight", out_channels, x[0].shape[1] // groups, kernel)
-    padded = F.pad(x[0], _two(padding))
-    return F.conv1d(padded, weight, own.get("bias"), stride, 0, dilation, groups)
+    padded = fn.pad(x[0], _two(padding))
+    return fn.conv1d(padded, weight, own.get("bias"), stride, 0, dilation, groups)
 
 
 @_entry("conv_transpose2d", parameters=_with_bias("weight"), layouts=BOTH)
@@ -176,9 +176,9 @@ def _conv_transpose2d(
     weight = _shaped(own, "weight", x[0].shape[1], out_channels // groups, *_two(kernel))
     up, down, left, right = _sides(padding)
     # PyTorch has the same padding on both sides only: compute all, let it grow at its end, then cut.
-    whole = F.conv_transpose2d(x[0], weight, None, _two(stride), 0, 0, groups, _two(dilation))
+    whole = fn.conv_transpose2d(x[0], weight, None, _two(stride), 0, 0, groups, _two(dilation))
     rows, columns = _two(output_padding)
-    grown = F.pad(whole, (0, columns, 0, rows))
+    grown = fn.pad(whole, (0, columns, 0, rows))
     y = grown[:, :, up : grown.shape[2] - down, left : grown.shape[3] - right]
     return y + own["bias"][:, None, None] if "bias" in own else y
 
@@ -188,13 +188,13 @@ def _avg_pool2d(
     x: Inputs, own: Own, *, kernel: Any, stride: Any = None, padding: Any = 0, count_include_pad: bool = True
 ) -> Any:
     step = _two(kernel if stride is None else stride)
-    return F.avg_pool2d(x[0], _two(kernel), step, _two(padding), count_include_pad=count_include_pad)
+    return fn.avg_pool2d(x[0], _two(kernel), step, _two(padding), count_include_pad=count_include_pad)
 
 
 @_entry("max_pool2d")
 def _max_pool2d(x: Inputs, own: Own, *, kernel: Any, stride: Any = None, padding: Any = 0) -> Any:
     step = _two(kernel if stride is None else stride)
-    y, places = F.max_pool2d(x[0], _two(kernel), step, _two(padding), return_indices=True)
+    y, places = fn.max_pool2d(x[0], _two(kernel), step, _two(padding), return_indices=True)
     return {"out": y, "argmax": places}
 
 
@@ -208,7 +208,7 @@ def _interpolation(x: Inputs, own: Own, *, mode: str = "nearest", size: Any = No
     rows, columns = x[0].shape[2:]
     wanted = tuple(size) if size is not None else (int(rows * scale), int(columns * scale))
     corners = {"align_corners": False} if mode == "bilinear" else {}
-    return F.interpolate(x[0], size=wanted, mode=mode, **corners)
+    return fn.interpolate(x[0], size=wanted, mode=mode, **corners)
 
 
 # Matrices
@@ -216,7 +216,7 @@ def _interpolation(x: Inputs, own: Own, *, mode: str = "nearest", size: Any = No
 
 @_entry("linear", parameters=_with_bias("weight"))
 def _linear(x: Inputs, own: Own, *, out_features: int, bias: bool = False) -> Any:
-    return F.linear(x[0], _shaped(own, "weight", out_features, x[0].shape[-1]), own.get("bias"))
+    return fn.linear(x[0], _shaped(own, "weight", out_features, x[0].shape[-1]), own.get("bias"))
 
 
 def _aligned(x: Any, axes: int) -> Any:
@@ -240,7 +240,7 @@ def _matmul(x: Inputs, own: Own, *, transpose_b: bool = False) -> Any:
 
 @_entry("embedding", parameters=lambda options: ("weight",), layouts=None)
 def _embedding(x: Inputs, own: Own, *, vocabulary: int, features: int, padding_id: int | None = None) -> Any:
-    return F.embedding(x[0].long(), _shaped(own, "weight", vocabulary, features), padding_idx=padding_id)
+    return fn.embedding(x[0].long(), _shaped(own, "weight", vocabulary, features), padding_idx=padding_id)
 
 
 ATTENTION = tuple("qkvo")
@@ -258,13 +258,13 @@ def _mhsa(x: Inputs, own: Own, *, heads: int, features: int | None = None, bias:
     samples, length, width = x[0].shape
     inner = width if features is None else features
     queries, keys, values = (
-        F.linear(x[0], _shaped(own, f"w{part}", inner, width), own.get(f"b{part}"))
+        fn.linear(x[0], _shaped(own, f"w{part}", inner, width), own.get(f"b{part}"))
         .reshape(samples, length, heads, inner // heads)
         .transpose(1, 2)
         for part in "qkv"
     )
-    mixed = F.scaled_dot_product_attention(queries, keys, values).transpose(1, 2)
-    return F.linear(mixed.reshape(samples, length, inner), _shaped(own, "wo", width, inner), own.get("bo"))
+    mixed = fn.scaled_dot_product_attention(queries, keys, values).transpose(1, 2)
+    return fn.linear(mixed.reshape(samples, length, inner), _shaped(own, "wo", width, inner), own.get("bo"))
 
 
 @_entry("position", parameters=lambda options: ("weight",), layouts=None)
@@ -338,7 +338,9 @@ def _batch_norm(
 ) -> Any:
     def norm(mean: Any, variance: Any) -> Any:
         training = not fixed_statistics
-        return F.batch_norm(x[0], mean, variance, own.get("weight"), own.get("bias"), training, momentum, eps)
+        return fn.batch_norm(
+            x[0], mean, variance, own.get("weight"), own.get("bias"), training, momentum, eps
+        )
 
     return _with_statistics(norm, own)
 
@@ -361,7 +363,7 @@ def _instance_norm(
 ) -> Any:
     def norm(mean: Any, variance: Any) -> Any:
         own_batch = not fixed_statistics
-        return F.instance_norm(
+        return fn.instance_norm(
             x[0], mean, variance, own.get("weight"), own.get("bias"), own_batch, momentum, eps
         )
 
@@ -372,7 +374,7 @@ def _instance_norm(
 def _group_norm(
     x: Inputs, own: Own, *, groups: int, affine: bool = True, eps: float = 1e-5, stepwise: bool = False
 ) -> Any:
-    return F.group_norm(x[0], groups, own.get("weight"), own.get("bias"), eps)
+    return fn.group_norm(x[0], groups, own.get("weight"), own.get("bias"), eps)
 
 
 @_entry("layer_norm", parameters=_affine)
@@ -386,23 +388,23 @@ def _layer_norm(
     axes: int = 1,
     bias: bool = True,
 ) -> Any:
-    return F.layer_norm(x[0], x[0].shape[-axes:], own.get("weight"), own.get("bias"), eps)
+    return fn.layer_norm(x[0], x[0].shape[-axes:], own.get("weight"), own.get("bias"), eps)
 
 
 @_entry("rms_norm", parameters=lambda options: _affine({**options, "bias": False}))
 def _rms_norm(
     x: Inputs, own: Own, *, affine: bool = True, eps: float = 1e-5, stepwise: bool = False, axes: int = 1
 ) -> Any:
-    return F.rms_norm(x[0], x[0].shape[-axes:], own.get("weight"), eps)
+    return fn.rms_norm(x[0], x[0].shape[-axes:], own.get("weight"), eps)
 
 
 # Element by element
 
-_each("relu", lambda x, own: F.relu(x[0]))
-_each("leaky_relu", lambda x, own, *, slope=0.01: F.leaky_relu(x[0], slope))
+_each("relu", lambda x, own: fn.relu(x[0]))
+_each("leaky_relu", lambda x, own, *, slope=0.01: fn.leaky_relu(x[0], slope))
 _each("sigmoid", lambda x, own: torch.sigmoid(x[0]))
-_each("silu", lambda x, own: F.silu(x[0]))
-_each("swiglu", lambda x, own: F.silu(x[0]) * x[1])
+_each("silu", lambda x, own: fn.silu(x[0]))
+_each("swiglu", lambda x, own: fn.silu(x[0]) * x[1])
 _each("scale", lambda x, own, *, factor: x[0] * factor)
 _each("shift", lambda x, own, *, offset: x[0] + offset)
 _each("add", lambda x, own: x[0] + x[1])
@@ -414,10 +416,10 @@ _each("minimum", lambda x, own: torch.where(x[0] < x[1], x[0], x[1]))
 _each("where", lambda x, own: torch.where(x[0] != 0, x[1], x[2]))
 _each("clip", lambda x, own, *, low=None, high=None: torch.clamp(x[0], low, high))
 _each("hard_sigmoid", lambda x, own, *, alpha=1 / 6, beta=0.5: torch.clamp(alpha * x[0] + beta, 0, 1))
-_each("hard_swish", lambda x, own: F.hardswish(x[0]))
-_each("elu", lambda x, own, *, alpha=1.0: F.elu(x[0], alpha))
-_each("softplus", lambda x, own: F.softplus(x[0]))
-_each("mish", lambda x, own: F.mish(x[0]))
+_each("hard_swish", lambda x, own: fn.hardswish(x[0]))
+_each("elu", lambda x, own, *, alpha=1.0: fn.elu(x[0], alpha))
+_each("softplus", lambda x, own: fn.softplus(x[0]))
+_each("mish", lambda x, own: fn.mish(x[0]))
 _each("exponential", lambda x, own: torch.exp(x[0]))
 _each("logarithm", lambda x, own: torch.log(x[0]))
 _each("square_root", lambda x, own: torch.sqrt(x[0]))
@@ -476,7 +478,7 @@ def _tanh(x: Inputs, own: Own, *, form: str = "exact") -> Any:
 @_entry("gelu", layouts=None)
 def _gelu(x: Inputs, own: Own, *, form: str = "erf") -> Any:
     if form != "pulp_rational":
-        return F.gelu(x[0], approximate={"erf": "none", "tanh": "tanh"}[form])
+        return fn.gelu(x[0], approximate={"erf": "none", "tanh": "tanh"}[form])
     u = torch.clamp(sqrt(2 / pi) * (x[0] + 0.044715 * x[0] ** 3), -8, 8)
     above = u * (135135 + u**2 * (17325 + u**2 * (378 + u**2)))
     below = 135135 + u**2 * (62370 + u**2 * (3150 + 28 * u**2))
@@ -589,7 +591,7 @@ def _transpose(x: Inputs, own: Own, *, axes: Sequence[int]) -> Any:
 
 @_entry("pad")
 def _pad(x: Inputs, own: Own, *, pads: Sequence[Sequence[int]], value: float = 0.0) -> Any:
-    return F.pad(x[0], [width for before, after in reversed(pads) for width in (before, after)], value=value)
+    return fn.pad(x[0], [width for before, after in reversed(pads) for width in (before, after)], value=value)
 
 
 # Put in by the machine where a layer wants another format or order

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The network a given model describes: its layers in order, adapters written out, and what is trained of it."""
+"""The network a given model describes: layers in order, adapters written out, and what is trained of it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ LAYER_KEYS = (
 
 ADAPTED = {"linear": ("out_features", "linear"), "conv2d": ("out_channels", "pointwise")}
 ADAPTED["pointwise"] = ADAPTED["conv2d"]
-"""Types that can have an adapter: the option that says how many channels they make, and the type of the second
-factor."""
+"""Types that can have an adapter: the option that says how many channels they make, and the second factor's
+type."""
 
 AS_PUBLISHED = "as-published"
 
@@ -40,7 +40,7 @@ Channels = tuple[int, int]
 class Part:
     """A layer of the network, or one of those an adapter is made of; `inputs` are (layer, number of output).
 
-    `trainable` is True, False or the names of parameters; `channels` are the output channels that are trained.
+    `trainable` is True, False or the names of parameters; `channels` are the output channels trained.
     """
 
     name: str

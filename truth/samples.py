@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the machine must be fed: samples and labels by their number in the data set, masks by their share.
 
-Data sets are read here once more: the digits that ship, the arrays of a user. What is made up follows rules that
-are written here again: an epoch visits its samples in the permutation of ``default_rng([seed, epoch])``; `random`
-draws input and label in turn from ``default_rng([seed, 1])``; a mask keeps an element where
+Data sets are read here once more: the digits that ship, the arrays of a user. What is made up follows rules
+that are written here again: an epoch visits its samples in the permutation of ``default_rng([seed, epoch])``;
+`random` draws input and label in turn from ``default_rng([seed, 1])``; a mask keeps an element where
 ``default_rng([seed, number of the mini-batch, crc32 of its name])`` draws at least its share. Pairs from an
 iterator that ends cannot be read a second time, so they are not compared (`Fed.skipped`).
 """
@@ -108,7 +108,8 @@ class Fed:
                 data = {name: archive[name] for name in archive.files}
         if isinstance(data, Mapping):
             names = ("x", "y") if "x" in data else ("x_train", "y_train")
-            return self._epochs(*(np.asarray(data[name]) for name in names), "the data")
+            images, labels = (np.asarray(data[name]) for name in names)
+            return self._epochs(images, labels, "the data")
         if hasattr(data, "train_inputs"):
             return self._epochs(data.train_inputs, data.train_labels, "the data")
         return self._pairs(data) if isinstance(data, Sequence) else None
@@ -140,6 +141,7 @@ class Fed:
         draws = np.random.default_rng([0, *shape, SEQUENCE_CLASSES, words])
         labels = draws.integers(SEQUENCE_CLASSES, size=SEQUENCES)
         speed = labels + 1
+        inputs: Array
         if words:
             first = draws.integers(words, size=(SEQUENCES, 1))
             inputs = (first + speed[:, None] * np.arange(shape[0])) % words

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.nn import functional as F
+from torch.nn import functional as fn
 
 from truth.given import DisagreementError
 
@@ -16,21 +16,21 @@ def cross_entropy(y: Any, label: Any, *, labels: str = "soft") -> Any:
     """Of logits; the softmax is its own. Labels are distributions, or numbers of classes."""
     if label.is_floating_point() != (labels == "soft"):
         raise DisagreementError("label", f"holds {label.dtype}, the model says labels: {labels}")
-    return F.cross_entropy(y, label)
+    return fn.cross_entropy(y, label)
 
 
 def mse(y: Any, label: Any) -> Any:
     """Mean of the squares."""
-    return F.mse_loss(y, label)
+    return fn.mse_loss(y, label)
 
 
 def l1(y: Any, label: Any) -> Any:
     """Mean of the sizes."""
-    return F.l1_loss(y, label)
+    return fn.l1_loss(y, label)
 
 
 def berhu(y: Any, label: Any, *, alpha: float = 0.2) -> Any:
-    """Reversed Huber: linear up to a share of the largest error, which is taken as constant, then quadratic."""
+    """Reversed Huber: linear up to a share of the largest error, taken as constant, then quadratic."""
     size = torch.abs(y - label)
     limit = alpha * size.detach().max()
     return torch.where(size <= limit, size, (size.square() + limit**2) / (2 * limit)).mean()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 
+from alarm.graph_defects import GRAPH_DEFECTS, all_graph_defects
 from alarm.random_models import all_of
 from alarm.registry import DEFECTS
 from alarm.trial import CASES, DTYPES, REFUSED, SURVIVED, all_defects, zoo_verdicts
@@ -60,6 +61,16 @@ def _score(names: list[str], models: list[str], dtypes: list[str], workers: int)
     return not survivors
 
 
+def _graph_score() -> bool:
+    """Print how many defects between model and graph were refused; whether none survived."""
+    survivors = [line for line in all_graph_defects() if line[1] == SURVIVED]
+    print(
+        f"model to graph: {len(GRAPH_DEFECTS) - len(survivors)} of {len(GRAPH_DEFECTS)} refused, 1 iteration"
+    )
+    print("\n".join(f"survived: {name}: {why}" for name, _, why in survivors) or "no survivor")
+    return not survivors
+
+
 def _false_alarms(jobs: dict[str, Callable[[], list[Line]]], workers: int) -> bool:
     """Print the verdicts on runs without a defect; whether none was called wrong."""
     counts: dict[str, Counter[str]] = {}
@@ -78,7 +89,7 @@ def _false_alarms(jobs: dict[str, Callable[[], list[Line]]], workers: int) -> bo
 def main() -> int:
     """Print the scores; exit code 1 for a survivor or a false alarm."""
     parser = argparse.ArgumentParser(prog="python -m alarm", description=__doc__)
-    parser.add_argument("--parts", nargs="*", default=["defects", "zoo", "random"])
+    parser.add_argument("--parts", nargs="*", default=["defects", "graph", "zoo", "random"])
     parser.add_argument("--only", nargs="*", default=[""], help="defects with one of these in their names")
     parser.add_argument("--models", nargs="*", default=[case.model for case in CASES])
     parser.add_argument("--zoo", nargs="*", default=list(list_names("models")))
@@ -91,6 +102,8 @@ def main() -> int:
     if "defects" in given.parts:
         names = [name for name in DEFECTS if any(word in name for word in given.only)]
         fine &= _score(names, given.models, given.dtypes, given.workers)
+    if "graph" in given.parts:
+        fine &= _graph_score()
     if "zoo" in given.parts:
         zoo = {
             f"zoo {dtype}: {model}": partial(zoo_verdicts, model, dtype, range(given.seeds))
