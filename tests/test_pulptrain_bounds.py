@@ -70,7 +70,7 @@ def at_once() -> Iterator[None]:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str, planned: bool = False) -> tuple[int, str]:
-    """Exit code and message of a command that is refused at once; one that is `planned` first may work more."""
+    """Exit code and message of a command that is refused at once; what is `planned` first may work more."""
     with in_little_memory() if planned else at_once():
         code = run([*arguments])
     said = capsys.readouterr().err
