@@ -277,7 +277,7 @@ def run_prepared(
     """
     machine = Machine(prepared, functional=functional, code_start=code_start(settings))
     graph = prepared.schedule.graph
-    kept = start = initial_weights(graph, settings.seed) if functional else {}
+    kept = initial_weights(graph, settings.seed) if functional else {}
     own = data_of(prepared.spec, data) if functional and samples is None else None
     stream = samples or sample_stream(graph, prepared.spec, settings.seed, own)
     if values:
@@ -289,7 +289,7 @@ def run_prepared(
     tested = _test_samples(prepared, own) if (functional and iterations > 1) or own is not None else None
     if tested is not None:
         training.ask_accuracy(lambda: accuracy_of(graph, machine.fetch_kept(), tested), iterations)
-    del kept, start  # what training starts from is soon not needed any more
+    del kept  # what training starts from is soon not needed any more
     teller.stage("simulating an iteration" + (" and checking its numbers" if functional else ""))
     training.first(iterations, check=functional)
     if values and training.not_finite is not None and not training.wrong:
