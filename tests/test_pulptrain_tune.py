@@ -332,7 +332,7 @@ def test_a_schedule_is_the_start_of_the_next_search(model: str, capsys: pytest.C
     assert again["evaluated"] <= first["evaluated"]
 
 
-ROOMS = ("arch", "configs", "traces", "trainlib", "importers", "scheduler", "pulptrain")
+ROOMS = ("arch", "configs", "traces", "trainlib", "truth", "importers", "scheduler", "pulptrain")
 
 
 @pytest.fixture

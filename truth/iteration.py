@@ -20,7 +20,7 @@ from configs.dtypes import is_float
 from truth.given import DisagreementError, Given, Source
 from truth.layers import BOTH
 from truth.network import Network, Part
-from truth.steps import GRADIENT_KEYS, LOSSES, OPTIMIZERS
+from truth.steps import GRADIENT_KEYS, LOSSES, OPTIMIZERS, STATES
 
 Array = NDArray[Any]
 
@@ -32,9 +32,6 @@ IMAGE_AXES = 4
 
 CONVERSIONS = ("cast", "layout")
 """Types that take a tensor as it comes."""
-
-STATES = {"velocity": "momentum_buffer", "m": "exp_avg", "v": "exp_avg_sq", "t": "step"}
-"""States of optimizers, by the end of their tensors' names: what `torch.optim` calls them."""
 
 AGAIN = ".again"
 """What the name of a tensor ends in that is computed a second time."""
@@ -73,9 +70,8 @@ class Updates:
                 parameter = torch.tensor(before[some], requires_grad=True)
                 optimizer = _optimizer_of(given, parameter)
                 self._known[key] = parameter, optimizer
-                own = {STATES[end]: _state(array, some) for end, array in states.items()}
-                if own:
-                    optimizer.state[parameter] = own
+                words = STATES[given.optimizer["name"]]
+                _start(optimizer, parameter, {words[end]: _state(item, some) for end, item in states.items()})
             parameter, optimizer = self._known[key] if keep else self._known.pop(key)
             parameter.grad = torch.tensor(slope[some])
             optimizer.step()
@@ -90,13 +86,27 @@ def _states_of(given: Given) -> tuple[str, ...]:
     number.grad = torch.zeros(1)
     optimizer = _optimizer_of(given, number)
     optimizer.step()
-    return tuple(end for end, word in STATES.items() if optimizer.state[number].get(word) is not None)
+    own = optimizer.state[number]
+    return tuple(end for end, word in STATES[given.optimizer["name"]].items() if own.get(word) is not None)
 
 
 def _optimizer_of(given: Given, parameter: Any) -> Any:
     said = given.optimizer
     options = {key: value for key, value in said.items() if key not in GRADIENT_KEYS}
     return OPTIMIZERS[said["name"]]([parameter], **options)
+
+
+def _start(optimizer: Any, parameter: Any, states: Mapping[str, Any]) -> None:
+    """Let an optimizer begin with these states: it makes its own at its first update, of nothing."""
+    before = parameter.detach().clone()
+    parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    with torch.no_grad():
+        parameter.copy_(before)
+    own = optimizer.state[parameter]
+    if "step" in own:
+        own["step"] = torch.tensor(0.0)
+    own.update(states)
 
 
 def _state(array: Array, some: slice) -> Any:
@@ -169,8 +179,8 @@ class Iteration:
         whole = self._value(name).astype(np.float64)
         part = self._network.part_of(name)
         gradient = self._gradient(self._slopes[name])
-        states = {end: f"{name}.{end}" for end in STATES if f"{name}.{end}" in self._values}
-        own = {end: self._values[tensor] for end, tensor in states.items()}
+        ends = (end for end in STATES[self._given.optimizer["name"]] if f"{name}.{end}" in self._values)
+        own = {end: self._values[f"{name}.{end}"] for end in ends}
         whole[part] = updates.stepped(self._given, name, whole[part], gradient, own, keep=keep)
         return whole
 

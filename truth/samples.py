@@ -127,6 +127,8 @@ class Fed:
     def _random(self) -> Iterator[Sample]:
         draws = np.random.default_rng([self._seed, 1])
         shape, words = tuple(self._given.tree["input"]["shape"]), self._given.classes
+        image: Array
+        label: Array
         for number in count():
             image = draws.integers(words, size=shape) if words else draws.uniform(-1, 1, shape)
             if self._loss["name"] == "cross_entropy":

@@ -103,13 +103,23 @@ def adamw(
     )
 
 
-OPTIMIZERS: Mapping[str, Callable[..., Any]] = {
+OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "sgd": sgd,
     "sgd_momentum": sgd_momentum,
     "adam": adam,
     "adamw": adamw,
 }
 """Every optimizer by name."""
+
+MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq", "t": "step"}
+
+STATES: dict[str, Mapping[str, str]] = {
+    "sgd": {"velocity": "momentum_buffer"},
+    "sgd_momentum": {"velocity": "momentum_buffer"},
+    "adam": MOMENTS,
+    "adamw": MOMENTS,
+}
+"""The states of every optimizer, by the end of their tensors' names: what `torch.optim` calls them."""
 
 GRADIENT_KEYS = ("name", "accumulate", "clip_value", "clip_norm", "separate")
 """Keys of the section `optimizer` that are no options of the optimizer."""
