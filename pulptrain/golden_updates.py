@@ -6,8 +6,8 @@ takes each time the weight is stored, half an ulp there and half an ulp here, an
 
 What is off by more may lie at a kink: where an input of a ReLU is a rounding away from 0, the sums of two
 right implementations give it two gradients, and all weights in front of it move by some per cent. So the
-references train again, `NUDGED` times, from weights and inputs that are moved by an ulp: the machine and the
-golden may each be as far from the references as these are.
+references train again, `NUDGED` times, with every result of an op moved by an ulp: the machine and the golden
+may each be as far from the references as these are.
 
 An update that is not ten times what is allowed decides nothing: a learning rate that is a tenth too large
 would pass. Such tensors are counted, neither right nor wrong. Some are nothing but rounding (a bias in front
@@ -16,12 +16,12 @@ of a batch norm), of sums with more of it than a nudge has; off by more than `SU
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from trainlib.graph import TrainingGraph
+from trainlib.graph import KEPT_KINDS, TrainingGraph
 from trainlib.reference import evaluate
 from trainlib.steps import Array
 from trainlib.training import TrainingPhases
@@ -125,48 +125,43 @@ def judge_updates(updates: Sequence[GoldenUpdate], draws: Callable[[], Sequence[
 
 
 def trained(
-    phases: TrainingPhases, start: Mapping[str, Array], samples: Sequence[Mapping[str, Array]]
+    phases: TrainingPhases,
+    start: Mapping[str, Array],
+    samples: Sequence[Mapping[str, Array]],
+    seed: int | None,
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """What is kept after training by the references, and the gradients of the first mini-batch by weight."""
+    """What is kept after training by the references, and the gradients of the first mini-batch by weight.
+
+    With a `seed` every result of an op is moved by an ulp, up, down or not, but for what is kept.
+    """
     kept, mini = dict(start), phases.mini_batch
+    generator = np.random.default_rng(seed) if seed is not None else None
     gradients: dict[str, Array] = {}
     for number, sample in enumerate(samples, start=1):
-        known = _carried_out(mini, kept, sample)
+        known = _carried_out(mini, kept, sample, generator)
         if number == 1:
             gradients = {weight: known[name] for weight, name in mini.gradients.items()}
         if phases.update is not None and number % phases.mini_batches == 0:
-            _carried_out(phases.update, kept, {})
+            _carried_out(phases.update, kept, {}, generator)
     return kept, gradients
 
 
 def _carried_out(
-    graph: TrainingGraph, kept: dict[str, Array], sample: Mapping[str, Array]
+    graph: TrainingGraph,
+    kept: dict[str, Array],
+    sample: Mapping[str, Array],
+    generator: np.random.Generator | None,
 ) -> dict[str, Array]:
-    known = evaluate(graph, {**kept, **sample})
+    def moved(name: str, array: Array) -> Array:
+        if generator is None or array.dtype != np.float32 or graph.tensors[name].kind in KEPT_KINDS:
+            return array
+        way = generator.integers(-1, 2, array.shape)
+        result: Array = array + (way * np.spacing(np.abs(array))).astype(np.float32)
+        return result
+
+    known = evaluate(graph, {**kept, **sample}, moved)
     kept.update({name: known[after] for name, after in graph.updates.items()})
     return known
-
-
-def nudged_starts(
-    graph: TrainingGraph, start: Mapping[str, Array], samples: Sequence[Mapping[str, Array]]
-) -> Iterator[tuple[dict[str, Array], list[dict[str, Array]]]]:
-    """`start` and `samples` as they are, then `NUDGED` times with floats moved by an ulp, up, down or not."""
-    yield dict(start), [dict(sample) for sample in samples]
-    for seed in range(NUDGED):
-        generator = np.random.default_rng(seed)
-
-        def nudged(array: Array, generator: np.random.Generator = generator) -> Array:
-            if array.dtype != np.float32:
-                return array
-            way = generator.integers(-1, 2, array.shape)
-            moved: Array = array + (way * np.spacing(np.abs(array))).astype(np.float32)
-            return moved
-
-        weights = {
-            name: nudged(array) if graph.tensors[name].kind == "weight" else array
-            for name, array in start.items()
-        }
-        yield weights, [{name: nudged(array) for name, array in sample.items()} for sample in samples]
 
 
 def _difference(left: Array, right: Array) -> Array:

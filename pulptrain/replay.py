@@ -30,12 +30,12 @@ from importers.onnx_training import (
 )
 from pulptrain.golden_updates import (
     NOT_DECIDABLE,
+    NUDGED,
     RIGHT,
     WRONG,
     GoldenUpdate,
     JudgedUpdate,
     judge_updates,
-    nudged_starts,
     trained,
 )
 from pulptrain.goldens import Goldens, read_goldens
@@ -386,14 +386,17 @@ def _judged(
 
     def draws() -> list[dict[str, Array]]:
         made = []
-        for begun, fed in nudged_starts(phases.mini_batch, start, samples):
+        for seed in (None, *range(NUDGED)):
             try:
-                kept, slopes = trained(phases, begun, fed)
+                kept, slopes = trained(phases, start, samples, seed)
             except NotFiniteError:
                 return []
-            first, last = names.kept(begun), names.kept(kept)
-            draw = {name: last[name].reshape(-1).astype(np.float64) for name in last if name in first}
-            draw = {name: array - first[name].reshape(-1) for name, array in draw.items()}
+            last = names.kept(kept)
+            draw = {
+                name: last[name].reshape(-1).astype(np.float64) - before[name].reshape(-1)
+                for name in last
+                if name in before
+            }
             draw |= {
                 _gradient(name): array.reshape(-1).astype(np.float64)
                 for name, array in names.gradients(slopes).items()

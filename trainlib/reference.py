@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -57,8 +57,14 @@ def run_reference(op: Op, tensors: Mapping[str, Tensor], arrays: Mapping[str, Ar
     }
 
 
-def evaluate(graph: TrainingGraph, values: Mapping[str, Array]) -> dict[str, Array]:
+def evaluate(
+    graph: TrainingGraph,
+    values: Mapping[str, Array],
+    moved: Callable[[str, Array], Array] = lambda _, array: array,
+) -> dict[str, Array]:
     """One training iteration: every tensor of the graph, from the given ones in `values`.
+
+    What an op makes of a tensor is given on as `moved` returns it.
 
     Each op runs whole, by its primitive's own reference, which shares no code with the tiles. Raises
     InputError if a value is missing or wrong (`check_given`), and if an op makes an infinity or a NaN.
@@ -70,6 +76,7 @@ def evaluate(graph: TrainingGraph, values: Mapping[str, Array]) -> dict[str, Arr
     for op in graph.ops:
         with np.errstate(all="ignore"):
             results = run_reference(op, graph.tensors, known)
+        results = {name: moved(name, array) for name, array in results.items()}
         astray = not_finite(op.name, results)
         if astray is not None:
             raise astray
