@@ -298,11 +298,14 @@ class Footprint:
         for row, sizes in enumerate(combined):
             first = {other: (0, size) for other, size in zip(dims, sizes, strict=True)}
             pieces, scale = self._probes.pieces(number, first[number][1])
+            standing_in = len(pieces) - len(set(pieces))
             found = [self._probes.shapes({**first, number: piece}) for piece in pieces]
             for column, key in enumerate(self.keys):
                 boxes = [shapes[key].box for shapes in found if key in shapes]
                 if boxes:
                     changed = 1 + sum(one != other for one, other in pairwise(boxes))
+                    if standing_in and key in found[1] and found[1][key].box != found[2][key].box:
+                        changed += standing_in
                     distinct[column, row] = _scaled(changed, scale)
                     present[column, row] = _scaled(len(boxes), scale)
         return _Turns(dims, distinct, present)
