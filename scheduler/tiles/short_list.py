@@ -186,8 +186,7 @@ class KernelCount:
         return max(1, sum(self._call(work, fork=fork) for work, fork in self._works(sizes)))
 
     def _call(self, work: TeamWork, *, fork: bool) -> int:
-        counts = [issued(core.body) for core in work.cores if core is not None]
-        return max(counts, default=0) + (self._fork_cycles if fork else 0)
+        return most_issued(work) + (self._fork_cycles if fork else 0)
 
     def _works(self, sizes: Mapping[str, int]) -> list[tuple[TeamWork, bool]]:
         task = self._tiler.task(inner_tile(self._tiler, sizes))
@@ -219,6 +218,11 @@ def _unplaced(task: TileTask) -> dict[str, int]:
     names += [scratch.name for scratch in task.scratch]
     names += [name for call in task.calls for name in (*call.reads, *call.writes)]
     return dict.fromkeys(names, 0)
+
+
+def most_issued(work: TeamWork) -> int:
+    """Instructions of the core that issues the most."""
+    return max([issued(core.body) for core in work.cores if core is not None], default=0)
 
 
 def issued(body: tuple[Node, ...]) -> int:
