@@ -30,7 +30,7 @@ SHARE = 1e-5
 """Of the largest update of a tensor: what another order of sums makes of gradients."""
 
 DECIDES = 0.1
-"""Share of the update that what is allowed must stay below."""
+"""Share of the update that the error and what is allowed must together stay below."""
 
 SUMS = 16
 """Roundings of a sum of few terms, where a nudge is one: as the room of `trainlib.op_truth` begins."""
@@ -82,9 +82,11 @@ class GoldenUpdate:
         allowed = SHARE * self.update + spread
         room = _largest(self.storage) + allowed
         off = np.inf if self.found is None else self.beyond_storage(_difference(self.found, self.golden))
-        verdict = RIGHT if room <= DECIDES * self.update else NOT_DECIDABLE
-        if not off <= allowed * (SUMS if verdict == NOT_DECIDABLE else 1) < np.inf:
+        tenth = DECIDES * self.update
+        if not off <= allowed * (SUMS if room > tenth else 1) < np.inf:
             verdict = WRONG
+        else:
+            verdict = RIGHT if off + room <= tenth else NOT_DECIDABLE
         return JudgedUpdate(self.name, verdict, self.error, self.update, room)
 
 
