@@ -7,7 +7,7 @@ counts, plus the address streams its loads and stores walk. It is data; it compu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 
@@ -134,9 +134,19 @@ class CoreWork:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """What a work was made from, a text and the addresses of arrays: works of equal ones are equal."""
+
+    text: str
+    addresses: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TeamWork:
     """What a team executes: one `CoreWork` per core, core 0 first, `None` if it is not in the team."""
 
     kernel: str
     cores: tuple[CoreWork | None, ...]
     macs: int = 0
+    origin: Origin | None = field(default=None, compare=False, repr=False)
+    """None where that cannot be told, as of kernels that do not come with the simulator."""

@@ -105,6 +105,9 @@ MAXIMUM_BY_UNIT: Mapping[str, int] = {
 }
 """Largest legal value of a parameter, by its unit: beyond any chip, and few enough to be simulated."""
 
+FEWEST_BYTES = 1024
+"""Bytes of a memory below which a number without a unit is taken for KiB or MiB that lost theirs."""
+
 POWERS_OF_TWO = frozenset({"l1.banks", "l1.word_bytes", "icache.line_bytes"})
 """Values that select bits of an address."""
 
@@ -193,18 +196,11 @@ def with_options(
     if cores is not None:
         _check_value("cores", cores, "count", "--cores")
         soc = dataclasses.replace(soc, cores=cores)
-    if l1 is not None:
-        size_bytes = parse_bytes(l1, where="--l1")
-        _check_value("l1.size_bytes", size_bytes, "B", "--l1")
-        soc = dataclasses.replace(soc, l1=dataclasses.replace(soc.l1, size_bytes=size_bytes))
-    if l2 is not None:
-        size_bytes = parse_bytes(l2, where="--l2")
-        _check_value("l2.size_bytes", size_bytes, "B", "--l2")
-        soc = dataclasses.replace(soc, l2=dataclasses.replace(soc.l2, size_bytes=size_bytes))
-    if l3 is not None:
-        size_bytes = parse_bytes(l3, where="--l3")
-        _check_value("l3.size_bytes", size_bytes, "B", "--l3")
-        soc = dataclasses.replace(soc, l3=dataclasses.replace(soc.l3, size_bytes=size_bytes))
+    for level, size in (("l1", l1), ("l2", l2), ("l3", l3)):
+        if size is not None:
+            size_bytes = _memory_size(level, size)
+            block = dataclasses.replace(getattr(soc, level), size_bytes=size_bytes)
+            soc = dataclasses.replace(soc, **{level: block})
     if fpus is not None:
         mapping, count = _parse_fpus(fpus, soc.cores)
         soc = dataclasses.replace(soc, fpu=dataclasses.replace(soc.fpu, mapping=mapping, count=count))
@@ -215,6 +211,19 @@ def with_options(
         soc = dataclasses.replace(soc, l1=dataclasses.replace(soc.l1, bank_conflicts=modelled))
     check_stacks(soc, "--l1" if l1 is not None else "--cores" if cores is not None else None)
     return soc
+
+
+def _memory_size(level: str, text: str | int) -> int:
+    """Bytes of a memory; `ConfigError` for so few without a unit that another unit must be meant."""
+    where = f"--{level}"
+    size_bytes = parse_bytes(text, where=where)
+    if 0 < size_bytes < FEWEST_BYTES and str(text).strip().isdigit():
+        message = f"{size_bytes} bytes, without a unit, are no {level.upper()}"
+        raise ConfigError(
+            message, where=where, cure=f"did you mean {size_bytes} KiB? {where} {size_bytes}KiB"
+        )
+    _check_value(f"{level}.size_bytes", size_bytes, "B", where)
+    return size_bytes
 
 
 def check_stacks(soc: SocTiming, where: str | None = None) -> None:

@@ -21,6 +21,12 @@ SUFFIXES = (".yaml", ".yml")
 PULP = "pulp"
 """Kind of machine that a SoC file describes unless it says ``machine: ...``."""
 
+_SWAPPED: Mapping[str, str] = {
+    "models": "a model, and the SoC as --soc: pulptrain run tutorial-cnn --soc NAME; pulptrain list models",
+    "soc": "the model comes after the command, --soc takes a SoC: pulptrain list socs",
+}
+"""By the kind that is asked for: what to write where a name of the other kind was given."""
+
 _MACHINE = re.compile(r"^machine: *([\w-]+) *$", re.MULTILINE)
 
 
@@ -71,6 +77,9 @@ def open_config(kind: str, name_or_path: str | Path, *, folder: Path | None = No
     name = str(name_or_path)
     names = _all_names(kind)
     if name not in names:
+        other = next((each for each in KINDS if each != kind and name in _all_names(each)), None)
+        if other is not None:
+            raise ConfigError(f"'{name}' is a {KINDS[other]}, no {KINDS[kind]}", cure=_SWAPPED[kind])
         raise ConfigError(
             f"unknown {KINDS[kind]} '{name}'",
             cure=f"{suggestion(name, list_names(kind))}, or the path of a .yaml file",

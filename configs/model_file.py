@@ -177,7 +177,7 @@ DATASETS: Mapping[str, tuple[int, ...] | None] = {"digits": (1, 8, 8), "sequence
 class InputSchema(Schema):
     """The input of the network."""
 
-    shape: Annotated[list[_Positive], Field(min_length=1, max_length=4)]
+    shape: Annotated[list[_Positive], Field(min_length=1, max_length=4, examples=["[3, 32, 32]"])]
     """Shape of one sample: [channels, rows, columns], [length, channels] or [features]."""
     classes: Annotated[int, Field(ge=0)] = 0
     """Above 0: the input is word numbers below it (for an `embedding`)."""
@@ -192,14 +192,14 @@ class ModelSchema(Schema):
     """What it is, in a sentence."""
     source: str = ""
     """Where it comes from; every model that ships with pulptrain says so."""
-    input: object
+    input: object = Field(examples=["{shape: [3, 32, 32]}"])
     """`{shape: [...]}` of one sample, without the batch."""
     dataset: str = "random"
     """Where samples and labels come from: `random` and `sequences` are made up, `digits` are 8x8 images; or
     the path of an .npz file with arrays x and y (and x_test, y_test)."""
-    loss: object
+    loss: object = Field(examples=["cross_entropy"])
     """Name of a loss, or `{name: ..., options}`."""
-    optimizer: object
+    optimizer: object = Field(examples=["{name: sgd, learning_rate: 0.01}"])
     """`{name: ..., learning_rate: ..., options}`."""
     batch: _Positive = 1
     """Samples of a mini-batch, all computed before the update."""

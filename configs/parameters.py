@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
 from configs.errors import ConfigError
 from configs.library import PULP, is_path, open_config
@@ -129,7 +129,7 @@ class SocSchema(Schema):
 
     name: str
     """What tables and pictures call the SoC."""
-    parameters: dict[str, Any]
+    parameters: dict[str, Any] = Field(examples=["{cores: {value: 4}}"])
     """Groups of parameters; `pulptrain show NAME` lists those of a SoC."""
     description: str = ""
     """What it is, in a sentence."""
@@ -204,7 +204,11 @@ def load_parameters(
                 f"unknown parameter '{shortened(path)}'", where=where, cure=_path_cure(path, changed)
             )
         old = changed[path]
-        value = _value(text, old.unit, path, where)
+        try:
+            value = _value(text, old.unit, path, where)
+        except ConfigError as error:
+            cure = f"{error.cure}; {tree.name} has {old.value} {old.unit}"
+            raise ConfigError(error.message, where=where, cure=cure) from None
         changed[path] = replace(old, value=value, source="set by the user", assumed=False, where=where)
     return replace(tree, parameters=MappingProxyType(changed))
 
@@ -236,6 +240,12 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
     leaves: dict[str, Node] = {}
     if "parameters" in top:
         _leaves(top["parameters"], "", leaves, problems)
+        whole = any("unit" in leaf.mapping("") for leaf in leaves.values() if leaf.is_mapping)
+        if header.base is None and leaves and not whole:
+            cure = "add 'base: pulp-open', or another SoC whose values hold where this file gives none"
+            raise ConfigError(
+                "the SoC file has values but no 'base' they differ from", where=node.where, cure=cure
+            )
     base: dict[str, ParameterTree] = {}
     if header.base is not None:
         here = Path(node.file).parent if is_path(name_or_path) else None

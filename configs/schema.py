@@ -27,7 +27,7 @@ SchemaT = TypeVar("SchemaT", bound=Schema)
 def check_keys(node: Node, what: str, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
     """Raise `ConfigError` when mapping `node` has keys that are not known, or lacks required ones."""
     problems = Problems()
-    _note_keys(problems, node, what, required, optional)
+    _note_keys(problems, node, what, dict.fromkeys(required, "..."), optional)
     problems.refuse()
 
 
@@ -39,8 +39,9 @@ def required_and_optional(schema: type[Schema]) -> tuple[tuple[str, ...], tuple[
 
 
 def _note_keys(
-    problems: Problems, node: Node, what: str, required: tuple[str, ...], optional: tuple[str, ...]
+    problems: Problems, node: Node, what: str, required: Mapping[str, str], optional: tuple[str, ...]
 ) -> None:
+    """Note keys that are not known, and required ones (by name, what they may hold) that are missing."""
     children = node.mapping(what)
     known = (*required, *optional)
     misspelt = []
@@ -49,10 +50,10 @@ def _note_keys(
             cure = suggestion(key, known)
             misspelt.append(cure)
             problems.note(ConfigError(f"unknown key '{key}' in {what}", where=child.where, cure=cure))
-    for key in required:
+    for key, example in required.items():
         # One that is only misspelt is not missed as well.
         if key not in children and not any(cure.startswith(f"'{key}'") for cure in misspelt):
-            cure = f"add '{key}: ...'"
+            cure = f"add '{key}: {example}'"
             problems.note(ConfigError(f"{what} has no '{key}'", where=node.where, cure=cure))
 
 
@@ -62,7 +63,9 @@ def validate(schema: type[SchemaT], node: Node, what: str) -> SchemaT:
     Raises `ConfigError` at the lines of all wrong keys and values; `what` names the mapping in messages.
     """
     problems = Problems()
-    _note_keys(problems, node, what, *required_and_optional(schema))
+    required, optional = required_and_optional(schema)
+    examples = {key: next(iter(schema.model_fields[key].examples or ()), "...") for key in required}
+    _note_keys(problems, node, what, examples, optional)
     known = {key: value for key, value in node.plain().items() if key in schema.model_fields}
     try:
         found = schema.model_validate(known)

@@ -78,7 +78,8 @@ def _parse(
     base = next(iter(units))
     amount = number * _unit_factor(unit or base, number, units, where)
     if amount < 0:
-        raise ConfigError(f"{what} cannot be negative: '{text}'", where=where, cure=f"write '{example}'")
+        cure = f"0 or more, like '{example}'"
+        raise ConfigError(f"{what} cannot be negative: '{text}'", where=where, cure=cure)
     if amount.denominator != 1:
         raise ConfigError(
             f"'{text}' is not a whole number of {base}: it is {float(amount)} {base}",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,14 +124,7 @@ def parse_yaml(text: str, file: str) -> Node:
             raise ConfigError("the file is empty", where=f"{file}:1", cure="fill it in or name another file")
         return _Converter(file, yaml.constructor).convert(root)
     except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
-        problem = ": ".join(part for part in (error.context, error.problem) if part)
-        raise ConfigError(
-            f"YAML syntax error: {problem}",
-            where=f"{file}:{line}",
-            cure="correct the YAML at or above this line",
-        ) from None
+        raise _syntax_error(error, text, file) from None
     except YAMLError as error:
         first = str(error).strip().splitlines()[0]
         raise ConfigError(
@@ -143,6 +137,55 @@ def parse_yaml(text: str, file: str) -> Node:
         ) from None
     except RecursionError:
         raise ConfigError("nested too deeply", where=f"{file}:1", cure="flatten the file") from None
+
+
+_SYNTAX = (
+    (r"'\\t'", "a tab where spaces are meant", "indent with spaces"),
+    (
+        r"expected ',' or '([\]}])'",
+        "no '{0}' closes what opens in line {start}",
+        "a '{0}', or a ',' between two items",
+    ),
+    (
+        r"unexpected end of stream",
+        "the quote of line {start} is not closed",
+        "a quote at the end of the text",
+    ),
+    (
+        r"mapping values are not allowed",
+        "a ': ' where none can be",
+        "one 'key: value' a line, indented as those beside it; quotes around a text with ': '",
+    ),
+    (r"could not find expected ':'|expected ':'", "a key without ': '", "'key: value', with the space"),
+    (
+        r"expected <block end>, but found '(?:<block mapping start>|<scalar>|\?|-|<block sequence start>)'",
+        "not indented as what begins in line {start}",
+        "as many spaces as the lines beside it; one item '- ...' or one 'key: value' a line",
+    ),
+    (r"character '(.)' that cannot start", "a value cannot begin with {0}", "quotes around the text"),
+)
+"""Mistakes of syntax: what the parser says, what is wrong, what helps. `start` is where the text began."""
+
+
+def _syntax_error(error: MarkedYAMLError, text: str, file: str) -> ConfigError:
+    """The mistake in words of the file, with its line; in words of the parser if it is none of `_SYNTAX`."""
+    mark = error.problem_mark or error.context_mark
+    number = mark.line + 1 if mark else 1
+    start = error.context_mark.line + 1 if error.context_mark else number
+    said = ": ".join(part for part in (error.context, error.problem) if part)
+    found, cure = said, "correct the YAML at or above this line"
+    for pattern, meaning, help_text in _SYNTAX:
+        match = re.search(pattern, error.problem or "")
+        if match is not None:
+            found, cure = (form.format(*match.groups(), start=start) for form in (meaning, help_text))
+            break
+    lines = text.splitlines()
+    shown = lines[number - 1].strip() if number <= len(lines) else ""
+    return ConfigError(
+        f"YAML syntax error: {found}" + (f": {shortened(shown)}" if shown else ""),
+        where=f"{file}:{number}",
+        cure=cure,
+    )
 
 
 class _Converter:

@@ -76,7 +76,9 @@ def fresh(view: View, shape: Sequence[int]) -> View:
     """A tensor just made, [batch, ...], under the shape the model sees; elements lie in order."""
     found = view.viewed(tuple(shape))
     if found is None:
-        raise CannotTakeError(f"a view of {list(view.shape)} as {list(shape)} mixes samples")
+        raise CannotTakeError(
+            f"a view of {list(view.shape)} as {list(shape)} mixes samples", "a view that keeps the batch"
+        )
     return found
 
 

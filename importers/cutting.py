@@ -18,7 +18,7 @@ def sliced(site: Site, view: View, dim: int, start: int, stop: int, *, suffix: s
     if BATCH in view.dims[dim]:
         raise CannotTakeError("cuts the batch", "samples are never told apart")
     if not start < stop:
-        raise CannotTakeError("takes nothing")
+        raise CannotTakeError("takes nothing", "a slice of one element or more")
     view, piece, word = _whole_piece(site, view, dim)
     made = site.layer("slice", (word,), {"axis": piece - 1, "start": start, "stop": stop}, suffix=suffix)
     return _part(view, made, piece, stop - start)

@@ -21,6 +21,12 @@ from trainlib.primitives.definition import LayerPlan, LayerPrimitive, Output
 from trainlib.registry import layer_primitive
 from trainlib.steps import Array
 
+NO_FORM = "there is none"
+"""The nearest form of what nothing here is near to."""
+
+CHECKED = "a graph that onnx.checker accepts"
+"""The cure of a node that is none of its op."""
+
 RESERVED = ("input", "label", "loss")
 """Names of tensors that every network has."""
 
@@ -29,7 +35,8 @@ RESERVED = ("input", "label", "loss")
 class Given:
     """Numbers a layer starts with. `source` names the tensor of the original model they are from.
 
-    `places` says for each number which element of that tensor it is (None: no single one).
+    `places` says for each number which element of that tensor it is (None: no single one). Of several tensors
+    of an ONNX file `source` has the names, and `places` counts over all (`onnx_call.WeightPlaces.numbers`).
     """
 
     value: Array
@@ -51,20 +58,19 @@ class Problem:
     op: str
     shape: Shape | None
     reason: str
-    nearest: str = ""
+    nearest: str
     where: str = ""
 
     def __str__(self) -> str:
         shape = f" of shape {list(self.shape)}" if self.shape is not None else ""
         place = f" ({self.where})" if self.where else ""
-        nearest = f"; nearest: {self.nearest}" if self.nearest else ""
-        return f"{self.name}: {self.op}{shape}{place}: {self.reason}{nearest}"
+        return f"{self.name}: {self.op}{shape}{place}: {self.reason}; nearest: {self.nearest}"
 
 
 class CannotTakeError(Exception):
-    """Raised while one node is read; becomes a `Problem`."""
+    """Raised while one node is read; becomes a `Problem`. `nearest` is the form that can be taken."""
 
-    def __init__(self, reason: str, nearest: str = "") -> None:
+    def __init__(self, reason: str, nearest: str) -> None:
         super().__init__(reason)
         self.reason, self.nearest = reason, nearest
 
@@ -127,7 +133,9 @@ class Draft:
             checked = layer_options(bare, primitive)
             plan = primitive.plan(checked, [self.tensors[word] for word in inputs], place)
         except PulptrainError as error:
-            raise CannotTakeError(error.message, error.cure or "") from None
+            raise CannotTakeError(
+                error.message, error.cure or f"`pulptrain show {kind}` has its forms"
+            ) from None
         roles = {role: item for role, item in starts.items() if role in plan.parameters}
         trained = tuple(
             PARAMETER_NAMES.get(role, role)
@@ -223,7 +231,7 @@ class Draft:
         raise UnsupportedLayerError(
             f"{count} of {nodes} operations cannot be trained here:{lines}",
             where=self.where,
-            cure="the nearest form where one is named; `pulptrain list primitives` has all layers",
+            cure="the nearest forms; `pulptrain list primitives` has all layers",
         )
 
     def without_unused(self, last: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from importers.arranging import in_order, sample_word, under, viewed
-from importers.draft import CannotTakeError, elements
+from importers.draft import CHECKED, CannotTakeError, elements
 from importers.onnx_call import NEAREST, Call, Constant, axis_of, register
 from importers.onnx_moves import expanded
 from importers.pairs import two_operands
@@ -139,7 +139,7 @@ def _thresholded(call: Call) -> Any:
 def _prelu(call: Call) -> Any:
     view, slope = call.view(), call.constant(1)
     if slope is None:
-        raise CannotTakeError("its slope is missing")
+        raise CannotTakeError("its slope is missing", CHECKED)
     rank, shape = len(view.dims), slope.value.shape
     own = (1,) * (rank - len(shape)) + shape
     if not slope.trained and slope.number is not None and 0 <= slope.number < 1:
@@ -172,7 +172,7 @@ def _softmax(call: Call) -> Any:
 def _row_softmax(call: Call, view: View) -> View:
     word, batch_dim = sample_word(call, view)
     if batch_dim == len(view.dims) - 1:
-        raise CannotTakeError("a softmax over samples")
+        raise CannotTakeError("a softmax over samples", "a dimension behind the batch")
     kind = "softmax" if call.node.op == "Softmax" else "log_softmax"
     return under(call.layer(kind, (word,)), batch_dim, len(view.dims))
 
@@ -222,7 +222,7 @@ def _same_order(call: Call, left: View, right: View) -> tuple[View, View]:
         return left, right
     first, second = in_order(call, left), in_order(call, right)
     if (first.stored, first.dims) != (second.stored, second.dims):
-        raise CannotTakeError("operands with the batch in different places")
+        raise CannotTakeError("operands with the batch in different places", "the batch in front of both")
     return first, second
 
 
@@ -236,7 +236,8 @@ def _common_shape(left: View, right: View) -> tuple[int, ...]:
         return np.broadcast_shapes(left.shape, right.shape)
     except ValueError:
         raise CannotTakeError(
-            f"shapes {list(left.shape)} and {list(right.shape)} cannot be broadcast"
+            f"shapes {list(left.shape)} and {list(right.shape)} cannot be broadcast",
+            CHECKED,
         ) from None
 
 
@@ -307,7 +308,7 @@ def _divide(call: Call) -> Any:
         if right.trained:
             return pairwise(call, "divide", left, as_view(call, right, left))
         if (right.value == 0).any():
-            raise CannotTakeError("divides by 0")
+            raise CannotTakeError("divides by 0", "a divisor that is not 0")
         if right.number is not None:
             return left if right.number == 1 else call.like(left, "scale", {"factor": 1 / right.number})
         inverse = Constant((1 / right.value.astype(np.float64)).astype(np.float32))
@@ -398,7 +399,7 @@ def _where(call: Call) -> Any:
         try:
             shape = np.broadcast_shapes(shape, own)
         except ValueError:
-            raise CannotTakeError("shapes that cannot be broadcast") from None
+            raise CannotTakeError("shapes that cannot be broadcast", CHECKED) from None
     views = []
     for number, item in enumerate((condition, first, second)):
         if isinstance(item, Constant):

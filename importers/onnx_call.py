@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from importers.arranging import Site
-from importers.draft import CannotTakeError, Draft, Given
+from importers.draft import CHECKED, CannotTakeError, Draft, Given
 from importers.handlers import registrar
 from importers.onnx_graph import OnnxNode
 from importers.views import Shape, View
@@ -57,6 +57,14 @@ class WeightPlaces:
         starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         return cls(tuple(weights), starts, tuple(array.shape for array in weights.values()))
 
+    @property
+    def ranges(self) -> Iterator[tuple[str, Shape, int, int]]:
+        """(name, shape, first number, number behind the last) of every weight."""
+        for name, shape, start, end in zip(
+            self.names, self.shapes, self.starts[:-1], self.starts[1:], strict=True
+        ):
+            yield name, shape, int(start), int(end)
+
     def constant(self, name: str, value: Array) -> Constant:
         """The weight of this name."""
         start = self.starts[self.names.index(name)]
@@ -67,11 +75,19 @@ class WeightPlaces:
         value = constant.value.astype(np.float32) if constant.value.dtype != np.float32 else constant.value
         if constant.places is None or not constant.places.size:
             return Given(value, "", None, constant.trained)
-        owners = np.searchsorted(self.starts, constant.places.ravel(), side="right") - 1
+        owners = np.unique(np.searchsorted(self.starts, constant.places.ravel(), side="right") - 1)
+        if owners.size > 1:
+            names = " + ".join(self.names[owner] for owner in owners)
+            return Given(value, names, constant.places, constant.trained)
         owner = int(owners[0])
-        if (owners != owner).any():
-            return Given(value, "", None, constant.trained)
         return Given(value, self.names[owner], constant.places - self.starts[owner], constant.trained)
+
+    def numbers(self, given: Given) -> Array:
+        """Which elements, counted over all weights, one of our parameters is made of (flat)."""
+        assert given.places is not None
+        start = self.starts[self.names.index(given.source)] if given.source in self.names else 0
+        found: Array = given.places.ravel() + start
+        return found
 
 
 @dataclass
@@ -100,7 +116,10 @@ class Call(Site):
         """An input that must be an activation."""
         found = self.arguments[index] if self.has(index) else None
         if not isinstance(found, View):
-            raise CannotTakeError(f"its input {index} does not depend on the network's input")
+            raise CannotTakeError(
+                f"its input {index} does not depend on the network's input",
+                "the node folded into a constant, or its inputs the other way round",
+            )
         return found
 
     def constant(self, index: int) -> Constant | None:
@@ -121,7 +140,7 @@ class Call(Site):
         """A weight that may not be left out."""
         found = self.weight(index)
         if found is None:
-            raise CannotTakeError(f"its input {index} is missing")
+            raise CannotTakeError(f"its input {index} is missing", CHECKED)
         return found
 
     def integers(self, name: str, index: int) -> tuple[int, ...] | None:
@@ -147,7 +166,7 @@ class Call(Site):
 def axis_of(axis: int, rank: int) -> int:
     """A dimension counted from the front. Raises `CannotTakeError` if there is none."""
     if not -rank <= axis < max(rank, 1):
-        raise CannotTakeError(f"axis {axis} of {rank} dimensions")
+        raise CannotTakeError(f"axis {axis} of {rank} dimensions", CHECKED)
     return axis % rank if rank else 0
 
 

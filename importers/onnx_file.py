@@ -19,6 +19,7 @@ import numpy as np
 
 from configs.errors import InputError
 from configs.limits import MOST_ELEMENTS, check_text_size, require_host_memory
+from importers.draft import CHECKED
 from importers.extras import require_extra
 from importers.onnx_folding import fold_constants
 from importers.onnx_graph import Array, OnnxGraph, OnnxNode, OnnxTensor, Subgraph
@@ -181,7 +182,7 @@ def _array(proto: onnx.TensorProto, file: Path) -> Array:
     try:
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(proto.data_type))
     except (KeyError, TypeError, ValueError):
-        raise InputError(f"has the unknown type {proto.data_type}", where=where) from None
+        raise InputError(f"has the unknown type {proto.data_type}", where=where, cure="float32") from None
     sizes = _checked_sizes(tuple(proto.dims), where)
     size_bytes = prod(sizes) * dtype.itemsize
     require_host_memory(_COPIES * size_bytes, "the tensor needs", where=where)
@@ -196,7 +197,11 @@ def _array(proto: onnx.TensorProto, file: Path) -> Array:
             f"cannot be read: {_short(error)}", where=where, cure="a file that is whole"
         ) from None
     if array.shape != sizes:
-        raise InputError(f"says it has shape {list(sizes)}, but has {list(array.shape)}", where=where)
+        raise InputError(
+            f"says it has shape {list(sizes)}, but has {list(array.shape)}",
+            where=where,
+            cure="a file that is whole",
+        )
     return array
 
 
@@ -204,7 +209,7 @@ def _external(proto: onnx.TensorProto, size_bytes: int, file: Path, where: str) 
     entries = {entry.key: entry.value for entry in proto.external_data}
     location = entries.get("location", "")
     if not location:
-        raise InputError("has external data without a location", where=where)
+        raise InputError("has external data without a location", where=where, cure="a file that is whole")
     try:
         offset = int(entries.get("offset") or 0)
         length = int(entries.get("length") or size_bytes)
@@ -228,7 +233,9 @@ def _external(proto: onnx.TensorProto, size_bytes: int, file: Path, where: str) 
             data: bytes = stream.read(length)
             return data
     except (OSError, ValueError) as error:
-        raise InputError(f"has external data that cannot be read: {error}", where=where) from None
+        raise InputError(
+            f"has external data that cannot be read: {error}", where=where, cure="a file that is whole"
+        ) from None
 
 
 def _checked_sizes(sizes: tuple[int, ...], where: str) -> tuple[int, ...]:
@@ -249,7 +256,11 @@ def _nodes(graph: onnx.GraphProto, where: str) -> tuple[OnnxNode, ...]:
         names.add(name)
         attributes = {item.name: _attribute(item, name, where) for item in proto.attribute}
         if len(attributes) != len(proto.attribute):
-            raise InputError("has an attribute twice", where=f"{where}: node '{name}'")
+            raise InputError(
+                "has an attribute twice",
+                where=f"{where}: node '{name}'",
+                cure=CHECKED,
+            )
         nodes.append(
             OnnxNode(name, f"{domain}{proto.op_type}", tuple(proto.input), tuple(proto.output), attributes)
         )
@@ -277,8 +288,8 @@ def _attribute(item: onnx.AttributeProto, node: str, where: str) -> Any:
         if kind in (kinds.FLOATS, kinds.INTS):
             return tuple(value)
     except (ValueError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", where=place) from None
-    raise InputError(f"has the unknown type {kind}", where=place)
+        raise InputError(f"cannot be read: {error}", where=place, cure="a file that is whole") from None
+    raise InputError(f"has the unknown type {kind}", where=place, cure="float32")
 
 
 def _sorted(nodes: Sequence[OnnxNode], given: set[str], where: str) -> tuple[OnnxNode, ...]:
@@ -373,6 +384,7 @@ def _set_input_shapes(
                 raise InputError(
                     f"its input '{value.name}' has {len(tensor.shape.dim)} dimensions, not {len(sizes)}",
                     where=where,
+                    cure=f"--input with {len(tensor.shape.dim)} sizes",
                 )
         elif tensor.HasField("shape"):
             sizes = tuple(

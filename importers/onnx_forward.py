@@ -19,7 +19,7 @@ import importers.onnx_moves  # noqa: F401  (these three fill the table of handle
 from configs.errors import InputError, UnsupportedLayerError
 from configs.model_file import LossSpec, ModelSpec, OptimizerSpec
 from importers.arranging import in_order
-from importers.draft import CannotTakeError, Draft, Given, Problem
+from importers.draft import CHECKED, NO_FORM, CannotTakeError, Draft, Given, Problem
 from importers.onnx_call import HANDLERS, NEAREST, Call, Constant, Unknown, WeightPlaces
 from importers.onnx_folding import computed
 from importers.onnx_fusion import fused
@@ -38,14 +38,16 @@ MOVES = {
 class ImportedModel:
     """A model of somebody else's as one of ours: `values` are the starts of its weights and buffers.
 
-    `sources` says from which tensor of theirs one of ours is, and where each element lies there; `nodes`
-    counts the nodes of the file. `batch_dim` is the dimension of their input that counts samples.
+    `sources` says from which tensor of theirs one of ours is, and where each element lies there; `places`
+    counts them over all weights of the file. `nodes` counts the nodes of the file. `batch_dim` is the
+    dimension of their input that counts samples.
     """
 
     spec: ModelSpec
     values: Mapping[str, Array]
     sources: Mapping[str, Given]
     nodes: int
+    places: WeightPlaces
     batch_dim: int = 0
 
     def sample(self, array: Array) -> Array:
@@ -86,11 +88,12 @@ def import_forward(
     problems: UnsupportedLayerError | None = None
     for batch_dim in _batch_dims(graph):
         try:
-            draft, output = _Reader(graph, batch_dim, trained).read()
+            reader = _Reader(graph, batch_dim, trained)
+            draft, output = reader.read()
         except UnsupportedLayerError as error:
             problems = problems or error
             continue
-        model = _model(graph, draft, output, loss, optimizer, classes)
+        model = _model(graph, draft, output, reader.places, loss, optimizer, classes)
         return replace(model, batch_dim=batch_dim)
     assert problems is not None
     raise problems
@@ -107,6 +110,7 @@ def _model(
     graph: OnnxGraph,
     draft: Draft,
     output: View,
+    places: WeightPlaces,
     loss: LossSpec | None,
     optimizer: OptimizerSpec | None,
     classes: int,
@@ -130,7 +134,7 @@ def _model(
         input_classes=(classes or min(words, default=2)) if integers else 0,
     )
     nodes = len(graph.nodes) + len(graph.folded)
-    return ImportedModel(spec, dict(draft.values), dict(draft.sources), nodes)
+    return ImportedModel(spec, dict(draft.values), dict(draft.sources), nodes, places)
 
 
 def _name(text: str) -> str:
@@ -148,6 +152,7 @@ class _Reader:
         weights = {name: graph.initializers[name] for name in graph.trainable}
         self.places = WeightPlaces.of(weights)
         self.readers = self.graph.readers
+        self.origin: dict[str, str] = {}  # layer -> the node it was made for
         self.known: dict[str, Any] = {
             name: Constant(value) for name, value in (*graph.initializers.items(), *graph.folded.items())
         }
@@ -161,10 +166,13 @@ class _Reader:
         """The draft and its output. Raises UnsupportedLayerError, InputError."""
         self.known[self.graph.inputs[0]] = self._input()
         for node in self.graph.nodes:
+            before = len(self.draft.layers)
             results = self._node(node)
+            self.origin |= {layer.name: node.name for layer in self.draft.layers[before:]}
             results = results if isinstance(results, list) else [results] * 1
             for index, name in enumerate(node.outputs):
                 self.known[name] = results[index] if index < len(results) else Unknown()
+        self._refuse_shared()
         self.draft.refuse_problems(len(self.graph.nodes))
         output = self.known[self.graph.outputs[0]]
         if not isinstance(output, View):
@@ -178,6 +186,33 @@ class _Reader:
         except CannotTakeError as error:
             raise InputError(f"its output: {error.reason}", where=self.graph.path, cure="a network") from None
 
+    def _refuse_shared(self) -> None:
+        """A weight that is trained in two places has two gradients to add, which no layer of ours does."""
+        taken = {
+            tensor: self.places.numbers(given)
+            for tensor, given in self.draft.sources.items()
+            if given.trained and given.places is not None
+        }
+        uses = np.bincount(np.concatenate([*taken.values(), [0]]), minlength=int(self.places.starts[-1]))
+        uses[0] -= 1  # that of the [0] without which there may be nothing to count
+        for weight, shape, start, end in self.places.ranges:
+            shared = start + np.flatnonzero(uses[start:end] > 1)
+            if shared.size:
+                nodes = dict.fromkeys(
+                    self.origin[tensor.partition(".")[0]]
+                    for tensor, numbers in taken.items()
+                    if np.isin(numbers, shared).any()
+                )
+                self.draft.problems.append(
+                    Problem(
+                        weight,
+                        "initializer",
+                        shape,
+                        f"elements of it are used more than once, by {' and '.join(nodes)}",
+                        "an initializer for each use, or a Constant node, which is not trained",
+                    )
+                )
+
     def _last(self, output: View) -> View:
         """The output stored batch first, by the last layer of the draft."""
         node = OnnxNode("output", "", (), ())
@@ -185,7 +220,9 @@ class _Reader:
         site = Call(node, self.draft, (), "output", path, self.graph.opset, self.places, frozenset())
         ordered = in_order(site, output)
         if ordered.batch_dim not in (0, None):
-            raise InputError("its output does not have the batch first", where=path)
+            raise InputError(
+                "its output does not have the batch first", where=path, cure="a Transpose that puts it first"
+            )
         shape = ordered.shape if ordered.batch_dim == 0 else ordered.stored
         shape = shape if len(shape) > 1 else (*shape, 1)
         word = self.draft.reshaped(ordered.word, shape, "output", path)
@@ -236,7 +273,7 @@ class _Reader:
                 return self._constant(node, arguments)
             handler = HANDLERS.get(node.op)
             if handler is None:
-                raise CannotTakeError("no layer for it", NEAREST.get(node.op, ""))
+                raise CannotTakeError("no layer for it", NEAREST.get(node.op, NO_FORM))
             call = Call(
                 node,
                 self.draft,
@@ -264,9 +301,12 @@ class _Reader:
         first = results[0] if isinstance(results, list) else results
         said = self.graph.tensor(node.outputs[0]) if node.outputs else None
         if isinstance(first, View) and said is not None and said.is_static and first.shape != said.sizes:
-            raise CannotTakeError(f"gives {list(first.shape)}, and is said to give {said.shape_text}")
+            raise CannotTakeError(
+                f"gives {list(first.shape)}, and is said to give {said.shape_text}",
+                "the declared shape left out: onnx.shape_inference finds it",
+            )
 
-    def _refuse(self, node: OnnxNode, reason: str, nearest: str = "") -> None:
+    def _refuse(self, node: OnnxNode, reason: str, nearest: str = CHECKED) -> None:
         tensor = self.graph.tensor(node.output(0))
         shape = tensor.sizes if tensor.is_static else None
         self.draft.problems.append(Problem(node.name, node.op, shape, reason, nearest))
@@ -283,26 +323,23 @@ class _Reader:
             raise CannotTakeError("computes with constants what cannot be computed here", "its result")
         if not any(item.trained for item in constants):
             return [Constant(results[name]) if name else None for name in node.outputs]
-        if node.op not in MOVES or any(item.places is None and item.trained for item in constants):
+        if node.op not in MOVES:
             raise CannotTakeError(
                 "computes with a weight that is trained", "a weight with the values it makes"
             )
+        if not _all_moved(constants):
+            raise CannotTakeError("puts numbers that are not trained into a weight that is", "a weight alone")
 
         def places(item: Any) -> Array | None:
             if not isinstance(item, Constant):
                 return None
             return item.places if item.places is not None else item.value
 
-        floats = [places(item) for item in arguments]
-        moved = computed(node, floats, self.graph.opset) if _all_moved(node, constants) else None
-        return [
-            Constant(results[name], moved[name] if moved else None, True) if name else None
-            for name in node.outputs
-        ]
+        moved = computed(node, [places(item) for item in arguments], self.graph.opset)
+        assert moved is not None  # an op that moves floats moves their numbers as well
+        return [Constant(results[name], moved[name], True) if name else None for name in node.outputs]
 
 
-def _all_moved(node: OnnxNode, constants: Sequence[Constant]) -> bool:
-    """Whether every float that a node reads is an element of a weight (others are indices and shapes)."""
-    return all(
-        item.places is not None or not np.issubdtype(item.value.dtype, np.floating) for item in constants
-    )
+def _all_moved(constants: Sequence[Constant]) -> bool:
+    """Whether every float is an element of a weight that is trained (others are indices and shapes)."""
+    return all(item.trained or not np.issubdtype(item.value.dtype, np.floating) for item in constants)

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from importers.arranging import fresh, image, in_order, regrouped, rows, sample_word, under
 from importers.cutting import sliced
-from importers.draft import CannotTakeError, Given, elements
+from importers.draft import CHECKED, CannotTakeError, Given, elements
 from importers.onnx_call import NEAREST, Call, Constant, register, short
 from importers.onnx_moves import part_of
 from importers.views import BATCH, View
@@ -42,7 +43,7 @@ def _sizes(call: Call, name: str, rank: int, default: int) -> list[int]:
     """An attribute with a number per direction as [rows, columns]; a sequence has one row."""
     values = list(call.attribute(name, (default,) * rank))
     if len(values) != rank:
-        raise CannotTakeError(f"{name} {values} for {rank} directions")
+        raise CannotTakeError(f"{name} {values} for {rank} directions", CHECKED)
     return [default, *values] if rank == 1 else values
 
 
@@ -53,7 +54,7 @@ def window(call: Call, sizes: Sequence[int], kernel: Sequence[int]) -> dict[str,
     given = list(call.attribute("pads", (0,) * (2 * rank)))
     automatic = call.attribute("auto_pad", "NOTSET")
     if len(given) != 2 * rank:
-        raise CannotTakeError(f"pads {given} for {rank} directions")
+        raise CannotTakeError(f"pads {given} for {rank} directions", CHECKED)
     begin, end = given[:rank], given[rank:]
     if automatic in ("SAME_UPPER", "SAME_LOWER"):
         begin, end = [], []
@@ -155,10 +156,17 @@ def _gemm(call: Call) -> Any:
         return _plus(call, _times(call, made, alpha), beta)
     weight = call.needed(1)
     weight = weight if turned else weight.moved(np.transpose)
-    bias = call.weight(2)
-    if alpha == 1 and beta == 1 and bias is not None and elements(bias.value.shape) == weight.value.shape[0]:
-        return linear(call, view, weight, bias.moved(lambda array: array.reshape(-1)))
+    third = call.arguments[2] if call.has(2) else None
+    if alpha == 1 and beta == 1 and _is_row(third, weight.value.shape[0]):
+        return linear(call, view, weight, call.needed(2).moved(lambda array: array.reshape(-1)))
     return _plus(call, _times(call, linear(call, view, weight, None), alpha), beta)
+
+
+def _is_row(found: Any, count: int) -> bool:
+    """Whether it is a constant, and the same row of `count` numbers for every sample."""
+    if not isinstance(found, Constant):
+        return False
+    return found.value.shape[-1:] == (count,) and found.value.size == count
 
 
 def _times(call: Call, view: View, factor: float) -> View:
@@ -167,12 +175,14 @@ def _times(call: Call, view: View, factor: float) -> View:
 
 def _plus(call: Call, view: View, beta: float) -> View:
     """The third input of a Gemm, added."""
-    from importers.onnx_arithmetic import added
+    from importers.onnx_arithmetic import added, as_view
 
     if not call.has(2) or beta == 0:
         return view
     third = call.arguments[2]
     if beta != 1:
+        if isinstance(third, Constant) and third.trained:
+            third = as_view(call, third, view)  # scaled as an activation: its gradient has the factor too
         if isinstance(third, View):
             third = call.like(third, "scale", {"factor": beta}, "_beta")
         else:
@@ -183,11 +193,13 @@ def _plus(call: Call, view: View, beta: float) -> View:
 @register("MatMul", "com.microsoft:FusedMatMul", "com.microsoft:TransposeMatMul", "importer:Linear")
 def _matmul(call: Call) -> Any:
     left, right = call.arguments[0], call.arguments[1]
+    if call.attribute("transBatchA", 0) or call.attribute("transBatchB", 0):
+        raise CannotTakeError("transBatchA or transBatchB", "Transpose, then MatMul")
     alpha = float(call.attribute("alpha", 1.0))
     turns = [bool(call.attribute(name, 0)) for name in ("transA", "transB")]
     if isinstance(left, Constant):
         if not isinstance(right, View):
-            raise CannotTakeError("a product of two constants")
+            raise CannotTakeError("a product of two constants", "its result as an initializer")
         from importers.onnx_arithmetic import as_view
 
         left = as_view(call, left, right)
@@ -260,7 +272,7 @@ def _batch_norm(call: Call) -> Any:
     view = call.view()
     given = {"w": call.weight(1), "b": call.weight(2)}
     options = _norm_options(given, call.attribute("epsilon", 1e-5))
-    running = {"running_mean": call.weight(3), "running_var": call.weight(4)}
+    running = {role: call.weight(index) for role, index in (("running_mean", 3), ("running_var", 4))}
     training = call.node.op.endswith("Internal") or bool(call.attribute("training_mode", 0))
     if training:
         momentum = round(1 - float(call.attribute("momentum", 0.9)), 6)
@@ -268,8 +280,9 @@ def _batch_norm(call: Call) -> Any:
             options["momentum"] = momentum
     else:
         options["fixed_statistics"] = True
+        running = {role: item and replace(item, trained=False) for role, item in running.items()}
     if call.used - {0, 1, 2} or (call.used - {0} and not training):
-        raise CannotTakeError("its statistics are used")
+        raise CannotTakeError("its statistics are used", "one output")
     variance = running["running_var"]
     if variance is not None and (variance.value < 0).any():
         raise CannotTakeError("a variance below 0", "variances of 0 and more")
@@ -305,16 +318,17 @@ def _row_norm(call: Call) -> Any:
     if any(BATCH in dim for dim in view.dims[axis:]):
         raise CannotTakeError("normalises over samples", "dimensions behind the batch")
     if call.used - {0}:
-        raise CannotTakeError("its statistics are used")
+        raise CannotTakeError("its statistics are used", "one output")
     row = view.shape[axis:]
+    affine = [call.constant(index) for index in ((1, 2) if kind == "layer_norm" else (1,))]
+    # A weight that repeats over the row is one weight: it is multiplied, or added, by a layer of its own.
+    apart = any(item is not None and item.trained and item.value.size != elements(row) for item in affine)
 
-    def shaped(given: Given | None) -> Given | None:
+    def shaped(index: int) -> Given | None:
+        given = None if apart or index > len(affine) else call.weight(index)
         return None if given is None else given.moved(lambda array: np.broadcast_to(array, row).copy())
 
-    given: dict[str, Given | None] = {
-        "w": shaped(call.weight(1)),
-        "b": shaped(call.weight(2) if kind == "layer_norm" else None),
-    }
+    given: dict[str, Given | None] = {"w": shaped(1), "b": shaped(2)}
     leading = elements(view.shape[:axis]) // view.batch
     shape = (view.batch, *((leading,) if leading > 1 else ()), *row)
     word = call.draft.reshaped(view.word, shape, call.name, call.where)
@@ -326,7 +340,17 @@ def _row_norm(call: Call) -> Any:
     made = call.layer(
         kind, (word,), options, {role: item for role, item in given.items() if item is not None}
     )
-    return View(made.word, made.stored, view.pieces, view.dims)
+    found = View(made.word, made.stored, view.pieces, view.dims)
+    return _affine(call, found, *affine) if apart else found
+
+
+def _affine(call: Call, view: View, scale: Constant | None, shift: Constant | None = None) -> View:
+    """Times one constant, plus another."""
+    from importers.onnx_arithmetic import added, as_view, pairwise
+
+    if scale is not None:
+        view = pairwise(call, "multiply", view, as_view(call, scale, view, "_scale"), "_scaled")
+    return view if shift is None else added(call, view, as_view(call, shift, view, "_shift"))
 
 
 # Pooling
@@ -418,7 +442,7 @@ def _resize(call: Call) -> Any:
         scales = call.constant(1 if old else 2)
         given = call.attribute("scales") if scales is None else scales.value
         if given is None or len(given) != 4:
-            raise CannotTakeError("no sizes and no scales")
+            raise CannotTakeError("no sizes and no scales", "sizes or scales of four numbers")
         target = [int(size * scale) for size, scale in zip(view.shape, given, strict=True)]
         if any(
             abs(size * scale - whole) > 1e-6
@@ -458,7 +482,10 @@ def _check_recurrent(call: Call, kind: str, view: View) -> None:
     if tuple(call.attribute("activations", usual)) != usual or extra:
         raise CannotTakeError("activations, clips or peepholes of its own", f"activations {', '.join(usual)}")
     if len(view.dims) != 3 or (view.batch > 1 and view.batch_dim != 1):
-        raise CannotTakeError(f"its input {list(view.shape)} does not have the batch second")
+        raise CannotTakeError(
+            f"its input {list(view.shape)} does not have the batch second",
+            "a Transpose before it: [time, batch, features]",
+        )
     lengths = call.constant(4) if call.has(4) else None
     if lengths is not None and (lengths.value != view.shape[0]).any():
         raise CannotTakeError("sequences of unequal length", "one length")

@@ -12,7 +12,7 @@ import numpy as np
 
 from importers.arranging import in_order, sample_word, under, viewed
 from importers.cutting import sliced, split
-from importers.draft import CannotTakeError, elements
+from importers.draft import CHECKED, CannotTakeError, elements
 from importers.onnx_call import NEAREST, Call, Constant, axis_of, register
 from importers.views import BATCH, View
 
@@ -85,11 +85,11 @@ def _reshape(call: Call) -> Any:
             if view.shape[axis] == 1:
                 view = _without(view, axis)
             elif asked is not None:
-                raise CannotTakeError(f"squeezes dimension {axis} of {view.shape[axis]} elements")
+                raise CannotTakeError(f"squeezes dimension {axis} of {view.shape[axis]} elements", "Reshape")
         return view
     wanted = call.integers("shape", 1)
     if wanted is None:
-        raise CannotTakeError("its shape is missing")
+        raise CannotTakeError("its shape is missing", CHECKED)
     return viewed(
         call, view, target_shape(view.shape, wanted, zero_is_zero=bool(call.attribute("allowzero", 0)))
     )
@@ -101,13 +101,13 @@ def target_shape(shape: Sequence[int], wanted: Sequence[int], *, zero_is_zero: b
     for index, size in enumerate(sizes):
         if size == 0 and not zero_is_zero:
             if index >= len(shape):
-                raise CannotTakeError(f"cannot reshape {list(shape)} to {list(wanted)}")
+                raise CannotTakeError(f"cannot reshape {list(shape)} to {list(wanted)}", "as many elements")
             sizes[index] = shape[index]
     if sizes.count(-1) == 1:
         known = prod(size for size in sizes if size != -1)
         sizes[sizes.index(-1)] = prod(shape) // known if known else 0
     if prod(sizes) != prod(shape) or min(sizes, default=1) < 1:
-        raise CannotTakeError(f"cannot reshape {list(shape)} to {list(wanted)}")
+        raise CannotTakeError(f"cannot reshape {list(shape)} to {list(wanted)}", "as many elements")
     return tuple(sizes)
 
 
@@ -121,7 +121,7 @@ def _transpose(call: Call) -> Any:
     view = call.view()
     order = call.attribute("perm", tuple(reversed(range(len(view.dims)))))
     if sorted(order) != list(range(len(view.dims))):
-        raise CannotTakeError(f"perm {list(order)} of {len(view.dims)} dimensions")
+        raise CannotTakeError(f"perm {list(order)} of {len(view.dims)} dimensions", CHECKED)
     return view.permuted(order)
 
 
@@ -131,7 +131,7 @@ def _slice(call: Call) -> Any:
     rank = len(view.dims)
     starts, ends = call.integers("starts", 1), call.integers("ends", 2)
     if starts is None or ends is None:
-        raise CannotTakeError("its starts or ends are missing")
+        raise CannotTakeError("its starts or ends are missing", CHECKED)
     axes = call.integers("axes", 3) or tuple(range(len(starts)))
     steps = call.integers("steps", 4) or (1,) * len(starts)
     for number, (axis, start, end, step) in enumerate(zip(axes, starts, ends, steps, strict=True)):
@@ -146,7 +146,7 @@ def _slice(call: Call) -> Any:
 def _chosen(call: Call, view: View, dim: int, taken: list[int], suffix: str = "") -> View:
     """Elements of a dimension by their numbers: neighbours by one slice, others joined."""
     if not taken:
-        raise CannotTakeError("takes nothing")
+        raise CannotTakeError("takes nothing", "a slice of one element or more")
     runs: list[list[int]] = []
     for item in taken:
         if runs and item == runs[-1][1]:
@@ -181,12 +181,12 @@ def _gather(call: Call) -> Any:
     view = call.view()
     places = call.constant(1)
     if places is None:
-        raise CannotTakeError("its indices are missing")
+        raise CannotTakeError("its indices are missing", CHECKED)
     dim = call.axis(len(view.dims))
     size = view.shape[dim]
     numbers = [int(number) + size if number < 0 else int(number) for number in places.value.ravel()]
     if any(not 0 <= number < size for number in numbers):
-        raise CannotTakeError(f"an index outside of {size} elements")
+        raise CannotTakeError(f"an index outside of {size} elements", CHECKED)
     if places.value.ndim == 0:
         (number,) = numbers
         return (sliced(call, view, dim, number, number + 1) if size > 1 else view).without_dim(dim)
@@ -212,7 +212,10 @@ def _looked_up(call: Call, table: Constant, index: View) -> View:
 def parts_of(call: Call, view: View, dim: int, sizes: Sequence[int]) -> list[Any]:
     """All parts of a dimension: one split if all are used, else slices of those that are."""
     if sum(sizes) != view.shape[dim] or min(sizes) < 1:
-        raise CannotTakeError(f"sizes {list(sizes)} of {view.shape[dim]} elements")
+        raise CannotTakeError(
+            f"sizes {list(sizes)} of {view.shape[dim]} elements",
+            "sizes of 1 and more that add up to the dimension",
+        )
     if len(sizes) == 1:
         return [view]
     starts = [sum(sizes[:index]) for index in range(len(sizes))]
@@ -233,7 +236,7 @@ def _split(call: Call) -> Any:
         part = -(-view.shape[dim] // count)
         sizes = tuple(min(part, view.shape[dim] - start) for start in range(0, view.shape[dim], part))
     if len(sizes) != count:
-        raise CannotTakeError(f"{len(sizes)} sizes for {count} outputs")
+        raise CannotTakeError(f"{len(sizes)} sizes for {count} outputs", "a size for each output")
     return parts_of(call, view, dim, sizes)
 
 
@@ -249,7 +252,7 @@ def joined(call: Call, items: Sequence[View], dim: int) -> View:
     rank = len(items[0].dims)
     for item in items:
         if len(item.dims) != rank:
-            raise CannotTakeError("joins tensors of different rank")
+            raise CannotTakeError("joins tensors of different rank", "Unsqueeze before it")
         word, own = sample_word(call, item)
         batch_dims.add(own)
         if own != batch_dim:
@@ -307,7 +310,7 @@ def _pad(call: Call) -> Any:
         raise CannotTakeError(f"pads by {call.attribute('mode')}", "mode constant")
     widths, rank = call.integers("pads", 1), len(view.dims)
     if widths is None:
-        raise CannotTakeError("its pads are missing")
+        raise CannotTakeError("its pads are missing", CHECKED)
     axes = [axis_of(axis, rank) for axis in call.integers("axes", 3) or range(rank)]
     value = call.constant(2) if call.has(2) else None
     number = (
@@ -338,7 +341,7 @@ def _pad(call: Call) -> Any:
 def _expand(call: Call) -> Any:
     view, wanted = call.view(), call.integers("shape", 1)
     if wanted is None:
-        raise CannotTakeError("its shape is missing")
+        raise CannotTakeError("its shape is missing", CHECKED)
     return expanded(call, view, np.broadcast_shapes(view.shape, wanted))
 
 
@@ -366,12 +369,16 @@ def _blocks(call: Call) -> Any:
     batch, channels, high, wide = view.shape
     if call.node.op == "SpaceToDepth":
         if high % size or wide % size:
-            raise CannotTakeError(f"blocks of {size} do not divide {high}x{wide}")
+            raise CannotTakeError(
+                f"blocks of {size} do not divide {high}x{wide}", "a blocksize that divides them"
+            )
         cut = viewed(call, view, (batch, channels, high // size, size, wide // size, size))
         order = (0, 3, 5, 1, 2, 4) if call.attribute("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
         return viewed(call, cut.permuted(order), (batch, channels * size**2, high // size, wide // size))
     if channels % size**2:
-        raise CannotTakeError(f"blocks of {size} do not divide {channels} channels")
+        raise CannotTakeError(
+            f"blocks of {size} do not divide {channels} channels", "a blocksize that divides them"
+        )
     kept = channels // size**2
     if call.attribute("mode", "DCR") == "DCR":
         cut = viewed(call, view, (batch, size, size, kept, high, wide)).permuted((0, 3, 4, 1, 5, 2))

@@ -26,7 +26,7 @@ Shape = tuple[int, ...]
 class NoFormError(Exception):
     """Raised while one layer is written: why ONNX cannot say it, and the nearest form it can."""
 
-    def __init__(self, reason: str, nearest: str = "") -> None:
+    def __init__(self, reason: str, nearest: str) -> None:
         super().__init__(reason)
         self.reason, self.nearest = reason, nearest
 

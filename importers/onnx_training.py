@@ -18,7 +18,7 @@ import numpy as np
 import importers.training_elements  # noqa: F401  (it fills the table of handlers)
 from configs.errors import InputError, PulptrainError, UnsupportedLayerError
 from configs.model_file import OptimizerSpec
-from importers.draft import CannotTakeError, Problem
+from importers.draft import CHECKED, NO_FORM, CannotTakeError, Problem
 from importers.onnx_call import NEAREST
 from importers.onnx_folding import computed
 from importers.onnx_graph import OnnxGraph, OnnxNode
@@ -250,16 +250,16 @@ class _Reader:
                     return
             handler = HANDLERS.get(node.op)
             if handler is None:
-                raise CannotTakeError("no step for it", NEAREST.get(node.op, ""))
+                raise CannotTakeError("no step for it", NEAREST.get(node.op, NO_FORM))
             handler(item)
         except CannotTakeError as error:
             self._refuse(node, error.reason, error.nearest)
         except PulptrainError as error:
-            self._refuse(node, error.message, error.cure or "")
+            self._refuse(node, error.message, error.cure or NO_FORM)
         except (TypeError, ValueError, IndexError, KeyError, AttributeError, ArithmeticError) as error:
             self._refuse(node, f"its inputs or attributes are not those of its op ({error})")
 
-    def _refuse(self, node: OnnxNode, reason: str, nearest: str = "") -> None:
+    def _refuse(self, node: OnnxNode, reason: str, nearest: str = CHECKED) -> None:
         self.unread.update(filter(None, node.outputs))
         tensor = self.graph.tensor(node.output(0))
         shape = tensor.sizes if tensor.is_static else None

@@ -279,7 +279,7 @@ def _write(site: Layer) -> None:
     """The nodes of a layer, and the weights all of which must be in them."""
     writer = WRITERS.get(site.primitive)
     if writer is None:
-        raise NoFormError("no op for it")
+        raise NoFormError("no op for it", "the model file keeps it: convert IN OUT.yaml")
     known = set(site.draft.weights)
     writer(site)
     written = sum(value.size for name, value in site.draft.weights.items() if name not in known)

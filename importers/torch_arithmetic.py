@@ -14,7 +14,7 @@ from importers.arranging import fresh, image, regrouped, rows, sample_word, unde
 from importers.cutting import sliced
 from importers.draft import CannotTakeError, Given, elements
 from importers.pairs import two_operands, wider, with_constant
-from importers.torch_capture import NEAREST, Call, Constant, register, shape_of
+from importers.torch_capture import NEAREST, Aside, Call, Constant, register, shape_of
 from importers.torch_shapes import axis_of
 from importers.views import BATCH, Shape, View
 
@@ -37,6 +37,8 @@ SELU_ALPHA, SELU_GAMMA = 1.6732632423543772, 1.0507009873554805
 
 SOFTPLUS_LINE = 18.0
 """Where log(1 + e^x) is x in fp32."""
+
+SOFTMAXES = ("softmax", "_softmax")
 
 LARGE = 1e9
 """In place of infinity in a mask that is added before a softmax, whose exponential is 0 either way."""
@@ -141,7 +143,7 @@ def _dropout(call: Call) -> Any:
     made = view
     if call.get("train", True) and call["p"]:
         made = applied(call, "dropout", view, {"p": call["p"]})
-    return [made, Constant(None)] if isinstance(call.node.meta["val"], (tuple, list)) else made
+    return [made, Aside()] if isinstance(call.node.meta["val"], (tuple, list)) else made
 
 
 @register("prelu")
@@ -177,7 +179,7 @@ def _softplus(call: Call) -> Any:
 def _log_sigmoid(call: Call) -> Any:
     turned = scaled(call, call.view("self"), -1.0, suffix="_turned")
     made = scaled(call, applied(call, "softplus", turned), -1.0, suffix="_log")
-    return [made, Constant(None)] if isinstance(call.node.meta["val"], (tuple, list)) else made
+    return [made, Aside()] if isinstance(call.node.meta["val"], (tuple, list)) else made
 
 
 @register("selu")
@@ -237,18 +239,40 @@ def _binary(call: Call, kind: str, left: Any, right: Any) -> View:
     view, other = (left, right) if isinstance(left, View) else (right, left)
     found = call.as_given(other)
     assert found is not None
-    return with_constant(call, kind, view, _finite(kind, found), turned=view is right)
+    if found.value.dtype == bool:
+        found = Given(found.value.astype(np.float32))
+    if kind == "add" and _weights_nothing(call, np.isneginf(found.value)):
+        found = before_softmax(found)
+    if not np.isfinite(found.value).all():
+        raise CannotTakeError(
+            "a constant with infinities", "finite numbers, or -inf in a mask right before a softmax"
+        )
+    return with_constant(call, kind, view, found, turned=view is right)
 
 
-def _finite(kind: str, given: Given) -> Given:
-    """Infinities of a mask that is added as numbers large enough."""
-    if given.value.dtype == bool:
-        given = Given(given.value.astype(np.float32))
+def before_softmax(given: Given) -> Given:
+    """A mask that is added before a softmax, minus infinity in it as a number large enough."""
     if np.isfinite(given.value).all():
         return given
-    if kind != "add":
-        raise CannotTakeError("a constant with infinities", "finite numbers")
-    return Given(np.nan_to_num(given.value, posinf=LARGE, neginf=-LARGE).astype(np.float32))
+    if given.trained or np.isnan(given.value).any() or np.isposinf(given.value).any():
+        raise CannotTakeError("a mask with infinities that is trained, or with NaN", "finite numbers")
+    if np.isneginf(given.value).all(axis=-1).any():
+        raise CannotTakeError("a mask that leaves nothing of a row", "one that leaves an element of each")
+    return Given(np.nan_to_num(given.value, neginf=-LARGE).astype(np.float32))
+
+
+def _weights_nothing(call: Call, where: Any) -> bool:
+    """Whether elements where a mask is True only go into a softmax, of rows with others left.
+
+    Then they become 0 and get no gradient, whatever very negative number they are.
+    """
+    users = [user for user in call.node.users if user.op == "call_function"]
+    rank = len(call.shape)
+    if not rank or not users or any(str(user.target).split(".")[1] not in SOFTMAXES for user in users):
+        return False
+    if any(user.args[1] % rank != rank - 1 for user in users):
+        return False
+    return not np.broadcast_to(where, call.shape).all(axis=-1).any()
 
 
 def _grows(view: View, shape: Shape) -> bool:
@@ -407,10 +431,15 @@ def _masked_fill(call: Call) -> Any:
 
 
 def _masked(call: Call, view: View, mask: Any, value: float) -> View:
-    """`value` where the constant mask is True: something large is added, or the rest multiplied by 0."""
+    """`value` where the constant mask is True, by products with 0; before a softmax by -1e9 added."""
     where = mask.numpy().astype(bool)
-    if value < -1e4:
+    if value < -1e4 and _weights_nothing(call, where):
         return with_constant(call, "add", view, Given(np.where(where, -LARGE, 0).astype(np.float32)))
+    if not np.isfinite(value):
+        raise CannotTakeError(
+            f"sets elements to {value}",
+            "a finite number, or -inf right before a softmax of the last dimension",
+        )
     kept = multiplied(call, view, Given((~where).astype(np.float32)), suffix="_kept" if value else "")
     if not value:
         return kept

@@ -13,16 +13,16 @@ import logging
 import operator
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from configs.dtypes import is_float
-from configs.errors import InputError
+from configs.errors import InputError, UnsupportedLayerError
 from importers.arranging import Site
-from importers.draft import CannotTakeError, Draft, Given, Problem
+from importers.draft import NO_FORM, CannotTakeError, Draft, Given, Problem
 from importers.handlers import registrar
 from importers.views import Shape, View
 from trainlib.steps import Array
@@ -58,6 +58,10 @@ class Constant:
         return float(first) if bool((self.tensor == first).all()) else None
 
 
+class Aside:
+    """What an op makes besides its result, statistics or a mask: nobody may read it."""
+
+
 class Unknown:
     """Results of a node that could not be read; each is stood in for when somebody takes it."""
 
@@ -88,7 +92,9 @@ class Call(Site):
     def as_view(self, found: Any) -> View:
         """`found`, which must be an activation."""
         if not isinstance(found, View):
-            raise CannotTakeError("reads a constant where it should read an activation")
+            raise CannotTakeError(
+                "reads a constant where it should read an activation", "the result as a buffer of the module"
+            )
         return found
 
     def weight(self, name: str) -> Given | None:
@@ -134,7 +140,8 @@ HANDLERS: dict[str, Handler] = {}
 _VIEWS = ("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "expand")
 _TURNS = ("permute", "transpose", "t", "mT", "numpy_T", "flip")
 _PARTS = ("select", "slice", "narrow", "chunk", "split", "split_with_sizes", "unbind")
-_SAME = ("clone", "contiguous", "detach", "alias")
+_SAME = ("clone", "contiguous", "alias")
+_DETACHED = ("detach", "detach_")
 MOVES = frozenset({*_VIEWS, *_TURNS, *_PARTS, *_SAME})
 """Ops that only move elements about: what they make of a parameter is still that parameter."""
 
@@ -161,7 +168,10 @@ def export_module(torch: Any, module: Any, inputs: tuple[Any, ...], where: str) 
         logging.disable()  # of shapes that do not fit torch logs a traceback besides the error
         try:
             program = torch.export.export(module, inputs)
+            _refuse_stopped(program, where)
             return program.run_decompositions({})
+        except InputError:
+            raise
         except Exception as error:  # torch.export raises errors of many kinds, those of the module among them
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             reason = lines[0] if lines else type(error).__name__
@@ -173,6 +183,24 @@ def export_module(torch: Any, module: Any, inputs: tuple[Any, ...], where: str) 
             ) from error
         finally:
             logging.disable(disabled)
+
+
+def _refuse_stopped(program: Any, where: str) -> None:
+    """Raise UnsupportedLayerError for what stops gradients and is gone once the graph is functional."""
+    kinds = {item.arg.name: item.kind.name for item in program.graph_signature.input_specs}
+    moving = {name for name, kind in kinds.items() if kind in ("USER_INPUT", "PARAMETER")}
+    for node in program.graph_module.graph.nodes:
+        if not any(before.name in moving for before in node.all_input_nodes):
+            continue  # torch.tensor() in a forward is detached as well
+        moving.add(node.name)
+        op = _op_name(node) if node.op == "call_function" else ""
+        if op == "detach_" or (op == "wrap_with_set_grad_enabled" and not node.args[0]):
+            how = "detach_()" if op == "detach_" else "torch.no_grad()"
+            raise UnsupportedLayerError(
+                f"{how} stops the gradient",
+                where=_place(node, where),
+                cure="requires_grad=False of the parameters before it, or detach() of a parameter",
+            )
 
 
 def capture(
@@ -214,7 +242,8 @@ def capture(
             found = getattr(program.graph_module, str(node.target), None)
             known[node.name] = Constant(found) if isinstance(found, torch.Tensor) else Unknown()
     output = _output(draft, signature, known, where)
-    _refuse_shared(draft)
+    _refuse_shared(draft, trained)
+    _refuse_left_out(draft, trained & _read_parameters(graph, targets))
     draft.refuse_problems(calls)
     assert output is not None
     return draft, output
@@ -241,7 +270,13 @@ def _input(draft: Draft, node: Any, number: int) -> Any:
     dtype = str(node.meta["val"].dtype).removeprefix("torch.")
     if len(shape) < 2:
         draft.problems.append(
-            Problem(node.name, "input", shape, "the batch comes first, then at least one dimension")
+            Problem(
+                node.name,
+                "input",
+                shape,
+                "the batch comes first, then at least one dimension",
+                "an input of shape [batch, ...]",
+            )
         )
         return Unknown()
     return draft.feed("input", shape, dtype if is_float(dtype) else "int32")
@@ -259,7 +294,11 @@ def _output(draft: Draft, signature: Any, known: Mapping[str, Any], where: str) 
     if found and isinstance(found[0], View):
         return found[0]
     if not draft.problems:
-        raise InputError("what forward returns does not depend on its input", where=where)
+        raise InputError(
+            "what forward returns does not depend on its input",
+            where=where,
+            cure="a forward that returns what it computes of its input",
+        )
     return None
 
 
@@ -283,11 +322,16 @@ def _read(torch: Any, draft: Draft, node: Any, known: Mapping[str, Any]) -> Any:
         arguments = _bound(node, known)
         if _any(arguments, Unknown):
             return Unknown()
+        if _any(arguments, Aside):
+            raise CannotTakeError(
+                "reads statistics or a mask that another op has made: a norm used twice reads its own",
+                "a module for each use",
+            )
         if not _any(arguments, View):
             return _folded(torch, op, node, known)
         handler = HANDLERS.get(op)
         if handler is None:
-            raise CannotTakeError("no layer for it", NEAREST.get(op, ""))
+            raise CannotTakeError("no layer for it", NEAREST.get(op, NO_FORM))
         result = handler(Call(node, torch, draft, arguments, _layer_name(node, arguments), place))
         if isinstance(result, View) and result.shape != shape_of(node):
             raise AssertionError(f"{node.name}: {result.shape} instead of {shape_of(node)}")
@@ -370,6 +414,8 @@ def _folded(torch: Any, op: str, node: Any, known: Mapping[str, Any]) -> Any:
             return node.target(*arguments, **options)
 
     result = run(lambda constant: constant.tensor)
+    if op in _DETACHED:
+        return replace(constants[0], tensor=result, trained=False)
     if op in MOVES and len(constants) == 1 and constants[0].places is not None:
         (one,) = constants
         places = run(lambda constant: constant.places)
@@ -421,11 +467,15 @@ def _place(node: Any, where: str) -> str:
     return where
 
 
-def _refuse_shared(draft: Draft) -> None:
-    """A parameter that is trained in two places has two gradients to add, which no layer of ours does."""
+def _refuse_shared(draft: Draft, trained: frozenset[str]) -> None:
+    """A parameter that is trained in two places has two gradients to add, which no layer of ours does.
+
+    Nor does a copy of it that is not trained (`detach`) follow what an update makes of it.
+    """
     users: dict[str, list[str]] = {}
+    kept = {given.source for given in draft.sources.values() if given.trained}
     for tensor, given in draft.sources.items():
-        if given.trained:
+        if given.source in kept & trained:
             users.setdefault(given.source, []).append(tensor)
     for source, tensors in users.items():
         taken = [draft.sources[tensor].places for tensor in tensors]
@@ -443,6 +493,33 @@ def _refuse_shared(draft: Draft) -> None:
                     "a parameter for each use, or requires_grad=False",
                 )
             )
+
+
+def _read_parameters(graph: Any, targets: Mapping[str, Any]) -> set[str]:
+    """Parameters that something reads with its gradient."""
+    return {
+        targets[node.name].target
+        for node in graph.nodes
+        if node.op == "placeholder" and node.name in targets
+        if any(user.op != "output" and _op_name(user) not in _DETACHED for user in node.users)
+    }
+
+
+def _refuse_left_out(draft: Draft, read: Collection[str]) -> None:
+    """A parameter that is read, and that no layer of ours trains, would silently stay as it is."""
+    found = {given.source for given in draft.sources.values() if given.trained}
+    if draft.problems:
+        return  # it may be read by what could not be taken
+    for name in sorted(set(read) - found):
+        draft.problems.append(
+            Problem(
+                name,
+                "parameter",
+                None,
+                "is trained, and read in a way that has no gradient here",
+                "requires_grad=False",
+            )
+        )
 
 
 def as_array(tensor: Any) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 from importers.arranging import fresh, image, in_order, regrouped, rows, viewed
 from importers.cutting import sliced
 from importers.draft import CannotTakeError, Given, elements
-from importers.torch_capture import NEAREST, Call, Constant, register
+from importers.torch_capture import NEAREST, Aside, Call, Constant, register
 from importers.views import BATCH, Shape, View
 
 NEAREST.update(
@@ -166,6 +166,8 @@ def _embedding(call: Call) -> Any:
     weight, view = call.weight("weight"), call.arguments["indices"]
     if weight is None or not isinstance(view, View):
         raise CannotTakeError("looks up a constant", "a parameter")
+    if call.get("scale_grad_by_freq"):
+        raise CannotTakeError("divides a row's gradient by how often it is read", "scale_grad_by_freq=False")
     vocabulary, features = weight.value.shape
     padding = call.get("padding_idx", -1)
     options: dict[str, Any] = {"vocabulary": vocabulary, "features": features}
@@ -212,19 +214,21 @@ def _batch_norm(call: Call, *, frozen: bool) -> View:
 @register("_native_batch_norm_legit_functional", "native_batch_norm", "batch_norm")
 def _native_batch_norm(call: Call) -> Any:
     frozen = not call["training"]
-    return [_batch_norm(call, frozen=frozen), *[Constant(None)] * 4]
+    return [_batch_norm(call, frozen=frozen), *[Aside()] * 4]
 
 
 @register("_native_batch_norm_legit_no_training")
 def _frozen_batch_norm(call: Call) -> Any:
-    return [_batch_norm(call, frozen=True), *[Constant(None)] * 2]
+    return [_batch_norm(call, frozen=True), *[Aside()] * 2]
 
 
 @register("_native_batch_norm_legit")
 def _batch_norm_of_batch(call: Call) -> Any:
     if not call["training"]:
-        raise CannotTakeError("no statistics to normalise with")
-    return [_batch_norm(call, frozen=False), *[Constant(None)] * 2]
+        raise CannotTakeError(
+            "no statistics to normalise with", "track_running_stats=True, or module.train()"
+        )
+    return [_batch_norm(call, frozen=False), *[Aside()] * 2]
 
 
 @register("instance_norm")
@@ -362,7 +366,10 @@ def _adaptive_max_pool(call: Call) -> Any:
     view = call.view("self")
     outputs, sizes = shape_dims(call)[2:], view.shape[2:]
     if call.used(1) or any(size % output for size, output in zip(sizes, outputs, strict=True)):
-        raise CannotTakeError(f"windows of unequal size, or places: {list(sizes)} to {list(outputs)}")
+        raise CannotTakeError(
+            f"windows of unequal size, or places: {list(sizes)} to {list(outputs)}",
+            "sizes that the result divides, return_indices=False",
+        )
     rank = len(sizes)
     kernel = _two([size // output for size, output in zip(sizes, outputs, strict=True)], rank, 1)
     made = call.layer("max_pool2d", (image(call, view, rank),), {"kernel": _short(kernel)})
@@ -401,7 +408,9 @@ def _initial(call: Call, found: Any, layer: int, view: View) -> str | None:
     part = sliced(call, state, 0, layer, layer + 1) if state.shape[0] > 1 else state
     part = in_order(call, part.without_dim(0))
     if part.batch_dim != 0 or part.batch != view.batch:
-        raise CannotTakeError("an initial state without the batch")
+        raise CannotTakeError(
+            "an initial state without the batch", "a state of shape [layers, batch, hidden], or none"
+        )
     return part.word
 
 

@@ -64,10 +64,15 @@ def from_torch(
     """
     torch = require_extra("torch", where)
     if not isinstance(module, torch.nn.Module):
-        raise InputError(f"{type(module).__name__} is no torch.nn.Module", where=where or "from_torch")
+        raise InputError(
+            f"{type(module).__name__} is no torch.nn.Module",
+            where=where or "from_torch",
+            cure="a torch.nn.Module, made",
+        )
     title = name or _title(type(module).__name__)
     place = where or title
     inputs = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
+    _refuse_averages(torch, module, place)
     dtype = _dtype(torch, module, inputs, place)
     trained = trained_names(torch, module, optimizer)
     spec_of_optimizer = optimizer_of(torch, optimizer)
@@ -99,6 +104,18 @@ def from_torch(
         for tensor, value in draft.values.items()
     }
     return ImportedModel(spec, values, dict(draft.sources), tuple(notes))
+
+
+def _refuse_averages(torch: Any, module: Any, place: str) -> None:
+    """Raise UnsupportedLayerError for a norm whose running statistics average over all batches so far."""
+    for path, part in module.named_modules():
+        running = isinstance(part, torch.nn.modules.batchnorm._NormBase) and part.track_running_stats
+        if running and part.training and part.momentum is None:
+            raise UnsupportedLayerError(
+                f"{path or 'the module'} has momentum=None",
+                where=place,
+                cure="momentum=0.1, or module.eval()",
+            )
 
 
 def _kept_wide(tensor: str) -> bool:
@@ -156,7 +173,9 @@ def _end(draft: Draft, output: View, place: str) -> None:
     word = draft.reshaped(word, (output.batch, *(shape or (1,))), "output")
     last = word.partition(".")[0]
     if "." in word or last == "input":
-        raise UnsupportedLayerError("forward returns what it is given, or a part of it", where=place)
+        raise UnsupportedLayerError(
+            "forward returns what it is given, or a part of it", where=place, cure="a forward with a layer"
+        )
     draft.without_unused(last)
 
 
@@ -166,7 +185,11 @@ def _classes(draft: Draft, place: str) -> int:
         return 0
     tables = [int(layer.attributes["vocabulary"]) for layer in draft.layers if layer.type == "embedding"]
     if not tables:
-        raise UnsupportedLayerError("an input of integers that no embedding reads", where=place)
+        raise UnsupportedLayerError(
+            "an input of integers that no embedding reads",
+            where=place,
+            cure="torch.nn.Embedding first, or an input of floats",
+        )
     return min(tables)
 
 
@@ -202,7 +225,11 @@ def load_module(text: str, seed: int = 0) -> Any:
             cure="a class without arguments, or a function that returns a module",
         ) from error
     if not isinstance(module, torch.nn.Module):
-        raise InputError(f"{member}() is no torch.nn.Module but {type(module).__name__}", where=text)
+        raise InputError(
+            f"{member}() is no torch.nn.Module but {type(module).__name__}",
+            where=text,
+            cure="a torch.nn.Module, made",
+        )
     return module
 
 

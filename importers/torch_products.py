@@ -12,7 +12,7 @@ import numpy as np
 from importers.arranging import in_order, viewed
 from importers.draft import CannotTakeError, Given, elements
 from importers.pairs import with_constant
-from importers.torch_arithmetic import LARGE, scaled, softmax
+from importers.torch_arithmetic import LARGE, before_softmax, scaled, softmax
 from importers.torch_capture import NEAREST, Call, Constant, register
 from importers.torch_layers import linear
 from importers.views import BATCH, Shape, View
@@ -238,7 +238,9 @@ def _attention(call: Call) -> Any:
         scores = with_constant(call, "add", scores, _mask(seen), suffix="_mask")
     elif isinstance(mask, Constant):
         array = mask.given().value
-        given = _mask(array) if array.dtype == bool else Given(np.nan_to_num(array, neginf=-LARGE))
+        if array.dtype == bool and not array.any(axis=-1).all():
+            raise CannotTakeError("a query that sees no key", "a mask with a key for each query")
+        given = _mask(array) if array.dtype == bool else before_softmax(mask.given())
         scores = with_constant(call, "add", scores, given, suffix="_mask")
     elif mask is not None:
         raise CannotTakeError("a mask that is computed", "a mask that is a buffer or made of sizes")

@@ -105,9 +105,7 @@ def _squeeze(call: Call) -> Any:
     return view
 
 
-@register(
-    "clone", "contiguous", "alias", "lift_fresh_copy", "to", "_to_copy", "type_as", "detach_", "dropout_none"
-)
+@register("clone", "contiguous", "alias", "lift_fresh_copy", "to", "_to_copy", "type_as", "dropout_none")
 def _same(call: Call) -> Any:
     view = call.view("self")
     before = call.node.args[0].meta["val"].dtype
@@ -117,7 +115,7 @@ def _same(call: Call) -> Any:
     return view
 
 
-@register("detach")
+@register("detach", "detach_")
 def _detach(call: Call) -> Any:
     raise CannotTakeError("stops the gradient", "requires_grad=False of the parameters before it")
 
@@ -179,7 +177,9 @@ def _parts(call: Call, dim: int, sizes: Sequence[int]) -> list[Any]:
     view = call.view("self")
     dim = axis_of(dim, len(view.dims))
     if sum(sizes) != view.shape[dim]:
-        raise CannotTakeError(f"sizes {list(sizes)} of {view.shape[dim]} elements")
+        raise CannotTakeError(
+            f"sizes {list(sizes)} of {view.shape[dim]} elements", "sizes that add up to the dimension"
+        )
     if len(sizes) == 1:
         return [view]
     starts = [sum(sizes[:index]) for index in range(len(sizes))]
@@ -228,7 +228,9 @@ def joined(call: Call, items: Sequence[Any], dim: int) -> View:
     words = []
     for view in views:
         if view.batch_dim != first.batch_dim:
-            raise CannotTakeError("joins tensors with the batch in different places")
+            raise CannotTakeError(
+                "joins tensors with the batch in different places", "the batch in front of all"
+            )
         # A dimension of size 1 is a dimension here, since others may be larger along it.
         shape = (view.batch, *(view.shape[index] for index in places))
         words.append(call.draft.reshaped(view.word, shape, call.name, call.where))

@@ -71,7 +71,9 @@ class TrainingDraft:
         if name in self.names:
             return self.names[name]
         if name not in self.constants:
-            raise CannotTakeError(f"reads '{name}', which could not be read")
+            raise CannotTakeError(
+                f"reads '{name}', which could not be read", "what makes it is refused above"
+            )
         value = self.constants[name]
         array = np.ascontiguousarray(value, np.float32 if value.dtype != np.int64 else np.int32)
         shape = array.shape or (1,)
@@ -84,7 +86,9 @@ class TrainingDraft:
         tensor = self.tensor(self.read(name))
         if tensor.kind != "buffer":
             if any(tensor.name in op.inputs for op in self.builder.ops):
-                raise CannotTakeError(f"changes '{name}', which others read")
+                raise CannotTakeError(
+                    f"changes '{name}', which others read", "a tensor of its own for what changes"
+                )
             self.builder.tensors[tensor.name] = replace(tensor, kind="buffer")
         return tensor.name
 
@@ -95,7 +99,10 @@ class TrainingDraft:
         if source.shape == wanted:
             return tensor
         if prod(wanted) != prod(source.shape):
-            raise CannotTakeError(f"cannot view {list(source.shape)} as {list(wanted)}")
+            raise CannotTakeError(
+                f"cannot view {list(source.shape)} as {list(wanted)}",
+                f"{prod(wanted)} elements: export the graph for the batch it is to run with",
+            )
         while source.alias_of is not None and self._is_view(source):
             source = self.tensor(source.alias_of)
             if source.shape == wanted:
@@ -140,7 +147,9 @@ class TrainingDraft:
             ]
             return primitive.plan(checked, tensors, self.graph.path)
         except PulptrainError as error:
-            raise CannotTakeError(error.message, error.cure or "") from None
+            raise CannotTakeError(
+                error.message, error.cure or f"`pulptrain show {kind}` has its forms"
+            ) from None
 
     def check(self, kind: str, plan: LayerPlan, roles: Mapping[str, str]) -> None:
         """Raise `CannotTakeError` for a tensor of another shape than its role has in the plan."""
@@ -150,7 +159,8 @@ class TrainingDraft:
             wanted = shapes.get(role, shapes.get(role.removeprefix("d")))
             if wanted is not None and self.shape(name) != tuple(wanted):
                 raise CannotTakeError(
-                    f"{role} of {kind} has shape {list(self.shape(name))}, not {list(wanted)}"
+                    f"{role} of {kind} has shape {list(self.shape(name))}, not {list(wanted)}",
+                    "that shape: export the training graph again",
                 )
 
     def step(
@@ -168,7 +178,9 @@ class TrainingDraft:
                 elif role.rstrip("?") in roles:
                     names.append(role.rstrip("?"))
                 elif not role.endswith("?"):
-                    raise CannotTakeError(f"step {step} of {kind} needs {role}")
+                    raise CannotTakeError(
+                        f"step {step} of {kind} needs {role}", "a node that has it as an input or output"
+                    )
             return tuple(names)
 
         own: Step = found

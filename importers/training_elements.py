@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from importers.draft import CannotTakeError
+from importers.draft import CHECKED, CannotTakeError
 from importers.onnx_call import axis_of
 from importers.onnx_moves import target_shape
 from importers.training_draft import Kept
@@ -61,7 +61,7 @@ def _backward(item: TrainingNode) -> None:
     roles = {role: item.read(index) for index, role in enumerate(reads)}
     shape = item.draft.shape(roles["dy"])
     if any(item.draft.shape(name) != shape for name in roles.values()):
-        raise CannotTakeError("inputs of different shapes")
+        raise CannotTakeError("inputs of different shapes", "inputs of one shape: Expand before it")
     plan = item.draft.plan(kind, options, [shape])
     item.apply(kind, "IG", {**roles, "dx": item.result(shape)}, plan)
 
@@ -146,7 +146,7 @@ def _broadcast(a: Shape, b: Shape) -> Shape:
     try:
         return tuple(np.broadcast_shapes(a, b))
     except ValueError:
-        raise CannotTakeError(f"shapes {list(a)} and {list(b)} cannot be broadcast") from None
+        raise CannotTakeError(f"shapes {list(a)} and {list(b)} cannot be broadcast", CHECKED) from None
 
 
 @register("Mul", "Div", "Sub", "Scale", "And")
@@ -287,7 +287,7 @@ def _view(item: TrainingNode) -> None:
         asked = item.integers("axes", 1)
         axes = {axis_of(axis, len(shape)) for axis in asked} if asked is not None else set(range(len(shape)))
         if asked is not None and any(shape[axis] != 1 for axis in axes):
-            raise CannotTakeError(f"squeezes {list(asked)} of {list(shape)}")
+            raise CannotTakeError(f"squeezes {list(asked)} of {list(shape)}", "Reshape")
         shape = tuple(size for axis, size in enumerate(shape) if axis not in axes or size != 1)
     elif op == "Unsqueeze":
         axes_of = item.integers("axes", 1) or ()
@@ -303,7 +303,7 @@ def _transpose(item: TrainingNode) -> None:
     shape = item.shape(0)
     order = tuple(item.attribute("perm", tuple(reversed(range(len(shape))))))
     if sorted(order) != list(range(len(shape))):
-        raise CannotTakeError(f"perm {list(order)} of {len(shape)} dimensions")
+        raise CannotTakeError(f"perm {list(order)} of {len(shape)} dimensions", CHECKED)
     item.give(_turned(item, item.read(0), order), [shape[axis] for axis in order])
 
 
@@ -356,7 +356,10 @@ def _split(item: TrainingNode) -> None:
         part = -(-shape[axis] // count)
         sizes = tuple(min(part, shape[axis] - start) for start in range(0, shape[axis], part))
     if len(sizes) != count or sum(sizes) != shape[axis]:
-        raise CannotTakeError(f"sizes {list(sizes)} of {shape[axis]} elements, {count} outputs")
+        raise CannotTakeError(
+            f"sizes {list(sizes)} of {shape[axis]} elements, {count} outputs",
+            "sizes that add up to the dimension, one for each output",
+        )
     for index, part_of in enumerate(_parts(item, item.read(0), axis, sizes)):
         item.give(part_of, index=index)
 
@@ -383,7 +386,7 @@ def _slice(item: TrainingNode) -> None:
     shape = draft.shape(name)
     starts, ends = item.integers("starts", 1), item.integers("ends", 2)
     if starts is None or ends is None:
-        raise CannotTakeError("its starts or ends are not constant")
+        raise CannotTakeError("its starts or ends are not constant", "constants")
     axes = item.integers("axes", 3) or tuple(range(len(starts)))
     steps = item.integers("steps", 4) or (1,) * len(starts)
     for number, (axis, start, end, step) in enumerate(zip(axes, starts, ends, steps, strict=True)):
@@ -411,7 +414,7 @@ def _only_index(item: TrainingNode, index: int, size: int) -> int:
     found = int(number.reshape(-1)[0])
     found = found + size if found < 0 else found
     if not 0 <= found < size:
-        raise CannotTakeError(f"index {found} of {size} elements")
+        raise CannotTakeError(f"index {found} of {size} elements", CHECKED)
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from importers.draft import CannotTakeError
+from importers.draft import CHECKED, CannotTakeError
 from importers.handlers import registrar
 from importers.onnx_call import axis_of, short
 from importers.onnx_graph import OnnxNode
@@ -45,7 +45,7 @@ class TrainingNode:
         """Our tensor of an input."""
         name = self.node.input(index)
         if not name:
-            raise CannotTakeError(f"its input {index} is missing")
+            raise CannotTakeError(f"its input {index} is missing", CHECKED)
         return self.draft.read(name)
 
     def constant(self, index: int) -> Any:

@@ -104,4 +104,6 @@ else:
     def __dir__() -> list[str]:
         from importlib import import_module
 
-        return sorted({*globals(), *NAMES, *import_module(LAYERS_MODULE).__all__})
+        # Not what this module imports for itself, nor the modules of the package.
+        inner = {name for name in globals() if name.startswith("__")}
+        return sorted({*inner, *NAMES, *import_module(LAYERS_MODULE).__all__})

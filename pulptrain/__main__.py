@@ -21,7 +21,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
 
 
 def main() -> None:
-    """Run the command line: exit code 0 done, 1 defect, 2 input, 3 does not fit, 4 deadlock, 130 Ctrl-C."""
+    """Run the command line and end with its exit code (`pulptrain.cli.EXIT_CODES`)."""
     gc.set_threshold(GARBAGE_THRESHOLD, 20, 20)
     standard_output.install()
     exit_code = run(sys.argv[1:])

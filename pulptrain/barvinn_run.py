@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,15 @@ import numpy as np
 import pulptrain
 from arch.barvinn.address_generator import WALK_BYTES_PER_CYCLE
 from arch.barvinn.array import ArrayResult, BarvinnArray
+from arch.barvinn.behaviour import behaviour_of
 from arch.barvinn.timing import LANES, MACHINE, BarvinnTiming, timing_of
-from configs.errors import InputError, WrongNumbersError
+from configs.errors import InputError, UnsupportedLayerError, WrongNumbersError
 from configs.limits import PROCESS_BYTES, require_host_memory
 from configs.parameters import ParameterTree, load_parameters
 from importers.onnx_file import load_onnx
 from importers.onnx_graph import OnnxGraph
 from pulptrain.barvinn_onnx import input_map, read_network
+from pulptrain.progress import NOBODY, Teller
 from pulptrain.settings import check_seed
 from scheduler.barvinn.compiler import CompiledNetwork, compile_network
 from scheduler.barvinn.images import map_values
@@ -60,26 +62,30 @@ def barvinn(
     wprec: int = 8,
     oprec: int = 8,
     input_shape: Sequence[int] | None = None,
+    behaviour: str = "rtl",
+    host_ops: bool = True,
     as_published: bool = False,
     units: int = 1,
     soc: str | Path = "barvinn",
     overrides: Mapping[str, str | int | float] | None = None,
     x: Integers | None = None,
     seed: int = 0,
+    teller: Teller = NOBODY,
 ) -> BarvinnOutcome:
     """Make the jobs of a quantised network, an ONNX file or layers, and let `units` units execute them.
 
     `aprec`, `wprec`, `oprec` are bits of activations, weights and the last output; `input_shape` is without
-    batch, or with one of 1. `x` [c, h, w] holds unsigned integers of `aprec` bits (default: drawn by `seed`).
-    With `as_published` only the table of the public tool is made. Raises `InputError` for what is not
-    supported, naming the node, `DoesNotFitError` for maps or weights that do not fit, `WrongNumbersError` if
-    the units did not compute what the integer reference says.
+    batch, or with one of 1. The units are as their RTL is (`behaviour` "rtl") or as "documented"; what they
+    cannot compute the host does, or is refused without `host_ops`. `x` [c, h, w] holds unsigned integers of
+    `aprec` bits (default: drawn by `seed`). With `as_published` only the table of the public tool is made.
+    Raises `InputError` for what is not supported, naming the node, `DoesNotFitError` for maps or weights that
+    do not fit, `WrongNumbersError` if the units did not compute what the integer reference says.
     """
     check_seed(seed)
     precision = Precision(aprec, wprec, oprec)
     precision.check()
     tree = load_parameters(soc, "rtl", overrides, machine=MACHINE)
-    timing = timing_of(tree)
+    timing = timing_of(tree, behaviour_of(behaviour))
     if isinstance(model, str | Path):
         graph = _read(model)
         layers: Sequence[RealLayer] = read_network(graph, input_shape)
@@ -92,6 +98,7 @@ def barvinn(
         shape = (first.ci, first.hi, first.wi)
     published, total = published_rows([layer.shape for layer in layers], aprec, wprec)
     summary = _head(name, tree, precision, shape, as_published=as_published, units=units, seed=seed)
+    summary["behaviour"] = None if as_published else behaviour
     if as_published:
         rows = published_table(published)
         summary |= {"rows": rows, "total_countdown": total, "cycles": None, "frames_per_second": None}
@@ -99,6 +106,8 @@ def barvinn(
     given = draw_input(shape, aprec, seed) if x is None else _checked(x, shape, aprec)
     numbers = integer_network(layers, precision, given, timing.width)
     network = compile_network(numbers.layers, given, timing, units)
+    if not host_ops:
+        _refuse_host(network, layers)
     rows = corrected_table(network.layers, published, timing)
     longest = max(row["countdown"] for row in rows)
     require_host_memory(
@@ -111,7 +120,9 @@ def barvinn(
     begun = time.perf_counter()
     recorder = Recorder()
     array = BarvinnArray(timing, recorder)
-    result = array.run(network.program)
+    jobs = sum(len(layer.jobs) for layer in network.layers)
+    teller.stage(f"executing {jobs:,} jobs")
+    result = array.run(network.program, lambda done: teller.count(done, jobs, " jobs"))
     wall_seconds = time.perf_counter() - begun
     _check_numbers(array, network, numbers)
     summary |= {
@@ -121,6 +132,13 @@ def barvinn(
         "frames_per_second": timing.clock.hz / result.cycles,
         "seconds": array.clock.seconds(result.cycles),
         **_figures(network, numbers, result),
+        "host_bytes": result.host_bytes,
+        "host_ops": [
+            {"layer": layer.program.name, "op": host.op, "values": host.values}
+            for layer in network.layers
+            if (host := layer.program.host) is not None
+        ],
+        "frame_rates": _frame_rates(network, given, timing, result.cycles),
     }
     simulator = {
         "events": result.events,
@@ -186,6 +204,43 @@ def _checked(x: Integers, shape: tuple[int, int, int], bits: int) -> Integers:
             cure=f"integers from 0 to {(1 << bits) - 1} of shape {list(shape)}",
         )
     return given.astype(np.int64)
+
+
+def _refuse_host(network: CompiledNetwork, layers: Sequence[RealLayer]) -> None:
+    for compiled, real in zip(network.layers, layers, strict=True):
+        host = compiled.program.host
+        if host is not None:
+            raise UnsupportedLayerError(
+                f"{host.op}: the comparator of the units is tied off in the published RTL",
+                where=real.where or real.shape.name,
+                cure="let the host compute it (without --no-host-ops), or --behaviour documented",
+            )
+
+
+def _frame_rates(
+    network: CompiledNetwork, x: Integers, timing: BarvinnTiming, known_cycles: int
+) -> list[dict[str, Any]]:
+    """Frame rates of one and of all units, with the control program as given and with one that only polls.
+
+    Time alone is simulated; `known_cycles` are those of the run that was.
+    """
+    found = []
+    layers = [compiled.layer for compiled in network.layers]
+    for units in sorted({1, network.program.units, timing.units}):
+        same = units == network.program.units
+        program = (network if same else compile_network(layers, x, timing, units)).program
+        for handler in sorted({timing.hart.handler_instructions, 0}, reverse=True):
+            hart = replace(timing.hart, handler_instructions=handler)
+            cycles = (
+                known_cycles
+                if same and hart == timing.hart
+                else BarvinnArray(replace(timing, hart=hart), computes=False).run(program).cycles
+            )
+            rate = timing.clock.hz / cycles
+            found.append(
+                {"units": units, "handler_instructions": handler, "cycles": cycles, "frames_per_second": rate}
+            )
+    return found
 
 
 def _check_numbers(array: BarvinnArray, network: CompiledNetwork, numbers: IntegerNetwork) -> None:

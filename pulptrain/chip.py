@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike
@@ -14,11 +13,12 @@ from configs.parameters import ParameterTree, load_parameters
 from pulptrain.option import ChipOptions
 from pulptrain.real_values import as_fields
 from pulptrain.settings import Settings, set_parameters, soc_timing
+from traces.text_table import Table
 
 _KIB = 1024
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Soc:
     """A SoC under a timing profile, checked: every value is legal.
 
@@ -26,8 +26,8 @@ class Soc:
     """
 
     fields: Mapping[str, Any]
-    timing: SocTiming = field(compare=False, repr=False)
-    parameters: ParameterTree = field(compare=False, repr=False)
+    timing: SocTiming = field(compare=False)
+    parameters: ParameterTree = field(compare=False)
     """Every parameter of its file by path: value, unit, description, source."""
 
     @property
@@ -71,9 +71,9 @@ class Soc:
             changes["overrides"] = (*self.fields.get("overrides", ()), *changes["overrides"])
         return _checked({**self.fields, **changes})
 
-    def __str__(self) -> str:
+    def _rows(self) -> list[tuple[str, str]]:
         chip = self.timing
-        rows = [
+        return [
             ("cores", f"{chip.cores}, {chip.fpu.count} FPUs ({chip.fpu.mapping})"),
             ("L1", f"{self.l1_bytes / _KIB:g} KiB in {chip.l1.banks} banks"),
             ("L2", f"{self.l2_bytes / _KIB:g} KiB"),
@@ -82,10 +82,16 @@ class Soc:
             ("timing", chip.profile),
             ("codegen", Settings(**self.fields).codegen),
         ]
-        return "\n".join([self.name, *(f"  {name:<8}{text}" for name, text in rows)])
+
+    def __str__(self) -> str:
+        return "\n".join([self.name, *(f"  {name:<8}{text}" for name, text in self._rows())])
+
+    def __repr__(self) -> str:
+        changes = "".join(f", {key}={value!r}" for key, value in self.fields.items() if key != "soc")
+        return f"Soc({self.fields.get('soc', self.name)!r}{changes})"
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return Table((self.name, ""), self._rows(), ("",)).html()
 
 
 def soc(name_or_path: str | PathLike[str] = "pulp-open", **options: Unpack[ChipOptions]) -> Soc:

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 import pulptrain
-from configs.errors import DoesNotFitError, PulptrainError
+from configs.errors import DoesNotFitError, InputError, PulptrainError
 from configs.limits import DEFAULT_HOST_MEMORY_BYTES, HOST_MEMORY_VARIABLE, size_text
 from pulptrain import interrupts
 from pulptrain.commands.help_text import WIDTH, GroupedCommand, WholeGroup
@@ -45,6 +45,12 @@ ENVIRONMENT = (
 )
 """The end of the help text."""
 
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 defect, 2 bad input, 3 does not fit in memory, 4 simulated deadlock or race, "
+    "5 not what it was compared with (replay), 130 interrupted."
+)
+"""The same; README and docs/results-and-units.md say it too."""
+
 
 def application(arguments: list[str]) -> typer.Typer:
     """The typer application for one command line; other commands than the one it names are not imported."""
@@ -52,7 +58,7 @@ def application(arguments: list[str]) -> typer.Typer:
         name="pulptrain",
         help="How many cycles one DNN training iteration takes on a multi-core RISC-V microcontroller, "
         "where they go, and what it looks like.",
-        epilog=ENVIRONMENT,
+        epilog=f"{EXIT_CODES}\n\n{ENVIRONMENT}",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
@@ -98,12 +104,25 @@ def _root(
     """Event-driven simulator of DNN training on PULP SoCs."""
 
 
+def _refuse_unknown_command(arguments: list[str]) -> None:
+    """Raise `InputError` if the first word is no command."""
+    name = next(iter(arguments), "-")
+    if not name.startswith("-") and name not in COMMANDS:
+        from configs.library import list_names
+        from configs.suggest import suggestion
+
+        model = name in list_names("models") or name.endswith((".yaml", ".yml", ".onnx"))
+        cure = f"pulptrain run {name}" if model else suggestion(name, COMMANDS)
+        raise InputError(f"there is no command {name!r}", cure=cure)
+
+
 def dispatch(arguments: list[str]) -> int:
     """Run one command line and return its exit code; an error raised on purpose prints its message only.
 
     With ``--json`` a memory that is too small also prints its report as an object, to standard output.
     """
     try:
+        _refuse_unknown_command(arguments)
         application(arguments)(args=arguments, prog_name="pulptrain")
     except PulptrainError as error:
         if isinstance(error, DoesNotFitError) and "--json" in arguments:

@@ -1,64 +1,83 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Are the references of the ops the training of the network? Asked of PyTorch (see `number_check`)."""
+"""Are the references of the ops the training of the model as it was given? Asked of `truth` (`number_check`).
+
+`truth` imports PyTorch, so most of it is imported here only when it is asked.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from configs.dtypes import is_float
-from trainlib import oracle_torch
 from trainlib.graph import Op, TrainingGraph
 from trainlib.numerics import FP32_TOLERANCE
 from trainlib.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, Part, op_truth, room
-from trainlib.oracle_torch import TorchUpdates
 from trainlib.primitives.definition import is_forward
 from trainlib.recompute import layer_of
 from trainlib.reference import complete, overwritten, views_of
 from trainlib.steps import Array
 from trainlib.verdicts import FAILED, Judgement, Verdict
+from truth.given import Given
 
 CANCELLED = 1e-12
 """What float64 leaves where everything cancels, relative to the largest input of an op."""
+
+
+def _new_updates() -> Any:
+    from truth.iteration import Updates
+
+    return Updates()
 
 
 @dataclass(slots=True)
 class OwnUpdates:
     """Weights and states that `torch.optim` has of its own, and how far rounding may take ours from them."""
 
-    optimizers: TorchUpdates = field(default_factory=TorchUpdates)
+    optimizers: Any = field(default_factory=_new_updates)
     drift: dict[str, Array] = field(default_factory=dict)
     keep: bool = True
     """False in the last iteration that is followed: nothing has to be remembered for another one."""
 
 
 class Confirmation:
-    """What PyTorch makes of one program, and the chain of references that must make the same.
+    """What PyTorch makes of one program of the model, and the chain of references that must make the same.
 
     `values` are the given tensors, `seen` what the ops have left; both PyTorch and the references go on from
     those, so that they agree to float64 but for tensors that only a layer's own steps see. `updates` are None
-    where an optimizer has states that PyTorch's does not know; `tell` is given every tensor that differs.
-    Tensors in float64 are large, so each is forgotten once no later op needs it.
+    where an optimizer has states that PyTorch's does not know; `tell` is given every tensor that differs, and
+    those the model trains and no op does, or the other way round. Tensors in float64 are large, so each is
+    forgotten once no later op needs it. Raises `DisagreementError` as `truth.iteration.Iteration`.
     """
 
     def __init__(
         self,
+        given: Given,
         graph: TrainingGraph,
         values: Mapping[str, Array],
         seen: Mapping[str, Array],
         updates: OwnUpdates | None,
         tell: Callable[[Verdict], None],
     ) -> None:
+        from truth.iteration import Iteration
+
         self._graph = graph
         self._seen = seen
         self._updates = updates
         self._tell = tell
-        self._torch = oracle_torch.TorchIteration(graph, values, "float64", seen)
-        written = {name for op in graph.ops for name in op.outputs}
-        for name in self._torch.made.keys() - written:
-            del self._torch.made[name]
+        self._torch = Iteration(given, values, seen)
+        self.output_shape = self._torch.output_shape
+        for name, why in self._torch.differences().items():
+            tell(Verdict(name, FAILED, why=why))
+        names = {*values, *self._torch.made, *(f"{name}_updated" for name in self._torch.updated)}
+        for name, tensor in graph.tensors.items():
+            if tensor.alias_of in names and graph.is_view(name):
+                names.add(name)
+        self._names = frozenset(names)
+        """All tensors the truth has: given ones, those made or updated, and views of them."""
         self._views = views_of(graph)
         self._chain = dict(values)
         complete(self._views, self._chain)
@@ -76,14 +95,14 @@ class Confirmation:
         graph, chain, torch = self._graph, self._chain, self._torch
         layer = layer_of(op)
         kept = {name: self._own[layer, name] for name in op.inputs if (layer, name) in self._own}
-        if truth is None or kept or any(name not in torch.names for name in op.inputs):
+        if truth is None or kept or any(name not in self._names for name in op.inputs):
             truth = op_truth(op, graph.tensors, {**chain, **kept})
         if truth.single:
             self._rough.add(layer)
         for name in truth.names:
             if is_forward(op.step) and (layer, name) in self._reads.by_layer:
                 self._own[layer, name] = truth.output(name)
-            known = name in torch.names and name in self._seen
+            known = name in self._names and name in self._seen
             if known or self._reads.after(self._added, name):
                 chain[name] = self._seen[name] if known else truth.output(name)
             if known and is_float(graph.tensors[name].dtype) and self._gone.isdisjoint(op.inputs):
@@ -124,7 +143,8 @@ class Confirmation:
     def _updated(self, op: Op) -> Array:
         """The weight of `torch.optim` after this update."""
         assert self._updates is not None
-        return self._torch.updated(op, self._updates.optimizers, keep=self._updates.keep).reshape(-1)
+        updated = self._torch.step(op["w"], self._updates.optimizers, keep=self._updates.keep)
+        return updated.reshape(-1)
 
     def _verdict(self, truth: OpTruth, name: str, found: Array, nudges: int) -> Verdict:
         """How what PyTorch has `found` is to be judged."""

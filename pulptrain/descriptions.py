@@ -53,6 +53,10 @@ def describe(name: str, kind: str | None = None, *, codegen: str | None = None) 
     found = [
         of(name) for each, of in _describers(codegen).items() if kind in (None, each) and _knows(each, name)
     ]
+    if not found and name.removesuffix("s") in KINDS:
+        each = name.removesuffix("s")
+        words = f"one of them: {', '.join(names_of(each))}" if each == "stall" else f"pulptrain list {each}s"
+        raise InputError(f"'{name}' is a kind of name, not one of them", where="show", cure=words)
     if not found:
         known = sorted({word for each in KINDS if kind in (None, each) for word in names_of(each)})
         near = suggestion(name, known).partition(" (known")[0]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pulptrain
 from configs.files import replacing
+from configs.units import parse_bytes
 from pulptrain.explore_spec import OBJECTIVES, Spec, SpecPoint
 from pulptrain.outputs import EXPLORATION_FILES, write_json
 from scheduler.explore.grid_picture import draw_grid
@@ -22,6 +23,9 @@ from scheduler.explore.sweep import simulate_points
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.progress import Meter
 from scheduler.tuner.workers import Workers
+
+SIZES = ("l1", "l2", "l3")
+"""Axes whose values are sizes, as parameters are whose names end in ``_bytes``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +116,9 @@ def write_exploration(summary: Mapping[str, Any], folder: Path) -> list[Path]:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow([*axes, *figures])
         for row in summary["points"]:
+            values = as_numbers(row["values"])
             writer.writerow(
-                [*(row["values"].get(axis, "") for axis in axes), *(row.get(key, "") for key in figures)]
+                [*(values.get(axis, "") for axis in axes), *(row.get(key, "") for key in figures)]
             )
     fitting = [row for row in summary["points"] if row["why"] is None]
     if len(summary["objectives"]) > 1 and fitting:
@@ -138,6 +143,12 @@ def write_exploration(summary: Mapping[str, Any], folder: Path) -> list[Path]:
         grid_svg,
     )
     return [*paths, *([grid_png, grid_svg] if drawn else [])]
+
+
+def as_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a point for a table: sizes of memories in bytes, so that they sort as numbers."""
+    sizes = {key: value for key, value in values.items() if key in SIZES or key.endswith("_bytes")}
+    return {**values, **{key: parse_bytes(value) for key, value in sizes.items()}}
 
 
 def values_text(values: Mapping[str, Any]) -> str:

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+from pulptrain.exploration import as_numbers
 from pulptrain.exploration_report import exploration_lines
 from pulptrain.json_text import json_text
 from pulptrain.op_result import data_frame, text_width
+from traces.text_table import Table
 
 
 class Explored(Sequence[Mapping[str, Any]]):
@@ -48,12 +49,16 @@ class Explored(Sequence[Mapping[str, Any]]):
         return self.points[key]
 
     def to_pandas(self) -> Any:
-        """A pandas data frame: a column for every axis and figure. Raises `InputError` without pandas."""
-        rows = []
-        for point in self.points:
-            figures = {key: value for key, value in point.items() if key != "values"}
-            rows.append({**point["values"], **figures})
-        return data_frame(rows)
+        """A pandas data frame: a column for every axis and figure, sizes in bytes.
+
+        Raises `InputError` without pandas.
+        """
+        return data_frame(
+            [
+                {**as_numbers(point["values"]), **{key: point[key] for key in point if key != "values"}}
+                for point in self
+            ]
+        )
 
     def save(self, folder: str | PathLike[str]) -> list[Path]:
         """Write points.json, points.csv and the pictures. Raises `InputError` for files that are not ours."""
@@ -73,4 +78,14 @@ class Explored(Sequence[Mapping[str, Any]]):
         return f"Explored({self.summary['name']}: {len(self)} points, {len(self.front)} on the front)"
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        heads = [*self.summary["axes"], *self.summary["objectives"]]
+        rows = [
+            [_cell({**point, **point["values"]}.get(head)) for head in heads]
+            + ["Pareto front" if point["on_front"] else point["why"] or ""]
+            for point in self
+        ]
+        return Table((*heads, ""), rows).html()
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else f"{value:,}" if isinstance(value, int | float) else str(value)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from configs.errors import InputError, WrongNumbersError
 from configs.limits import MOST_ELEMENTS
@@ -16,6 +16,9 @@ from importers.training_text import parse_loss, parse_optimizer
 from pulptrain.session import RunOutcome
 from pulptrain.settings import Settings
 from trainlib.steps import Array
+
+if TYPE_CHECKING:
+    from pulptrain.foreign_check import OnnxOrigin
 
 ONNX = ".onnx"
 """Ending of ONNX files."""
@@ -45,13 +48,14 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True)
 class ForeignModel:
-    """A model read, the starts of its weights, and the module it was, if it was one."""
+    """A model read, the starts of its weights, and the module or the ONNX file it was, if it was one."""
 
     spec: ModelSpec
     values: Mapping[str, Array] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     module: Any = None
     sources: Mapping[str, Any] = field(default_factory=dict)
+    file: OnnxOrigin | None = None
 
 
 def parse_input(text: str, where: str = "--input") -> tuple[tuple[int, ...], bool]:
@@ -125,7 +129,7 @@ def _open_onnx(model: str, settings: Settings, options: ModelOptions) -> Foreign
         return _open_graph(model, settings, options)
     if own.values is None:
         read = _open_graph(model, settings, options)
-        return replace(read, spec=_told(merged(own, read.spec), options), notes=(CHANGED,))
+        return replace(read, spec=_told(merged(own, read.spec), options), notes=(*read.notes, CHANGED))
     spec = own.spec
     if options.input is not None:
         shape, _ = parse_input(options.input)
@@ -171,27 +175,60 @@ def _open_graph(model: str, settings: Settings, options: ModelOptions) -> Foreig
         loss=parse_loss(options.loss) if options.loss is not None else None,
         optimizer=parse_optimizer(options.optimizer) if options.optimizer is not None else None,
     )
-    return ForeignModel(read.spec, read.values, sources=read.sources)
+    from pulptrain.foreign_check import OnnxOrigin, check_output
+
+    origin = OnnxOrigin(graph, read)
+    return ForeignModel(read.spec, read.values, (check_output(origin),), sources=read.sources, file=origin)
 
 
 MODULE = "module"
 """Key of what the module itself says, in the functional part of a summary."""
 
 
-def compare_with_module(
-    foreign: ForeignModel, outcome: RunOutcome, settings: Settings, iterations: int
-) -> None:
-    """Compare the gradients of a run of one iteration with those of the module; a note says what came of it.
+COMPARED = "loss and gradients with those of the module"
+"""What `compare_with_module` does, as ``functional.skipped`` calls it."""
 
-    Nothing is compared in other formats than fp32, where the network draws masks of its own, and once numbers
-    are not finite.
+
+def why_not_compared(
+    foreign: ForeignModel, outcome: RunOutcome, iterations: int, *, given: bool = False
+) -> str | None:
+    """Why the gradients of a run cannot be held against those of the module; None if they can.
+
+    `given` says that values or samples took the place of the module's and of those that are drawn.
     """
+    graph = outcome.schedule.graph
+    reasons = {
+        "the run is of several iterations": iterations != 1,
+        "the update is a program of its own": outcome.update_schedule is not None,
+        "no loss is computed": not graph.loss,
+        "the network draws masks of its own": bool(graph.draws),
+        "its numbers are not fp32": any(graph.tensors[name].dtype != "float32" for name in graph.weights),
+        "values or samples were given": given,
+        "the batch is not that of the module's input": bool(graph.input)
+        and graph.tensors[graph.input].shape[0] != foreign.spec.batch,
+        "numbers are not finite": bool(outcome.summary["not_finite"]),
+    }
+    return next((why for why, holds in reasons.items() if holds), None)
+
+
+def compare_with_module(
+    foreign: ForeignModel, outcome: RunOutcome, settings: Settings, iterations: int, *, given: bool = False
+) -> None:
+    """Compare the gradients of a run with those of the module; the summary says what came of it, or why not.
+
+    `given` is that of `why_not_compared`.
+    """
+    if foreign.file is not None:
+        from pulptrain.foreign_check import compare_with_file
+
+        compare_with_file(foreign.file, foreign.spec, outcome, settings, iterations)
+        return
     functional, graph = outcome.summary["functional"], outcome.schedule.graph
-    if foreign.module is None or functional is None or iterations != 1 or outcome.update_schedule is not None:
+    if foreign.module is None or functional is None:
         return
-    if graph.draws or settings.dtype not in (None, "fp32") or foreign.spec.dtype != "fp32":
-        return
-    if outcome.summary["not_finite"]:
+    why = why_not_compared(foreign, outcome, iterations, given=given)
+    if why is not None:
+        functional["skipped"].append(f"{COMPARED} ({why})")
         return
     from importers.torch_check import check_module
     from trainlib.training_data import sample_stream
@@ -214,6 +251,10 @@ def compare_with_module(
 
 def refuse_other_gradients(foreign: ForeignModel, outcome: RunOutcome) -> None:
     """Raise `WrongNumbersError` if `compare_with_module` found another gradient than the module has."""
+    if foreign.file is not None:
+        from pulptrain.foreign_check import refuse_another_file
+
+        refuse_another_file(foreign.file, outcome)
     found = (outcome.summary["functional"] or {}).get(MODULE)
     if found is not None and not found["passed"]:
         raise WrongNumbersError(

@@ -46,7 +46,7 @@ def prepare_phases(phases: TrainingPhases, settings: Settings, use: HostUse) -> 
         use = replace(use, beside=use.beside + schedules[-1].size)
     update = schedules[1] if len(schedules) > 1 else None
     spec = spec_of(phases.mini_batch)
-    return Prepared(spec, timing, schedules[0], cost_model, update, phases, derived=False)
+    return Prepared(spec, timing, schedules[0], cost_model, update, phases)
 
 
 def spec_of(graph: TrainingGraph) -> ModelSpec:

@@ -132,7 +132,7 @@ KEYS: Mapping[str, JsonKey] = {
     # Number check
     "functional": JsonKey("", "check of the numbers; null if it was switched off"),
     "checked_against": JsonKey("", "PyTorch, or the references of pulptrain alone and why"),
-    "passed": JsonKey("", "whether all tensors are right; null if one is not decidable"),
+    "passed": JsonKey("", "whether all tensors are right; null if one is not decidable or has no truth"),
     "tolerance": JsonKey("", "largest error allowed, relative to the largest element"),
     "not_decidable": JsonKey("count", "tensors whose rounding could hide a defect"),
     "without_truth": JsonKey("count", "tensors nothing could be compared with"),
@@ -143,7 +143,8 @@ KEYS: Mapping[str, JsonKey] = {
     "worst_ratio": JsonKey("", "that error over that tolerance"),
     "tensors": JsonKey("", "one entry per tensor compared"),
     "error": JsonKey("", "relative error; of a refusal its kind"),
-    "verdict": JsonKey("", "passed, failed or not_decidable"),
+    "skipped": JsonKey("", "what was not compared with anything further, and why"),
+    "verdict": JsonKey("", "passed, failed, not_decidable or without_truth"),
     "why": JsonKey("", "reason of a verdict or of a refused point"),
     # Training
     "training": JsonKey("", "all iterations together"),

@@ -23,6 +23,7 @@ from traces.recorder import Recorder
 from trainlib.graph import KEPT_KINDS
 from trainlib.steps import Array
 from trainlib.training import TrainingPhases
+from truth.given import Given
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,8 @@ class Prepared:
     phases: TrainingPhases
     run_cache: RunCache | None = None
     """What is kept for the next run of the same, if the caller has given a cache."""
-    derived: bool = True
-    """Whether the backward pass is ours, so that autograd is its truth."""
+    given: Given | None = None
+    """The model as it was given, to hold the run against; None of a graph with a backward pass of its own."""
 
 
 class Phase:
@@ -106,7 +107,9 @@ class Machine:
             else None
         )
         self.functional = functional
-        self.derived = prepared.derived
+        self.programs = prepared.phases.programs
+        """The graphs of one iteration, as they were before anything was planned."""
+        self.given = prepared.given
         self.not_finite: NotFiniteError | None = None
 
     def load_kept(self, values: Mapping[str, Array]) -> None:

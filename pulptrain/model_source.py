@@ -49,7 +49,7 @@ class ModelSource:
     ) -> RunOutcome:
         """`pulptrain.session.run_model` of it; `values` go before the weights a foreign model brings.
 
-        With these weights the gradients of a PyTorch module are compared with those of the module itself.
+        The gradients of a PyTorch module are compared with those of the module itself.
         """
         if self.training is not None:
             from pulptrain.graph_run import run_training_graph
@@ -60,8 +60,7 @@ class ModelSource:
         own = {**self.foreign.values, **(values or {})} if functional else values
         outcome = run_model(self.foreign.spec, settings, functional=functional, values=own, **how)
         outcome.summary["notes"] += self.foreign.notes
-        if values is None:
-            compare_with_module(self.foreign, outcome, settings, how["iterations"])
+        compare_with_module(self.foreign, outcome, settings, how["iterations"], given=values is not None)
         return outcome
 
     def refuse_other_gradients(self, outcome: RunOutcome) -> None:

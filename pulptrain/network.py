@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from math import prod
 from os import PathLike, fspath
@@ -35,6 +36,8 @@ class Model:
     graph: TrainingGraph = field(compare=False, repr=False)
     values: Mapping[str, Array] = field(default_factory=dict, compare=False, repr=False)
     """Starts of weights and buffers by tensor, of a network that was trained elsewhere; others are drawn."""
+    foreign: Any = field(default=None, compare=False, repr=False)
+    """The `pulptrain.foreign_model.ForeignModel` that it was read from, if it was."""
 
     @property
     def name(self) -> str:
@@ -63,7 +66,7 @@ class Model:
         file, line, _ = caller_of(__name__)
         keys = {key: node_of(value, file, line) for key, value in new.items() if value is not None}
         tree = Node({**self.tree.mapping("the model"), **keys}, self.tree.file, self.tree.line)
-        return replace(_checked(tree), values=self.values)
+        return replace(_checked(tree), values=self.values, foreign=self.foreign)
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
         """Name, type, shape of the output and parameters of every layer."""
@@ -106,15 +109,18 @@ def from_torch(module: Any, example_inputs: Any, loss: Any = None, optimizer: An
     `example_inputs` is a tensor of the shape of the input, batch first. `loss` is a loss of torch.nn or text;
     default cross-entropy for outputs [batch, classes], else mse. `optimizer` is an SGD, Adam or AdamW of
     torch.optim, or text (``"adam lr=0.001"``); default SGD at 0.01. What does not require a gradient, or is
-    not given to the optimizer, stays as it is. Raises `InputError` if PyTorch is not installed or cannot
-    capture the module, and `UnsupportedLayerError` that lists all operations that have no form here.
+    not given to the optimizer, stays as it is. `run` compares the gradients with those of the module as it is
+    now. Raises `InputError` if PyTorch is not installed or cannot capture the module, and
+    `UnsupportedLayerError` that lists all operations that have no form here.
     """
     from importers.torch_module import from_torch as read
+    from pulptrain.foreign_model import ForeignModel
 
     file, line, where = caller_of(__name__)
     found = read(module, example_inputs, loss, optimizer, where=where)
     tree = node_of(model_tree(found.spec), file, line)
-    return Model(found.spec, tree, build_training_phases(found.spec).mini_batch, found.values)
+    foreign = ForeignModel(found.spec, found.values, found.notes, deepcopy(module), found.sources)
+    return Model(found.spec, tree, build_training_phases(found.spec).mini_batch, found.values, foreign)
 
 
 def as_model(given: Model | str | PathLike[str]) -> Model:

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from shutil import get_terminal_size
 from typing import Any
 
 from configs.errors import InputError
-from traces.report import totals_lines
+from traces.report import totals_table
 from traces.totals import Total, layer_of, op_name, totals
 
 WIDTH = 100
@@ -162,10 +161,14 @@ class Totals(Sequence[Total]):
         return data_frame(rows)
 
     def __str__(self) -> str:
-        return "\n".join(totals_lines(self._summary, self._by, text_width()))
+        return "\n".join(totals_table(self._summary, self._by).lines(text_width()))
+
+    def __repr__(self) -> str:
+        cycles = sum(row.cycles for row in self._rows)
+        return f"Totals({self._summary['model']} by {self._by}: {len(self)} rows, {cycles:,} cycles)"
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return totals_table(self._summary, self._by).html()
 
 
 def unknown(name: str, known: Mapping[str, object], where: str) -> InputError:

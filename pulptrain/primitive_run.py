@@ -11,6 +11,7 @@ from typing import Any
 import pulptrain
 from arch.team_cost_model import TeamCostModel
 from configs.errors import InputError
+from pulptrain.channel_order import channels_last, with_order
 from pulptrain.evidence import evidence_of
 from pulptrain.given_values import replaced
 from pulptrain.number_check import NumberCheck
@@ -27,11 +28,11 @@ from traces.stall_words import every_stall
 from trainlib import reference
 from trainlib.graph import Op, TrainingGraph
 from trainlib.numerics import ACCUMULATIONS
-from trainlib.oracle_torch import torch_available
 from trainlib.primitives.definition import InputCase
 from trainlib.single import Single, single
 from trainlib.steps import Array
 from trainlib.training import only
+from truth.given import LAYER, LOSS, OPTIMIZER, Given, alone, torch_available
 
 
 def run_primitive(
@@ -64,14 +65,18 @@ def run_primitive(
             f"unknown accumulation {accumulation!r}", where="--accumulation", cure=" or ".join(ACCUMULATIONS)
         )
     started = time.perf_counter()
-    made = single(
-        name,
-        attributes or {},
-        inputs,
-        batch=batch,
-        dtype=dtype,
-        seed=settings.seed,
-        where=f"primitive {name}",
+    order = channels_last(name, inputs[0].shape) if inputs else None
+    made = with_order(
+        order,
+        lambda: single(
+            name,
+            attributes or {},
+            inputs,
+            batch=batch,
+            dtype=dtype,
+            seed=settings.seed,
+            where=f"primitive {name}",
+        ),
     )
     made = replace(made, values=replaced(made.graph, made.values, values or {}))
     ops = _ops_of(made.graph, step)
@@ -87,14 +92,16 @@ def run_primitive(
     executor = Executor(schedule, timing, cost_model, recorder, code_start=code_start(settings))
     given = {name: known[name] for name in graph.given}
     executor.load(given)
-    check = NumberCheck({})
-    check.begin_anywhere({})
+    told = _as_given(made, name, attributes or {}, inputs, batch, dtype)
+    check = NumberCheck({}, [graph], given=told)
     follower = check.followed(executor, schedule.graph, given)
     simulation_started = time.perf_counter()
     result = executor.simulate()
     wall_seconds = time.perf_counter() - simulation_started
     follower.judge(confirm=False)
     _check_layer(made, known, check, follower.left)
+    written = {name for op in graph.ops for name in op.outputs}
+    check.verdicts = {name: verdict for name, verdict in check.verdicts.items() if name in written}
     check.iterations = 1
     if executor.not_finite is not None and not check.wrong:
         raise executor.not_finite
@@ -120,6 +127,7 @@ def run_primitive(
         ],
         "functional": check.summary(),
     }
+    summary["notes"] += [order] if order is not None else []
     summary["simulator"] = simulator_summary(result.events, wall_seconds, result.cycles)
     summary["simulator"]["total_wall_seconds"] = time.perf_counter() - started
     outcome = RunOutcome(summary, recorder.slices, recorder.counters, schedule, timing, False)
@@ -140,14 +148,27 @@ def _ops_of(graph: TrainingGraph, step: str) -> list[Op]:
     )
 
 
+def _as_given(
+    made: Single,
+    name: str,
+    attributes: Mapping[str, Any],
+    inputs: Sequence[InputCase],
+    batch: int,
+    dtype: str,
+) -> Given:
+    """The primitive as it was typed."""
+    kind = LOSS if made.graph.loss else LAYER if made.graph.output else OPTIMIZER
+    return alone(kind, name, attributes, dtype, [(case.dtype, (batch, *case.shape)) for case in inputs])
+
+
 def _check_layer(
     made: Single, known: Mapping[str, Array], check: NumberCheck, left: Mapping[str, Array]
 ) -> None:
     """Ask PyTorch about the whole layer, which has what lies before the step; forget what the step is not."""
-    if all(not made.values[name].any() for name in made.graph.of_kind("optimizer_state")):
-        check.begin({})
     confirmation = check.confirmation(made.graph, made.values, {**known, **left})
-    if confirmation is not None:
-        for op in made.graph.ops:
-            confirmation.add(op)
-    check.verdicts = {name: verdict for name, verdict in check.verdicts.items() if name in left}
+    if confirmation is None:
+        return
+    for op in made.graph.ops:
+        confirmation.add(op)
+    others = {name for op in made.graph.ops for name in op.outputs} - left.keys()
+    check.verdicts = {name: verdict for name, verdict in check.verdicts.items() if name not in others}

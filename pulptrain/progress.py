@@ -45,7 +45,7 @@ class Teller:
         if self._terminal:
             self._show(f"{text} ...")
         elif self._lines and not self._stage:
-            self._timer = threading.Timer(FIRST_SECONDS, self._first)
+            self._timer = threading.Timer(min(FIRST_SECONDS, threading.TIMEOUT_MAX), self._first)
             self._timer.daemon = True
             self._timer.start()
         elif self._lines and now - self._begun >= LINE_SECONDS:

@@ -310,8 +310,7 @@ class _Run:
                 where="n_accum",
                 cure="a divisor",
             )
-        check = NumberCheck(self._start, 1)
-        check.without_autograd()
+        check = NumberCheck(self._start, self.phases.programs, 1)
         for first in range(0, len(samples), size):
             group = list(samples[first : first + size])
             self.losses += self.machine.iterate(group, check if first == 0 else None)

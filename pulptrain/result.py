@@ -16,13 +16,16 @@ from configs.errors import InputError
 from configs.files import check_file
 from pulptrain.json_text import json_text
 from pulptrain.op_result import OpResult, Peak, Totals, data_frame, op_of, text_width, unknown
-from traces.report import View, report_lines
+from traces.report import View, headline, report_lines, report_tables
 
 if TYPE_CHECKING:
     from pulptrain.session import RunOutcome
     from pulptrain.training_curve import CurvePoint
     from traces.events import Slice
     from trainlib.steps import Array
+
+HTML_WIDTH = 120
+"""Characters of a line of text in a notebook."""
 
 _DIMENSIONS = re.compile(r"\dd(?=\d+\b)")
 """In a name given automatically: ``2d`` of ``conv2d1``."""
@@ -168,7 +171,9 @@ class Result:
         return f"Result({self.model} on {self.summary['soc']}: {self.cycles:,} cycles)"
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(self.report(width=120))}</pre>"
+        head = "<br>".join(html.escape(line) for line in headline(self.summary, HTML_WIDTH))
+        tables = "".join(table.html() for table in report_tables(self.summary, View()))
+        return f"<p>{head}</p>{tables}"
 
     def gantt(
         self,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from arch.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from configs.limits import require_host_memory
 from configs.model_file import ModelSpec, load_model
+from pulptrain.channel_order import channels_last, with_order
 from pulptrain.evidence import evidence_of
 from pulptrain.given_values import with_own_values
 from pulptrain.machine import Machine, Phase, Prepared
@@ -44,12 +45,15 @@ from trainlib import reference
 from trainlib.graph import FED_KINDS, TrainingGraph
 from trainlib.numerics import dtype_named
 from trainlib.options import check_options
-from trainlib.oracle_torch import torch_available
 from trainlib.samples import Samples
 from trainlib.step_choice import STEPS, parse_steps
 from trainlib.steps import Array
 from trainlib.training import build_training_phases, initial_weights
 from trainlib.training_data import sample_stream, samples_of
+from truth.given import Given, as_given, torch_available
+
+if TYPE_CHECKING:
+    from truth.samples import Fed
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,7 @@ def prepare(
     timing = soc_timing(settings)
     cost_model: CostModel = TeamCostModel(timing)
     file = _schedule_file(settings)
-    phases = build_training_phases(spec)
+    phases = with_order(_order_of(spec), lambda: build_training_phases(spec))
     written = phases.mini_batch
     if file is not None and file.layouts:
         spec = as_tuned(file, spec)
@@ -147,9 +151,27 @@ def prepare(
         raise with_levers(error, spec, timing, options) from None
     update = schedules[1] if len(schedules) > 1 else None
     if run_cache is not None:
-        run_cache.cost_model.number([schedule.program for schedule in schedules])
         cost_model = run_cache.cost_model
-    return Prepared(spec, timing, schedules[0], cost_model, update, phases, run_cache)
+    given = _as_given(model, settings, file)
+    return Prepared(spec, timing, schedules[0], cost_model, update, phases, run_cache, given)
+
+
+def _as_given(model: str | ModelSpec, settings: Settings, file: ScheduleFile | None) -> Given:
+    """What the user gave, as it was given: `truth` reads it by itself."""
+    return as_given(
+        model,
+        dtype=settings.dtype,
+        batch=settings.batch,
+        variant=next((text.strip() for text in settings.variants if "=" not in text), None),
+        accumulate=settings.accumulate,
+        separate=settings.separate_update,
+        steps=settings.steps,
+        layouts=file.layouts if file is not None else None,
+    )
+
+
+def _order_of(spec: ModelSpec) -> str | None:
+    return channels_last(spec.layers[0].type, spec.input_shape)
 
 
 def _schedule_file(settings: Settings) -> ScheduleFile | None:
@@ -232,6 +254,7 @@ def run_model(
         teller=teller,
     )
     outcome.summary["simulator"]["total_wall_seconds"] = time.perf_counter() - started
+    outcome.summary["notes"] += [order] if (order := _order_of(prepared.spec)) is not None else []
     outcome.refuse_wrong_numbers()
     return outcome
 
@@ -261,7 +284,8 @@ def run_prepared(
         kept, stream = with_own_values(graph, kept, stream, values)
     if functional:
         _check_samples(graph, prepared.phases.mini_batches)
-    training = Training(machine, prepared.phases.mini_batches, stream, kept)
+    fed = _fed(prepared.given, settings.seed, data, values or {}) if functional else None
+    training = Training(machine, prepared.phases.mini_batches, stream, kept, fed)
     tested = _test_samples(prepared, own) if (functional and iterations > 1) or own is not None else None
     if tested is not None:
         training.ask_accuracy(lambda: accuracy_of(graph, machine.fetch_kept(), tested), iterations)
@@ -275,6 +299,8 @@ def run_prepared(
     summary = _summary(machine, prepared, settings)
     has_loss = functional and bool(graph.loss)
     summary["steps"] = list(prepared.spec.steps or STEPS)
+    if fed is not None and fed.skipped:
+        summary["notes"].append(fed.skipped)
     summary["loss"] = finite_or_none(training.losses[0]) if has_loss else None
     if iterations > 1:
         teller.stage("training")
@@ -299,6 +325,16 @@ def run_prepared(
         _curve(training, summary) if has_loss else (),
         training.values() if functional else {},
     )
+
+
+def _fed(given: Given | None, seed: int, data: Data | None, values: Mapping[str, Array]) -> Fed | None:
+    """What samples must be; None where there is no truth that says so."""
+    if given is None or not torch_available():
+        return None
+    from truth.network import unknown
+    from truth.samples import Fed
+
+    return Fed(given, seed, data, values) if not unknown(given) else None
 
 
 def _test_samples(prepared: Prepared, own: Samples | Iterable[tuple[Any, Any]] | None) -> Samples | None:

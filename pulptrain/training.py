@@ -6,7 +6,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,10 @@ from pulptrain.number_check import FOLLOWED, NumberCheck
 from trainlib.graph import TrainingGraph
 from trainlib.numerics import rounded
 from trainlib.steps import Array
+from trainlib.verdicts import FAILED, Verdict
+
+if TYPE_CHECKING:
+    from truth.samples import Fed
 
 Progress = Callable[[int, int, float], None]
 """Called with (iterations done, iterations in all, loss of the last one)."""
@@ -49,7 +53,10 @@ class NotFinite:
 
 
 class Training:
-    """All iterations of one run; `kept` are weights, buffers and optimizer states at its start."""
+    """All iterations of one run; `kept` are weights, buffers and optimizer states at its start.
+
+    `fed` says what the samples must be, if they are to be compared.
+    """
 
     def __init__(
         self,
@@ -57,6 +64,7 @@ class Training:
         mini_batches: int,
         samples: Iterator[Mapping[str, Array]],
         kept: Mapping[str, Array],
+        fed: Fed | None = None,
     ) -> None:
         self.machine = machine
         self.losses: list[float] = []
@@ -69,6 +77,9 @@ class Training:
         self._ask_every = self._last_asked = 0
         self._mini_batches = mini_batches
         self._samples = samples
+        self._fed = fed
+        self._drawn = 0
+        """Mini-batches taken from `samples`."""
         self._before = dict(kept)
         machine.load_kept(kept)
 
@@ -89,14 +100,14 @@ class Training:
         if not check:
             self.machine.iterate([{}] * self._mini_batches)
             return
-        self.check = NumberCheck(self._before, min(iterations, FOLLOWED))
-        if not self.machine.derived:
-            self.check.without_autograd()
+        self.check = NumberCheck(
+            self._before, self.machine.programs, min(iterations, FOLLOWED), self.machine.given
+        )
         batch = self._batch()
         self._iterate(batch, self.check)
         graph = self.machine.mini.schedule.graph
         values = stirred_values(graph, self._before)
-        stirred = self.check.aside(values)
+        stirred = self.check.aside(values, "the stirred iteration")
         with self.machine.set_aside():
             self.machine.load_kept(values)
             self.machine.iterate(batch, stirred)
@@ -112,10 +123,10 @@ class Training:
                 check = self.check if number <= FOLLOWED else None
                 if check is None:
                     self._before = self.machine.fetch_kept()
-                    check = last = self.check.aside(self._before) if number == iterations else None
+                    check = last = self._aside(number) if number == iterations else None
                 self._iterate(batch, check)
                 if self.not_finite is not None and check is None:
-                    last = self._again(batch, self.check.aside(self._before))
+                    last = self._again(batch, self._aside(number))
                 if last is not None:
                     self.check.take_over(last)
                     self.check.iterations += 1
@@ -124,6 +135,11 @@ class Training:
         except KeyboardInterrupt:
             return True
         return False
+
+    def _aside(self, number: int) -> NumberCheck:
+        """A check of an iteration that is not among the first, from what the machine has before it."""
+        assert self.check is not None
+        return self.check.aside(self._before, f"iteration {number}")
 
     def ask_accuracy(self, accuracy: Callable[[], float], iterations: int) -> None:
         """Ask for the accuracy at some iterations of so many, the last among them."""
@@ -156,6 +172,7 @@ class Training:
         }
 
     def _batch(self) -> list[Mapping[str, Array]]:
+        self._drawn += self._mini_batches
         return [next(self._samples) for _ in range(self._mini_batches)]
 
     def _iterate(self, batch: list[Mapping[str, Array]], check: NumberCheck | None) -> None:
@@ -163,9 +180,19 @@ class Training:
             self._before = {name: check.memory[name] for name in self._before}
         losses = self.machine.iterate(batch, check)
         self.losses.append(float(np.mean(losses)))
+        if check is not None:
+            self._compare_samples(batch, check)
         self._after()
         if self.machine.not_finite is not None:
             self.not_finite = NotFinite(len(self.losses), self.machine.not_finite)
+
+    def _compare_samples(self, batch: list[Mapping[str, Array]], check: NumberCheck) -> None:
+        """Were these the samples, labels and masks of these mini-batches?"""
+        if self._fed is None or not check.output_shape:
+            return
+        for number, given in enumerate(batch, start=self._drawn - len(batch)):
+            for name, why in self._fed.differences(number, given, check.output_shape).items():
+                check.add(Verdict(name, FAILED, why=why))
 
     def _again(self, batch: list[Mapping[str, Array]], check: NumberCheck) -> NumberCheck:
         """The iteration that went astray once more, followed: was it the machine or the mathematics?"""

@@ -13,6 +13,7 @@ from arch.program import Array, Place, Release
 from arch.soc import RunResult, Soc
 from arch.timing import SocTiming
 from configs.errors import InputError, NotFiniteError
+from scheduler.memory.completeness import check_complete
 from scheduler.memory.plan_check import check_program
 from scheduler.schedule import Schedule
 from traces.events import NullTracer, Tracer
@@ -30,8 +31,9 @@ class Executor:
     persist, so updated weights carry over. Where an op makes an infinity or a NaN the iteration goes on, so
     that its cycles are known; `not_finite` then names the first such op. Raises
     `addresses.allocation.PlanError` for a plan in which live buffers overlap, or a program that leaves its
-    plan. `code_start` is that of `arch.soc.Soc`. A `soc` that is given (with its tracer) is shared with the
-    executors of other programs: they find in its memories what this one leaves.
+    plan, and `memory.completeness.IncompleteError` for one that does not make all of its graph. `code_start`
+    is that of `arch.soc.Soc`. A `soc` that is given (with its tracer) is shared with the executors of other
+    programs: they find in its memories what this one leaves.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Executor:
         soc: Soc | None = None,
     ) -> None:
         check_program(schedule.program, schedule.plan)
+        check_complete(schedule.program, schedule.graph, schedule.plan)
         self.schedule = schedule
         self.functional = functional
         self.soc = soc or Soc(timing, cost_model, tracer or NullTracer(), code_start=code_start)

@@ -2,25 +2,25 @@
 """What a schedule cost to find out, kept from run to run: the tilings chosen and the prices of kernels.
 
 Both follow from their question alone, so a run that finds them has the same result as one that does not. The
-question is the context they are kept under (`scheduler.tuner.cache`): version of the simulator, SoC, graph
-and options of the schedule.
+question is the context they are kept under (`scheduler.tuner.cache`), version of the simulator and SoC, and
+beside it of a tiling all that makes ops alike, of a price what the work was made from. So models that share
+ops share them, and where a layer is changed the others are found. What stays in L1 is a question of its own:
+graph and options.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
-from ast import literal_eval
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib.metadata import version
 
 from arch.cost_model import CoreCost, CostModel, DmaService, TeamCost, Traffic
 from arch.isa import TeamWork
-from arch.program import Compute, Program
 from arch.timing import SocTiming
-from scheduler.options import ScheduleOptions
+from scheduler.options import AUTO, ScheduleOptions
 from scheduler.schedule_cache import ScheduleCache
 from scheduler.tiles.tiling import Tiling
 from scheduler.tiles.tiling_candidates import Counts
@@ -40,43 +40,39 @@ RESIDENT = "resident"
 
 
 class CachedCostModel:
-    """A `CostModel` that asks another one only what is not `cached`; `fresh` holds what it had to ask.
+    """A `CostModel` that asks another one only what is not kept; `fresh` holds, as text, what it had to ask.
 
-    `fresh` has prices as text, for the cache. An item names a kernel by its place in the programs it is
-    priced for (`number`), because these are the same whenever their question is; a kernel of no program is
-    always asked.
+    An item is what the work was made from, its addresses modulo one turn of the banks, and the traffic. A
+    work of which that cannot be told is always asked.
     """
 
-    def __init__(self, cost_model: CostModel, cached: Mapping[str, TeamCost]) -> None:
+    def __init__(
+        self, cost_model: CostModel, timing: SocTiming, kept: Callable[[str], TeamCost | None]
+    ) -> None:
         self._cost_model = cost_model
-        self._cached = cached
+        self._turn = timing.l1.banks * timing.l1.word_bytes
+        self._kept = kept
         self.fresh: dict[str, str] = {}
-        self._names: dict[int, tuple[TeamWork, str]] = {}
-        self._costs: dict[int, TeamCost] = {}
-
-    def number(self, programs: Iterable[Program]) -> None:
-        """Name the kernels of these programs, which are all there will be."""
-        for number, program in enumerate(programs):
-            for action in program.actions:
-                if isinstance(action, Compute) and id(action.team) not in self._names:
-                    # The work is kept alive, so that its id stays its own.
-                    self._names[id(action.team)] = action.team, f"{number}.{action.id} {action.team.kernel}"
+        self._by_item: dict[str, TeamCost] = {}
+        self._by_object: dict[int, tuple[TeamWork, TeamCost]] = {}
+        """By identity, of a work that is kept alive here, and traffic."""
 
     def price(self, work: TeamWork, traffic: Traffic = Traffic.NONE) -> TeamCost:
         """Price of `work`, kept or asked for."""
-        work_id = id(work)
-        key = 4 * work_id + traffic  # a number, because enums are slow to hash
-        cost = self._costs.get(key)
-        if cost is not None:
-            return cost
-        if work_id not in self._names:
+        key = 4 * id(work) + traffic  # a number, because enums are slow to hash
+        known = self._by_object.get(key)
+        if known is not None:
+            return known[1]
+        if work.origin is None:
             return self._cost_model.price(work, traffic)
-        item = f"{self._names[work_id][1]} {int(traffic)}"
-        cost = self._cached.get(item)
+        places = [address % self._turn for address in work.origin.addresses]
+        item = f"{work.origin.text} {places} {int(traffic)}"
+        cost = self._by_item.get(item) or self._kept(item)
         if cost is None or len(cost.cores) != len(work.cores):
             cost = self._cost_model.price(work, traffic)
             self.fresh[item] = cost_text(cost)
-        self._costs[key] = cost
+        self._by_item[item] = cost
+        self._by_object[key] = work, cost
         return cost
 
 
@@ -159,22 +155,6 @@ def _choice_from(text: str) -> TilingChoice:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One row of the tilings: what is alike and its choice, or what stays in L1; and the text of it."""
-
-    text: str
-    choice: tuple[object, TilingChoice] | None = None
-    resident: tuple[str, ...] | None = None
-
-
-def _row(item: str, text: str) -> _Row:
-    """The row that was kept. Raises `ValueError` and others for any other text."""
-    if item == RESIDENT:
-        return _Row(text, resident=rows.words(json.loads(text)))
-    return _Row(text, choice=(literal_eval(item), _choice_from(text)))
-
-
 class RunCache:
     """The cached results of the programs of one model, each a graph with its options, on one SoC.
 
@@ -190,36 +170,50 @@ class RunCache:
         cost_model: CostModel,
     ) -> None:
         self._cache = cache
-        graphs = tuple(_content(graph) for graph, _ in programs)
-        options = tuple(own for _, own in programs)
-        self._prices = fingerprint(("kernel prices", _versions(), timing, graphs, options))
-        self._tilings = [
-            fingerprint(("tilings", _versions(), timing, *program))
-            for program in zip(graphs, options, strict=True)
+        asked = fingerprint((_versions(), timing))
+        self._prices, self._tilings = f"kernel prices {asked}", f"tilings {asked}"
+        self._residents = [
+            fingerprint((asked, _content(graph), options)) if tuple(options.resident) == (AUTO,) else None
+            for graph, options in programs
         ]
-        rows_read = [cache.read(context, _row) for context in self._tilings]
-        self.schedules: tuple[ScheduleCache, ...] = tuple(
-            ScheduleCache(
-                dict(row.choice for row in found.values() if row.choice is not None),
-                next((row.resident for row in found.values() if row.resident is not None), None),
-            )
-            for found in rows_read
+        self.schedules = tuple(
+            ScheduleCache(self._tiling, self._resident(context)) for context in self._residents
         )
-        self._written = [{item: row.text for item, row in found.items()} for found in rows_read]
+        self._written: dict[str, str] = {}
+        """Text by item of the tilings that were found."""
         self.cost_model = CachedCostModel(
-            cost_model, cache.read(self._prices, lambda _, text: cost_from(text))
+            cost_model,
+            timing,
+            lambda item: cache.read_item(self._prices, item, lambda _, text: cost_from(text)),
         )
 
     def write(self) -> None:
         """Keep what has not been kept yet."""
-        for context, schedule, written in zip(self._tilings, self.schedules, self._written, strict=True):
-            texts = {repr(alike): _choice_text(choice) for alike, choice in schedule.tilings.items()}
-            if schedule.resident is not None:
-                texts[RESIDENT] = json.dumps(schedule.resident)
+        for context, schedule in zip(self._residents, self.schedules, strict=True):
+            texts = {_item(alike): _choice_text(choice) for alike, choice in schedule.tilings.items()}
             self._cache.write(
-                context, {item: text for item, text in texts.items() if written.get(item) != text}
+                self._tilings, {item: text for item, text in texts.items() if self._written.get(item) != text}
             )
+            self._written |= texts
+            if context is not None and schedule.resident is not None:
+                self._cache.write(context, {RESIDENT: json.dumps(schedule.resident)})
         self._cache.write(self._prices, self.cost_model.fresh)
+
+    def _tiling(self, alike: object) -> TilingChoice | None:
+        item = _item(alike)
+        choice = self._cache.read_item(self._tilings, item, lambda _, text: _choice_from(text))
+        if choice is not None:
+            self._written[item] = _choice_text(choice)
+        return choice
+
+    def _resident(self, context: str | None) -> tuple[str, ...] | None:
+        if context is None:
+            return None
+        return self._cache.read_item(context, RESIDENT, lambda _, text: rows.words(json.loads(text)))
+
+
+def _item(alike: object) -> str:
+    return hashlib.sha256(repr(alike).encode()).hexdigest()
 
 
 def _versions() -> list[str]:

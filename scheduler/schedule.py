@@ -327,9 +327,12 @@ def check_names(graph: TrainingGraph, options: ScheduleOptions) -> None:
             if name not in ops:
                 known = ", ".join(sorted(ops))
                 raise InputError(f"no op {name!r} {what}", where=graph.name, cure=f"one of {known}")
-    for name in options.kernels:
+    for name, kernel in options.kernels.items():
         if name not in ops | steps:
             known = ", ".join(sorted(ops | steps))
+            swapped = kernel in ops | steps
             raise InputError(
-                f"no op or step {name!r} to choose a kernel for", where=graph.name, cure=f"one of {known}"
+                f"no op or step {name!r} to choose a kernel for",
+                where=graph.name,
+                cure=f"--kernel {kernel}={name}: the op comes first" if swapped else f"one of {known}",
             )

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,10 +19,11 @@ class ScheduleCache:
 
     def __init__(
         self,
-        tilings: Mapping[object, TilingChoice] | None = None,
+        kept: Callable[[object], TilingChoice | None] = lambda alike: None,
         resident: tuple[str, ...] | None = None,
     ) -> None:
-        self.tilings: dict[object, TilingChoice] = dict(tilings or {})
+        self._kept = kept
+        self.tilings: dict[object, TilingChoice] = {}
         """What makes ops alike -> how they are cut."""
         self.rankings: dict[object, RankedTilings] = {}
         """Op, names of what it finds resident, depths and streams -> its candidates and what they move."""
@@ -30,3 +31,10 @@ class ScheduleCache:
         """Whether the same ops will be asked again; else a ranking, tens of MiB, goes when its op is cut."""
         self.resident = resident
         """What `scheduler.resident_search` has chosen to stay in L1; None if it has not been asked."""
+
+    def tiling(self, alike: object) -> TilingChoice | None:
+        """How ops like this are cut, as this process or an earlier one has chosen."""
+        choice = self.tilings.get(alike) or self._kept(alike)
+        if choice is not None:
+            self.tilings[alike] = choice
+        return choice

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,7 +155,9 @@ class TilingChooser:
         cycles = best.estimated_cycles
         if tiler.resident:
             cost = TileCost(self.timing, self._cost_model, tiler.tensors, self._dma)
-            cycles = estimate_cycles(tiling, cost, tiler, early)
+            estimated = estimate_cycles(tiling, cost, tiler, early)
+            assert estimated is not None, "no bound was given"
+            cycles = estimated
         return replace(best, tiling=tiling, estimated_cycles=cycles)
 
     def _cached(self, alike: object, tiler: Tiler, limit_bytes: int) -> TilingChoice | None:
@@ -162,7 +165,7 @@ class TilingChooser:
 
         What is cached may come from a file (`scheduler.run_cache`), which others may have changed.
         """
-        choice = self._cache.tilings.get(alike)
+        choice = self._cache.tiling(alike)
         if choice is None or not _goes_with(choice, tiler):
             return None
         again = _again(choice, tiler)
@@ -310,8 +313,10 @@ def _best_tiling(
             refused = why
             continue
         estimates += 1
-        estimated = with_streams(estimate_cycles(tiling, cost, tiler, early), tiling, tiler, timing)
-        key = estimated, len(tiling.tiles), index
+        cycles = estimate_cycles(tiling, cost, tiler, early, at_most=best[0] if best is not None else inf)
+        if cycles is None:
+            continue
+        key = with_streams(cycles, tiling, tiler, timing), len(tiling.tiles), index
         if best is None or key < best:
             best, chosen = key, tiling
     if best is None or chosen is None:

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from oracle_torch import evaluate_torch
 
 from configs.dtypes import is_narrow
 from configs.errors import InputError
 from trainlib.graph import TrainingGraph
 from trainlib.numerics import tolerance
-from trainlib.oracle_torch import evaluate_torch
 from trainlib.registry import lowering_of
 from trainlib.steps import Array
 

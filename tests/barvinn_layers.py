@@ -4,22 +4,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 
 from arch.barvinn.array import ArrayResult, BarvinnArray
+from arch.barvinn.behaviour import DOCUMENTED, RTL
 from arch.barvinn.timing import BarvinnTiming, load_barvinn
 from scheduler.barvinn.compiler import CompiledNetwork, compile_network
 from scheduler.barvinn.images import map_values
 from scheduler.barvinn.layers import IntegerLayer, Integers, LayerShape
 from traces.events import Tracer
 
+POLLING = {"hart.handler_instructions": 0}
+
 
 @cache
 def machine() -> BarvinnTiming:
-    """The installed machine."""
-    return load_barvinn()
+    """The installed machine as documented, under a program that polls."""
+    return load_barvinn("barvinn", POLLING, DOCUMENTED)
+
+
+@cache
+def published() -> BarvinnTiming:
+    """The same as its RTL is."""
+    return load_barvinn("barvinn", POLLING, RTL)
 
 
 def drawn(rng: np.random.Generator, bits: int, *, is_signed: bool, shape: tuple[int, ...]) -> Integers:
@@ -92,13 +102,21 @@ def executed(
     *,
     units: int = 1,
     timing: BarvinnTiming | None = None,
+    unit: BarvinnTiming | None = None,
+    as_made: bool = False,
     tracer: Tracer | None = None,
 ) -> tuple[Integers, ArrayResult, CompiledNetwork]:
-    """The output map that lies in the units' memories after a run, what the run gave, and its program."""
+    """The output map that lies in the units' memories after a run, what the run gave, and its program.
+
+    Jobs are made for `timing`, the units are `unit` (the same if none is given), and harts know where its
+    registers have their bits unless `as_made`.
+    """
     timing = timing or machine()
     network = compile_network(layers, x, timing, units)
-    array = BarvinnArray(timing, tracer)
-    result = array.run(network.program)
+    unit = unit or timing
+    array = BarvinnArray(unit, tracer)
+    written = network.program.behaviour if as_made else unit.behaviour
+    result = array.run(replace(network.program, behaviour=written))
     last = layers[-1]
     words = array.output(network.program.layers[-1])
     shape = last.shape.co, last.shape.ho, last.shape.wo

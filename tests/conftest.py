@@ -12,10 +12,15 @@ import pytest
 from hypothesis import settings
 from tiers import skip_what_lacks_a_tool
 
+from pulptrain import progress
+
 CACHE_FOLDER = tempfile.TemporaryDirectory(prefix="pulptrain-cache-")
 """In place of the user's: what commands keep there must not outlive this process of pytest."""
 
 os.environ["XDG_CACHE_HOME"] = CACHE_FOLDER.name
+
+# How soon a command says what it is doing depends on the machine: here it never does, but on a terminal.
+progress.FIRST_SECONDS = progress.LINE_SECONDS = progress.AGAIN_SECONDS = float("inf")
 
 settings.register_profile("pulptrain", derandomize=True, deadline=None)
 settings.load_profile("pulptrain")

@@ -15,18 +15,19 @@ from itertools import product
 from math import prod
 
 import numpy as np
+from oracle_torch import evaluate_torch
 
 from arch.isa import TeamWork
 from configs.dtypes import BY_NAME, is_float
 from trainlib.graph import Op, TrainingGraph
 from trainlib.kernels import catalogue
 from trainlib.numerics import dtype_named, rounded, tolerance, widened
-from trainlib.oracle_torch import evaluate_torch, torch_available
 from trainlib.primitives.definition import Example, OptimizerPrimitive
 from trainlib.reference import evaluate
 from trainlib.registry import PRIMITIVES, lowering_of, step_of
 from trainlib.single import single
 from trainlib.steps import KernelChoice, find_part, reductions_of
+from truth.given import torch_available
 
 CODEGEN = catalogue.codegen_names()[0]
 

@@ -8,8 +8,9 @@ be put into, in one dtype after the other.
 from __future__ import annotations
 
 import pytest
-from alarm import random_models
-from alarm.defects import DEFECTS
+from alarm import graph_defects, random_models
+from alarm.graph_defects import GRAPH_DEFECTS
+from alarm.registry import DEFECTS
 from alarm.trial import CASES, DTYPES, NOT_HERE, REFUSED, SURVIVED, tried
 
 SMALL = ("simple-mlp", "pools", "digits-cnn", "tiny-transformer")
@@ -43,8 +44,17 @@ def test_in_8_bits_a_small_model_is_watched_as_well(dtype: str) -> None:
     assert sum(verdict == REFUSED for verdict, _ in found) >= 4
 
 
+@pytest.mark.needs_torch
+@pytest.mark.parametrize("name", list(GRAPH_DEFECTS)[::5])
+def test_a_graph_that_is_not_the_model_s_is_refused(name: str) -> None:
+    """A fifth of them; machine and references agree, so that only the model itself can tell."""
+    verdict, why = graph_defects.tried(name)
+    assert verdict == REFUSED, why
+
+
 def test_there_are_as_many_defects_as_asked_for() -> None:
-    assert len(DEFECTS) >= 40
+    assert len(DEFECTS) >= 80
+    assert len(GRAPH_DEFECTS) >= 12 + 15
 
 
 @pytest.mark.parametrize("seed", range(1000, 1008))
@@ -55,6 +65,6 @@ def test_a_random_model_raises_no_alarm(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(2000, 2004))
 def test_nor_does_one_without_pytorch(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainlib.oracle_torch.torch_available", lambda: False)
+    monkeypatch.setattr("pulptrain.number_check.torch_available", lambda: False)
     verdict, why = random_models.tried(random_models.drawn(seed))
     assert verdict in ("right", "refused", "not decidable"), why

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import time
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from counted_work import counted
 from hypothesis import given
 from hypothesis import strategies as st
 from soc_fixture import FixedCostModel, Script, elementwise, read, run, soc_timing, team, write
@@ -229,7 +229,8 @@ def test_replay_of_a_race_gives_the_same_nan() -> None:
     assert np.isnan(replayed.fetch(OUT_L2)).all()
 
 
-def test_a_hundred_actions_replay_in_three_milliseconds() -> None:
+def test_replaying_a_hundred_actions_is_little_work() -> None:
+    """Some 3 ms; `benchmarks/test_simulator_speed.py` measures the seconds."""
     soc = soc_with_values()
     place = Place("l2", 0, (25 * LENGTH,))
     soc.load(place, np.zeros(place.shape, np.float32))
@@ -237,12 +238,9 @@ def test_a_hundred_actions_replay_in_three_milliseconds() -> None:
     log = soc.run(program).effect_log
     assert len(program.actions) >= 100
     soc.replay(log)
-    seconds = []
-    for _ in range(20):
-        begin = time.perf_counter()
+    with counted() as work:
         soc.replay(log)
-        seconds.append(time.perf_counter() - begin)
-    assert min(seconds) < 3e-3
+    assert work.calls < 5 * len(program.actions)
 
 
 SPANS = st.builds(

@@ -24,6 +24,7 @@ from trainlib.primitives.contractions import convolution
 from trainlib.primitives.definition import Primitive
 from trainlib.primitives.elementwise import table as elementwise
 from trainlib.primitives.optimizers import table as optimizers
+from truth import layers, steps
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "adding-a-primitive.md").read_text()
 BLOCKS = {
@@ -57,6 +58,13 @@ def added(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Primitiv
         "softsign": entry(elementwise, "elementwise", "softsign"),
         "rmsprop": entry(optimizers, "optimizers", "rmsprop"),
     }
+    for room, tables, name in (
+        (layers, (layers.LAYERS,), "softsign"),
+        (steps, (steps.OPTIMIZERS, steps.STATES), "rmsprop"),
+    ):
+        for table in tables:
+            monkeypatch.setitem(table, name, None)  # so that it is gone again afterwards
+        exec(BLOCKS[f"truth_{room.__name__.removeprefix('truth.')}", name], vars(room).copy())
     everything = MappingProxyType({**trainlib.registry.PRIMITIVES, **primitives})
     for module in (trainlib.registry, trainlib.single, primitive_harness):
         monkeypatch.setattr(module, "PRIMITIVES", everything)
@@ -80,6 +88,7 @@ def test_its_model_trains_and_runs_the_nests_of_the_page(added: dict[str, Primit
     path.write_text(BLOCKS["model", "softsign-net"])
     outcome = run_model(str(path))
     assert outcome.summary["functional"]["passed"]
+    assert outcome.summary["functional"]["checked_against"] == "PyTorch"
     ops = {op["name"]: op["primitive"] for op in outcome.summary["ops"]}
     assert [name for name, primitive in ops.items() if primitive == "softsign"] == ["act.FW", "act.IG"]
     assert {primitive for name, primitive in ops.items() if ".UPD" in name} == {"rmsprop"}
@@ -100,14 +109,14 @@ def test_its_figures_are_those_of_its_blocks() -> None:
             text.count("\n") for (kind, name), text in BLOCKS.items() if kind in kinds and name in names
         )
 
-    activation = lines("elementwise", names=("softsign",))
-    update = lines("optimizers", "options", names=("rmsprop",))
+    activation = lines("elementwise", "truth_layers", names=("softsign",))
+    update = lines("optimizers", "options", "truth_steps", names=("rmsprop",))
     table = [line.split("|")[2:4] for line in PAGE.splitlines() if re.match(r"\| (an|the same)", line)]
     assert [[int(cell) for cell in cells] for cells in table] == [
-        [1, activation],
-        [3, activation + lines("kernel", names=("softsign_fw", "softsign_bw"))],
-        [1, update],
-        [2, update + lines("kernel", names=("rmsprop",))],
+        [2, activation],
+        [4, activation + lines("kernel", names=("softsign_fw", "softsign_bw"))],
+        [2, update],
+        [3, update + lines("kernel", names=("rmsprop",))],
     ]
 
 

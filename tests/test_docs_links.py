@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
 ROOMS = ("arch", "benchmarks", "configs", "docs", "examples", "importers", "measured", "pulptrain")
-ROOMS += ("scheduler", "tests", "tools", "traces", "trainlib")
+ROOMS += ("scheduler", "tests", "tools", "traces", "trainlib", "truth")
 NAMING_MODULES = ("docs/architecture.md", "docs/how-time-is-modelled.md", "CONTRIBUTING.md")
 """Pages in which every path is one of this repository."""
 

@@ -16,10 +16,11 @@ ALLOWED: dict[str, set[str]] = {
     "configs": set(),
     "traces": {"configs"},
     "arch": {"configs", "traces"},
+    "truth": {"configs"},
     "trainlib": {"configs", "arch.isa"},
     "importers": {"configs", "trainlib"},
     "scheduler": {"configs", "traces", "arch", "trainlib"},
-    "pulptrain": {"configs", "traces", "arch", "trainlib", "importers", "scheduler"},
+    "pulptrain": {"configs", "traces", "arch", "trainlib", "importers", "scheduler", "truth"},
 }
 
 FLOORS_OF_SCHEDULER = ("addresses", "tiles", "memory", "programs")

@@ -361,3 +361,102 @@ def test_attention_with_weights_wanted_and_functional_attention_agree():
 
     module = Both()
     assert agrees(module, from_torch(module, torch.zeros(1, 5, 8))).passed
+
+
+def attention_with_a_mask(module, x):
+    heads = x.view(x.shape[0], 1, 3, 2)
+    return F.scaled_dot_product_attention(heads, heads, heads, attn_mask=module.own).flatten(1)
+
+
+def without_gradient(module, x, other):
+    with torch.no_grad():
+        away = other(x)
+    return x + away
+
+
+class With(nn.Module):
+    """A function of itself, of the output of a linear layer, and of modules; `own` is a parameter."""
+
+    def __init__(self, function, *modules, own=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.function, self.fc, self.parts = function, nn.Linear(6, 6), nn.ModuleList(modules)
+        self.own = nn.Parameter(torch.randn(own)) if own is not None else None
+
+    def forward(self, x):
+        return self.function(self, self.fc(x), *self.parts)
+
+
+EVERY_SECOND = [True, False] * 3
+TRAINED_AS_IT_IS = {
+    "a mask of attention": (lambda: With(attention_with_a_mask, own=(3, 3)), True),
+    "a parameter that is detached": (lambda: With(lambda m, x: x * m.own.detach(), own=6), False),
+    "a fill": (lambda: With(lambda m, x: torch.tanh(x.masked_fill(torch.tensor(EVERY_SECOND), -2e4))), None),
+    "a choice": (lambda: With(lambda m, x: torch.where(torch.tensor(EVERY_SECOND), x, -2e4) * 1e-4), None),
+    "a row that is masked": (
+        lambda: With(
+            lambda m, x: (
+                x.view(-1, 2, 3).masked_fill(torch.tensor([[True], [False]]), -1e9).softmax(-1).flatten(1)
+            )
+        ),
+        None,
+    ),
+    "a mask with infinities": (
+        lambda: With(lambda m, x: x.masked_fill(torch.tensor(EVERY_SECOND), -torch.inf).softmax(-1)),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TRAINED_AS_IT_IS)
+def test_masks_and_detached_parameters_are_trained_as_the_module_does(case):
+    make, trained = TRAINED_AS_IT_IS[case]
+    module = make()
+    model = from_torch(module, torch.zeros(2, 6), nn.MSELoss())
+    assert agrees(module, model).passed
+    if trained is not None:
+        assert any(given.source == "own" and given.trained for given in model.sources.values()) == trained
+
+
+ANOTHER_NETWORK = {
+    "a norm used twice": (
+        lambda: With(lambda m, x, norm: norm(norm(x)), nn.BatchNorm1d(6)),
+        "module for each",
+    ),
+    "detach_": (lambda: With(lambda m, x: x + x.clone().detach_()), "requires_grad=False"),
+    "no_grad": (lambda: With(without_gradient, nn.Linear(6, 6)), "requires_grad=False"),
+    "detached and not": (lambda: With(lambda m, x: x * m.own.detach() + m.own, own=6), "more than once"),
+    "momentum=None": (
+        lambda: With(lambda m, x, norm: norm(x), nn.BatchNorm1d(6, momentum=None)),
+        "momentum=0.1",
+    ),
+    "minus infinity": (
+        lambda: With(lambda m, x: x.masked_fill(torch.tensor(EVERY_SECOND), -torch.inf).relu()),
+        "a finite number",
+    ),
+    "infinities added": (
+        lambda: With(lambda m, x: (x + torch.where(torch.tensor(EVERY_SECOND), -torch.inf, 0.0)).relu()),
+        "right before a softmax",
+    ),
+    "a query that sees no key": (
+        lambda: With(
+            lambda m, x: F.scaled_dot_product_attention(
+                *[x.view(-1, 1, 3, 2)] * 3, attn_mask=torch.tensor([[True] * 3, [False] * 3, [True] * 3])
+            ).flatten(1)
+        ),
+        "a key for each query",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ANOTHER_NETWORK)
+def test_what_would_be_trained_otherwise_is_refused_with_a_cure(case):
+    make, cure = ANOTHER_NETWORK[case]
+    with pytest.raises(UnsupportedLayerError, match=cure):
+        from_torch(make(), torch.zeros(4, 6), nn.MSELoss())
+
+
+def test_gradients_divided_by_how_often_a_word_is_read_are_refused():
+    module = nn.Sequential(nn.Embedding(5, 6, scale_grad_by_freq=True), nn.Flatten(), nn.Linear(24, 3))
+    with pytest.raises(UnsupportedLayerError, match="scale_grad_by_freq=False"):
+        from_torch(module, torch.zeros(2, 4, dtype=torch.int64))

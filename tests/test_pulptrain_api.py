@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import csv
+import importlib
+import re
 import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -124,7 +128,7 @@ def test_importing_pulptrain_imports_nothing_slow() -> None:
 
 def test_help_and_completion_import_nothing_slow() -> None:
     """All commands are there before one begins: what simulates is imported by the one that does."""
-    slow = {"numpy", "arch", "importers", "scheduler", "traces", "trainlib"}
+    slow = {"numpy", "arch", "importers", "scheduler", "traces", "trainlib", "truth"}
     code = f"import sys, pulptrain.cli; print({slow} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
@@ -292,8 +296,45 @@ def test_nothing_foreign_is_overwritten(tmp_path: Path) -> None:
 
 def test_a_notebook_shows_the_same_tables() -> None:
     result = pt.run(small_model(), functional=False)
-    for shown in (result, result.by("step"), pt.soc(), small_model()):
+    for shown in (result, result.by("step"), pt.soc()):
         html = shown._repr_html_()
-        assert html.startswith("<pre>")
-        assert html.endswith("</pre>")
+        tables = re.findall("<table>.*?</table>", html, re.DOTALL)
+        assert tables
+        assert html.endswith("</table>")
+        for table in tables:
+            ElementTree.fromstring(table)  # what opens is closed
+    steps = ElementTree.fromstring(result.by("step")._repr_html_())
+    cells = [[cell.text or "" for cell in row] for row in steps.iter("tr")]
+    assert cells[0][:2] == ["step", "cycles"]
+    assert cells[-1][:2] == ["total", f"{result.cycles:,}"]
     assert "largest ops" in result._repr_html_()
+
+
+def test_what_a_prompt_shows_is_one_line_that_says_what_it_is() -> None:
+    result = pt.run(small_model(), functional=False)
+    by_step = result.by("step")
+    cycles = sum(row.cycles for row in by_step)
+    assert repr(by_step) == f"Totals({result.model} by step: {len(by_step)} rows, {cycles:,} cycles)"
+    chip = pt.soc("pulp-open", cores=4).replace(l1="32KiB")
+    assert repr(chip) == "Soc('pulp-open', cores=4, l1='32KiB')"
+    assert repr(pt.soc()) == "Soc('pulp-open')"
+
+
+def test_completion_offers_what_is_ours_only() -> None:
+    pt.soc()  # modules that have been imported by now are not what a user calls
+    ours = {name for name in dir(pt) if not name.startswith("__")}
+    assert ours == {*pt.NAMES, *importlib.import_module(pt.LAYERS_MODULE).__all__}
+    assert ours.isdisjoint({"sys", "annotations", "TYPE_CHECKING", "interrupts", "option", "settings"})
+    assert all(getattr(pt, name) is not None for name in ours)
+
+
+@pytest.mark.needs_pandas
+def test_sizes_sort_as_numbers(tmp_path: Path) -> None:
+    found = pt.explore(small_model(), sweep={"l1": ["128KiB", "64KiB", "1MiB"]}, workers=1, cache=False)
+    frame = found.to_pandas()
+    assert list(frame.sort_values("l1")["l1"]) == [64 << 10, 128 << 10, 1 << 20]
+    found.save(tmp_path)
+    rows = list(csv.DictReader((tmp_path / "points.csv").open()))
+    assert [int(row["l1"]) for row in rows] == [128 << 10, 64 << 10, 1 << 20]
+    assert [point["values"]["l1"] for point in found] == ["128KiB", "64KiB", "1MiB"]
+    assert "Pareto front" in found._repr_html_()

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from barvinn_rtl import Unit
 from onnx_models import NodeText, model, node, saved, value
 
 from configs.errors import InputError
 from pulptrain.__main__ import run
+from pulptrain.barvinn_outputs import prepare_barvinn_folder, write_barvinn_outputs
 from pulptrain.barvinn_run import barvinn
 from pulptrain.commands.barvinn import warn_of_overflow
 from scheduler.barvinn.images import map_words, weight_words
@@ -118,7 +120,10 @@ def test_the_plain_resnet_from_an_onnx_file_is_the_golden_table(
     assert [row["layer"] for row in old["rows"]] == [layer.shape.name for layer in layers()]
     new = printed([path, *BITS_2], capsys)
     assert new["total_countdown"] == 498104
-    assert 498104 < new["cycles"] < 1.05 * 498104
+    assert (new["jobs"], len(new["host_ops"])) == (920, 17)
+    ideal = new["frame_rates"][1]
+    assert ideal["handler_instructions"] == 0
+    assert 498104 < ideal["cycles"] < 1.15 * 498104 < new["cycles"]
     direct = barvinn(layers(), aprec=2, wprec=2, oprec=2).summary
     assert (direct["rows"], direct["cycles"]) == (new["rows"], new["cycles"])
 
@@ -367,6 +372,8 @@ def test_bad_models_are_refused_with_node_and_reason(
         (["--set", "hart.poll_instructions"], "cannot read"),
         (["--set", "hart.pol_instructions=3"], "hart.poll_instructions"),
         (["--seed", "-1"], "is not a seed"),
+        (["--behaviour", "rlt"], "unknown behaviour 'rlt'"),
+        (["--set", "hart.handler_instructions=-1"], "between 0 and"),
     ],
 )
 def test_bad_options_are_refused(
@@ -419,3 +426,51 @@ def test_sums_that_overflow_are_said_and_computed_as_registers_do(capsys: pytest
     assert outcome.summary["overflows"]["layers"] == ["wide"]
     warn_of_overflow(outcome.summary)
     assert "lost leading bits, in wide" in capsys.readouterr().err
+
+
+def test_the_files_run_as_a_testbench_of_the_rtl_reads_them(tmp_path: Path) -> None:
+    """Edges, two blocks, scalers and biases from memory, by a reader of its own; output.txt, bit for bit."""
+    rng = np.random.default_rng(8)
+    shape = LayerShape("conv", "conv", 64, 4, 4, 128, (3, 3), (1, 1), (1, 1, 1, 1))
+    layer = RealLayer(
+        shape,
+        whole((128, 64, 3, 3)).astype(float),
+        rng.uniform(0.5, 2, 128),
+        rng.normal(size=128) * 20,
+        relu=False,
+    )
+    for behaviour, jobs, is_right in (("rtl", 4 * 3, True), ("documented", 10, False)):
+        outcome = barvinn([layer], aprec=2, wprec=2, oprec=3, behaviour=behaviour)
+        assert outcome.summary["jobs"] == jobs
+        folder = prepare_barvinn_folder(str(tmp_path / behaviour))
+        write_barvinn_outputs(outcome, folder)
+        words = Unit(folder).written
+        expected = [int(line, 16) for line in (folder / "output.txt").read_text().split()]
+        found = [
+            sum(int(lane) << at for at, lane in enumerate(words[word])) if word in words else 0
+            for word in range((1 << 15) - len(expected), 1 << 15)
+        ]
+        assert (found == expected) == is_right
+
+
+@needs_onnx
+def test_what_the_units_cannot_do_is_counted_or_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = small_cnn(tmp_path)
+    assert run(["barvinn", path, *BITS_2]) == 0
+    text = capsys.readouterr().out
+    assert "Relu of 2 layers, MaxPool of 1 layers, 7,520 values" in text
+    for line in ("304 cycles from interrupt to command", "polls every 32 cycles", "in no time"):
+        assert line in text
+    assert run(["barvinn", path, *BITS_2, "--no-host-ops"]) == 2
+    error = capsys.readouterr().err
+    assert "node 'c1' (Conv): Relu: the comparator" in error
+    assert "--behaviour documented" in error
+    summary = printed([path, *BITS_2, "--behaviour", "documented", "--no-host-ops"], capsys)
+    assert summary["host_ops"] == []
+    assert summary["behaviour"] == "documented"
+    assert [(rate["units"], rate["handler_instructions"]) for rate in summary["frame_rates"]] == [
+        *((1, 38), (1, 0), (8, 38), (8, 0)),
+    ]
+    assert summary["frame_rates"][0]["cycles"] == summary["cycles"]

@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from configs.errors import DeadlockError, DoesNotFitError, InputError, PulptrainError
+from pulptrain import interrupts
 from pulptrain.__main__ import run
+from pulptrain.cli import EXIT_CODES
+from pulptrain.replay import FAILED, REFUSED, RIGHT, WRONG, ReplayRow, exit_code
 
 BAD_INPUT = [
     (["run", "digit-cnn"], 2, "digits-cnn"),
@@ -29,7 +34,7 @@ BAD_INPUT = [
     (["run", "digits-cnn", "--fpus", "3-way"], 2, "private"),
     (["run", "digits-cnn", "--l1", "12KiB", "--buffering", "none"], 3, "required"),
     (["run", "digits-cnn", "--l1", "1KiB"], 3, "stack"),
-    (["run", "digits-cnn", "--l2", "100"], 3, "--l2"),
+    (["run", "digits-cnn", "--l2", "100B"], 3, "--l2"),
     (["kernel", "mm_4x4"], 2, "mm"),
     (["kernel", "mm", "--n", "-1"], 2, "1 or more"),
     (["kernel", "mm", "--dtype", "fp8"], 2, "fp32"),
@@ -208,3 +213,18 @@ def test_a_soc_file_of_the_user_runs_and_its_faults_name_file_and_line(
     assert hint in captured.err
     if not hint:
         assert json.loads(captured.out)["capacity_bytes"]["l1"] == 32 * 1024 - 9 * 1024
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/results-and-units.md"])
+def test_exit_codes_are_listed_alike_everywhere(page: str) -> None:
+    def codes(text: str) -> list[str]:
+        return re.findall(r"(?:^|, )(\d+) (?=[a-z])", text)
+
+    text = (Path(__file__).parents[1] / page).read_text()
+    listed = text.partition("Exit codes: ")[2].partition(".")[0]
+    assert codes(listed.replace("\n", " ")) == codes(EXIT_CODES.removeprefix("Exit codes: "))
+    raised = {kind.exit_code for kind in (PulptrainError, InputError, DoesNotFitError, DeadlockError)}
+    replayed = {exit_code([ReplayRow("case", 1, status)]) for status in (RIGHT, WRONG, REFUSED, FAILED)}
+    assert {int(code) for code in codes(listed.replace("\n", " "))} == raised | replayed | {
+        interrupts.EXIT_CODE
+    }

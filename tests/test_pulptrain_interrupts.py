@@ -20,7 +20,7 @@ from scheduler.tuner.schedule_file import load_schedule
 
 SIMPLE = ["--cores", "2", "--l1", "16KiB"]
 TUNE = ["tune", "small.yaml", *SIMPLE, "--cuts", "1", "--workers", "2", "--quiet"]
-RUN = ["run", "digits-cnn", "--iterations", "100000", "--no-cache", "--quiet"]
+RUN = ["run", "digits-cnn", "--iterations", "1000000", "--no-cache", "--quiet"]
 
 WHOLE_TUNING_SECONDS = 3.0
 """A little more than tuning takes on a busy machine: some signals come too late."""
@@ -70,8 +70,8 @@ def wait_until_begun(process: subprocess.Popen[str]) -> None:
 
 
 def group_is_gone(group: int) -> bool:
-    """Whether all processes of a group end within two seconds; nobody may wait for them, as for zombies."""
-    for _ in range(100):
+    """Whether all processes of a group end, a busy machine taking its time; nobody may wait for zombies."""
+    for _ in range(3000):
         found = subprocess.run(["ps", "-A", "-o", "pgid=,stat="], capture_output=True, text=True, check=True)
         rows = [line.split() for line in found.stdout.splitlines()]
         if not any(int(pgid) == group and not state.startswith("Z") for pgid, state in rows):
@@ -95,7 +95,7 @@ def test_ctrl_c_at_any_moment_is_one_line_and_leaves_no_process(seeds: Sequence[
         # A terminal interrupts the workers too; `kill` does not.
         if sent:
             (os.killpg if draw.random() < 0.7 else os.kill)(process.pid, signal.SIGINT)
-        error = process.communicate(timeout=60)[1]
+        error = process.communicate(timeout=600)[1]
         assert process.returncode in ((130,) if arguments is RUN else (130, 0)), (seed, error)
         assert "Traceback" not in error, seed
         assert error.count("\n") == (process.returncode == 130), (seed, error)
@@ -150,7 +150,7 @@ def test_a_ctrl_c_that_a_library_swallows_comes_again(tmp_path: Path) -> None:
         "def call():\n"
         "    try:\n"
         "        os.kill(os.getpid(), signal.SIGINT)\n"
-        "        time.sleep(1)\n"
+        "        time.sleep(600)\n"
         "    except BaseException:\n"
         "        print('swallowed', flush=True)\n"
     )
@@ -168,7 +168,7 @@ def interrupted_while(statement: str, folder: Path) -> str:
         "interrupts.command_begins()\n"
         "try:\n"
         f"    {statement}\n"
-        "    time.sleep(5)\n"
+        "    time.sleep(600)\n"
         "except KeyboardInterrupt:\n"
         "    interrupts.command_ends()\n"
         "    print('interrupted', interrupts.was_interrupted())\n"

@@ -6,14 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from agreement import compare, graph_tolerance
+from oracle_torch import evaluate_torch
 
 from configs.model_file import load_model
 from pulptrain.session import RunOutcome, run_model
 from trainlib.numerics import rounded
-from trainlib.oracle_torch import evaluate_torch, torch_available
 from trainlib.reference import evaluate
 from trainlib.training import build_training_graph
 from trainlib.training_data import initial_values
+from truth.given import torch_available
 
 MODEL = """\
 name: mixed

@@ -24,7 +24,16 @@ from scheduler.executor import Executor
 from traces.report import not_finite_line
 from trainlib.op_truth import nudged, op_truth
 from trainlib.training import build_training_graph
-from trainlib.verdicts import FAILED, NOT_DECIDABLE, PASSED, Verdict, judged, leans
+from trainlib.verdicts import (
+    FAILED,
+    NOT_DECIDABLE,
+    PASSED,
+    WITHOUT_TRUTH,
+    Verdict,
+    judged,
+    leans,
+    together,
+)
 
 NONE = np.zeros(3)
 
@@ -126,6 +135,21 @@ def test_the_summary_says_null_for_not_decidable_and_false_for_failed() -> None:
     assert passed(PASSED, PASSED) is True
     assert passed(PASSED, NOT_DECIDABLE) is None
     assert passed(NOT_DECIDABLE, FAILED) is False
+    assert passed(PASSED, WITHOUT_TRUTH) is None, "nothing it could be compared with is no success"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((PASSED, WITHOUT_TRUTH), WITHOUT_TRUTH),
+        ((NOT_DECIDABLE, WITHOUT_TRUTH), WITHOUT_TRUTH),
+        ((NOT_DECIDABLE, PASSED), PASSED),
+        ((WITHOUT_TRUTH, FAILED), FAILED),
+    ],
+)
+def test_what_was_compared_with_nothing_in_one_iteration_is_not_hidden_by_another(words, expected) -> None:
+    one, other = (Verdict("t", word) for word in words)
+    assert together(one, other).verdict == together(other, one).verdict == expected
 
 
 def test_a_nudge_breaks_no_tie_and_changes_no_order() -> None:
@@ -198,8 +222,11 @@ def _scaled(tensors, name):
     return {key: array * np.float32(1.001) for key, array in tensors.items() if key == name}
 
 
-def followed(kept, sample, tamper):
-    """Verdicts of one iteration of `two_layers`; `tamper` changes what is seen of an op."""
+def followed(kept, sample, tamper, times=None):
+    """Verdicts of one iteration of `two_layers`; `tamper` changes what is seen of an op.
+
+    It is seen as often as `times` says, once if that does not name it.
+    """
     from arch.soc_config import load_soc
     from arch.team_cost_model import TeamCostModel
     from scheduler.options import ScheduleOptions
@@ -210,19 +237,76 @@ def followed(kept, sample, tamper):
     cost_model = TeamCostModel(timing)
     executor = Executor(build_schedule(graph, timing, cost_model, ScheduleOptions()), timing, cost_model)
     executor.load({**kept, **sample})
-    check = NumberCheck(kept)
+    check = NumberCheck(kept, [graph])
     follower = check.followed(executor, graph, sample)
     watch = executor.watch
 
     def tampering(op, tensors):
         changed = {name: array.copy() for name, array in tensors.items()}
         tamper(op, changed)
-        watch(op, changed)
+        for _ in range((times or {}).get(op, 1)):
+            watch(op, changed)
 
     executor.watch = tampering
     executor.simulate()
     follower.judge()
     return check.verdicts
+
+
+KEPT = {
+    "fc1.weight": np.array([[3.1, 2.7], [-0.3, 0.4]], np.float32),
+    "fc2.weight": np.array([[1.3, 0.9]], np.float32),
+    "fc2.bias": np.array([0.1], np.float32),
+}
+SAMPLE = {"input": np.array([[0.7, 0.8]], np.float32), "label": np.array([[5.0]], np.float32)}
+
+
+def as_it_is(op, tensors):
+    """What an op has left is what is seen of it."""
+
+
+@pytest.mark.parametrize("op", [op.name for op in build_training_graph(two_layers()).ops])
+def test_an_op_that_does_not_happen_or_happens_twice_fails_by_its_name(op: str) -> None:
+    (wrong,) = [item for item in build_training_graph(two_layers()).ops if item.name == op]
+    for times, said in ((0, "has not happened"), (2, "has happened 2 times")):
+        found = followed(KEPT, SAMPLE, as_it_is, {op: times})
+        for name in wrong.outputs:
+            assert found[name].verdict == FAILED
+            assert found[name].why == f"{op} {said} in iteration 1"
+
+
+def test_an_op_reports_just_what_it_writes_in_its_shape() -> None:
+    def tamper(op, tensors):
+        if op == "fc1.FW":
+            tensors["fc1.odd"] = tensors["fc1.out"]
+        if op == "fc1.WG":
+            tensors["fc1.weight.grad"] = tensors["fc1.weight.grad"][:1]
+        if op == "fc2.UPD":
+            tensors.clear()
+
+    found = followed(KEPT, SAMPLE, tamper)
+    failed = {name: item.why for name, item in found.items() if item.verdict == FAILED}
+    assert failed.keys() == {"fc1.odd", "fc1.weight.grad", "fc2.weight_updated"}
+    assert "what it does not write" in failed["fc1.odd"]
+    assert "float32 (1, 2), not float32 (2, 2)" in failed["fc1.weight.grad"]
+    assert "has not said what it left" in failed["fc2.weight_updated"]
+
+
+def test_a_program_that_an_iteration_does_not_carry_out_is_wrong_in_all_its_tensors() -> None:
+    graph = build_training_graph(two_layers())
+    check = NumberCheck(KEPT, [graph])
+    check.ended()
+    assert check.wrong
+    assert check.verdicts.keys() == {name for op in graph.ops for name in op.outputs}
+
+
+def test_a_training_that_goes_on_from_states_of_its_own_is_right() -> None:
+    """`torch.optim` starts at these states too: it took Adam's third update for its first."""
+    spec = two_layers(optimizer=OptimizerSpec("adam", {"learning_rate": 0.01}, "here"))
+    first = run_model(spec, iterations=2)
+    again = run_model(spec, iterations=2, values=first.values).summary["functional"]
+    assert again["passed"] is True
+    assert first.summary["functional"]["skipped"] == again["skipped"] == []
 
 
 def test_values_that_start_at_zero_are_stirred_and_variances_stay_positive() -> None:
@@ -319,7 +403,7 @@ def test_a_network_that_magnifies_rounding_is_right_with_and_without_pytorch(
     name: str, torch: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not torch:
-        monkeypatch.setattr("trainlib.oracle_torch.torch_available", lambda: False)
+        monkeypatch.setattr("pulptrain.number_check.torch_available", lambda: False)
     functional = run_model(str(DATA / f"{name}.yaml"), ATTACKED[name], iterations=3).summary["functional"]
     assert functional["passed"] is True
     assert functional["tolerance"] <= 1e-3
@@ -397,7 +481,7 @@ def test_what_an_op_makes_of_a_nan_is_neither_right_nor_wrong(
     torch: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A ReLU as compiled (x > 0 ? x : 0) makes 0 of a NaN, PyTorch and the reference a NaN."""
-    monkeypatch.setattr("trainlib.oracle_torch.torch_available", lambda: torch)
+    monkeypatch.setattr("pulptrain.number_check.torch_available", lambda: torch)
     model = tmp_path / "astray.yaml"
     model.write_text(ASTRAY)
     summary = run_model(str(model)).summary
@@ -460,7 +544,7 @@ def test_what_is_equal_in_two_tensors_does_not_move_alike() -> None:
 
 def in_parts_of(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainlib.op_truth.PART_ELEMENTS", elements)
-    monkeypatch.setattr("trainlib.oracle_torch.UPDATED_TOGETHER", elements)
+    monkeypatch.setattr("truth.iteration.UPDATED_TOGETHER", elements)
 
 
 OPTIMIZERS = (
@@ -509,7 +593,7 @@ def _with_another_end(array: np.ndarray) -> np.ndarray:
 def test_nothing_is_remembered_of_iterations_that_are_not_followed() -> None:
     """Weights and states of `torch.optim` in float64 are four times what the machine has of them."""
     kept = {"w": np.zeros(3, np.float32)}
-    check = NumberCheck(kept, 2)
+    check = NumberCheck(kept, (), 2)
     check.ended()
     assert check.memory.keys() == {"w"}
     check.ended()

@@ -12,7 +12,7 @@ from pulptrain.session import RunOutcome, run_model
 from pulptrain.settings import Settings
 from traces.metrics import check_tracks
 from trainlib.numerics import FP32_TOLERANCE
-from trainlib.oracle_torch import torch_available
+from truth.given import torch_available
 
 MODELS = ("digits-cnn", "tutorial-cnn")
 
@@ -182,7 +182,7 @@ def test_replayed_iterations_give_what_numpy_gives(tmp_path: Path) -> None:
 
 
 def test_without_pytorch_the_check_is_untiled_numpy_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainlib.oracle_torch.torch_available", lambda: False)
+    monkeypatch.setattr("pulptrain.number_check.torch_available", lambda: False)
     check = outcome("digits-cnn").summary["functional"]
     assert "NumPy" in check["checked_against"]
     assert "not installed" in check["checked_against"]
@@ -194,14 +194,14 @@ def test_wrong_numbers_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     import numpy as np
 
     from configs.errors import PulptrainError
-    from trainlib.oracle_torch import TorchIteration
+    from truth.iteration import Iteration
 
-    class SlightlyOff(TorchIteration):
+    class SlightlyOff(Iteration):
         def __init__(self, *args: object) -> None:
             super().__init__(*args)  # type: ignore[arg-type]
             self.made = {name: tensor * np.float32(1.001) for name, tensor in self.made.items()}
 
-    monkeypatch.setattr("trainlib.oracle_torch.TorchIteration", SlightlyOff)
+    monkeypatch.setattr("truth.iteration.Iteration", SlightlyOff)
     with pytest.raises(PulptrainError, match="differ from PyTorch"):
         outcome("digits-cnn")
 

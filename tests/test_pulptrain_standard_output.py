@@ -13,7 +13,7 @@ LIST = f"{sys.executable} -m pulptrain list kernels"
 
 
 def shell(command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, timeout=600)
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,39 @@ def test_a_gradient_that_is_not_the_modules_is_an_error(net, monkeypatch):
 
 
 @pytest.mark.needs_torch
+def test_a_run_from_python_compares_gradients_with_the_module_too_or_says_why_not():
+    import torch
+
+    import pulptrain as pt
+
+    module = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3))
+    network = pt.from_torch(module, torch.zeros(2, 6))
+    functional = pt.run(network, cache=False).summary["functional"]
+    assert functional["module"]["passed"]
+    assert functional["skipped"] == []
+    for options, why in (
+        ({"iterations": 2}, "several iterations"),
+        ({"dtype": "bf16"}, "not fp32"),
+        ({"batch": 1}, "the batch is not"),
+        ({"steps": "fw"}, "no loss"),
+        ({"separate_update": True}, "a program of its own"),
+        ({"values": dict(network.values)}, "values or samples were given"),
+    ):
+        functional = pt.run(network, cache=False, **options).summary["functional"]
+        assert "module" not in functional
+        assert len(functional["skipped"]) == 1
+        assert why in functional["skipped"][0]
+    masked = pt.from_torch(torch.nn.Sequential(module, torch.nn.Dropout(0.5)), torch.zeros(2, 6))
+    said = pt.run(masked, cache=False)
+    assert "masks of its own" in said.summary["functional"]["skipped"][0]
+    assert "not compared: loss and gradients" in " ".join(str(said).split())
+    with torch.no_grad():
+        network.foreign.module[0].weight *= 1.01
+    with pytest.raises(WrongNumbersError, match=r"is not what torch\.autograd makes"):
+        pt.run(network, cache=False)
+
+
+@pytest.mark.needs_torch
 def test_a_converted_module_gives_the_same_cycles_and_numbers(net, capsys):
     assert run(["convert", "net.py:Net", "out.yaml", "--input", "2,6", "--optimizer", "adam lr=0.01"]) == 0
     capsys.readouterr()

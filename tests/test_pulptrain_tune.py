@@ -332,7 +332,7 @@ def test_a_schedule_is_the_start_of_the_next_search(model: str, capsys: pytest.C
     assert again["evaluated"] <= first["evaluated"]
 
 
-ROOMS = ("arch", "configs", "traces", "trainlib", "importers", "scheduler", "pulptrain")
+ROOMS = ("arch", "configs", "traces", "trainlib", "truth", "importers", "scheduler", "pulptrain")
 
 
 @pytest.fixture
@@ -356,9 +356,7 @@ def test_killed_and_begun_again_it_ends_with_the_same_schedule(
     search = ["--strategy", "exhaustive", "--json"]
     arguments = tune(model, *search, "--cache", "killed.sqlite", "--schedule", "killed.yaml")
     process = command_line(arguments)
-    for _ in range(3000):
-        if evaluations_in("killed.sqlite") > 10:
-            break
+    while process.poll() is None and evaluations_in("killed.sqlite") <= 10:
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()

@@ -93,10 +93,9 @@ def test_the_quick_count_of_commands_and_lines_is_that_of_the_boxes(
     tiler = Tiler(op, graph.tensors, lowering_of(op), KernelChoice("mm", "clang-xpulp"), 1)
     sizes = {**tiler.dims, "ho": rows}
     footprint = Footprint(tiler, [[size] for size in sizes.values()])
-    candidate = np.array([list(sizes.values())])
-    boxes = footprint.boxes(candidate, np.array([0]), [tuple(sizes)])
-    loads = footprint.loads(candidate, boxes)
-    column = loads.keys.index(("in", "x.patches"))
+    column = footprint.keys.index(("in", "x.patches"))
+    (changes,) = footprint.changes(np.array([0]), [tuple(sizes)])
+    box = footprint.box(column)
     tiles = tiler.build(sizes).tiles
     operand = next(operand for operand in tiles[0].inputs if operand.name == "x.patches")
     x = graph.tensors[operand.tensor]
@@ -115,8 +114,8 @@ def test_the_quick_count_of_commands_and_lines_is_that_of_the_boxes(
             max_command_2d_bytes=1 << 15,
         )
     ]
-    assert loads.boxes[0, column] == len(tiles) == 4 // rows
-    assert loads.pieces[0, column] == len(operand.boxes) == rows * 6
-    assert loads.box_bytes[0, column] == 4 * prod(operand.shape)
-    assert loads.commands[0, column] == len(commands)
-    assert loads.lines[0, column] == sum(command.lines for command in commands)
+    assert changes[column, 0] == len(tiles) == 4 // rows
+    assert box.pieces[0] == len(operand.boxes) == rows * 6
+    assert box.size_bytes[0] == 4 * prod(operand.shape)
+    assert box.commands[0] == len(commands)
+    assert box.lines[0] == sum(command.lines for command in commands)

@@ -15,6 +15,7 @@ import pytest
 from agreement import ROUNDING_MARGIN
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from oracle_torch import evaluate_torch
 
 from arch.cost_model import CoreCost, TeamCost, Traffic
 from arch.isa import TeamWork
@@ -25,7 +26,6 @@ from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule
 from trainlib.numerics import FP32_TOLERANCE
-from trainlib.oracle_torch import evaluate_torch
 from trainlib.training import build_training_graph
 from trainlib.training_data import initial_values
 

@@ -7,18 +7,22 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from arch.cost_model import CoreCost, DmaService, TeamCost
+from arch.isa import TeamWork
 from arch.team_cost_model import TeamCostModel
 from pulptrain.cli import dispatch
 from pulptrain.session import RunOutcome, run_model
 from pulptrain.settings import Settings
-from scheduler import resident_search, tiling_choice
+from scheduler import resident_search, run_cache, tiling_choice
 from scheduler.run_cache import cost_from, cost_text
+from scheduler.tiles.tiling import Tiler
 from scheduler.tuner.cache import ResultCache
 from traces.events import STALLS
 
@@ -107,6 +111,70 @@ def test_another_question_finds_nothing(tmp_path: Path, other: Settings) -> None
     run_model(MODEL, functional=False, cache=cache)
     fresh = results(run_model(MODEL, other, functional=False))
     assert results(run_model(MODEL, other, functional=False, cache=cache)) == fresh
+
+
+def asked_again(
+    monkeypatch: pytest.MonkeyPatch, cache: ResultCache, model: str, settings: Settings
+) -> tuple[list[str], list[str]]:
+    """Ops whose tilings, and kernels whose prices, a run with the cache does not find there."""
+    cut: list[str] = []
+    priced: list[str] = []
+    enumerate_tilings, price = tiling_choice.enumerate_tilings, TeamCostModel.price
+
+    def cutting(tiler: Tiler, *given: Any) -> Any:
+        cut.append(tiler.op.name)
+        return enumerate_tilings(tiler, *given)
+
+    def pricing(self: TeamCostModel, work: TeamWork, *given: Any) -> Any:
+        priced.append(work.kernel)
+        return price(self, work, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tiling_choice, "enumerate_tilings", cutting)
+        patch.setattr(TeamCostModel, "price", pricing)
+        run_model(model, settings, functional=False, cache=cache)
+    return cut, priced
+
+
+@pytest.mark.parametrize(
+    ("part", "other"),
+    [
+        ("model_version", lambda: "another source"),
+        ("version", lambda name: "0"),
+        ("sys", SimpleNamespace(version_info=(3, 99, 0))),
+        ("", Settings(timing="gvsoc")),
+        ("", Settings(overrides=("l1.banks=8",))),
+        ("", Settings(codegen="pulp-gcc7")),
+    ],
+    ids=["code", "NumPy", "Python", "profile", "parameter", "codegen"],
+)
+def test_what_has_made_a_price_is_in_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, other: Any
+) -> None:
+    cache = ResultCache(tmp_path / "kept.sqlite")
+    run_model("simple-mlp", functional=False, cache=cache)
+    assert asked_again(monkeypatch, cache, "simple-mlp", Settings()) == ([], [])
+    if part:
+        monkeypatch.setattr(run_cache, part, other)
+    cut, priced = asked_again(monkeypatch, cache, "simple-mlp", Settings() if part else other)
+    assert cut
+    assert priced
+
+
+def test_where_one_layer_is_changed_the_others_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The op behind may find that it can load less, or more, while the changed one is at work."""
+    cache = ResultCache(tmp_path / "kept.sqlite")
+    first = run_model(MODEL, functional=False, cache=cache)
+    ops = [op["name"] for op in first.summary["ops"]]
+    edited = Settings(kernels=("conv1.WG=mm_unroll_2x4",))
+    place = ops.index("conv1.WG")
+    cut, _ = asked_again(monkeypatch, cache, MODEL, edited)
+    assert "conv1.WG" in cut
+    assert set(cut) <= {"conv1.WG", *ops[place + 1 : place + 2]}
+    assert asked_again(monkeypatch, cache, MODEL, edited) == ([], [])
+    assert asked_again(monkeypatch, cache, MODEL, Settings()) == ([], [])
 
 
 def test_a_damaged_file_is_set_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

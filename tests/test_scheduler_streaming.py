@@ -351,13 +351,13 @@ def test_what_is_streamed_keeps_the_udma_busy_for_the_shortest_time() -> None:
 def test_not_even_the_slots_fit() -> None:
     """The loss cannot be cut: 10 results, labels and gradients, and the loss itself."""
     graph = build_training_graph(load_model("digits-cnn"))
-    timing = with_options(load_soc(), l2="120")
+    timing = with_options(load_soc(), l2="120 B")
     streamer = streamer_of(graph, timing, ScheduleOptions())
     with pytest.raises(DoesNotFitError, match=r"during loss\.LOSS") as raised:
         plan_memory(graph, timing, PlanOptions(), streamer)
     assert raised.value.required_bytes == 4 * 31 == least_l2_bytes(graph, timing, PlanOptions(), streamer)
     assert sum(item.size_bytes for item in raised.value.contributors) == 4 * 31
-    plan_memory(graph, with_options(timing, l2=124), PlanOptions(), streamer)
+    plan_memory(graph, with_options(timing, l2="124 B"), PlanOptions(), streamer)
 
 
 def test_a_tensor_is_streamed_because_the_user_says_so() -> None:

@@ -79,14 +79,14 @@ from scheduler.tuner.workers import open_workers
 
 if __name__ == "__main__":
     if THREADS:
-        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
     with open_workers(2) as workers:
         for _ in range(8):
             workers.executor.submit(time.sleep, 0.1)
         workers.executor.submit(os.getpid).result()
         children = [child.pid for child in multiprocessing.active_children()]
         print(type(workers.executor).__name__, *children, flush=True)
-        time.sleep(60)
+        time.sleep(3600)
 """
 
 
@@ -113,7 +113,7 @@ def test_processes_end_when_their_parent_is_killed(tmp_path: Path, threads: bool
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    for _ in range(200):
+    for _ in range(12_000):  # seconds on a busy machine; ten minutes are too many on any
         if not any(map(lives, workers)):
             return
         time.sleep(0.05)
@@ -160,7 +160,7 @@ def cluster() -> Iterator[str]:
         subprocess.Popen([*worker, "--no-dashboard", "--no-nanny"], **quiet)  # type: ignore[call-overload]
         for _ in range(2)
     ]
-    for _ in range(200):
+    for _ in range(6000):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 break

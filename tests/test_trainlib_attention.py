@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from agreement import compare, graph_tolerance
 from finite_differences import check_gradients
+from oracle_torch import evaluate_torch
 from primitive_harness import CODEGEN, Case, build, check_tiles, run_op
 
 from configs.dtypes import BY_WORD
-from trainlib.oracle_torch import evaluate_torch
 from trainlib.primitives.definition import Example, InputCase
 from trainlib.reference import evaluate
 from trainlib.registry import lowering_of

@@ -14,15 +14,16 @@ import primitive_harness
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle_torch import evaluate_torch
 from primitive_harness import Case, assert_close, build, run_op
 
 from configs.dtypes import is_float
 from trainlib.access import Index, Term
-from trainlib.oracle_torch import evaluate_torch, torch_available
 from trainlib.primitives.definition import Example
 from trainlib.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.steps import KernelChoice, reductions_of
+from truth.given import torch_available
 
 CHOICE = KernelChoice("mm", "clang-xpulp")
 

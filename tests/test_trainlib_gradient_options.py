@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from oracle_torch import evaluate_torch
 
 from arch.soc_config import load_soc
 from arch.team_cost_model import TeamCostModel
@@ -16,7 +17,6 @@ from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule
 from trainlib.graph import KEPT_KINDS
-from trainlib.oracle_torch import evaluate_torch
 from trainlib.reference import evaluate
 from trainlib.training import (
     build_training_graph,

@@ -6,10 +6,10 @@ import dataclasses
 import networkx as nx
 import pytest
 from agreement import compare, graph_tolerance
+from oracle_torch import evaluate_torch
 
 from configs.errors import ConfigError, InputError, ShapeError, UnsupportedLayerError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec, load_model
-from trainlib.oracle_torch import evaluate_torch
 from trainlib.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.training import build_training_graph

@@ -2,7 +2,7 @@
 """What lowerings say of dimensions that decide together on a box holds for every box of their tiles."""
 
 import random
-from itertools import combinations
+from itertools import combinations, pairwise, product
 from math import prod
 
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 from primitive_harness import CODEGEN, Case, build, cases_of
 
 from trainlib.registry import PRIMITIVES, lowering_of
-from trainlib.steps import KernelChoice, meeting_of, reductions_of
+from trainlib.steps import KernelChoice, alike_of, meeting_of, reductions_of
 
 TRIALS = 10
 
@@ -79,3 +79,25 @@ def test_dimensions_that_are_said_to_meet_do():
     dims = {**lowering.extents(op, graph.tensors), **reductions_of(lowering, op, graph.tensors)}
     assert meeting_of(lowering, op, graph.tensors) == [("co", "ci")]
     assert dependent(op, graph.tensors, "co", "ci", dims, random.Random(0)) == "x"
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_inner_pieces_of_dimensions_that_are_said_to_be_alike_are_alike(case: Case):
+    """Same buffers of the same size, and from piece to piece all their boxes change, or none does."""
+    graph, _ = build(case)
+    for op in graph.ops:
+        lowering = lowering_of(op)
+        whole = {**lowering.extents(op, graph.tensors), **reductions_of(lowering, op, graph.tensors)}
+        ranges = {name: (0, size) for name, size in whole.items()}
+        choice = KernelChoice(lowering.default_kernel(op), CODEGEN, cores=8)
+        for name, size in product(alike_of(lowering, op, graph.tensors) & whole.keys(), (1, 2)):
+            starts = range(size, whole[name] - size, size)
+            tasks = [
+                lowering.tile(op, graph.tensors, ranges | {name: (start, start + size)}, choice)
+                for start in starts[:12]
+            ]
+            inner = [{item.name: item for item in (*task.inputs, *task.outputs)} for task in tasks]
+            assert len({tuple((key, item.shape) for key, item in tile.items()) for tile in inner}) <= 1
+            assert len({task.scratch for task in tasks}) <= 1
+            moved = {tuple(key for key in one if one[key] != two[key]) for one, two in pairwise(inner)}
+            assert len(moved) <= 1, f"{op.name}: pieces of {name} differ in what moves"

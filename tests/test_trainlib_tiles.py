@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle_torch import evaluate_torch
 from primitive_harness import assert_close, random_sizes, run_op, run_tile, terms
 
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec, load_model
-from trainlib.oracle_torch import evaluate_torch, torch_available
 from trainlib.reference import evaluate, run_reference
 from trainlib.registry import lowering_of
 from trainlib.steps import KernelChoice
 from trainlib.training import build_training_graph
 from trainlib.training_data import initial_values
+from truth.given import torch_available
 
 TOLERANCE = 1e-5
 CHOICE = KernelChoice("mm", "pulp-gcc7")

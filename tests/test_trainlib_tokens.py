@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from agreement import compare
 from finite_differences import check_gradients
+from oracle_torch import evaluate_torch
 from primitive_harness import CODEGEN, Case, build, check_reference, check_tiles, run_op
 
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
-from trainlib.oracle_torch import evaluate_torch
 from trainlib.primitives.definition import Example, InputCase
 from trainlib.reference import evaluate
 from trainlib.registry import lowering_of

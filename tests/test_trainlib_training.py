@@ -6,10 +6,10 @@ import dataclasses
 import numpy as np
 import pytest
 from agreement import Difference, compare
+from oracle_torch import evaluate_torch
 
 from configs.errors import InputError, ShapeError
 from configs.model_file import load_model
-from trainlib.oracle_torch import evaluate_torch
 from trainlib.reference import accuracy, evaluate, predict
 from trainlib.training import build_training_graph, initial_weights
 from trainlib.training_data import digits_split, initial_values, one_hot, sample_order, sample_stream

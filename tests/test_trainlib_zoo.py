@@ -7,11 +7,11 @@ from math import prod
 import numpy as np
 import pytest
 from agreement import ROUNDING_MARGIN, compare, gradient_scales, graph_tolerance, own_rounding
+from oracle_torch import evaluate_torch
 
 from configs.library import list_names
 from configs.model_file import load_model
 from trainlib.graph import TrainingGraph
-from trainlib.oracle_torch import evaluate_torch
 from trainlib.primitives.definition import is_forward
 from trainlib.reference import evaluate
 from trainlib.registry import lowering_of

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 from agreement import compare, gradient_scales, graph_tolerance
+from oracle_torch import evaluate_torch
 
 from configs.model_file import load_model
 from trainlib.graph import TrainingGraph
 from trainlib.numerics import rounded
-from trainlib.oracle_torch import evaluate_torch
 from trainlib.reference import evaluate
 from trainlib.training import build_training_graph
 from trainlib.training_data import initial_values

@@ -44,7 +44,7 @@ def of(schema: type[Schema], about: str = "", **changed: Json) -> Json:
     texts, made = meanings(schema), schema.model_json_schema()
     properties = {}
     for name, given in made["properties"].items():
-        kept = {key: value for key, value in given.items() if key != "title"}
+        kept = {key: value for key, value in given.items() if key not in ("title", "examples")}
         default = {"default": kept["default"]} if kept.get("default") not in (None, "") else {}
         kept = {**changed[name], **default} if name in changed else kept
         properties[name] = {"description": texts[name], **kept} if name in texts else kept

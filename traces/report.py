@@ -15,7 +15,7 @@ from typing import Any
 from configs.errors import InputError
 from configs.grades import LABELS
 from configs.suggest import suggestion
-from traces.text_table import table_lines
+from traces.text_table import Table
 from traces.totals import BY, Total, collapsed, largest, totals
 
 TOP_STALLS = 2
@@ -55,36 +55,42 @@ def report_lines(summary: Mapping[str, Any], width: int, view: View | None = Non
     view = view or View()
     try:
         lines = headline(summary, width, full=view.full)
-        if view.full:
-            return [*lines, "", *_table("layer.step", _every_op(summary), summary, width, whole=True)]
-        by = (view.by,) if view.by is not None else ("step", "layer")
-        for word in by:
-            rows, rest = totals(summary["ops"], word), None
-            if word != "step":
-                rows, rest = largest(rows, view.top)
-            rows = [*rows, *([rest] if rest is not None else [])]
-            lines += ["", *_table(word, rows, summary, width, whole=word == by[0])]
-        shown, rest = largest(collapsed(summary["ops"]), view.top)
-        rows = [*shown, *([rest] if rest is not None else [])]
-        return [*lines, "", *_table("largest ops", rows, summary, width, whole=False)]
+        for table in report_tables(summary, view):
+            lines += ["", *table.lines(width)]
+        return lines
     except KeyError as error:
         raise InputError(
             f"the summary has no {error.args[0]!r}", where="summary.json", cure="run the simulation again"
         ) from error
 
 
-def totals_lines(summary: Mapping[str, Any], by: str, width: int) -> list[str]:
+def report_tables(summary: Mapping[str, Any], view: View) -> list[Table]:
+    """Totals and the largest ops; every op of a full view."""
+    if view.full:
+        return [_table("layer.step", _every_op(summary), summary, whole=True)]
+    tables = []
+    by = (view.by,) if view.by is not None else ("step", "layer")
+    for word in by:
+        rows, rest = totals(summary["ops"], word), None
+        if word != "step":
+            rows, rest = largest(rows, view.top)
+        rows = [*rows, *([rest] if rest is not None else [])]
+        tables.append(_table(word, rows, summary, whole=word == by[0]))
+    shown, rest = largest(collapsed(summary["ops"]), view.top)
+    rows = [*shown, *([rest] if rest is not None else [])]
+    return [*tables, _table("largest ops", rows, summary, whole=False)]
+
+
+def totals_table(summary: Mapping[str, Any], by: str) -> Table:
     """The table of all totals by one of `BY`."""
-    return _table(by, totals(summary["ops"], by), summary, width, whole=True)
+    return _table(by, totals(summary["ops"], by), summary, whole=True)
 
 
 def _every_op(summary: Mapping[str, Any]) -> list[Total]:
     return [total for op in summary["ops"] for total in collapsed([op])]
 
 
-def _table(
-    head: str, rows: Sequence[Total], summary: Mapping[str, Any], width: int, *, whole: bool
-) -> list[str]:
+def _table(head: str, rows: Sequence[Total], summary: Mapping[str, Any], *, whole: bool) -> Table:
     """A table of totals; shares are of the run's cycles. With `whole` the last rows are offload and total."""
     cores, total_cycles = core_count(summary), summary["cycles"]
     cells = []
@@ -129,7 +135,7 @@ def _table(
         )
     heads = [head, "cycles", "share", *(["kernel", "tile"] if empty else []), "MAC/cyc", "busy"]
     heads += ["top stalls", "MACs", "tiles", "KiB in", "KiB out"]
-    return table_lines(heads, cells, width, left=("tile", "kernel", "top stalls"))
+    return Table(heads, cells, ("tile", "kernel", "top stalls"))
 
 
 def _rate(row: Total) -> str:
@@ -281,6 +287,8 @@ def functional_line(functional: Mapping[str, Any] | None) -> str:
     text += f"; {functional['not_decidable']} not decidable"
     if functional["without_truth"]:
         text += f", {functional['without_truth']} without truth"
+    if functional.get("skipped"):
+        text += f"; not compared: {'; '.join(functional['skipped'])}"
     return text
 
 

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of plain text that fit a width: columns that do not are left out, the first column never.
+"""Tables, as plain text that fits a width (columns that do not are left out, the first never) and as HTML.
 
 No cell is cut or folded. Columns are taken in their order as long as they fit: what matters stands first.
 """
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 GAP = "  "
 """Between two columns."""
@@ -37,3 +39,34 @@ def table_lines(
         return GAP.join(texts).rstrip()
 
     return [line(heads), *(line(row) for row in rows)]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Heads and rows; the first column and those in `left` are set to the left."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: Sequence[str] = ()
+
+    def lines(self, width: int) -> list[str]:
+        """As `table_lines`."""
+        return table_lines(self.heads, self.rows, width, left=self.left)
+
+    def html(self) -> str:
+        """A ``<table>`` of all columns that have something in them."""
+        shown = [
+            at
+            for at in range(len(self.heads))
+            if not at or any(row[at] not in ("", "-") for row in self.rows)
+        ]
+        style = {
+            at: "left" if not at or self.heads[at] in self.left else "right" for at in range(len(self.heads))
+        }
+
+        def line(cells: Sequence[str], tag: str) -> str:
+            made = (f'<{tag} style="text-align:{style[at]}">{html.escape(cells[at])}</{tag}>' for at in shown)
+            return f"<tr>{''.join(made)}</tr>"
+
+        body = "".join(line(row, "td") for row in self.rows)
+        return f"<table><thead>{line(self.heads, 'th')}</thead><tbody>{body}</tbody></table>"

@@ -111,14 +111,15 @@ class Op:
     writes: tuple[str, ...] = ()
     """Roles of `outputs`, in the same order."""
     windows: Mapping[str, TensorWindow] = field(default_factory=dict)
+    roles: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    """Role -> tensor name of everything the op reads or writes."""
 
-    @property
-    def roles(self) -> dict[str, str]:
-        """Role -> tensor name of everything the op reads or writes."""
-        return {
-            **dict(zip(self.reads, self.inputs, strict=False)),
-            **dict(zip(self.writes, self.outputs, strict=False)),
-        }
+    def __post_init__(self) -> None:
+        """Put names to roles once: planning asks hundreds of thousands of times."""
+        read = zip(self.reads, self.inputs, strict=False)
+        object.__setattr__(
+            self, "roles", {**dict(read), **dict(zip(self.writes, self.outputs, strict=False))}
+        )
 
     def __getitem__(self, role: str) -> str:
         return self.roles[role]

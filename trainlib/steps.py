@@ -6,7 +6,7 @@ A step is described once, here, and is then costed, tiled, scheduled and traced 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -213,6 +213,23 @@ class CutsTogether(StepLowering, Protocol):
 def meeting_of(lowering: StepLowering, op: Op, tensors: Mapping[str, Tensor]) -> list[tuple[str, ...]]:
     """Sets of dimensions of a step that decide together on a box; none of a lowering that has none."""
     return list(lowering.meeting(op, tensors)) if isinstance(lowering, CutsTogether) else []
+
+
+@runtime_checkable
+class CutsAlike(StepLowering, Protocol):
+    """A lowering of which pieces of one size along some dimensions differ in nothing but where they lie."""
+
+    def alike(self, op: Op, tensors: Mapping[str, Tensor]) -> Collection[str]:
+        """Dimensions along which inner pieces of one size have boxes of one shape.
+
+        If the boxes of two of them one after another differ, those of all do. The first and the last piece
+        may be others. Of a lowering without this method nothing is known of any dimension.
+        """
+
+
+def alike_of(lowering: StepLowering, op: Op, tensors: Mapping[str, Tensor]) -> frozenset[str]:
+    """Dimensions of a step along which inner pieces are alike; none of a lowering that does not say."""
+    return frozenset(lowering.alike(op, tensors)) if isinstance(lowering, CutsAlike) else frozenset()
 
 
 @runtime_checkable

@@ -70,6 +70,11 @@ class TrainingPhases:
     update: TrainingGraph | None = None
 
     @property
+    def programs(self) -> tuple[TrainingGraph, ...]:
+        """The graphs of one update, in the order in which they are carried out."""
+        return (*(self.mini_batch,) * self.mini_batches, *((self.update,) if self.update is not None else ()))
+
+    @property
     def means(self) -> dict[str, str]:
         """Tensor the update is given -> gradient of the mini-batch that it is the mean of."""
         if self.update is None:

@@ -16,8 +16,11 @@ from trainlib.steps import Array
 
 PASSED, NOT_DECIDABLE, WITHOUT_TRUTH, FAILED = "passed", "not_decidable", "without_truth", "failed"
 
-GRAVITY = (WITHOUT_TRUTH, NOT_DECIDABLE, PASSED, FAILED)
-"""What counts of two verdicts about one tensor, the later word."""
+GRAVITY = (NOT_DECIDABLE, PASSED, WITHOUT_TRUTH, FAILED)
+"""What counts of two verdicts about one tensor, the later word.
+
+Other values may decide what some left open; what nothing was compared with in one iteration stays so.
+"""
 
 WIDE_CAP, NARROW_CAP = 1e-3, 0.05
 """Most that arithmetic may add to the error of an element, relative to the largest element of its tensor.

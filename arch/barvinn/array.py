@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,77 +19,107 @@ from arch.module import Body, Module, Notification, Thread
 from configs.errors import DeadlockError, PulptrainError
 from traces.events import NullTracer, Tracer
 
+EVENTS_BETWEEN = 16
+"""Between two reports of progress."""
+
 
 @dataclass(frozen=True, slots=True)
 class ArrayResult:
-    """What a run gave: `cycles` until the last result is in memory, when each layer ended, SimPy events."""
+    """What a run gave: `cycles` until the last result is in memory, when each layer ended, events of SimPy.
+
+    `host_bytes` is what the host moved.
+    """
 
     cycles: int
     layer_ends_cycles: tuple[int, ...]
     events: int
     tallies: tuple[Tally, ...]
+    host_bytes: int
 
 
 class Barrier(Module):
     """Where units wait for each other after a layer; the host then gives every unit the whole output map.
 
-    The units exchange no data themselves.
+    Where the layer has a step for the host, it computes that first. The units exchange no data themselves.
     """
 
-    def __init__(self, parent: Module, units: list[Mvu], host: Host) -> None:
+    def __init__(self, parent: Module, units: list[Mvu], host: Host, *, computes: bool) -> None:
         super().__init__(parent, "barrier")
         self._units = units
         self._host = host
-        self._program = ArrayProgram(np.zeros(0, np.uint64), ())
+        self._computes = computes
+        self._program: ArrayProgram
 
     def reset(self) -> None:
         """Nobody waits."""
         self._arrived = 0
-        self._layer = 0
+        self.ends_cycles: dict[str, int] = {}
         self._opened = Notification(self.env)
 
     def prepare(self, program: ArrayProgram) -> None:
         """Say which layers there will be."""
         self._program = program
 
-    def meet(self, thread: Thread) -> Body:
+    def is_after(self, layer: LayerProgram) -> bool:
+        """Whether units meet behind the layer."""
+        is_last = layer is self._program.layers[-1]
+        return layer.host is not None or (self._program.units > 1 and not is_last)
+
+    def meet(self, layer: LayerProgram, thread: Thread) -> Body:
         """Wait for all units; the last to come hands on the layer's output."""
         self._arrived += 1
         opened = self._opened
         if self._arrived < self._program.units:
             yield opened
             return
-        yield from self._pass_on(self._program.layers[self._layer], thread)
-        self._arrived, self._layer = 0, self._layer + 1
+        yield from self._pass_on(layer, thread)
+        self.ends_cycles[layer.name] = int(self.env.now)
+        self._arrived = 0
         self._opened = Notification(self.env)
         opened.notify_listeners()
 
     def _pass_on(self, layer: LayerProgram, thread: Thread) -> Body:
         used = self._units[: self._program.units]
+        words = sum(map(len, layer.owned))
+        passed_on = layer.host.words if layer.host is not None else words
+        # once out of the units, once to all of them
+        size_bytes = (words + passed_on) * used[0].memories.activations.word_bytes
+        yield from self._host.move(size_bytes, thread)
+        if not self._computes:
+            return
         parts = [
             (addresses, unit.memories.activations.read(addresses))
             for unit, addresses in zip(used, layer.owned, strict=True)
             if len(addresses)
         ]
-        size_bytes = sum(words.nbytes for _, words in parts)
-        yield from self._host.move(2 * size_bytes, thread)  # once out of the units, once to all of them
         for unit in used:
-            for addresses, words in parts:
-                unit.memories.activations.write(addresses, words)
+            for addresses, values in parts:
+                unit.memories.activations.write(addresses, values)
+        host = layer.host
+        if host is not None:
+            read = slice(host.read_first, host.read_first + host.read_words)
+            made = host.compute(used[0].memories.activations.read(read))
+            for unit in used:
+                unit.memories.activations.write(slice(layer.first_word, layer.first_word + host.words), made)
 
 
 class BarvinnArray(Module):
-    """BARVINN as far as this model goes: units without crossbar, a hart each, a host."""
+    """BARVINN as far as this model goes: units and the crossbar between them, a hart each, a host.
 
-    def __init__(self, timing: BarvinnTiming, tracer: Tracer | None = None) -> None:
+    Without `computes` only time passes: memories stay as they are.
+    """
+
+    def __init__(self, timing: BarvinnTiming, tracer: Tracer | None = None, *, computes: bool = True) -> None:
         super().__init__(None, "barvinn")
         if isinstance(tracer, NullTracer):
             tracer = None
         self.timing = timing
         self.clock = Clock("barvinn", timing.clock.hz)
         self.host = Host(self, timing)
-        self.units = [Mvu(self, f"mvu{index}", timing, tracer) for index in range(timing.units)]
-        self.barrier = Barrier(self, self.units, self.host)
+        self.units = [Mvu(self, index, timing, tracer, computes=computes) for index in range(timing.units)]
+        for unit in self.units:
+            unit.peers = self.units
+        self.barrier = Barrier(self, self.units, self.host, computes=computes)
         self.harts: list[Hart] = []
         for index, unit in enumerate(self.units):
             hart = Hart(self, f"hart{index}", timing, tracer)
@@ -99,8 +130,8 @@ class BarvinnArray(Module):
         self._tracer = tracer
         self.elaborate()
 
-    def run(self, program: ArrayProgram) -> ArrayResult:
-        """Simulate from empty memories until the last result is written.
+    def run(self, program: ArrayProgram, tell: Callable[[int], None] | None = None) -> ArrayResult:
+        """Simulate from empty memories until the last result is written; `tell` hears of jobs begun.
 
         Raises `RaceError` where a job reads what nobody wrote, starts too early or loses bit planes,
         `DeadlockError` if nothing can happen any more.
@@ -111,7 +142,8 @@ class BarvinnArray(Module):
         used = program.units
         for unit in self.units[:used]:
             unit.memories.clear()
-            unit.memories.activations.write(slice(0, len(program.inputs)), program.inputs)
+            first = program.first_word
+            unit.memories.activations.write(slice(first, first + len(program.inputs)), program.inputs)
         for index in range(used):
             self.harts[index].drive(program, index)
         events = 0
@@ -119,22 +151,33 @@ class BarvinnArray(Module):
             while env.peek() != float("inf"):
                 env.step()
                 events += 1
+                if tell is not None and events % EVENTS_BETWEEN == 0:
+                    tell(sum(unit.tally.jobs for unit in self.units))
         except PulptrainError as error:
             # SimPy re-creates an error that leaves a process from its text alone; the original is its cause.
             raise error.__cause__ if isinstance(error.__cause__, PulptrainError) else error from None
         if any(thread.alive for hart in self.harts for thread in hart.threads):
             raise DeadlockError(int(env.now), self.waiting())
-        cycles = max((unit.drained_cycles for unit in self.units[:used]), default=0)
+        passed_on = self.barrier.ends_cycles
+        cycles = max([unit.drained_cycles for unit in self.units[:used]] + list(passed_on.values()))
         for unit in self.units[:used]:
             unit.lose("idle", cycles)
         ends = [
-            max((unit.layer_ends_cycles.get(layer.name, 0) for unit in self.units[:used]), default=0)
+            max(
+                [unit.layer_ends_cycles.get(layer.name, 0) for unit in self.units[:used]]
+                + [passed_on[layer.name] if layer.host is not None else 0]
+            )
             for layer in program.layers
         ]
-        return ArrayResult(cycles, tuple(ends), events, tuple(unit.tally for unit in self.units[:used]))
+        host_bytes = self.host.moved_bytes + program.inputs.nbytes
+        tallies = tuple(unit.tally for unit in self.units[:used])
+        return ArrayResult(cycles, tuple(ends), events, tallies, host_bytes)
 
     def output(self, layer: LayerProgram) -> NDArray[np.uint64]:
         """The words of a layer's output map after a run, from the units that wrote them."""
+        if layer.host is not None:
+            first = layer.first_word
+            return self.units[0].memories.activations.read(slice(first, first + layer.host.words))
         found = np.zeros(layer.words, np.uint64)
         for unit, addresses in zip(self.units, layer.owned, strict=False):
             if len(addresses):

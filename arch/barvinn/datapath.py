@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arch.barvinn.address_generator import Integers, Walk, stepped_offsets, walk
+from arch.barvinn.behaviour import Behaviour
 from arch.barvinn.job import Job
 from arch.barvinn.memories import UnitMemories, packed_lanes
 from arch.barvinn.timing import LANES, Widths
@@ -26,23 +27,26 @@ CYCLES_TOGETHER = 1 << 14
 class JobResult:
     """What a job will have written: words at addresses, and sums that did not fit.
 
+    `release_cycles` are the cycles of the job in which the last product of each handed-over result was made.
     `accumulator_overflows` and `scaled_overflows` count sums and scaled values that were cut to their width,
     `quantiser_wraps` values whose leading bits were cut off (lanes times blocks).
     """
 
     addresses: Integers
     words: NDArray[np.uint64]
+    release_cycles: Integers
     accumulator_overflows: int
     scaled_overflows: int
     quantiser_wraps: int
 
 
-def compute(job: Job, memories: UnitMemories, width: Widths) -> JobResult:
+def compute(job: Job, memories: UnitMemories, width: Widths, rules: Behaviour) -> JobResult:
     """Carry out a job on the numbers. Raises `RaceError` for words that nobody has written."""
     steps = walk(job)
-    sums = np.concatenate([np.zeros((0, LANES), np.int64), *_sums(job, steps, memories, width)])
+    sums = np.concatenate([np.zeros((0, LANES), np.int64), *_sums(job, steps, memories, width, rules)])
+    ends = np.flatnonzero(steps.ends)
     accumulated = wrapped(sums, width.accumulator_bits)
-    scaled = _scaled(job, accumulated, memories, width)
+    scaled = _scaled(job, accumulated, ends >= job.countdown - rules.blind_cycles, memories, width)
     limited = wrapped(scaled, width.scaled_bits)
     released = steps.releases[steps.ends]
     compared = _compared(job, limited, released)
@@ -54,6 +58,7 @@ def compute(job: Job, memories: UnitMemories, width: Widths) -> JobResult:
     return JobResult(
         addresses,
         words,
+        ends[released],
         int((accumulated != sums).sum()),
         int((limited != scaled).sum()),
         int((~fits).sum()),
@@ -66,19 +71,24 @@ def wrapped(values: Integers, bits: int) -> Integers:
     return ((values + half) & (2 * half - 1)) - half
 
 
-def _sums(job: Job, steps: Walk, memories: UnitMemories, width: Widths) -> Iterator[Integers]:
+def _sums(
+    job: Job, steps: Walk, memories: UnitMemories, width: Widths, rules: Behaviour
+) -> Iterator[Integers]:
     """The finished sums of all lanes, [sums, 64], before they are cut to the accumulator's width.
 
     Addition and doubling modulo a power of two do not care when one wraps, so the sum is taken exactly and
-    cut once. A sum that the countdown ends before its time is never handed on.
+    cut once. A sum that the countdown ends before its time is never handed on, so it does not matter what is
+    read for it.
     """
     activation_mask = (1 << width.activation_jump_bits) - 1
     weight_mask = (1 << width.weight_jump_bits) - 1
-    firsts = np.flatnonzero(steps.begins)
-    lasts = np.concatenate([firsts[1:] - 1, [job.countdown - 1]])
+    lasts = np.flatnonzero(steps.ends)
+    firsts = np.flatnonzero(steps.begins)[: len(lasts)]
     doublings = np.cumsum(steps.doubles)
-    factor = np.int64(1) << (np.repeat(doublings[lasts], lasts - firsts + 1) - doublings)
-    factor[steps.negate] *= -1
+    finished = int(lasts[-1]) + 1 if len(lasts) else 0
+    later: Integers = np.repeat(doublings[lasts], lasts - firsts + 1) - doublings[:finished]
+    factor: Integers = np.left_shift(1, later)
+    factor[steps.negate[:finished]] *= -1
     begin = 0
     while begin < len(firsts):
         end = int(np.searchsorted(firsts, firsts[begin] + CYCLES_TOGETHER))
@@ -87,23 +97,32 @@ def _sums(job: Job, steps: Walk, memories: UnitMemories, width: Widths) -> Itera
         inputs = (job.input_base + steps.input_offsets[first:last]) & activation_mask
         weights = (job.weight_base + steps.weight_offsets[first:last]) & weight_mask
         activations = memories.activations.read(inputs)
+        if rules.bank_words is not None:
+            beside = memories.activations.held(0)
+            activations = np.where(inputs < rules.bank_words, activations, activations | beside)
         both = np.bitwise_and(memories.weights.read(weights), activations[:, None])
         products = np.bitwise_count(both) * factor[first:last, None]
         found = np.add.reduceat(products, firsts[begin:end] - first, axis=0)
-        yield found[steps.ends[lasts[begin:end]]]
+        yield found
         begin = end
 
 
-def _scaled(job: Job, sums: Integers, memories: UnitMemories, width: Widths) -> Integers:
-    """Scaler and bias of each sum's 64 output channels; their generators step once per sum."""
+def _scaled(
+    job: Job, sums: Integers, blind: NDArray[np.bool_], memories: UnitMemories, width: Widths
+) -> Integers:
+    """Scaler and bias of each sum's 64 output channels; their generators step once per sum.
+
+    A `blind` sum comes when its memories are no more read, and gets zeros from them.
+    """
     scaler: Integers | int = job.scaler
     bias: Integers | int = 0
+    sees = ~blind[:, None]
     if job.use_scaler_memory:
         places = (job.scaler_base + stepped_offsets(job.scaler_loops, len(sums))) % len(memories.scalers)
-        scaler = memories.scalers.read(places)
+        scaler = memories.scalers.read(places) * sees
     if job.use_bias_memory:
         places = (job.bias_base + stepped_offsets(job.bias_loops, len(sums))) % len(memories.biases)
-        bias = wrapped(memories.biases.read(places), width.bias_bits)
+        bias = wrapped(memories.biases.read(places) * sees, width.bias_bits)
     return sums * scaler + bias
 
 

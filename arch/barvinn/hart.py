@@ -3,19 +3,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import simpy
 
 from arch.barvinn.job import COMMAND, CsrWrite, Job, csr_writes, write_instructions
 from arch.barvinn.mvu import Mvu
-from arch.barvinn.program import ArrayProgram, Segment
-from arch.barvinn.timing import BarvinnTiming
-from arch.module import Body, Module, Port, Thread
+from arch.barvinn.program import ArrayProgram, LayerProgram, Segment
+from arch.barvinn.timing import LANES, BarvinnTiming
+from arch.module import Body, Module, Notification, Port, Thread
 from traces.events import COMPUTE, Slice, Tracer, Work
 
 if TYPE_CHECKING:
     from arch.barvinn.array import Barrier
+
+WEIGHT_WORD_BYTES, SCALER_WORD_BYTES, BIAS_WORD_BYTES = LANES * LANES // 8, LANES * 2, LANES * 4
+"""Of the memories of a unit; the model holds scalers and biases in wider numbers."""
 
 
 class Host(Module):
@@ -26,11 +30,13 @@ class Host(Module):
         self._timing = timing.host
 
     def reset(self) -> None:
-        """The link is free."""
+        """The link is free, nothing has been moved."""
         self._link = simpy.Resource(self.env, 1)
+        self.moved_bytes = 0
 
     def move(self, size_bytes: int, thread: Thread) -> Body:
         """Take the link for the time of `size_bytes`."""
+        self.moved_bytes += size_bytes
         cycles = self._timing.cycles(size_bytes)
         if cycles:
             with self._link.request() as turn:
@@ -42,8 +48,9 @@ class Host(Module):
 class Hart(Module):
     """Writes the registers of its unit's jobs while the unit runs, waits for its interrupt, starts the next.
 
-    Registers keep their values, so a job costs the writes of those that change. The hart looks at the
-    interrupt every `poll_cycles` from the moment the registers of the next job are written.
+    Registers keep their values, so a job costs the writes of those that change; those that have no shadow are
+    written when the results before are in memory. An interrupt costs `hart.handler_instructions`; with none
+    of them the hart looks every `poll_cycles` from the moment the registers of the next job are written.
     """
 
     def __init__(self, parent: Module, name: str, timing: BarvinnTiming, tracer: Tracer | None) -> None:
@@ -53,11 +60,12 @@ class Hart(Module):
         self.barrier: Port[Barrier] = Port(self, "barrier")
         self._timing = timing
         self._tracer = tracer
-        self._registers: dict[str, int] = {}
+        self.reset()
 
     def reset(self) -> None:
         """No register is written."""
-        self._registers = {}
+        self._registers: dict[str, int] = {}
+        self._seen: Notification | None = None
 
     def drive(self, program: ArrayProgram, index: int) -> None:
         """Begin to work through what `program` has for unit `index`."""
@@ -66,29 +74,47 @@ class Hart(Module):
 
     def _drive(self, program: ArrayProgram, index: int, thread: Thread) -> Body:
         mvu = self.unit.target
+        rules = program.behaviour
+        input_bytes = len(program.inputs) * mvu.memories.activations.word_bytes
+        loading = self._timing.host.cycles(input_bytes)  # one write reaches all units
+        if loading:
+            yield self.env.timeout(loading)
+            mvu.lose("dma_wait", loading)
         for layer in program.layers:
             mvu.memories.activations.forget(layer.first_word, layer.words)
             for segment in layer.units[index]:
                 for number, job in enumerate(segment.jobs):
-                    yield from self._configure(job, index)
-                    yield from self._wait_for_interrupt(thread)
+                    changed = self.changed(csr_writes(job, index, rules))
+                    live = [write for write in changed if write.name in rules.live]
+                    yield from self._configure([write for write in changed if write not in live], job)
+                    late = sum(map(instructions_of, live))
+                    yield from self._wait_for_interrupt(thread, late + 1)
                     if number == 0:
                         yield from self._load(segment, thread)
-                    if job.after_drain and mvu.drained_cycles > self.env.now:
-                        yield self.env.timeout(mvu.drained_cycles - int(self.env.now))
-                        mvu.lose("load_use", int(self.env.now))
+                    if live or job.after_drain:
+                        yield from self._drain()
+                    if live:
+                        yield from self._configure(live, job)
                     yield self.env.timeout(self._timing.hart.instruction_cycles)
                     mvu.start_job(job)
-            if program.units > 1 and layer is not program.layers[-1]:
-                yield from self._meet(layer.name, thread)
+            if self.barrier.target.is_after(layer):
+                yield from self._meet(layer, thread)
+        yield from self._drain()
+
+    def _drain(self) -> Body:
+        """Wait until all results are in memory."""
+        mvu = self.unit.target
         if mvu.drained_cycles > self.env.now:
             yield self.env.timeout(mvu.drained_cycles - int(self.env.now))
-        mvu.lose("load_use", mvu.drained_cycles)
+            mvu.lose("load_use", int(self.env.now))
 
-    def _configure(self, job: Job, index: int) -> Body:
-        begin = int(self.env.now)
-        instructions = sum(map(instructions_of, self.changed(csr_writes(job, index))))
-        yield self.env.timeout(instructions * self._timing.hart.instruction_cycles)
+    def _configure(self, writes: Sequence[CsrWrite], job: Job) -> Body:
+        begin, instructions = int(self.env.now), 0
+        cycle = self._timing.hart.instruction_cycles
+        for write in writes:
+            instructions += instructions_of(write)
+            self.unit.target.write(write, begin + instructions * cycle)
+        yield self.env.timeout(instructions * cycle)
         if self._tracer is not None:
             work = Work(job.layer, "FW", -1, f"registers: {job.what}")
             end = int(self.env.now)
@@ -104,15 +130,20 @@ class Hart(Module):
         self._registers.update((write.name, write.value) for write in writes)
         return found
 
-    def _wait_for_interrupt(self, thread: Thread) -> Body:
-        mvu, begin = self.unit.target, int(self.env.now)
+    def _wait_for_interrupt(self, thread: Thread, behind: int = 0) -> Body:
+        """Wait for the end of the job before; `behind` instructions to the next command are to come."""
+        mvu, begin, hart = self.unit.target, int(self.env.now), self._timing.hart
         if mvu.busy and mvu.done is not None:
             thread.waits_for = f"the interrupt of {mvu.path}"
             yield mvu.done
-            poll = self._timing.hart.poll_cycles
-            late = -(int(self.env.now) - begin) % poll
-            if late:
+            late = -(int(self.env.now) - begin) % hart.poll_cycles
+            if late and not hart.handler_instructions:
                 yield self.env.timeout(late)
+        if mvu.done is not self._seen:
+            self._seen = mvu.done
+            handler = max(0, hart.handler_instructions - behind) * hart.instruction_cycles
+            if handler:
+                yield self.env.timeout(handler)
 
     def _load(self, segment: Segment, thread: Thread) -> Body:
         """Weights, scalers and biases; the unit reads them no more, or this would be too early."""
@@ -120,28 +151,26 @@ class Hart(Module):
         memories = mvu.memories
         mvu.lose("offload", int(self.env.now))
         parts = (
-            (memories.weights, segment.weights),
-            (memories.scalers, segment.scalers),
-            (memories.biases, segment.biases),
+            (memories.weights, segment.weights, WEIGHT_WORD_BYTES),
+            (memories.scalers, segment.scalers, SCALER_WORD_BYTES),
+            (memories.biases, segment.biases, BIAS_WORD_BYTES),
         )
-        size_bytes = sum(len(values) * memory.word_bytes for memory, values in parts)
+        size_bytes = sum(len(values) * word_bytes for _, values, word_bytes in parts)
         yield from self.host.target.move(size_bytes, thread)
         mvu.lose("dma_wait", int(self.env.now))
-        for memory, values in parts:
+        for memory, values, _ in parts:
             if len(values):
                 memory.clear()
                 memory.write(slice(0, len(values)), values)
 
-    def _meet(self, layer: str, thread: Thread) -> Body:
+    def _meet(self, layer: LayerProgram, thread: Thread) -> Body:
         """Wait until every unit has written its part of the layer and the host has passed it on."""
         mvu = self.unit.target
         yield from self._wait_for_interrupt(thread)
         mvu.lose("offload", int(self.env.now))
-        if mvu.drained_cycles > self.env.now:
-            yield self.env.timeout(mvu.drained_cycles - int(self.env.now))
-            mvu.lose("load_use", int(self.env.now))
-        thread.waits_for = f"the other units at the end of {layer}"
-        yield from self.barrier.target.meet(thread)
+        yield from self._drain()
+        thread.waits_for = f"the other units at the end of {layer.name}"
+        yield from self.barrier.target.meet(layer, thread)
         mvu.lose("barrier", int(self.env.now))
 
 

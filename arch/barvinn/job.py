@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
+from arch.barvinn.behaviour import Behaviour
+
 JUMPS = 5
 """Jumps of an address generator: jump 4 of the innermost loop, jump 0 of the endless outer one."""
+
+_SELECT = (1 << JUMPS) - 1
 
 NO_JUMPS = (0, 0, 0, 0, 0)
 
@@ -64,13 +68,21 @@ class Job:
     bias_loops: Loops = Loops()
     use_scaler_memory: bool = False
     use_bias_memory: bool = False
+    destinations: int = 0
+    extra_cycles: int = 0
     after_drain: bool = False
-    """`after_drain`: it may begin only when all results of the job before it are in memory. Neither this nor
-    `output_signed`, how its results are to be read, is a register: software knows."""
+    """`destinations` is a mask of units, 0 for the unit itself. `extra_cycles` of the countdown come after
+    the last product. `after_drain`: it may begin only when all results of the job before it are in memory.
+    Neither these two nor `output_signed`, how its results are to be read, are registers: software knows."""
+
+    @property
+    def product_cycles(self) -> int:
+        """Cycles until the last product that counts."""
+        return self.countdown - self.extra_cycles
 
 
 class CsrWrite(NamedTuple):
-    """One write of a hart: CSR name, number, and the value as the register takes it."""
+    """One write of a hart: CSR name, number, and 32 bits of which the register takes those that it has."""
 
     name: str
     address: int
@@ -79,8 +91,11 @@ class CsrWrite(NamedTuple):
     @property
     def signed(self) -> int:
         """The number that software writes: a jump that is negative for its register is a negative number."""
-        bits = _REGISTER_BITS[self.name[3]] if "jump_" in self.name else 64
-        return self.value - (1 << bits) if self.value >> (bits - 1) else self.value
+        return _signed(self.value, _JUMP_BITS) if "jump_" in self.name else self.value
+
+
+def _signed(value: int, bits: int) -> int:
+    return value - (1 << bits) if value >> (bits - 1) else value
 
 
 _NAMES = (
@@ -101,24 +116,27 @@ CSR_ADDRESSES: Mapping[str, int] = MappingProxyType({name: 0xF20 + at for at, na
 COMMAND = "mvucommand"
 """Writing it starts the unit."""
 
-_REGISTER_BITS = {"w": 15, "i": 15, "o": 15, "s": 6, "b": 6}
-"""Width of jump and length registers by memory; weight jumps are 15 bits wide of which 9 are used."""
+_JUMP_BITS = 32
+"""What a write carries, in two's complement; the register takes the bits it has (mvu_pkg.sv BJUMP)."""
 
-_COMPARE_SELECT_BIT = 16
-"""Where `Job.compare_select` goes in mvuconfig1: the published maps have accumulate and zigzag selects only
-(bits 0 and 8), a select of the comparator is named in the documentation but not in the RTL we know."""
-
-
-def csr_writes(job: Job, unit: int) -> tuple[CsrWrite, ...]:
-    """Every register of `job` on `unit`, in the order of their numbers, the command last."""
-    values = dict(_values(job, unit))
-    command = job.countdown | int(job.compare) << 29 | MULTIPLY_UNSIGNED_BITS << 30
-    ordered = sorted(values, key=lambda name: CSR_ADDRESSES[name])
-    writes = [CsrWrite(name, CSR_ADDRESSES[name], values[name]) for name in ordered]
-    return (*writes, CsrWrite(COMMAND, CSR_ADDRESSES[COMMAND], command))
+_PRECISION_BITS = 6
+_COUNTDOWN_BITS, _SCALER_BITS = 29, 16
+_WEIGHT_SIGN_BIT, _INPUT_SIGN_BIT, _COMPARE_BIT, _MODE_BIT = 24, 25, 29, 30
 
 
-def _values(job: Job, unit: int) -> Iterator[tuple[str, int]]:
+def csr_writes(job: Job, unit: int, rules: Behaviour) -> tuple[CsrWrite, ...]:
+    """The registers of `job` on `unit` as `rules` have them, in the order of their numbers.
+
+    Those without a shadow come behind the others, the command last.
+    """
+    values = dict(_values(job, unit, rules))
+    command = job.countdown | int(job.compare) << _COMPARE_BIT | MULTIPLY_UNSIGNED_BITS << _MODE_BIT
+    values[COMMAND] = command
+    order = [name for name in CSR_ADDRESSES if name in values and name not in rules.live and name != COMMAND]
+    return tuple(CsrWrite(name, CSR_ADDRESSES[name], values[name]) for name in (*order, *rules.live, COMMAND))
+
+
+def _values(job: Job, unit: int, rules: Behaviour) -> Iterator[tuple[str, int]]:
     yield "mvuwbaseptr", job.weight_base
     yield "mvuibaseptr", job.input_base
     yield "mvusbaseptr", job.scaler_base
@@ -128,20 +146,66 @@ def _values(job: Job, unit: int) -> Iterator[tuple[str, int]]:
         *(("w", job.weight), ("i", job.input), ("s", job.scaler_loops), ("b", job.bias_loops)),
         ("o", job.output),
     ):
-        mask = (1 << _REGISTER_BITS[kind]) - 1
         for level, jump in enumerate(loops.jumps):
-            yield f"mvu{kind}jump_{level}", jump & mask
+            yield f"mvu{kind}jump_{level}", jump & ((1 << _JUMP_BITS) - 1)
         for level, length in enumerate(loops.lengths[1:], start=1):
-            yield f"mvu{kind}length_{level}", length
-    signs = int(job.weight_signed) << 24 | int(job.input_signed) << 25
-    yield "mvuprecision", job.weight_bits | job.input_bits << 6 | job.output_bits << 12 | signs
+            name = f"mvu{kind}length_{level}"
+            if rules.register(name) == name:  # another's register would be written over
+                yield name, length
+    signs = int(job.weight_signed) << _WEIGHT_SIGN_BIT | int(job.input_signed) << _INPUT_SIGN_BIT
+    bits = job.weight_bits | job.input_bits << _PRECISION_BITS | job.output_bits << 2 * _PRECISION_BITS
+    yield "mvuprecision", bits | signs
     yield "mvuquant", job.msb_index
-    yield "mvuscaler", job.scaler & 0xFFFF
-    selects = job.accumulate_select | job.zigzag_select << 8
-    yield "mvuconfig1", selects | job.compare_select << _COMPARE_SELECT_BIT
-    yield "mvuomvusel", 1 << unit
+    yield "mvuscaler", job.scaler & ((1 << _SCALER_BITS) - 1)
+    compare = 0 if rules.compare_bit is None else job.compare_select << rules.compare_bit
+    yield "mvuconfig1", job.accumulate_select | job.zigzag_select << rules.zigzag_bit | compare
+    yield "mvuomvusel", job.destinations or 1 << unit
     yield "mvuusescaler_mem", int(job.use_scaler_memory)
     yield "mvuusebias_mem", int(job.use_bias_memory)
+
+
+def job_of(registers: Mapping[str, int], meant: Job, rules: Behaviour) -> Job:
+    """The job that a unit which obeys `rules` makes of its registers; of `meant` only what is no register."""
+
+    def loops(kind: str) -> Loops:
+        jumps = [_signed(registers[f"mvu{kind}jump_{level}"], _JUMP_BITS) for level in range(JUMPS)]
+        lengths = [registers.get(f"mvu{kind}length_{level}", 0) for level in range(1, JUMPS)]
+        return Loops((*jumps,), (0, *lengths))  # type: ignore[arg-type]  # five of each
+
+    precision, config, command = (registers[name] for name in ("mvuprecision", "mvuconfig1", COMMAND))
+    weight_bits, input_bits, output_bits = (
+        precision >> place * _PRECISION_BITS & ((1 << _PRECISION_BITS) - 1) for place in range(3)
+    )
+    accumulate_select = config & _SELECT
+    has_comparator = rules.compare_bit is not None
+    return replace(
+        meant,
+        countdown=command & ((1 << _COUNTDOWN_BITS) - 1),
+        input_base=registers["mvuibaseptr"],
+        weight_base=registers["mvuwbaseptr"],
+        output_base=registers["mvuobaseptr"],
+        input=loops("i"),
+        weight=loops("w"),
+        output=loops("o") if rules.output_jumps else Loops((1, 1, 1, 1, 1)),
+        input_bits=input_bits,
+        weight_bits=weight_bits,
+        output_bits=output_bits,
+        input_signed=bool(precision >> _INPUT_SIGN_BIT & 1),
+        weight_signed=bool(precision >> _WEIGHT_SIGN_BIT & 1),
+        msb_index=registers["mvuquant"],
+        zigzag_select=config >> rules.zigzag_bit & _SELECT,
+        accumulate_select=accumulate_select,
+        compare_select=config >> (rules.compare_bit or 0) & _SELECT if has_comparator else accumulate_select,
+        compare=has_comparator and bool(command >> _COMPARE_BIT & 1),
+        scaler=_signed(registers["mvuscaler"], _SCALER_BITS),
+        scaler_base=registers["mvusbaseptr"],
+        bias_base=registers["mvubbaseptr"],
+        scaler_loops=loops("s"),
+        bias_loops=loops("b"),
+        use_scaler_memory=bool(registers["mvuusescaler_mem"]),
+        use_bias_memory=bool(registers["mvuusebias_mem"]),
+        destinations=registers["mvuomvusel"],
+    )
 
 
 def write_instructions(value: int) -> int:

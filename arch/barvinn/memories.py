@@ -25,13 +25,14 @@ class WordMemory:
     """`words` words of any shape, and which of them hold something.
 
     Reading a word that was never written, or any access beyond the end, raises `RaceError`: the jobs are
-    wrong.
+    wrong. If it is not strict, unwritten words are zeros, as in a RAM after power-up.
     """
 
     def __init__(self, path: str, words: int, shape: tuple[int, ...], dtype: type[np.generic]) -> None:
         self.path = path
         self._values = np.zeros((words, *shape), dtype)
         self._written = np.zeros(words, bool)
+        self.is_strict = True
 
     def __len__(self) -> int:
         return len(self._values)
@@ -60,9 +61,16 @@ class WordMemory:
         self._check(addresses)
         written = self._written[addresses]
         if not written.all():
+            if not self.is_strict:
+                kept = written.reshape(-1, *[1] * (self._values.ndim - 1))
+                return np.where(kept, self._values[addresses], self._values.dtype.type(0))
             first = np.arange(len(self))[addresses][~written][0]
             raise RaceError(f"word {first} is read, but nothing has written it", where=self.path)
         return self._values[addresses]
+
+    def held(self, address: int) -> Any:
+        """What lies in a word, zeros if nobody has written it."""
+        return self._values[address] if self._written[address] else self._values.dtype.type(0)
 
     def _check(self, addresses: NDArray[np.int64] | slice) -> None:
         if isinstance(addresses, slice):
@@ -85,5 +93,9 @@ class UnitMemories:
 
     def clear(self) -> None:
         """Forget everything."""
-        for memory in (self.activations, self.weights, self.scalers, self.biases):
+        for memory in self.all():
             memory.clear()
+
+    def all(self) -> tuple[WordMemory, ...]:
+        """The four memories."""
+        return (self.activations, self.weights, self.scalers, self.biases)

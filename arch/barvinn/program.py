@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from arch.barvinn.behaviour import Behaviour
 from arch.barvinn.job import Job
+
+Words = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +29,27 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class HostStep:
+    """What the host computes behind a layer because the units cannot: `op` (of ONNX) on `values` numbers.
+
+    It reads `read_words` words from `read_first` on, of any unit, and gives every unit the `words` words that
+    `compute` makes of them, from the first word of the layer's map on.
+    """
+
+    op: str
+    values: int
+    read_first: int
+    read_words: int
+    words: int
+    compute: Callable[[Words], Words]
+
+
+@dataclass(frozen=True, slots=True)
 class LayerProgram:
     """One layer: the segments of every unit, and the words of its output map.
 
     `owned` are the addresses of the words each unit writes; together they are the map, `words` words from
-    `first_word` on.
+    `first_word` on. A `host` step makes the map of the layer of it.
     """
 
     name: str
@@ -37,14 +57,20 @@ class LayerProgram:
     owned: tuple[NDArray[np.int64], ...]
     first_word: int
     words: int
+    host: HostStep | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayProgram:
-    """Layers one after the other; the input map lies at word 0 of every unit that is used, uint64 [words]."""
+    """Layers one after the other, their registers written for `behaviour`.
 
-    inputs: NDArray[np.uint64]
+    The input map, uint64 [words], lies from `first_word` on in every unit that is used.
+    """
+
+    inputs: Words
+    first_word: int
     layers: tuple[LayerProgram, ...]
+    behaviour: Behaviour
 
     @property
     def units(self) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from arch.barvinn.behaviour import RTL, Behaviour
 from configs.errors import ConfigError
 from configs.parameters import ParameterTree, load_parameters
 from configs.suggest import suggestion
@@ -68,6 +69,7 @@ class DrainTiming:
     scale_cycles: int
     compare_cycles: int
     write_cycles: int
+    crossbar_cycles: int
 
     def cycles(self, output_bits: int) -> int:
         """From the last product until all `output_bits` planes of its result are in memory."""
@@ -81,6 +83,7 @@ class HartTiming:
 
     instruction_cycles: int
     poll_instructions: int
+    handler_instructions: int
 
     @property
     def poll_cycles(self) -> int:
@@ -112,9 +115,10 @@ class BarvinnTiming:
     drain: DrainTiming
     hart: HartTiming
     host: HostTiming
+    behaviour: Behaviour = RTL
 
 
-_LEAST = {"host.bytes_per_cycle": 0}
+_LEAST = {"host.bytes_per_cycle": 0, "hart.handler_instructions": 0}
 _MOST = {
     "units": 8,
     "memory.activation_words": 1 << 20,
@@ -127,18 +131,21 @@ _MOST_BITS, _MOST_CYCLES, _MOST_OTHERS = 40, 100_000, 65_536
 
 
 def load_barvinn(
-    name_or_path: str | Path = "barvinn", overrides: Mapping[str, str | int | float] | None = None
+    name_or_path: str | Path = "barvinn",
+    overrides: Mapping[str, str | int | float] | None = None,
+    behaviour: Behaviour = RTL,
 ) -> BarvinnTiming:
     """Load a machine by installed name or path; `overrides` maps dotted paths to values.
 
     Raises `ConfigError` for unknown, missing or illegal parameters, and for a file of another machine.
     """
-    return timing_of(load_parameters(name_or_path, "rtl", overrides, machine=MACHINE))
+    return timing_of(load_parameters(name_or_path, "rtl", overrides, machine=MACHINE), behaviour)
 
 
-def timing_of(tree: ParameterTree) -> BarvinnTiming:
+def timing_of(tree: ParameterTree, behaviour: Behaviour = RTL) -> BarvinnTiming:
     """The parameters of a tree that has exactly the fields of `BarvinnTiming`; raises `ConfigError`."""
     types = get_type_hints(BarvinnTiming)
+    del types["behaviour"]  # no number of the machine
     wanted: list[str] = []
     for name, block in types.items():
         if is_dataclass(block):
@@ -153,7 +160,7 @@ def timing_of(tree: ParameterTree) -> BarvinnTiming:
     for path in wanted:
         if path not in tree:
             raise ConfigError(f"parameter '{path}' is missing", where=tree.file, cure="add it")
-    fields: dict[str, Any] = {"name": tree.name}
+    fields: dict[str, Any] = {"name": tree.name, "behaviour": behaviour}
     for name, block in types.items():
         if is_dataclass(block):
             inner = {key: tree[f"{name}.{key}"].value for key in get_type_hints(block)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,6 +36,21 @@ def command(
             "--input", metavar="C,H,W", help="Input size, 3,32,32 or 1,3,32,32; has to be the model's."
         ),
     ] = None,
+    behaviour: Annotated[
+        str,
+        typer.Option(
+            "--behaviour",
+            metavar="rtl|documented",
+            help="Units as the published RTL is, or as they are documented.",
+        ),
+    ] = "rtl",
+    host_ops: Annotated[
+        bool,
+        typer.Option(
+            "--host-ops/--no-host-ops",
+            help="Give the host what the units cannot compute (rtl: ReLU, max-pool), or refuse it.",
+        ),
+    ] = True,
     as_published: Annotated[
         bool,
         typer.Option(
@@ -63,7 +79,7 @@ def command(
     quiet: options.Quiet = False,
 ) -> None:
     """Turn a quantised ONNX model into jobs of matrix-vector units, execute them, check every bit."""
-    with telling(f"executing {model}", show=not (quiet or as_json)):
+    with telling(f"executing {model}", show=not (quiet or as_json)) as teller:
         from pulptrain.barvinn_outputs import prepare_barvinn_folder, write_barvinn_outputs
         from pulptrain.barvinn_run import barvinn
 
@@ -74,11 +90,14 @@ def command(
             wprec=wprec,
             oprec=oprec,
             input_shape=parse_input(input_shape) if input_shape is not None else None,
+            behaviour=behaviour,
+            host_ops=host_ops,
             as_published=as_published,
             units=units,
             soc=soc,
             overrides=dict(parse_override(text) for text in overrides or ()),
             seed=seed,
+            teller=teller,
         )
         written = write_barvinn_outputs(outcome, folder) if folder is not None else []
     if as_json:
@@ -127,9 +146,35 @@ def print_outcome(outcome: BarvinnOutcome) -> None:
         + " of the cycles",
         "numbers": "output equal to the integer reference, bit for bit",
     }
+    if summary["host_ops"]:
+        by_op = Counter(step["op"] for step in summary["host_ops"])
+        values = sum(step["values"] for step in summary["host_ops"])
+        ops = ", ".join(f"{op} of {count} layers" for op, count in by_op.items())
+        lines["host"] = f"{ops}, {values:,} values: the units of the published RTL have no comparator"
     typer.echo("")
     for key, text in lines.items():
         typer.echo(f"{key:<9}{text}")
+    typer.echo("\n" + frame_rates_text(outcome), nl=False)
+
+
+def frame_rates_text(outcome: BarvinnOutcome) -> str:
+    """Frames per second and what they rest on."""
+    summary, hart = outcome.summary, outcome.timing.hart
+    rate = outcome.timing.host.bytes_per_cycle
+    host = f"at {rate} B/cycle" if rate else "in no time (host.bytes_per_cycle 0, assumed)"
+    lines = [f"frames/s, where the host moves {summary['host_bytes']:,} bytes {host} and computes in none:"]
+    for each in summary["frame_rates"]:
+        handler = each["handler_instructions"]
+        control = (
+            f"control program of {handler * hart.instruction_cycles} cycles from interrupt to command"
+            if handler
+            else f"ideal control program that polls every {hart.poll_cycles} cycles"
+        )
+        lines.append(
+            f"  {each['units']} of {outcome.timing.units} units "
+            f"{each['frames_per_second']:>10,.1f}  {control}"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def _listed(layers: list[str]) -> str:

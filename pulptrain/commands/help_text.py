@@ -3,9 +3,15 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+from collections.abc import Sequence
 from typing import Any
 
+from typer import BadParameter
 from typer.core import TyperCommand, TyperGroup
+
+from configs.errors import InputError
 
 WIDTH = 80
 """Columns of help texts where the terminal has more, or there is none."""
@@ -15,7 +21,20 @@ GROUPS = ("Arguments", "Run", "Output", "Model", "Machine", "Schedule", "Search"
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose options are listed by group."""
+    """A command whose options are listed by group, and that says what to write in place of a wrong word."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As typer, but `InputError` for a word too many and for a text in place of a number."""
+        given = list(args)
+        ctx.allow_extra_args = True
+        try:
+            left: list[str] = super().parse_args(ctx, args)
+        except BadParameter as error:
+            _refuse_no_number(error, given)
+            raise
+        if left and not ctx.resilient_parsing:
+            _refuse_extra_words(ctx, left)
+        return left
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write one section per group."""
@@ -46,6 +65,36 @@ class WholeGroup(TyperGroup):
                 )
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+
+def _refuse_extra_words(ctx: Any, words: Sequence[str]) -> None:
+    """Raise `InputError`: more words than the command takes, a model and a SoC perhaps."""
+    from configs.library import list_names
+
+    name = ctx.command.name
+    given = [str(ctx.params[key]) for key in ("model", "name", "file", "folder") if ctx.params.get(key)]
+    socs = [word for word in (*given, *words) if word in list_names("soc")]
+    models = [word for word in (*given, *words) if word not in socs]
+    cure = f"quotes around a text with spaces; pulptrain {name} -h"
+    if "soc" in ctx.params and len(socs) == len(models) == 1:
+        cure = f"pulptrain {name} {models[0]} --soc {socs[0]}"
+    plural = "a word" if len(words) == 1 else f"{len(words)} words"
+    raise InputError(f"{plural} too many: {' '.join(words)!r}", where=f"pulptrain {name}", cure=cure)
+
+
+def _refuse_no_number(error: Any, args: Sequence[str]) -> None:
+    """Raise `InputError` if an option that takes a number has been given a text; return otherwise."""
+    found = re.search("valid (integer|number|float)", error.message)
+    flags: Sequence[str] = getattr(error.param, "opts", None) or ()
+    texts = []
+    for word, after in itertools.pairwise([*args, ""]):
+        flag, _, text = word.partition("=")
+        texts += [text or after] * (flag in flags)
+    if found is not None and texts:
+        kind, example = ("a whole number", "4") if found[1] == "integer" else ("a number", "0.01")
+        raise InputError(
+            f"{texts[-1]!r} is not {kind}", where=flags[0], cure=f"digits, as in {flags[0]} {example}"
+        ) from None
 
 
 def _group(param: Any) -> str:

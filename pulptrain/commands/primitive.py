@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +17,7 @@ from pulptrain.option import PrimitiveOptions
 from pulptrain.progress import telling
 
 if TYPE_CHECKING:
-    from trainlib.primitives.definition import InputCase
+    from trainlib.primitives.definition import Example, InputCase
 
 
 @takes(PrimitiveOptions)
@@ -28,14 +31,14 @@ def command(
         ),
     ],
     shape: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--shape",
             metavar="CxHxW[:DTYPE:HIGH]",
             help="Shape of an input without batch, e.g. 8x8x8; once per input. int32:10 makes integers 0..9.",
             rich_help_panel=common.RUN,
         ),
-    ],
+    ] = None,
     step: Annotated[
         str,
         typer.Option("--step", metavar="fw|ig|wg|loss|upd", help="Which step.", rich_help_panel=common.RUN),
@@ -126,14 +129,17 @@ def command(
             tiles=(f"{name}.{step.upper()}={tile}",) if tile is not None else (),
             seed=seed,
         )
+        attributes = dict(parse_option(text) for text in option or ())
+        shapes = [parse_shape(text) for text in shape or ()]
+        _refuse_missing(name, shapes, attributes)
         folder = prepare_folder(out) if out is not None else None
         own = read_values(values) if values is not None else None
         outcome = told(
             lambda: run_primitive(
                 name,
                 step,
-                [parse_shape(text) for text in shape],
-                dict(parse_option(text) for text in option or ()) | ({VARIANT: variant} if variant else {}),
+                shapes,
+                attributes | ({VARIANT: variant} if variant else {}),
                 batch=batch,
                 dtype=dtype,
                 kernel=kernel,
@@ -143,6 +149,37 @@ def command(
             )
         )
         finish_run(outcome, folder, as_json=as_json, quiet=quiet, view=View(full=True), teller=teller)
+
+
+def _refuse_missing(name: str, shapes: Sequence[InputCase], attributes: Mapping[str, Any]) -> None:
+    """Raise `InputError` for a shape or options that are missing, with a command that has them."""
+    from configs.errors import InputError
+    from trainlib.primitives.definition import InternalPrimitive
+    from trainlib.registry import PRIMITIVES
+
+    primitive = PRIMITIVES.get(name)
+    if primitive is None or isinstance(primitive, InternalPrimitive):
+        return  # said where it is looked up
+    needed = [key for key, field in primitive.schema.model_fields.items() if field.is_required()]
+    lacking = [f"--option {key}=..." for key in needed if key not in (*attributes, "name", "type")]
+    if lacking or not shapes:
+        raise InputError(
+            f"it needs {' and '.join([*lacking, *([] if shapes else ['--shape'])])}",
+            where=f"primitive {name}",
+            cure=_command_of(name, primitive.steps[0].name, primitive.examples[0]),
+        )
+
+
+def _command_of(name: str, step: str, example: Example) -> str:
+    """The command that runs an example; every layer has a step FW, which needs not be said."""
+    shapes = [f"--step {step.lower()}"] if step in ("LOSS", "UPD") else []
+    for case in example.cases:
+        integers = f":{case.dtype}:{int(case.high)}" if case.dtype is not None else ""
+        shapes.append(f"--shape {'x'.join(str(size) for size in case.shape)}{integers}")
+    options = [
+        f"--option {shlex.quote(f'{key}={json.dumps(value)}')}" for key, value in example.attributes.items()
+    ]
+    return " ".join(["pulptrain primitive", name, *shapes, *options])
 
 
 def parse_shape(text: str) -> InputCase:

@@ -19,6 +19,12 @@ from pulptrain.session import RunOutcome
 from pulptrain.update_summary import update_line
 from traces.report import View, labelled, report_lines
 
+UNDECIDED = {
+    "not_decidable": "are not decidable, a defect could hide in their rounding",
+    "without_truth": "were compared with nothing",
+}
+"""Verdicts that leave open whether the numbers are right, and what a warning says of them."""
+
 PIPED_WIDTH = 100
 """Columns of tables that go to a file or a pipe."""
 
@@ -76,10 +82,9 @@ def finish_run(
         print_paths(written)
     functional = outcome.summary["functional"]
     if functional is not None and functional["passed"] is None:
-        names = [item["name"] for item in functional["tensors"] if item["verdict"] == "not_decidable"]
-        print(
-            f"pulptrain: warning: {len(names)} tensors are not decidable, a defect could hide in their "
-            f"rounding: {', '.join(names)}",
-            file=sys.stderr,
-        )
+        for verdict, what in UNDECIDED.items():
+            names = [item["name"] for item in functional["tensors"] if item["verdict"] == verdict]
+            if names:
+                text = f"{len(names)} tensors {what}: {', '.join(names)}"
+                print(f"pulptrain: warning: {text}", file=sys.stderr)
     outcome.refuse_wrong_numbers()

@@ -12,6 +12,7 @@ from arch.barvinn.job import Job
 from arch.barvinn.program import ArrayProgram, LayerProgram, Segment
 from arch.barvinn.timing import LANES, BarvinnTiming
 from configs.errors import Contributor, DoesNotFitError, InputError
+from scheduler.barvinn.host import host_pool, host_relu, raw_layer
 from scheduler.barvinn.images import Words, channel_words, map_words, weight_words
 from scheduler.barvinn.jobs import Place, layer_jobs
 from scheduler.barvinn.layers import IntegerLayer, Integers
@@ -48,8 +49,8 @@ class CompiledLayer:
 
     @property
     def countdown(self) -> int:
-        """Cycles with products, all jobs of all units together."""
-        return sum(job.countdown for _, job in self.jobs)
+        """Cycles with products that count, all jobs of all units together."""
+        return sum(job.product_cycles for _, job in self.jobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +74,31 @@ def compile_network(
         raise InputError(
             f"{units} units, the machine has {timing.units}", where="--units", cure=f"1 to {timing.units}"
         )
-    depth = timing.memory.activation_words
+    depth, lowest = timing.memory.activation_words, timing.behaviour.first_word
     compiled: list[CompiledLayer] = []
-    input_base, at_start = 0, True
-    for number, layer in enumerate(layers):
+    input_base, at_start = lowest, True
+    for layer in layers:
         layer.shape.check()
-        words_in, words_out = _input_words(layer), _output_words(layer)
-        if words_in + words_out > depth:
-            raise _maps_do_not_fit(layer, words_in, words_out, depth)
-        output_base = depth - words_out if at_start else 0
-        program = _layer_program(layer, timing, units, input_base, output_base, is_first=number == 0)
+        made = raw_layer(layer, timing)
+        words_in, words_out = _input_words(made), _output_words(made)
+        if lowest + words_in + words_out > depth:
+            raise _maps_do_not_fit(made, words_in, words_out, depth - lowest)
+        output_base = depth - words_out if at_start else lowest
+        if made.shape.kind == "pool" and timing.behaviour.compare_bit is None:
+            nothing = np.zeros(0, np.int64)
+            host = host_pool(layer, input_base, words_in)
+            program = LayerProgram(
+                layer.shape.name, ((),) * units, (nothing,) * units, output_base, words_out, host
+            )
+        else:
+            program = _layer_program(made, timing, units, input_base, output_base, is_first=not compiled)
+            if made is not layer:
+                program = replace(program, host=host_relu(layer, made, program))
         compiled.append(CompiledLayer(layer, program))
         input_base, at_start = output_base, not at_start
     inputs = map_words(x, layers[0].input_bits)
-    return CompiledNetwork(tuple(compiled), ArrayProgram(inputs, tuple(each.program for each in compiled)))
+    programs = tuple(each.program for each in compiled)
+    return CompiledNetwork(tuple(compiled), ArrayProgram(inputs, lowest, programs, timing.behaviour))
 
 
 def _input_words(layer: IntegerLayer) -> int:

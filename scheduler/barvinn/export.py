@@ -18,6 +18,8 @@ from scheduler.barvinn.compiler import CompiledNetwork
 from scheduler.barvinn.images import channel_words, map_words, weight_words
 from scheduler.barvinn.layers import IntegerLayer, Integers
 
+WAIT = "first wait until the results before it are written"
+
 
 def weight_image(layer: IntegerLayer) -> str:
     """A line of 4096 binary digits per word; digit 64*j + i from the right is input i of output j."""
@@ -65,12 +67,25 @@ def output_vector(words: NDArray[np.uint64]) -> str:
 
 def register_writes(network: CompiledNetwork) -> Iterator[str]:
     """All CSR writes, one a line, in the order in which each unit's hart makes them."""
+    rules = network.program.behaviour
+    yield f"# behaviour {rules.name}; maps begin at word {rules.first_word}\n"
     for layer in network.layers:
-        for unit, segments in enumerate(layer.program.units):
+        program = layer.program
+        for unit, segments in enumerate(program.units):
             for number, segment in enumerate(segments):
-                yield f"# {layer.program.name}: unit {unit}, weights part {number + 1} of {len(segments)}\n"
+                yield f"# {program.name}: unit {unit}, weights part {number + 1} of {len(segments)}\n"
                 for job in segment.jobs:
-                    after = "; first wait until the results before it are written" if job.after_drain else ""
+                    after = f"; {WAIT}" if job.after_drain else ""
                     yield f"# job: {job.what}{after}\n"
-                    for write in csr_writes(job, unit):
+                    waits = True
+                    for write in csr_writes(job, unit, rules):
+                        if waits and write.name in rules.live:
+                            waits = False
+                            yield f"# {WAIT}\n"
                         yield f"csrw 0x{write.address:03X} 0x{write.value:08X} # {write.name}\n"
+        if program.host is not None:
+            step = program.host
+            yield (
+                f"# {program.name}: {step.op} by the host, {step.read_words} words from {step.read_first} on "
+                f"to {step.words} words from {program.first_word} on, in every unit\n"
+            )

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from arch.barvinn.job import Job, Loops
+from arch.barvinn.job import JUMPS, Job, Loops
 from arch.barvinn.timing import BarvinnTiming
+from configs.errors import UnsupportedLayerError
 from scheduler.barvinn.layers import IntegerLayer, Window
 
 ZIGZAG_AFTER_KERNEL = 0b00111
@@ -73,26 +74,52 @@ def _runs(rows: Window, columns: Window) -> Iterator[_Run]:
 
 
 def _run_jobs(layer: IntegerLayer, place: Place, run: _Run, timing: BarvinnTiming) -> Iterator[Job]:
-    """One job; or one per result, where results would come faster than the quantiser writes their planes."""
+    """One job, or several where one would not do.
+
+    One per output, where outputs do not lie in a row and the unit cannot jump; one per result, where results
+    would come faster than the quantiser writes their planes, or than scalers are read.
+    """
     if layer.shape.kind == "pool":
         yield _pool_job(layer, place, run)
         return
     products = layer.shape.blocks_in * run.vertical.taps * run.horizontal.taps
     products *= layer.input_bits * layer.weight_bits
-    launch, hart = timing.launch, timing.hart
+    launch, hart, rules = timing.launch, timing.hart, timing.behaviour
     soon = launch.done_cycles + hart.instruction_cycles + launch.start_cycles + products
     after_drain = soon < layer.output_bits
-    if products >= layer.output_bits or run.count * place.blocks == 1:
-        yield replace(_kernel_job(layer, place, run, 0, place.blocks), after_drain=after_drain)
-        return
-    for step in range(run.count):
-        row, column = (run.row + step, run.column) if run.downwards else (run.row, run.column + step)
-        one = replace(run, row=row, column=column, count=1)
-        for block in range(place.blocks):
-            yield replace(_kernel_job(layer, place, one, block, 1), after_drain=after_drain)
+    extra = rules.extra_cycles if layer.uses_scalers or layer.uses_biases else 0
+    if extra >= 2 * products:
+        raise UnsupportedLayerError(
+            f"a result every {products} cycles: scaler and bias are read {extra} cycles later, when "
+            "others have come",
+            where=layer.shape.name,
+            cure="more bits (--aprec, --wprec), or --behaviour documented",
+        )
+    one_by_one = products < layer.output_bits or products <= extra
+    in_a_row = not run.downwards and place.blocks == layer.shape.blocks_out
+    runs, parts = [run], [(0, place.blocks)]
+    if run.count > 1 and (one_by_one or not (in_a_row or rules.output_jumps)):
+        runs = [_single(run, step) for step in range(run.count)]
+    if one_by_one:
+        parts = [(block, 1) for block in range(place.blocks)]
+    for each in runs:
+        for first, blocks in parts:
+            job = _kernel_job(layer, place, each, first, blocks, rules.entry_loop)
+            if products <= extra:
+                # the next sum must not end within the extra cycles: only jump 1 ends one, every other
+                loops = replace(job.weight, lengths=(0, 1, *job.weight.lengths[2:]))
+                job = replace(job, weight=loops, accumulate_select=0b00010, compare_select=0b00010)
+            yield replace(job, countdown=job.countdown + extra, extra_cycles=extra, after_drain=after_drain)
 
 
-def _kernel_job(layer: IntegerLayer, place: Place, run: _Run, first: int, blocks: int) -> Job:
+def _single(run: _Run, step: int) -> _Run:
+    row, column = (run.row + step, run.column) if run.downwards else (run.row, run.column + step)
+    return replace(run, row=row, column=column, count=1, downwards=False)
+
+
+def _kernel_job(
+    layer: IntegerLayer, place: Place, run: _Run, first: int, blocks: int, entry_loop: int
+) -> Job:
     """A run of outputs for `blocks` output blocks from `first` of the place on."""
     shape, bits, planes = layer.shape, layer.input_bits, layer.weight_bits
     C = shape.blocks_in
@@ -111,8 +138,7 @@ def _kernel_job(layer: IntegerLayer, place: Place, run: _Run, first: int, blocks
         lengths = (0, pairs - 1, down.taps - 1, across.taps - 1, C - 1)
         inner = (bits * (C * (shape.dilations[1] - 1) + 1), bits)
     inputs = Loops((bits * (slide - reach), -bits * reach, bits * next_row, *inner), lengths)
-    uses_scalers = bool((layer.scaler != layer.scaler[0]).any())
-    uses_biases = bool(layer.bias.any())
+    uses_scalers, uses_biases = layer.uses_scalers, layer.uses_biases
     return Job(
         layer=shape.name,
         what=_name(run, blocks, place.first_block + first, shape.blocks_out),
@@ -137,16 +163,18 @@ def _kernel_job(layer: IntegerLayer, place: Place, run: _Run, first: int, blocks
         scaler=1 if uses_scalers else int(layer.scaler[0]),
         scaler_base=first if uses_scalers else 0,
         bias_base=first if uses_biases else 0,
-        scaler_loops=_entry_loops(blocks) if uses_scalers else Loops(),
-        bias_loops=_entry_loops(blocks) if uses_biases else Loops(),
+        scaler_loops=_entry_loops(blocks, entry_loop) if uses_scalers else Loops(),
+        bias_loops=_entry_loops(blocks, entry_loop) if uses_biases else Loops(),
         use_scaler_memory=uses_scalers,
         use_bias_memory=uses_biases,
     )
 
 
-def _entry_loops(blocks: int) -> Loops:
-    """Scaler and bias generators step once per sum: through the blocks, then back."""
-    return Loops((1 - blocks, 0, 0, 0, 1), (0, 0, 0, 0, blocks - 1))
+def _entry_loops(blocks: int, level: int) -> Loops:
+    """Scaler and bias generators step once per sum: through the blocks in the loop `level`, then back."""
+    steps = [int(loop == level) for loop in range(JUMPS)]
+    jumps = (1 - blocks, *steps[1:])
+    return Loops(jumps, (*(step * (blocks - 1) for step in steps),))  # type: ignore[arg-type]  # five of each
 
 
 def _weight_loops(layer: IntegerLayer, run: _Run, blocks: int) -> Loops:

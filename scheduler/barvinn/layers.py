@@ -144,9 +144,10 @@ class LayerShape:
 class IntegerLayer:
     """A layer in integers, as the units compute it.
 
-    y = planes `msb_index` to `msb_index - output_bits + 1` of max(0, acc * scaler + bias) with `relu`, of
-    acc * scaler + bias without; acc is the sum of weights * x. `weights` is int64 [co, ci, kh, kw] (a pool
-    has none), `scaler` and `bias` int64 [co].
+    y = planes `msb_index` to `msb_index - output_bits + 1` of max(0, acc * scaler + bias) with `relu`, of acc
+    * scaler + bias without; acc is the sum of weights * x. `weights` is int64 [co, ci, kh, kw] (a pool has
+    none), `scaler` and `bias` int64 [co]. `sign_index` is a plane that holds the sign of every value before
+    the ReLU; None: any may be as long as the register.
     """
 
     shape: LayerShape
@@ -161,6 +162,17 @@ class IntegerLayer:
     weight_signed: bool
     output_bits: int
     output_signed: bool
+    sign_index: int | None = None
+
+    @property
+    def uses_scalers(self) -> bool:
+        """Whether its scalers come from memory, not from the register."""
+        return bool((self.scaler != self.scaler[0]).any())
+
+    @property
+    def uses_biases(self) -> bool:
+        """Whether it adds biases."""
+        return bool(self.bias.any())
 
 
 def pool_layer(shape: LayerShape, bits: int, *, is_signed: bool, where: str = "") -> IntegerLayer:

@@ -139,6 +139,7 @@ def _quantised(
     weight_signed = bool((weights < 0).any())
     never_negative = not (weight_signed or input_signed) and (scaler >= 0).all() and (bias >= 0).all()
     output_signed = not (layer.relu or never_negative)
+    sign_index = max(int(values.max()).bit_length(), (~int(values.min())).bit_length())
     if layer.relu:
         values = np.maximum(values, 0)
     least, most = int(values.min()), int(values.max())
@@ -157,6 +158,7 @@ def _quantised(
         weight_signed,
         output_bits,
         output_signed,
+        sign_index,
     )
     return made, unit * 2.0 ** (msb_index - output_bits + 1), values
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from arch.barvinn.job import Job
+from arch.barvinn.job import Job, Loops
 from arch.barvinn.timing import LANES, BarvinnTiming
 from scheduler.barvinn.compiler import CompiledLayer
 from scheduler.barvinn.layers import LayerShape
@@ -57,30 +57,31 @@ def corrected_table(
 
 
 def _row(compiled: CompiledLayer, published: TableRow | None, timing: BarvinnTiming) -> Row:
-    layer, shape = compiled.layer, compiled.layer.shape
+    shape = compiled.layer.shape
     job = typical_job(compiled)
+    inputs, weights = (job.input, job.weight) if job is not None else (Loops(), Loops())
     filters = [shape.blocks_out, *shape.kernel]
     row: dict[str, Any] = {
         "layer": shape.name,
         "iShape": [shape.blocks_in, shape.hi, shape.wi],
         "fShape": filters,
-        "ilength": list(job.input.lengths),
-        "ijump": list(job.input.jumps),
-        "wlength": list(job.weight.lengths),
-        "wjump": list(job.weight.jumps),
-        "countdown": job.countdown,
+        "ilength": list(inputs.lengths),
+        "ijump": list(inputs.jumps),
+        "wlength": list(weights.lengths),
+        "wjump": list(weights.jumps),
+        "countdown": job.countdown if job is not None else 0,
         "total": compiled.countdown,
         "jobs": len(compiled.jobs),
         "weight_words": weight_words_of(compiled),
         "useful_percent": round(100 * useful_share(shape), 2),
     }
-    row["differs"] = _differences(compiled, job, published, timing, layer.weight_bits)
+    row["differs"] = _differences(compiled, job, published, timing)
     return row
 
 
-def typical_job(compiled: CompiledLayer) -> Job:
-    """The longest job of the layer, the first of several."""
-    return max((job for _, job in compiled.jobs), key=lambda job: job.countdown)
+def typical_job(compiled: CompiledLayer) -> Job | None:
+    """The longest job of the layer, the first of several; none where the host computes it all."""
+    return max((job for _, job in compiled.jobs), key=lambda job: job.countdown, default=None)
 
 
 def weight_words_of(compiled: CompiledLayer) -> int:
@@ -99,12 +100,13 @@ def useful_share(shape: LayerShape) -> float:
 
 
 def _differences(
-    compiled: CompiledLayer, job: Job, published: TableRow | None, timing: BarvinnTiming, planes: int
+    compiled: CompiledLayer, job: Job | None, published: TableRow | None, timing: BarvinnTiming
 ) -> list[str]:
-    shape = compiled.layer.shape
-    if published is None:
-        return ["max-pool: the public tool leaves it out"]
-    found = []
+    shape, host = compiled.layer.shape, compiled.program.host
+    by_host = [f"{host.op}: computed by the host"] if host is not None else []
+    if published is None or job is None:
+        return ["max-pool: the public tool leaves it out", *by_host]
+    found = [*by_host, *_behaves_otherwise(job, timing)]
     if (shape.hi, shape.wi) != published.input_shape[1:] and shape.kind == "conv":
         found.append("input size: the public tool does not see pools before it")
     if shape.kind == "conv":
@@ -136,6 +138,15 @@ def _differences(
         found.append("output blocks are dealt over units")
     if shape.ci % LANES or shape.co % LANES:
         found.append(f"channels: {shape.ci} to {shape.co} filled up to multiples of 64 in the weight image")
+    return found
+
+
+def _behaves_otherwise(job: Job, timing: BarvinnTiming) -> list[str]:
+    found = []
+    if job.extra_cycles:
+        found.append(f"countdown: {job.extra_cycles} more, so that the last scaler and bias are read")
+    if not timing.behaviour.output_jumps:
+        found.append("outputs: written in a row, so edges and parts of the blocks are jobs of their own")
     return found
 
 

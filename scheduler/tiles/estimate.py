@@ -4,21 +4,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
 from arch.cost_model import CostModel
+from arch.isa import TeamWork
 from arch.timing import SocTiming
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.l1_layout import L1Layout, lay_out
 from scheduler.tiles.partial_sums import written
+from scheduler.tiles.short_list import most_issued
 from scheduler.tiles.tiling import Tiler, Tiling
 from scheduler.tiles.transfers import commands_for
 from trainlib.graph import Tensor
-from trainlib.steps import KernelCall, Operand, TileTask, find_part
+from trainlib.steps import Operand, TileTask, find_part
 
 MOST_PRICED = 32
 """Tiles of one tiling whose kernels are priced, if no more are given: others are like one of them."""
@@ -81,6 +83,14 @@ class TileCost:
 
         `addresses` (L1 bytes) are those of its operands and scratch buffers.
         """
+        return sum(fork + self.cost_model.price(work).cycles for work, fork in self._works(task, addresses))
+
+    def least_cycles(self, task: TileTask, addresses: Mapping[str, int]) -> int:
+        """What `compute_cycles` is not below: a core issues an instruction a cycle."""
+        return sum(fork + most_issued(work) for work, fork in self._works(task, addresses))
+
+    def _works(self, task: TileTask, addresses: Mapping[str, int]) -> list[tuple[TeamWork, int]]:
+        """The kernels of a tile, and the cycles of their forks."""
         places = dict(addresses)
         shapes = {operand.name: operand.shape for operand in (*task.inputs, *written(task))}
         shapes |= {scratch.name: scratch.shape for scratch in task.scratch}
@@ -91,16 +101,22 @@ class TileCost:
                 if name not in places:
                     buffer, first, _ = find_part(name, shapes.__getitem__)
                     places[name] = places[buffer] + first * itemsize[buffer]
-        return sum(self._call_cycles(call, places) for call in task.calls)
+        # A price depends on banks alone, so that works a whole turn apart are one.
+        turn = self.timing.l1.banks * self.timing.l1.word_bytes
+        places = {name: address % turn for name, address in places.items()}
+        return [
+            (call.work(self.timing.cores if call.fork else 1, places), self.fork_cycles * call.fork)
+            for call in task.calls
+        ]
+
+    @property
+    def fork_cycles(self) -> int:
+        """A fork and its join."""
+        unit = self.timing.event_unit
+        return unit.fork_master_cycles + unit.join_cycles
 
     def _itemsize_bytes(self, operand: Operand) -> int:
         return np.dtype(self.tensors[operand.tensor].dtype).itemsize
-
-    def _call_cycles(self, call: KernelCall, addresses: dict[str, int]) -> int:
-        team = call.work(self.timing.cores if call.fork else 1, addresses)
-        unit = self.timing.event_unit
-        fork_cycles = unit.fork_master_cycles + unit.join_cycles if call.fork else 0
-        return fork_cycles + self.cost_model.price(team).cycles
 
     def transfer(self, operands: Sequence[Operand], *, to_l1: bool) -> Transfer:
         """What moving some boxes one after another takes, pushed together on an idle DMA."""
@@ -165,8 +181,9 @@ def estimate_cycles(
     tiler: Tiler,
     early: Early = NOTHING_EARLY,
     most_priced: int = MOST_PRICED,
-) -> int:
-    """Cycles of the tile loop from first load to last store.
+    at_most: float = inf,
+) -> int | None:
+    """Cycles of the tile loop from first load to last store; None if that is more than `at_most`.
 
     At most `most_priced` tiles are priced, see `_compute_cycles`. One buffer per operand: sum of loads,
     kernels and stores. More: first load, then per tile the longer of the master (its kernels, and the code of
@@ -174,8 +191,6 @@ def estimate_cycles(
     has to load or to store them. What of the first load may be `early` is not waited for as long as the op
     before computes, if there is room for it beside buffers like these.
     """
-    layout = lay_out(tiling, 0, tiler.resident)
-    compute_cycles = _compute_cycles(tiling, cost, layout, most_priced)
     loaded: dict[str, Operand] = {}
     there: set[Operand] = set()
     loads: list[Transfer] = []
@@ -196,18 +211,31 @@ def estimate_cycles(
         loads.append(cost.transfer(fresh, to_l1=True))
         stores.append(cost.transfer([item for item in task.outputs if _is_stored(item, tiler)], to_l1=False))
     saved_cycles = min(saved_cycles, early.within_cycles)
-    if tiler.buffer_depth == 1 or len(tiling.tiles) == 1:
-        return round(sum(compute_cycles) + sum(item.done_cycles for item in (*loads, *stores)) - saved_cycles)
-    # Loads and stores have an engine each: beside tile t run the load of t + 1, which is not pushed before
-    # the wait for that of t is over, and the store of t - 1.
-    total = loads[0].done_cycles - saved_cycles + stores[-1].done_cycles - stores[-1].master_cycles
-    for tile, compute in enumerate(compute_cycles):
-        load = loads[tile + 1] if tile + 1 < len(loads) else NO_TRANSFER
-        store = stores[tile - 1] if tile else NO_TRANSFER
-        total += max(
-            compute + load.master_cycles + stores[tile].master_cycles, load.done_cycles, store.engine_cycles
-        )
-    return round(total)
+
+    def total_cycles(compute_cycles: Sequence[float]) -> int:
+        if tiler.buffer_depth == 1 or len(tiling.tiles) == 1:
+            moved_cycles = sum(item.done_cycles for item in (*loads, *stores))
+            return round(sum(compute_cycles) + moved_cycles - saved_cycles)
+        # Loads and stores have an engine each: beside tile t run the load of t + 1, which is not pushed
+        # before the wait for that of t is over, and the store of t - 1.
+        total = loads[0].done_cycles - saved_cycles + stores[-1].done_cycles - stores[-1].master_cycles
+        for tile, compute in enumerate(compute_cycles):
+            load = loads[tile + 1] if tile + 1 < len(loads) else NO_TRANSFER
+            store = stores[tile - 1] if tile else NO_TRANSFER
+            total += max(
+                compute + load.master_cycles + stores[tile].master_cycles,
+                load.done_cycles,
+                store.engine_cycles,
+            )
+        return round(total)
+
+    cycles = 0
+    layout = lay_out(tiling, 0, tiler.resident)
+    for compute_cycles in _compute_cycles(tiling, cost, layout, most_priced, bounded=at_most < inf):
+        cycles = total_cycles(compute_cycles)
+        if cycles > at_most:
+            return None
+    return cycles
 
 
 def _late(
@@ -234,11 +262,14 @@ def _is_stored(operand: Operand, tiler: Tiler) -> bool:
     return in_place is None or in_place.stores
 
 
-def _compute_cycles(tiling: Tiling, cost: TileCost, layout: L1Layout, most_priced: int) -> list[float]:
-    """Per tile. Tiles of the same shape at the same banks are priced once, the most frequent ones first.
+def _compute_cycles(
+    tiling: Tiling, cost: TileCost, layout: L1Layout, most_priced: int, *, bounded: bool
+) -> Iterator[list[float]]:
+    """Per tile, at least, if `bounded`, until all is known: the last is what they take.
 
-    At least one of those that run the same kernels is. Others take what the most frequent one of their shape
-    takes, or that of their kernels in proportion to what they write.
+    Tiles of the same shape at the same banks are priced once, the most frequent ones first. At least one of
+    those that run the same kernels is. Others take what the most frequent one of their shape takes, or that
+    of their kernels in proportion to what they write.
     """
     turn = cost.timing.l1.banks * cost.timing.l1.word_bytes
     groups: dict[object, _Group] = {}
@@ -253,11 +284,19 @@ def _compute_cycles(tiling: Tiling, cost: TileCost, layout: L1Layout, most_price
             group = groups[key] = _Group(calls, shape, task, addresses, [])
         group.tiles.append(number)
     result = [0.0] * len(tiling.tiles)
+    ranked = sorted(groups.values(), key=lambda group: -len(group.tiles))
+    if bounded:
+        for group in ranked[:most_priced]:
+            least = cost.least_cycles(group.task, group.addresses)
+            for number in group.tiles:
+                result[number] = least
+        yield result
     known: dict[object, float] = {}
     priced = 0
-    for group in sorted(groups.values(), key=lambda group: -len(group.tiles)):
+    for group in ranked:
         elements = max(1, _elements(group.task))
-        if priced < most_priced or group.calls not in known:
+        is_priced = priced < most_priced or group.calls not in known
+        if is_priced:
             cycles = float(cost.compute_cycles(group.task, group.addresses))
             priced += 1
             known.setdefault(group.shape, cycles)
@@ -266,7 +305,9 @@ def _compute_cycles(tiling: Tiling, cost: TileCost, layout: L1Layout, most_price
             cycles = known.get(group.shape, known[group.calls] * elements)
         for number in group.tiles:
             result[number] = cycles
-    return result
+        if bounded and is_priced:
+            yield result
+    yield result
 
 
 @dataclass(frozen=True, slots=True)

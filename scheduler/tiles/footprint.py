@@ -8,8 +8,9 @@ of sizes. Dimensions of which that is not true (the channels of a grouped convol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise, product
 from math import prod
 
@@ -27,15 +28,12 @@ Floats = NDArray[np.float64]
 MOST_PROBES = 60_000
 """Tiles that are looked at to learn what sizes that depend on each other make of the buffers."""
 
-LARGEST_TABLE = 1_000_000
-"""Largest size up to which sizes are looked up in a table with an entry for every integer."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Block:
     """Dimensions that are cut together, and what each buffer makes of each combination of their sizes.
 
-    Arrays are [combination, buffer], `extents` [combination, buffer, axis].
+    Arrays are [buffer, combination], `extents` [axis, buffer, combination].
     """
 
     dims: tuple[int, ...]
@@ -48,7 +46,7 @@ class _Block:
 
 @dataclass(frozen=True, slots=True)
 class _Turns:
-    """How a loop over one dimension changes each buffer: arrays [combination of the block, buffer]."""
+    """How a loop over one dimension changes each buffer: arrays [buffer, combination of the block]."""
 
     dims: tuple[int, ...]
     """Those of the dimension's block."""
@@ -59,40 +57,24 @@ class _Turns:
 
 
 @dataclass(frozen=True, slots=True)
-class Boxes:
-    """Arrays [candidate, buffer]: how large the boxes of a buffer are, and how often another one comes."""
+class BoxShape:
+    """What moving one box of a buffer takes, by row of the sizes: bytes, lines, commands.
 
-    largest_bytes: Integers
-    changes: Integers
-    """Boxes one after another, in the loop order of the candidate."""
-    distinct: Integers
-    """Different ones among them."""
-    present: Integers
-    """Tiles that have one at all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loads:
-    """Per candidate and moved buffer (columns are `keys`): boxes moved, and a box's bytes, lines, commands.
-
-    An input is moved `boxes` times into L1, an output out of it. Of an output that is a cut sum, `reloads` of
-    the boxes come back before that, and `additions` tiles add to a sum. Of channels that are cut across
-    groups, boxes that happen to repeat are counted as if they changed.
+    `pieces` are the boxes that one load gathers.
     """
 
-    keys: tuple[Key, ...]
-    boxes: Integers
-    box_bytes: Floats
+    size_bytes: Floats
     lines: Integers
     commands: Integers
     pieces: Integers
-    """Boxes that one load gathers."""
-    reloads: Integers
-    additions: Integers
 
 
 class Footprint:
-    """Buffers of the tiles of one op as functions of the tile sizes; `tried` are the sizes per dimension."""
+    """Buffers of the tiles of one op as functions of the tile sizes; `tried` are the sizes per dimension.
+
+    All combinations of sizes are the rows of `sizes`, those with the fewest tiles first; of equals the
+    innermost dimension is kept whole. Arrays per buffer are [buffer, row], in the order of `keys`.
+    """
 
     def __init__(self, tiler: Tiler, tried: Sequence[Sequence[int]]) -> None:
         self._tiler = tiler
@@ -107,18 +89,18 @@ class Footprint:
             ]
             for block in blocks
         }
-        self._index = [_lookup(sizes) for sizes in tried]
         whole = self._probes.shapes({})
         found = [shapes for along in probes.values() for pieces in along for shapes in pieces]
         self.keys = tuple(dict.fromkeys(key for shapes in (whole, *found) for key in shapes))
+        self.moved = tuple(column for column, (role, _) in enumerate(self.keys) if role != "scratch")
+        """The buffers of operands, by number."""
         self.tensors = {
             key: shape.box.tensor
             for shapes in (whole, *found)
             for key, shape in shapes.items()
             if shape.box is not None
         }
-        self._whole_bytes = np.array([bytes_of(whole.get(key)) for key in self.keys], np.float64)
-        self._base = np.maximum(self._whole_bytes, 1.0)
+        self._base = np.maximum(np.array([bytes_of(whole.get(key)) for key in self.keys], np.float64), 1.0)
         self._shape = self._tensor_shapes(found, whole)
         self._counting = self._counting_axes(found, whole)
         self._blocks = [self._block(block, probes[block]) for block in blocks]
@@ -127,125 +109,150 @@ class Footprint:
             for number in range(len(self._dims))
         ]
 
-    def pieces(self, sizes: Integers) -> Integers:
-        """Number of pieces per dimension, [candidate, dimension]."""
-        whole = np.array([self._tiler.dims[name] for name in self._dims], np.int64)
-        return -(-whole // np.maximum(sizes, 1))
+    @cached_property
+    def _rows(self) -> tuple[list[Integers], Integers]:
+        """By row: per dimension the number of its size among those tried, and how many tiles there are."""
+        counts = [len(sizes) for sizes in reversed(self.tried)]
+        places = list(np.indices(counts, np.int64).reshape(len(counts), prod(counts)))[::-1]
+        tiles = np.ones(prod(counts), np.int64)
+        for extent, sizes, place in zip(self._tiler.dims.values(), self.tried, places, strict=True):
+            tiles *= np.array([-(-extent // size) for size in sizes], np.int64)[place]
+        rank = np.argsort(tiles, kind="stable")
+        return [place[rank] for place in places], tiles[rank]
+
+    @property
+    def tiles(self) -> Integers:
+        """Number of tiles, by row."""
+        return self._rows[1]
+
+    @cached_property
+    def sizes(self) -> Integers:
+        """Size per dimension, [row, dimension]."""
+        sizes = np.zeros((len(self.tiles), len(self._dims)), np.int64)
+        for number, place in enumerate(self._rows[0]):
+            sizes[:, number] = np.array(self.tried[number], np.int64)[place]
+        return sizes
+
+    @cached_property
+    def largest_bytes(self) -> Integers:
+        """Bytes of the largest box."""
+        factors = np.ones((len(self.keys), len(self.tiles)))
+        for block in self._blocks:
+            factors *= block.largest[:, self._combinations(block.dims)]
+        return np.rint(self._base[:, None] * factors).astype(np.int64)
+
+    @cached_property
+    def distinct(self) -> Integers:
+        """Different boxes."""
+        return self._product([(loop.dims, loop.distinct) for loop in self._turns])
+
+    @cached_property
+    def present(self) -> Integers:
+        """Tiles that have a box at all."""
+        return self._product([(loop.dims, loop.present) for loop in self._turns])
+
+    def _product(self, loops: Sequence[tuple[tuple[int, ...], Integers]]) -> Integers:
+        result = np.ones((len(self.keys), len(self.tiles)), np.int64)
+        for dims, along in loops:
+            result *= along[:, self._combinations(dims)]
+        return result
+
+    def _combinations(self, dims: Sequence[int]) -> Integers:
+        """Place in the arrays of a block, by row."""
+        found = np.zeros(len(self.tiles), np.int64)
+        for number in dims:
+            found = found * len(self.tried[number]) + self._rows[0][number]
+        return found
 
     def signature(self, order: Sequence[str]) -> object:
         """What a loop order (of cut dimensions) loads: per buffer the loops from its innermost outwards."""
         numbers = [self._dims.index(name) for name in order]
         result = []
-        for column, (role, _) in enumerate(self.keys):
-            if role == "scratch":
-                continue
+        for column in self.moved:
             own = [
                 place
                 for place, number in enumerate(numbers)
-                if self._turns[number].distinct[:, column].max() > 1
+                if self._turns[number].distinct[column].max() > 1
             ]
             result.append(frozenset(numbers[: own[-1] + 1]) if own else frozenset())
         return tuple(result)
 
-    def box_bytes(self, sizes: Integers) -> Integers:
-        """Bytes of the largest box per candidate and buffer."""
-        factors = np.ones((len(sizes), len(self.keys)))
-        for block in self._blocks:
-            factors *= block.largest[self._rows(block.dims, sizes)]
-        return np.rint(self._base * factors).astype(np.int64)
+    def changes(self, rows: Integers, orders: Sequence[Sequence[str]]) -> Iterator[Integers]:
+        """[buffer, row] for one loop order after another: how often another box comes, for some rows."""
+        along: dict[str, tuple[Integers, Integers]] = {}
+        for name, loop in zip(self._dims, self._turns, strict=True):
+            combinations = self._combinations(loop.dims)[rows]
+            along[name] = loop.distinct[:, combinations], loop.present[:, combinations]
+        cut = [name for name, loop in along.items() if any((turns > 1).any() for turns in loop)]
+        for order in orders:
+            running = np.ones((len(self.keys), len(rows)), np.int64)
+            last = running
+            for name in order:
+                if name in cut:
+                    own, turns = along[name]
+                    # A loop outside the innermost one that changes the box repeats all its changes.
+                    last = np.where(own > 1, running * own, last)
+                    running = running * turns
+            yield last
 
-    def boxes(self, sizes: Integers, order: Integers, orders: Sequence[Sequence[str]]) -> Boxes:
-        """The boxes of candidates with these sizes and loop orders (`order` are indices into `orders`)."""
-        return Boxes(self.box_bytes(sizes), *self._changes(sizes, order, orders))
-
-    def l1_bytes(self, boxes: Boxes, depths: BufferDepths) -> Integers:
-        """Bytes of all buffers with all their slots, per candidate."""
-        slot_bytes = -(-boxes.largest_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES + depths.gap_bytes
-        changes, distinct, present = boxes.changes, boxes.distinct, boxes.present
-        total = np.zeros(len(slot_bytes), np.int64)
+    def l1_bytes(self, rows: Integers, changes: Integers, depths: BufferDepths) -> Integers:
+        """Bytes of all buffers with all their slots, per candidate: its row and its `changes`."""
+        total = np.zeros(len(rows), np.int64)
         for column, (role, name) in enumerate(self.keys):
+            slot_bytes = self._slot_bytes(column, depths)[rows]
             if role == "scratch":
-                total += slot_bytes[:, column]
+                total += slot_bytes
                 continue
             resident = self.tensors[role, name] in self._tiler.resident
             if not resident:
-                total += slot_bytes[:, column] * np.minimum(depths.of(role, name), changes[:, column])
+                total += slot_bytes * np.minimum(depths.of(role, name), changes[column])
             if role == "out" and self._tiler.reductions:
-                total += slot_bytes[:, column] * (present[:, column] > changes[:, column])
+                total += slot_bytes * (self.present[column][rows] > changes[column])
                 if resident:
                     continue
-                reloads = np.maximum(changes[:, column] - distinct[:, column], 0)
-                total += slot_bytes[:, column] * np.minimum(depths.of("in", name + SUM), reloads)
+                reloads = np.maximum(changes[column] - self.distinct[column][rows], 0)
+                total += slot_bytes * np.minimum(depths.of("in", name + SUM), reloads)
         return total
 
-    def loads(self, sizes: Integers, boxes: Boxes) -> Loads:
-        """What moves how often, for candidates of these sizes."""
-        columns = [column for column, (role, _) in enumerate(self.keys) if role != "scratch"]
-        changes, distinct, present = boxes.changes, boxes.distinct, boxes.present
-        mean = np.ones((len(sizes), len(self.keys)))
+    def least_l1_bytes(self, depths: BufferDepths) -> Integers:
+        """By row: no loop order takes less (`l1_bytes`), as a box changes at least as often as it differs."""
+        total = np.zeros(len(self.tiles), np.int64)
+        for column, (role, name) in enumerate(self.keys):
+            slot_bytes = self._slot_bytes(column, depths)
+            if role == "scratch":
+                total += slot_bytes
+            elif self.tensors[role, name] not in self._tiler.resident:
+                total += slot_bytes * np.minimum(depths.of(role, name), self.distinct[column])
+        return total
+
+    def _slot_bytes(self, column: int, depths: BufferDepths) -> Integers:
+        largest_bytes = self.largest_bytes[column]
+        aligned = -(-largest_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        return np.asarray(aligned + depths.gap_bytes)
+
+    def box(self, column: int) -> BoxShape:
+        """The boxes of one buffer."""
+        mean = np.ones(len(self.tiles))
         extents: Integers | None = None
         for block in self._blocks:
-            rows = self._rows(block.dims, sizes)
-            mean *= block.mean[rows]
-            along = block.extents[rows]
+            combinations = self._combinations(block.dims)
+            mean *= block.mean[column][combinations]
+            along = block.extents[:, column][:, combinations]
             extents = along if extents is None else np.minimum(extents, along)
+        whole = self._shape[column]
         if extents is None:
-            extents = np.broadcast_to(self._shape, (len(sizes), *self._shape.shape))
-        lines = np.ones((len(sizes), len(self.keys)), np.int64)
-        commands = np.ones_like(lines)
-        before = np.ones_like(lines)
-        before_that = np.ones_like(lines)
-        pieces = np.ones_like(lines)
-        for axis in range(self._shape.shape[1]):
-            pieces = np.where(axis < self._counting, pieces * extents[:, :, axis], pieces)
-            is_cut = extents[:, :, axis] < self._shape[:, axis]
+            extents = np.repeat(whole[:, None], len(self.tiles), axis=1)
+        lines = np.ones(len(self.tiles), np.int64)
+        commands, before, before_that, pieces = (np.ones_like(lines) for _ in range(4))
+        for axis, extent in enumerate(extents):
+            if axis < self._counting[column]:
+                pieces = pieces * extent
+            is_cut = extent < whole[axis]
             lines = np.where(is_cut, before, lines)
             commands = np.where(is_cut, before_that, commands)
             before_that = before
-            before = before * extents[:, :, axis]
-        is_out = np.array([role == "out" for role, _ in self.keys])
-        return Loads(
-            tuple(self.keys[column] for column in columns),
-            changes[:, columns],
-            (self._base * mean)[:, columns],
-            lines[:, columns],
-            commands[:, columns],
-            pieces[:, columns],
-            (np.maximum(changes - distinct, 0) * is_out)[:, columns],
-            (np.maximum(present - distinct, 0) * is_out)[:, columns],
-        )
-
-    def _rows(self, dims: Sequence[int], sizes: Integers) -> Integers:
-        """Row of each candidate in the arrays of a block."""
-        rows = np.zeros(len(sizes), np.int64)
-        for number in dims:
-            rows = rows * len(self.tried[number]) + self._index[number](sizes[:, number])
-        return rows
-
-    def _changes(
-        self, sizes: Integers, order: Integers, orders: Sequence[Sequence[str]]
-    ) -> tuple[Integers, Integers, Integers]:
-        """[candidate, buffer]: how often another box comes, how many different ones, tiles that have one."""
-        shape = (len(sizes), len(self.keys))
-        changes = np.ones(shape, np.int64)
-        distinct = np.ones(shape, np.int64)
-        present = np.ones(shape, np.int64)
-        for index in np.flatnonzero(np.bincount(order)):
-            members = np.flatnonzero(order == index)
-            running = np.ones((len(members), len(self.keys)), np.int64)
-            last = np.ones_like(running)
-            for name in orders[int(index)]:
-                number = self._dims.index(name)
-                loop = self._turns[number]
-                rows = self._rows(loop.dims, sizes[members])
-                own, turns = loop.distinct[rows], loop.present[rows]
-                # A loop outside the innermost one that changes the box repeats all its changes.
-                last = np.where(own > 1, running * own, last)
-                running = running * turns
-                distinct[members] *= own
-                present[members] *= turns
-            changes[members] = last
-        return changes, distinct, present
+            before = before * extent
+        return BoxShape(self._base[column] * mean, lines, commands, pieces)
 
     def _tensor_shapes(self, found: Sequence[Mapping[Key, Shape]], whole: Mapping[Key, Shape]) -> Integers:
         """Extents of the tensor behind each buffer, [buffer, axis], 1 for axes it has not."""
@@ -268,36 +275,39 @@ class Footprint:
         return np.array([axes[key] for key in self.keys], np.int64)
 
     def _block(self, dims: tuple[int, ...], probes: Sequence[Sequence[Mapping[Key, Shape]]]) -> _Block:
-        shape = (len(probes), len(self.keys))
+        shape = (len(self.keys), len(probes))
         largest, mean = np.zeros(shape), np.zeros(shape)
-        extents = np.ones((*shape, self._shape.shape[1]), np.int64)
+        extents = np.ones((self._shape.shape[1], *shape), np.int64)
         for row, pieces in enumerate(probes):
             for column, key in enumerate(self.keys):
                 boxes = [piece[key] for piece in pieces if key in piece]
                 if not boxes:
                     continue
                 found_bytes = [box.size_bytes for box in boxes]
-                largest[row, column] = max(found_bytes) / self._base[column]
-                mean[row, column] = sum(found_bytes) / len(boxes) / self._base[column]
+                largest[column, row] = max(found_bytes) / self._base[column]
+                mean[column, row] = sum(found_bytes) / len(boxes) / self._base[column]
                 for axis in range(len(boxes[0].extents)):
-                    extents[row, column, axis] = max(box.extents[axis] for box in boxes)
+                    extents[axis, column, row] = max(box.extents[axis] for box in boxes)
         return _Block(dims, largest, mean, extents)
 
     def _turns_of(self, number: int, dims: tuple[int, ...]) -> _Turns:
         """Changes along one dimension of a block, the other ones at the first piece of their sizes."""
         combined = list(product(*(self.tried[other] for other in dims)))
-        shape = (len(combined), len(self.keys))
+        shape = (len(self.keys), len(combined))
         distinct, present = np.ones(shape, np.int64), np.ones(shape, np.int64)
         for row, sizes in enumerate(combined):
             first = {other: (0, size) for other, size in zip(dims, sizes, strict=True)}
             pieces, scale = self._probes.pieces(number, first[number][1])
+            standing_in = len(pieces) - len(set(pieces))
             found = [self._probes.shapes({**first, number: piece}) for piece in pieces]
             for column, key in enumerate(self.keys):
                 boxes = [shapes[key].box for shapes in found if key in shapes]
                 if boxes:
                     changed = 1 + sum(one != other for one, other in pairwise(boxes))
-                    distinct[row, column] = _scaled(changed, scale)
-                    present[row, column] = _scaled(len(boxes), scale)
+                    if standing_in and key in found[1] and found[1][key].box != found[2][key].box:
+                        changed += standing_in
+                    distinct[column, row] = _scaled(changed, scale)
+                    present[column, row] = _scaled(len(boxes), scale)
         return _Turns(dims, distinct, present)
 
 
@@ -328,15 +338,3 @@ def thinned(sizes: Sequence[int]) -> list[int]:
 def _scaled(count: int, scale: float) -> int:
     """What is counted on some of the pieces, for all of them; one stays one."""
     return count if count <= 1 else round(count * scale)
-
-
-def _lookup(sizes: Sequence[int]) -> Callable[[Integers], Integers]:
-    """Size -> its number in `sizes`: by a table while that is small, which is faster than a search."""
-    largest = max(sizes)
-    if largest <= LARGEST_TABLE:
-        table = np.zeros(largest + 1, np.int64)
-        table[np.array(sizes, np.int64)] = np.arange(len(sizes))
-        return lambda asked: table[asked]
-    order = np.argsort(np.array(sizes, np.int64))
-    ascending = np.array(sizes, np.int64)[order]
-    return lambda asked: order[np.searchsorted(ascending, asked)]

@@ -20,6 +20,11 @@ from trainlib.steps import Operand, Region
 AT, TO = "@", ".."
 """``tensor@first_op..last_op`` in the text of a residence."""
 
+MEANING_AUTO = ("all", "on", "yes", "true", "any", "best")
+"""What is written in place of tensors by those who mean ``auto``."""
+
+AUTO_CURE = "auto: the tensors that save cycles; or their names: TENSOR,TENSOR@OP..OP"
+
 BETWEEN = "between resident tensors"
 """What the report of a memory too small calls bytes that no resident tensor of the moment takes."""
 
@@ -228,9 +233,8 @@ def _residence(
     if name not in graph.tensors and AT in text:
         name, _, span = (part.strip() for part in text.rpartition(AT))
     if name not in graph.tensors:
-        raise InputError(
-            f"no tensor {name!r} in {graph.name}", where="--resident", cure=suggestion(name, graph.tensors)
-        )
+        cure = AUTO_CURE if name.casefold() in MEANING_AUTO else suggestion(name, graph.tensors)
+        raise InputError(f"no tensor {name!r} in {graph.name}", where="--resident", cure=cure)
     storage = owners[name]
     uses = lives[storage].uses if storage in lives else ()
     if span:

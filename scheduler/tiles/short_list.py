@@ -8,7 +8,7 @@ one dimension at a time and multiplied, then counted again on the tiles of those
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +16,19 @@ from numpy.typing import NDArray
 from arch.cost_model import CostModel
 from arch.isa import Loop, Node, TeamWork
 from scheduler.tiles.dma_cost import DmaCost
-from scheduler.tiles.footprint import LARGEST_TABLE
 from scheduler.tiles.streaming_cost import streaming_cycles
 from scheduler.tiles.tiling import Tiler
 from scheduler.tiles.tiling_candidates import TilingCandidates
 from trainlib.steps import Extent, TileTask
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 COUNTED = 16
 """Candidates whose own tile is counted, by the product of what cuts along one dimension make of it."""
+
+KEPT_COUNTS = 10_000
+"""Bodies of kernels whose instructions are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,71 +47,60 @@ class Moves:
     additions_cycles: Floats
     offchip_cycles: Floats
 
+    def at(self, numbers: Integers) -> Moves:
+        """Those of some candidates."""
+        return Moves(*(getattr(self, field.name)[numbers] for field in fields(Moves)))
+
 
 def moves_of(candidates: TilingCandidates, dma: DmaCost) -> Moves:
     """What the transfers of each candidate cost. Left out are tensors that are resident in L1."""
-    moves = Moves(*(np.zeros(len(candidates)) for _ in fields(Moves)))
-    for rows, some in candidates.parts():
-        found = _moves_of_some(some, dma)
-        for field in fields(Moves):
-            getattr(moves, field.name)[rows] = getattr(found, field.name)
-    return moves
-
-
-def _moves_of_some(candidates: TilingCandidates, dma: DmaCost) -> Moves:
-    loads, timing, tiler = candidates.loads, dma.timing, candidates.tiler
+    timing, tiler, footprint, rows = dma.timing, candidates.tiler, candidates.footprint, candidates.rows
     fork_cycles = timing.event_unit.fork_master_cycles + timing.event_unit.join_cycles
     load, store, master, alone, additions = (np.zeros(len(candidates)) for _ in range(5))
-    for column, (role, name) in enumerate(loads.keys):
-        tensor = candidates.footprint.tensors[role, name]
+    for column in footprint.moved:
+        role, name = footprint.keys[column]
+        tensor = footprint.tensors[role, name]
         if tensor in tiler.resident:
             continue  # what still moves of it is the same however the op is cut
-        lines = loads.lines[:, column]
-        commands = loads.commands[:, column]
-        pieces = loads.pieces[:, column]
+        box = footprint.box(column)
         if tensor in tiler.stream.tensors:
-            lines = commands = pieces = np.ones_like(lines)  # in its slot in L2 a box is one line
-        line_bytes = np.maximum(1, np.rint(loads.box_bytes[:, column] / lines)).astype(np.int64)
+            one = np.ones_like(box.lines)  # in its slot in L2 a box is one line
+            box = replace(box, lines=one, commands=one, pieces=one)
+        line_bytes = np.maximum(1, np.rint(box.size_bytes / box.lines)).astype(np.int64)
         code = np.where(
-            lines > 1,
-            dma.master_cycles(boxed=True, commands=1) + (pieces - 1) * timing.dma.transfer_code_2d_cycles,
-            dma.master_cycles(boxed=False, commands=1) + (pieces - 1) * timing.dma.transfer_code_1d_cycles,
+            box.lines > 1,
+            dma.master_cycles(boxed=True, commands=1) + (box.pieces - 1) * timing.dma.transfer_code_2d_cycles,
+            dma.master_cycles(boxed=False, commands=1)
+            + (box.pieces - 1) * timing.dma.transfer_code_1d_cycles,
         )
-        further = (commands - 1) * timing.dma.program_next_cycles
-        boxes, reloads = loads.boxes[:, column], loads.reloads[:, column]
+        further = (box.commands - 1) * timing.dma.program_next_cycles
+        boxes = candidates.changes[column]
+        reloads, added = candidates.of_sum(column)
         directions = [(boxes, True)] if role == "in" else [(boxes, False), (reloads, True)]
         for count, to_l1 in directions:
-            engine = _by_line(dma, line_bytes, lines, to_l1=to_l1)
+            if not count.any():
+                continue
+            engine = _by_line(dma, line_bytes, box.lines, rows, to_l1=to_l1)
             busy = load if to_l1 else store
-            busy += count * engine
-            master += count * (code + further)
-            alone += count * (code + np.maximum(engine, further))
+            busy += count * engine[rows]
+            master += count * (code + further)[rows]
+            alone += count * (code + np.maximum(engine, further))[rows]
         if role == "out":
             # An addition loads two words and stores one per element, the elements shared by the cores.
-            words = loads.box_bytes[:, column] / timing.l1.word_bytes
-            additions += loads.additions[:, column] * (fork_cycles + 4 * words / timing.cores)
+            words = box.size_bytes / timing.l1.word_bytes
+            additions += added * (fork_cycles + 4 * words / timing.cores)[rows]
     return Moves(load, store, master, alone, additions, streaming_cycles(candidates, timing))
 
 
-def _by_line(dma: DmaCost, line_bytes: NDArray[np.int64], lines: NDArray[np.int64], *, to_l1: bool) -> Floats:
-    lengths, rows = _distinct(line_bytes)
-    first, further = np.zeros(len(lengths)), np.zeros(len(lengths))
-    for row, length in enumerate(lengths):
-        first[row] = dma.engine_cycles(int(length), 1, to_l1=to_l1)
-        further[row] = dma.line_cycles(int(length), to_l1=to_l1)
-    return np.asarray(first[rows] + (lines - 1) * further[rows])
-
-
-def _distinct(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The different numbers, ascending, and for each of `numbers` its place among them.
-
-    By a table while that is small: sorting the numbers of a hundred thousand candidates takes longer.
-    """
-    if int(numbers.max(initial=0)) > LARGEST_TABLE:
-        found, places = np.unique(numbers, return_inverse=True)
-        return found, places.reshape(numbers.shape)
-    present = np.bincount(numbers) > 0
-    return np.flatnonzero(present), (np.cumsum(present) - 1)[numbers]
+def _by_line(dma: DmaCost, line_bytes: Integers, lines: Integers, rows: Integers, *, to_l1: bool) -> Floats:
+    """Cycles of the engine for a box, by row; right for those `rows` that are asked for."""
+    used = np.flatnonzero(np.bincount(rows))
+    lengths, places = np.unique(line_bytes[used], return_inverse=True)
+    first = np.array([dma.engine_cycles(length, 1, to_l1=to_l1) for length in lengths.tolist()])
+    further = np.array([dma.line_cycles(length, to_l1=to_l1) for length in lengths.tolist()])
+    found = np.zeros(len(lines))
+    found[used] = first[places] + (lines[used] - 1) * further[places]
+    return found
 
 
 def overhead_cycles(candidates: TilingCandidates, dma: DmaCost) -> Floats:
@@ -161,13 +153,15 @@ class KernelCount:
 
     def cycles(self) -> Floats:
         """Per candidate."""
-        found = np.full(len(self._candidates), float(self._whole))
+        footprint, rows = self._candidates.footprint, self._candidates.rows
+        found = np.zeros(len(footprint.sizes))
+        used = np.flatnonzero(np.bincount(rows))
+        found[used] = self._whole
         for column, name in enumerate(self._candidates.dims):
-            sizes = self._candidates.sizes[:, column]
-            different, rows = _distinct(sizes)
-            factors = np.array([self._all_pieces(name, int(size)) / self._whole for size in different])
-            found *= factors[rows]
-        return found * self._scale
+            sizes, places = np.unique(footprint.sizes[used, column], return_inverse=True)
+            factors = np.array([self._all_pieces(name, size) / self._whole for size in sizes.tolist()])
+            found[used] *= factors[places]
+        return np.asarray((found * self._scale)[rows])
 
     def counted(self, sizes: Mapping[str, int]) -> float:
         """Of one candidate."""
@@ -192,8 +186,7 @@ class KernelCount:
         return max(1, sum(self._call(work, fork=fork) for work, fork in self._works(sizes)))
 
     def _call(self, work: TeamWork, *, fork: bool) -> int:
-        bodies = {id(core): core.body for core in work.cores if core is not None}
-        return max(map(issued, bodies.values()), default=0) + (self._fork_cycles if fork else 0)
+        return most_issued(work) + (self._fork_cycles if fork else 0)
 
     def _works(self, sizes: Mapping[str, int]) -> list[tuple[TeamWork, bool]]:
         task = self._tiler.task(inner_tile(self._tiler, sizes))
@@ -227,10 +220,25 @@ def _unplaced(task: TileTask) -> dict[str, int]:
     return dict.fromkeys(names, 0)
 
 
+def most_issued(work: TeamWork) -> int:
+    """Instructions of the core that issues the most."""
+    return max([issued(core.body) for core in work.cores if core is not None], default=0)
+
+
 def issued(body: tuple[Node, ...]) -> int:
-    """Instructions a core issues in a loop nest."""
-    loops = [node for node in body if isinstance(node, Loop)]
-    return len(body) - len(loops) + sum([loop.trips * issued(loop.body) for loop in loops])
+    """Instructions a core issues in a loop nest. Cores and calls share bodies, so each is counted once."""
+    known = _COUNTS.get(id(body))
+    if known is None or known[0] is not body:
+        loops = [node for node in body if isinstance(node, Loop)]
+        count = len(body) - len(loops) + sum([loop.trips * issued(loop.body) for loop in loops])
+        if len(_COUNTS) >= KEPT_COUNTS:
+            _COUNTS.clear()
+        known = _COUNTS[id(body)] = body, count
+    return known[1]
+
+
+_COUNTS: dict[int, tuple[tuple[Node, ...], int]] = {}
+"""By identity of the body, which is kept alive."""
 
 
 def short_list(
@@ -247,18 +255,27 @@ def short_list(
     """
     numbers = np.flatnonzero(usable)
     if len(numbers) == 1:
-        return [int(number) for number in numbers]
+        return [int(numbers[0])]
     moved = moves.alone_cycles + moves.additions_cycles + moves.offchip_cycles
     reference = int(numbers[np.argmin(moved[numbers])])
     count = KernelCount(candidates, candidates.sizes_at(reference), cost_model, dma)
-    kernels = count.cycles()
-    total = loop_cycles(candidates, moves, kernels)
+    total = loop_cycles(candidates, moves, count.cycles())
+    looked_at = _best(total, candidates, numbers)
+    kernels = np.array([count.counted(candidates.sizes_at(index)) for index in looked_at.tolist()])
+    total = loop_cycles(candidates.at(looked_at), moves.at(looked_at), kernels)
+    return [int(index) for index in looked_at[np.lexsort((looked_at, total))]]
+
+
+def _best(total: Floats, candidates: TilingCandidates, numbers: Integers) -> Integers:
+    """The `COUNTED` of some candidates that take the least in `total`, of equals the first ones."""
+    alike = not candidates.tiler.resident
+    most_orders = int(np.bincount(candidates.rows).max()) if alike else 1
+    if COUNTED * most_orders < len(numbers):
+        # As many as contain so many different sizes, whatever the loop orders, and all that are equal.
+        bound = np.partition(total[numbers], COUNTED * most_orders)[COUNTED * most_orders]
+        numbers = numbers[total[numbers] <= bound]
     rank = numbers[np.lexsort((numbers, total[numbers]))]
-    if not candidates.tiler.resident:
-        _, first = np.unique(candidates.sizes[rank], axis=0, return_index=True)
+    if alike:
+        _, first = np.unique(candidates.rows[rank], return_index=True)
         rank = rank[np.sort(first)]
-    looked_at = rank[:COUNTED]
-    for index in looked_at:
-        kernels[index] = count.counted(candidates.sizes_at(index))
-    total = loop_cycles(candidates, moves, kernels)
-    return [int(index) for index in looked_at[np.lexsort((looked_at, total[looked_at]))]]
+    return rank[:COUNTED]

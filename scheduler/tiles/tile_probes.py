@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduler.tiles.tiling import Tiler, interval, intervals
-from trainlib.steps import Extent, Operand, TileTask, meeting_of
+from scheduler.tiles.tiling import Tiler, interval
+from trainlib.steps import Extent, Operand, TileTask, alike_of, meeting_of
 
 PROBED_FIRST, PROBED_LAST = 8, 3
 """Of more pieces than both together only the first and the last ones are looked at.
@@ -39,6 +39,7 @@ class TileProbes:
         self._tiler = tiler
         self._dims = tuple(tiler.dims)
         self._whole = tuple((0, extent) for extent in tiler.dims.values())
+        self._alike = alike_of(tiler.lowering, tiler.op, tiler.tensors)
         self._known: dict[tuple[Extent, ...], dict[Key, Shape]] = {}
 
     def blocks(self) -> list[tuple[int, ...]]:
@@ -60,12 +61,16 @@ class TileProbes:
         return [self.shapes(dict(zip(block, pieces, strict=True))) for pieces in product(*found)]
 
     def pieces(self, number: int, size: int) -> tuple[list[Extent], float]:
-        """The pieces of a dimension that are looked at, and for how many each of them stands."""
+        """The pieces of a dimension that are looked at, and for how many each of them stands.
+
+        Where inner pieces are alike, the third stands for all of them, as often as they would be looked at.
+        """
         extent = self._tiler.dims[self._dims[number]]
         count = -(-extent // size)
-        if count <= PROBED_FIRST + PROBED_LAST:
-            return intervals(extent, size), 1.0
-        looked_at = (*range(PROBED_FIRST), *range(count - PROBED_LAST, count))
+        last = max(0, min(count - PROBED_FIRST, PROBED_LAST))
+        looked_at = [*range(min(count, PROBED_FIRST)), *range(count - last, count)]
+        if self._dims[number] in self._alike:
+            looked_at[3:-1] = [2] * len(looked_at[3:-1])
         return [interval(extent, size, piece) for piece in looked_at], count / len(looked_at)
 
     def shapes(self, pieces: Mapping[int, Extent]) -> dict[Key, Shape]:

@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from configs.errors import InputError
-from scheduler.tiles.footprint import Boxes, Footprint, Loads, thinned
+from scheduler.tiles.footprint import Footprint, thinned
+from scheduler.tiles.tile_probes import Key
 from scheduler.tiles.tiling import BufferDepths, Tiler, Tiling
 
 Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 SIZE_RULES = ("balanced", "divisors", "all")
 """Which tile sizes of a dimension are tried: nearly equal pieces, exactly equal ones, every integer."""
@@ -93,9 +95,42 @@ class Counts:
 NO_COUNTS = Counts(0, 0, 0, 0, 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """Arrays [candidate, buffer]: how large the boxes of a buffer are, and how often another one comes."""
+
+    largest_bytes: Integers
+    changes: Integers
+    """Boxes one after another, in the loop order of the candidate."""
+    distinct: Integers
+    """Different ones among them."""
+    present: Integers
+    """Tiles that have one at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """Per candidate and moved buffer (columns are `keys`): boxes moved, and a box's bytes, lines, commands.
+
+    An input is moved `boxes` times into L1, an output out of it. Of an output that is a cut sum, `reloads` of
+    the boxes come back before that, and `additions` tiles add to a sum. Of channels that are cut across
+    groups, boxes that happen to repeat are counted as if they changed.
+    """
+
+    keys: tuple[Key, ...]
+    boxes: Integers
+    box_bytes: Floats
+    lines: Integers
+    commands: Integers
+    pieces: Integers
+    """Boxes that one load gathers."""
+    reloads: Integers
+    additions: Integers
+
+
 @dataclass(frozen=True)
 class TilingCandidates:
-    """Candidates of one op that fit L1, fewest tiles first, as arrays [candidate] or [candidate, dimension].
+    """Candidates of one op that fit L1, fewest tiles first, as arrays [candidate].
 
     `tiling` builds one of them. `boxes` and `loads` say what moves how often, without building any; of many
     candidates they are large, so ask the `parts`.
@@ -104,9 +139,12 @@ class TilingCandidates:
     tiler: Tiler
     dims: tuple[str, ...]
     orders: tuple[tuple[str, ...], ...]
-    sizes: Integers
+    rows: Integers
+    """Index into `footprint.sizes`."""
     order: Integers
     """Index into `orders`."""
+    changes: Integers
+    """How often another box comes, [buffer, candidate]."""
     l1_bytes: Integers
     counts: Counts
     footprint: Footprint
@@ -116,32 +154,70 @@ class TilingCandidates:
     """That sizes were left out because there are too many, and how many of how many."""
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return len(self.rows)
+
+    @cached_property
+    def sizes(self) -> Integers:
+        """Size per dimension, [candidate, dimension]."""
+        return self.footprint.sizes[self.rows]
 
     @cached_property
     def tiles(self) -> Integers:
         """Number of tiles per candidate."""
-        return np.asarray(np.prod(self.footprint.pieces(self.sizes), axis=1, dtype=np.int64))
+        return self.footprint.tiles[self.rows]
 
     @cached_property
     def boxes(self) -> Boxes:
         """How large the boxes of each buffer and candidate are, and how often another one comes."""
-        return self.footprint.boxes(self.sizes, self.order, self.orders)
+        by_row = self.footprint.largest_bytes, self.footprint.distinct, self.footprint.present
+        largest_bytes, distinct, present = (found[:, self.rows].T for found in by_row)
+        return Boxes(largest_bytes, self.changes.T, distinct, present)
 
     @cached_property
     def loads(self) -> Loads:
         """Boxes moved per buffer and candidate."""
-        return self.footprint.loads(self.sizes, self.boxes)
+        footprint, columns = self.footprint, list(self.footprint.moved)
+        moved = [footprint.box(column) for column in columns]
+        sums = [self.of_sum(column) for column in columns]
+        return Loads(
+            tuple(footprint.keys[column] for column in columns),
+            self.changes[columns].T,
+            np.stack([box.size_bytes[self.rows] for box in moved], axis=1),
+            np.stack([box.lines[self.rows] for box in moved], axis=1),
+            np.stack([box.commands[self.rows] for box in moved], axis=1),
+            np.stack([box.pieces[self.rows] for box in moved], axis=1),
+            np.stack([reloads for reloads, _ in sums], axis=1),
+            np.stack([additions for _, additions in sums], axis=1),
+        )
+
+    def of_sum(self, column: int) -> tuple[Integers, Integers]:
+        """Of a buffer, if it is a result: boxes that come back, and tiles that add to one."""
+        if self.footprint.keys[column][0] != "out":
+            return np.zeros_like(self.rows), np.zeros_like(self.rows)
+        distinct, present = (
+            found[column][self.rows] for found in (self.footprint.distinct, self.footprint.present)
+        )
+        return np.maximum(self.changes[column] - distinct, 0), np.maximum(present - distinct, 0)
+
+    def at(self, rows: slice | Integers) -> TilingCandidates:
+        """Some of them."""
+        return replace(
+            self,
+            rows=self.rows[rows],
+            order=self.order[rows],
+            changes=self.changes[:, rows],
+            l1_bytes=self.l1_bytes[rows],
+        )
 
     def parts(self) -> Iterator[tuple[slice, TilingCandidates]]:
         """All candidates, some at a time: which ones, and these alone."""
-        for rows in _some_at_a_time(len(self)):
-            some = replace(self, sizes=self.sizes[rows], order=self.order[rows], l1_bytes=self.l1_bytes[rows])
-            yield rows, some
+        for first in range(0, max(len(self), 1), LOOKED_AT_TOGETHER):
+            rows = slice(first, min(first + LOOKED_AT_TOGETHER, len(self)))
+            yield rows, self.at(rows)
 
     def sizes_at(self, index: int) -> dict[str, int]:
         """Tile size per dimension of one candidate."""
-        return dict(zip(self.dims, (int(size) for size in self.sizes[index]), strict=True))
+        return dict(zip(self.dims, self.footprint.sizes[self.rows[index]].tolist(), strict=True))
 
     def tiling(self, index: int) -> Tiling:
         """One candidate with all its tiles."""
@@ -169,74 +245,61 @@ def enumerate_tilings(
         sizes_of(extent, sizes) if reductions or name in tiler.extents else [extent]
         for name, extent in tiler.dims.items()
     ]
-    footprint, tried, kept_orders, note = _bounded(tiler, asked, loop_orders)
-    all_sizes = np.zeros((1, 0), np.int64)
-    if dims:
-        all_sizes = np.array(np.meshgrid(*tried, indexing="ij"), dtype=np.int64).reshape(len(dims), -1).T
+    footprint, kept_orders, note = _bounded(tiler, asked, loop_orders)
     orders = tuple(permutations(dims))
     order_of_name = {order: index for index, order in enumerate(orders)}
-    rows: list[Integers] = []
-    chosen: list[Integers] = []
-    cut = all_sizes < np.array([tiler.dims[name] for name in dims], dtype=np.int64)
+    cut = footprint.sizes < np.array([tiler.dims[name] for name in dims], np.int64)
     masks = cut @ (1 << np.arange(len(dims), dtype=np.int64))
-    pairs = 0
-    for mask in np.flatnonzero(np.bincount(masks)):
-        members = np.flatnonzero(masks == mask)
-        kept = [order_of_name[order] for order in kept_orders(int(mask))]
-        pairs += len(members) * len(kept)
-        rows.append(np.repeat(members, len(kept)))
-        chosen.append(np.tile(np.array(kept, np.int64), len(members)))
-    pair_rows, pair_order = np.concatenate(rows), np.concatenate(chosen)
-    kept_pairs: list[Integers] = []
-    kept_bytes: list[Integers] = []
-    fewest_alone: list[int] = []
-    for some in _some_at_a_time(pairs):
-        some_sizes = all_sizes[pair_rows[some]]
-        boxes = footprint.boxes(some_sizes, pair_order[some], orders)
-        l1_bytes = footprint.l1_bytes(boxes, tiler.depths)
-        fits = np.flatnonzero(l1_bytes <= available_bytes)
-        kept_pairs.append(fits + some.start)
-        kept_bytes.append(l1_bytes[fits])
-        alone = some_sizes[footprint.l1_bytes(boxes, BufferDepths(1)) <= available_bytes]
-        if len(alone):
-            fewest_alone.append(int(np.prod(footprint.pieces(alone), axis=1).min()))
-    fitting = np.concatenate(kept_pairs)
+    kept = [
+        sorted(order_of_name[order] for order in kept_orders(mask)) if count else []
+        for mask, count in enumerate(np.bincount(masks).tolist())
+    ]
+    orders_of = np.array([len(numbers) for numbers in kept], np.int64)[masks]
+    pairs = int(orders_of.sum())
+    # No loop order of the other sizes fits, not even with single buffers.
+    may_fit = footprint.least_l1_bytes(tiler.depths) <= available_bytes
+    may_fit |= footprint.least_l1_bytes(BufferDepths(1)) <= available_bytes
+    orders_of[~may_fit] = 0
+    rows, first = np.repeat(np.arange(len(masks)), orders_of), np.cumsum(orders_of) - orders_of
+    order = np.zeros(len(rows), np.int64)
+    changes = np.ones((len(footprint.keys), len(rows)), np.int64)
+    for mask, numbers in enumerate(kept):
+        members = np.flatnonzero(may_fit & (masks == mask))
+        found = footprint.changes(members, [orders[number] for number in numbers])
+        for place, (number, along) in enumerate(zip(numbers, found, strict=True)):
+            order[first[members] + place] = number
+            changes[:, first[members] + place] = along
+    l1_bytes = footprint.l1_bytes(rows, changes, tiler.depths)
+    fits = l1_bytes <= available_bytes
+    alone = footprint.tiles[rows[footprint.l1_bytes(rows, changes, BufferDepths(1)) <= available_bytes]]
     every = prod(tiler.dims.values()) * factorial(len(dims))
     counts = Counts(
         total=every,
-        by_size_rule=every - len(all_sizes) * factorial(len(dims)),
-        by_equal_loops=len(all_sizes) * factorial(len(dims)) - pairs,
-        by_l1=pairs - len(fitting),
-        kept=len(fitting),
+        by_size_rule=every - len(masks) * factorial(len(dims)),
+        by_equal_loops=len(masks) * factorial(len(dims)) - pairs,
+        by_l1=pairs - int(fits.sum()),
+        kept=int(fits.sum()),
     )
-    found = TilingCandidates(
+    return TilingCandidates(
         tiler,
         dims,
         orders,
-        all_sizes[pair_rows[fitting]],
-        pair_order[fitting],
-        np.concatenate(kept_bytes),
+        rows[fits],
+        order[fits],
+        changes[:, fits],
+        l1_bytes[fits],
         counts,
         footprint,
-        min(fewest_alone, default=0),
+        int(alone.min()) if len(alone) else 0,
         note,
     )
-    return _fewest_first(found)
-
-
-def _some_at_a_time(candidates: int) -> Iterator[slice]:
-    """`LOOKED_AT_TOGETHER` candidates after the other, one empty slice if there are none."""
-    for first in range(0, max(candidates, 1), LOOKED_AT_TOGETHER):
-        yield slice(first, min(first + LOOKED_AT_TOGETHER, candidates))
 
 
 _KeptOrders = Callable[[int], list[tuple[str, ...]]]
 """Loop orders that are tried, by the dimensions that are cut (a bit each)."""
 
 
-def _bounded(
-    tiler: Tiler, asked: Sequence[Sequence[int]], rule: str
-) -> tuple[Footprint, Sequence[Sequence[int]], _KeptOrders, str]:
+def _bounded(tiler: Tiler, asked: Sequence[Sequence[int]], rule: str) -> tuple[Footprint, _KeptOrders, str]:
     """Sizes thinned out until there are no more than `MOST_CANDIDATES` pairs, and what says so.
 
     The dimension with the most sizes is thinned first. Which loop orders are tried may depend on the sizes.
@@ -273,7 +336,7 @@ def _bounded(
             f"{tiler.op.name}: too many tile sizes to try all: {_grid(tried):,} of {_grid(asked):,} "
             f"combinations were looked at"
         )
-    return footprint, tried, kept_orders, note
+    return footprint, kept_orders, note
 
 
 def _thin_longest(tried: list[Sequence[int]]) -> None:
@@ -283,15 +346,6 @@ def _thin_longest(tried: list[Sequence[int]]) -> None:
 
 def _grid(tried: Sequence[Sequence[int]]) -> int:
     return prod(len(sizes) for sizes in tried)
-
-
-def _fewest_first(found: TilingCandidates) -> TilingCandidates:
-    """Fewest tiles first; of equals the innermost dimension is kept whole, the default order comes first."""
-    keys: list[Any] = [found.order]
-    keys += [-found.sizes[:, column] for column in range(len(found.dims))]
-    keys.append(found.tiles)
-    rank = np.lexsort(keys)
-    return replace(found, sizes=found.sizes[rank], order=found.order[rank], l1_bytes=found.l1_bytes[rank])
 
 
 def _orders(

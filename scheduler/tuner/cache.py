@@ -129,6 +129,16 @@ class ResultCache:
 
         return self._guarded(select) or {}
 
+    def read_item(self, context: str, item: str, parse: Callable[[str, str], _T]) -> _T | None:
+        """One item of a context as `read` gives it; None if it is not there."""
+
+        def select(connection: sqlite3.Connection) -> _T | None:
+            asked = "SELECT value, checksum FROM results_1 WHERE context = ? AND item = ?"
+            row = connection.execute(asked, (context, item)).fetchone()
+            return _parsed(parse, context, item, *row) if row is not None else None
+
+        return self._guarded(select)
+
     def write(self, context: str, values: Mapping[str, str]) -> None:
         """Keep the items of a context, in one transaction; a value that is there already is replaced."""
         if values:

@@ -38,7 +38,7 @@ class Task:
 def task_of(graph: TrainingGraph, op: Op) -> Task:
     """The task of one op of a graph."""
     alone = only(graph, [op])
-    names = {tensor: role for role, tensor in reversed(op.roles.items())}
+    names = {tensor: role for role, tensor in reversed(tuple(op.roles.items()))}
     for name in alone.tensors:
         if name not in names:
             # The storage behind a view: called after what reads it.

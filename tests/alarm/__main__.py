@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 
-from alarm.defects import DEFECTS
+from alarm.graph_defects import GRAPH_DEFECTS, all_graph_defects
 from alarm.random_models import all_of
+from alarm.registry import DEFECTS
 from alarm.trial import CASES, DTYPES, REFUSED, SURVIVED, all_defects, zoo_verdicts
 from configs.library import list_names
 
@@ -32,10 +33,10 @@ def _carried_out(jobs: dict[str, Callable[[], list[Line]]], workers: int) -> Ite
             yield futures[future], future.result()
 
 
-def _score(models: list[str], dtypes: list[str], workers: int) -> bool:
+def _score(names: list[str], models: list[str], dtypes: list[str], workers: int) -> bool:
     """Print how many defects were refused; whether none survived."""
     jobs = {
-        f"{dtype} {case.model}": partial(all_defects, case, dtype)
+        f"{dtype} {case.model}": partial(all_defects, case, dtype, names)
         for case in CASES
         for dtype in dtypes
         if case.model in models
@@ -50,13 +51,23 @@ def _score(models: list[str], dtypes: list[str], workers: int) -> bool:
                 refused.add(name)
             if verdict == SURVIVED:
                 survivors.append(f"survived: {job}: {name}: {why}")
-    print(f"{len(DEFECTS)} defects in {len(jobs) // len(dtypes)} models, 3 iterations")
+    print(f"{len(names)} defects in {len(jobs) // len(dtypes)} models, 3 iterations")
     for dtype, count in counts.items():
         rest = ", ".join(f"{count[word]} {word}" for word in sorted(count) if word not in (REFUSED, SURVIVED))
         print(f"{dtype}: {count[REFUSED]} of {count[REFUSED] + count[SURVIVED]} refused; {rest}")
     print("\n".join(sorted(survivors)) or "no survivor")
-    for name in sorted(set(DEFECTS) - refused):
+    for name in sorted(set(names) - refused):
         print(f"refused nowhere: {name}")
+    return not survivors
+
+
+def _graph_score() -> bool:
+    """Print how many defects between model and graph were refused; whether none survived."""
+    survivors = [line for line in all_graph_defects() if line[1] == SURVIVED]
+    print(
+        f"model to graph: {len(GRAPH_DEFECTS) - len(survivors)} of {len(GRAPH_DEFECTS)} refused, 1 iteration"
+    )
+    print("\n".join(f"survived: {name}: {why}" for name, _, why in survivors) or "no survivor")
     return not survivors
 
 
@@ -78,7 +89,8 @@ def _false_alarms(jobs: dict[str, Callable[[], list[Line]]], workers: int) -> bo
 def main() -> int:
     """Print the scores; exit code 1 for a survivor or a false alarm."""
     parser = argparse.ArgumentParser(prog="python -m alarm", description=__doc__)
-    parser.add_argument("--parts", nargs="*", default=["defects", "zoo", "random"])
+    parser.add_argument("--parts", nargs="*", default=["defects", "graph", "zoo", "random"])
+    parser.add_argument("--only", nargs="*", default=[""], help="defects with one of these in their names")
     parser.add_argument("--models", nargs="*", default=[case.model for case in CASES])
     parser.add_argument("--zoo", nargs="*", default=list(list_names("models")))
     parser.add_argument("--dtypes", nargs="*", default=list(DTYPES))
@@ -88,7 +100,10 @@ def main() -> int:
     given = parser.parse_args()
     fine = True
     if "defects" in given.parts:
-        fine &= _score(given.models, given.dtypes, given.workers)
+        names = [name for name in DEFECTS if any(word in name for word in given.only)]
+        fine &= _score(names, given.models, given.dtypes, given.workers)
+    if "graph" in given.parts:
+        fine &= _graph_score()
     if "zoo" in given.parts:
         zoo = {
             f"zoo {dtype}: {model}": partial(zoo_verdicts, model, dtype, range(given.seeds))

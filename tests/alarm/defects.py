@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from alarm.registry import defect
 from alarm.seams import (
     Arrays,
     Prepared,
@@ -23,21 +24,8 @@ from arch.program import Command, Compute, Effect
 from configs.dtypes import BY_WORD, element_bytes, is_narrow
 from trainlib.primitives.definition import is_forward
 
-Defect = Callable[[Prepared], Prepared | None]
-
-DEFECTS: dict[str, Defect] = {}
-"""By what is wrong."""
-
 FIRST_TWO_CALLS = 2
 """A kernel is called in the first iteration and in the stirred one; the third call is iteration 2."""
-
-
-def _defect(name: str) -> Callable[[Defect], Defect]:
-    def register(function: Defect) -> Defect:
-        DEFECTS[name] = function
-        return function
-
-    return register
 
 
 def _result(name: str, steps: tuple[str, ...], role: str, change, primitive: str = "", **options) -> None:
@@ -47,7 +35,7 @@ def _result(name: str, steps: tuple[str, ...], role: str, change, primitive: str
         item = op_of_step(prepared, *steps, primitive=primitive, role=role)
         return with_results(prepared, item, role, change, **options) if item is not None else None
 
-    DEFECTS[name] = apply
+    defect(name)(apply)
 
 
 def _times(factor: float):
@@ -119,7 +107,7 @@ _result("variance of a norm 2 % off", ("FW_VAR", "FW_INV", "FW"), "inv_std", _ti
 _result("scale of a norm ignored in its gradient", ("IG", "IG_APPLY"), "dx", _times(1.1), "batch_norm")
 
 
-@_defect("bias added twice")
+@defect("bias added twice")
 def _bias_twice(prepared: Prepared) -> Prepared | None:
     """To the outputs of a layer that has one; biases start at 0, so only stirred values can show it."""
     found = ops_of(prepared, lambda item: is_forward(item.op.step) and "b" in item.op and "y" in item.op)
@@ -172,7 +160,7 @@ def _state(
 
         return with_kernels(prepared, item.op.name, wrap)
 
-    DEFECTS[name] = apply
+    defect(name)(apply)
 
 
 _state("velocity not kept", "velocity_updated", lambda read, new: new * 0)
@@ -223,7 +211,7 @@ def _later(name: str, steps: tuple[str, ...], role: str, change) -> None:
 
         return with_kernels(prepared, item.op.name, wrap)
 
-    DEFECTS[name] = apply
+    defect(name)(apply)
 
 
 _later("replay skips a forward op from iteration 2", FORWARD, "y", lambda new, arrays, old: old)
@@ -233,12 +221,12 @@ _later("replay skips an update from iteration 2", ("UPD",), "w_updated", lambda 
 _later("replay uses the first label for ever", ("LOSS",), "dy", lambda new, arrays, old: old)
 
 
-@_defect("rounding towards 0")
+@defect("rounding towards 0")
 def _towards_zero(prepared: Prepared) -> Prepared | None:
     return _rounded(prepared, lambda value, nearest: np.where(np.abs(nearest) > np.abs(value), -1, 0))
 
 
-@_defect("rounding away from 0")
+@defect("rounding away from 0")
 def _away_from_zero(prepared: Prepared) -> Prepared | None:
     return _rounded(prepared, lambda value, nearest: np.where(np.abs(nearest) < np.abs(value), 1, 0))
 
@@ -261,7 +249,7 @@ def _rounded(prepared: Prepared, step) -> Prepared | None:
     return found
 
 
-@_defect("fp32 computed as if it were fp16")
+@defect("fp32 computed as if it were fp16")
 def _half(prepared: Prepared) -> Prepared | None:
     item = op_of_step(prepared, *FORWARD)
     if item is None or prepared.schedule.graph.tensors[item.op["y"]].dtype != "float32":
@@ -276,7 +264,7 @@ def _item_bytes(prepared: Prepared) -> int:
     return BY_WORD[prepared.spec.dtype].bytes
 
 
-@_defect("stride of a load off by one element")
+@defect("stride of a load off by one element")
 def _stride(prepared: Prepared) -> Prepared | None:
     by = _item_bytes(prepared)
     return with_commands(
@@ -286,7 +274,7 @@ def _stride(prepared: Prepared) -> Prepared | None:
     )
 
 
-@_defect("stride of a store off by one element")
+@defect("stride of a store off by one element")
 def _store_stride(prepared: Prepared) -> Prepared | None:
     by = _item_bytes(prepared)
     return with_commands(
@@ -296,7 +284,7 @@ def _store_stride(prepared: Prepared) -> Prepared | None:
     )
 
 
-@_defect("halo off by one: a load begins a line early")
+@defect("halo off by one: a load begins a line early")
 def _halo(prepared: Prepared) -> Prepared | None:
     return with_commands(
         prepared,
@@ -309,7 +297,7 @@ def _line(command: Command) -> int:
     return command.stride_bytes if command.lines > 1 else command.line_bytes
 
 
-@_defect("a load begins an element late")
+@defect("a load begins an element late")
 def _late(prepared: Prepared) -> Prepared | None:
     by = _item_bytes(prepared)
     return with_commands(
@@ -317,7 +305,7 @@ def _late(prepared: Prepared) -> Prepared | None:
     )
 
 
-@_defect("a store begins an element late")
+@defect("a store begins an element late")
 def _late_store(prepared: Prepared) -> Prepared | None:
     by = _item_bytes(prepared)
     return with_commands(
@@ -325,19 +313,19 @@ def _late_store(prepared: Prepared) -> Prepared | None:
     )
 
 
-@_defect("last line of a load missing")
+@defect("last line of a load missing")
 def _short_load(prepared: Prepared) -> Prepared | None:
     return with_commands(prepared, lambda c: c.to_l1 and c.lines > 1, lambda c: replace(c, lines=c.lines - 1))
 
 
-@_defect("last line of a store missing")
+@defect("last line of a store missing")
 def _short_store(prepared: Prepared) -> Prepared | None:
     return with_commands(
         prepared, lambda c: not c.to_l1 and c.lines > 1, lambda c: replace(c, lines=c.lines - 1)
     )
 
 
-@_defect("half of a load missing")
+@defect("half of a load missing")
 def _half_load(prepared: Prepared) -> Prepared | None:
     return with_commands(
         prepared,
@@ -346,7 +334,7 @@ def _half_load(prepared: Prepared) -> Prepared | None:
     )
 
 
-@_defect("half of a store missing")
+@defect("half of a store missing")
 def _half_store(prepared: Prepared) -> Prepared | None:
     return with_commands(
         prepared,
@@ -355,7 +343,7 @@ def _half_store(prepared: Prepared) -> Prepared | None:
     )
 
 
-@_defect("a command of a transfer left out")
+@defect("a command of a transfer left out")
 def _no_command(prepared: Prepared) -> Prepared | None:
     return with_commands(prepared, lambda c: True, lambda c: None)
 
@@ -363,7 +351,7 @@ def _no_command(prepared: Prepared) -> Prepared | None:
 # Buffers.
 
 
-@_defect("stale double buffer")
+@defect("stale double buffer")
 def _stale(prepared: Prepared) -> Prepared | None:
     """A kernel of a later tile finds what the tile two before it was given."""
     item = op_of_step(prepared, "FW", "WG", "IG", tiles=3)
@@ -390,14 +378,14 @@ def _stale(prepared: Prepared) -> Prepared | None:
     return with_kernels(prepared, item.op.name, wrap)
 
 
-@_defect("a kernel reads an element too far")
+@defect("a kernel reads an element too far")
 def _reads_far(prepared: Prepared) -> Prepared | None:
     return _shifted(
         prepared, lambda effect, by: replace(effect, reads=(moved(effect.reads[0], by), *effect.reads[1:]))
     )
 
 
-@_defect("a kernel writes an element too far")
+@defect("a kernel writes an element too far")
 def _writes_far(prepared: Prepared) -> Prepared | None:
     return _shifted(
         prepared, lambda effect, by: replace(effect, writes=(moved(effect.writes[0], by), *effect.writes[1:]))
@@ -412,7 +400,7 @@ def _shifted(prepared: Prepared, shift: Callable[[Effect, int], Effect]) -> Prep
     return with_places(prepared, item, lambda effect: shift(effect, by) if effect.reads else None)
 
 
-@_defect("two operands of a kernel exchanged")
+@defect("two operands of a kernel exchanged")
 def _exchanged(prepared: Prepared) -> Prepared | None:
     def swap(effect: Effect) -> Effect | None:
         for first, place in enumerate(effect.reads):
@@ -430,7 +418,7 @@ def _exchanged(prepared: Prepared) -> Prepared | None:
     return None
 
 
-@_defect("one bank's words of a buffer moved on")
+@defect("one bank's words of a buffer moved on")
 def _bank(prepared: Prepared) -> Prepared | None:
     """Of 16 banks of 4 bytes, the words of one lie a row further on."""
     item = op_of_step(prepared, "FW")
@@ -452,7 +440,7 @@ def _bank(prepared: Prepared) -> Prepared | None:
     return with_kernels(prepared, item.op.name, wrap)
 
 
-@_defect("weights of a kernel in reverse")
+@defect("weights of a kernel in reverse")
 def _reversed(prepared: Prepared) -> Prepared | None:
     item = op_of_step(prepared, "FW", primitive="linear") or op_of_step(prepared, "FW", primitive="conv")
     if item is None or "w" not in item.op:

@@ -9,9 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from configs.errors import DoesNotFitError, InputError, PulptrainError
+from pulptrain import number_check
 from pulptrain.session import prepare, run_prepared
 from pulptrain.settings import Settings
-from trainlib import oracle_torch
 
 IMAGE = (
     "conv2d, out_channels: {c}, kernel: {k}, padding: {p}, stride: {s}, bias: {b}",
@@ -133,5 +133,5 @@ def tried(model: Drawn, iterations: int = 3) -> tuple[str, str]:
 def all_of(seeds: range, *, torch: bool) -> list[tuple[str, str, str]]:
     """(seed, verdict, why) of these models; without `torch` as if PyTorch were not installed, from now on."""
     if not torch:
-        oracle_torch.torch_available = lambda: False
+        number_check.torch_available = lambda: False
     return [(str(seed), *tried(drawn(seed))) for seed in seeds]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,8 @@ from tempfile import mkdtemp
 import numpy as np
 
 import configs
-from alarm.defects import DEFECTS
+from alarm import defects, omissions  # noqa: F401 - each adds its own to the list
+from alarm.registry import DEFECTS, Wrong
 from arch.code_caches import WARM
 from configs.errors import PulptrainError
 from pulptrain.machine import Machine, Prepared
@@ -99,26 +101,28 @@ def right(case: Case, dtype: str, iterations: int) -> int:
 def tried(case: Case, dtype: str, name: str, iterations: int = 3) -> tuple[str, str]:
     """(verdict, why) of the case with one of `DEFECTS` in it."""
     expected = right(case, dtype, iterations)
-    prepared = DEFECTS[name](planned(case, dtype))
-    if prepared is None:
+    found = DEFECTS[name](planned(case, dtype))
+    if found is None:
         return NOT_HERE, ""
+    wrong = found if isinstance(found, Wrong) else Wrong(found)
     try:
-        with np.errstate(all="ignore"):
-            outcome = run_prepared(prepared, case.settings(dtype), iterations=iterations)
+        with np.errstate(all="ignore"), wrong.machine():
+            outcome = run_prepared(wrong.prepared, case.settings(dtype), iterations=iterations)
         outcome.refuse_wrong_numbers()
     except PulptrainError as error:
         return REFUSED, str(error).splitlines()[0]
     functional = outcome.summary["functional"]
     if functional["passed"] is None:
-        return SURVIVED, f"{functional['not_decidable']} tensors not decidable"
+        open_tensors = functional["not_decidable"] + functional["without_truth"]
+        return SURVIVED, f"{open_tensors} tensors not decidable"
     if _sum(outcome.values) == expected:
         return NO_EFFECT, ""
     return SURVIVED, f"worst error {functional['worst_ratio']:.2g} of its tolerance"
 
 
-def all_defects(case: Case, dtype: str) -> list[tuple[str, str, str]]:
-    """(defect, verdict, why) of all defects in one case."""
-    return [(name, *tried(case, dtype, name)) for name in DEFECTS]
+def all_defects(case: Case, dtype: str, names: Sequence[str] = ()) -> list[tuple[str, str, str]]:
+    """(defect, verdict, why) of all defects in one case, or of those of these names."""
+    return [(name, *tried(case, dtype, name)) for name in names or DEFECTS]
 
 
 def zoo_verdicts(model: str, dtype: str, seeds: range) -> list[tuple[str, str, str]]:

@@ -5,7 +5,8 @@
     python -m tools.pages socs paper.peak     a page; a block
     python -m tools.pages --print paper.peak  print it instead
 
-docs/tuned.md takes hours and has a command of its own: ``python -m tools.pages.tuned --cache FILE``.
+The figures of docs/tuned.md take hours and have a command of their own, which keeps them in docs/tuned.json:
+``python -m tools.pages.tuned --cache FILE``.
 docs/validation.md is written by ``make validation``.
 """
 
@@ -40,13 +41,14 @@ def all_pages() -> dict[str, Page]:
         speechnet,
         time_model,
         timing_defects,
+        tuned,
         tuning,
     )
 
     modules = (
         *(readme, socs, primitives, buffering, evidence, sixteen_bit, speechnet, paper),
         *(time_model, timing_defects, rtl_profile, barvinn, onnx),
-        *(model_file, soc_file, search_files, tuning, formats, glossary, python_api),
+        *(model_file, soc_file, search_files, tuning, tuned, formats, glossary, python_api),
     )
     return {module.__name__.rpartition(".")[2]: module.PAGE for module in modules}
 

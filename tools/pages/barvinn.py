@@ -3,26 +3,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
+from arch.barvinn.behaviour import BEHAVIOURS, rules
 from arch.barvinn.hart import instructions_of
 from arch.barvinn.job import csr_writes
-from arch.barvinn.timing import LANES, MACHINE
+from arch.barvinn.timing import LANES, MACHINE, load_barvinn
 from configs.parameters import load_parameters
 from pulptrain.barvinn_run import BarvinnOutcome, barvinn
 from scheduler.barvinn.layers import LayerShape
+from scheduler.barvinn.measured import predict, read_cases
 from scheduler.barvinn.network import RealLayer
 from tools.pages.page import Page, table
 from tools.plain_resnet18 import layers as plain_resnet18
 
 BITS = 2
-UNITS = (1, 2, 4, 8)
+ROOT = Path(__file__).parents[2]
 
 
 @cache
-def simulated(units: int) -> BarvinnOutcome:
-    """The network on so many units."""
-    return barvinn(plain_resnet18(), aprec=BITS, wprec=BITS, oprec=BITS, units=units)
+def simulated(behaviour: str = "rtl") -> BarvinnOutcome:
+    """The network on one unit that behaves so."""
+    return barvinn(plain_resnet18(), aprec=BITS, wprec=BITS, oprec=BITS, behaviour=behaviour)
 
 
 @cache
@@ -33,12 +37,13 @@ def published() -> BarvinnOutcome:
 
 def layers() -> str:
     """A row per run of layers that are alike, and the sum."""
-    outcome = simulated(1)
+    outcome, documented = simulated(), simulated("documented")
     rows: list[list[object]] = []
     previous: tuple[object, ...] = ()
     names: list[str] = []
-    for real, old, new, figures in zip(
-        outcome.real_layers, published().rows, outcome.rows, outcome.summary["layers"], strict=True
+    for real, old, new, free, figures in zip(
+        *(outcome.real_layers, published().rows, outcome.rows, documented.rows, outcome.summary["layers"]),
+        strict=True,
     ):
         dense = dense_cycles(real.shape)
         cells = (
@@ -48,7 +53,7 @@ def layers() -> str:
                 real.shape.strides[0],
             ),
             *(f"{old['total']:,}", f"{new['total']:,}", f"{100 * new['total'] / dense:.1f}"),
-            *(new["jobs"], new["weight_words"], f"{new['useful_percent']:.1f}"),
+            *(new["jobs"], free["jobs"], new["weight_words"], f"{new['useful_percent']:.1f}"),
             f"{figures['useful_percent']:.1f}",
         )
         names.append(real.shape.name)
@@ -63,14 +68,14 @@ def layers() -> str:
         [
             *(f"all {len(names)}", "", "", ""),
             *(f"{old_total:,}", f"{new_total:,}", f"{100 * new_total / total_dense:.1f}"),
-            *(outcome.summary["jobs"], sum(row["weight_words"] for row in outcome.rows)),
-            "",
+            *(outcome.summary["jobs"], documented.summary["jobs"]),
+            *(sum(row["weight_words"] for row in outcome.rows), ""),
             f"{100 * products / (outcome.summary['cycles'] * LANES * LANES):.1f}",
         ]
     )
     titles = (
         *("layer (and those like it)", "channels", "map", "stride", "published", "corrected", "valid %"),
-        *("jobs", "weight words", "useful %", "busy and useful %"),
+        *("jobs", "documented", "weight words", "useful %", "busy and useful %"),
     )
     return table(titles, rows, numbers=True)
 
@@ -81,31 +86,78 @@ def dense_cycles(shape: LayerShape) -> int:
 
 
 def times() -> str:
-    """A row per number of units."""
+    """A row per behaviour, control program and number of units."""
     rows = []
-    for units in UNITS:
-        summary = simulated(units).summary
-        shares = summary["utilisation"].values()
-        rows.append(
-            (
-                units,
-                f"{summary['cycles']:,}",
-                f"{summary['seconds'] * 1e3:.3f}",
-                f"{summary['frames_per_second']:,.0f}",
-                f"{simulated(1).summary['cycles'] / summary['cycles']:.2f}",
-                f"{100 * sum(shares) / len(shares):.0f}",
-                summary["jobs"],
-            )
-        )
-    titles = ("units", "cycles", "ms at 250 MHz", "frames/s", "speed-up", "cycles with products %", "jobs")
+    for name in BEHAVIOURS:
+        outcome = simulated(name)
+        timing = outcome.timing
+        for rate in outcome.summary["frame_rates"]:
+            cycles, handler = rate["cycles"], rate["handler_instructions"]
+            control = f"{handler * timing.hart.instruction_cycles} cycles" if handler else "polls"
+            milliseconds = f"{cycles / timing.clock.hz * 1e3:.3f}"
+            frames = f"{rate['frames_per_second']:,.0f}"
+            rows.append((name, control, rate["units"], f"{cycles:,}", milliseconds, frames))
+    titles = ("units are", "interrupt to command", "units", "cycles", "ms at 250 MHz", "frames/s")
     return table(titles, rows, numbers=True)
+
+
+def behaviour() -> str:
+    """Every rule, its two values and its source."""
+    rows = []
+    for name, about, source in rules():
+        values = [getattr(each, name) for each in BEHAVIOURS.values()]
+        rows.append((about, *map(_value, values), source))
+    return table(("rule", *BEHAVIOURS, "source"), rows)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"`{name}` {cycles}" for name, cycles in value.items()) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
+
+
+def measured() -> str:
+    """Every measured case beside its prediction."""
+    timing = load_barvinn("barvinn", {"hart.handler_instructions": 0})
+    columns = ("run_cycles", "command_to_interrupt", "last_product_to_last_plane_written", "words_written")
+    rows = []
+    for case in read_cases(ROOT / "measured" / "barvinn-jobs.csv.gz"):
+        found = predict(case, timing)
+        cells: list[object] = [case.label, len(case.rows)]
+        for column in columns:
+            given = sorted({int(row[column]) for row in case.rows})
+            said = sorted(set(getattr(found, column)))
+            wrong = sum(
+                int(row[column]) != value
+                for row, value in zip(case.rows, getattr(found, column), strict=True)
+            )
+            cells.append(f"{_range(given)} / {_range(said)}" + (f" ({wrong} off)" if wrong else ""))
+        wrong_words = int(case.rows[0]["words_wrong"])
+        cells.append(f"{wrong_words} / {found.words_wrong} of {found.words}")
+        rows.append(tuple(cells))
+    titles = (
+        "case",
+        "jobs",
+        "run",
+        "command to interrupt",
+        "last product to last plane",
+        "words",
+        "words wrong",
+    )
+    return table(titles, rows)
+
+
+def _range(values: list[int]) -> str:
+    return str(values[0]) if len(values) == 1 else f"{values[0]}-{values[-1]}"
 
 
 def registers() -> str:
     """Lists that are others than published, of layers that are alike once."""
     rows: list[tuple[object, ...]] = []
     seen: set[tuple[str, ...]] = set()
-    for old, new in zip(published().rows, simulated(1).rows, strict=True):
+    for old, new in zip(published().rows, simulated().rows, strict=True):
         changed = [key for key in ("ilength", "ijump", "wlength", "wjump") if old[key] != new[key]]
         for key in changed:
             cells = (key, _numbers(old[key]), _numbers(new[key]))
@@ -123,18 +175,18 @@ def job() -> str:
     """The first job of a network of one row, and its parts."""
     real = plain_resnet18()[1]
     shape = LayerShape("row", "conv", 64, 3, 32, 64, (3, 3))
-    one = RealLayer(shape, real.weights, real.gain, real.offset, relu=True)
+    one = RealLayer(shape, real.weights, real.gain, real.offset, relu=False)
     outcome = barvinn([one], aprec=BITS, wprec=BITS, oprec=BITS)
     assert outcome.network is not None
     ((_, only),) = outcome.network.layers[0].jobs
     timing = outcome.timing
-    instructions = sum(map(instructions_of, csr_writes(only, 0)))
+    instructions = sum(map(instructions_of, csr_writes(only, 0, timing.behaviour)))
     cycle = timing.hart.instruction_cycles
     parts = {
         f"registers: {instructions} instructions of {cycle} cycles": instructions * cycle,
         "command": cycle,
         "start": timing.launch.start_cycles,
-        "countdown: 9 taps x 4 pairs of planes x 30 outputs": only.countdown,
+        "products: 9 taps x 4 pairs of planes x 30 outputs": only.product_cycles,
         f"drain: stages, and {only.output_bits} planes": timing.drain.cycles(only.output_bits),
     }
     total = sum(parts.values())
@@ -162,5 +214,8 @@ def parameters() -> str:
 
 PAGE = Page(
     "docs/barvinn.md",
-    {"layers": layers, "times": times, "registers": registers, "job": job, "parameters": parameters},
+    {
+        **{"layers": layers, "times": times, "behaviour": behaviour, "measured": measured},
+        **{"registers": registers, "job": job, "parameters": parameters},
+    },
 )

@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/tuned.md and docs/tuned.png: zoo models tuned, against one fixed kernel and single buffering.
+"""docs/tuned.md and docs/tuned.png: zoo models tuned, against the run nobody tuned and against fixed kernels.
 
     python -m tools.pages.tuned --cache FILE [--models NAME,NAME]
 
-One process. What is in the cache is not computed again, so a run that was stopped goes on where it was: after
-every model the page is written with the models done so far, the others listed as not run.
+One process; after every model its row is put into docs/tuned.json, and the page is written of all rows there.
+What is in the cache is not computed again: a run that was stopped goes on where it was. A row is of today as
+long as its default is what tests/golden-metrics.json says; a test fails for one that is not, and the next run
+takes it out.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from configs.library import list_names
 from pulptrain.model_tuning import tune_model
@@ -27,6 +29,8 @@ from scheduler.tuner.workers import open_workers
 from tools.pages.page import ROOT, Page, table
 
 PICTURE = ROOT / "docs" / "tuned.png"
+STORE = ROOT / "docs" / "tuned.json"
+GOLDEN = ROOT / "tests" / "golden-metrics.json"
 
 CUTS = {
     "simple-mlp": 16,
@@ -52,11 +56,12 @@ FIXED = ("mm", "mm_unroll_2x4")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Cycles of one iteration of a model; `fixed` by (kernel, buffering)."""
+    """Cycles of one iteration of a model; `fixed` by kernel and buffering, as in ``mm, double``."""
 
     model: str
     cuts: int
-    fixed: dict[tuple[str, str], int]
+    default_cycles: int
+    fixed: dict[str, int]
     tuned_single_cycles: int
     tuned_off_cycles: int
     tuned_cycles: int
@@ -64,18 +69,41 @@ class Row:
 
 def measure(model: str, cuts: int, cache: ResultCache | None) -> Row:
     """Run a model with each fixed kernel and buffering, and tune it. Raises those of `configs.errors`."""
-    fixed = {}
-    for kernel in FIXED:
-        for buffering in ("single", "double"):
-            settings = Settings(buffering=buffering, kernels=tuple(f"{step}={kernel}" for step in STEPS))
-            fixed[kernel, buffering] = int(
-                run_model(model, settings, functional=False, cache=cache).summary["cycles"]
-            )
+
+    def cycles(settings: Settings) -> int:
+        return int(run_model(model, settings, functional=False, cache=cache).summary["cycles"])
+
+    fixed = {
+        f"{kernel}, {buffering}": cycles(
+            Settings(buffering=buffering, kernels=tuple(f"{step}={kernel}" for step in STEPS))
+        )
+        for kernel in FIXED
+        for buffering in ("single", "double")
+    }
     tuned = [
         _tuned_cycles(model, SpaceRules(depths=depths, cuts=cuts), resident, cache)
         for depths, resident in (((1,), "off"), ((1, 2), "off"), ((1, 2), "auto"))
     ]
-    return Row(model, cuts, fixed, *tuned)
+    return Row(model, cuts, cycles(Settings()), fixed, *tuned)
+
+
+def stored_rows() -> list[Row]:
+    """The rows of docs/tuned.json, in the order of `CUTS`."""
+    rows = {item["model"]: Row(**item) for item in json.loads(STORE.read_text(encoding="utf-8"))}
+    return [rows[name] for name in CUTS if name in rows]
+
+
+def is_of_today(row: Row) -> bool:
+    """Whether its default is what the model takes today, as tests/golden-metrics.json has it."""
+    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    return bool(golden[row.model]["default_l2"]["cycles"] == row.default_cycles)
+
+
+def store(rows: Sequence[Row]) -> None:
+    """Put rows into docs/tuned.json in place of those of the same models; those of another day go."""
+    kept = {row.model: row for row in (*filter(is_of_today, stored_rows()), *rows)}
+    text = json.dumps([dataclasses.asdict(kept[name]) for name in CUTS if name in kept], indent=1)
+    STORE.write_text(text + "\n", encoding="utf-8")
 
 
 def _tuned_cycles(model: str, rules: SpaceRules, resident: str, cache: ResultCache | None) -> int:
@@ -88,12 +116,12 @@ def _tuned_cycles(model: str, rules: SpaceRules, resident: str, cache: ResultCac
 
 def cycles_table(rows: Sequence[Row]) -> str:
     """Cycles of every way."""
-    fixed = ("model", "cuts", "mm, single", "mm, double", "2x4, single", "2x4, double")
-    titles = (*fixed, "tuned, single", "tuned, off", "**tuned**")
+    titles = ["model", "cuts", "default", "**tuned**", "tuned, off", "tuned, single"]
+    titles += ["mm, single", "mm, double", "2x4, single", "2x4, double"]
     lines = []
     for row in rows:
-        cycles = [row.fixed[kernel, way] for kernel in FIXED for way in ("single", "double")]
-        cycles += [row.tuned_single_cycles, row.tuned_off_cycles, row.tuned_cycles]
+        cycles = [row.default_cycles, row.tuned_cycles, row.tuned_off_cycles, row.tuned_single_cycles]
+        cycles += [row.fixed[f"{kernel}, {way}"] for kernel in FIXED for way in ("single", "double")]
         lines.append((row.model, row.cuts, *(f"{number:,}" for number in cycles)))
     return table(titles, lines, numbers=True)
 
@@ -102,12 +130,14 @@ def gains_table(rows: Sequence[Row]) -> str:
     """What tuning and double buffering bring, and which models are missing."""
     lines = []
     for row in rows:
-        over = [f"{row.fixed[kernel, 'double'] / row.tuned_cycles:.2f}" for kernel in FIXED]
-        pairs = [(row.fixed[kernel, "single"], row.fixed[kernel, "double"]) for kernel in FIXED]
+        slow = [row.default_cycles, *(row.fixed[f"{kernel}, double"] for kernel in FIXED)]
+        over = [f"{cycles / row.tuned_cycles:.2f}" for cycles in slow]
+        pairs = [(row.fixed[f"{kernel}, single"], row.fixed[f"{kernel}, double"]) for kernel in FIXED]
         pairs.append((row.tuned_single_cycles, row.tuned_off_cycles))
         saved = [f"{100 * (1 - double / single):.1f} %" for single, double in pairs]
         lines.append((row.model, *over, *saved))
-    titles = ("model", "tuned over mm", "tuned over 2x4", "double saves with mm", "with 2x4", "tuned")
+    titles = ["model", "**tuned over default**", "over mm", "over 2x4"]
+    titles += ["double saves with mm", "with 2x4", "tuned"]
     text = table(titles, lines, numbers=True)
     slower = [row.model for row in rows if row.tuned_cycles > min(row.fixed.values())]
     if slower:
@@ -120,23 +150,25 @@ def gains_table(rows: Sequence[Row]) -> str:
     return text + (f"\nNot run: {', '.join(left)}.\n" if left else "")
 
 
-def page_of(rows: Sequence[Row]) -> Page:
-    """The page with what has been measured."""
-    return Page("docs/tuned.md", {"cycles": partial(cycles_table, rows), "gains": partial(gains_table, rows)})
+PAGE = Page(
+    "docs/tuned.md",
+    {"cycles": lambda: cycles_table(stored_rows()), "gains": lambda: gains_table(stored_rows())},
+)
 
 
 def draw(rows: Sequence[Row]) -> None:
-    """The bar chart: cycles relative to `mm` with double buffering, one group of bars per model."""
+    """The bar chart: cycles relative to the run nobody tuned, one group of bars per model."""
     import matplotlib  # Takes a second; the table does not need it.
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     bars: list[tuple[str, str, Callable[[Row], int]]] = [
-        ("mm, single buffering", "#bbbbbb", lambda row: row.fixed["mm", "single"]),
-        ("mm, double", "#777777", lambda row: row.fixed["mm", "double"]),
-        ("2x4, single", "#a6cee3", lambda row: row.fixed["mm_unroll_2x4", "single"]),
-        ("2x4, double", "#1f78b4", lambda row: row.fixed["mm_unroll_2x4", "double"]),
+        ("default", "#000000", lambda row: row.default_cycles),
+        ("mm, single buffering", "#bbbbbb", lambda row: row.fixed["mm, single"]),
+        ("mm, double", "#777777", lambda row: row.fixed["mm, double"]),
+        ("2x4, single", "#a6cee3", lambda row: row.fixed["mm_unroll_2x4, single"]),
+        ("2x4, double", "#1f78b4", lambda row: row.fixed["mm_unroll_2x4, double"]),
         ("tuned, single, nothing resident", "#fdbf6f", lambda row: row.tuned_single_cycles),
         ("tuned, nothing resident", "#ff7f00", lambda row: row.tuned_off_cycles),
         ("tuned", "#33a02c", lambda row: row.tuned_cycles),
@@ -145,10 +177,10 @@ def draw(rows: Sequence[Row]) -> None:
     width = 0.8 / len(bars)
     for number, (label, colour, cycles) in enumerate(bars):
         places = [place + (number - (len(bars) - 1) / 2) * width for place in range(len(rows))]
-        heights = [cycles(row) / row.fixed["mm", "double"] for row in rows]
+        heights = [cycles(row) / row.default_cycles for row in rows]
         axes.bar(places, heights, width, label=label, color=colour)
     axes.set_xticks(range(len(rows)), [row.model for row in rows])
-    axes.set_ylabel("cycles relative to mm, double buffering")
+    axes.set_ylabel("cycles relative to the default")
     axes.set_title("One training iteration on pulp-open, 8 cores")
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
@@ -167,14 +199,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = sorted(set(names) - set(CUTS))
     if unknown:
         parser.error(f"no cuts are set for {', '.join(unknown)}; known: {', '.join(CUTS)}")
-    rows: list[Row] = []
     with open_cache(options.cache, False) as cache:
         for name in names:
-            rows.append(measure(name, CUTS[name], cache))
-            print(dataclasses.asdict(rows[-1]), flush=True)
-            page = page_of(rows)
-            page.write(page.blocks)
-            draw(rows)
+            store([measure(name, CUTS[name], cache)])
+            PAGE.write(PAGE.blocks)
+            draw(stored_rows())
     return 0
 
 

@@ -8,14 +8,20 @@ Cores run the published split: what differs from core to core are the names of t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
-from arch.isa import CoreWork, TeamWork
+from arch.isa import CoreWork, Origin, TeamWork
 from configs.errors import InputError
 from trainlib.kernels.conversions import converting
 from trainlib.kernels.expand import Array
 from trainlib.kernels.library import FP32_BYTES, LIBRARY, Fallback, Kernel, KernelLibrary
 
 __all__ = ["Array", "team_work"]
+
+KEPT_TEAMS = 2_000
+"""Works kept by what they were made from; the one not asked for longest is dropped first."""
+
+_Sizes = tuple[tuple[str, int], ...]
 
 
 def team_work(
@@ -41,29 +47,47 @@ def team_work(
     narrower than the kernel's accesses; ConfigError for a name or array the nest uses and the call lacks.
     """
     found = library.kernel(codegen, library.named(codegen, kernel, element_bytes), accumulate)
-    return _team(library, found, sizes, arrays, cores, macs, per_core)
+    if type(cores) is not int or cores < 1:
+        raise InputError(f"cores must be a positive integer, not {cores!r}", where=found.name)
+    own = tuple([tuple(names.items()) for names in per_core])
+    return _team(library, found, tuple(sizes.items()), tuple(arrays.items()), cores, macs, own)
 
 
+@lru_cache(KEPT_TEAMS)
 def _team(
     library: KernelLibrary,
     kernel: Kernel,
-    sizes: Mapping[str, int],
-    arrays: Mapping[str, Array],
+    sizes: _Sizes,
+    arrays: tuple[tuple[str, Array], ...],
     cores: int,
     macs: int,
-    per_core: Sequence[Mapping[str, int]],
+    per_core: tuple[_Sizes, ...],
 ) -> TeamWork:
-    if type(cores) is not int or cores < 1:
-        raise InputError(f"cores must be a positive integer, not {cores!r}", where=kernel.name)
+    placed = dict(arrays)
     shared: dict[Kernel, dict[str, int]] = {}
     works = []
     for core in range(cores):
-        own = {**sizes, "cores": cores}
+        own = {**dict(sizes), "cores": cores}
         if per_core:
-            own |= per_core[core]
+            own |= dict(per_core[core])
             shared = {}
-        works.append(_core_work(library, kernel, own, core, arrays, shared))
-    return TeamWork(kernel.name, tuple(works), macs)
+        works.append(_core_work(library, kernel, own, core, placed, shared))
+    return TeamWork(kernel.name, tuple(works), macs, _origin(kernel, sizes, arrays, cores, per_core, library))
+
+
+def _origin(
+    kernel: Kernel,
+    sizes: _Sizes,
+    arrays: tuple[tuple[str, Array], ...],
+    cores: int,
+    per_core: tuple[_Sizes, ...],
+    library: KernelLibrary,
+) -> Origin | None:
+    if library is not LIBRARY:
+        return None
+    forms = [(name, array.strides, array.element_bytes) for name, array in arrays]
+    made = kernel.codegen, kernel.name, kernel.accumulates, cores, sizes, per_core, forms
+    return Origin(repr(made), tuple([array.address for _, array in arrays]))
 
 
 def _core_work(

@@ -10,7 +10,7 @@ unrolled patches), `conv_direct` (loops without a matmul).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -179,6 +179,12 @@ class ContractionStep:
         """Dimensions that meet in an axis of a tensor, or in a scratch buffer of the strategy."""
         dims = (*self.extents(op, tensors), *self.reductions(op, tensors))
         return [*self.space(op).meeting(dims), *self.strategy.meeting(op)]
+
+    def alike(self, op: Op, tensors: Mapping[str, Tensor]) -> Collection[str]:
+        """Loops that are an axis by themselves wherever they stand: no halo, no groups, no padding."""
+        indices = [index for access in self.space(op).accesses.values() for index in access]
+        mixed = {name for index in indices if index.loop is None for name in index.loops}
+        return self.space(op).loops.keys() - mixed
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice

@@ -14,7 +14,7 @@ from itertools import groupby
 
 import numpy as np
 
-from arch.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWork
+from arch.isa import CoreWork, Instruction, Loop, Node, Op, Origin, Stream, TeamWork
 from configs.dtypes import element_bytes
 from trainlib.primitives.contractions.contraction import Cut
 from trainlib.primitives.contractions.conv_calls import product_call
@@ -218,12 +218,24 @@ def _in_turn(
         members = list(run)
         first = team(members[0])
         if len(members) > 1:
-            pairs = zip(first.cores, team(members[1]).cores, strict=True)
+            second = team(members[1])
+            pairs = zip(first.cores, second.cores, strict=True)
             works = tuple(_repeated(len(members), core, following) for core, following in pairs)
-            first = TeamWork(first.kernel, works, first.macs * len(members))
+            origin = _joined(f"{len(members)} times", [first, second])
+            first = TeamWork(first.kernel, works, first.macs * len(members), origin)
         teams.append(first)
     joined = tuple(_chained([team.cores[core] for team in teams]) for core in range(cores))
-    return TeamWork(teams[0].kernel, joined, sum(team.macs for team in teams))
+    macs = sum(team.macs for team in teams)
+    return TeamWork(teams[0].kernel, joined, macs, _joined("in turn", teams))
+
+
+def _joined(how: str, teams: Sequence[TeamWork]) -> Origin | None:
+    """What a work made of others was made from."""
+    origins = [team.origin for team in teams if team.origin is not None]
+    if len(origins) < len(teams):
+        return None
+    texts = [how, *(origin.text for origin in origins)]
+    return Origin(repr(texts), tuple(address for origin in origins for address in origin.addresses))
 
 
 def _repeated(count: int, first: CoreWork | None, second: CoreWork | None) -> CoreWork | None:

@@ -7,7 +7,7 @@ of its own, as PULP-TrainLib's wrappers do. A loss reduces over all elements and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -89,6 +89,10 @@ class ElementwiseLowering(NoMatmul):
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """``n`` (if there is a batch), then the leading dimensions ``d0``, ``d1``."""
         return leading_extents(self._batch_of(tensors[op.outputs[0]].shape))
+
+    def alike(self, op: Op, tensors: Mapping[str, Tensor]) -> Collection[str]:
+        """All dimensions: a tile takes its part of every axis."""
+        return self.extents(op, tensors)
 
     def tile(
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice

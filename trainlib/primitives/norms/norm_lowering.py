@@ -8,7 +8,7 @@ norm goes over its columns. Loops are the library's instance norm, and estimates
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -18,7 +18,18 @@ from trainlib.graph import Op, Tensor
 from trainlib.primitives.lowering.calls import NoMatmul, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.norms.norm import NormGeometry, Rows, geometry_of
-from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Operand, Region, TileTask, part
+from trainlib.steps import (
+    Array,
+    Extent,
+    Function,
+    KernelCall,
+    KernelChoice,
+    Operand,
+    Region,
+    TileTask,
+    part,
+    reductions_of,
+)
 
 _STATISTICS = ("mean", "inv_std", "var", "mean_g", "mean_gx")
 _PARAMETERS = ("w", "b", "dw", "db")
@@ -46,6 +57,10 @@ class NormLowering(NoMatmul):
     def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
         """Samples and rows or groups, or channels."""
         return geometry_of(op).result_extents()
+
+    def alike(self, op: Op, tensors: Mapping[str, Tensor]) -> Collection[str]:
+        """All dimensions: a tile takes its part of every axis."""
+        return {**self.extents(op, tensors), **reductions_of(self, op, tensors)}
 
     def sizes(self, geometry: NormGeometry, image: Region) -> dict[str, int]:
         """Rows, segments of a row that lie apart or have another parameter, elements of a segment."""

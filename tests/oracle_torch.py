@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same training iteration by PyTorch autograd: an oracle that knows nothing of our backward rules.
+"""A training graph by PyTorch autograd: an oracle of our backward rules, which reads the graph's attributes.
 
-PyTorch is imported only here and only when asked for.
+What a run is held against reads the model instead: `truth`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any
 
@@ -23,11 +22,6 @@ from trainlib.steps import Array
 
 UPDATED_TOGETHER = 1 << 20
 """Elements of a weight that one optimizer of `torch.optim` updates."""
-
-
-def torch_available() -> bool:
-    """Whether PyTorch can be imported."""
-    return find_spec("torch") is not None
 
 
 class TorchUpdates:

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does not happen, or happens twice: ops in some iterations, actions of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from unittest.mock import patch
+
+from alarm.registry import Wrong, defect
+from alarm.seams import actions_of, changed, name_of, op_of_step, ops_of, with_actions
+from arch.effects import EffectLog, Instant, LogEntry
+from arch.program import Action, Command, Compute, DmaStart, Effect, Program, Release, UdmaCommand
+from arch.soc import RunResult, Soc
+from pulptrain.machine import Prepared
+from scheduler.schedule import OpSchedule, Schedule
+
+FIRST_TWO = 2
+"""The first iteration and the stirred one: what is carried out after them is iteration 2, of an update."""
+
+Change = Callable[[list[LogEntry]], list[LogEntry]]
+"""Of what one op does, its end the last."""
+
+
+# The machine: what it does again is not all it did.
+
+
+@contextmanager
+def _repeating(ops: Collection[str], change: Change, after: int = FIRST_TWO) -> Iterator[None]:
+    """A machine that changes what some ops do, when a program with them has run so often."""
+    repeat = Soc.replay
+    logs: dict[int, tuple[EffectLog, EffectLog]] = {}
+    times: dict[int, int] = {}
+
+    def replay(soc: Soc, log: EffectLog) -> None:
+        times[id(log)] = times.get(id(log), 1) + 1
+        if times[id(log)] <= after:
+            repeat(soc, log)
+            return
+        if id(log) not in logs:
+            logs[id(log)] = log, EffectLog(_changed(log, ops, change))
+        repeat(soc, logs[id(log)][1])
+
+    with patch.object(Soc, "replay", replay):
+        yield
+
+
+def _changed(log: EffectLog, ops: Collection[str], change: Change) -> list[LogEntry]:
+    found: list[LogEntry] = []
+    of_op: list[LogEntry] = []
+    for entry in log.entries:
+        of_op.append(entry)
+        if entry.step is Instant.RELEASE:
+            found += change(of_op) if name_of(entry.subject) in ops else of_op
+            of_op = []
+    return found + of_op
+
+
+def _left_out(entries: list[LogEntry]) -> list[LogEntry]:
+    """No kernel, nothing stored, nothing said at the end; what is loaded may be for the next op."""
+    *before, end = entries
+    kept = [entry for entry in before if _loads(entry.subject)]
+    return [*kept, end._replace(subject=replace(end.subject, results=()))]
+
+
+def _loads(subject: object) -> bool:
+    if isinstance(subject, UdmaCommand):
+        return subject.to_l2
+    return not isinstance(subject, Effect) and (not isinstance(subject, Command) or subject.to_l1)
+
+
+def _ended_twice(entries: list[LogEntry]) -> list[LogEntry]:
+    *before, end = entries
+    return [*before, end._replace(subject=replace(end.subject, places=())), end]
+
+
+def _on_machine(
+    prepared: Prepared, items: list[OpSchedule], machine: Callable[[list[str]], AbstractContextManager[None]]
+) -> Wrong | None:
+    names = [item.op.name for item in items]
+    return Wrong(prepared, lambda: machine(names)) if names else None
+
+
+def _updates(prepared: Prepared) -> list[OpSchedule]:
+    return ops_of(prepared, lambda item: item.op.step == "UPD")
+
+
+@defect("every update left out from iteration 2 on")
+def _no_updates(prepared: Prepared) -> Wrong | None:
+    return _on_machine(prepared, _updates(prepared), lambda names: _repeating(names, _left_out))
+
+
+@defect("one weight's update left out from iteration 2 on")
+def _one_update(prepared: Prepared) -> Wrong | None:
+    return _on_machine(prepared, _updates(prepared)[:1], lambda names: _repeating(names, _left_out))
+
+
+@defect("one weight's update left out in the third iteration")
+def _last_update(prepared: Prepared) -> Wrong | None:
+    return _on_machine(
+        prepared, _updates(prepared)[-1:], lambda names: _repeating(names, _left_out, FIRST_TWO + 1)
+    )
+
+
+@defect("an op of the forward pass left out when it is done again")
+def _no_forward(prepared: Prepared) -> Wrong | None:
+    item = op_of_step(prepared, "FW")
+    return _on_machine(prepared, [item] if item else [], lambda names: _repeating(names, _left_out, 1))
+
+
+@defect("an op of the backward pass left out when it is done again")
+def _no_backward(prepared: Prepared) -> Wrong | None:
+    item = op_of_step(prepared, "WG")
+    return _on_machine(prepared, [item] if item else [], lambda names: _repeating(names, _left_out, 1))
+
+
+@defect("an op ends twice")
+def _twice(prepared: Prepared) -> Wrong | None:
+    return _on_machine(prepared, _updates(prepared)[:1], lambda names: _repeating(names, _ended_twice))
+
+
+@defect("a state of the optimizer not stored from iteration 2 on")
+def _no_state(prepared: Prepared) -> Wrong | None:
+    items = [item for item in _updates(prepared) if len(item.op.outputs) > 1]
+
+    def machine(names: list[str]) -> AbstractContextManager[None]:
+        def change(entries: list[LogEntry]) -> list[LogEntry]:
+            state = entries[-1].subject.results[-1]
+
+            def stores_it(subject: object) -> bool:
+                if not isinstance(subject, Command) or subject.to_l1 or subject.external_level != state.level:
+                    return False
+                return state.address <= subject.external_address < state.address + state.size_bytes
+
+            return [entry for entry in entries if not stores_it(entry.subject)]
+
+        return _repeating(names, change)
+
+    return _on_machine(prepared, items[:1], machine)
+
+
+@defect("every update left out from iteration 1 on")
+def _never_updated(prepared: Prepared) -> Wrong | None:
+    """The program that is simulated has none of their kernels, stores and results."""
+
+    @contextmanager
+    def machine(names: list[str]) -> Iterator[None]:
+        run = Soc.run
+
+        def without(soc: Soc, program: Program, effects: bool = True) -> RunResult:
+            actions = [_idle(action) if name_of(action) in names else action for action in program.actions]
+            return run(soc, replace(program, actions=tuple(actions)), effects)
+
+        with patch.object(Soc, "run", without):
+            yield
+
+    return _on_machine(prepared, _updates(prepared), machine)
+
+
+def _idle(action: Action) -> Action:
+    if isinstance(action, Compute):
+        return replace(action, effect=None)
+    if isinstance(action, DmaStart) and not action.commands[0].to_l1:
+        return replace(action, commands=())
+    return replace(action, results=()) if isinstance(action, Release) else action
+
+
+@defect("the program of the update not carried out from iteration 2 on")
+def _no_program(prepared: Prepared) -> Wrong | None:
+    if prepared.update is None:
+        return None
+    names = [item.op.name for item in prepared.update.ops]
+    return Wrong(prepared, lambda: _repeating(names, _left_out))
+
+
+# The program: an action is missing, or there twice.
+
+
+def _stores_of(prepared: Prepared, *steps: str) -> list[DmaStart]:
+    item = op_of_step(prepared, *steps, tiles=2) or op_of_step(prepared, *steps)
+    own = actions_of(prepared, item.op.name) if item else []
+    return [action for action in own if isinstance(action, DmaStart) and not action.commands[0].to_l1]
+
+
+def _instead(prepared: Prepared, action: Action, new: Action) -> Prepared:
+    def change(own: list[Action]) -> list[Action]:
+        return [new if other is action else other for other in own]
+
+    return with_actions(prepared, name_of(action), change)
+
+
+@defect("a store left out of the program")
+def _no_store(prepared: Prepared) -> Prepared | None:
+    stores = _stores_of(prepared, "FW", "IG")
+    return _instead(prepared, stores[0], replace(stores[0], commands=())) if stores else None
+
+
+@defect("a store twice in the program")
+def _double_store(prepared: Prepared) -> Prepared | None:
+    stores = _stores_of(prepared, "WG")
+    if not stores:
+        return None
+    return _instead(prepared, stores[-1], replace(stores[-1], commands=stores[-1].commands * 2))
+
+
+@defect("a store of another tile in the place of one")
+def _other_store(prepared: Prepared) -> Prepared | None:
+    stores = _stores_of(prepared, "FW", "IG")
+    if len(stores) < 2:
+        return None
+    return _instead(prepared, stores[1], replace(stores[1], commands=stores[0].commands))
+
+
+@defect("the store of an update left out of the program")
+def _no_weight(prepared: Prepared) -> Prepared | None:
+    stores = _stores_of(prepared, "UPD")
+    return _instead(prepared, stores[-1], replace(stores[-1], commands=())) if stores else None
+
+
+@defect("a kernel left out of the program")
+def _no_kernel(prepared: Prepared) -> Prepared | None:
+    item = op_of_step(prepared, "UPD", "WG")
+    own = actions_of(prepared, item.op.name) if item else []
+    kernels = [action for action in own if isinstance(action, Compute) and action.effect]
+    return _instead(prepared, kernels[-1], replace(kernels[-1], effect=None)) if kernels else None
+
+
+@defect("an op of the program ends without its results")
+def _no_results(prepared: Prepared) -> Prepared | None:
+    item = op_of_step(prepared, "UPD")
+    ends = [a for a in actions_of(prepared, item.op.name) if isinstance(a, Release)] if item else []
+    return _instead(prepared, ends[0], replace(ends[0], results=())) if ends else None
+
+
+@defect("two ops of the program under one name")
+def _one_name(prepared: Prepared) -> Prepared | None:
+    items = _updates(prepared)
+    if len(items) < 2:
+        return None
+    first, second = (item.op for item in items[:2])
+
+    def renamed(schedule: Schedule) -> list[Action]:
+        return [
+            replace(action, work=replace(action.work, op=first.layer, step=first.step))
+            if name_of(action) == second.name
+            else action
+            for action in schedule.program.actions
+        ]
+
+    return changed(prepared, renamed)

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes of a first day: every answer says what is wrong, where, and what to write instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pulptrain.__main__ import run
+
+MODEL = """\
+name: mine
+input: {shape: [32, 32, 3]}
+loss: cross_entropy
+optimizer: {name: sgd, learning_rate: 0.01}
+layers:
+  - {name: c, type: conv2d, out_channels: 2, kernel: PIXELS}
+  - {name: f, type: flatten}
+  - {name: fc, type: linear, out_features: 2}
+"""
+FIRST = (
+    "an input [32, 32, 3] is 32 channels of 32 by 3, as channels come first (also with layout HWC); "
+    "an image of 3 is [3, 32, 32]"
+)
+FILES = {
+    "chip.yaml": "name: x\n",
+    "whole.yaml": "name: x\nparameters: {cores: {value: 4}}\n",
+    "last.yaml": MODEL.replace("PIXELS", "5"),
+    "tab.yaml": "name: m\n\tbatch: 3\n",
+    "open.yaml": "name: m\ninput: {shape: [3, 8, 8]\nbatch: 3\n",
+    "quote.yaml": "name: 'm\nbatch: 3\n",
+    "indented.yaml": "layers:\n  - name: a\n    type: relu\n   kernel: 3\n",
+    "colon.yaml": "name: a: b\n",
+    "sign.yaml": "name: %a\n",
+    "empty.yaml": "layers:\n  - {name: a, type: relu}\n",
+}
+STALLS = (
+    "load_use, multicycle, misaligned, fpu, branch, icache, bank_conflict, l2_access, dma_wait, dma_program, "
+    "barrier, fork, offload, idle, busy"
+)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files, as the current one."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "message", "cure"),
+    [
+        (
+            "run pulp-open tutorial-cnn",
+            "pulptrain run: a word too many: 'tutorial-cnn'",
+            "pulptrain run tutorial-cnn --soc pulp-open",
+        ),
+        (
+            "run simple-mlp tutorial-cnn",
+            "pulptrain run: a word too many: 'tutorial-cnn'",
+            "quotes around a text with spaces; pulptrain run -h",
+        ),
+        (
+            "run pulp-open",
+            "'pulp-open' is a SoC, no model",
+            "a model, and the SoC as --soc: pulptrain run tutorial-cnn --soc NAME; pulptrain list models",
+        ),
+        (
+            "run simple-mlp --soc simple-mlp",
+            "'simple-mlp' is a model, no SoC",
+            "the model comes after the command, --soc takes a SoC: pulptrain list socs",
+        ),
+        (
+            "compare a b",
+            "there is no command 'compare'",
+            "known: run, tune, explore, kernel, primitive, validate, convert, replay, plot, barvinn, list, "
+            "show, new, example",
+        ),
+        ("simple-mlp --l1 64KiB", "there is no command 'simple-mlp'", "pulptrain run simple-mlp"),
+        (
+            "run simple-mlp --l1 64",
+            "--l1: 64 bytes, without a unit, are no L1",
+            "did you mean 64 KiB? --l1 64KiB",
+        ),
+        (
+            "run simple-mlp --cores eight",
+            "--cores: 'eight' is not a whole number",
+            "digits, as in --cores 4",
+        ),
+        (
+            "run simple-mlp --learning-rate=fast",
+            "--learning-rate: 'fast' is not a number",
+            "digits, as in --learning-rate 0.01",
+        ),
+        (
+            "run simple-mlp --kernel mm=fc1.FW",
+            "simple-mlp: no op or step 'mm' to choose a kernel for",
+            "--kernel fc1.FW=mm: the op comes first",
+        ),
+        (
+            "run simple-mlp --set dma.burst_bytes=-1",
+            "--set dma.burst_bytes=-1: a size cannot be negative: '-1'",
+            "0 or more, like '64 KiB'; pulp-open has 256 B",
+        ),
+        (
+            "run simple-mlp --set cores=many",
+            "--set cores=many: 'cores' is 'many' but must be a whole number",
+            "give a whole number (count); pulp-open has 8 count",
+        ),
+        (
+            "run simple-mlp --resident all",
+            "--resident: no tensor 'all' in simple-mlp",
+            "auto: the tensors that save cycles; or their names: TENSOR,TENSOR@OP..OP",
+        ),
+        ("show stall", "show: 'stall' is a kind of name, not one of them", f"one of them: {STALLS}"),
+        ("show kernels", "show: 'kernels' is a kind of name, not one of them", "pulptrain list kernels"),
+        (
+            "primitive conv2d",
+            "primitive conv2d: it needs --option kernel=... and --option out_channels=... and --shape",
+            "pulptrain primitive conv2d --shape 2x6x5 --option out_channels=3 --option kernel=3",
+        ),
+        (
+            "primitive conv2d --shape 3x8x8 --option out_channels=2",
+            "primitive conv2d: it needs --option kernel=...",
+            "pulptrain primitive conv2d --shape 2x6x5 --option out_channels=3 --option kernel=3",
+        ),
+        (
+            "primitive sgd --step upd --shape 3",
+            "primitive sgd: it needs --option learning_rate=...",
+            "pulptrain primitive sgd --step upd --shape 4x3 --option learning_rate=0.1",
+        ),
+        (
+            "run simple-mlp --soc chip.yaml",
+            "chip.yaml:1: the SoC file has no 'parameters'",
+            "add 'parameters: {cores: {value: 4}}'",
+        ),
+        (
+            "run simple-mlp --soc whole.yaml",
+            "whole.yaml:1: the SoC file has values but no 'base' they differ from",
+            "add 'base: pulp-open', or another SoC whose values hold where this file gives none",
+        ),
+        (
+            "run last.yaml",
+            "last.yaml:6: layer c: kernel 5x5 is larger than the padded input 32x3",
+            f"{FIRST}; or a smaller kernel, more padding, or less stride in the layers before it",
+        ),
+        (
+            "primitive conv2d --shape 32x32x3 --option kernel=5 --option out_channels=1",
+            "primitive conv2d: layer conv2d: kernel 5x5 is larger than the padded input 32x3",
+            f"{FIRST}; or a smaller kernel, more padding, or less stride in the layers before it",
+        ),
+        (
+            "run tab.yaml",
+            "tab.yaml:2: YAML syntax error: a tab where spaces are meant: batch: 3",
+            "indent with spaces",
+        ),
+        (
+            "run open.yaml",
+            "open.yaml:3: YAML syntax error: no '}' closes what opens in line 2: batch: 3",
+            "a '}', or a ',' between two items",
+        ),
+        (
+            "run quote.yaml",
+            "quote.yaml:3: YAML syntax error: the quote of line 1 is not closed",
+            "a quote at the end of the text",
+        ),
+        (
+            "run indented.yaml",
+            "indented.yaml:4: YAML syntax error: not indented as what begins in line 2: kernel: 3",
+            "as many spaces as the lines beside it; one item '- ...' or one 'key: value' a line",
+        ),
+        (
+            "run colon.yaml",
+            "colon.yaml:1: YAML syntax error: a ': ' where none can be: name: a: b",
+            "one 'key: value' a line, indented as those beside it; quotes around a text with ': '",
+        ),
+        (
+            "run sign.yaml",
+            "sign.yaml:1: YAML syntax error: a value cannot begin with %: name: %a",
+            "quotes around the text",
+        ),
+    ],
+)
+def test_the_answer_to_a_mistake(
+    command: str, message: str, cure: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(command.split()) == 2
+    assert capsys.readouterr().err == f"pulptrain: error: {message}\n  try: {cure}\n"
+
+
+def test_missing_keys_of_a_model_come_with_what_they_may_hold(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["run", "empty.yaml", "-q"]) == 2
+    said = capsys.readouterr().err
+    for text in ("input: {shape: [3, 32, 32]}", "loss: cross_entropy", "{name: sgd, learning_rate: 0.01}"):
+        assert text in said
+
+
+def test_an_image_with_its_channels_last_that_fits_all_the_same_is_noted(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "fits.yaml").write_text(MODEL.replace("PIXELS", "3").replace("32, 32", "4, 4"))
+    assert run(["run", "fits.yaml", "--no-cache"]) == 0
+    note = FIRST.replace("32", "4")
+    assert note in " ".join(capsys.readouterr().out.split())
+    assert (
+        run(["primitive", "conv2d", "--shape", "3x4x4", "--option", "kernel=3", "--option", "out_channels=1"])
+        == 0
+    )
+    assert "channels come first" not in capsys.readouterr().out

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes what planning chooses for models of the zoo, and what a run then takes, as JSON.
+
+    .venv/bin/python tools/dump_plans.py FOLDER [--buffering single ...] [--l1 64KiB ...] [MODEL...]
+
+Run it before and after a change that is to change no plan and compare the folders with ``diff -r``: every
+tiling with its estimate and its buffers, the candidates counted, every slice of the run (as a checksum).
+PYTHONPATH names the revision that is asked. A file that is there already is not written again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from arch.team_cost_model import TeamCostModel
+from configs.errors import PulptrainError
+from configs.library import list_names
+from pulptrain.session import model_of
+from pulptrain.settings import Settings, schedule_options, soc_timing
+from scheduler.executor import Executor
+from scheduler.options import of_programs
+from scheduler.resident_search import schedule_for
+from scheduler.schedule import in_one_memory
+from scheduler.schedule_cache import ScheduleCache
+from traces.recorder import Recorder
+from trainlib.training import build_training_phases
+
+
+def plans_of(model: str, settings: Settings) -> list[dict[str, Any]]:
+    """What is chosen and what happens, program by program; what is wrong, if it cannot be planned."""
+    spec, timing = model_of(model, settings), soc_timing(settings)
+    cost_model = TeamCostModel(timing)
+    phases = build_training_phases(spec)
+    graphs = [graph for graph in (phases.mini_batch, phases.update) if graph is not None]
+    found: list[dict[str, Any]] = []
+    try:
+        options = in_one_memory(graphs, timing, of_programs(schedule_options(settings), graphs))
+        for graph, own in zip(graphs, options, strict=True):
+            cache = ScheduleCache()
+            schedule = schedule_for(graph, timing, cost_model, own, cache)
+            recorder = Recorder()
+            result = Executor(schedule, timing, cost_model, recorder, functional=False).simulate()
+            slices = "\n".join(map(repr, recorder.slices))
+            found.append(
+                {
+                    "cycles": result.cycles,
+                    "events": result.events,
+                    "slices": hashlib.sha256(slices.encode()).hexdigest(),
+                    "counts": str(schedule.counts),
+                    "peaks": dict(schedule.peak_bytes),
+                    "notes": list(schedule.notes),
+                    "resident": list(schedule.resident),
+                    "ops": [
+                        (
+                            *(item.op.name, item.kernel, dict(item.tiling.sizes), item.tiling.order),
+                            *(len(item.tiling.tiles), list(map(repr, item.tiling.buffers))),
+                        )
+                        for item in schedule.ops
+                    ],
+                    "estimates": sorted(
+                        [repr(alike), choice.estimated_cycles, str(choice.counts), choice.note]
+                        for alike, choice in cache.tilings.items()
+                    ),
+                }
+            )
+    except PulptrainError as error:
+        found.append({"error": str(error)})
+    return found
+
+
+def main() -> None:
+    """Write a file per model, buffering and size of L1."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("models", nargs="*", metavar="MODEL", default=list_names("models"))
+    parser.add_argument("--buffering", nargs="+", default=["double", "single"])
+    parser.add_argument("--l1", nargs="+", default=["64KiB", "32KiB", "128KiB"])
+    parser.add_argument("--l2")
+    parser.add_argument("--resident")
+    asked = parser.parse_args()
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    for model in asked.models:
+        for buffering in asked.buffering:
+            for l1 in asked.l1:
+                settings = Settings(buffering=buffering, l1=l1, l2=asked.l2, resident=asked.resident)
+                words = (model, buffering, l1, asked.l2, asked.resident)
+                file = asked.folder / ("_".join(word for word in words if word) + ".json")
+                if not file.exists():
+                    text = json.dumps(plans_of(model, settings), indent=1, sort_keys=True)
+                    file.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,433 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One iteration of a given model by autograd and `torch.optim`, in float64.
+
+Truth and machine know tensors by the same names. Of every output and gradient that the machine has made the
+truth is what PyTorch makes of the machine's numbers before it, and it goes on from the machine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from configs.dtypes import is_float
+from truth.given import DisagreementError, Given, Source
+from truth.layers import BOTH
+from truth.network import Network, Part
+from truth.steps import GRADIENT_KEYS, LOSSES, OPTIMIZERS, STATES
+
+Array = NDArray[Any]
+
+UPDATED_TOGETHER = 1 << 20
+"""Elements of a weight that one optimizer of `torch.optim` updates."""
+
+IMAGE_AXES = 4
+"""Of a batch of images."""
+
+CONVERSIONS = ("cast", "layout")
+"""Types that take a tensor as it comes."""
+
+AGAIN = ".again"
+"""What the name of a tensor ends in that is computed a second time."""
+
+
+class Updates:
+    """Optimizers of `torch.optim` that go on from update to update, on weights and states of their own.
+
+    They start at the weights and states of the first update they see. These optimizers work element by
+    element, so a large weight is updated in parts, each by an optimizer of its own.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], tuple[Any, Any]] = {}
+
+    def stepped(
+        self,
+        given: Given,
+        name: str,
+        weight: Array,
+        gradient: Array,
+        states: Mapping[str, Array],
+        *,
+        keep: bool = True,
+    ) -> Array:
+        """The weight (or its trained part) after one more update with this gradient.
+
+        `states` are those of the machine, by the ends of their names, from which the first one starts. With
+        `keep` False it is the last one: nothing is remembered of it.
+        """
+        before, slope = weight.reshape(-1), gradient.reshape(-1)
+        after = np.empty_like(before)
+        for first in range(0, before.size, UPDATED_TOGETHER):
+            some, key = slice(first, first + UPDATED_TOGETHER), (name, first)
+            if key not in self._known:
+                parameter = torch.tensor(before[some], requires_grad=True)
+                optimizer = _optimizer_of(given, parameter)
+                self._known[key] = parameter, optimizer
+                words = STATES[given.optimizer["name"]]
+                _start(optimizer, parameter, {words[end]: _state(item, some) for end, item in states.items()})
+            parameter, optimizer = self._known[key] if keep else self._known.pop(key)
+            parameter.grad = torch.tensor(slope[some])
+            optimizer.step()
+            parameter.grad = None
+            after[some] = parameter.detach().numpy()
+        return after.reshape(weight.shape)
+
+
+def _states_of(given: Given) -> tuple[str, ...]:
+    """The states that the model's optimizer has, as an update of a number shows."""
+    number = torch.zeros(1, requires_grad=True)
+    number.grad = torch.zeros(1)
+    optimizer = _optimizer_of(given, number)
+    optimizer.step()
+    own = optimizer.state[number]
+    return tuple(end for end, word in STATES[given.optimizer["name"]].items() if own.get(word) is not None)
+
+
+def _optimizer_of(given: Given, parameter: Any) -> Any:
+    said = given.optimizer
+    options = {key: value for key, value in said.items() if key not in GRADIENT_KEYS}
+    return OPTIMIZERS[said["name"]]([parameter], **options)
+
+
+def _start(optimizer: Any, parameter: Any, states: Mapping[str, Any]) -> None:
+    """Let an optimizer begin with these states: it makes its own at its first update, of nothing."""
+    before = parameter.detach().clone()
+    parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    with torch.no_grad():
+        parameter.copy_(before)
+    own = optimizer.state[parameter]
+    if "step" in own:
+        own["step"] = torch.tensor(0.0)
+    own.update(states)
+
+
+def _state(array: Array, some: slice) -> Any:
+    """A state of the machine for `torch.optim`; a count of steps is one number."""
+    if not is_float(str(array.dtype)):
+        return torch.tensor(float(array.reshape(-1)[0]))
+    return torch.tensor(array.reshape(-1)[some].astype(np.float64))
+
+
+@dataclass(frozen=True, slots=True)
+class _Flow:
+    """A tensor on its way through the network: the machine's name of it, and how it is stored there."""
+
+    name: str
+    tensor: Any
+    dtype: str
+    layout: str
+
+
+class Iteration:
+    """What a program of the model makes: `values` are the machine's given tensors, `seen` those it has made.
+
+    `made` is the truth of what was seen, by name; who does not need a tensor any more may take it out.
+    `updated` are the weights that this program trains, `output_shape` that of the network's output. Raises
+    `DisagreementError` where the machine's tensors are not those of the model.
+    """
+
+    def __init__(self, given: Given, values: Mapping[str, Array], seen: Mapping[str, Array]) -> None:
+        self._given, self._values, self._seen = given, values, seen
+        self._network = Network(given)
+        self.made: dict[str, Array] = {}
+        self.output_shape: tuple[int, ...] = ()
+        self._expected: set[str] = set()
+        self._leaves: dict[str, Any] = {}
+        """Parameters and inputs."""
+        self._flows: dict[tuple[str, int], _Flow] = {}
+        self._converted: dict[tuple[str, str], _Flow] = {}
+        fed = bool(given.inputs) and all(source.name in values for source in given.inputs)
+        if fed:
+            self._compute()
+        whole = given.optimizer and "upd" in given.steps
+        updates = whole and not (fed and given.separate)
+        self.updated = frozenset(self._network.updated if updates else ())
+        """Weights."""
+        self._slopes = {name: f"{name}.grad" for name in self._network.updated}
+        """What the update of a weight reads."""
+        if given.mini_batches > 1 and whole:
+            self._accumulate(adding=fed)
+        if updates:
+            self._clip()
+        ends = ("", *(f".{end}" for end in _states_of(given))) if updates else ()
+        self._expected |= {f"{name}{end}_updated" for name in self.updated for end in ends}
+        for name in self.updated:
+            self._check_known(name, self._slopes[name])
+        for name in self.made.keys() & seen.keys():
+            self._check_shape(name, self.made[name].shape)
+
+    def _check_known(self, weight: str, slope: str) -> None:
+        self._value(weight)
+        if not any(slope in known for known in (self._seen, self.made, self._values)):
+            raise DisagreementError(slope, "the model makes it, but no op has")
+
+    def _check_shape(self, name: str, shape: Sequence[int]) -> None:
+        if tuple(shape) != self._seen[name].shape:
+            shapes = f"{list(self._seen[name].shape)}, the model says {list(shape)}"
+            raise DisagreementError(name, f"has shape {shapes}")
+
+    def step(self, name: str, updates: Updates, *, keep: bool = True) -> Array:
+        """The weight `name` after its update; `keep` is that of `Updates`."""
+        whole = self._value(name).astype(np.float64)
+        part = self._network.part_of(name)
+        gradient = self._gradient(self._slopes[name])
+        ends = (end for end in STATES[self._given.optimizer["name"]] if f"{name}.{end}" in self._values)
+        own = {end: self._values[f"{name}.{end}"] for end in ends}
+        whole[part] = updates.stepped(self._given, name, whole[part], gradient, own, keep=keep)
+        return whole
+
+    def _value(self, name: str) -> Array:
+        if name not in self._values:
+            raise DisagreementError(name, "the machine has no such tensor")
+        return self._values[name]
+
+    def differences(self) -> dict[str, str]:
+        """What the machine has not made of the iteration, and what it has made beside it: why, by tensor."""
+        network, updated = self._network, self._network.updated
+        found = {
+            name: "the model makes it, but no op has" for name in self._expected if name not in self._seen
+        }
+        surplus = {f"{name}_updated" for name in network.parameters} - self._expected
+        surplus |= {f"{name}.grad" for name in set(network.parameters) - set(updated)}
+        found |= dict.fromkeys(surplus & self._seen.keys(), "the model leaves it as it is")
+        if not self._given.alone:
+            known = {*(source.name for source in self._given.inputs), "label", *network.parameters}
+            known |= {*network.buffers, *network.masks}
+            prefixes = tuple(f"{name}." for name in updated)
+            found |= {
+                name: "the model has no such tensor"
+                for name in self._values
+                if name not in known and not name.startswith(prefixes)
+            }
+        return found
+
+    # Forward
+
+    def _compute(self) -> None:
+        given = self._given
+        for source in given.inputs:
+            self._flows[source.name, 0] = self._source(source)
+        for part in self._network.parts:
+            self._run(part)
+        output = self._flows[self._network.output]
+        self.output_shape = tuple(output.tensor.shape)
+        if given.loss is not None:
+            self._backward_of(self._loss(output, dict(given.loss)))
+        elif given.alone:
+            self._backward_of_outputs()
+        if {"ig", "wg"} & set(given.steps):
+            for name, leaf in self._leaves.items():
+                whole = leaf.grad if leaf.grad is not None else torch.zeros_like(leaf)
+                self.made[f"{name}.grad"] = whole[self._network.part_of(name)].detach().numpy()
+        if "wg" in given.steps:
+            self._expected |= {f"{name}.grad" for name in self._network.updated}
+        self._flows.clear()
+        self._converted.clear()
+        self._leaves.clear()
+
+    def _source(self, source: Source) -> _Flow:
+        shape = self._values[source.name].shape
+        if shape != source.shape:
+            raise DisagreementError(
+                source.name, f"has shape {list(shape)}, the model says {list(source.shape)}"
+            )
+        known = self._network.parts[0].entry.layouts if self._given.alone and self._network.parts else None
+        fits = len(shape) == IMAGE_AXES and (known is None or source.layout in known)
+        tensor = self._leaf(source.name, source.differentiable)
+        return _Flow(source.name, tensor, source.dtype, source.layout if fits else "CHW")
+
+    def _leaf(self, name: str, differentiable: bool) -> Any:
+        array = self._value(name)
+        if not is_float(str(array.dtype)):
+            return torch.tensor(array.astype(np.int64))
+        tensor = torch.from_numpy(array.astype(np.float64, order="C"))
+        if differentiable:
+            self._leaves[name] = tensor.requires_grad_()
+        return tensor
+
+    def _run(self, part: Part) -> None:
+        entry = part.entry
+        flows = [self._flows[word] for word in part.inputs]
+        if part.type not in CONVERSIONS:
+            flows = [self._cast(part.name, flow, part.dtype) for flow in flows]
+            wanted = self._layout_of(part, flows)
+            flows = [self._laid_out(part.name, flow, wanted) for flow in flows]
+        channels_last = flows[0].layout == "HWC" and entry.layouts == BOTH
+        own = {
+            name.removeprefix(f"{part.name}."): self._leaf(name, part.trains(name))
+            for name in part.parameters
+        }
+        fixed = (*part.buffers, *part.names(entry.masks))
+        own |= {name.removeprefix(f"{part.name}."): self._leaf(name, False) for name in fixed}
+        tensors = [flow.tensor for flow in flows]
+        if channels_last:
+            tensors = [tensor.permute(0, 3, 1, 2) for tensor in tensors]
+            own["weight"] = _weight_first(own["weight"], part)
+        try:
+            results = entry.forward(tensors, own, **part.options)
+        except DisagreementError as error:
+            raise DisagreementError(f"{part.name}.{error.tensor}", error.why) from None
+        except RuntimeError as error:
+            why = f"cannot be made by PyTorch of the machine's tensors: {str(error).splitlines()[0]}"
+            raise DisagreementError(f"{part.name}.out", why) from None
+        for end, result in _by_end(results).items():
+            name = f"{part.name}.{end}"
+            if not end.startswith("out"):
+                self.made[name] = result.detach().numpy()
+                if end.endswith("_updated") and not part.options.get("fixed_statistics"):
+                    self._expected.add(name)
+                continue
+            tensor = result.permute(0, 2, 3, 1) if channels_last else result
+            dtype = flows[0].dtype if entry.view else part.dtype
+            number = int(end.removeprefix("out") or 0)
+            flow = _Flow(name, tensor, dtype, flows[0].layout)
+            self._flows[part.name, number] = self._kept(flow, view=entry.view)
+
+    def _layout_of(self, part: Part, flows: Sequence[_Flow]) -> str | None:
+        known = part.entry.layouts
+        if known is not None:
+            return part.layout if part.layout in known else known[0]
+        return next((flow.layout for flow in flows if flow.tensor.ndim == IMAGE_AXES), None)
+
+    def _cast(self, layer: str, flow: _Flow, dtype: str) -> _Flow:
+        """The same numbers in another format: what a layer reads is of its own format."""
+        if not is_float(flow.dtype) or flow.dtype == dtype:
+            return flow
+        return self._conversion(layer, "cast", replace(flow, dtype=dtype), flow.name, dtype)
+
+    def _laid_out(self, layer: str, flow: _Flow, layout: str | None) -> _Flow:
+        if layout is None or flow.tensor.ndim != IMAGE_AXES or flow.layout == layout:
+            return flow
+        order = (0, 2, 3, 1) if layout == "HWC" else (0, 3, 1, 2)
+        turned = replace(flow, tensor=flow.tensor.permute(*order), layout=layout)
+        return self._conversion(layer, "layout", turned, flow.name, layout)
+
+    def _conversion(self, layer: str, kind: str, made: _Flow, of: str, to: str) -> _Flow:
+        """A tensor is converted once, by the first layer that wants it so."""
+        if (of, to) not in self._converted:
+            start = f"{layer}.{kind}"
+            number = sum(flow.name.startswith(start) for flow in self._converted.values())
+            self._converted[of, to] = self._kept(replace(made, name=f"{start}{number or ''}.out"))
+        return self._converted[of, to]
+
+    def _kept(self, flow: _Flow, *, view: bool = False) -> _Flow:
+        """Remember what PyTorch has made; what comes after it goes on with what the machine has."""
+        name, tensor = flow.name, flow.tensor
+        if not view:
+            self._expected.add(name)
+        if name in self._seen:
+            found = tensor.detach().numpy()
+            self.made[name] = found
+            if f"{name}{AGAIN}" in self._seen:
+                self.made[f"{name}{AGAIN}"] = found
+            tensor = self._in_place_of(name, tensor)
+        if tensor.requires_grad and f"{name}.grad" in self._seen:
+            tensor = tensor.view_as(tensor) if tensor is flow.tensor else tensor
+            tensor.register_hook(partial(self._go_on_with, f"{name}.grad"))
+        return replace(flow, tensor=tensor)
+
+    def _in_place_of(self, name: str, tensor: Any) -> Any:
+        """A tensor of the machine's value, to the bit and NaN or not, whose gradient is that of `tensor`."""
+        self._check_shape(name, tensor.shape)
+        held = tensor.clone()
+        with torch.no_grad():
+            return held.copy_(self._machine(name))
+
+    def _machine(self, name: str) -> Any:
+        return torch.from_numpy(self._seen[name].astype(np.float64))
+
+    def _go_on_with(self, name: str, gradient: Any) -> Any:
+        """Remember the gradient autograd has made; what lies before is made of the machine's."""
+        self.made[name] = gradient.detach().numpy().copy()
+        self._check_shape(name, gradient.shape)
+        return self._machine(name)
+
+    # Backward
+
+    def _loss(self, output: _Flow, said: dict[str, Any]) -> Any:
+        given = self._given
+        output = self._cast(given.alone or f"{self._network.last}.loss", output, "float32")
+        label = self._leaf("label", False)
+        if label.is_floating_point() and label.shape != output.tensor.shape:
+            shapes = f"{list(label.shape)}, the output {list(output.tensor.shape)}"
+            raise DisagreementError("label", f"has shape {shapes}")
+        value = LOSSES[said.pop("name")](output.tensor, label, **said)
+        self.made["loss"] = value.detach().numpy().reshape(1)
+        self._expected.add("loss")
+        return value
+
+    def _backward_of(self, loss: Any) -> None:
+        if {"ig", "wg"} & set(self._given.steps) and loss.requires_grad:
+            loss.backward()
+
+    def _backward_of_outputs(self) -> None:
+        """Of a layer alone, whose output gradients are given."""
+        pairs = [
+            (flow.tensor, torch.from_numpy(self._values[f"{flow.name}.grad"].astype(np.float64)))
+            for flow in self._flows.values()
+            if f"{flow.name}.grad" in self._values and flow.tensor.requires_grad
+        ]
+        if pairs:
+            torch.autograd.backward([output for output, _ in pairs], [gradient for _, gradient in pairs])
+
+    # Between gradients and update
+
+    def _gradient(self, name: str) -> Array:
+        for known in (self._seen, self.made, self._values):
+            if name in known:
+                found: Array = known[name].astype(np.float64)
+                return found
+        raise DisagreementError(name, "the model makes it, but no op has")
+
+    def _accumulate(self, *, adding: bool) -> None:
+        """The mean over the mini-batches, to which each adds its share; the first begins anew."""
+        count = self._given.mini_batches
+        for weight, name in self._slopes.items():
+            total = self._slopes[weight] = f"{name}.total"
+            if not adding:
+                continue
+            term = self._gradient(name) / count
+            if int(self._value(f"{name}.count")[0]) % count:
+                term += self._value(total).astype(np.float64)
+            self.made[f"{total}_updated"] = term
+            self._expected.add(f"{total}_updated")
+
+    def _clip(self) -> None:
+        """Every element by itself, then all gradients by their common norm."""
+        said, utils = self._given.optimizer, torch.nn.utils
+        for key, clip in (("clip_value", utils.clip_grad_value_), ("clip_norm", utils.clip_grad_norm_)):
+            if said.get(key) is None:
+                continue
+            parameters = []
+            for name in self._slopes.values():
+                gradient = torch.tensor(self._gradient(name))
+                parameters.append(torch.zeros_like(gradient).requires_grad_())
+                parameters[-1].grad = gradient
+            clip(parameters, said[key])
+            self._slopes = {weight: f"{name}.clipped" for weight, name in self._slopes.items()}
+            for name, parameter in zip(self._slopes.values(), parameters, strict=True):
+                self.made[name] = parameter.grad.numpy()
+                self._expected.add(name)
+
+
+def _weight_first(weight: Any, part: Part) -> Any:
+    """A weight in the order CHW, of a layer whose images are HWC."""
+    if weight.ndim == IMAGE_AXES:
+        return weight.permute(0, 3, 1, 2)
+    return weight.T if part.inputs_first else weight
+
+
+def _by_end(results: Any) -> dict[str, Any]:
+    """Tensors by the ends of their names: ``out``, ``out1`` ..."""
+    if isinstance(results, Mapping):
+        return dict(results)
+    several = results if isinstance(results, tuple | list) else (results,)
+    return {f"out{number or ''}": result for number, result in enumerate(several)}

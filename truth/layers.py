@@ -1,0 +1,607 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every layer, by its type in a model file, as its forward pass in PyTorch; autograd has the backward one.
+
+A forward function takes the inputs, the tensors of the layer by name (parameters, running statistics, masks)
+and the options as keywords, whose defaults are those of docs/primitives.md. It gives the output, several
+outputs, or tensors by the ends of their names. Images and weights come in the order CHW. What only the
+lowering knows (`im2col`, `stepwise`) is taken and not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import pi, sqrt
+from typing import Any
+
+import torch
+from torch.nn import functional as fn
+
+from truth.given import DisagreementError
+
+Inputs = Sequence[Any]
+Own = Mapping[str, Any]
+Names = Callable[[Mapping[str, Any]], tuple[str, ...]]
+
+
+def _none(options: Mapping[str, Any]) -> tuple[str, ...]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One type: `parameters` and `buffers` name its tensors, given its options.
+
+    `layouts` are the orders of axes of the images it takes, None for any; `view` says that it moves nothing.
+    """
+
+    forward: Callable[..., Any]
+    parameters: Names = _none
+    buffers: Names = _none
+    masks: tuple[str, ...] = ()
+    constants: tuple[str, ...] = ()
+    """Parameters that no training moves, as their gradient is 0."""
+    layouts: tuple[str, ...] | None = ("CHW",)
+    view: bool = False
+
+
+BOTH = ("CHW", "HWC")
+
+LAYERS: dict[str, Layer] = {}
+"""Every layer by type."""
+
+
+def _entry(name: str, **how: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(forward: Callable[..., Any]) -> Callable[..., Any]:
+        LAYERS[name] = Layer(forward, **how)
+        return forward
+
+    return register
+
+
+def _each(name: str, forward: Callable[..., Any]) -> None:
+    """A layer that works element by element."""
+    LAYERS[name] = Layer(forward, layouts=None)
+
+
+def _with_bias(*names: str, default: bool = False, biases: tuple[str, ...] = ("bias",)) -> Names:
+    return lambda options: (*names, *(biases if options.get("bias", default) else ()))
+
+
+def _shaped(own: Own, name: str, *shape: int) -> Any:
+    if tuple(own[name].shape) != shape:
+        raise DisagreementError(name, f"has shape {list(own[name].shape)}, the model says {list(shape)}")
+    return own[name]
+
+
+def _two(value: Any) -> tuple[int, int]:
+    rows, columns = (value, value) if isinstance(value, int) else value
+    return rows, columns
+
+
+def _sides(value: Any) -> tuple[int, int, int, int]:
+    """(up, down, left, right) of one number, [rows, columns], or all four."""
+    if isinstance(value, int):
+        return value, value, value, value
+    if len(value) == 2:
+        return value[0], value[0], value[1], value[1]
+    up, down, left, right = value
+    return up, down, left, right
+
+
+# Windows
+
+
+def _convolution(
+    x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Any:
+    up, down, left, right = _sides(padding)
+    padded = fn.pad(x, (left, right, up, down))
+    return fn.conv2d(padded, weight, bias, _two(stride), 0, _two(dilation), groups)
+
+
+@_entry("conv2d", parameters=_with_bias("weight"), layouts=BOTH)
+def _conv2d(
+    x: Inputs,
+    own: Own,
+    *,
+    kernel: Any,
+    out_channels: int,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    bias: bool = False,
+    groups: int = 1,
+    im2col: str = "cores",
+) -> Any:
+    weight = _shaped(own, "weight", out_channels, x[0].shape[1] // groups, *_two(kernel))
+    return _convolution(x[0], weight, own.get("bias"), stride, padding, dilation, groups)
+
+
+@_entry("depthwise", parameters=_with_bias("weight"), layouts=BOTH)
+def _depthwise(
+    x: Inputs,
+    own: Own,
+    *,
+    kernel: Any,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    bias: bool = False,
+) -> Any:
+    channels = x[0].shape[1]
+    weight = _shaped(own, "weight", channels, 1, *_two(kernel))
+    return _convolution(x[0], weight, own.get("bias"), stride, padding, dilation, channels)
+
+
+@_entry("pointwise", parameters=_with_bias("weight"), layouts=BOTH)
+def _pointwise(x: Inputs, own: Own, *, out_channels: int, bias: bool = False) -> Any:
+    weight = _shaped(own, "weight", out_channels, x[0].shape[1])
+    return fn.conv2d(x[0], weight[:, :, None, None], own.get("bias"))
+
+
+@_entry("conv1d", parameters=_with_bias("weight"))
+def _conv1d(
+    x: Inputs,
+    own: Own,
+    *,
+    out_channels: int,
+    kernel: int,
+    stride: int = 1,
+    padding: Any = 0,
+    dilation: int = 1,
+    groups: int = 1,
+    bias: bool = False,
+    im2col: str = "cores",
+) -> Any:
+    weight = _shaped(own, "weight", out_channels, x[0].shape[1] // groups, kernel)
+    padded = fn.pad(x[0], _two(padding))
+    return fn.conv1d(padded, weight, own.get("bias"), stride, 0, dilation, groups)
+
+
+@_entry("conv_transpose2d", parameters=_with_bias("weight"), layouts=BOTH)
+def _conv_transpose2d(
+    x: Inputs,
+    own: Own,
+    *,
+    kernel: Any,
+    out_channels: int,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    bias: bool = False,
+    groups: int = 1,
+    output_padding: Any = 0,
+) -> Any:
+    weight = _shaped(own, "weight", x[0].shape[1], out_channels // groups, *_two(kernel))
+    up, down, left, right = _sides(padding)
+    # PyTorch has the same padding on both sides only: compute all, let it grow at its end, then cut.
+    whole = fn.conv_transpose2d(x[0], weight, None, _two(stride), 0, 0, groups, _two(dilation))
+    rows, columns = _two(output_padding)
+    grown = fn.pad(whole, (0, columns, 0, rows))
+    y = grown[:, :, up : grown.shape[2] - down, left : grown.shape[3] - right]
+    return y + own["bias"][:, None, None] if "bias" in own else y
+
+
+@_entry("avg_pool2d")
+def _avg_pool2d(
+    x: Inputs, own: Own, *, kernel: Any, stride: Any = None, padding: Any = 0, count_include_pad: bool = True
+) -> Any:
+    step = _two(kernel if stride is None else stride)
+    return fn.avg_pool2d(x[0], _two(kernel), step, _two(padding), count_include_pad=count_include_pad)
+
+
+@_entry("max_pool2d")
+def _max_pool2d(x: Inputs, own: Own, *, kernel: Any, stride: Any = None, padding: Any = 0) -> Any:
+    step = _two(kernel if stride is None else stride)
+    y, places = fn.max_pool2d(x[0], _two(kernel), step, _two(padding), return_indices=True)
+    return {"out": y, "argmax": places}
+
+
+@_entry("global_avg_pool")
+def _global_avg_pool(x: Inputs, own: Own) -> Any:
+    return x[0].mean(dim=(2, 3), keepdim=True)
+
+
+@_entry("interpolation")
+def _interpolation(x: Inputs, own: Own, *, mode: str = "nearest", size: Any = None, scale: Any = None) -> Any:
+    rows, columns = x[0].shape[2:]
+    wanted = tuple(size) if size is not None else (int(rows * scale), int(columns * scale))
+    corners = {"align_corners": False} if mode == "bilinear" else {}
+    return fn.interpolate(x[0], size=wanted, mode=mode, **corners)
+
+
+# Matrices
+
+
+@_entry("linear", parameters=_with_bias("weight"))
+def _linear(x: Inputs, own: Own, *, out_features: int, bias: bool = False) -> Any:
+    return fn.linear(x[0], _shaped(own, "weight", out_features, x[0].shape[-1]), own.get("bias"))
+
+
+def _aligned(x: Any, axes: int) -> Any:
+    """A batch whose samples have this many axes: those in front are of size 1, as NumPy broadcasts."""
+    return x.reshape(len(x), *(1,) * (axes - (x.ndim - 1)), *x.shape[1:])
+
+
+@_entry("matmul", layouts=None)
+def _matmul(x: Inputs, own: Own, *, transpose_b: bool = False) -> Any:
+    left = x[0].unsqueeze(1) if x[0].ndim == 2 else x[0]
+    vector = x[1].ndim == 2
+    right = x[1].unsqueeze(2) if vector else x[1].mT if transpose_b else x[1]
+    axes = max(left.ndim, right.ndim) - 1
+    y = _aligned(left, axes) @ _aligned(right, axes)
+    if vector:
+        y = y.squeeze(-1)
+    if x[0].ndim == 2:
+        y = y.squeeze(-1 if vector else -2)
+    return y.reshape(-1, 1) if y.ndim == 1 else y
+
+
+@_entry("embedding", parameters=lambda options: ("weight",), layouts=None)
+def _embedding(x: Inputs, own: Own, *, vocabulary: int, features: int, padding_id: int | None = None) -> Any:
+    return fn.embedding(x[0].long(), _shaped(own, "weight", vocabulary, features), padding_idx=padding_id)
+
+
+ATTENTION = tuple("qkvo")
+
+
+@_entry(
+    "mhsa",
+    parameters=_with_bias(
+        *(f"w{part}" for part in ATTENTION), biases=tuple(f"b{part}" for part in ATTENTION)
+    ),
+    constants=("bk",),  # the same number added to all scores of a query
+    layouts=None,
+)
+def _mhsa(x: Inputs, own: Own, *, heads: int, features: int | None = None, bias: bool = False) -> Any:
+    samples, length, width = x[0].shape
+    inner = width if features is None else features
+    queries, keys, values = (
+        fn.linear(x[0], _shaped(own, f"w{part}", inner, width), own.get(f"b{part}"))
+        .reshape(samples, length, heads, inner // heads)
+        .transpose(1, 2)
+        for part in "qkv"
+    )
+    mixed = fn.scaled_dot_product_attention(queries, keys, values).transpose(1, 2)
+    return fn.linear(mixed.reshape(samples, length, inner), _shaped(own, "wo", width, inner), own.get("bo"))
+
+
+@_entry("position", parameters=lambda options: ("weight",), layouts=None)
+def _position(x: Inputs, own: Own) -> Any:
+    return x[0] + _shaped(own, "weight", *x[0].shape[1:])
+
+
+@_entry("class_token", parameters=lambda options: ("weight",), layouts=None)
+def _class_token(x: Inputs, own: Own) -> Any:
+    token = _shaped(own, "weight", x[0].shape[-1])
+    return torch.cat([token.expand(len(x[0]), 1, -1), x[0]], dim=1)
+
+
+@_entry("parameter", parameters=lambda options: ("weight",), layouts=None)
+def _parameter(x: Inputs, own: Own, *, shape: Sequence[int]) -> Any:
+    return _shaped(own, "weight", *shape).expand(len(x[0]), *shape)
+
+
+# Recurrent: the weights are stored [inputs, gates].
+
+
+def _recurrent(cell: str, gates: int) -> Callable[..., Any]:
+    def forward(x: Inputs, own: Own, *, hidden: int, bias: bool = True, stepwise: bool = False) -> Any:
+        rows = gates * hidden
+        shapes = {"wx": (x[0].shape[2], rows), "wh": (hidden, rows), "bx": (rows,), "bh": (rows,)}
+        weights = [_shaped(own, name, *shapes[name]) for name in ("wx", "wh", "bx", "bh") if name in own]
+        weights[:2] = [weight.T for weight in weights[:2]]
+        states = 2 if cell == "lstm" else 1
+        zero = x[0].new_zeros(len(x[0]), hidden)
+        start = [(x[number] if number < len(x) else zero)[None] for number in range(1, states + 1)]
+        run = getattr(torch, cell)
+        return run(x[0], start if states == 2 else start[0], weights, bias, 1, 0.0, False, False, True)[0]
+
+    return forward
+
+
+for _type, _cell, _gates in (("rnn", "rnn_tanh", 1), ("gru", "gru", 3), ("lstm", "lstm", 4)):
+    LAYERS[_type] = Layer(
+        _recurrent(_cell, _gates), _with_bias("wx", "wh", default=True, biases=("bx", "bh")), layouts=None
+    )
+
+
+# Norms
+
+
+def _affine(options: Mapping[str, Any]) -> tuple[str, ...]:
+    if not options.get("affine", True):
+        return ()
+    return ("weight", "bias") if options.get("bias", True) else ("weight",)
+
+
+STATISTICS = ("running_mean", "running_var")
+
+
+def _with_statistics(norm: Callable[..., Any], own: Own) -> Any:
+    """What `norm` of copies of the running statistics gives, and the statistics after it."""
+    running = [own[name].clone() for name in STATISTICS if name in own]
+    y = norm(*(running or (None, None)))
+    return {"out": y, **dict(zip((f"{name}_updated" for name in STATISTICS), running, strict=False))}
+
+
+@_entry("batch_norm", parameters=_affine, buffers=lambda options: STATISTICS)
+def _batch_norm(
+    x: Inputs,
+    own: Own,
+    *,
+    affine: bool = True,
+    eps: float = 1e-5,
+    momentum: float = 0.1,
+    fixed_statistics: bool = False,
+) -> Any:
+    def norm(mean: Any, variance: Any) -> Any:
+        training = not fixed_statistics
+        return fn.batch_norm(
+            x[0], mean, variance, own.get("weight"), own.get("bias"), training, momentum, eps
+        )
+
+    return _with_statistics(norm, own)
+
+
+def _instance_statistics(options: Mapping[str, Any]) -> tuple[str, ...]:
+    return STATISTICS if options.get("running", False) or options.get("fixed_statistics", False) else ()
+
+
+@_entry("instance_norm", parameters=_affine, buffers=_instance_statistics)
+def _instance_norm(
+    x: Inputs,
+    own: Own,
+    *,
+    affine: bool = True,
+    eps: float = 1e-5,
+    stepwise: bool = False,
+    momentum: float = 0.1,
+    fixed_statistics: bool = False,
+    running: bool = False,
+) -> Any:
+    def norm(mean: Any, variance: Any) -> Any:
+        own_batch = not fixed_statistics
+        return fn.instance_norm(
+            x[0], mean, variance, own.get("weight"), own.get("bias"), own_batch, momentum, eps
+        )
+
+    return _with_statistics(norm, own)
+
+
+@_entry("group_norm", parameters=_affine)
+def _group_norm(
+    x: Inputs, own: Own, *, groups: int, affine: bool = True, eps: float = 1e-5, stepwise: bool = False
+) -> Any:
+    return fn.group_norm(x[0], groups, own.get("weight"), own.get("bias"), eps)
+
+
+@_entry("layer_norm", parameters=_affine)
+def _layer_norm(
+    x: Inputs,
+    own: Own,
+    *,
+    affine: bool = True,
+    eps: float = 1e-5,
+    stepwise: bool = False,
+    axes: int = 1,
+    bias: bool = True,
+) -> Any:
+    return fn.layer_norm(x[0], x[0].shape[-axes:], own.get("weight"), own.get("bias"), eps)
+
+
+@_entry("rms_norm", parameters=lambda options: _affine({**options, "bias": False}))
+def _rms_norm(
+    x: Inputs, own: Own, *, affine: bool = True, eps: float = 1e-5, stepwise: bool = False, axes: int = 1
+) -> Any:
+    return fn.rms_norm(x[0], x[0].shape[-axes:], own.get("weight"), eps)
+
+
+# Element by element
+
+_each("relu", lambda x, own: fn.relu(x[0]))
+_each("leaky_relu", lambda x, own, *, slope=0.01: fn.leaky_relu(x[0], slope))
+_each("sigmoid", lambda x, own: torch.sigmoid(x[0]))
+_each("silu", lambda x, own: fn.silu(x[0]))
+_each("swiglu", lambda x, own: fn.silu(x[0]) * x[1])
+_each("scale", lambda x, own, *, factor: x[0] * factor)
+_each("shift", lambda x, own, *, offset: x[0] + offset)
+_each("add", lambda x, own: x[0] + x[1])
+_each("subtract", lambda x, own: x[0] - x[1])
+_each("multiply", lambda x, own: x[0] * x[1])
+_each("divide", lambda x, own: x[0] / x[1])
+_each("maximum", lambda x, own: torch.where(x[0] > x[1], x[0], x[1]))
+_each("minimum", lambda x, own: torch.where(x[0] < x[1], x[0], x[1]))
+_each("where", lambda x, own: torch.where(x[0] != 0, x[1], x[2]))
+_each("clip", lambda x, own, *, low=None, high=None: torch.clamp(x[0], low, high))
+_each("hard_sigmoid", lambda x, own, *, alpha=1 / 6, beta=0.5: torch.clamp(alpha * x[0] + beta, 0, 1))
+_each("hard_swish", lambda x, own: fn.hardswish(x[0]))
+_each("elu", lambda x, own, *, alpha=1.0: fn.elu(x[0], alpha))
+_each("softplus", lambda x, own: fn.softplus(x[0]))
+_each("mish", lambda x, own: fn.mish(x[0]))
+_each("exponential", lambda x, own: torch.exp(x[0]))
+_each("logarithm", lambda x, own: torch.log(x[0]))
+_each("square_root", lambda x, own: torch.sqrt(x[0]))
+_each("reciprocal", lambda x, own: torch.reciprocal(x[0]))
+_each("square", lambda x, own: torch.square(x[0]))
+_each("power", lambda x, own, *, exponent: torch.pow(x[0], exponent))
+_each("error_function", lambda x, own: torch.erf(x[0]))
+_each("absolute", lambda x, own: torch.abs(x[0]))
+
+
+@_entry("compare", layouts=None)
+def _compare(x: Inputs, own: Own, *, form: str, value: float = 0.0) -> Any:
+    """Its gradient is 0, and not none."""
+    return getattr(torch, form)(x[0], value).to(x[0].dtype) + 0 * x[0]
+
+
+@_entry("dropout", masks=("mask",), layouts=None)
+def _dropout(x: Inputs, own: Own, *, p: float = 0.5) -> Any:
+    """The mask is the machine's; `truth.samples` says whether it is one of this share."""
+    return x[0] * _shaped(own, "mask", *x[0].shape) / (1 - p)
+
+
+@_entry("prelu", parameters=lambda options: ("weight",))
+def _prelu(x: Inputs, own: Own, *, per_channel: bool = False) -> Any:
+    return torch.prelu(x[0], _shaped(own, "weight", x[0].shape[1] if per_channel else 1))
+
+
+# PULP-TrainLib approximates e^x by the bits of a float, or a polynomial, and GELU's tanh by a quotient. These
+# are its numbers, not formulas that PyTorch has; the derivative is what its steps take it for.
+FASTEXP = (121.2740575, 27.7280233, 4.84252568, 1.49012907)
+"""Offset, and coefficients of the fraction, of its exponential for tanh."""
+SCHRAUDOLPH = (12102203.17133801, 1064986823.010288)
+"""Slope and offset of the bits of e^x: 2^23 / ln 2, and 127 · 2^23 less what halves the error."""
+TAYLOR = (1.0, -1.0, 0.5, -0.16, 0.0416, -0.008)
+"""Its factors of (-x)^k for e^x, x <= 0."""
+LOG2_E = 1.442695040
+
+
+def _float_of_bits(bits: Any) -> Any:
+    return bits.to(torch.int64).to(torch.int32).view(torch.float32)
+
+
+@_entry("tanh", layouts=None)
+def _tanh(x: Inputs, own: Own, *, form: str = "exact") -> Any:
+    if form == "exact":
+        return torch.tanh(x[0])
+    with torch.no_grad():
+        power = torch.clamp(LOG2_E * -2 * x[0].float(), min=-126)
+        fraction = power - power.trunc() + (power < 0)
+        exponent = power + FASTEXP[0] + FASTEXP[1] / (FASTEXP[2] - fraction) - FASTEXP[3] * fraction
+        bits = torch.clamp(exponent * (1 << 23), max=0x7F7FFFFF + 1)
+        y = (2 / (1 + _float_of_bits(bits)) - 1).to(x[0].dtype)
+    return y + (1 - y * y) * (x[0] - x[0].detach())
+
+
+@_entry("gelu", layouts=None)
+def _gelu(x: Inputs, own: Own, *, form: str = "erf") -> Any:
+    if form != "pulp_rational":
+        return fn.gelu(x[0], approximate={"erf": "none", "tanh": "tanh"}[form])
+    u = torch.clamp(sqrt(2 / pi) * (x[0] + 0.044715 * x[0] ** 3), -8, 8)
+    above = u * (135135 + u**2 * (17325 + u**2 * (378 + u**2)))
+    below = 135135 + u**2 * (62370 + u**2 * (3150 + 28 * u**2))
+    return x[0] / 2 * (1 + torch.clamp(above / below, -1, 1))
+
+
+# Along an axis
+
+
+@_entry("softmax")
+def _softmax(x: Inputs, own: Own, *, exponential: str = "exact") -> Any:
+    if exponential == "exact":
+        return torch.softmax(x[0], dim=-1)
+    with torch.no_grad():
+        low = (x[0] - x[0].amax(-1, keepdim=True)).float()
+        if exponential == "schraudolph":
+            bits = low * torch.tensor(SCHRAUDOLPH[0]) + torch.tensor(SCHRAUDOLPH[1])
+            weights = _float_of_bits(torch.where(bits < 1 << 23, torch.zeros_like(bits), bits))
+        else:
+            series = torch.zeros_like(low)
+            for number, factor in enumerate(TAYLOR):
+                series = series + factor * (-low) ** number
+            weights = torch.where(-low * LOG2_E < 3.14, series, torch.zeros_like(series))
+        y = weights.to(x[0].dtype)
+        y = y / y.sum(-1, keepdim=True)
+    # Its gradient is that of a softmax whose result is y.
+    sloped = y * (x[0] - (y * x[0]).sum(-1, keepdim=True))
+    return y + sloped - sloped.detach()
+
+
+_entry("log_softmax")(lambda x, own: torch.log_softmax(x[0], dim=-1))
+
+
+def _axes(axes: Sequence[int]) -> tuple[int, ...]:
+    """Axes of a batch for those of a sample."""
+    return tuple(1 + axis for axis in sorted(axes))
+
+
+@_entry("reduce_mean")
+def _reduce_mean(x: Inputs, own: Own, *, axes: Sequence[int], keep_dims: bool = False) -> Any:
+    return torch.mean(x[0], dim=_axes(axes), keepdim=keep_dims)
+
+
+@_entry("reduce_sum")
+def _reduce_sum(x: Inputs, own: Own, *, axes: Sequence[int], keep_dims: bool = False) -> Any:
+    return torch.sum(x[0], dim=_axes(axes), keepdim=keep_dims)
+
+
+def _extremum(word: str) -> Callable[..., Any]:
+    def forward(
+        x: Inputs, own: Own, *, axes: Sequence[int], keep_dims: bool = False, ties: str = "shared"
+    ) -> Any:
+        dims = _axes(axes)
+        if ties == "shared":
+            return getattr(torch, f"a{word}")(x[0], dim=dims, keepdim=keep_dims)
+        flat = x[0].flatten(dims[0], dims[-1])
+        y = getattr(torch, word)(flat, dim=dims[0]).values
+        return y.reshape(*y.shape[: dims[0]], *(1,) * len(dims), *y.shape[dims[0] :]) if keep_dims else y
+
+    return forward
+
+
+LAYERS["reduce_max"] = Layer(_extremum("max"))
+LAYERS["reduce_min"] = Layer(_extremum("min"))
+
+
+# Moving data
+
+
+@_entry("flatten", view=True)
+def _flatten(x: Inputs, own: Own) -> Any:
+    return x[0].flatten(1)
+
+
+@_entry("reshape", view=True)
+def _reshape(x: Inputs, own: Own, *, shape: Sequence[int]) -> Any:
+    return x[0].reshape(len(x[0]), *shape)
+
+
+@_entry("broadcast_add", layouts=None)
+def _broadcast_add(x: Inputs, own: Own) -> Any:
+    axes = max(item.ndim for item in x) - 1
+    return _aligned(x[0], axes) + _aligned(x[1], axes)
+
+
+@_entry("expand", layouts=None)
+def _expand(x: Inputs, own: Own, *, shape: Sequence[int]) -> Any:
+    return _aligned(x[0], len(shape)).expand(-1, *shape)
+
+
+@_entry("concat")
+def _concat(x: Inputs, own: Own, *, axis: int = 0) -> Any:
+    return torch.cat(list(x), dim=1 + axis)
+
+
+@_entry("split")
+def _split(x: Inputs, own: Own, *, sizes: Sequence[int], axis: int = 0) -> Any:
+    return torch.split(x[0], list(sizes), dim=1 + axis)
+
+
+@_entry("slice")
+def _slice(x: Inputs, own: Own, *, stop: int, axis: int = 0, start: int = 0) -> Any:
+    return x[0].narrow(1 + axis, start, stop - start)
+
+
+@_entry("transpose")
+def _transpose(x: Inputs, own: Own, *, axes: Sequence[int]) -> Any:
+    return x[0].permute(0, *(1 + axis for axis in axes))
+
+
+@_entry("pad")
+def _pad(x: Inputs, own: Own, *, pads: Sequence[Sequence[int]], value: float = 0.0) -> Any:
+    return fn.pad(x[0], [width for before, after in reversed(pads) for width in (before, after)], value=value)
+
+
+# Put in by the machine where a layer wants another format or order
+
+
+@_entry("cast", layouts=None)
+def _cast(x: Inputs, own: Own, *, to: str) -> Any:
+    return x[0]
+
+
+@_entry("layout", layouts=None)
+def _layout(x: Inputs, own: Own, *, to: str) -> Any:
+    return x[0].permute(0, 2, 3, 1) if to == "HWC" else x[0].permute(0, 3, 1, 2)

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The network a given model describes: layers in order, adapters written out, and what is trained of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from configs.dtypes import BY_WORD, is_narrow
+from truth.given import Given
+from truth.layers import LAYERS, Layer
+from truth.steps import LOSSES, OPTIMIZERS
+
+LAYER_KEYS = (
+    "name",
+    "type",
+    "inputs",
+    "dtype",
+    "layout",
+    "trainable",
+    "update_channels",
+    "adapter",
+    "recompute",
+    "variant",
+)
+"""Keys of a layer that are no options of its type."""
+
+ADAPTED = {"linear": ("out_features", "linear"), "conv2d": ("out_channels", "pointwise")}
+ADAPTED["pointwise"] = ADAPTED["conv2d"]
+"""Types that can have an adapter: the option that says how many channels they make, and the second factor's
+type."""
+
+AS_PUBLISHED = "as-published"
+
+Channels = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A layer of the network, or one of those an adapter is made of; `inputs` are (layer, number of output).
+
+    `trainable` is True, False or the names of parameters; `channels` are the output channels trained.
+    """
+
+    name: str
+    type: str
+    options: Mapping[str, Any]
+    inputs: tuple[tuple[str, int], ...]
+    dtype: str
+    layout: str
+    trainable: bool | tuple[str, ...] = True
+    channels: Channels | None = None
+
+    @property
+    def entry(self) -> Layer:
+        """What its type is in PyTorch."""
+        return LAYERS[self.type]
+
+    def names(self, ends: Iterable[str]) -> tuple[str, ...]:
+        """Tensors of this layer by the ends of their names."""
+        return tuple(f"{self.name}.{end}" for end in ends)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Its parameters, trained or not, by tensor name."""
+        return self.names(self.entry.parameters(self.options))
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """Its running statistics."""
+        return self.names(self.entry.buffers(self.options))
+
+    @property
+    def inputs_first(self) -> bool:
+        """Whether its weight is stored [inputs, outputs]: of images HWC, in fp32."""
+        return self.type == "pointwise" and self.layout == "HWC" and not is_narrow(self.dtype)
+
+    def trains(self, parameter: str) -> bool:
+        """Whether one of `parameters` is trained."""
+        end = parameter.removeprefix(f"{self.name}.")
+        wanted = self.trainable if isinstance(self.trainable, bool) else end in self.trainable
+        return wanted and end not in self.entry.constants
+
+
+@dataclass(slots=True)
+class Network:
+    """All parts in order; `last` is the name of the layer whose output the loss takes."""
+
+    given: Given
+    parts: list[Part] = field(default_factory=list)
+    output: tuple[str, int] = ("input", 0)
+    last: str = ""
+    _stands_for: dict[str, str] = field(default_factory=dict)
+    """Layer of the model -> the part that makes its output."""
+
+    def __post_init__(self) -> None:
+        before = self.given.inputs[0].name if self.given.inputs else ""
+        self.output, self.last = (before, 0), self.given.alone
+        train = self.given.tree.get("train", "all")
+        layers = list(self.given.tree["layers"])
+        if train == "last":
+            train = [[layer["name"] for layer in layers if self._part(layer, ()).parameters][-1]]
+        for layer in layers:
+            frozen = train != "all" and layer["name"] not in train
+            self._add({**layer, "trainable": False, "adapter": None} if frozen else layer)
+            self.last = layer["name"]
+
+    def _add(self, layer: Mapping[str, Any]) -> None:
+        said = layer.get("inputs")
+        inputs = tuple(self._found(word) for word in said) if said is not None else (self.output,)
+        if layer["type"] == "dropout" and self.given.inference:
+            self._stands_for[layer["name"]] = inputs[0][0]
+            self.output = inputs[0]
+            return
+        if layer.get("adapter"):
+            self._add_adapted(layer, inputs)
+        else:
+            self.parts.append(self._part(layer, inputs))
+        self._stands_for[layer["name"]] = self.parts[-1].name
+        self.output = (self.parts[-1].name, 0)
+
+    def _found(self, word: str) -> tuple[str, int]:
+        """``split.1`` is the second output of a layer with several."""
+        name, _, number = word.partition(".")
+        return self._stands_for.get(name, name), int(number or 0)
+
+    def _part(self, layer: Mapping[str, Any], inputs: tuple[tuple[str, int], ...]) -> Part:
+        tree = self.given.tree
+        options = {key: value for key, value in layer.items() if key not in LAYER_KEYS}
+        variant = layer.get("variant") or tree.get("variant", "default")
+        if variant == AS_PUBLISHED and layer["type"] == "softmax":
+            options.setdefault("exponential", "schraudolph")
+        if self.given.inference and (layer["type"] == "batch_norm" or options.get("running")):
+            options["fixed_statistics"] = True
+        trainable = layer.get("trainable", True)
+        channels = layer.get("update_channels")
+        return Part(
+            layer["name"],
+            layer["type"],
+            options,
+            inputs,
+            BY_WORD[layer.get("dtype") or tree.get("dtype", "fp32")].name,
+            layer.get("layout") or tree.get("layout", "CHW"),
+            trainable if isinstance(trainable, bool) else tuple(trainable),
+            (0, channels) if isinstance(channels, int) else tuple(channels) if channels else None,
+        )
+
+    def _add_adapted(self, layer: Mapping[str, Any], inputs: tuple[tuple[str, int], ...]) -> None:
+        """y = W x + alpha / rank · B A x: W frozen, A of the layer's own geometry, B 1x1."""
+        name, adapter = layer["name"], layer["adapter"]
+        count, kind = ADAPTED[layer["type"]]
+        rank = adapter["rank"]
+        alpha = adapter["alpha"] if adapter.get("alpha") is not None else rank
+        shared = {key: layer[key] for key in ("dtype", "layout") if key in layer}
+        straight = {key: value for key, value in layer.items() if key != "adapter"}
+        down = {**straight, "name": f"{name}.down", count: rank}
+        down |= {"bias": False} if "bias" in layer else {}
+        self.parts.append(self._part({**straight, "trainable": False}, inputs))
+        self.parts.append(self._part(down, inputs))
+        if alpha != rank:
+            factor = {"name": f"{name}.scale", "type": "scale", "factor": alpha / rank, **shared}
+            self.parts.append(self._part(factor, ((f"{name}.down", 0),)))
+        option = ADAPTED[kind][0]
+        up = {"name": f"{name}.up", "type": kind, option: layer[count], **shared}
+        self.parts.append(self._part(up, ((self.parts[-1].name, 0),)))
+        total = {"name": f"{name}.sum", "type": "add", **shared}
+        self.parts.append(self._part(total, ((name, 0), (f"{name}.up", 0))))
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """All parameters, frozen ones included."""
+        return tuple(name for part in self.parts for name in part.parameters)
+
+    @property
+    def buffers(self) -> tuple[str, ...]:
+        """All running statistics."""
+        return tuple(name for part in self.parts for name in part.buffers)
+
+    @property
+    def masks(self) -> tuple[str, ...]:
+        """All random masks."""
+        return tuple(name for part in self.parts for name in part.names(part.entry.masks))
+
+    def part_of(self, weight: str) -> tuple[slice, ...]:
+        """The part of a parameter that is trained: all of it, or some output channels."""
+        part = next((item for item in self.parts if weight in item.parameters), None)
+        if part is None or part.channels is None:
+            return (slice(None),)
+        axis = 1 if part.inputs_first and weight.endswith(".weight") else 0
+        return (*(slice(None),) * axis, slice(*part.channels))
+
+    @property
+    def updated(self) -> tuple[str, ...]:
+        """The parameters that are trained, by the whole name of their tensor."""
+        trained = (name for part in self.parts for name in part.parameters if part.trains(name))
+        return (*self.given.weights, *trained)
+
+
+def unknown(given: Given) -> tuple[str, ...]:
+    """Types of layers, losses and optimizers of a model that have no entry here."""
+    words = [layer["type"] for layer in given.tree["layers"] if layer["type"] not in LAYERS]
+    words += [given.loss["name"]] if given.loss and given.loss["name"] not in LOSSES else []
+    said = given.optimizer.get("name")
+    return tuple(dict.fromkeys([*words, *([said] if said and said not in OPTIMIZERS else [])]))
