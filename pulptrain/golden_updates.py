@@ -6,7 +6,7 @@ takes each time the weight is stored, half an ulp there and half an ulp here, an
 
 What is off by more may lie at a kink: where an input of a ReLU is a rounding away from 0, the sums of two
 right implementations give it two gradients, and all weights in front of it move by some per cent. So the
-references train again, `NUDGED` times, with every result of an op moved by an ulp: the machine and the golden
+references train again, `NUDGED` times, with all that ops read moved by an ulp: the machine and the golden
 may each be as far from the references as these are.
 
 An update that is not ten times what is allowed decides nothing: a learning rate that is a tenth too large
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainlib.graph import KEPT_KINDS, TrainingGraph
+from trainlib.graph import Op, TrainingGraph
 from trainlib.reference import evaluate
 from trainlib.steps import Array
 from trainlib.training import TrainingPhases
@@ -30,7 +30,7 @@ SHARE = 1e-5
 """Of the largest update of a tensor: what another order of sums makes of gradients."""
 
 DECIDES = 0.1
-"""Share of the update that what is allowed must stay below."""
+"""Share of the update that the error and what is allowed must together stay below."""
 
 SUMS = 16
 """Roundings of a sum of few terms, where a nudge is one: as the room of `trainlib.op_truth` begins."""
@@ -82,9 +82,11 @@ class GoldenUpdate:
         allowed = SHARE * self.update + spread
         room = _largest(self.storage) + allowed
         off = np.inf if self.found is None else self.beyond_storage(_difference(self.found, self.golden))
-        verdict = RIGHT if room <= DECIDES * self.update else NOT_DECIDABLE
-        if not off <= allowed * (SUMS if verdict == NOT_DECIDABLE else 1) < np.inf:
+        tenth = DECIDES * self.update
+        if not off <= allowed * (SUMS if room > tenth else 1) < np.inf:
             verdict = WRONG
+        else:
+            verdict = RIGHT if off + room <= tenth else NOT_DECIDABLE
         return JudgedUpdate(self.name, verdict, self.error, self.update, room)
 
 
@@ -132,7 +134,7 @@ def trained(
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """What is kept after training by the references, and the gradients of the first mini-batch by weight.
 
-    With a `seed` every result of an op is moved by an ulp, up, down or not, but for what is kept.
+    With a `seed` what ops read is moved by an ulp, up, down or not, but for what they update.
     """
     kept, mini = dict(start), phases.mini_batch
     generator = np.random.default_rng(seed) if seed is not None else None
@@ -152,14 +154,15 @@ def _carried_out(
     sample: Mapping[str, Array],
     generator: np.random.Generator | None,
 ) -> dict[str, Array]:
-    def moved(name: str, array: Array) -> Array:
-        if generator is None or array.dtype != np.float32 or graph.tensors[name].kind in KEPT_KINDS:
+    def nudged(op: Op, name: str, array: Array) -> Array:
+        floats = array.dtype == np.float32 and op.step not in ("UPD", "ACCUMULATE")
+        if generator is None or not floats or graph.tensors[name].kind == "buffer":
             return array
-        way = generator.integers(-1, 2, array.shape)
-        result: Array = array + (way * np.spacing(np.abs(array))).astype(np.float32)
-        return result
+        way = generator.integers(-1, 2, array.shape) * (array != 0)  # the 0 that a ReLU leaves is one
+        moved: Array = array + (way * np.spacing(np.abs(array))).astype(np.float32)
+        return moved
 
-    known = evaluate(graph, {**kept, **sample}, moved)
+    known = evaluate(graph, {**kept, **sample}, nudged)
     kept.update({name: known[after] for name, after in graph.updates.items()})
     return known
 

@@ -455,7 +455,7 @@ def _row(
         wrong.append("nothing to compare with")
     open_ones = [item.name for item in judged if item.verdict == NOT_DECIDABLE]
     if open_ones:
-        notes = [*notes, f"updates no larger than ten times their rounding: {_few(open_ones)}"]
+        notes = [*notes, f"updates no larger than ten times error and rounding: {_few(open_ones)}"]
     decided = [item for item in judged if item.verdict != NOT_DECIDABLE]
     status = WRONG if wrong else RIGHT if decided or not judged else NOT_DECIDABLE
     return replace(

@@ -60,11 +60,11 @@ def run_reference(op: Op, tensors: Mapping[str, Tensor], arrays: Mapping[str, Ar
 def evaluate(
     graph: TrainingGraph,
     values: Mapping[str, Array],
-    moved: Callable[[str, Array], Array] = lambda _, array: array,
+    reading: Callable[[Op, str, Array], Array] = lambda op, name, array: array,
 ) -> dict[str, Array]:
     """One training iteration: every tensor of the graph, from the given ones in `values`.
 
-    What an op makes of a tensor is given on as `moved` returns it.
+    An op reads a tensor as `reading` returns it.
 
     Each op runs whole, by its primitive's own reference, which shares no code with the tiles. Raises
     InputError if a value is missing or wrong (`check_given`), and if an op makes an infinity or a NaN.
@@ -75,8 +75,8 @@ def evaluate(
     complete(views, known)
     for op in graph.ops:
         with np.errstate(all="ignore"):
-            results = run_reference(op, graph.tensors, known)
-        results = {name: moved(name, array) for name, array in results.items()}
+            read = {name: reading(op, name, known[name]) for name in op.inputs}
+            results = run_reference(op, graph.tensors, read)
         astray = not_finite(op.name, results)
         if astray is not None:
             raise astray
