@@ -68,7 +68,7 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["conv2d", "--shape", "4x8x8", "--option", "kernel=3"], "has no 'out_channels'"),
+        (["conv2d", "--shape", "4x8x8", "--option", "kernel=3"], "it needs --option out_channels="),
         (["relu", "--shape", "4x8x8", "--step", "wg"], "relu has no step 'wg'"),
         (["relux", "--shape", "4"], "try: 'relu'"),
         (["relu", "--shape", "4x0"], "cannot read '4x0'"),

@@ -20,6 +20,7 @@ from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.norms.norm import NormGeometry, Rows, geometry_of
 from trainlib.steps import (
     Array,
+    CutsReductions,
     Extent,
     Function,
     KernelCall,
@@ -28,7 +29,6 @@ from trainlib.steps import (
     Region,
     TileTask,
     part,
-    reductions_of,
 )
 
 _STATISTICS = ("mean", "inv_std", "var", "mean_g", "mean_gx")
@@ -60,7 +60,8 @@ class NormLowering(NoMatmul):
 
     def alike(self, op: Op, tensors: Mapping[str, Tensor]) -> Collection[str]:
         """All dimensions: a tile takes its part of every axis."""
-        return {**self.extents(op, tensors), **reductions_of(self, op, tensors)}
+        reductions = self.reductions(op, tensors) if isinstance(self, CutsReductions) else {}
+        return {**self.extents(op, tensors), **reductions}
 
     def sizes(self, geometry: NormGeometry, image: Region) -> dict[str, int]:
         """Rows, segments of a row that lie apart or have another parameter, elements of a segment."""
