@@ -79,11 +79,11 @@ def run(
             data=fspath(data) if isinstance(data, PathLike) else data,
         )
     if network.foreign is not None:
-        from pulptrain.foreign_model import compare_with_module, refuse_other_gradients
+        from pulptrain.foreign_model import compare_with_origin, refuse_other_gradients
 
         outcome.summary["notes"] += network.foreign.notes
         given = bool(values) or data is not None
-        compare_with_module(network.foreign, outcome, settings, iterations, given=given)
+        compare_with_origin(network.foreign, outcome, settings, iterations, given=given)
         refuse_other_gradients(network.foreign, outcome)
     return Result(outcome.summary, outcome=outcome)
 

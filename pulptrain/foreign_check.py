@@ -21,15 +21,12 @@ from configs.limits import host_memory_bytes
 from configs.model_file import ModelSpec
 from importers.extras import require_extra
 from importers.torch_check import NOISE, ModuleCheck, judged
-from pulptrain.session import RunOutcome
-from pulptrain.settings import Settings
 from trainlib.graph import TrainingGraph
 from trainlib.options import loss_options
 from trainlib.reference import evaluate
 from trainlib.registry import loss_primitive, lowering_of
 from trainlib.steps import Array
 from trainlib.training import build_forward_graph, initial_weights
-from trainlib.training_data import sample_stream
 
 if TYPE_CHECKING:
     from importers.onnx_forward import ImportedModel
@@ -43,9 +40,6 @@ MOST_WINDOWS = 50_000
 
 _COPIES = 16
 """Bytes an element of a tensor takes while it is computed: in fp64, here and there."""
-
-FILE = "file"
-"""Key of what the file itself says, in the functional part of a summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,60 +251,20 @@ def check_gradients(
     return check
 
 
-def compare_with_file(
-    origin: OnnxOrigin, spec: ModelSpec, outcome: RunOutcome, settings: Settings, iterations: int
-) -> None:
-    """Compare loss and gradients of a run with those of the file; a note says what came of it, or why not."""
-    functional, graph = outcome.summary["functional"], outcome.schedule.graph
-    if functional is None:
-        return
-    why = _why_not(spec, outcome, settings, iterations)
-    if not why:
-        from truth.onnx_graph import CannotComputeError
+def check_file(
+    origin: OnnxOrigin,
+    spec: ModelSpec,
+    graph: TrainingGraph,
+    sample: Mapping[str, Array],
+    results: Mapping[str, Array],
+) -> ModuleCheck | str:
+    """`check_gradients`; a text says why they cannot be computed from the file."""
+    from truth.onnx_graph import CannotComputeError
 
-        sample = next(sample_stream(graph, spec, settings.seed))
-        own = {"input": sample[graph.input], "label": sample[graph.label]}
-        results = {
-            name.removeprefix("results/"): array
-            for name, array in outcome.values.items()
-            if name.startswith("results/")
-        }
-        try:
-            found = check_gradients(origin, spec, graph, own, results)
-        except CannotComputeError as error:
-            why = f"our second description of ONNX lacks {error}"
-        else:
-            functional[FILE] = found.as_dict()
-            if found.passed:
-                outcome.summary["notes"].append(
-                    f"loss and gradients are those of the file by torch.autograd ({found.compared} tensors, "
-                    f"worst error {found.worst:.2f} of its tolerance, {found.tensor})"
-                )
-    if why:
-        outcome.summary["notes"].append(f"loss and gradients are not compared with the file's: {why}")
-
-
-def _why_not(spec: ModelSpec, outcome: RunOutcome, settings: Settings, iterations: int) -> str:
-    """Why gradients are not compared with those of PyTorch, "" if they are."""
-    reasons = {
-        "it draws random numbers (dropout)": bool(outcome.schedule.graph.draws),
-        f"the run is of {iterations} iterations": iterations != 1,
-        "the update is a program of its own": outcome.update_schedule is not None,
-        "they are narrower than fp32": settings.dtype not in (None, "fp32") or spec.dtype != "fp32",
-        "numbers are not finite": bool(outcome.summary["not_finite"]),
-        "there is no loss": not outcome.schedule.graph.label,
-    }
     missing = _missing_torch()
-    return next((why for why, applies in reasons.items() if applies), missing and f"needs {missing}")
-
-
-def refuse_another_file(origin: OnnxOrigin, outcome: RunOutcome) -> None:
-    """Raise `WrongNumbersError` if `compare_with_file` found another gradient than the file has."""
-    found = (outcome.summary["functional"] or {}).get(FILE)
-    if found is not None and not found["passed"]:
-        raise WrongNumbersError(
-            f"{found['worst_tensor']} is not what torch.autograd makes of the file: "
-            f"{found['worst_error_of_tolerance']:.3g} times the tolerance",
-            where=origin.graph.path,
-            outcome=outcome,
-        )
+    if missing:
+        return f"it needs {missing}"
+    try:
+        return check_gradients(origin, spec, graph, sample, results)
+    except CannotComputeError as error:
+        return f"our second description of ONNX lacks {error}"

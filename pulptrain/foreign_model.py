@@ -18,6 +18,7 @@ from pulptrain.settings import Settings
 from trainlib.steps import Array
 
 if TYPE_CHECKING:
+    from importers.torch_check import ModuleCheck
     from pulptrain.foreign_check import OnnxOrigin
 
 ONNX = ".onnx"
@@ -56,6 +57,11 @@ class ForeignModel:
     module: Any = None
     sources: Mapping[str, Any] = field(default_factory=dict)
     file: OnnxOrigin | None = None
+
+    @property
+    def origin(self) -> str:
+        """What it was: ``file``, ``module``, or "" of one that is held against nothing."""
+        return "file" if self.file is not None else "module" if self.module is not None else ""
 
 
 def parse_input(text: str, where: str = "--input") -> tuple[tuple[int, ...], bool]:
@@ -181,20 +187,12 @@ def _open_graph(model: str, settings: Settings, options: ModelOptions) -> Foreig
     return ForeignModel(read.spec, read.values, (check_output(origin),), sources=read.sources, file=origin)
 
 
-MODULE = "module"
-"""Key of what the module itself says, in the functional part of a summary."""
-
-
-COMPARED = "loss and gradients with those of the module"
-"""What `compare_with_module` does, as ``functional.skipped`` calls it."""
-
-
 def why_not_compared(
     foreign: ForeignModel, outcome: RunOutcome, iterations: int, *, given: bool = False
 ) -> str | None:
-    """Why the gradients of a run cannot be held against those of the module; None if they can.
+    """Why the gradients of a run cannot be held against those of module or file; None if they can.
 
-    `given` says that values or samples took the place of the module's and of those that are drawn.
+    `given` says that values or samples took the place of the model's own and of those that are drawn.
     """
     graph = outcome.schedule.graph
     reasons = {
@@ -204,61 +202,62 @@ def why_not_compared(
         "the network draws masks of its own": bool(graph.draws),
         "its numbers are not fp32": any(graph.tensors[name].dtype != "float32" for name in graph.weights),
         "values or samples were given": given,
-        "the batch is not that of the module's input": bool(graph.input)
+        "the batch is not that of the model's input": bool(graph.input)
         and graph.tensors[graph.input].shape[0] != foreign.spec.batch,
         "numbers are not finite": bool(outcome.summary["not_finite"]),
     }
     return next((why for why, holds in reasons.items() if holds), None)
 
 
-def compare_with_module(
+def compare_with_origin(
     foreign: ForeignModel, outcome: RunOutcome, settings: Settings, iterations: int, *, given: bool = False
 ) -> None:
-    """Compare the gradients of a run with those of the module; the summary says what came of it, or why not.
+    """Compare the gradients of a run with those of its module or file; the summary says what came of it.
 
-    `given` is that of `why_not_compared`.
+    What came of it is in the functional part, under ``module`` or ``file``; why nothing was compared in
+    ``skipped``. `given` is that of `why_not_compared`.
     """
-    if foreign.file is not None:
-        from pulptrain.foreign_check import compare_with_file
-
-        compare_with_file(foreign.file, foreign.spec, outcome, settings, iterations)
-        return
-    functional, graph = outcome.summary["functional"], outcome.schedule.graph
-    if foreign.module is None or functional is None:
+    functional = outcome.summary["functional"]
+    if functional is None or not foreign.origin:
         return
     why = why_not_compared(foreign, outcome, iterations, given=given)
-    if why is not None:
-        functional["skipped"].append(f"{COMPARED} ({why})")
+    found = why or _compared(foreign, outcome, settings)
+    if isinstance(found, str):
+        functional["skipped"].append(f"loss and gradients with those of the {foreign.origin} ({found})")
         return
+    functional[foreign.origin] = found.as_dict()
+    if found.passed:
+        outcome.summary["notes"].append(
+            f"loss and gradients are those of the {foreign.origin} by torch.autograd ({found.compared} "
+            f"tensors, worst error {found.worst:.2f} of its tolerance, {found.tensor})"
+        )
+
+
+def _compared(foreign: ForeignModel, outcome: RunOutcome, settings: Settings) -> ModuleCheck | str:
+    """What came of it; a text says why it cannot be computed."""
     from importers.torch_check import check_module
+    from pulptrain.foreign_check import check_file
     from trainlib.training_data import sample_stream
 
-    sample = next(sample_stream(graph, foreign.spec, settings.seed))
+    spec, graph = foreign.spec, outcome.schedule.graph
+    sample = next(sample_stream(graph, spec, settings.seed))
     own = {"input": sample[graph.input], "label": sample[graph.label]}
     results = {
         name.removeprefix("results/"): array
         for name, array in outcome.values.items()
         if name.startswith("results/")
     }
-    found = check_module(foreign.module, foreign.spec, foreign.sources, own, results)
-    functional[MODULE] = found.as_dict()
-    if found.passed:
-        outcome.summary["notes"].append(
-            f"loss and gradients are those of the module by torch.autograd ({found.compared} tensors, worst "
-            f"error {found.worst:.2f} of its tolerance, {found.tensor})"
-        )
+    if foreign.file is not None:
+        return check_file(foreign.file, spec, graph, own, results)
+    return check_module(foreign.module, spec, foreign.sources, own, results)
 
 
 def refuse_other_gradients(foreign: ForeignModel, outcome: RunOutcome) -> None:
-    """Raise `WrongNumbersError` if `compare_with_module` found another gradient than the module has."""
-    if foreign.file is not None:
-        from pulptrain.foreign_check import refuse_another_file
-
-        refuse_another_file(foreign.file, outcome)
-    found = (outcome.summary["functional"] or {}).get(MODULE)
+    """Raise `WrongNumbersError` if `compare_with_origin` found another gradient than module or file have."""
+    found = (outcome.summary["functional"] or {}).get(foreign.origin)
     if found is not None and not found["passed"]:
         raise WrongNumbersError(
-            f"{found['worst_tensor']} is not what torch.autograd makes of the module: "
+            f"{found['worst_tensor']} is not what torch.autograd makes of the {foreign.origin}: "
             f"{found['worst_error_of_tolerance']:.3g} times the tolerance",
             where=foreign.spec.where,
             outcome=outcome,

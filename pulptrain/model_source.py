@@ -12,7 +12,7 @@ from pulptrain.foreign_model import (
     ONNX,
     ForeignModel,
     ModelOptions,
-    compare_with_module,
+    compare_with_origin,
     open_foreign,
     refuse_other_gradients,
 )
@@ -60,7 +60,7 @@ class ModelSource:
         own = {**self.foreign.values, **(values or {})} if functional else values
         outcome = run_model(self.foreign.spec, settings, functional=functional, values=own, **how)
         outcome.summary["notes"] += self.foreign.notes
-        compare_with_module(self.foreign, outcome, settings, how["iterations"], given=values is not None)
+        compare_with_origin(self.foreign, outcome, settings, how["iterations"], given=values is not None)
         return outcome
 
     def refuse_other_gradients(self, outcome: RunOutcome) -> None:

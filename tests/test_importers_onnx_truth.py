@@ -233,8 +233,12 @@ def test_a_run_says_who_has_compared_what(
     notes = "\n".join(summary["notes"])
     assert "the output is that of the file by onnx.reference" in notes
     assert "gradients are those of the file by torch.autograd (3 tensors" in notes
-    assert run(["run", path, "--json", "--iterations", "2"]) == 0
-    assert "not compared with the file's: the run is of 2 iterations" in capsys.readouterr().out
+    assert summary["functional"]["skipped"] == []
+    saved = str(tmp_path / "values.npz")
+    assert run(["run", path, "--json", "--iterations", "2", "--save-values", saved]) == 0
+    assert "with those of the file (the run is of several iterations)" in capsys.readouterr().out
+    assert run(["run", path, "--json", "--values", saved]) == 0, "other weights are not those of the file"
+    assert "with those of the file (values or samples were given)" in capsys.readouterr().out
     true = foreign_check.gradients_of_file
 
     def other(*given: Any, **how: Any) -> Any:

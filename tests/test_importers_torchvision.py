@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from importers.torch_module import from_torch
-from pulptrain.foreign_model import ForeignModel, compare_with_module
+from pulptrain.foreign_model import ForeignModel, compare_with_origin
 from pulptrain.session import run_model
 from pulptrain.settings import Settings
 
@@ -54,7 +54,7 @@ def test_an_iteration_has_the_loss_and_gradients_of_the_module(models, name, par
     model = from_torch(module, torch.zeros(1, 3, 96, 96))
     settings = Settings(l3=L3)
     outcome = run_model(model.spec, settings, values=model.values)
-    compare_with_module(
+    compare_with_origin(
         ForeignModel(model.spec, model.values, (), module, model.sources), outcome, settings, 1
     )
     assert outcome.summary["functional"]["passed"]

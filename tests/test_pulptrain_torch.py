@@ -127,7 +127,7 @@ def test_a_gradient_that_is_not_the_modules_is_an_error(net, monkeypatch):
     foreign = open_foreign("net.py:Net", Settings(), ModelOptions(input="1,6"))
     outcome = run_model(foreign.spec, Settings(), values=foreign.values)
     outcome.values["results/linear_2.weight.grad"] = outcome.values["results/linear_2.weight.grad"] * 1.01
-    foreign_model.compare_with_module(foreign, outcome, Settings(), 1)
+    foreign_model.compare_with_origin(foreign, outcome, Settings(), 1)
     with pytest.raises(WrongNumbersError, match=r"linear_2\.weight\.grad is not what torch\.autograd makes"):
         foreign_model.refuse_other_gradients(foreign, outcome)
 
