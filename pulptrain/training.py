@@ -103,6 +103,9 @@ class Training:
         self.check = NumberCheck(
             self._before, self.machine.programs, min(iterations, FOLLOWED), self.machine.given
         )
+        if self._fed is not None:
+            for name, why in self._fed.started(self._before).items():
+                self.check.add(Verdict(name, FAILED, why=why))
         batch = self._batch()
         self._iterate(batch, self.check)
         graph = self.machine.mini.schedule.graph

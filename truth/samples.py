@@ -50,6 +50,19 @@ class Fed:
         self.skipped = "" if self._samples is not None else "samples come from an iterator: not compared"
         """Why samples are not compared, if they are not."""
 
+    def started(self, kept: Mapping[str, Array]) -> dict[str, str]:
+        """What of the `kept` tensors a run does not begin as it should: why, by tensor.
+
+        States of an optimizer, sums of gradients and their counts begin at 0; `torch.optim` goes on from
+        them, so nothing else would tell.
+        """
+        prefixes = tuple(f"{name}." for name in Network(self._given).updated)
+        return {
+            name: "does not begin at 0"
+            for name, array in kept.items()
+            if name.startswith(prefixes) and name not in self._fixed and np.asarray(array).any()
+        }
+
     def differences(self, number: int, fed: Mapping[str, Array], output: tuple[int, ...]) -> dict[str, str]:
         """What of mini-batch `number` (from 0) is not what it should be: why, by tensor.
 

@@ -118,6 +118,11 @@ def _without_last_update(original: Any, self: Any, optimizer: Any, options: Any,
     return original(self, optimizer, options, dict(list(gradients.items())[:-1]), *more)
 
 
+def _begun(graph: Any, kept: dict[str, Any]) -> dict[str, Any]:
+    moved = [name for name in graph.of_kind("optimizer_state") if kept[name].dtype.kind == "f"]
+    return kept | {name: kept[name] + kept[name].dtype.type(0.05) for name in moved}
+
+
 def _other_masks(original: Any, *given: Any) -> dict[str, Any]:
     return {name: 1 - mask for name, mask in original(*given).items()}
 
@@ -344,6 +349,13 @@ GRAPH_DEFECTS: dict[str, GraphDefect] = {
         "[1, 8, 8]",
         more=CLASSES,
         dataset="digits",
+    ),
+    "states of an optimizer begin at another number": GraphDefect(
+        _around(
+            session, "initial_weights", lambda original, graph, seed: _begun(graph, original(graph, seed))
+        ),
+        PAIR,
+        optimizer="name: adam, learning_rate: 0.01",
     ),
     "samples in another order": GraphDefect(
         _around(training_data, "sample_order", lambda original, *given: original(*given)[::-1]),
