@@ -37,6 +37,9 @@ AGAIN = ".again"
 """What the name of a tensor ends in that is computed a second time."""
 
 
+NOT_MADE = "the model makes it, but no op has"
+
+
 class Updates:
     """Optimizers of `torch.optim` that go on from update to update, on weights and states of their own.
 
@@ -160,14 +163,10 @@ class Iteration:
         ends = ("", *(f".{end}" for end in _states_of(given))) if updates else ()
         self._expected |= {f"{name}{end}_updated" for name in self.updated for end in ends}
         for name in self.updated:
-            self._check_known(name, self._slopes[name])
+            self._value(name)
+            self._known(self._slopes[name])
         for name in self.made.keys() & seen.keys():
             self._check_shape(name, self.made[name].shape)
-
-    def _check_known(self, weight: str, slope: str) -> None:
-        self._value(weight)
-        if not any(slope in known for known in (self._seen, self.made, self._values)):
-            raise DisagreementError(slope, "the model makes it, but no op has")
 
     def _check_shape(self, name: str, shape: Sequence[int]) -> None:
         if tuple(shape) != self._seen[name].shape:
@@ -192,9 +191,7 @@ class Iteration:
     def differences(self) -> dict[str, str]:
         """What the machine has not made of the iteration, and what it has made beside it: why, by tensor."""
         network, updated = self._network, self._network.updated
-        found = {
-            name: "the model makes it, but no op has" for name in self._expected if name not in self._seen
-        }
+        found = {name: NOT_MADE for name in self._expected if name not in self._seen}
         surplus = {f"{name}_updated" for name in network.parameters} - self._expected
         surplus |= {f"{name}.grad" for name in set(network.parameters) - set(updated)}
         found |= dict.fromkeys(surplus & self._seen.keys(), "the model leaves it as it is")
@@ -381,11 +378,14 @@ class Iteration:
     # Between gradients and update
 
     def _gradient(self, name: str) -> Array:
+        return self._known(name).astype(np.float64)
+
+    def _known(self, name: str) -> Array:
+        """The machine's of this program, what was made here, or the machine's from before it."""
         for known in (self._seen, self.made, self._values):
             if name in known:
-                found: Array = known[name].astype(np.float64)
-                return found
-        raise DisagreementError(name, "the model makes it, but no op has")
+                return known[name]
+        raise DisagreementError(name, NOT_MADE)
 
     def _accumulate(self, *, adding: bool) -> None:
         """The mean over the mini-batches, to which each adds its share; the first begins anew."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -59,55 +60,28 @@ def sgd(
     )
 
 
-def sgd_momentum(
-    weights: Any,
-    *,
-    learning_rate: float,
-    momentum: float = 0.9,
-    nesterov: bool = False,
-    weight_decay: float = 0.0,
-) -> Any:
-    """The same, with a momentum unless told otherwise."""
-    return torch.optim.SGD(
-        weights, lr=learning_rate, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay
-    )
+def _adam(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Adam, of which PyTorch has two kinds: weight decay is part of the gradient, or taken off the weight."""
 
+    def made(
+        weights: Any,
+        *,
+        learning_rate: float,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> Any:
+        return make(weights, lr=learning_rate, betas=(beta1, beta2), eps=eps, weight_decay=weight_decay)
 
-def adam(
-    weights: Any,
-    *,
-    learning_rate: float,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-) -> Any:
-    """Weight decay is part of the gradient."""
-    return torch.optim.Adam(
-        weights, lr=learning_rate, betas=(beta1, beta2), eps=eps, weight_decay=weight_decay
-    )
-
-
-def adamw(
-    weights: Any,
-    *,
-    learning_rate: float,
-    beta1: float = 0.9,
-    beta2: float = 0.999,
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-) -> Any:
-    """Weight decay is taken off the weight."""
-    return torch.optim.AdamW(
-        weights, lr=learning_rate, betas=(beta1, beta2), eps=eps, weight_decay=weight_decay
-    )
+    return made
 
 
 OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "sgd": sgd,
-    "sgd_momentum": sgd_momentum,
-    "adam": adam,
-    "adamw": adamw,
+    "sgd_momentum": partial(sgd, momentum=0.9),
+    "adam": _adam(torch.optim.Adam),
+    "adamw": _adam(torch.optim.AdamW),
 }
 """Every optimizer by name."""
 
