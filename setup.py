@@ -8,7 +8,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 SHIPPED = {"examples": "examples", "notebooks": "docs/notebooks", "measured": "measured"}
-"""As `SOURCES` of pulptrain/shipped.py: a test compares them."""
+"""As `SOURCES` of pulptrain/show/shipped.py: a test compares them."""
 
 
 class BuildWithShippedFiles(build_py):

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from arch.cost_model import Traffic
-from arch.soc_config import load_soc, with_options
-from arch.team_cost_model import TeamCostModel
-from arch.timing import SocTiming
+from arch.pricing.cost_model import Traffic
+from arch.pricing.team_cost_model import TeamCostModel
+from arch.spec.soc_config import load_soc, with_options
+from arch.spec.timing import SocTiming
 from scheduler.tiles.kernel_cost import KernelCosts
 from trainlib.kernels.catalogue import kernel_names
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import simpy
 
-from pulptrain.session import prepare
-from pulptrain.settings import Settings
+from pulptrain.given.settings import Settings
+from pulptrain.running.session import prepare
 from scheduler.executor import Executor
 from traces.recorder import Recorder
-from trainlib.training_data import initial_values
+from trainlib.training.training_data import initial_values
 
 TIMEOUTS = 20_000
 pytestmark = pytest.mark.bench

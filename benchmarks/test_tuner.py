@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from arch.soc_config import load_soc
+from arch.spec.soc_config import load_soc
 from configs.model_file import load_model
 from scheduler.options import ScheduleOptions
+from scheduler.search.driver import drive
+from scheduler.search.progress import NoMeter
+from scheduler.search.workers import Workers, open_workers
 from scheduler.tuner import evaluate
-from scheduler.tuner.driver import drive
-from scheduler.tuner.progress import NoMeter
 from scheduler.tuner.search_space import Question, SpaceRules
 from scheduler.tuner.strategies import OpSearch, StrategyOptions
 from scheduler.tuner.task import task_of
-from scheduler.tuner.workers import Workers, open_workers
-from trainlib.training import build_training_graph
+from trainlib.training.phases import build_training_graph
 
 CUTS = (1, 2, 4)
 """Tilings per op and buffer depth."""

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 from configs.errors import ConfigError, InputError
-from configs.units import parse_bytes
+from configs.units import LARGEST_INTEGER, parse_bytes
 
 HOST_MEMORY_VARIABLE = "PULPTRAIN_HOST_MEMORY"
 """Environment variable that replaces the default, e.g. ``4GiB``."""
@@ -114,3 +114,9 @@ def _raised(required_bytes: int) -> str:
     """A value of the variable that is enough, in whole GiB; what no computer has is left open."""
     gibibytes = -(-required_bytes // (1 << 30))
     return f"{gibibytes}GiB" if gibibytes < 1 << 20 else "SIZE"
+
+
+def check_seed(seed: int) -> None:
+    """Raise `InputError` for a seed that random numbers cannot be drawn from."""
+    if not 0 <= seed <= LARGEST_INTEGER:
+        raise InputError(f"{seed} is not a seed", where="--seed", cure=f"0 to {LARGEST_INTEGER}")

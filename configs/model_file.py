@@ -218,7 +218,8 @@ class ModelSchema(Schema):
 
 
 Check = Callable[[ModelSpec], None]
-"""Looks at what layers, loss and optimizer say, and raises; `trainlib.options.check_options` is the one."""
+"""Looks at what layers, loss and optimizer say, and raises; `trainlib.training.options.check_options` is the
+one."""
 
 
 def load_model(name_or_path: str | Path, check: Check | None = None) -> ModelSpec:

@@ -14,12 +14,12 @@ import numpy as np
 from configs.errors import PulptrainError, UnsupportedLayerError
 from configs.model_file import LayerSpec
 from importers.views import BATCH, Shape, View
-from trainlib.graph import Tensor
-from trainlib.options import layer_options
-from trainlib.parameters import PARAMETER_NAMES
+from trainlib.ir.graph import Tensor
+from trainlib.ir.parameters import PARAMETER_NAMES
+from trainlib.ir.steps import Array
 from trainlib.primitives.definition import LayerPlan, LayerPrimitive, Output
 from trainlib.registry import layer_primitive
-from trainlib.steps import Array
+from trainlib.training.options import layer_options
 
 NO_FORM = "there is none"
 """The nearest form of what nothing here is near to."""

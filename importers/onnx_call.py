@@ -14,7 +14,7 @@ from importers.draft import CHECKED, CannotTakeError, Draft, Given
 from importers.handlers import registrar
 from importers.onnx_graph import OnnxNode
 from importers.views import Shape, View
-from trainlib.steps import Array
+from trainlib.ir.steps import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from importers.onnx_folding import computed
 from importers.onnx_fusion import fused
 from importers.onnx_graph import OnnxGraph, OnnxNode
 from importers.views import BATCH, View
-from trainlib.steps import Array
+from trainlib.ir.steps import Array
 
 MOVES = {
     *("Concat", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose"),

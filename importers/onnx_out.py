@@ -17,8 +17,8 @@ import numpy as np
 from configs.limits import require_host_memory
 from importers.handlers import registrar
 from importers.onnx_graph import OnnxNode
+from trainlib.ir.steps import Array
 from trainlib.primitives.definition import LayerPlan
-from trainlib.steps import Array
 
 Shape = tuple[int, ...]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from importers.onnx_layers import GATES
 from importers.onnx_out import Layer, NoFormError, writes
-from trainlib.parameters import PARAMETER_NAMES
+from trainlib.ir.parameters import PARAMETER_NAMES
 from trainlib.primitives.contractions.conv_options import padding_of, two_of
 
 

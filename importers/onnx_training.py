@@ -24,12 +24,12 @@ from importers.onnx_folding import computed
 from importers.onnx_graph import OnnxGraph, OnnxNode
 from importers.training_draft import TrainingDraft
 from importers.training_ops import HANDLERS, TrainingNode
-from trainlib.graph import KEPT_KINDS, Initial, Op, Tensor, TrainingGraph
-from trainlib.options import optimizer_options
+from trainlib.ir.graph import KEPT_KINDS, Initial, Op, Tensor, TrainingGraph
+from trainlib.ir.steps import Array
 from trainlib.primitives.definition import he_uniform
 from trainlib.registry import optimizer_primitive
-from trainlib.steps import Array
-from trainlib.training import TrainingPhases
+from trainlib.training.options import optimizer_options
+from trainlib.training.phases import TrainingPhases
 
 BUFFER = "_grad.accumulation.buffer"
 """Ending of the total of a weight's gradients, in both dialects."""

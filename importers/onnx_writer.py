@@ -28,13 +28,13 @@ from importers.extras import require_extra
 from importers.onnx_file import initializers_of, parsed
 from importers.onnx_graph import OnnxNode
 from importers.onnx_out import WRITERS, Layer, NoFormError, OnnxDraft
-from trainlib.built_layer import place_of
-from trainlib.graph import Tensor
-from trainlib.options import check_options, layer_options
-from trainlib.parameters import PARAMETER_NAMES
+from trainlib.ir.graph import Tensor
+from trainlib.ir.parameters import PARAMETER_NAMES
+from trainlib.ir.steps import Array
 from trainlib.primitives.definition import AS_PUBLISHED, LayerPlan, Output
 from trainlib.registry import layer_primitive
-from trainlib.steps import Array
+from trainlib.training.built_layer import place_of
+from trainlib.training.options import check_options, layer_options
 
 if TYPE_CHECKING:
     import onnx

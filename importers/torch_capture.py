@@ -25,7 +25,7 @@ from importers.arranging import Site
 from importers.draft import NO_FORM, CannotTakeError, Draft, Given, Problem
 from importers.handlers import registrar
 from importers.views import Shape, View
-from trainlib.steps import Array
+from trainlib.ir.steps import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ import numpy as np
 from configs.model_file import ModelSpec
 from importers.draft import Given
 from importers.extras import require_extra
-from trainlib.options import loss_options
+from trainlib.ir.steps import Array
 from trainlib.registry import loss_primitive
-from trainlib.steps import Array
+from trainlib.training.options import loss_options
 
 ROUNDING = 1e-5
 """Share of the largest gradient of a parameter that may be lost in fp32 without anybody noticing."""

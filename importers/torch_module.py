@@ -22,9 +22,9 @@ from importers.extras import require_extra
 from importers.torch_capture import capture
 from importers.torch_training import NEGATIVE_LOG, loss_of, optimizer_of, trained_names
 from importers.views import BATCH, View
-from trainlib.numerics import rounded
-from trainlib.options import check_options
-from trainlib.steps import Array
+from trainlib.ir.numerics import rounded
+from trainlib.ir.steps import Array
+from trainlib.training.options import check_options
 
 HANDLERS_OF = (torch_arithmetic, torch_layers, torch_products, torch_shapes)
 """Importing these fills `importers.torch_capture.HANDLERS`."""

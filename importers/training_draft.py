@@ -18,12 +18,12 @@ from configs.errors import PulptrainError
 from configs.model_file import LayerSpec
 from importers.draft import CannotTakeError
 from importers.onnx_graph import OnnxGraph, OnnxNode
-from trainlib.builder import GraphBuilder
-from trainlib.graph import Tensor
-from trainlib.options import layer_options
+from trainlib.ir.graph import Tensor
+from trainlib.ir.steps import Array
 from trainlib.primitives.definition import LayerPlan, Shape, Step
 from trainlib.registry import PRIMITIVES, layer_primitive
-from trainlib.steps import Array
+from trainlib.training.builder import GraphBuilder
+from trainlib.training.options import layer_options
 
 
 @dataclass(frozen=True, slots=True)

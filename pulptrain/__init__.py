@@ -17,14 +17,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from pulptrain import interrupts
+from pulptrain.process import interrupts
 
 if interrupts.is_command():
     interrupts.begin()  # before anything else is imported
 
-from pulptrain.environment import check_own_packages
-
-__version__ = "0.2.0"
+from pulptrain.process.environment import check_own_packages
 
 try:
     check_own_packages()
@@ -33,28 +31,32 @@ except ImportError as error:
         sys.exit(f"pulptrain: {error}")
     raise
 
-LAYERS_MODULE = "pulptrain.layers"
+from configs.version import VERSION
+
+__version__ = VERSION
+
+LAYERS_MODULE = "pulptrain.given.layers"
 """Where layers, losses and optimizers are: every name of it is one of ours too."""
 
 NAMES = {
-    "soc": "pulptrain.chip",
-    "Soc": "pulptrain.chip",
-    "model": "pulptrain.network",
-    "Model": "pulptrain.network",
-    "Sequential": "pulptrain.network",
-    "from_torch": "pulptrain.network",
-    "run": "pulptrain.api",
-    "tune": "pulptrain.api",
-    "explore": "pulptrain.api",
-    "validate": "pulptrain.api",
-    "load": "pulptrain.api",
-    "barvinn": "pulptrain.barvinn_run",
-    "Result": "pulptrain.result",
-    "OpResult": "pulptrain.op_result",
-    "Stalls": "pulptrain.op_result",
-    "Tuned": "pulptrain.tuned",
-    "Explored": "pulptrain.explored",
-    "Validated": "pulptrain.validated",
+    "soc": "pulptrain.given.chip",
+    "Soc": "pulptrain.given.chip",
+    "model": "pulptrain.python.network",
+    "Model": "pulptrain.python.network",
+    "Sequential": "pulptrain.python.network",
+    "from_torch": "pulptrain.python.network",
+    "run": "pulptrain.python.api",
+    "tune": "pulptrain.python.api",
+    "explore": "pulptrain.python.api",
+    "validate": "pulptrain.python.api",
+    "load": "pulptrain.python.api",
+    "barvinn": "barvinn.run",
+    "Result": "pulptrain.python.result",
+    "OpResult": "pulptrain.python.op_result",
+    "Stalls": "pulptrain.python.op_result",
+    "Tuned": "pulptrain.python.tuned",
+    "Explored": "pulptrain.python.explored",
+    "Validated": "pulptrain.python.validated",
     "PulptrainError": "configs.errors",
     "InputError": "configs.errors",
     "DoesNotFitError": "configs.errors",
@@ -63,29 +65,29 @@ NAMES = {
 """What a user may call: name -> module it is in. A name here is also imported below, for type checkers."""
 
 if TYPE_CHECKING:
+    from barvinn.run import barvinn as barvinn
     from configs.errors import DoesNotFitError as DoesNotFitError
     from configs.errors import InputError as InputError
     from configs.errors import PulptrainError as PulptrainError
     from configs.errors import WrongNumbersError as WrongNumbersError
-    from pulptrain.api import explore as explore
-    from pulptrain.api import load as load
-    from pulptrain.api import run as run
-    from pulptrain.api import tune as tune
-    from pulptrain.api import validate as validate
-    from pulptrain.barvinn_run import barvinn as barvinn
-    from pulptrain.chip import Soc as Soc
-    from pulptrain.chip import soc as soc
-    from pulptrain.explored import Explored as Explored
-    from pulptrain.layers import *  # noqa: F403
-    from pulptrain.network import Model as Model
-    from pulptrain.network import Sequential as Sequential
-    from pulptrain.network import from_torch as from_torch
-    from pulptrain.network import model as model
-    from pulptrain.op_result import OpResult as OpResult
-    from pulptrain.op_result import Stalls as Stalls
-    from pulptrain.result import Result as Result
-    from pulptrain.tuned import Tuned as Tuned
-    from pulptrain.validated import Validated as Validated
+    from pulptrain.given.chip import Soc as Soc
+    from pulptrain.given.chip import soc as soc
+    from pulptrain.given.layers import *  # noqa: F403
+    from pulptrain.python.api import explore as explore
+    from pulptrain.python.api import load as load
+    from pulptrain.python.api import run as run
+    from pulptrain.python.api import tune as tune
+    from pulptrain.python.api import validate as validate
+    from pulptrain.python.explored import Explored as Explored
+    from pulptrain.python.network import Model as Model
+    from pulptrain.python.network import Sequential as Sequential
+    from pulptrain.python.network import from_torch as from_torch
+    from pulptrain.python.network import model as model
+    from pulptrain.python.op_result import OpResult as OpResult
+    from pulptrain.python.op_result import Stalls as Stalls
+    from pulptrain.python.result import Result as Result
+    from pulptrain.python.tuned import Tuned as Tuned
+    from pulptrain.python.validated import Validated as Validated
 else:
 
     def __getattr__(name: str) -> object:

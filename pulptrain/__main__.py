@@ -7,7 +7,7 @@ import errno
 import gc
 import sys
 
-from pulptrain import interrupts, standard_output
+from pulptrain.process import interrupts, standard_output
 
 GARBAGE_THRESHOLD = 200_000
 """Objects made before Python looks for cycles among them (usually 700).
@@ -57,7 +57,7 @@ def _tell(error: Exception) -> int:
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         print(f"pulptrain: error: {error.strerror}", file=sys.stderr)
         return 2
-    from pulptrain.defects import tell_defect
+    from pulptrain.process.defects import tell_defect
 
     return tell_defect(error)
 

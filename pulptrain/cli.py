@@ -11,13 +11,13 @@ from typing import Any
 
 import typer
 
-import pulptrain
 from configs.errors import DoesNotFitError, InputError, PulptrainError
 from configs.limits import DEFAULT_HOST_MEMORY_BYTES, HOST_MEMORY_VARIABLE, size_text
-from pulptrain import interrupts
+from configs.version import VERSION
 from pulptrain.commands.help_text import WIDTH, GroupedCommand, WholeGroup
-from pulptrain.defects import DEBUG_VARIABLE
-from pulptrain.json_text import json_text
+from pulptrain.process import interrupts
+from pulptrain.process.defects import DEBUG_VARIABLE
+from traces.files.json_text import json_text
 
 COMMANDS = {
     "run": "run",
@@ -92,7 +92,7 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"pulptrain {pulptrain.__version__}")
+        typer.echo(f"pulptrain {VERSION}")
         raise typer.Exit
 
 

@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from arch.code_caches import WARM
-from arch.cost_model import CostModel
-from arch.program import Array, Place, Release
-from arch.soc import RunResult, Soc
-from arch.timing import SocTiming
+from arch.blocks.soc import RunResult, Soc
+from arch.pricing.code_caches import WARM
+from arch.pricing.cost_model import CostModel
+from arch.spec.program import Array, Place, Release
+from arch.spec.timing import SocTiming
 from configs.errors import InputError, NotFiniteError
 from scheduler.memory.completeness import check_complete
 from scheduler.memory.plan_check import check_program
 from scheduler.schedule import Schedule
 from traces.events import NullTracer, Tracer
-from trainlib.reference import check_given, not_finite
+from trainlib.references.reference import check_given, not_finite
 
 Watch = Callable[[str, Mapping[str, Array]], None]
 """Called when an op ends, with its name and copies of the tensors it has written, as they lie in memory."""
@@ -32,8 +32,8 @@ class Executor:
     that its cycles are known; `not_finite` then names the first such op. Raises
     `addresses.allocation.PlanError` for a plan in which live buffers overlap, or a program that leaves its
     plan, and `memory.completeness.IncompleteError` for one that does not make all of its graph. `code_start`
-    is that of `arch.soc.Soc`. A `soc` that is given (with its tracer) is shared with the executors of other
-    programs: they find in its memories what this one leaves.
+    is that of `arch.blocks.soc.Soc`. A `soc` that is given (with its tracer) is shared with the executors of
+    other programs: they find in its memories what this one leaves.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Executor:
 
     def load(self, values: Mapping[str, Array]) -> None:
         """Put tensors into the home memory. Raises `InputError` for an unknown name and for values that
-        `trainlib.reference.check_given` refuses: another shape, or NaN.
+        `trainlib.references.reference.check_given` refuses: another shape, or NaN.
         """
         for name in values:
             if name not in self.schedule.graph.tensors:

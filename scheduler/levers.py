@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from arch.timing import SocTiming
+from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, Lever, PulptrainError
 from configs.model_file import LayerSpec, ModelSpec
 from scheduler.memory.memory_plan import least_l2_bytes, plan_memory
@@ -14,10 +14,10 @@ from scheduler.options import WHOLE_OPS, ScheduleOptions
 from scheduler.schedule import streamer_of, tiler_of
 from scheduler.tiles.partial_sums import SUM
 from scheduler.tiles.tiling import Tiling
-from trainlib.graph import Op, TrainingGraph
+from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.registry import layer_primitive
-from trainlib.training import build_training_phases
-from trainlib.variants import with_variants
+from trainlib.training.phases import build_training_phases
+from trainlib.training.variants import with_variants
 
 MAX_LEVERS = 10
 """Levers a report lists."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from configs.errors import InputError
 from scheduler.addresses.plan_options import PlanOptions
-from trainlib.graph import TrainingGraph
+from trainlib.ir.graph import TrainingGraph
 
 _T = TypeVar("_T")
 
@@ -89,8 +89,8 @@ class ScheduleOptions:
     (``conv2.WG``) or step (``WG``); an op not named there takes its primitive's default. `tile_sizes` fixes
     the tile of an op by dimension (``{"conv2.FW": {"co": 8, "ho": 3}}``); dimensions not named stay whole.
     `loop_orders` gives the loops of an op, outermost first; dimensions not named follow. `variants` gives
-    the variant of an op or step (`trainlib.variants`) where it is not as its layer says.
-    `accumulation` is how matmuls round (`trainlib.numerics.ACCUMULATIONS`).
+    the variant of an op or step (`trainlib.training.variants`) where it is not as its layer says.
+    `accumulation` is how matmuls round (`trainlib.ir.numerics.ACCUMULATIONS`).
     """
 
     buffer_depth: int = 2

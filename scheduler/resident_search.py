@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from arch.cost_model import CostModel
-from arch.soc import Soc
-from arch.timing import SocTiming
+from arch.blocks.soc import Soc
+from arch.pricing.cost_model import CostModel
+from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import Life, storage_lives
@@ -21,8 +21,8 @@ from scheduler.tiles.estimate import TileCost
 from scheduler.tiles.partial_sums import written
 from scheduler.tiles.resident_tensors import text_of
 from traces.events import Slice
-from trainlib.graph import TrainingGraph
-from trainlib.steps import Operand
+from trainlib.ir.graph import TrainingGraph
+from trainlib.ir.steps import Operand
 
 SIMULATIONS = 32
 """Simulations of the iteration the pass may spend, the one without resident tensors included."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from scheduler.tiles.partial_sums import written
 from scheduler.tiles.tiling import Tiling
-from trainlib.steps import Region
+from trainlib.ir.steps import Region
 
 
 def roundings_behind(tiling: Tiling) -> int:

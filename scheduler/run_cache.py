@@ -2,7 +2,7 @@
 """What a schedule cost to find out, kept from run to run: the tilings chosen and the prices of kernels.
 
 Both follow from their question alone, so a run that finds them has the same result as one that does not. The
-question is the context they are kept under (`scheduler.tuner.cache`), version of the simulator and SoC, and
+question is the context they are kept under (`scheduler.search.cache`), version of the simulator and SoC, and
 beside it of a tiling all that makes ops alike, of a price what the work was made from. So models that share
 ops share them, and where a layer is changed the others are found. What stays in L1 is a question of its own:
 graph and options.
@@ -17,19 +17,19 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib.metadata import version
 
-from arch.cost_model import CoreCost, CostModel, DmaService, TeamCost, Traffic
-from arch.isa import TeamWork
-from arch.timing import SocTiming
+from arch.pricing.cost_model import CoreCost, CostModel, DmaService, TeamCost, Traffic
+from arch.spec.isa import TeamWork
+from arch.spec.timing import SocTiming
 from scheduler.options import AUTO, ScheduleOptions
 from scheduler.schedule_cache import ScheduleCache
+from scheduler.search import rows
+from scheduler.search.cache import ResultCache
+from scheduler.search.fingerprint import fingerprint, model_version
 from scheduler.tiles.tiling import Tiling
 from scheduler.tiles.tiling_candidates import Counts
 from scheduler.tiling_choice import TilingChoice
-from scheduler.tuner import rows
-from scheduler.tuner.cache import ResultCache
-from scheduler.tuner.fingerprint import fingerprint, model_version
 from traces.events import STALLS
-from trainlib.graph import TrainingGraph
+from trainlib.ir.graph import TrainingGraph
 
 DIFFERENT_PRICES = 4096
 """Prices of kernels remembered by their text."""

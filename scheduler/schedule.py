@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from arch.cost_model import CostModel
-from arch.program import Place, Program
-from arch.timing import SocTiming
+from arch.pricing.cost_model import CostModel
+from arch.spec.program import Place, Program
+from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from scheduler.memory.host_memory import (
     NO_PROGRAM,
@@ -33,10 +33,10 @@ from scheduler.tiles.streaming_choice import Streamer
 from scheduler.tiles.tiling import BufferDepths, Tiler, Tiling
 from scheduler.tiles.tiling_candidates import NO_COUNTS, Counts
 from scheduler.tiling_choice import TilingChoice, TilingChooser, early_beside
-from trainlib.graph import Op, TrainingGraph
+from trainlib.ir.graph import Op, TrainingGraph
+from trainlib.ir.steps import KernelChoice, useful_macs_of
 from trainlib.registry import lowering_of, matmul_of
-from trainlib.steps import KernelChoice, useful_macs_of
-from trainlib.variants import with_variants
+from trainlib.training.variants import with_variants
 
 OP_LEVEL = "l2"
 """Memory level in which an op finds its tensors."""

@@ -9,8 +9,8 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from arch.cost_model import CostModel
-from arch.timing import SocTiming
+from arch.pricing.cost_model import CostModel
+from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, InputError
 from scheduler.options import BEST_DEPTH, WHOLE_OPS, ScheduleOptions
 from scheduler.schedule_cache import ScheduleCache

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from arch.program import Compute, Program, UdmaStart
-from arch.timing import SocTiming
+from arch.spec.program import Compute, Program, UdmaStart
+from arch.spec.timing import SocTiming
 from traces.events import COMPUTE
 from traces.metrics import MasterTime
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
-from tiers import skip_what_lacks_a_tool
 
-from pulptrain import progress
+from pulptrain.process import progress
+from shared.tiers import skip_what_lacks_a_tool
 
 CACHE_FOLDER = tempfile.TemporaryDirectory(prefix="pulptrain-cache-")
 """In place of the user's: what commands keep there must not outlive this process of pytest."""

@@ -8,6 +8,7 @@ be put into, in one dtype after the other.
 from __future__ import annotations
 
 import pytest
+
 from alarm import graph_defects, random_models
 from alarm.graph_defects import GRAPH_DEFECTS
 from alarm.registry import DEFECTS
@@ -65,6 +66,6 @@ def test_a_random_model_raises_no_alarm(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(2000, 2004))
 def test_nor_does_one_without_pytorch(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pulptrain.number_check.torch_available", lambda: False)
+    monkeypatch.setattr("pulptrain.running.number_check.torch_available", lambda: False)
     verdict, why = random_models.tried(random_models.drawn(seed))
     assert verdict in ("right", "refused", "not decidable"), why

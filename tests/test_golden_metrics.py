@@ -7,15 +7,14 @@ new figures, and the diff of the file shows reviewers what a change did.
 
 import importlib.util
 import json
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from configs.library import list_names
+from shared.paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 QUICK = ("simple-mlp", "tutorial-cnn", "digits-cnn", "deep-autoencoder", "ds-cnn", "resnet8")
 """Models of the normal suite; the others take longer and run with the slow tests."""
 

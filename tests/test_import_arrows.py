@@ -3,75 +3,60 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
-
+import networkx
 import pytest
 
+from tools.rooms import ALLOWED, PICTURE, circles, folders, imported_names, modules, picture, violations
+
 pytestmark = pytest.mark.smoke
-
-ROOT = Path(__file__).resolve().parents[1]
-
-ALLOWED: dict[str, set[str]] = {
-    "configs": set(),
-    "traces": {"configs"},
-    "arch": {"configs", "traces"},
-    "truth": {"configs"},
-    "trainlib": {"configs", "arch.isa"},
-    "importers": {"configs", "trainlib"},
-    "scheduler": {"configs", "traces", "arch", "trainlib"},
-    "pulptrain": {"configs", "traces", "arch", "trainlib", "importers", "scheduler", "truth"},
-}
 
 FLOORS_OF_SCHEDULER = ("addresses", "tiles", "memory", "programs")
 """Folders of the scheduler, the lowest first: where bytes lie, one op, a whole program, its actions."""
 
 
-def imported_modules(source: str) -> set[str]:
-    """Dotted names imported anywhere in a module, function bodies included."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return names
-
-
-def violations(room: str, source: str) -> set[str]:
-    """Imports of other rooms that are not under one of the allowed prefixes."""
-    allowed = ALLOWED[room] | {room}
-    return {
-        name
-        for name in imported_modules(source)
-        if name.split(".")[0] in ALLOWED
-        and not any(name == prefix or name.startswith(prefix + ".") for prefix in allowed)
-    }
-
-
 @pytest.mark.parametrize("room", ALLOWED)
 def test_room_imports_only_along_the_arrows(room: str) -> None:
-    found = {
-        f"{path.relative_to(ROOT)}: {name}"
-        for path in sorted((ROOT / room).rglob("*.py"))
-        for name in violations(room, path.read_text())
+    assert not {
+        f"{name}: {target}"
+        for name, path in modules().items()
+        if name.split(".")[0] == room
+        for target in violations(room, path.read_text())
     }
-    assert not found
 
 
 @pytest.mark.parametrize("floor", FLOORS_OF_SCHEDULER)
 def test_a_floor_of_the_scheduler_imports_from_itself_and_below(floor: str) -> None:
     below = FLOORS_OF_SCHEDULER[: FLOORS_OF_SCHEDULER.index(floor) + 1]
-    found = {
-        f"{path.relative_to(ROOT)}: {name}"
-        for path in sorted((ROOT / "scheduler" / floor).rglob("*.py"))
-        for name in imported_modules(path.read_text())
-        if name.startswith("scheduler.") and name.split(".")[1] not in below
+    assert not {
+        f"{name}: {target}"
+        for name, path in modules().items()
+        if name.startswith(f"scheduler.{floor}.")
+        for target in imported_names(path.read_text())
+        if target.startswith("scheduler.") and target.split(".")[1] not in below
     }
-    assert not found
+
+
+def test_no_folder_imports_itself_by_way_of_others() -> None:
+    assert not circles(folders())
+
+
+def test_a_circle_is_seen() -> None:
+    graph = networkx.DiGraph([("a", "b"), ("b", "c"), ("c", "a"), ("c", "d")])
+    assert circles(graph) == [["a", "b", "c"]]
+
+
+def test_the_picture_shows_the_rooms_as_they_are() -> None:
+    """Otherwise: `python -m tools.rooms`."""
+    assert PICTURE.read_text(encoding="utf-8") == picture()
 
 
 def test_the_check_sees_a_forbidden_import() -> None:
-    assert violations("arch", "def f():\n    from trainlib.graph import Op\n") == {"trainlib.graph.Op"}
-    assert violations("trainlib", "from arch.program import Program") == {"arch.program.Program"}
-    assert violations("trainlib", "from arch.isa import Op") == set()
+    assert violations("arch", "def f():\n    from trainlib.ir.graph import Op\n") == {"trainlib.ir.graph.Op"}
+    assert violations("trainlib", "from arch.spec.program import Program") == {"arch.spec.program.Program"}
+    assert violations("trainlib", "from arch.spec.isa import Op") == set()
+
+
+def test_what_only_type_checkers_import_can_be_told_apart() -> None:
+    source = "if TYPE_CHECKING:\n    from a import b\nelse:\n    import c\n"
+    assert imported_names(source) == {"a.b", "c"}
+    assert imported_names(source, for_types=False) == {"c"}

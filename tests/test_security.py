@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tuner_case import SMALL_MODEL
 
 from pulptrain.__main__ import run
-from scheduler.tuner.cache import ResultCache
+from scheduler.search.cache import ResultCache
+from shared.tuner_case import SMALL_MODEL
 
 
 class Code:

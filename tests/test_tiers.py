@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import product
 
 import pytest
-from tiers import NEEDS, ROOT, SHARE, a_tenth, skip_what_lacks_a_tool, sweep_nine_of_ten
+
+from shared.tiers import NEEDS, ROOT, SHARE, a_tenth, skip_what_lacks_a_tool, sweep_nine_of_ten
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
 OPTIONS = PROJECT["pytest"]["ini_options"]

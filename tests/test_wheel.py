@@ -13,12 +13,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
-
-from pulptrain.environment import check_own_packages
-from pulptrain.shipped import FOLDERS, SOURCES, shipped_files
 from tests.test_pulptrain_api import SCRIPT
 
-ROOT = Path(__file__).resolve().parents[1]
+from pulptrain.process.environment import check_own_packages
+from pulptrain.show.shipped import FOLDERS, SOURCES, shipped_files
+from shared.paths import ROOT
+
 SITES = [path for path in sys.path if path.endswith("site-packages")]
 
 needs_setuptools = pytest.mark.needs_setuptools

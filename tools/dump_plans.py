@@ -16,18 +16,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-from arch.team_cost_model import TeamCostModel
+from arch.pricing.team_cost_model import TeamCostModel
 from configs.errors import PulptrainError
 from configs.library import list_names
-from pulptrain.session import model_of
-from pulptrain.settings import Settings, schedule_options, soc_timing
+from pulptrain.given.settings import Settings, schedule_options, soc_timing
+from pulptrain.running.session import model_of
 from scheduler.executor import Executor
 from scheduler.options import of_programs
 from scheduler.resident_search import schedule_for
 from scheduler.schedule import in_one_memory
 from scheduler.schedule_cache import ScheduleCache
 from traces.recorder import Recorder
-from trainlib.training import build_training_phases
+from trainlib.training.phases import build_training_phases
 
 
 def plans_of(model: str, settings: Settings) -> list[dict[str, Any]]:

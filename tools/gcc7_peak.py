@@ -15,9 +15,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from arch.soc_config import load_soc, with_options
-from arch.team_cost_model import TeamCostModel
-from arch.timing import SocTiming
+from arch.pricing.team_cost_model import TeamCostModel
+from arch.spec.soc_config import load_soc, with_options
+from arch.spec.timing import SocTiming
 from trainlib.kernels.catalogue import kernel_names, matmul_work
 
 CODEGEN = "pulp-gcc7"

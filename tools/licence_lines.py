@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = (
-    *("arch", "benchmarks", "configs", "examples", "importers", "pulptrain", "scheduler", "tests"),
+    *("arch", "barvinn", "benchmarks", "configs", "examples", "importers", "pulptrain", "scheduler", "tests"),
     *("tools", "traces", "trainlib", "truth"),
 )
 """Where our sources are; what is built or installed lies elsewhere."""

@@ -20,8 +20,8 @@ from configs.errors import PulptrainError
 from importers.onnx_call import HANDLERS
 from importers.onnx_file import load_onnx
 from importers.onnx_forward import import_forward
-from trainlib.reference import evaluate
-from trainlib.training import build_forward_graph, initial_weights
+from trainlib.references.reference import evaluate
+from trainlib.training.phases import build_forward_graph, initial_weights
 
 PASSED, REFUSED, WRONG = "passed", "refused", "wrong"
 

@@ -19,7 +19,14 @@ from configs.meanings import meanings
 from configs.model_file import AdapterSchema, InputSchema, LayerSchema, ModelSchema
 from configs.parameters import PROFILES, UNITS, ParameterSchema, SocSchema, load_parameters
 from configs.schema import Schema
-from pulptrain.explore_spec import OBJECTIVES, OF_ONE, SETTINGS, SHORT_PATHS, EnergySchema, ExploreSchema
+from pulptrain.exploring.explore_spec import (
+    OBJECTIVES,
+    OF_ONE,
+    SETTINGS,
+    SHORT_PATHS,
+    EnergySchema,
+    ExploreSchema,
+)
 from scheduler.tuner.schedule_file import (
     ChoiceSchema,
     NamedSchema,
@@ -28,10 +35,10 @@ from scheduler.tuner.schedule_file import (
     TunedSocSchema,
 )
 from trainlib.about import ABOUT
-from trainlib.graph import LAYOUTS
-from trainlib.options import GradientOptions
+from trainlib.ir.graph import LAYOUTS
 from trainlib.primitives.definition import LayerPrimitive, LossPrimitive, OptimizerPrimitive
 from trainlib.registry import PRIMITIVES, is_internal
+from trainlib.training.options import GradientOptions
 
 FOLDER = Path(__file__).resolve().parents[1] / "configs" / "schemas"
 DRAFT = "http://json-schema.org/draft-07/schema#"

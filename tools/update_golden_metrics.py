@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from configs.library import list_names
-from pulptrain.session import run_model
-from pulptrain.settings import Settings
+from pulptrain.given.settings import Settings
+from pulptrain.running.session import run_model
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden-metrics.json"
 SETTINGS = Settings(l1="64KiB", l2="8MiB", buffering="double", dtype="fp32")

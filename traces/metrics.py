@@ -44,7 +44,7 @@ class CoreMetrics:
 class OpMetrics:
     """One op (layer and step): wall cycles, what the cores did in them, bytes moved to and from L1.
 
-    `name` is ``layer.step``, as `trainlib.graph.Op.name`, whether or not the slices' op carries its step.
+    `name` is ``layer.step``, as `trainlib.ir.graph.Op.name`, whether or not the slices' op carries its step.
     `start_cycles` and `end_cycles` are the master's first and last activity for it. `stalls` holds
     core-cycles: `busy_cycles` + all stalls = `core_cycles` = `cycles` x cores.
     """

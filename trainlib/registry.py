@@ -11,11 +11,12 @@ import numpy as np
 
 from configs.errors import UnsupportedLayerError
 from configs.suggest import suggestion
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import StepLowering
 from trainlib.kernels.catalogue import default_matmul
 from trainlib.kernels.library import LIBRARY
 from trainlib.names_elsewhere import name_here
-from trainlib.primitives.attention import class_token, embedding, log_softmax, mhsa, position, softmax
+from trainlib.primitives.attention import class_token, embedding, log_softmax, mhsa, softmax
 from trainlib.primitives.contractions import (
     conv1d,
     conv2d,
@@ -34,9 +35,10 @@ from trainlib.primitives.definition import (
     Primitive,
     Step,
 )
-from trainlib.primitives.elementwise import arithmetic, broadcast_add, expand, parameter, prelu
+from trainlib.primitives.elementwise import arithmetic, broadcast_add, expand, parameter, position, prelu
 from trainlib.primitives.elementwise import table as elementwise
 from trainlib.primitives.losses import table as losses
+from trainlib.primitives.lowering.windows import windowed
 from trainlib.primitives.norms import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from trainlib.primitives.optimizers import accumulate, gradient_accumulation, gradient_clipping
 from trainlib.primitives.optimizers import table as optimizers
@@ -50,8 +52,6 @@ from trainlib.primitives.pooling import (
 )
 from trainlib.primitives.recurrent import gru, lstm, rnn
 from trainlib.primitives.shapes import concat, flatten, layout, pad, reshape, slice, split, transpose
-from trainlib.steps import StepLowering
-from trainlib.windows import windowed
 
 _ALL: tuple[Primitive, ...] = (
     conv1d.PRIMITIVE,

@@ -12,10 +12,10 @@ import typer
 
 from configs.errors import InputError
 from pulptrain.commands import options
-from pulptrain.progress import telling
+from pulptrain.process.progress import telling
 
 if TYPE_CHECKING:
-    from pulptrain.barvinn_run import BarvinnOutcome
+    from barvinn.run import BarvinnOutcome
 
 
 def command(
@@ -80,8 +80,14 @@ def command(
 ) -> None:
     """Turn a quantised ONNX model into jobs of matrix-vector units, execute them, check every bit."""
     with telling(f"executing {model}", show=not (quiet or as_json)) as teller:
-        from pulptrain.barvinn_outputs import prepare_barvinn_folder, write_barvinn_outputs
-        from pulptrain.barvinn_run import barvinn
+
+        def progress(done: int, jobs: int) -> None:
+            if not done:
+                teller.stage(f"executing {jobs:,} jobs")
+            teller.count(done, jobs, " jobs")
+
+        from barvinn.outputs import prepare_barvinn_folder, write_barvinn_outputs
+        from barvinn.run import barvinn
 
         folder = prepare_barvinn_folder(out) if out is not None else None
         outcome = barvinn(
@@ -97,7 +103,7 @@ def command(
             soc=soc,
             overrides=dict(parse_override(text) for text in overrides or ()),
             seed=seed,
-            teller=teller,
+            progress=progress,
         )
         written = write_barvinn_outputs(outcome, folder) if folder is not None else []
     if as_json:
@@ -131,7 +137,7 @@ def parse_override(text: str) -> tuple[str, str]:
 
 def print_outcome(outcome: BarvinnOutcome) -> None:
     """The job table with what differs from the published one and why, and the figures of the run."""
-    from scheduler.barvinn.table import table_text
+    from barvinn.mapping.table import table_text
 
     summary = outcome.summary
     typer.echo(table_text(outcome.rows), nl=False)

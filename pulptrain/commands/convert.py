@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pulptrain.commands import options
-from pulptrain.progress import telling
+from pulptrain.process.progress import telling
 
 
 def command(
@@ -36,9 +36,9 @@ def command(
 ) -> None:
     """Convert a network: what runs the result gives the same cycles and numbers."""
     with telling(f"converting {source}", show=not quiet):
-        from pulptrain.conversion import convert
-        from pulptrain.foreign_model import ModelOptions
-        from pulptrain.settings import Settings
+        from pulptrain.foreign.conversion import convert
+        from pulptrain.foreign.foreign_model import ModelOptions
+        from pulptrain.given.settings import Settings
 
         settings = Settings(batch=batch, seed=seed)
         written = convert(source, target, settings, ModelOptions(model_input, loss, optimizer), values)

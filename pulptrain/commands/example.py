@@ -11,8 +11,8 @@ import typer
 from configs.errors import InputError
 from configs.files import check_folder, replacing
 from pulptrain.commands import options as common
-from pulptrain.json_text import json_text
-from pulptrain.shipped import FOLDERS, shipped_files
+from pulptrain.show.shipped import FOLDERS, shipped_files
+from traces.files.json_text import json_text
 
 
 def command(

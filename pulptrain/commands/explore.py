@@ -10,9 +10,9 @@ import typer
 
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
-from pulptrain.json_text import json_text
-from pulptrain.option import ExploreOptions
-from pulptrain.progress import StageMeter, telling
+from pulptrain.given.option import ExploreOptions
+from pulptrain.process.progress import StageMeter, telling
+from traces.files.json_text import json_text
 
 
 @takes(ExploreOptions, only_given=True)
@@ -51,12 +51,12 @@ def command(
     """
     with telling(f"reading {spec}", show=not (quiet or as_json)) as teller:
         from pulptrain.commands.printing import print_paths, table_width
-        from pulptrain.exploration import explore, write_exploration
-        from pulptrain.exploration_report import exploration_lines
-        from pulptrain.explore_spec import load_spec
-        from pulptrain.outputs import EXPLORATION_FILES, prepare_folder
-        from pulptrain.result_cache import open_cache
-        from scheduler.tuner.workers import cpu_count, open_workers
+        from pulptrain.exploring.exploration import explore, write_exploration
+        from pulptrain.exploring.exploration_report import exploration_lines
+        from pulptrain.exploring.explore_spec import load_spec
+        from pulptrain.running.result_cache import open_cache
+        from scheduler.search.workers import cpu_count, open_workers
+        from traces.files.result_folder import EXPLORATION_FILES, prepare_folder
 
         read = load_spec(spec, options)
         folder = prepare_folder(out, EXPLORATION_FILES) if out is not None else None

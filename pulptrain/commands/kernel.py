@@ -10,9 +10,9 @@ import typer
 from pulptrain.commands import options as common
 from pulptrain.commands.completion import completes
 from pulptrain.commands.parameters import takes
-from pulptrain.json_text import json_text
-from pulptrain.option import KernelOptions
-from pulptrain.progress import telling
+from pulptrain.given.option import KernelOptions
+from pulptrain.process.progress import telling
+from traces.files.json_text import json_text
 
 
 @takes(KernelOptions)
@@ -51,8 +51,8 @@ def command(
     """Cycles of C[N,M] = A[N,K] · B[K,M] on all cores, operands in L1, without fork and join."""
     with telling(f"pricing {name}", show=not (quiet or as_json)):
         from pulptrain.commands.printing import table_width
-        from pulptrain.kernel_cost import kernel_cost, kernel_lines
-        from pulptrain.settings import Settings
+        from pulptrain.given.settings import Settings
+        from pulptrain.running.kernel_cost import kernel_cost, kernel_lines
 
         result = kernel_cost(
             name, n, k, m, trans_b=trans_b, dtype=dtype, accumulate=accumulate, settings=Settings(**options)

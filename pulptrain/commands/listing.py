@@ -9,8 +9,8 @@ import typer
 
 from pulptrain.commands import options as common
 from pulptrain.commands.completion import completes
-from pulptrain.json_text import json_text
-from pulptrain.progress import telling
+from pulptrain.process.progress import telling
+from traces.files.json_text import json_text
 
 
 def command(
@@ -35,7 +35,7 @@ def command(
     The timing profile matters to SoCs only: it chooses the values, and so which of them no source gives.
     """
     with telling(f"reading {kind}", show=not as_json):
-        from pulptrain.listings import listing_of, print_rows
+        from pulptrain.show.listings import listing_of, print_rows
 
         listing = listing_of(kind, timing)
     if as_json:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameters that several commands share and that are about the command, not about what is simulated.
 
-What is simulated is declared in `pulptrain.option`.
+What is simulated is declared in `pulptrain.given.option`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Annotated
 import typer
 
 from pulptrain.commands.completion import completes
-from pulptrain.option import SEARCH
-from pulptrain.result_cache import CACHE_VARIABLE, NO_CACHE_VARIABLE
+from pulptrain.given.option import SEARCH
+from pulptrain.running.result_cache import CACHE_VARIABLE, NO_CACHE_VARIABLE
 
 OUTPUT, RUN = "Output", "Run"
-"""Groups of options in help texts, beside those of `pulptrain.option`."""
+"""Groups of options in help texts, beside those of `pulptrain.given.option`."""
 
 ModelName = Annotated[
     str,

@@ -10,8 +10,8 @@ import typer
 
 from configs.errors import InputError
 from pulptrain.commands import options as common
-from pulptrain.json_text import json_text
-from pulptrain.progress import telling
+from pulptrain.process.progress import telling
+from traces.files.json_text import json_text
 
 
 def command(
@@ -39,10 +39,11 @@ def command(
     """Draw the Gantt charts, the breakdown of cycles and the memory map of the run in OUT_DIR."""
     with telling(f"drawing {folder}", show=not (quiet or as_json)):
         from configs.suggest import suggestion
-        from pulptrain.outputs import PICTURE_FILES, PICTURES, draw_pictures, prepare_folder
-        from pulptrain.stored_run import read_summary
+        from pulptrain.running.outputs import PICTURE_FILES, PICTURES, draw_pictures
+        from pulptrain.running.stored_run import read_summary
         from traces.errors import TraceError
-        from traces.tables import read_table
+        from traces.files.result_folder import prepare_folder
+        from traces.files.tables import read_table
 
         if what not in ("all", *PICTURES):
             raise InputError(

@@ -13,8 +13,8 @@ import typer
 from pulptrain.commands import options as common
 from pulptrain.commands.completion import completes
 from pulptrain.commands.parameters import takes
-from pulptrain.option import PrimitiveOptions
-from pulptrain.progress import telling
+from pulptrain.given.option import PrimitiveOptions
+from pulptrain.process.progress import telling
 
 if TYPE_CHECKING:
     from trainlib.primitives.definition import Example, InputCase
@@ -116,10 +116,11 @@ def command(
     """Simulate one step of a primitive, check its numbers, and say where its cycles go."""
     with telling(f"simulating {step} of {name}", show=not (quiet or as_json)) as teller:
         from pulptrain.commands.printing import finish_run, told
-        from pulptrain.npz_file import read_values
-        from pulptrain.outputs import prepare_folder
-        from pulptrain.primitive_run import run_primitive
-        from pulptrain.settings import Settings
+        from pulptrain.given.npz_file import read_values
+        from pulptrain.given.settings import Settings
+        from pulptrain.running.outputs import RUN_FILES
+        from pulptrain.running.primitive_run import run_primitive
+        from traces.files.result_folder import prepare_folder
         from traces.report import View
         from trainlib.primitives.definition import VARIANT
 
@@ -132,7 +133,7 @@ def command(
         attributes = dict(parse_option(text) for text in option or ())
         shapes = [parse_shape(text) for text in shape or ()]
         _refuse_missing(name, shapes, attributes)
-        folder = prepare_folder(out) if out is not None else None
+        folder = prepare_folder(out, RUN_FILES) if out is not None else None
         own = read_values(values) if values is not None else None
         outcome = told(
             lambda: run_primitive(

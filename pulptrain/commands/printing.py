@@ -12,11 +12,11 @@ from shutil import get_terminal_size
 import typer
 
 from configs.errors import WrongNumbersError
-from pulptrain.json_text import json_text
-from pulptrain.outputs import write_outputs
-from pulptrain.progress import Teller
-from pulptrain.session import RunOutcome
-from pulptrain.update_summary import update_line
+from pulptrain.process.progress import Teller
+from pulptrain.running.outputs import write_outputs
+from pulptrain.running.session import RunOutcome
+from pulptrain.running.update_summary import update_line
+from traces.files.json_text import json_text
 from traces.report import View, labelled, report_lines
 
 UNDECIDED = {

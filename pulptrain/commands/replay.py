@@ -12,11 +12,11 @@ import typer
 from configs.errors import InputError
 from pulptrain.commands import options
 from pulptrain.commands.parameters import takes
-from pulptrain.option import ChipOptions
-from pulptrain.progress import telling
+from pulptrain.given.option import ChipOptions
+from pulptrain.process.progress import telling
 
 if TYPE_CHECKING:
-    from pulptrain.replay import ReplayRow
+    from pulptrain.foreign.replay import ReplayRow
 
 
 @takes(ChipOptions)
@@ -52,8 +52,8 @@ def command(
     if mini_batches is not None and mini_batches < 1:
         raise InputError(f"{mini_batches} mini-batches", where="--n-accum", cure="1 or more")
     with telling("looking for cases", show=not (quiet or as_json)) as teller:
-        from pulptrain.replay import exit_code, find_cases, replay
-        from pulptrain.settings import Settings
+        from pulptrain.foreign.replay import exit_code, find_cases, replay
+        from pulptrain.given.settings import Settings
 
         settings = Settings(**machine, seed=seed)
         cases, notes = find_cases(folders)

@@ -10,8 +10,8 @@ import typer
 
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
-from pulptrain.option import RunOptions
-from pulptrain.progress import telling
+from pulptrain.given.option import RunOptions
+from pulptrain.process.progress import telling
 
 
 @takes(RunOptions)
@@ -71,13 +71,14 @@ def command(
     with telling(f"preparing {model}", show=not (quiet or as_json or dump_program)) as teller:
         from configs.errors import InputError
         from pulptrain.commands.printing import finish_run, told
-        from pulptrain.model_source import open_source
-        from pulptrain.npz_file import prepare_file, read_values, write_values
-        from pulptrain.outputs import prepare_folder
-        from pulptrain.program_text import print_program
-        from pulptrain.result_cache import open_cache
-        from pulptrain.session import check_iterations
-        from pulptrain.settings import Settings
+        from pulptrain.foreign.model_source import open_source
+        from pulptrain.given.npz_file import prepare_file, read_values, write_values
+        from pulptrain.given.settings import Settings
+        from pulptrain.running.outputs import RUN_FILES
+        from pulptrain.running.program_text import print_program
+        from pulptrain.running.result_cache import open_cache
+        from pulptrain.running.session import check_iterations
+        from traces.files.result_folder import prepare_folder
         from traces.report import View
 
         settings = Settings(**options, seed=seed)
@@ -87,7 +88,7 @@ def command(
         if dump_program:
             print_program(source.prepared(settings), as_json=as_json)
             return
-        folder = prepare_folder(out) if out is not None else None
+        folder = prepare_folder(out, RUN_FILES) if out is not None else None
         own = read_values(values) if values is not None else None
         if no_functional and save_values is not None:
             raise InputError(

@@ -9,8 +9,8 @@ import typer
 
 from pulptrain.commands import options as common
 from pulptrain.commands.completion import completes
-from pulptrain.json_text import json_text
-from pulptrain.progress import telling
+from pulptrain.process.progress import telling
+from traces.files.json_text import json_text
 
 
 def command(
@@ -45,8 +45,8 @@ def command(
     """Show what a name means: its options with their defaults, its parameters, its layers."""
     with telling(f"looking up {name}", show=not (as_json or as_file)):
         from pulptrain.commands.printing import table_width
-        from pulptrain.descriptions import describe
-        from pulptrain.show_text import file_of, lines_of
+        from pulptrain.show.descriptions import describe
+        from pulptrain.show.show_text import file_of, lines_of
 
         found = describe(name, kind, codegen=codegen)
     if as_json:

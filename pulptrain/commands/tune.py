@@ -10,9 +10,9 @@ import typer
 
 from pulptrain.commands import options as common
 from pulptrain.commands.parameters import takes
-from pulptrain.json_text import json_text
-from pulptrain.option import SEARCH, TuneOptions
-from pulptrain.progress import StageMeter, telling
+from pulptrain.given.option import SEARCH, TuneOptions
+from pulptrain.process.progress import StageMeter, telling
+from traces.files.json_text import json_text
 
 
 @takes(TuneOptions, resident="auto")
@@ -126,15 +126,16 @@ def command(
     """Find the fastest tile, loop order, buffering, kernel and variant of every layer and step of MODEL."""
     with telling(f"preparing {model}", show=not (quiet or as_json)) as teller:
         from configs.errors import InputError
+        from configs.limits import check_seed
         from pulptrain.commands.printing import print_paths, table_width
-        from pulptrain.model_tuning import tune_model
-        from pulptrain.result_cache import open_cache
-        from pulptrain.settings import Settings, check_seed
-        from pulptrain.tuning_files import prepare_tuning, write_tuning
-        from pulptrain.tuning_report import tuning_lines
+        from pulptrain.given.settings import Settings
+        from pulptrain.running.result_cache import open_cache
+        from pulptrain.tuning.model_tuning import tune_model
+        from pulptrain.tuning.tuning_files import prepare_tuning, write_tuning
+        from pulptrain.tuning.tuning_report import tuning_lines
+        from scheduler.search.workers import cpu_count, open_workers
         from scheduler.tuner.search_space import CUTS_PER_DEPTH, SpaceRules, parse_variants
         from scheduler.tuner.strategies import StrategyOptions
-        from scheduler.tuner.workers import cpu_count, open_workers
 
         if variant is not None and "=" in variant:
             raise InputError(

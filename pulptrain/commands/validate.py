@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from pulptrain.commands import options as common
-from pulptrain.json_text import json_text
-from pulptrain.progress import telling
+from pulptrain.process.progress import telling
+from traces.files.json_text import json_text
 
 KINDS = (
     "mm",
@@ -26,7 +26,7 @@ KINDS = (
     "icache-rtl",
     "micro",
 )
-"""Kinds of measured files (`scheduler.validation.kinds`), for the help text."""
+"""Kinds of measured files (`scheduler.validation.rows.kinds`), for the help text."""
 
 
 def command(
@@ -69,9 +69,9 @@ def command(
     """
     with telling(f"reading {cases}", show=not (quiet or as_json)) as teller:
         from pulptrain.commands.printing import table_width
-        from pulptrain.validation_report import list_refused, print_tables
-        from pulptrain.validation_summary import validation_summary
-        from scheduler.validation.cases import parse_selection
+        from pulptrain.show.validation_report import list_refused, print_tables
+        from pulptrain.show.validation_summary import validation_summary
+        from scheduler.validation.rows.cases import parse_selection
         from scheduler.validation.runner import validate
 
         columns = tuple(column.strip() for column in group_by.split(",")) if group_by else ()

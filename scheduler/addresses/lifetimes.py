@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduler.addresses.allocation import Request
-from trainlib.graph import GIVEN_KINDS, KEPT_KINDS, Op, Tensor, TrainingGraph
+from trainlib.ir.graph import GIVEN_KINDS, KEPT_KINDS, Op, Tensor, TrainingGraph
 from trainlib.primitives.definition import is_forward
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering
 from trainlib.registry import lowering_of

@@ -9,18 +9,18 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
-from arch.code_caches import WARM
-from arch.team_cost_model import TeamCostModel
-from arch.timing import SocTiming
+from arch.pricing.code_caches import WARM
+from arch.pricing.team_cost_model import TeamCostModel
+from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError, PulptrainError
 from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.resident_search import schedule_for
+from scheduler.search.fingerprint import fingerprint, model_version
 from scheduler.time_line import TimeLine, time_line, whole_line
-from scheduler.tuner.fingerprint import fingerprint, model_version
 from traces.metrics import measure
 from traces.recorder import Recorder
-from trainlib.graph import TrainingGraph
+from trainlib.ir.graph import TrainingGraph
 
 COST_MODELS_CACHED = 4
 """Machines whose kernel prices a worker remembers; points next to each other often share one."""

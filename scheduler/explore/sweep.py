@@ -9,13 +9,13 @@ from dataclasses import fields
 from typing import Any
 
 from scheduler.explore.point import Outcome, Point, simulate_point
+from scheduler.search import rows
+from scheduler.search.cache import ResultCache
+from scheduler.search.driver import Job, drive
+from scheduler.search.fingerprint import model_version
+from scheduler.search.progress import Meter, NoMeter
+from scheduler.search.workers import Workers
 from scheduler.time_line import TimeLine
-from scheduler.tuner import rows
-from scheduler.tuner.cache import ResultCache
-from scheduler.tuner.driver import Job, drive
-from scheduler.tuner.fingerprint import model_version
-from scheduler.tuner.progress import Meter, NoMeter
-from scheduler.tuner.workers import Workers
 
 
 def simulate_points(

@@ -20,12 +20,22 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from arch.program import Action, Command, Compute, DmaStart, Place, Program, Release, TeamTransfer, UdmaStart
+from arch.spec.program import (
+    Action,
+    Command,
+    Compute,
+    DmaStart,
+    Place,
+    Program,
+    Release,
+    TeamTransfer,
+    UdmaStart,
+)
 from configs.dtypes import element_bytes
 from configs.errors import PulptrainError
 from scheduler.addresses.allocation import Allocation
 from scheduler.memory.memory_plan import MemoryPlan
-from trainlib.graph import GIVEN_KINDS, Op, Tensor, TensorWindow, TrainingGraph
+from trainlib.ir.graph import GIVEN_KINDS, Op, Tensor, TensorWindow, TrainingGraph
 
 Numbers = NDArray[np.int64]
 

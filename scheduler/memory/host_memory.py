@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from arch.timing import DmaTiming, SocTiming
+from arch.spec.timing import DmaTiming, SocTiming
 from configs.limits import (
     PROCESS_BYTES,
     PYTORCH_BYTES,
@@ -22,8 +22,8 @@ from configs.limits import (
 )
 from scheduler.tiles.tiling import Tiler, Tiling
 from scheduler.tiles.transfers import count_commands, count_lines
-from trainlib.graph import Tensor, TrainingGraph
-from trainlib.steps import Operand
+from trainlib.ir.graph import Tensor, TrainingGraph
+from trainlib.ir.steps import Operand
 
 # Fitted to the peaks of the cases of the tool, without numbers and with them, on CPython 3.11 and NumPy 2.
 ACTION_BYTES = 1150

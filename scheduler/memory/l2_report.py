@@ -10,7 +10,7 @@ from scheduler.addresses.allocation import Allocation, Request, align
 from scheduler.addresses.lifetimes import Life
 from scheduler.memory.l2_staging import HomeChoice
 from scheduler.tiles.streaming_choice import Least
-from trainlib.graph import TrainingGraph
+from trainlib.ir.graph import TrainingGraph
 
 SLOTS_OF = "slots of "
 """What stands before the name of a tensor of which only slots are in L2."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from arch.timing import SocTiming
+from arch.spec.timing import SocTiming
 from scheduler.memory.memory_plan import MemoryPlan
 from traces.memory_table import MemoryBlock
 from traces.metrics import OpMetrics

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from arch.timing import SocTiming
+from arch.spec.timing import SocTiming
 from configs.errors import InputError
 from configs.suggest import suggestion
 from scheduler.addresses.allocation import (
@@ -29,7 +29,7 @@ from scheduler.memory.offchip_streaming import StreamingPlan, window_name
 from scheduler.tiles.l2_slots import NO_SLOTS, NOT_STREAMED, Key, OpSlots, OpStream, slots_of
 from scheduler.tiles.streaming_choice import Streamer
 from scheduler.tiles.tiling import Tiling
-from trainlib.graph import Op, TrainingGraph
+from trainlib.ir.graph import Op, TrainingGraph
 
 LEVELS = ("l1", "l2", "l3")
 

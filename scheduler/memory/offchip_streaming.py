@@ -10,7 +10,7 @@ from scheduler.addresses.lifetimes import Life
 from scheduler.memory.l2_staging import HomeChoice
 from scheduler.tiles.l2_slots import NOT_STREAMED
 from scheduler.tiles.streaming_choice import Least, Streamer
-from trainlib.graph import TrainingGraph
+from trainlib.ir.graph import TrainingGraph
 
 OPS_NAMED = 4
 """Streaming ops the note names."""

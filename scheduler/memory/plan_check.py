@@ -6,7 +6,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
-from arch.program import (
+from arch.memories.races import Span, move_spans, place_span
+from arch.spec.program import (
     Action,
     Compute,
     DmaStart,
@@ -17,7 +18,6 @@ from arch.program import (
     TeamTransfer,
     UdmaStart,
 )
-from arch.races import Span, move_spans, place_span
 from scheduler.addresses.allocation import Allocation, PlanError
 from scheduler.memory.memory_plan import MemoryPlan
 from traces.events import Work

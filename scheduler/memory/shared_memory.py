@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from arch.timing import SocTiming
+from arch.spec.timing import SocTiming
 from configs.errors import DoesNotFitError
 from scheduler.addresses.allocation import Allocation
 from scheduler.addresses.plan_options import STREAMED, PlanOptions
 from scheduler.memory.memory_plan import MemoryPlan, plan_memory
 from scheduler.tiles.streaming_choice import Streamer
-from trainlib.graph import KEPT_KINDS, TrainingGraph
+from trainlib.ir.graph import KEPT_KINDS, TrainingGraph
 
 
 def shared_places(before: TrainingGraph, plan: MemoryPlan, after: TrainingGraph) -> dict[str, Allocation]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from arch.program import Place
+from arch.spec.program import Place
 from scheduler.programs.streaming_emitter import StreamingEmitter
 from scheduler.tiles.l1_layout import L1Layout
 from scheduler.tiles.l2_slots import NO_SLOTS, OpSlots
@@ -20,8 +20,8 @@ from scheduler.tiles.resident_tensors import Bytes, InPlace, missing
 from scheduler.tiles.tiling import Tiling
 from scheduler.tiles.transfers import BoxTransfer
 from traces.events import Work
-from trainlib.graph import Op
-from trainlib.steps import Operand, Region, TileTask
+from trainlib.ir.graph import Op
+from trainlib.ir.steps import Operand, Region, TileTask
 
 if TYPE_CHECKING:
     from scheduler.programs.program import ProgramBuilder

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from scheduler.memory.memory_plan import MemoryPlan
-from trainlib.graph import TrainingGraph
+from trainlib.ir.graph import TrainingGraph
 
 
 def readable_early(graph: TrainingGraph, plan: MemoryPlan, op_number: int) -> frozenset[str]:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from arch.program import (
+from arch.spec.program import (
     Action,
     Command,
     Compute,
@@ -35,8 +35,8 @@ from scheduler.tiles.l2_slots import NO_SLOTS, OpSlots
 from scheduler.tiles.tiling import Tiling
 from scheduler.tiles.transfers import BoxTransfer, commands_for
 from traces.events import Work
-from trainlib.graph import Op, TrainingGraph
-from trainlib.steps import KernelCall, find_part
+from trainlib.ir.graph import Op, TrainingGraph
+from trainlib.ir.steps import KernelCall, find_part
 
 UNLIMITED_IDS = 1 << 30
 """Transfer IDs of a DMA whose number of IDs is of no interest."""
@@ -214,7 +214,7 @@ class ProgramBuilder:
 
 
 def _part_of(places: Mapping[str, Place], name: str) -> Place:
-    """The place of a buffer, or of a part of one (`trainlib.steps.part`), which is contiguous."""
+    """The place of a buffer, or of a part of one (`trainlib.ir.steps.part`), which is contiguous."""
     buffer, first, shape = find_part(name, lambda known: places[known].shape)
     whole = places[buffer]
     if buffer == name:

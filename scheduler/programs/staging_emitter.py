@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from arch.program import Action, Place, UdmaCommand, UdmaStart, UdmaWait
+from arch.spec.program import Action, Place, UdmaCommand, UdmaStart, UdmaWait
 from scheduler.addresses.allocation import Allocation
 from scheduler.memory.l2_staging import Stay
 from scheduler.memory.memory_plan import MemoryPlan
 from traces.events import Work
-from trainlib.graph import TrainingGraph
+from trainlib.ir.graph import TrainingGraph
 
 
 class StagingEmitter:

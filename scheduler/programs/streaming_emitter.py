@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from arch.program import UdmaCommand
+from arch.spec.program import UdmaCommand
 from scheduler.tiles.l2_slots import Key, OpSlots
 from scheduler.tiles.transfers import BoxTransfer, lines_of
 from traces.events import Work
-from trainlib.steps import Operand
+from trainlib.ir.steps import Operand
 
 if TYPE_CHECKING:
     from scheduler.programs.program import ProgramBuilder

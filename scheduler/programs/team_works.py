@@ -3,7 +3,8 @@
 
 A `KernelCall.work` is a function made for one tile. What it returns depends on its code, on what it has
 closed over, and on its arguments only, so these are the key. Sharing the result saves expanding the nests,
-and reading them again when they are priced: `arch.team_cost_model` knows works it has seen by identity.
+and reading them again when they are priced: `arch.pricing.team_cost_model` knows works it has seen by
+identity.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from arch.isa import TeamWork
-from trainlib.steps import KernelCall, KernelChoice
+from arch.spec.isa import TeamWork
+from trainlib.ir.steps import KernelCall, KernelChoice
 
 ENTRIES = 2_000
 """Works kept; the one not used for longest is dropped first."""

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from arch.bursts import IDLE, BurstRules, bursts_of, run_command
-from arch.clock import Clock
-from arch.l2 import shared_l2_links
-from arch.program import Command
-from arch.timing import SocTiming
+from arch.blocks.bursts import IDLE, BurstRules, bursts_of, run_command
+from arch.blocks.l2 import shared_l2_links
+from arch.spec.program import Command
+from arch.spec.timing import SocTiming
+from arch.systemc.clock import Clock
 
 FEW_LINES, MANY_LINES = 4, 12
 """Lines of the two commands whose difference is the pace of further lines."""

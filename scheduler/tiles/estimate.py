@@ -10,17 +10,17 @@ from math import inf, prod
 
 import numpy as np
 
-from arch.cost_model import CostModel
-from arch.isa import TeamWork
-from arch.timing import SocTiming
+from arch.pricing.cost_model import CostModel
+from arch.spec.isa import TeamWork
+from arch.spec.timing import SocTiming
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.l1_layout import L1Layout, lay_out
 from scheduler.tiles.partial_sums import written
 from scheduler.tiles.short_list import most_issued
 from scheduler.tiles.tiling import Tiler, Tiling
 from scheduler.tiles.transfers import commands_for
-from trainlib.graph import Tensor
-from trainlib.steps import Operand, TileTask, find_part
+from trainlib.ir.graph import Tensor
+from trainlib.ir.steps import Operand, TileTask, find_part
 
 MOST_PRICED = 32
 """Tiles of one tiling whose kernels are priced, if no more are given: others are like one of them."""

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from arch.cost_model import CostModel, TeamCost, Traffic
-from arch.timing import SocTiming
+from arch.pricing.cost_model import CostModel, TeamCost, Traffic
+from arch.spec.timing import SocTiming
 from trainlib.kernels.catalogue import matmul_work
 
 MEMO_ENTRIES = 100_000

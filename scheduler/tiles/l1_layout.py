@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from scheduler.addresses.allocation import Allocation
 from scheduler.tiles.resident_tensors import NOT_RESIDENT, InPlace, Residents
 from scheduler.tiles.tiling import Tiling
-from trainlib.steps import Operand
+from trainlib.ir.steps import Operand
 
 Span = tuple[int, int]
 """First byte and first byte after."""

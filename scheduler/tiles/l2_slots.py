@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainlib.steps import Operand
+from trainlib.ir.steps import Operand
 
 if TYPE_CHECKING:
     from scheduler.tiles.tiling import Tiling

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 
-from arch.isa import TeamWork
-from trainlib.graph import Tensor
+from arch.spec.isa import TeamWork
+from trainlib.ir.graph import Tensor
+from trainlib.ir.steps import KernelCall, KernelChoice, Operand, Region, Scratch, TileTask
 from trainlib.primitives.lowering.calls import vector_add_call
-from trainlib.steps import KernelCall, KernelChoice, Operand, Region, Scratch, TileTask
 
 PART = ".part"
 """Ending of the name of the scratch buffer a part is computed into when the sum so far is in L1."""

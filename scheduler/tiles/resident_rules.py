@@ -14,7 +14,7 @@ from scheduler.tiles.partial_sums import SUM, written
 from scheduler.tiles.resident_tensors import Bytes, InPlace
 from scheduler.tiles.tiling import Tiling
 from scheduler.tiles.tiling_candidates import TilingCandidates
-from trainlib.steps import Operand, TileTask
+from trainlib.ir.steps import Operand, TileTask
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from configs.suggest import suggestion
 from scheduler.addresses.allocation import ALIGNMENT_BYTES, Allocation, Request, align, peak_bytes
 from scheduler.addresses.lifetimes import Life, storage_lives
 from scheduler.addresses.placement import place
-from trainlib.graph import Tensor, TrainingGraph
-from trainlib.steps import Operand, Region
+from trainlib.ir.graph import Tensor, TrainingGraph
+from trainlib.ir.steps import Operand, Region
 
 AT, TO = "@", ".."
 """``tensor@first_op..last_op`` in the text of a residence."""

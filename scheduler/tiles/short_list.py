@@ -13,13 +13,13 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from arch.cost_model import CostModel
-from arch.isa import Loop, Node, TeamWork
+from arch.pricing.cost_model import CostModel
+from arch.spec.isa import Loop, Node, TeamWork
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.streaming_cost import streaming_cycles
 from scheduler.tiles.tiling import Tiler
 from scheduler.tiles.tiling_candidates import TilingCandidates
-from trainlib.steps import Extent, TileTask
+from trainlib.ir.steps import Extent, TileTask
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

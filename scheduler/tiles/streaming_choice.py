@@ -18,7 +18,7 @@ from itertools import combinations
 
 import numpy as np
 
-from arch.timing import SocTiming
+from arch.spec.timing import SocTiming
 from scheduler.addresses.allocation import align
 from scheduler.tiles.l2_slots import MANY_SLOTS, ONE_SLOT, Key, OpStream, slots_of
 from scheduler.tiles.partial_sums import SUM
@@ -26,8 +26,8 @@ from scheduler.tiles.streaming_cost import Floats, Integers, Streamed, streamed_
 from scheduler.tiles.tiling import Tiler, Tiling
 from scheduler.tiles.tiling_candidates import enumerate_tilings
 from scheduler.tiles.udma_cost import UdmaCost
-from trainlib.graph import TrainingGraph
-from trainlib.steps import Operand, Region
+from trainlib.ir.graph import TrainingGraph
+from trainlib.ir.steps import Operand, Region
 
 CHOSEN_SINGLY = 8
 """Largest storages of an op that are streamed or not one by one; all smaller ones are streamed together."""

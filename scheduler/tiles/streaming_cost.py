@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from arch.timing import SocTiming
+from arch.spec.timing import SocTiming
 from scheduler.addresses.allocation import ALIGNMENT_BYTES
 from scheduler.tiles.l2_slots import Key, OpStream, slot_bytes
 from scheduler.tiles.tiling import Tiler, Tiling
 from scheduler.tiles.tiling_candidates import TilingCandidates
 from scheduler.tiles.udma_cost import UdmaCost
-from trainlib.steps import Operand
+from trainlib.ir.steps import Operand
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scheduler.tiles.tiling import Tiler, interval
-from trainlib.steps import Extent, Operand, TileTask, alike_of, meeting_of
+from trainlib.ir.steps import Extent, Operand, TileTask, alike_of, meeting_of
 
 PROBED_FIRST, PROBED_LAST = 8, 3
 """Of more pieces than both together only the first and the last ones are looked at.

@@ -18,8 +18,8 @@ from scheduler.tiles.l2_slots import NOT_STREAMED, OpStream
 from scheduler.tiles.partial_sums import SUM, accumulated, written
 from scheduler.tiles.resident_tensors import NOT_RESIDENT, InPlace
 from scheduler.tiles.transfers import lines_of
-from trainlib.graph import Op, Tensor
-from trainlib.steps import Extent, KernelChoice, Operand, Region, StepLowering, TileTask, reductions_of
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Extent, KernelChoice, Operand, Region, StepLowering, TileTask, reductions_of
 
 TILE_BYTES = 4096
 """What a tile with its boxes, kernels and actions takes of this computer's memory, about."""

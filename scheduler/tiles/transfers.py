@@ -9,8 +9,8 @@ from functools import lru_cache
 from itertools import product
 from math import prod
 
-from arch.program import Command
-from trainlib.steps import Region
+from arch.spec.program import Command
+from trainlib.ir.steps import Region
 
 COUNTS_KEPT = 4096
 """Boxes whose commands are not counted anew: those of a tile loop differ in little but where they lie."""

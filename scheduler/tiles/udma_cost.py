@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from arch.clock import Clock
-from arch.l2 import hyper_bus_cycles
-from arch.timing import SocTiming
+from arch.blocks.l2 import hyper_bus_cycles
+from arch.spec.timing import SocTiming
+from arch.systemc.clock import Clock
 
 
 class UdmaCost:

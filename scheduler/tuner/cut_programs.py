@@ -13,9 +13,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from arch.cost_model import CostModel
-from arch.isa import TeamWork
-from arch.program import Action, Compute, Program
+from arch.pricing.cost_model import CostModel
+from arch.spec.isa import TeamWork
+from arch.spec.program import Action, Compute, Program
 from scheduler.options import ScheduleOptions
 from scheduler.programs.program import TEAM_WORKS
 from scheduler.programs.team_works import content_of
@@ -23,7 +23,7 @@ from scheduler.schedule import Schedule, build_schedule
 from scheduler.tiles.partial_sums import accumulated, written
 from scheduler.tiles.tiling import tile_ranges
 from scheduler.tuner.search_space import Candidate, Cut, Question
-from trainlib.steps import KernelCall, TileTask, find_part
+from trainlib.ir.steps import KernelCall, TileTask, find_part
 
 
 def options_for(question: Question, candidate: Candidate) -> ScheduleOptions:

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from arch.isa import TeamWork
-from arch.program import Program
-from arch.soc import Soc
-from arch.team_cost_model import TeamCostModel
-from arch.timing import SocTiming
+from arch.blocks.soc import Soc
+from arch.pricing.team_cost_model import TeamCostModel
+from arch.spec.isa import TeamWork
+from arch.spec.program import Program
+from arch.spec.timing import SocTiming
 from configs.errors import PulptrainError
+from scheduler.search.rows import whole_of
 from scheduler.tuner.cut_programs import CutPrograms
 from scheduler.tuner.lower_bound import LowerBound, Timeline
-from scheduler.tuner.rows import whole_of
 from scheduler.tuner.search_space import Candidate, Cut, Question, list_cuts
 
 MACHINES_KEPT = 2

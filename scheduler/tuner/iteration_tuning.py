@@ -6,22 +6,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from arch.timing import SocTiming
+from arch.spec.timing import SocTiming
 from configs.errors import InputError
 from scheduler.explore.point import Outcome, Point, point_of, whole_update
 from scheduler.explore.sweep import simulate_points
 from scheduler.options import AUTO, ScheduleOptions
 from scheduler.schedule import in_one_memory
+from scheduler.search.cache import ResultCache
+from scheduler.search.fingerprint import model_version
+from scheduler.search.progress import Meter
+from scheduler.search.workers import Workers
 from scheduler.time_line import TimeLine
-from scheduler.tuner.cache import ResultCache
-from scheduler.tuner.fingerprint import model_version
 from scheduler.tuner.op_tuner import OpTuner, Programs
-from scheduler.tuner.progress import Meter
 from scheduler.tuner.search_space import Candidate, SpaceRules
 from scheduler.tuner.strategies import StrategyOptions
 from scheduler.tuner.tuned_residents import ProgramResidents, residents_by_program
 from scheduler.tuner.tuned_schedule import OpChoice, TunedSchedule, model_content, soc_content, with_choices
-from scheduler.tuner.workers import Workers
 
 
 @dataclass(frozen=True, slots=True)

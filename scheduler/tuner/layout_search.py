@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from configs.errors import PulptrainError
 from configs.model_file import ModelSpec
 from scheduler.tuner.op_tuner import OpTuner, Programs
-from trainlib.graph import LAYOUTS
-from trainlib.layouts import layers_with_choice, with_layouts
-from trainlib.training import build_training_phases
+from trainlib.ir.graph import LAYOUTS
+from trainlib.training.layouts import layers_with_choice, with_layouts
+from trainlib.training.phases import build_training_phases
 
 KEEP, SEARCH = "keep", "search"
 """Besides the layouts themselves: as the model says, and what is fastest."""

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from arch.dma_driver import programming_cycles
-from arch.isa import CoreWork, Instruction, Loop, Op, TeamWork
-from arch.program import Compute, DmaStart, DmaWait, Program
-from arch.timing import SocTiming
+from arch.blocks.dma_driver import programming_cycles
+from arch.spec.isa import CoreWork, Instruction, Loop, Op, TeamWork
+from arch.spec.program import Compute, DmaStart, DmaWait, Program
+from arch.spec.timing import SocTiming
 
 
 @dataclass(frozen=True, slots=True)

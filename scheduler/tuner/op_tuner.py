@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from arch.timing import SocTiming
+from arch.spec.timing import SocTiming
 from configs.errors import InputError
-from scheduler.tuner.cache import ResultCache
-from scheduler.tuner.driver import drive
-from scheduler.tuner.progress import Meter, NoMeter
+from scheduler.search.cache import ResultCache
+from scheduler.search.driver import drive
+from scheduler.search.progress import Meter, NoMeter
+from scheduler.search.workers import Workers
 from scheduler.tuner.search_space import Candidate, Question, SpaceRules
 from scheduler.tuner.strategies import OpSearch, StrategyOptions, check_strategy
 from scheduler.tuner.task import Task, task_of
 from scheduler.tuner.tuned_schedule import OpChoice, Timed
-from scheduler.tuner.workers import Workers
-from trainlib.graph import TrainingGraph
+from trainlib.ir.graph import TrainingGraph
 
 Programs = Sequence[tuple[TrainingGraph, int]]
 """The graphs one iteration consists of and how often each runs in it, the main one first."""

@@ -13,7 +13,7 @@ from pydantic import Field
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
-from arch.timing import SocTiming
+from arch.spec.timing import SocTiming
 from configs.errors import ConfigError, DoesNotFitError, InputError, ShapeError, UnsupportedLayerError
 from configs.files import start_of, write_text
 from configs.model_file import ModelSpec
@@ -34,11 +34,11 @@ from scheduler.tuner.tuned_schedule import (
     with_choices,
 )
 from scheduler.tuner.tuned_schedule import model_content as content_of
-from trainlib.graph import LAYOUTS, TrainingGraph
-from trainlib.layouts import with_layouts
+from trainlib.ir.graph import LAYOUTS, TrainingGraph
 from trainlib.registry import lowering_of, matmuls_of
-from trainlib.training import build_training_phases
-from trainlib.variants import own_variant, with_variant
+from trainlib.training.layouts import with_layouts
+from trainlib.training.phases import build_training_phases
+from trainlib.training.variants import own_variant, with_variant
 
 FORMAT = 1
 """Version of the file's layout."""
@@ -349,9 +349,9 @@ def options_from(
 ) -> list[ScheduleOptions]:
     """The options `base` with the choices of a file, for every program of a model.
 
-    `graphs` are those of `trainlib.training.build_training_phases`, in the layouts of the file (`as_tuned`);
-    `written` is the first of them without, if that differs. What `base` says of an op, and resident
-    tensors it names, go first.
+    `graphs` are those of `trainlib.training.phases.build_training_phases`, in the layouts of the file
+    (`as_tuned`); `written` is the first of them without, if that differs. What `base` says of an op, and
+    resident tensors it names, go first.
     Raises `ConfigError` (``file:line``) for a file made for another model, SoC or codegen profile, an unknown
     op, kernel or variant and an illegal tile or loop order, `DoesNotFitError` (``file:line``) for a tile too
     large.

@@ -9,18 +9,18 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from arch.timing import SocTiming
+from arch.spec.timing import SocTiming
 from configs.errors import InputError
 from configs.suggest import suggestion
+from scheduler.search.fingerprint import fingerprint, model_version
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.short_list import overhead_cycles
 from scheduler.tiles.tiling import Tiler
 from scheduler.tiles.tiling_candidates import TilingCandidates, enumerate_tilings
-from scheduler.tuner.fingerprint import fingerprint, model_version
 from scheduler.tuner.task import Task
+from trainlib.ir.steps import KernelChoice
 from trainlib.registry import lowering_of, matmul_of, matmuls_of
-from trainlib.steps import KernelChoice
-from trainlib.variants import VARIANTS, own_variant, variants_of
+from trainlib.training.variants import VARIANTS, own_variant, variants_of
 
 CUTS_PER_DEPTH = 16
 """Default of `SpaceRules.cuts`."""

@@ -10,8 +10,11 @@ from typing import Any
 
 from configs.errors import InputError
 from configs.suggest import suggestion
-from scheduler.tuner.cache import ResultCache
-from scheduler.tuner.driver import Job, Search
+from scheduler.search.cache import ResultCache
+from scheduler.search.driver import Job, Search
+from scheduler.search.fingerprint import fingerprint
+from scheduler.search.progress import Meter
+from scheduler.search.rows import whole_of
 from scheduler.tuner.evaluate import (
     Evaluation,
     as_text,
@@ -20,9 +23,6 @@ from scheduler.tuner.evaluate import (
     evaluate_candidates,
     from_text,
 )
-from scheduler.tuner.fingerprint import fingerprint
-from scheduler.tuner.progress import Meter
-from scheduler.tuner.rows import whole_of
 from scheduler.tuner.search_space import MOST_CUTS, Candidate, Cut, Question, candidates_of
 
 CHUNK = 24
@@ -109,7 +109,7 @@ class OpSearch:
         ]
 
     def steps(self) -> Search:
-        """All steps, for `scheduler.tuner.driver.drive`."""
+        """All steps, for `scheduler.search.driver.drive`."""
         yield from self._list_candidates()
         self._meter.expect(len(self.candidates))
         numbers = {candidate: number for number, candidate in enumerate(self.candidates)}

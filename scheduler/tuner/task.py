@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from scheduler.tuner.fingerprint import fingerprint
-from trainlib.graph import Op, Tensor, TrainingGraph
-from trainlib.training import only
-from trainlib.variants import with_variant
+from scheduler.search.fingerprint import fingerprint
+from trainlib.ir.graph import Op, Tensor, TrainingGraph
+from trainlib.training.phases import only
+from trainlib.training.variants import with_variant
 
 LAYER = "op"
 """Name of the only layer of a task."""
@@ -31,7 +31,8 @@ class Task:
         return self.graph.ops[0]
 
     def in_variant(self, name: str) -> Task:
-        """The task in another variant (`trainlib.variants`). Raises `InputError` if there is none."""
+        """The task in another variant (`trainlib.training.variants`). Raises `InputError` if there is
+        none."""
         return _task(replace(self.graph, ops=(with_variant(self.op, name),)))
 
 

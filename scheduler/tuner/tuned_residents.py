@@ -13,12 +13,12 @@ from scheduler.explore.point import Point, cost_model_of
 from scheduler.resident_search import FoundResidents, choose_resident
 from scheduler.schedule import build_schedule
 from scheduler.schedule_cache import ScheduleCache
+from scheduler.search import rows
+from scheduler.search.cache import ResultCache
+from scheduler.search.driver import Job, drive
+from scheduler.search.fingerprint import model_version
+from scheduler.search.workers import Workers
 from scheduler.tiles.resident_tensors import names_known
-from scheduler.tuner import rows
-from scheduler.tuner.cache import ResultCache
-from scheduler.tuner.driver import Job, drive
-from scheduler.tuner.fingerprint import model_version
-from scheduler.tuner.workers import Workers
 
 PROGRAMS = ("iteration", "update")
 """What the programs of a training are called where something is said of each: the mini-batch, the update."""

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from arch.timing import SocTiming
+from arch.spec.timing import SocTiming
 from scheduler.options import ScheduleOptions
+from scheduler.search.fingerprint import fingerprint
 from scheduler.tiles.partial_sums import SUM
 from scheduler.tiles.tiling import Tiler, Tiling
-from scheduler.tuner.fingerprint import fingerprint
 from scheduler.tuner.search_space import Candidate, Cut
-from trainlib.graph import Op, TrainingGraph
+from trainlib.ir.graph import Op, TrainingGraph
+from trainlib.ir.steps import KernelChoice
 from trainlib.registry import lowering_of
-from trainlib.steps import KernelChoice
-from trainlib.variants import own_variant, variant_in, with_variant
+from trainlib.training.variants import own_variant, variant_in, with_variant
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from scheduler.validation.statistics import Result, farthest_off
+from scheduler.validation.rows.statistics import Result, farthest_off
 
 OWN_LIST = "rtl micro"
 """The set whose far rows the page lists by name."""

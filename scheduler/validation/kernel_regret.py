@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.validation.statistics import Result, both_samples, grouped
+from scheduler.validation.rows.statistics import Result, both_samples, grouped
 
 SAME_CHOICE = ("codegen", "dtype", "n", "k", "m", "trans_b", "cores", "bank_conflicts", "fpus")
 """Rows equal in these differ by kernel only."""

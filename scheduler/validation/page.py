@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 
 from configs.files import check_folder, write_text
-from scheduler.validation import micro, then_and_now
+from scheduler.validation import then_and_now
 from scheduler.validation.causes import worst_on_rtl
 from scheduler.validation.peak import peaks
 from scheduler.validation.pictures import draw
-from scheduler.validation.runner import Validation, validate
-from scheduler.validation.sets import FITTED, GAPS, READ_OFF, SETS, TARGETS, MeasuredSet
-from scheduler.validation.statistics import (
+from scheduler.validation.rows import micro
+from scheduler.validation.rows.statistics import (
     Result,
     farthest_off,
     figures,
@@ -32,6 +31,8 @@ from scheduler.validation.statistics import (
     timed,
     top1_regret_percent,
 )
+from scheduler.validation.runner import Validation, validate
+from scheduler.validation.sets import FITTED, GAPS, READ_OFF, SETS, TARGETS, MeasuredSet
 
 PUBLISHED = "tutorial-anchors"
 WORST_ROWS = 5

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scheduler.validation.statistics import Result, both_samples, grouped
+from scheduler.validation.rows.statistics import Result, both_samples, grouped
 
 COLUMNS = ("dtype", "fpus", "bank_conflicts")
 """What makes a configuration."""

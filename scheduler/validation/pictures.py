@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from configs.files import replacing
-from scheduler.validation.statistics import Result, timed
+from scheduler.validation.rows.statistics import Result, timed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

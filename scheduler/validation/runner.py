@@ -11,11 +11,11 @@ from pathlib import Path
 
 from configs.errors import ConfigError, InputError, PulptrainError
 from configs.suggest import suggestion
-from scheduler.tuner.workers import begin_worker, without_interrupts
-from scheduler.validation.cases import Case, Selection
-from scheduler.validation.kinds import Kind, kind_named
-from scheduler.validation.prediction import Prediction
-from scheduler.validation.statistics import Result
+from scheduler.search.workers import begin_worker, without_interrupts
+from scheduler.validation.rows.cases import Case, Selection
+from scheduler.validation.rows.kinds import Kind, kind_named
+from scheduler.validation.rows.prediction import Prediction
+from scheduler.validation.rows.statistics import Result
 
 ROWS_PER_TASK = 32
 """Rows a worker predicts before it reports."""

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from configs.errors import InputError
-from scheduler.validation.kinds import kind_named
+from scheduler.validation.rows.kinds import kind_named
+from scheduler.validation.rows.statistics import Result, figures
 from scheduler.validation.runner import predict_rows
 from scheduler.validation.sets import SETS
-from scheduler.validation.statistics import Result, figures
 
 SEED = 2024
 ROWS = {"mm": 160, "layer": 120, "micro": 200, "rtl mm": 60, "rtl micro": 120, "rtl loops": 48}

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from scheduler.validation.cases import Case, Selection
-from scheduler.validation.kinds import MEASURE
-from scheduler.validation.statistics import Result
+from scheduler.validation.rows.cases import Case, Selection
+from scheduler.validation.rows.kinds import MEASURE
+from scheduler.validation.rows.statistics import Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,26 +319,26 @@ FITTED = (
     (
         "Lines of code around kernels (12 and 8); fork and join without the SDK's wrapper (14 cycles less)",
         "rtl-mm.csv: all rows of one core",
-        "configs/soc/pulp-open.yaml, icache; scheduler/validation/measured_code.py",
+        "configs/soc/pulp-open.yaml, icache; scheduler/validation/rows/measured_code.py",
         "rtl-loops.csv, rtl-tiled.csv, rtl-overlap.csv, rtl-mm.csv of 2 to 8 cores",
     ),
     (
         "Code of the bare tile loop and of its waits",
         "nothing: the listing that was run",
-        "configs/listings/tile-loop.S, priced by scheduler/validation/bare_loop.py",
+        "configs/listings/tile-loop.S, priced by scheduler/validation/rows/bare_loop.py",
         "rtl-tiled.csv",
     ),
     (
         "Code of the program of rtl-overlap: before the first push (22 cycles), around all (32), of the wait",
         "rtl-overlap.csv: columns cycles_dma_alone, cycles_issue, and cycles_dma_with_compute where the "
         "transfers end before the kernel (31)",
-        "scheduler/validation/overlap.py",
+        "scheduler/validation/rows/overlap.py",
         "the kernels, and transfers that last longer than theirs",
     ),
     (
         "Where in their loops the cores of rtl-dma-contention are",
         "nothing: the mean over 16 starts spread over a turn; the code of a turn (9 cycles) off dense rows",
-        "scheduler/validation/contention.py",
+        "scheduler/validation/rows/contention.py",
         "all rows of the transfer",
     ),
     (
@@ -350,7 +350,7 @@ FITTED = (
     (
         "Which call of a shared operation was timed (the second)",
         "assumed, as in mm.csv; micro.csv: multi_max and multi_min of one core show it",
-        "scheduler/validation/micro.py",
+        "scheduler/validation/rows/micro.py",
         "multi_max and multi_min of 2 to 8 cores",
     ),
     (
@@ -362,13 +362,13 @@ FITTED = (
     (
         "Series of waits, polling loop (12, 14 and 6 cycles)",
         "dma.csv: 1d_queued, 1d_poll",
-        "scheduler/validation/dma.py and measured_code.py; properties of the measured programs",
+        "scheduler/validation/rows/dma.py and measured_code.py; properties of the measured programs",
         "tiled.csv",
     ),
     (
         "Which wait of bidir_simultaneous is timed",
         "dma.csv: bidir_simultaneous (4 rows)",
-        "scheduler/validation/dma.py",
+        "scheduler/validation/rows/dma.py",
         "none",
     ),
     (
@@ -380,19 +380,20 @@ FITTED = (
     (
         "Order of push and wait in double buffered loops",
         "tiled-layers.csv: double_no_compute; tiled.csv: sgd, double",
-        "scheduler/programs/op_loop.py; that an SGD in place waits at once, scheduler/validation/tiled.py",
+        "scheduler/programs/op_loop.py; that an SGD in place waits at once, "
+        "scheduler/validation/rows/tiled.py",
         "the other rows of both files",
     ),
     (
         "Call of the fork wrapper (14 cycles)",
         "layer.csv: empty fork",
-        "scheduler/validation/measured_code.py",
+        "scheduler/validation/rows/measured_code.py",
         "loops.csv, the other rows of layer.csv",
     ),
     (
         "Distance of tensors in L1 (16 B), caller's lines in the caches (4)",
         "chosen, not fitted: layer.csv is the same for 3 to 12 words; icache.csv",
-        "scheduler/validation/measured_code.py, icache.py",
+        "scheduler/validation/rows/measured_code.py, icache.py",
         "",
     ),
     (

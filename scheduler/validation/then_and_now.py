@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from scheduler.validation.cases import Case
-from scheduler.validation.layer import cycles_of
-from scheduler.validation.layer_steps import (
+from scheduler.validation.rows.cases import Case
+from scheduler.validation.rows.layer import cycles_of
+from scheduler.validation.rows.layer_steps import (
     Layer,
     LayerStep,
     depthwise_options,
@@ -21,7 +21,7 @@ from scheduler.validation.layer_steps import (
     sliding,
     step_named,
 )
-from scheduler.validation.statistics import Result
+from scheduler.validation.rows.statistics import Result
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from alarm.seams import (
     with_places,
     with_results,
 )
-from arch.program import Command, Compute, Effect
+from arch.spec.program import Command, Compute, Effect
 from configs.dtypes import BY_WORD, element_bytes, is_narrow
 from trainlib.primitives.definition import is_forward
 

@@ -18,10 +18,11 @@ from unittest.mock import patch
 
 from alarm.trial import REFUSED, SURVIVED
 from configs.errors import PulptrainError, WrongNumbersError
-from pulptrain import session
-from pulptrain.settings import Settings
-from trainlib import builder, training, training_data
+from pulptrain.given.settings import Settings
+from pulptrain.running import session
 from trainlib.primitives.optimizers import gradient_steps
+from trainlib.training import builder, training_data
+from trainlib.training import phases as training
 
 Patch = Callable[[], AbstractContextManager[Any]]
 

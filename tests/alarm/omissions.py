@@ -10,10 +10,10 @@ from unittest.mock import patch
 
 from alarm.registry import Wrong, defect
 from alarm.seams import actions_of, changed, name_of, op_of_step, ops_of, with_actions
-from arch.effects import EffectLog, Instant, LogEntry
-from arch.program import Action, Command, Compute, DmaStart, Effect, Program, Release, UdmaCommand
-from arch.soc import RunResult, Soc
-from pulptrain.machine import Prepared
+from arch.blocks.soc import RunResult, Soc
+from arch.memories.effects import EffectLog, Instant, LogEntry
+from arch.spec.program import Action, Command, Compute, DmaStart, Effect, Program, Release, UdmaCommand
+from pulptrain.running.machine import Prepared
 from scheduler.schedule import OpSchedule, Schedule
 
 FIRST_TWO = 2

@@ -9,9 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from configs.errors import DoesNotFitError, InputError, PulptrainError
-from pulptrain import number_check
-from pulptrain.session import prepare, run_prepared
-from pulptrain.settings import Settings
+from pulptrain.given.settings import Settings
+from pulptrain.running import number_check
+from pulptrain.running.session import prepare, run_prepared
 
 IMAGE = (
     "conv2d, out_channels: {c}, kernel: {k}, padding: {p}, stride: {s}, bias: {b}",

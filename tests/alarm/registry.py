@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from pulptrain.machine import Prepared
+from pulptrain.running.machine import Prepared
 
 
 @dataclass(frozen=True)

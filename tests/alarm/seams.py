@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from arch.program import Action, Command, Compute, DmaStart, Effect, Place
-from pulptrain.machine import Prepared
+from arch.spec.program import Action, Command, Compute, DmaStart, Effect, Place
+from pulptrain.running.machine import Prepared
 from scheduler.schedule import OpSchedule, Schedule
 
 Arrays = Sequence[np.ndarray]

@@ -18,14 +18,14 @@ import numpy as np
 import configs
 from alarm import defects, omissions  # noqa: F401 - each adds its own to the list
 from alarm.registry import DEFECTS, Wrong
-from arch.code_caches import WARM
+from arch.pricing.code_caches import WARM
 from configs.errors import PulptrainError
-from pulptrain.machine import Machine, Prepared
-from pulptrain.session import prepare, run_prepared
-from pulptrain.settings import Settings
-from pulptrain.training import Training
-from trainlib.training import initial_weights
-from trainlib.training_data import sample_stream
+from pulptrain.given.settings import Settings
+from pulptrain.running.machine import Machine, Prepared
+from pulptrain.running.session import prepare, run_prepared
+from pulptrain.running.training import Training
+from trainlib.training.phases import initial_weights
+from trainlib.training.training_data import sample_stream
 
 MODELS = Path(configs.__file__).parent / "models"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainlib.primitives.definition import Example, InputCase, InternalPrimitive
 from trainlib.registry import PRIMITIVES, is_internal
-from trainlib.single import Single, single
+from trainlib.training.single import Single, single
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import chdir, suppress
 from pathlib import Path
 
-from pulptrain.outputs import EXPLORATION_FILES, RUN_FILES
+from pulptrain.running.outputs import RUN_FILES
 from tools.fuzz.subject import Subject, Thing
+from traces.files.result_folder import EXPLORATION_FILES
 
 FOLDER_OPTIONS = frozenset({"--out"})
 FILE_OPTIONS = frozenset({"--schedule", "--save-values"})

@@ -22,7 +22,7 @@ from tools.fuzz.mutate import NUMBERS, WORDS, mutated_bytes, mutated_text
 from tools.fuzz.onnx_files import onnx_subject
 from tools.fuzz.subject import FOLDER, ROOT, Subject
 from tools.fuzz.targets import SPEC, aimed
-from traces.tables import read_table, write_table
+from traces.files.tables import read_table, write_table
 from trainlib.primitives.definition import LayerPrimitive, LossPrimitive, OptimizerPrimitive
 from trainlib.registry import PRIMITIVES, is_internal
 

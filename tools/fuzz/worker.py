@@ -17,8 +17,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from pulptrain import standard_output
 from pulptrain.__main__ import run
+from pulptrain.process import standard_output
 from tools.fuzz.folder import Asked, place
 from tools.fuzz.subject import FINE, FOLDER, Subject
 

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from arch.barvinn.behaviour import BEHAVIOURS, rules
-from arch.barvinn.hart import instructions_of
-from arch.barvinn.job import csr_writes
-from arch.barvinn.timing import LANES, MACHINE, load_barvinn
+from barvinn.machine.behaviour import BEHAVIOURS, rules
+from barvinn.machine.hart import instructions_of
+from barvinn.machine.job import csr_writes
+from barvinn.machine.timing import LANES, MACHINE, load_barvinn
+from barvinn.mapping.layers import LayerShape
+from barvinn.mapping.measured import predict, read_cases
+from barvinn.mapping.network import RealLayer
+from barvinn.run import BarvinnOutcome, barvinn
 from configs.parameters import load_parameters
-from pulptrain.barvinn_run import BarvinnOutcome, barvinn
-from scheduler.barvinn.layers import LayerShape
-from scheduler.barvinn.measured import predict, read_cases
-from scheduler.barvinn.network import RealLayer
 from tools.pages.page import Page, table
 from tools.plain_resnet18 import layers as plain_resnet18
 

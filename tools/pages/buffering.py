@@ -9,17 +9,17 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from arch.team_cost_model import TeamCostModel
+from arch.pricing.team_cost_model import TeamCostModel
 from configs.errors import DoesNotFitError
 from configs.model_file import load_model
-from pulptrain.settings import Settings, schedule_options, soc_timing
+from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from scheduler.executor import Executor
 from scheduler.schedule import Schedule, build_schedule
 from tools.pages.page import Page, table
 from traces.recorder import Recorder
-from trainlib.graph import TrainingGraph
+from trainlib.ir.graph import TrainingGraph
 from trainlib.primitives.definition import InputCase
-from trainlib.training import build_layer_graph, build_training_graph, only
+from trainlib.training.phases import build_layer_graph, build_training_graph, only
 
 L1_SIZES = ("16KiB", "32KiB", "64KiB", "128KiB", "256KiB", "512KiB", "1MiB")
 WIDTHS = {"conv": (2, 4, 8, 16, 32), "linear": (2, 4, 8, 16, 32), "resnet8": (4, 8, 16)}

@@ -10,8 +10,8 @@ from configs.errors import InputError
 from configs.grades import ASSUMED, GRADES, counts, grades, read_off
 from configs.library import list_names
 from configs.parameters import PROFILES, load_parameters
-from pulptrain.session import run_model
-from pulptrain.settings import Settings
+from pulptrain.given.settings import Settings
+from pulptrain.running.session import run_model
 from tools.pages.page import Page, table
 from traces.report import evidence_line
 from trainlib.kernels.evidence import NestEvidence, nest_evidence

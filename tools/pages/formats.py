@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from pulptrain.json_keys import KEYS, NAMED_BY_DATA
-from pulptrain.json_text import FORMAT
-from pulptrain.training_curve import CurvePoint
+from pulptrain.running.training_curve import CurvePoint
 from tools.pages.page import Page, table
-from traces import memory_table, tables
+from traces import memory_table
 from traces.events import STALLS
+from traces.files import tables
+from traces.files.json_keys import KEYS, NAMED_BY_DATA
+from traces.files.json_text import FORMAT
 
 TRACE = {
     "track": "module, as `soc.cluster.core3`; or a channel or port of one",

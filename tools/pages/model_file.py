@@ -7,11 +7,11 @@ from functools import partial
 
 from configs.meanings import keys_of
 from configs.model_file import LAYER_KEYS, AdapterSchema, InputSchema, LayerSchema, ModelSchema
-from pulptrain.descriptions import describe, names_of
+from pulptrain.show.descriptions import describe, names_of
 from tools.pages.page import ROOT, Page
 from tools.pages.reference import keys_table, shown
-from trainlib.options import GradientOptions
 from trainlib.registry import PRIMITIVES
+from trainlib.training.options import GradientOptions
 
 
 def template(kind: str) -> str:

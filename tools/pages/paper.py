@@ -12,10 +12,9 @@ from functools import cache
 
 import numpy as np
 
-from arch.window_plan import START_OFFSETS_CYCLES, Window
-from pulptrain.kernel_cost import kernel_cost
-from pulptrain.settings import Settings
-from scheduler.validation import layer
+from arch.pricing.window_plan import START_OFFSETS_CYCLES, Window
+from pulptrain.given.settings import Settings
+from pulptrain.running.kernel_cost import kernel_cost
 from scheduler.validation.kernel_regret import (
     Cell,
     KernelRegret,
@@ -24,8 +23,9 @@ from scheduler.validation.kernel_regret import (
     share_within,
     sharing_agreements,
 )
+from scheduler.validation.rows import layer
+from scheduler.validation.rows.statistics import Result
 from scheduler.validation.runner import validate
-from scheduler.validation.statistics import Result
 from tools.pages.page import ROOT, Page, table
 from trainlib.kernels.catalogue import kernel_names
 

@@ -13,6 +13,7 @@ from typing import Any
 from configs.dtypes import BY_WORD
 from configs.model_file import LayerSchema, LossSchema, OptimizerSchema
 from tools.pages.page import ROOT, Page, table
+from trainlib.ir.steps import KernelChoice
 from trainlib.kernels import catalogue
 from trainlib.primitives.definition import (
     Example,
@@ -23,12 +24,11 @@ from trainlib.primitives.definition import (
     Primitive,
 )
 from trainlib.registry import PRIMITIVES, is_internal, lowering_of
-from trainlib.single import single
-from trainlib.steps import KernelChoice
-from trainlib.variants import variants_text
+from trainlib.training.single import single
+from trainlib.training.variants import variants_text
 
-HARNESS = "test_trainlib_primitives.py"
-TESTS = ("test_trainlib_", "test_pulptrain_primitive")
+TESTS = ROOT / "tests"
+HARNESS = "test_primitives.py"
 CODEGEN = "clang-xpulp"
 
 TITLES = ("primitive", "steps", "dtypes", "options", "variants", "kernels", "tested by")
@@ -113,25 +113,26 @@ def _tests(primitive: Primitive, examples: int) -> str:
     if isinstance(primitive, InternalPrimitive):
         words += [rf"\b{step.name}\b" for step in primitive.steps]
     own = [
-        path.stem
-        for path in sorted((ROOT / "tests").glob("test_*.py"))
-        if path.name.startswith(TESTS) and path.name != HARNESS and re.search("|".join(words), _text(path))
+        path.relative_to(TESTS).with_suffix("").as_posix()
+        for folder, files in (("trainlib", "test_*.py"), ("pulptrain/commands", "test_primitive*.py"))
+        for path in sorted((TESTS / folder).rglob(files))
+        if path.name != HARNESS and re.search("|".join(words), _text(path))
     ]
     count = f"{examples} example{'s' if examples != 1 else ''}" if examples else ""
     return "; ".join(word for word in (count, ", ".join(own)) if word)
 
 
 def _text(path: Path) -> str:
-    """A test file with the table of cases it may have beside it (test_x.py and x.py)."""
-    beside = path.with_name(path.name.removeprefix("test_"))
+    """A test file with the table of cases it may have (test_x.py and shared/trainlib_x.py)."""
+    beside = TESTS / "shared" / f"trainlib_{path.name.removeprefix('test_')}"
     texts = [item.read_text(encoding="utf-8") for item in (path, beside) if item.exists()]
     return "\n".join(texts)
 
 
 def defects() -> str:
-    """tests/known_defects.py as a table; cases of one test side by side."""
+    """tests/shared/known_defects.py as a table; cases of one test side by side."""
     rows = []
-    for defect, names in runpy.run_path(str(ROOT / "tests" / "known_defects.py"))["DEFECTS"]:
+    for defect, names in runpy.run_path(str(ROOT / "tests" / "shared" / "known_defects.py"))["DEFECTS"]:
         cases: dict[str, list[str]] = {}
         for name in names:
             test, _, case = name.removesuffix("]").partition("[")

@@ -10,8 +10,8 @@ import inspect
 from typing import get_type_hints
 
 import pulptrain
-from pulptrain import layers
-from pulptrain.option import ExploreOptions, Option, RunOptions, TuneOptions
+from pulptrain.given import layers
+from pulptrain.given.option import ExploreOptions, Option, RunOptions, TuneOptions
 from tools.pages.page import Page, table
 from trainlib.about import ABOUT
 

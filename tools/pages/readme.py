@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from pulptrain.outputs import write_outputs
-from pulptrain.session import RunOutcome, run_model
+from pulptrain.running.outputs import write_outputs
+from pulptrain.running.session import RunOutcome, run_model
 from tools.pages.page import ROOT, Page
 from traces.report import report_lines
 

@@ -8,8 +8,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 
 from configs.library import list_names
-from pulptrain.session import run_model
-from pulptrain.settings import Settings
+from pulptrain.given.settings import Settings
+from pulptrain.running.session import run_model
 from tools.pages.page import Page, table
 
 CAUSES: Mapping[str, tuple[str, ...]] = {

@@ -5,7 +5,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from pulptrain.explore_spec import OBJECTIVES, OF_ONE, SETTINGS, SHORT_PATHS, EnergySchema, ExploreSchema
+from pulptrain.exploring.explore_spec import (
+    OBJECTIVES,
+    OF_ONE,
+    SETTINGS,
+    SHORT_PATHS,
+    EnergySchema,
+    ExploreSchema,
+)
 from scheduler.tuner.schedule_file import (
     ChoiceSchema,
     NamedSchema,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from configs.grades import MEASURED
-from pulptrain.session import run_model
-from pulptrain.settings import Settings
+from pulptrain.given.settings import Settings
+from pulptrain.running.session import run_model
 from tools.pages.page import Page, table
 from trainlib.kernels.evidence import nest_evidence
 from trainlib.kernels.library import LIBRARY

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from itertools import takewhile
 
-from arch.soc_config import soc_from_parameters
+from arch.spec.soc_config import soc_from_parameters
 from configs.library import list_names
 from configs.parameters import PROFILES, Parameter, ParameterTree, Value, load_parameters
-from pulptrain.listings import size_text
+from pulptrain.show.listings import size_text
 from tools.pages.page import ROOT, Page, table
 
 BASE = "pulp-open"

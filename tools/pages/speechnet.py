@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from pulptrain.session import RunOutcome, run_model
-from pulptrain.settings import Settings
+from pulptrain.given.settings import Settings
+from pulptrain.running.session import RunOutcome, run_model
 from tools.pages.page import Page, table
 from tools.pages.speechnet_trace import (
     BLOCKS,

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pulptrain.session import RunOutcome
-from scheduler.validation.statistics import rank_correlation
+from pulptrain.running.session import RunOutcome
+from scheduler.validation.rows.statistics import rank_correlation
 
 TRACE = Path(__file__).resolve().parents[2] / "measured" / "speechnet-trace.csv.gz"
 BLOCKS = ("b0", "b1", "b2", "b3", "b4")

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from arch.cost_model import TeamCost, Traffic
-from arch.isa import TeamWork
-from arch.program import Compute
-from arch.team_cost_model import TeamCostModel
-from arch.timing import IcacheTiming, SocTiming
-from arch.window_plan import START_OFFSETS_CYCLES, Window
-from pulptrain.primitive_run import run_primitive
-from pulptrain.session import RunOutcome
-from pulptrain.settings import Settings
+from arch.pricing.cost_model import TeamCost, Traffic
+from arch.pricing.team_cost_model import TeamCostModel
+from arch.pricing.window_plan import START_OFFSETS_CYCLES, Window
+from arch.spec.isa import TeamWork
+from arch.spec.program import Compute
+from arch.spec.timing import IcacheTiming, SocTiming
+from pulptrain.given.settings import Settings
+from pulptrain.running.primitive_run import run_primitive
+from pulptrain.running.session import RunOutcome
 from tools.pages.page import ROOT, Page, table
 from traces.drawing import RC, empty_figure, save_figure
 from traces.events import COMPUTE, TRANSFER, Slice
@@ -211,14 +211,16 @@ class Mark:
 
 
 _MARKS = {
-    "offload": Mark("A", STALL_STYLES["offload"], "offload, completion (arch.fabric_controller)"),
-    "dma_program": Mark("B", STALL_STYLES["dma_program"], "core 0 programs a transfer (arch.dma_driver)"),
-    "dma_wait": Mark("C", STALL_STYLES["dma_wait"], "core 0 waits for a transfer (arch.dma_driver)"),
-    "fork": Mark("D", STALL_STYLES["fork"], "fork, and return from the join (arch.master)"),
-    COMPUTE: Mark("E", BUSY_STYLE, "kernel, priced by arch.team_cost_model"),
-    "barrier": Mark("F", STALL_STYLES["barrier"], "join barrier (arch.event_unit)"),
-    "idle": Mark("G", STALL_STYLES["idle"], "no work (accounted at the join, arch.core)"),
-    TRANSFER: Mark("H", MOVING_STYLE, "one DMA command (arch.dma, arch.bursts)"),
+    "offload": Mark("A", STALL_STYLES["offload"], "offload, completion (arch.blocks.fabric_controller)"),
+    "dma_program": Mark(
+        "B", STALL_STYLES["dma_program"], "core 0 programs a transfer (arch.blocks.dma_driver)"
+    ),
+    "dma_wait": Mark("C", STALL_STYLES["dma_wait"], "core 0 waits for a transfer (arch.blocks.dma_driver)"),
+    "fork": Mark("D", STALL_STYLES["fork"], "fork, and return from the join (arch.blocks.master)"),
+    COMPUTE: Mark("E", BUSY_STYLE, "kernel, priced by arch.pricing.team_cost_model"),
+    "barrier": Mark("F", STALL_STYLES["barrier"], "join barrier (arch.blocks.event_unit)"),
+    "idle": Mark("G", STALL_STYLES["idle"], "no work (accounted at the join, arch.blocks.core)"),
+    TRANSFER: Mark("H", MOVING_STYLE, "one DMA command (arch.blocks.dma, arch.blocks.bursts)"),
 }
 _ROWS = {
     "soc.fc": "FC",

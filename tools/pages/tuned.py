@@ -19,13 +19,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from configs.library import list_names
-from pulptrain.model_tuning import tune_model
-from pulptrain.result_cache import open_cache
-from pulptrain.session import run_model
-from pulptrain.settings import Settings
-from scheduler.tuner.cache import ResultCache
+from pulptrain.given.settings import Settings
+from pulptrain.running.result_cache import open_cache
+from pulptrain.running.session import run_model
+from pulptrain.tuning.model_tuning import tune_model
+from scheduler.search.cache import ResultCache
+from scheduler.search.workers import open_workers
 from scheduler.tuner.search_space import SpaceRules
-from scheduler.tuner.workers import open_workers
 from tools.pages.page import ROOT, Page, table
 
 PICTURE = ROOT / "docs" / "tuned.png"

@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 
 import pulptrain as pt
-from pulptrain.exploration_report import exploration_lines
-from pulptrain.tuning_report import tuning_lines
+from pulptrain.exploring.exploration_report import exploration_lines
+from pulptrain.tuning.tuning_report import tuning_lines
 from tools.pages.page import ROOT, Page
 
 TUNE_WIDTH = 108

@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from scheduler.validation.cases import Case
-from scheduler.validation.kinds import kind_named
+from scheduler.validation.rows.cases import Case
+from scheduler.validation.rows.kinds import kind_named
+from scheduler.validation.rows.tiled_layers import NO_COMPUTE
 from scheduler.validation.sets import SETS
-from scheduler.validation.tiled_layers import NO_COMPUTE
 from tools.pages.page import ROOT
 from tools.timing_defects.rows import WATCHED, rows_of
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from math import ceil
 from typing import Any
 
-from arch import code_fetch, team_cost_model
-from arch.cost_model import CoreCost
-from arch.window_plan import START_OFFSETS_CYCLES, Window
+from arch.pricing import code_fetch, team_cost_model
+from arch.pricing.cost_model import CoreCost
+from arch.pricing.window_plan import START_OFFSETS_CYCLES, Window
 from scheduler.programs.op_loop import OpLoop
 from scheduler.tiles.l1_layout import L1Layout
 from tools.timing_defects.change import Change, Replacement, registrar
@@ -19,14 +19,14 @@ HARMLESS: dict[str, Change] = {}
 _harmless = registrar(HARMLESS, "harmless")
 
 
-@_harmless("arch/window_plan.py", "the second start of a team is another one")
+@_harmless("arch/pricing/window_plan.py", "the second start of a team is another one")
 def _other_start() -> Sequence[Replacement]:
     first, second = START_OFFSETS_CYCLES
     other = Window(starts=(first, second[::-1]))
     return [(team_cost_model, "Window", lambda: other)]
 
 
-@_harmless("arch/team_cost_model.py", "the mean over the starts of a team is rounded down")
+@_harmless("arch/pricing/team_cost_model.py", "the mean over the starts of a team is rounded down")
 def _rounded_down() -> Sequence[Replacement]:
     right = team_cost_model.mean_cost
 
@@ -42,7 +42,7 @@ def _rounded_down() -> Sequence[Replacement]:
     return [(team_cost_model, "mean_cost", other)]
 
 
-@_harmless("arch/code_fetch.py", "the fraction of a refill is rounded up")
+@_harmless("arch/pricing/code_fetch.py", "the fraction of a refill is rounded up")
 def _rounded_up() -> Sequence[Replacement]:
     return [(code_fetch, "round", ceil)]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from scheduler.tiles import tiling
 from tools.timing_defects.change import Change, Replacement, registrar
+from trainlib.ir.steps import KernelCall, Scratch, TileTask
 from trainlib.kernels import catalogue, expressions
 from trainlib.primitives.attention import softmax
 from trainlib.primitives.contractions import conv_nests, matrix_products
@@ -17,7 +18,6 @@ from trainlib.primitives.lowering import calls, elementwise
 from trainlib.primitives.lowering.calls import transpose_call
 from trainlib.primitives.norms import norm_lowering
 from trainlib.primitives.pooling import pooling
-from trainlib.steps import KernelCall, Scratch, TileTask
 
 DEFECTS: dict[str, Change] = {}
 _defect = registrar(DEFECTS, "lowerings")

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from arch import code_fetch, contention, pipeline, team_cost_model, window_plan
-from arch.contention import ClusterModel
-from arch.isa import CoreWork, Instruction, Loop, Node, Op
-from arch.nest_reader import NestReader
-from arch.team_cost_model import TeamCostModel
-from arch.timing import CoreTiming, FpuTiming, SocTiming
-from arch.window_plan import Window
+from arch.pricing import code_fetch, contention, pipeline, team_cost_model, window_plan
+from arch.pricing.contention import ClusterModel
+from arch.pricing.nest_reader import NestReader
+from arch.pricing.team_cost_model import TeamCostModel
+from arch.pricing.window_plan import Window
+from arch.spec.isa import CoreWork, Instruction, Loop, Node, Op
+from arch.spec.timing import CoreTiming, FpuTiming, SocTiming
 from tools.timing_defects.change import Change, Replacement, registrar
 
 DEFECTS: dict[str, Change] = {}
@@ -48,7 +48,7 @@ def _machine(**wrong: Any) -> list[Replacement]:
     return [(ClusterModel, "machine", changed)]
 
 
-_RULES = "arch/scoreboard.py"
+_RULES = "arch/pricing/scoreboard.py"
 
 
 @_defect(_RULES, "a load-use stall is one cycle too long")
@@ -81,7 +81,7 @@ def _misaligned() -> Sequence[Replacement]:
     return _core(lambda core: {"misaligned_stall_cycles": 0})
 
 
-@_defect("arch/nest_reader.py", "a hardware loop is set up in every turn")
+@_defect("arch/pricing/nest_reader.py", "a hardware loop is set up in every turn")
 def _set_up_each_turn() -> Sequence[Replacement]:
     right = NestReader.read
     known: dict[int, tuple[tuple[Node, ...], tuple[Node, ...]]] = {}
@@ -107,22 +107,22 @@ def _with_set_up(body: tuple[Node, ...]) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
-@_defect("arch/contention.py", "cores do not share FPUs")
+@_defect("arch/pricing/contention.py", "cores do not share FPUs")
 def _fpus_unshared() -> Sequence[Replacement]:
     return _machine(fpu_shared=False)
 
 
-@_defect("arch/contention.py", "cores do not share the division unit")
+@_defect("arch/pricing/contention.py", "cores do not share the division unit")
 def _divisions_unshared() -> Sequence[Replacement]:
     return _machine(divsqrt_shared=False)
 
 
-@_defect("arch/contention.py", "cores do not meet at banks")
+@_defect("arch/pricing/contention.py", "cores do not meet at banks")
 def _banks_unshared() -> Sequence[Replacement]:
     return _machine(banks_shared=False)
 
 
-@_defect("arch/contention.py", "a wait for a bank counts twice")
+@_defect("arch/pricing/contention.py", "a wait for a bank counts twice")
 def _conflicts_twice() -> Sequence[Replacement]:
     right = contention._cost
 
@@ -132,30 +132,30 @@ def _conflicts_twice() -> Sequence[Replacement]:
     return [(contention, "_cost", wrong)]
 
 
-@_defect("arch/contention.py", "a priority at the banks that goes round stands still")
+@_defect("arch/pricing/contention.py", "a priority at the banks that goes round stands still")
 def _no_rotation() -> Sequence[Replacement]:
     return _machine(banks_rotate=0)
 
 
-@_defect("arch/code_fetch.py", "a loop larger than a cache refills nothing")
+@_defect("arch/pricing/code_fetch.py", "a loop larger than a cache refills nothing")
 def _no_refill() -> Sequence[Replacement]:
     return [(module, "icache_stall_cycles", lambda nest, icache: 0) for module in (pipeline, window_plan)]
 
 
-@_defect("arch/code_fetch.py", "a refill of the private cache comes from L2")
+@_defect("arch/pricing/code_fetch.py", "a refill of the private cache comes from L2")
 def _far_refill() -> Sequence[Replacement]:
     return [
         (code_fetch, "refill_stall_cycles", lambda lines, icache: float(icache.shared_refill_stall_cycles))
     ]
 
 
-@_defect("arch/window_plan.py", "a window ends after 2,000 instructions")
+@_defect("arch/pricing/window_plan.py", "a window ends after 2,000 instructions")
 def _short_window() -> Sequence[Replacement]:
     wrong = Window(budget_instructions=2_000)
     return [(team_cost_model, "Window", lambda: wrong)]
 
 
-@_defect("arch/window_plan.py", "stalls in front of the measured turns are not extrapolated")
+@_defect("arch/pricing/window_plan.py", "stalls in front of the measured turns are not extrapolated")
 def _not_extrapolated() -> Sequence[Replacement]:
     right = contention._loop_tables
 
@@ -166,7 +166,7 @@ def _not_extrapolated() -> Sequence[Replacement]:
     return [(contention, "_loop_tables", wrong)]
 
 
-@_defect("arch/team_cost_model.py", "the memory of prices does not tell addresses apart")
+@_defect("arch/pricing/team_cost_model.py", "the memory of prices does not tell addresses apart")
 def _key_without_addresses() -> Sequence[Replacement]:
     right = TeamCostModel._price_together
     known: dict[object, Any] = {}
@@ -181,7 +181,7 @@ def _key_without_addresses() -> Sequence[Replacement]:
     return [(TeamCostModel, "_price_together", wrong)]
 
 
-@_defect("arch/team_cost_model.py", "the memory of prices does not tell trip counts apart")
+@_defect("arch/pricing/team_cost_model.py", "the memory of prices does not tell trip counts apart")
 def _key_without_trips() -> Sequence[Replacement]:
     right = TeamCostModel._price_alone
     known: dict[object, Any] = {}

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from scheduler.validation.cases import Case
-from scheduler.validation.dma import CHECK
-from scheduler.validation.kinds import kind_named
-from scheduler.validation.layer_steps import DMA_IM2COL
+from scheduler.validation.rows.cases import Case
+from scheduler.validation.rows.dma import CHECK
+from scheduler.validation.rows.kinds import kind_named
+from scheduler.validation.rows.layer_steps import DMA_IM2COL
 from scheduler.validation.sets import SETS
 from tools.pages.page import ROOT
 

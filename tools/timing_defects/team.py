@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from arch.cost_model import Traffic
-from arch.event_unit import Barrier, Mutex
-from arch.kernel_run import KernelRun
-from arch.master import Master
-from arch.module import Body
-from arch.team_cost_model import TeamCostModel
+from arch.blocks.event_unit import Barrier, Mutex
+from arch.blocks.kernel_run import KernelRun
+from arch.blocks.master import Master
+from arch.pricing.cost_model import Traffic
+from arch.pricing.team_cost_model import TeamCostModel
+from arch.systemc.module import Body
 from tools.timing_defects.change import Change, Replacement, registrar
 
 DEFECTS: dict[str, Change] = {}
@@ -30,27 +30,27 @@ def _forks(**wrong: Any) -> list[Replacement]:
     return [(Master, "__init__", changed)]
 
 
-@_defect("arch/master.py", "workers begin 8 cycles late")
+@_defect("arch/blocks/master.py", "workers begin 8 cycles late")
 def _late_workers() -> Sequence[Replacement]:
     return _forks(fork_worker_cycles=lambda timing: timing.event_unit.fork_worker_cycles + 8)
 
 
-@_defect("arch/master.py", "workers begin with the master")
+@_defect("arch/blocks/master.py", "workers begin with the master")
 def _workers_at_once() -> Sequence[Replacement]:
     return _forks(fork_worker_cycles=lambda timing: 0)
 
 
-@_defect("arch/master.py", "the fork costs the master nothing")
+@_defect("arch/blocks/master.py", "the fork costs the master nothing")
 def _free_fork() -> Sequence[Replacement]:
     return _forks(fork_master_cycles=lambda timing: 0)
 
 
-@_defect("arch/master.py", "the join costs the master nothing")
+@_defect("arch/blocks/master.py", "the join costs the master nothing")
 def _free_join() -> Sequence[Replacement]:
     return _forks(join_cycles=lambda timing: 0)
 
 
-@_defect("arch/event_unit.py", "a barrier opens one cycle late")
+@_defect("arch/blocks/event_unit.py", "a barrier opens one cycle late")
 def _late_barrier() -> Sequence[Replacement]:
     right = Barrier.__init__
 
@@ -60,7 +60,7 @@ def _late_barrier() -> Sequence[Replacement]:
     return [(Barrier, "__init__", wrong)]
 
 
-@_defect("arch/event_unit.py", "freeing a mutex takes no cycle")
+@_defect("arch/blocks/event_unit.py", "freeing a mutex takes no cycle")
 def _free_unlock() -> Sequence[Replacement]:
     def wrong(self: Mutex, core: int) -> Body:
         self._owner = min(self._waiting, default=None)
@@ -71,7 +71,7 @@ def _free_unlock() -> Sequence[Replacement]:
     return [(Mutex, "unlock", wrong)]
 
 
-@_defect("arch/kernel_run.py", "a kernel ends with its fastest core")
+@_defect("arch/blocks/kernel_run.py", "a kernel ends with its fastest core")
 def _fastest_core() -> Sequence[Replacement]:
     def wrong(self: KernelRun) -> int:
         return min(share.end_cycles for share in self.shares.values())
@@ -79,12 +79,14 @@ def _fastest_core() -> Sequence[Replacement]:
     return [(KernelRun, "end_cycles", property(wrong))]
 
 
-@_defect("arch/kernel_run.py", "a transfer that begins or ends beside a kernel does not change its pace")
+@_defect(
+    "arch/blocks/kernel_run.py", "a transfer that begins or ends beside a kernel does not change its pace"
+)
 def _no_retime() -> Sequence[Replacement]:
     return [(KernelRun, "retime", lambda self, traffic: None)]
 
 
-@_defect("arch/kernel_run.py", "kernels and transfers do not feel each other")
+@_defect("arch/blocks/kernel_run.py", "kernels and transfers do not feel each other")
 def _no_traffic() -> Sequence[Replacement]:
     right = KernelRun.__init__
 
@@ -96,7 +98,7 @@ def _no_traffic() -> Sequence[Replacement]:
     return [(KernelRun, "__init__", wrong), *_no_retime()]
 
 
-@_defect("arch/team_cost_model.py", "all cores of a team are priced as if they began together")
+@_defect("arch/pricing/team_cost_model.py", "all cores of a team are priced as if they began together")
 def _no_skew() -> Sequence[Replacement]:
     right = TeamCostModel._members
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from arch.program import Command, DmaStart
+from arch.spec.program import Command, DmaStart
 from scheduler.programs import program
 from scheduler.programs.op_loop import OpLoop
 from scheduler.programs.program import ProgramBuilder

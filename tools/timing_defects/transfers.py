@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from arch import dma, dma_driver, l2
-from arch.bursts import BurstRules
-from arch.dma import Dma, DmaChannel
-from arch.dma_driver import DmaDriver
-from arch.program import Command
-from arch.timing import DmaTiming
+from arch.blocks import dma, dma_driver, l2
+from arch.blocks.bursts import BurstRules
+from arch.blocks.dma import Dma, DmaChannel
+from arch.blocks.dma_driver import DmaDriver
+from arch.spec.program import Command
+from arch.spec.timing import DmaTiming
 from tools.timing_defects.change import Change, Replacement, registrar
 
 DEFECTS: dict[str, Change] = {}
@@ -35,17 +35,17 @@ def _driver(**wrong: Any) -> list[Replacement]:
     return [(DmaDriver, "__init__", changed)]
 
 
-@_defect("arch/bursts.py", "no gap between the bursts of a store")
+@_defect("arch/blocks/bursts.py", "no gap between the bursts of a store")
 def _no_gap() -> Sequence[Replacement]:
     return _rules(write_gap_cycles=0)
 
 
-@_defect("arch/bursts.py", "one burst under way at a time")
+@_defect("arch/blocks/bursts.py", "one burst under way at a time")
 def _one_burst() -> Sequence[Replacement]:
     return _rules(outstanding=1)
 
 
-@_defect("arch/bursts.py", "bursts of half the length")
+@_defect("arch/blocks/bursts.py", "bursts of half the length")
 def _short_bursts() -> Sequence[Replacement]:
     right = BurstRules.of
 
@@ -56,12 +56,12 @@ def _short_bursts() -> Sequence[Replacement]:
     return [(BurstRules, "of", staticmethod(wrong))]
 
 
-@_defect("arch/bursts.py", "L1 takes one word a cycle")
+@_defect("arch/blocks/bursts.py", "L1 takes one word a cycle")
 def _one_word() -> Sequence[Replacement]:
     return _rules(words_per_cycle=1)
 
 
-@_defect("arch/bursts.py", "the first beat comes a cycle early")
+@_defect("arch/blocks/bursts.py", "the first beat comes a cycle early")
 def _first_beat() -> Sequence[Replacement]:
     right = BurstRules.of
 
@@ -72,7 +72,7 @@ def _first_beat() -> Sequence[Replacement]:
     return [(BurstRules, "of", staticmethod(wrong))]
 
 
-@_defect("arch/bursts.py", "the lines of a 2D command are one burst after another")
+@_defect("arch/blocks/bursts.py", "the lines of a 2D command are one burst after another")
 def _lines_joined() -> Sequence[Replacement]:
     right = dma.bursts_of
 
@@ -82,7 +82,7 @@ def _lines_joined() -> Sequence[Replacement]:
     return [(dma, "bursts_of", wrong)]
 
 
-@_defect("arch/l2.py", "the latency of L2 counts twice")
+@_defect("arch/blocks/l2.py", "the latency of L2 counts twice")
 def _double_latency() -> Sequence[Replacement]:
     right = l2.shared_l2_links
 
@@ -92,7 +92,7 @@ def _double_latency() -> Sequence[Replacement]:
     return [(l2, "shared_l2_links", wrong)]
 
 
-@_defect("arch/l2.py", "reads and writes of L2 share one channel")
+@_defect("arch/blocks/l2.py", "reads and writes of L2 share one channel")
 def _half_duplex() -> Sequence[Replacement]:
     right = l2.ExternalMemory.occupy
 
@@ -103,7 +103,7 @@ def _half_duplex() -> Sequence[Replacement]:
     return [(l2.ExternalMemory, "occupy", wrong)]
 
 
-@_defect("arch/dma.py", "the latency of a command counts twice")
+@_defect("arch/blocks/dma.py", "the latency of a command counts twice")
 def _double_command_latency() -> Sequence[Replacement]:
     right = DmaChannel.__init__
 
@@ -114,12 +114,12 @@ def _double_command_latency() -> Sequence[Replacement]:
     return [(DmaChannel, "__init__", wrong)]
 
 
-@_defect("arch/dma.py", "the global queue holds one command")
+@_defect("arch/blocks/dma.py", "the global queue holds one command")
 def _short_queue() -> Sequence[Replacement]:
     return [(DmaChannel, "has_room", property(lambda self: not self.queue))]
 
 
-@_defect("arch/dma.py", "the queue of a core holds one command")
+@_defect("arch/blocks/dma.py", "the queue of a core holds one command")
 def _short_core_queue() -> Sequence[Replacement]:
     right = Dma.__init__
 
@@ -129,12 +129,12 @@ def _short_core_queue() -> Sequence[Replacement]:
     return [(Dma, "__init__", wrong)]
 
 
-@_defect("arch/dma.py", "kernels do not slow transfers down")
+@_defect("arch/blocks/dma.py", "kernels do not slow transfers down")
 def _no_pace() -> Sequence[Replacement]:
     return [(DmaChannel, "set_pace", lambda self, pace: None)]
 
 
-@_defect("arch/dma_driver.py", "a further command of a transfer costs nothing")
+@_defect("arch/blocks/dma_driver.py", "a further command of a transfer costs nothing")
 def _further_commands() -> Sequence[Replacement]:
     right = dma_driver.programming_cycles
 
@@ -144,7 +144,7 @@ def _further_commands() -> Sequence[Replacement]:
     return [(dma_driver, "programming_cycles", wrong)]
 
 
-@_defect("arch/dma_driver.py", "a 2D command costs what a 1D command does")
+@_defect("arch/blocks/dma_driver.py", "a 2D command costs what a 1D command does")
 def _flat_price() -> Sequence[Replacement]:
     right = dma_driver.programming_cycles
 
@@ -154,16 +154,16 @@ def _flat_price() -> Sequence[Replacement]:
     return [(dma_driver, "programming_cycles", wrong)]
 
 
-@_defect("arch/dma_driver.py", "waking up from a wait is free")
+@_defect("arch/blocks/dma_driver.py", "waking up from a wait is free")
 def _free_wake() -> Sequence[Replacement]:
     return _driver(wait_wake_cycles=0)
 
 
-@_defect("arch/dma_driver.py", "a wait that sleeps may be as short as it likes")
+@_defect("arch/blocks/dma_driver.py", "a wait that sleeps may be as short as it likes")
 def _short_sleep() -> Sequence[Replacement]:
     return _driver(wait_sleep_min_cycles=0)
 
 
-@_defect("arch/dma_driver.py", "a wait for what is over costs nothing")
+@_defect("arch/blocks/dma_driver.py", "a wait for what is over costs nothing")
 def _free_wait() -> Sequence[Replacement]:
     return _driver(wait_done_cycles=0, wait_check_cycles=0)

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from scheduler.validation.cases import Case
-from scheduler.validation.prediction import Prediction
+from scheduler.validation.rows.cases import Case
+from scheduler.validation.rows.prediction import Prediction
 from scheduler.validation.runner import predict_rows
 from scheduler.validation.sets import SETS
 from tools.timing_defects.bounds import Cycles

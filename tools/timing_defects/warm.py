@@ -6,16 +6,16 @@ Imports, and the compiled window engine, which is loaded by pricing one team tha
 
 from __future__ import annotations
 
-from arch.isa import CoreWork, Instruction, Op, Stream, TeamWork
-from arch.soc_config import load_soc, with_options
-from arch.team_cost_model import TeamCostModel
-from arch.window import PROCESS
+from arch.pricing.team_cost_model import TeamCostModel
+from arch.pricing.window import PROCESS
+from arch.spec.isa import CoreWork, Instruction, Op, Stream, TeamWork
+from arch.spec.soc_config import load_soc, with_options
 from tools.timing_defects import trial
 
 __all__ = ["trial"]
 
 MANY_ITEMS = 1 << 62
-"""So many that the engine is loaded at once, see `arch.window`."""
+"""So many that the engine is loaded at once, see `arch.pricing.window`."""
 
 _LOADS = CoreWork((Instruction(Op.LOAD, dst=1, stream=0),), (Stream(0, ()),))
 

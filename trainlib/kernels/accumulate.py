@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from arch.isa import Instruction, Op
+from arch.spec.isa import Instruction, Op
 from configs.errors import ConfigError
 from trainlib.kernels.nodes import Access, Choice, Code, Counted, Nest, NestNode
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from arch.isa import TeamWork
+from arch.spec.isa import TeamWork
 from configs.dtypes import DTYPES
 from configs.errors import InputError
 from trainlib.kernels.library import LIBRARY, Header, Kernel, KernelLibrary, suggestion

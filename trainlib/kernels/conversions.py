@@ -4,8 +4,8 @@
 Described, never measured. A core loads the byte, converts it to the format its FPU computes in with one
 instruction, and converts back with one before it stores: `fcvt.s.b` and `fcvt.b.s` (or those of fp16) of the
 smallFloat extensions Xf8 (Tagliavini et al., "Design and Evaluation of SmallFloat SIMD Extensions to the
-RISC-V ISA", DATE 2019), class FP of `arch.isa.Op`, which takes the FPU for a cycle. SIMD would halve them
-(`vfcpka.b.s` packs two) and is not described. PULP's Xf8 is E5M2; E4M3 is taken to cost the same.
+RISC-V ISA", DATE 2019), class FP of `arch.spec.isa.Op`, which takes the FPU for a cycle. SIMD would halve
+them (`vfcpka.b.s` packs two) and is not described. PULP's Xf8 is E5M2; E4M3 is taken to cost the same.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import lru_cache
 
-from arch.isa import FPU_OPS, CoreWork, Instruction, Loop, Node, Op
+from arch.spec.isa import FPU_OPS, CoreWork, Instruction, Loop, Node, Op
 
 _INSTRUCTION_BYTES = 4
 _LEAVING = frozenset({Op.BRANCH, Op.JUMP})

@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from arch.isa import FPU_OPS, Op
+from arch.spec.isa import FPU_OPS, Op
 from configs.grades import DESCRIBED, ESTIMATED, MEASURED
 from trainlib.kernels.library import CHANGED, LIBRARY, NARROWED, OWN, SHARED, KernelLibrary
 from trainlib.kernels.nodes import Choice, Code, Counted, NestNode

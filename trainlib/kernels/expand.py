@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from arch.isa import CodeLayout, CoreWork, Instruction, Loop, Node, Stream
+from arch.spec.isa import CodeLayout, CoreWork, Instruction, Loop, Node, Stream
 from configs.errors import ConfigError, InputError
 from trainlib.kernels.expressions import Evaluator, Names, Sum, evaluator
 from trainlib.kernels.kernel_file import suggestion

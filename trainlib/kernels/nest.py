@@ -34,7 +34,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from arch.isa import Op
+from arch.spec.isa import Op
 from configs.errors import ConfigError
 from trainlib.kernels.expressions import (
     Evaluator,

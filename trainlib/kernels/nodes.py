@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from arch.isa import Instruction, Op
+from arch.spec.isa import Instruction, Op
 from trainlib.kernels.expressions import Evaluator, Expression, Sum
 
 CODES: dict[str, Op] = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from arch.isa import CoreWork, Origin, TeamWork
+from arch.spec.isa import CoreWork, Origin, TeamWork
 from configs.errors import InputError
 from trainlib.kernels.conversions import converting
 from trainlib.kernels.expand import Array

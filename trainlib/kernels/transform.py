@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from arch.isa import Instruction, Op
+from arch.spec.isa import Instruction, Op
 from trainlib.kernels.nodes import Choice, Code, Counted, Nest, NestNode
 
 Transform = Callable[[Nest], Nest]

@@ -14,13 +14,14 @@ file that ends in `PRIMITIVE = ...`:
    a role ending in ``?`` is dropped where the layer lacks it (``b?``: no bias) or nobody needs it (``db?`` of
    a frozen layer), ``x*`` and ``dx*`` stand for all inputs and all needed input gradients. A backward step
    appears in the graph if one of its results is needed; what no step writes is no step's business.
-4. Each step has an untiled NumPy `reference` and a lowering (`trainlib.steps.StepLowering`) that share no
+4. Each step has an untiled NumPy `reference` and a lowering (`trainlib.ir.steps.StepLowering`) that share no
    code. Both see float32 for narrower tensors (see `KernelCall`); results are rounded when stored. A
    reference takes the batch size from its arrays, not from the attributes: prediction runs other batches.
 5. `torch_forward(torch, attributes, tensors)`: the FW of the layer in PyTorch on a dict of roles; returns y,
    or a dict of roles. Autograd then is the truth for every backward step.
-6. `examples`: small cases that together touch every option. tests/test_trainlib_primitives.py runs them in
-   every step, dtype, batch and random tile sizes. `refused`: cases that must raise, with the message.
+6. `examples`: small cases that together touch every option. tests/trainlib/primitives/test_primitives.py
+   runs them in every step, dtype, batch and random tile sizes. `refused`: cases that must raise, with the
+   message.
 7. One line in trainlib/registry.py.
 
 A gradient ``dx`` that no step writes is a view of ``dy`` (flatten, residual add). A layer without FW is a
@@ -38,8 +39,8 @@ from pydantic import Field
 
 from configs.dtypes import BY_WORD
 from configs.model_file import LayerSchema, LossSchema, OptimizerSchema
-from trainlib.graph import Initial, Op, Tensor
-from trainlib.steps import Array, StepLowering
+from trainlib.ir.graph import Initial, Op, Tensor
+from trainlib.ir.steps import Array, StepLowering
 
 Shape = tuple[int, ...]
 
@@ -96,7 +97,7 @@ class Step:
     The order of a layer's steps is their order in the graph. A forward pass of several steps calls them FW_
     and a word, and the last of them writes the outputs. A step may write a saved role of the plan for a later
     one (the gradient before an activation, say). `reference` shares no code with `lowering`. `variants` are
-    further lowerings by name, which a user or the tuner may choose (`trainlib.variants`).
+    further lowerings by name, which a user or the tuner may choose (`trainlib.training.variants`).
     """
 
     name: str

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from trainlib.steps import Array
+from trainlib.ir.steps import Array
 
 Partial = Callable[..., Any]
 """Derivative of a function by one of its arguments, from its result and its arguments."""

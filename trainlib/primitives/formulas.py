@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from trainlib.graph import Op
+from trainlib.ir.graph import Op
 from trainlib.primitives.definition import Values
 
 Formula = Callable[..., Any]

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
 from trainlib.primitives.attention.attention_calls import scale_call, softmax_calls, softmax_gradient_calls
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, piece_matmul_call, transpose_piece_call
-from trainlib.steps import Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
 
 Tensors = Mapping[str, Tensor]
 Ranges = Mapping[str, Extent]

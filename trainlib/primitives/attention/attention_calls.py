@@ -8,11 +8,11 @@ from math import prod
 
 import numpy as np
 
+from trainlib.ir.steps import Array, KernelCall, KernelChoice
 from trainlib.primitives.lowering.pieces import (
     Piece,
     kernel_call,
 )
-from trainlib.steps import Array, KernelCall, KernelChoice
 
 
 def row_bias_call(choice: KernelChoice, total: Piece, bias: Piece, dtype: str) -> KernelCall:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trainlib.graph import Op
+from trainlib.ir.graph import Op
+from trainlib.ir.steps import Extent, KernelCall, KernelChoice, Scratch, TileTask, part
 from trainlib.primitives.attention.attention import AttentionLowering, Ranges, Tensors, length_of
 from trainlib.primitives.attention.attention_calls import row_bias_call, row_sum_call
 from trainlib.primitives.lowering.calls import batch_extent, batch_range, box
@@ -22,7 +23,6 @@ from trainlib.primitives.lowering.pieces import (
     piece_matmul_call,
     transpose_piece_call,
 )
-from trainlib.steps import Extent, KernelCall, KernelChoice, Scratch, TileTask, part
 
 _SIZES = {"tokens": "length", "width": "width", "features": "features"}
 """Dimensions of a projection (L, E, F) and the attributes that hold their sizes."""

@@ -13,8 +13,8 @@ import numpy as np
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
-from trainlib.graph import Op, Tensor
-from trainlib.primitives.attention.position import START
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Extent, KernelCall, KernelChoice, TileTask, part
 from trainlib.primitives.definition import (
     Example,
     LayerPlan,
@@ -24,10 +24,10 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
+from trainlib.primitives.elementwise.position import START
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, column_sum_call, copy_call
 from trainlib.primitives.shapes.box_copies import ShiftLowering
-from trainlib.steps import Extent, KernelCall, KernelChoice, TileTask, part
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

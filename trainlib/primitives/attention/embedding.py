@@ -19,8 +19,9 @@ import numpy as np
 from configs.dtypes import is_float
 from configs.errors import InputError, ShapeError
 from configs.model_file import LayerSchema
-from trainlib.graph import Initial, Op, Tensor
-from trainlib.numerics import rounded, widened
+from trainlib.ir.graph import Initial, Op, Tensor
+from trainlib.ir.numerics import rounded, widened
+from trainlib.ir.steps import Array, Extent, Function, KernelCall, KernelChoice, Region, TileTask
 from trainlib.primitives.definition import (
     Example,
     InputCase,
@@ -35,7 +36,6 @@ from trainlib.primitives.definition import (
 )
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box, region_elements
 from trainlib.primitives.lowering.pieces import Piece, kernel_call, zero_call
-from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Region, TileTask
 
 
 class _Schema(LayerSchema):

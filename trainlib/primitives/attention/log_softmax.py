@@ -17,7 +17,8 @@ import numpy as np
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Array, KernelCall, KernelChoice, Scratch
 from trainlib.primitives.attention.softmax import MAXIMA, SUMS, Rows, row_call, row_maxima
 from trainlib.primitives.definition import (
     Example,
@@ -28,7 +29,6 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
-from trainlib.steps import Array, KernelCall, KernelChoice, Scratch
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

@@ -23,7 +23,7 @@ from typing import Any
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
-from trainlib.graph import Initial, Tensor
+from trainlib.ir.graph import Initial, Tensor
 from trainlib.primitives.attention import mhsa_reference as reference
 from trainlib.primitives.attention.attention import HeadScores, HeadSum, Probabilities, ProbabilityGradient
 from trainlib.primitives.attention.attention_projections import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainlib.graph import Op
+from trainlib.ir.graph import Op
+from trainlib.ir.steps import Array
 from trainlib.primitives.definition import Reference, Values
-from trainlib.steps import Array
 
 
 def _heads(op: Op, array: Array) -> Array:

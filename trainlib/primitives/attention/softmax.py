@@ -20,7 +20,8 @@ import numpy as np
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Scratch, TileTask
 from trainlib.primitives.definition import (
     AsPublished,
     Example,
@@ -35,7 +36,6 @@ from trainlib.primitives.elementwise.functions import TAYLOR_TERMS, schraudolph,
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Scratch, TileTask
 
 MAXIMA, SUMS = "maxima", "sums"
 """Names of the scratch buffers of one number per row."""

@@ -2,8 +2,8 @@
 """Lowering of a contraction: boxes, extents and sums follow from its description, a strategy brings kernels.
 
 `ContractionStep` is the lowering of one step. What may be cut, what a tile fetches and what it writes follow
-from `trainlib.access`; which kernels compute it, in which order and by way of which scratch is the business
-of a named strategy: `matrix_products` (matmuls on the operands as they lie), `conv_im2col` (matmul on
+from `trainlib.ir.access`; which kernels compute it, in which order and by way of which scratch is for a named
+strategy: `matrix_products` (matmuls on the operands as they lie), `conv_im2col` (matmul on
 unrolled patches), `conv_direct` (loops without a matmul).
 """
 
@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from trainlib.access import Contraction, Space, Span
-from trainlib.graph import Op, Tensor
-from trainlib.steps import Extent, KernelChoice, Operand, TileTask
+from trainlib.ir.access import Contraction, Space, Span
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Extent, KernelChoice, Operand, TileTask
 
 BATCH = "n"
 """The loop over samples."""

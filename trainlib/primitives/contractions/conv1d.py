@@ -15,7 +15,7 @@ from pydantic import Field
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
 from trainlib.primitives.contractions import conv2d_reference as reference
 from trainlib.primitives.contractions.conv2d import STRATEGY
 from trainlib.primitives.contractions.conv_options import convolution_attributes, convolution_parameters

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from configs.errors import ShapeError
-from trainlib.access import Space
-from trainlib.graph import Op, Tensor
+from trainlib.ir.access import Space
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import TileTask
 from trainlib.primitives.contractions import conv2d_reference as reference
 from trainlib.primitives.contractions.contraction import Cut, Strategy
 from trainlib.primitives.contractions.conv_direct import DirectLoops
@@ -34,7 +35,6 @@ from trainlib.primitives.contractions.conv_options import (
 )
 from trainlib.primitives.contractions.convolution import convolution_step
 from trainlib.primitives.definition import LayerPlan, LayerPrimitive, Step
-from trainlib.steps import TileTask
 
 
 class _Schema(ChannelSchema):

@@ -6,10 +6,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from trainlib.graph import Op
+from trainlib.ir.graph import Op
+from trainlib.ir.steps import Array
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.definition import Values
-from trainlib.steps import Array
 
 
 def _images(images: Array, geometry: ConvGeometry) -> Array:

@@ -9,15 +9,15 @@ from math import prod
 
 import numpy as np
 
-from arch.isa import TeamWork
-from trainlib.access import Span
+from arch.spec.isa import TeamWork
+from trainlib.ir.access import Span
+from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, part
 from trainlib.kernels import catalogue
 from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, Cut
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_transpose, patches
 from trainlib.primitives.contractions.conv_nests import Reach
 from trainlib.primitives.lowering.calls import matmul_call, vector_add_call
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, part
 
 ROWS = "im2row"
 """Name of the scratch buffer of the im2row matrix."""

@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from arch.isa import TeamWork
-from trainlib.access import Space
-from trainlib.graph import Op
-from trainlib.numerics import matmul
+from arch.spec.isa import TeamWork
+from trainlib.ir.access import Space
+from trainlib.ir.graph import Op
+from trainlib.ir.numerics import matmul
+from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
 from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, Cut, Strategy
 from trainlib.primitives.contractions.conv_calls import PARTIAL, View, accumulated, bias_sum_call, view_of
@@ -30,7 +31,6 @@ from trainlib.primitives.contractions.conv_groups import channels_met, within_gr
 from trainlib.primitives.contractions.conv_nests import Direct
 from trainlib.primitives.contractions.convolution import WINDOW
 from trainlib.primitives.lowering.calls import box
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
 
 _Pricing = Callable[[str, Direct, int, Mapping[str, int], str], TeamWork]
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Geometry of a 2D convolution: extents of its tensors, layouts, groups, and patches as matrices.
 
-What a tile needs of an axis follows from the access maps (`convolution.CONVOLUTION`, `trainlib.access`).
+What a tile needs of an axis follows from the access maps (`convolution.CONVOLUTION`, `trainlib.ir.access`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from trainlib.access import Taps
-from trainlib.steps import Array, Extent
+from trainlib.ir.access import Taps
+from trainlib.ir.steps import Array, Extent
 
 Pads = tuple[int, int, int, int]
 """Zero rows and columns added (up, down, left, right)."""

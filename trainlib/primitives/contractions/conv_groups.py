@@ -14,13 +14,13 @@ from itertools import groupby
 
 import numpy as np
 
-from arch.isa import CoreWork, Instruction, Loop, Node, Op, Origin, Stream, TeamWork
+from arch.spec.isa import CoreWork, Instruction, Loop, Node, Op, Origin, Stream, TeamWork
 from configs.dtypes import element_bytes
+from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice
 from trainlib.primitives.contractions.contraction import Cut
 from trainlib.primitives.contractions.conv_calls import product_call
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Segment, segments
 from trainlib.primitives.lowering.calls import matmul_call
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice
 
 _BETWEEN = (Instruction(Op.ALU), Instruction(Op.ALU), Instruction(Op.ALU), Instruction(Op.BRANCH))
 """From one group to the next: three pointers move on, and the loop closes."""

@@ -18,7 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from trainlib.graph import Op
+from trainlib.ir.graph import Op
+from trainlib.ir.steps import Extent, KernelCall, Scratch, TileTask, part
 from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, Cut, Strategy
 from trainlib.primitives.contractions.conv_calls import (
     PARTIAL,
@@ -40,7 +41,6 @@ from trainlib.primitives.contractions.conv_groups import (
 from trainlib.primitives.contractions.conv_unroll import Matrices, unrolled
 from trainlib.primitives.contractions.convolution import WINDOW
 from trainlib.primitives.lowering.calls import box, transpose_call
-from trainlib.steps import Extent, KernelCall, Scratch, TileTask, part
 
 GRADIENT_TRANSPOSED = "dy_transposed"
 """Name of the scratch buffer of dyᵀ in the WG of HWC."""

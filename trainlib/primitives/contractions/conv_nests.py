@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from arch.isa import TeamWork
-from trainlib.access import Taps
+from arch.spec.isa import TeamWork
+from trainlib.ir.access import Taps
 from trainlib.kernels.library import LIBRARY
 from trainlib.kernels.team import Array, team_work
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, met

@@ -8,7 +8,7 @@ from typing import Any
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
-from trainlib.graph import Tensor
+from trainlib.ir.graph import Tensor
 from trainlib.primitives.contractions.conv_geometry import Pads
 from trainlib.primitives.definition import ZEROS, Parameter, Positive, Shape, he_uniform
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from configs.errors import ShapeError
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
 from trainlib.primitives.contractions.conv2d_reference import (
     channel_sums,
     correlate,

@@ -19,14 +19,14 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from arch.isa import TeamWork
-from trainlib.access import Taps
+from arch.spec.isa import TeamWork
+from trainlib.ir.access import Taps
+from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, gathered, part
 from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.contraction import BATCH, Cut
 from trainlib.primitives.contractions.conv_calls import COLUMNS, ROWS, View, im2row_call
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.contractions.conv_nests import Reach
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, gathered, part
 
 BORDER = "im2row_border"
 """Name of the scratch buffer of the patches the cores complete."""

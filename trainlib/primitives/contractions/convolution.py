@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from trainlib.access import Contraction
-from trainlib.graph import Op
+from trainlib.ir.access import Contraction
+from trainlib.ir.graph import Op
 from trainlib.primitives.contractions.contraction import ContractionStep, Description, Strategy
 
 CONVOLUTION = Contraction(

@@ -16,8 +16,8 @@ from typing import Any
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
-from trainlib.access import Contraction, Space
-from trainlib.graph import Op, Tensor
+from trainlib.ir.access import Contraction, Space
+from trainlib.ir.graph import Op, Tensor
 from trainlib.primitives.contractions import linear_reference as reference
 from trainlib.primitives.contractions.contraction import ContractionStep, Description
 from trainlib.primitives.contractions.matrix_products import RowProducts

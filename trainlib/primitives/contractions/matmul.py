@@ -24,12 +24,12 @@ import numpy as np
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask
 from trainlib.primitives.contractions import matmul_reference as reference
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Shape, Step
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, added_matmul_calls, transpose_piece_call
-from trainlib.steps import Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask
 
 TURNED, TERM = "turned", "term"
 """Scratch: a transposed matrix, and one further term of a sum over broadcast dimensions."""

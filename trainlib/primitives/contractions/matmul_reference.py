@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainlib.graph import Op
+from trainlib.ir.graph import Op
+from trainlib.ir.steps import Array
 from trainlib.primitives.definition import Values
-from trainlib.steps import Array
 
 
 def _left(op: Op, x: Array) -> Array:

@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from trainlib.access import Space
-from trainlib.graph import Op
+from trainlib.ir.access import Space
+from trainlib.ir.graph import Op
+from trainlib.ir.steps import KernelCall, Scratch, TileTask, part
 from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, Cut, Strategy
 from trainlib.primitives.contractions.conv_calls import (
     PARTIAL,
@@ -29,7 +30,6 @@ from trainlib.primitives.contractions.conv_calls import (
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.lowering.calls import box, matmul_call, transpose_call, vector_add_call
 from trainlib.primitives.lowering.pieces import Piece, column_sum_call
-from trainlib.steps import KernelCall, Scratch, TileTask, part
 
 
 @dataclass(frozen=True, slots=True)

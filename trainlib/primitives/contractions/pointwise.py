@@ -24,8 +24,8 @@ import numpy as np
 
 from configs.dtypes import is_narrow
 from configs.model_file import LayerSchema
-from trainlib.access import Contraction
-from trainlib.graph import Initial, Op, Tensor
+from trainlib.ir.access import Contraction
+from trainlib.ir.graph import Initial, Op, Tensor
 from trainlib.primitives.contractions import conv2d_reference as reference
 from trainlib.primitives.contractions.contraction import ContractionStep, Description
 from trainlib.primitives.contractions.conv_examples import pointwise_cases

@@ -16,7 +16,8 @@ import numpy as np
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Region, TileTask
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Shape, Step, Values
 from trainlib.primitives.lowering.boxes import (
     CUT_DIMENSIONS,
@@ -29,7 +30,6 @@ from trainlib.primitives.lowering.calls import VECTOR_ADD, NoMatmul, batch_exten
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import copy_call
 from trainlib.primitives.shapes.box_copies import check_rank, fill_call
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Region, TileTask
 
 _LOOPS = ("a", "b", "c", "d", "e", "m")
 """Extents of the loops of add_nd: the one over the cores, four outer ones, the inner one."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from configs.errors import ShapeError
 from configs.model_file import LAYER_KEYS, LayerSchema
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
 from trainlib.primitives.definition import (
     AS_PUBLISHED,
     AsPublished,

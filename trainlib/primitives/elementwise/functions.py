@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from trainlib.ir.steps import Array
 from trainlib.primitives.derivative import elementary
-from trainlib.steps import Array
 
 LOG2_E = 1.442695040
 """log2 of e, as PULP-TrainLib has it."""

@@ -15,8 +15,8 @@ import numpy as np
 from pydantic import Field
 
 from configs.model_file import LayerSchema
-from trainlib.graph import Op, Tensor
-from trainlib.primitives.attention.position import START, PositionGradient
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Extent, KernelChoice, TileTask, part
 from trainlib.primitives.definition import (
     Example,
     InputCase,
@@ -28,10 +28,10 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
+from trainlib.primitives.elementwise.position import START, PositionGradient
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, box
 from trainlib.primitives.lowering.pieces import Piece, copy_call
-from trainlib.steps import Extent, KernelChoice, TileTask, part
 
 COUNTED = InputCase((1,), "int32", low=0, high=9)
 """An input that has no gradient."""

@@ -16,7 +16,8 @@ import numpy as np
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
-from trainlib.graph import Initial, Op, Tensor
+from trainlib.ir.graph import Initial, Op, Tensor
+from trainlib.ir.steps import Array, Extent, KernelChoice, Region, Scratch, TileTask
 from trainlib.primitives.definition import (
     Example,
     InputCase,
@@ -29,7 +30,6 @@ from trainlib.primitives.definition import (
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.steps import Array, Extent, KernelChoice, Region, Scratch, TileTask
 
 START = Initial("constant", 0.25)
 

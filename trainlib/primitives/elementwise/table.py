@@ -11,7 +11,8 @@ from pydantic import Field
 
 from configs.dtypes import BY_NAME
 from configs.model_file import LayerSchema
-from trainlib.graph import Tensor
+from trainlib.ir.graph import Tensor
+from trainlib.ir.steps import Array
 from trainlib.primitives.definition import (
     Example,
     InputCase,
@@ -26,7 +27,6 @@ from trainlib.primitives.definition import (
 from trainlib.primitives.elementwise import functions as fn
 from trainlib.primitives.elementwise.entry import WIDE, Elementwise, elementwise
 from trainlib.primitives.lowering.calls import BROADCAST_ADD, VECTOR_ADD
-from trainlib.steps import Array
 
 
 class LeakySlope(LayerSchema):

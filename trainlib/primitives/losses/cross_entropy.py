@@ -16,10 +16,10 @@ import numpy as np
 
 from configs.errors import InputError, ShapeError
 from configs.model_file import LossSchema
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Array
 from trainlib.primitives.definition import Example, LabelPlan, Refused, Values
 from trainlib.primitives.losses.entry import loss
-from trainlib.steps import Array
 
 
 class LabelKind(LossSchema):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from configs.model_file import LossSchema
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
 from trainlib.primitives.definition import (
     Example,
     LabelPlan,

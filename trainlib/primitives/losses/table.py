@@ -9,11 +9,11 @@ import numpy as np
 from pydantic import Field
 
 from configs.model_file import LossSchema
+from trainlib.ir.steps import Array
 from trainlib.primitives.definition import Example, LossPrimitive
 from trainlib.primitives.derivative import constant
 from trainlib.primitives.losses.cross_entropy import CROSS_ENTROPY
 from trainlib.primitives.losses.entry import loss, mean_of
-from trainlib.steps import Array
 
 
 class BerhuLimit(LossSchema):

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from configs.errors import ShapeError
+from trainlib.ir.steps import Extent, Region
 from trainlib.primitives.definition import Shape
 from trainlib.primitives.lowering.calls import batch_extent, batch_range
-from trainlib.steps import Extent, Region
 
 CUT_DIMENSIONS = 2
 """Leading dimensions of a sample that a tile may cut, so that its box is made of few contiguous runs."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernel calls and lowerings that primitives share: matmul, transpose, vector add.
 
-Buffers are named by role (``x``, ``w``, ``dy``) or by `trainlib.steps.part` of one.
+Buffers are named by role (``x``, ``w``, ``dy``) or by `trainlib.ir.steps.part` of one.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from math import prod
 
 import numpy as np
 
-from arch.isa import TeamWork
-from trainlib.graph import Op, Tensor
+from arch.spec.isa import TeamWork
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.numerics import matmul, sum_order
+from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, Region
 from trainlib.kernels import catalogue
-from trainlib.numerics import matmul, sum_order
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Region
 
 VECTOR_ADD = "vect_sum"
 """Nest of the sum Y of two vectors X and G, elements over the cores; measured (KIND layer, vect_sum)."""
@@ -70,7 +70,7 @@ def matmul_call(
     """C[N,M] = A[N,K] · B[K,M] in `dtype`, B stored [M,K] if `trans_b`; `a`, `b`, `c` name buffers or parts.
 
     `c_shape` is the shape the box of C has in L1; it holds N·M elements in row-major order. Numbers follow
-    `choice.accumulation` (see `trainlib.numerics.matmul`).
+    `choice.accumulation` (see `trainlib.ir.numerics.matmul`).
     """
     order = sum_order(choice.kernel, n=n, k=k, m=m, trans_b=trans_b, cores=choice.cores)
 

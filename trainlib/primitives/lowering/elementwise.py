@@ -14,13 +14,13 @@ from math import prod
 import numpy as np
 
 from configs.errors import InputError
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Array, Extent, Function, KernelCall, KernelChoice, Operand, TileTask, part
 from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.definition import Shape, Values
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region
 from trainlib.primitives.lowering.calls import NoMatmul, region_elements, whole
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Operand, TileTask, part
 
 Compute = Callable[[Op, Values], Values]
 """What a loop computes: arrays by role in, arrays by role out (more than it writes, if that is easier)."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one way a lowering calls a kernel: a nest by name, its sizes, and what of which buffer each array is.
 
-`trainlib.steps.part` names elements of the leading dimension only. A `Piece` is any run of consecutive
+`trainlib.ir.steps.part` names elements of the leading dimension only. A `Piece` is any run of consecutive
 elements: a call reads the named buffer and cuts the piece out, or reads and writes it with only the piece
 changed. The cost is that of the nest on the pieces at their own addresses.
 """
@@ -14,12 +14,12 @@ from math import prod
 
 import numpy as np
 
-from arch.isa import TeamWork
+from arch.spec.isa import TeamWork
 from configs.dtypes import is_float
+from trainlib.ir.steps import Array, Function, KernelCall, KernelChoice
 from trainlib.kernels.library import FP32_BYTES, LIBRARY
 from trainlib.kernels.team import Array as Placed
 from trainlib.kernels.team import team_work
-from trainlib.steps import Array, Function, KernelCall, KernelChoice
 
 
 @dataclass(frozen=True, slots=True)

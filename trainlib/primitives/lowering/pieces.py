@@ -9,10 +9,10 @@ from math import prod
 
 import numpy as np
 
-from arch.isa import TeamWork
+from arch.spec.isa import TeamWork
+from trainlib.ir.steps import KernelCall, KernelChoice
 from trainlib.primitives.lowering.calls import matmul_call, transpose_piece_call, vector_add_call
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call, piece_call
-from trainlib.steps import KernelCall, KernelChoice
 
 __all__ = [
     "Piece",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainlib.graph import Tensor
+from trainlib.ir.graph import Tensor
 from trainlib.primitives.definition import Example, InputCase, LayerPlan, LayerPrimitive, Refused
 from trainlib.primitives.norms.norm import RunningSchema, norm_plan
 from trainlib.primitives.norms.norm_steps import BATCH_STEPS

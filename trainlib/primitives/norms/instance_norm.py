@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from configs.errors import ShapeError
-from trainlib.graph import Tensor
+from trainlib.ir.graph import Tensor
 from trainlib.primitives.definition import Example, InputCase, LayerPlan, LayerPrimitive, Refused
 from trainlib.primitives.norms.norm import RunningSchema, StepwiseSchema, norm_plan
 from trainlib.primitives.norms.norm_steps import NORM_STEPS

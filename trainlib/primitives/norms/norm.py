@@ -28,10 +28,10 @@ from pydantic import Field
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Array, Extent, Region
 from trainlib.primitives.definition import ONES, ZEROS, Buffer, LayerPlan, Parameter, Saved, Shape
 from trainlib.primitives.lowering.calls import BATCH, batch_extent, batch_range
-from trainlib.steps import Array, Extent, Region
 
 _SPACE = ("h", "w")
 """Names of the first dimensions behind the channels."""

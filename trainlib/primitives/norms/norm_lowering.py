@@ -14,11 +14,8 @@ from math import prod
 
 import numpy as np
 
-from trainlib.graph import Op, Tensor
-from trainlib.primitives.lowering.calls import NoMatmul, box
-from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.primitives.norms.norm import NormGeometry, Rows, geometry_of
-from trainlib.steps import (
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import (
     Array,
     CutsReductions,
     Extent,
@@ -30,6 +27,9 @@ from trainlib.steps import (
     TileTask,
     part,
 )
+from trainlib.primitives.lowering.calls import NoMatmul, box
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.primitives.norms.norm import NormGeometry, Rows, geometry_of
 
 _STATISTICS = ("mean", "inv_std", "var", "mean_g", "mean_gx")
 _PARAMETERS = ("w", "b", "dw", "db")

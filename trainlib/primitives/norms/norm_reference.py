@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from trainlib.graph import Op
+from trainlib.ir.graph import Op
+from trainlib.ir.steps import Array
 from trainlib.primitives.definition import Shape, Values
 from trainlib.primitives.norms.norm import BIASED
-from trainlib.steps import Array
 
 
 def _kind(x: Array) -> type[np.floating[Any]]:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Array, Extent, KernelChoice, TileTask
 from trainlib.primitives.definition import Values
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.norms.norm import BIASED, Rows, geometry_of
 from trainlib.primitives.norms.norm_lowering import NormLowering, given_xhat, named, operands_of, samples_of
-from trainlib.steps import Array, Extent, KernelChoice, TileTask
 
 Compute = Callable[[Op, Values], tuple[Array, ...]]
 """What a call computes: arrays by role to the arrays of the roles written, in that order."""

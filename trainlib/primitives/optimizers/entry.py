@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from configs.model_file import OptimizerSchema
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
 from trainlib.primitives.definition import ZEROS, Buffer, Example, OptimizerPrimitive, Step, Values
 from trainlib.primitives.formulas import Formula, assigned, by_name, parameters, wide
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop

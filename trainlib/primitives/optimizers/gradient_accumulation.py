@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainlib.graph import Op
+from trainlib.ir.graph import Op
 from trainlib.primitives.definition import InternalPrimitive, Step, Values
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
 

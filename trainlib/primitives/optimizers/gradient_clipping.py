@@ -13,12 +13,12 @@ from math import prod, sqrt
 
 import numpy as np
 
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Array, Extent, Function, KernelCall, KernelChoice, Scratch, TileTask
 from trainlib.primitives.definition import InternalPrimitive, Step, Values
 from trainlib.primitives.lowering.calls import NoMatmul, box, whole
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop, vector_call
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Scratch, TileTask
 
 NORM_GUARD = 1e-6
 """Added to the norm before the division (torch.nn.utils.clip_grad_norm_)."""

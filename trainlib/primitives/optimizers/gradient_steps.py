@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from configs.errors import InputError
-from trainlib.graph import Op, Tensor, TrainingGraph
+from trainlib.ir.graph import Op, Tensor, TrainingGraph
 from trainlib.primitives.definition import InternalPrimitive
 from trainlib.primitives.optimizers import gradient_accumulation, gradient_clipping
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainlib.graph import Tensor
+from trainlib.ir.graph import Tensor
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Step
 from trainlib.primitives.pooling.pooling import (
     PoolingSchema,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from configs.model_file import LayerSchema
-from trainlib.graph import Tensor
+from trainlib.ir.graph import Tensor
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Step
 from trainlib.primitives.pooling.pooling import (
     GlobalAverageForward,

@@ -18,7 +18,8 @@ from pydantic import Field
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Array, Extent, Function, KernelCall, KernelChoice, Region, TileTask
 from trainlib.primitives.definition import (
     Example,
     LayerPlan,
@@ -31,7 +32,6 @@ from trainlib.primitives.definition import (
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.shapes.box_copies import fill_call
-from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Region, TileTask
 
 Taps = tuple[Array, Array, Array]
 """Per output: its lower input, its upper input, and the weight of the upper one."""

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Array, Function
 from trainlib.primitives.definition import (
     AsPublished,
     Example,
@@ -36,7 +37,6 @@ from trainlib.primitives.pooling.pooling import (
     read_by,
     windows,
 )
-from trainlib.steps import Array, Function
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

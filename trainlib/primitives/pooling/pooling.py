@@ -18,11 +18,11 @@ from pydantic import Field
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Array, Extent, Function, KernelCall, KernelChoice, TileTask, part
 from trainlib.primitives.definition import LayerPlan, NotNegative, Positive, Saved, Values
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, TileTask, part
 
 """What a tile computes: boxes [c, h, w] of the inputs of one sample to those of the results."""
 

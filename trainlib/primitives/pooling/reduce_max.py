@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Array, Extent, KernelChoice, TileTask
 from trainlib.primitives.definition import (
     Example,
     InputCase,
@@ -35,7 +36,6 @@ from trainlib.primitives.pooling.reduce_mean import (
     reduced_axes,
     reduced_plan,
 )
-from trainlib.steps import Array, Extent, KernelChoice, TileTask
 
 SAME = 2.0**-30
 """Relative difference of equal elements at most: finer than any format, coarser than nudges of the check."""

@@ -17,7 +17,8 @@ from pydantic import Field
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Array, Extent, KernelChoice, Region, TileTask
 from trainlib.primitives.definition import (
     Example,
     InputCase,
@@ -32,7 +33,6 @@ from trainlib.primitives.definition import (
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sample_axis, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.steps import Array, Extent, KernelChoice, Region, TileTask
 
 
 class AxesSchema(LayerSchema):

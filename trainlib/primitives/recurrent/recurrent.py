@@ -22,7 +22,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import (
     Piece,
@@ -31,7 +32,6 @@ from trainlib.primitives.lowering.pieces import (
     piece_matmul_call,
     zero_call,
 )
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
 
 PROJECTION, RECURRENT, STATES, CELLS = "projection", "recurrent", "states", "cells"
 """Scratch of FW: X·Wx, h·Wh of one step, states and LSTM cells of all steps, the initial one first."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Extent, KernelCall, KernelChoice, Scratch, TileTask, part
 from trainlib.primitives.lowering.calls import batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import (
     Piece,
@@ -27,7 +28,6 @@ from trainlib.primitives.recurrent.recurrent import (
     Cell,
     RecurrentLowering,
 )
-from trainlib.steps import Extent, KernelCall, KernelChoice, Scratch, TileTask, part
 
 
 class Backward(RecurrentLowering):

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainlib.graph import Op
+from trainlib.ir.graph import Op
+from trainlib.ir.steps import Array
 from trainlib.primitives.definition import Reference, Values
-from trainlib.steps import Array
 
 Advance = Callable[[Array, Array, Array, Array], dict[str, Array]]
 Retreat = Callable[[Values, Array, Array], dict[str, Array]]

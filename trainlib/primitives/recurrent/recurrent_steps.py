@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, add_call, copy_call, piece_matmul_call, zero_call
 from trainlib.primitives.recurrent.recurrent import Cell, RecurrentLowering
-from trainlib.steps import Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
 
 Tensors = Mapping[str, Tensor]
 Ranges = Mapping[str, Extent]

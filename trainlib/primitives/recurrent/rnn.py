@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from trainlib.ir.steps import Array, KernelCall, KernelChoice
 from trainlib.primitives.definition import Example, Values
 from trainlib.primitives.lowering.pieces import kernel_call
 from trainlib.primitives.recurrent.recurrent import Cell, Pieces
 from trainlib.primitives.recurrent.recurrent_layer import recurrent_primitive
 from trainlib.primitives.recurrent.recurrent_reference import CellReference
-from trainlib.steps import Array, KernelCall, KernelChoice
 
 
 class _TanhCell(Cell):

@@ -14,12 +14,12 @@ from math import prod
 import numpy as np
 
 from configs.errors import ShapeError
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Array, Extent, Function, KernelCall, KernelChoice, Region, TileTask
 from trainlib.primitives.definition import Shape
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region, row_major, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Region, TileTask
 
 LARGEST_RANK = 5
 """Dimensions of a sample the loops of a strided copy can have."""

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from configs.model_file import LayerSchema
-from trainlib.graph import Tensor
+from trainlib.ir.graph import Tensor
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive
 
 

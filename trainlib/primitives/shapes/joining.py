@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Extent, KernelCall, KernelChoice, Region, TileTask
 from trainlib.primitives.definition import Shape
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, box
 from trainlib.primitives.shapes.box_copies import box_copy_call, fill_call
-from trainlib.steps import Extent, KernelCall, KernelChoice, Region, TileTask
 
 
 def piece_number(role: str) -> int:

@@ -10,10 +10,10 @@ import numpy as np
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Extent, KernelChoice, TileTask, part
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Output, Step, Values
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box, transpose_call
-from trainlib.steps import Extent, KernelChoice, TileTask, part
 
 
 class _Schema(LayerSchema):

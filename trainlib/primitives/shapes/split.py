@@ -15,7 +15,7 @@ from pydantic import Field
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
 from trainlib.primitives.definition import (
     Example,
     LayerPlan,

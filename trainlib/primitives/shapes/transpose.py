@@ -15,7 +15,8 @@ import numpy as np
 
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
-from trainlib.graph import Op, Tensor
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, TileTask, part
 from trainlib.primitives.definition import (
     AS_PUBLISHED,
     Example,
@@ -32,7 +33,6 @@ from trainlib.primitives.lowering.boxes import leading_extents, leading_region, 
 from trainlib.primitives.lowering.calls import NoMatmul, box
 from trainlib.primitives.lowering.kernel_call import Piece
 from trainlib.primitives.shapes.box_copies import Walk, check_rank, walk_call
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, TileTask, part
 
 
 class _Schema(LayerSchema):

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""BARVINN: bit-serial matrix-vector units and the harts that drive them, on the classes of the PULP SoC."""

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One core of the cluster: the account of its cycles, and the worker thread that serves the dispatch FIFO."""
+
+from __future__ import annotations
+
+from arch.blocks.dma import Transfer
+from arch.blocks.dma_driver import DmaDriver
+from arch.blocks.event_unit import EventUnit, TeamJob
+from arch.blocks.kernel_run import Share
+from arch.spec.program import Command
+from arch.systemc.module import Body, Module, Port, Thread
+from traces.events import COMPUTE, NO_WORK, Tracer, Work, make_slice
+
+
+class Core(Module):
+    """A RISC-V core. Every cycle is accounted for once, in order, so far up to `spent_cycles`."""
+
+    def __init__(self, parent: Module, index: int, tracer: Tracer | None) -> None:
+        super().__init__(parent, f"core{index}")
+        self.index = index
+        self.spent_cycles = 0
+        self.events: Port[EventUnit] = Port(self, "events")
+        self.dma: Port[DmaDriver] = Port(self, "dma")
+        self._tracer = tracer
+
+    def reset(self) -> None:
+        """Nothing accounted yet. The master thread drives core 0, the others serve the dispatch FIFO."""
+        self.spent_cycles = 0
+        if self.index > 0:
+            thread = Thread(self.path)
+            self.spawn(thread, self._serve(thread))
+
+    def lose(self, word: str, until_cycles: int, work: Work = NO_WORK) -> None:
+        """Account all cycles not yet spent up to `until_cycles` to the stall `word`."""
+        if until_cycles > self.spent_cycles:
+            if self._tracer is not None:
+                self._tracer.slice(
+                    make_slice((self.path, self.spent_cycles, until_cycles, word, work, (), 0, 0))
+                )
+            self.spent_cycles = until_cycles
+
+    def compute(self, share: Share, work: Work) -> None:
+        """Account the share of a kernel that has ended."""
+        if share.end_cycles > share.start_cycles:
+            if self._tracer is not None:
+                start, end, instructions = share.start_cycles, share.end_cycles, share.cost.instructions
+                self._tracer.slice(
+                    make_slice((self.path, start, end, COMPUTE, work, share.stalls(), 0, instructions))
+                )
+            self.spent_cycles = share.end_cycles
+
+    def executed(self, job: TeamJob, share: Share, released_cycles: int) -> None:
+        """Account a kernel as a worker: the wait for `job`, its share, and the wait at the join barrier."""
+        tracer, path, work = self._tracer, self.path, job.work
+        if tracer is not None:
+            pushed, start = job.pushed_cycles, share.start_cycles
+            if pushed > self.spent_cycles:
+                tracer.slice(make_slice((path, self.spent_cycles, pushed, "idle", NO_WORK, (), 0, 0)))
+            if start > pushed:
+                tracer.slice(make_slice((path, pushed, start, "fork", work, (), 0, 0)))
+            self.compute(share, work)
+            if released_cycles > share.end_cycles:
+                tracer.slice(make_slice((path, share.end_cycles, released_cycles, "barrier", work, (), 0, 0)))
+        self.spent_cycles = released_cycles
+
+    def _serve(self, thread: Thread) -> Body:
+        """Worker: wait for a job, do its part, wait at the join barrier, again.
+
+        Jobs that move data come here. In a kernel nothing a worker does depends on when it takes the job, so
+        the master has its cycles accounted at the join (`executed`) and the thread sleeps on: TLM's temporal
+        decoupling, two events saved per core and kernel.
+        """
+        events = self.events.target
+        while True:
+            job = yield from events.pop(self.index, thread)
+            self.lose("idle", job.pushed_cycles)
+            yield self.env.timeout(job.pushed_cycles + events.timing.fork_worker_cycles - self.env.now)
+            self.lose("fork", int(self.env.now), job.work)
+            yield from self.move(job.commands[self.index], job.work, thread)
+            thread.waits_for = "the join barrier of a transfer by the team"
+            yield job.barrier.arrive()
+            self.lose("barrier", int(self.env.now), job.work)
+
+    def move(self, commands: tuple[Command, ...], work: Work, thread: Thread) -> Body:
+        """Program `commands` and wait for each before the next."""
+        driver = self.dma.target
+        for command in commands:
+            transfer: Transfer = yield from driver.start(self, (command,), work, thread)
+            yield from driver.wait(self, transfer, "of the core itself", work, thread)

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The event unit: barriers, mutexes, software events, and the dispatch FIFO that forks a team."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import simpy
+
+from arch.spec.program import Command
+from arch.spec.timing import EventUnitTiming
+from arch.systemc.module import Body, Call, Module, Notification, Thread
+from configs.errors import PulptrainError
+from traces.events import Work
+
+
+class Barrier:
+    """A barrier of `size` cores: all resume `wake_cycles` after the last arrival."""
+
+    def __init__(self, env: simpy.Environment, size: int, wake_cycles: int) -> None:
+        self.released = Notification(env)
+        self._missing = size
+        self._wake_cycles = wake_cycles
+
+    def arrive(self, cores: int = 1) -> Notification:
+        """`cores` cores arrive now; returns the event of their release."""
+        self._missing -= cores
+        if self._missing == 0:
+            self.released.notify(self._wake_cycles)
+        return self.released
+
+
+@dataclass(slots=True)
+class TeamJob:
+    """What the master pushes into the dispatch FIFO: work for a team, and the barrier that joins it.
+
+    `commands` are the DMA commands each core programs; none in a kernel.
+    """
+
+    work: Work
+    pushed_cycles: int
+    barrier: Barrier
+    commands: tuple[tuple[Command, ...], ...] = ()
+
+
+class Mutex:
+    """A hardware mutex: of the cores that wait, the one with the lowest number gets it next.
+
+    `name` is what a core says it waits for.
+    """
+
+    def __init__(self, env: simpy.Environment, name: str, timing: EventUnitTiming) -> None:
+        self._env = env
+        self._name = name
+        self._timing = timing
+        self._owner: int | None = None
+        self._waiting: dict[int, Notification] = {}
+
+    def lock(self, core: int, thread: Thread) -> Body:
+        """One event load: returns when `core` holds the mutex, after sleeping while another does."""
+        if self._owner is None:
+            self._owner = core
+            yield self._env.timeout(self._timing.event_load_cycles)
+            return
+        thread.waits_for = f"{self._name}, which core {self._owner} holds"
+        self._waiting[core] = Notification(self._env)
+        yield self._waiting[core]
+
+    def unlock(self, core: int) -> Body:
+        """One store. Raises `PulptrainError` when `core` does not hold the mutex."""
+        if self._owner != core:
+            raise PulptrainError(f"core {core} frees {self._name}, which it does not hold")
+        yield self._env.timeout(self._timing.event_store_cycles)
+        self._owner = min(self._waiting, default=None)
+        if self._owner is not None:
+            self._waiting.pop(self._owner).notify(self._timing.event_wake_cycles)
+
+
+class EventUnit(Module):
+    """Barriers, mutexes, software events and the dispatch FIFO.
+
+    A FIFO entry is a job for a set of cores; it leaves when the last of them has taken it. A software event
+    stays pending at a core until the core has waited for it; raising it twice leaves one.
+    """
+
+    def __init__(self, parent: Module, name: str, timing: EventUnitTiming) -> None:
+        super().__init__(parent, name)
+        self.timing = timing
+
+    def reset(self) -> None:
+        """Empty FIFO, mutexes free, no event pending, nobody waiting."""
+        self._entries: deque[tuple[TeamJob, set[int]]] = deque()
+        self._pushed: Notification | None = None
+        self._room: Notification | None = None
+        mutexes = range(self.timing.mutexes)
+        self.mutexes = tuple(Mutex(self.env, f"mutex {number}", self.timing) for number in mutexes)
+        self._pending: set[tuple[int, int]] = set()
+        self._asleep: dict[tuple[int, int], Notification] = {}
+
+    def trigger(self, line: int, cores: Iterable[int]) -> Body:
+        """One store: software event `line` becomes pending at `cores`, and wakes those that wait for it."""
+        yield self.env.timeout(self.timing.event_store_cycles)
+        for core in cores:
+            sleeper = self._asleep.pop((core, line), None)
+            if sleeper is not None:
+                sleeper.notify(self.timing.event_wake_cycles)
+            else:
+                self._pending.add((core, line))
+
+    def wait_event(self, core: int, line: int, thread: Thread) -> Body:
+        """One event load: returns when event `line` is pending at `core`, and clears it."""
+        if (core, line) in self._pending:
+            self._pending.discard((core, line))
+            yield self.env.timeout(self.timing.event_load_cycles)
+            return
+        thread.waits_for = f"software event {line}"
+        self._asleep[core, line] = Notification(self.env)
+        yield self._asleep[core, line]
+
+    def barrier(self, size: int) -> Barrier:
+        """A fresh barrier of `size` cores."""
+        return Barrier(self.env, size, self.timing.barrier_wake_cycles)
+
+    def push(self, job: TeamJob, cores: Iterable[int], thread: Thread) -> Body:
+        """Offer `job` to `cores`; blocks while the FIFO is full."""
+        while len(self._entries) >= self.timing.dispatch_fifo_entries:
+            thread.waits_for = "room in the dispatch FIFO"
+            self._room = self._room or Notification(self.env)
+            yield self._room
+        self._entries.append((job, set(cores)))
+        if self._pushed is not None:
+            self._pushed.notify()
+            self._pushed = None
+
+    def pop(self, core: int, thread: Thread) -> Call[TeamJob]:
+        """Take the oldest job offered to `core`, waiting for one; returns the job."""
+        while True:
+            for entry in self._entries:
+                job, cores = entry
+                if core in cores:
+                    cores.discard(core)
+                    if not cores:
+                        self._entries.remove(entry)
+                        self._make_room()
+                    return job
+            thread.waits_for = "a task from the dispatch FIFO"
+            self._pushed = self._pushed or Notification(self.env)
+            yield self._pushed
+
+    def _make_room(self) -> None:
+        if self._room is not None:
+            self._room.notify()
+            self._room = None

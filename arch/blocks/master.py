@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The master thread of the cluster: core 0 carries out the actions of a Program in order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from arch.blocks.core import Core
+from arch.blocks.dma import Transfer
+from arch.blocks.dma_driver import DmaDriver, programming_cycles
+from arch.blocks.event_unit import TeamJob
+from arch.blocks.kernel_run import KernelRun
+from arch.blocks.udma import UdmaOrder
+from arch.spec.program import (
+    Action,
+    Command,
+    Compute,
+    DmaStart,
+    DmaWait,
+    Program,
+    Release,
+    TeamTransfer,
+    UdmaStart,
+    UdmaWait,
+)
+from arch.spec.timing import SocTiming
+from arch.systemc.module import Body, Call, Module, Notification, Port, Thread
+from arch.systemc.transaction import Target, Transaction, TxnCommand
+from configs.errors import InputError
+from traces.events import Work
+
+if TYPE_CHECKING:
+    from arch.blocks.cluster import Cluster
+
+__all__ = ["Master", "programming_cycles"]
+
+_WAITS = (DmaWait, UdmaWait)
+
+
+class Master(Module):
+    """SC_THREAD of core 0: takes a program from the mailbox, executes it, tells the fabric controller.
+
+    An action has ended when the master goes on to the next one, except that a `DmaStart` or `UdmaStart`
+    has ended when its transfer has; the wait for it does not count its own start among its dependencies.
+    """
+
+    def __init__(self, cluster: Cluster, core: Core, driver: DmaDriver, timing: SocTiming) -> None:
+        super().__init__(cluster, "master")
+        self._cluster = cluster
+        self._core = core
+        self._driver = driver
+        self._timing = timing
+        self.udma: Port[Target] = Port(self, "udma")
+        self.completion: Port[Target] = Port(self, "completion")
+
+    def reset(self) -> None:
+        """No transfer begun; wait for a task."""
+        self._transfers: dict[int, Transfer] = {}
+        self._ended: set[int] = set()
+        thread = Thread(self._core.path)
+        self.spawn(thread, self._run(thread))
+
+    def _run(self, thread: Thread) -> Body:
+        thread.waits_for = "a task from the fabric controller"
+        program: Program = yield self._cluster.task
+        for core in self._cluster.cores:
+            core.lose("offload", int(self.env.now))
+        for position, action in enumerate(program.actions):
+            if action.id != position:
+                raise InputError(
+                    f"action {position} of program {program.name!r} has id {action.id}",
+                    where=program.name,
+                    cure="number the actions in program order",
+                )
+            if action.deps:
+                yield from self._wait_for_deps(action, thread)
+            match action:
+                case DmaStart():
+                    yield from self._start_transfer(action, thread)
+                case DmaWait() | UdmaWait():
+                    yield from self._wait_transfer(action, thread)
+                case TeamTransfer():
+                    yield from self._team_transfer(action, thread)
+                case UdmaStart():
+                    yield from self._start_udma(action, thread)
+                case Compute():
+                    yield from self._compute(action, thread)
+                case Release():
+                    self._cluster.effects.release(action)
+                case _:
+                    raise InputError(f"the master cannot execute a {type(action).__name__}")
+            self._ended.add(action.id)
+        done = Transaction(TxnCommand.WRITE, 0, 0, self._core.path)
+        yield from self.completion.target.transport(done, thread)
+
+    def _wait_for_deps(self, action: Action, thread: Thread) -> Body:
+        for dep in action.deps:
+            if isinstance(action, _WAITS) and dep == action.transfer:
+                continue
+            transfer = self._transfers.get(dep)
+            if transfer is not None and not transfer.over:
+                thread.waits_for = f"the transfer of action {dep}, on which action {action.id} depends"
+                yield transfer.ended
+                self._core.lose("dma_wait", int(self.env.now), action.work)
+            elif dep not in self._ended:
+                thread.waits_for = f"action {dep}, on which action {action.id} depends, but which comes later"
+                yield self.env.event()
+
+    def _start_transfer(self, action: DmaStart, thread: Thread) -> Body:
+        if action.code_cycles:
+            yield self.env.timeout(action.code_cycles)
+        transfer = yield from self._driver.start(self._core, action.commands, action.work, thread)
+        self._transfers[action.id] = transfer
+
+    def _wait_transfer(self, action: DmaWait | UdmaWait, thread: Thread) -> Body:
+        transfer = self._transfers.get(action.transfer)
+        if transfer is None:
+            thread.waits_for = f"the transfer of action {action.transfer}, which has not been started"
+            yield self.env.event()
+        elif isinstance(action, DmaWait):
+            what = f"action {action.transfer}"
+            yield from self._driver.wait(self._core, transfer, what, action.work, thread)
+        else:
+            yield from self._wait_udma(transfer, action, thread)
+
+    def _start_udma(self, action: UdmaStart, thread: Thread) -> Body:
+        env = self.env
+        transfer = self._transfers[action.id] = Transfer(
+            -1, len(action.commands), action.work, Notification(env)
+        )
+        for command in action.commands:
+            yield env.timeout(self._timing.l3.program_cycles)
+            order = UdmaOrder(command, transfer)
+            txn = Transaction(
+                TxnCommand.WRITE, command.l3_address, command.size_bytes, self._core.path, extension=order
+            )
+            yield from self.udma.target.transport(txn, thread)
+        if not action.commands:
+            transfer.ended.notify_listeners()
+        self._core.lose("dma_program", int(env.now), action.work)
+
+    def _wait_udma(self, transfer: Transfer, action: UdmaWait, thread: Thread) -> Body:
+        cycles = self._timing.event_unit.event_load_cycles
+        if not transfer.over:
+            thread.waits_for = f"the uDMA event of action {action.transfer}"
+            yield transfer.ended
+            cycles = self._timing.l3.wake_cycles
+        yield self.env.timeout(cycles)
+        self._core.lose("dma_wait", int(self.env.now), action.work)
+
+    def _compute(self, action: Compute, thread: Thread) -> Body:
+        members = self._members(action)
+        if action.fork:
+            yield from self._fork_and_join(action, members, thread)
+        else:
+            run = yield from self._execute(action, {0: int(self.env.now)}, thread)
+            self._core.compute(run.shares[0], action.work)
+
+    def _fork_and_join(self, action: Compute, members: list[int], thread: Thread) -> Body:
+        env, core = self.env, self._core
+        timing = self._timing.event_unit
+        called = int(env.now)
+        workers = [member for member in members if member != 0]
+        job = yield from self._fork(action.work, len(workers))
+        pushed = job.pushed_cycles
+        own_start = max(pushed, called + timing.fork_master_cycles)
+        starts = dict.fromkeys(workers, pushed + timing.fork_worker_cycles)
+        if 0 in members:
+            starts[0] = own_start
+        first = min(starts.values())
+        if first > env.now:
+            yield env.timeout(first - env.now)
+        run = yield from self._execute(action, starts, thread)
+        # The barrier opens for the last arrival only, so the earlier ones need no event of their own.
+        thread.waits_for = f"the join barrier of kernel {action.team.kernel}"
+        yield job.barrier.arrive(1 + len(workers))
+        released = int(env.now)
+        core.lose("fork", own_start, action.work)
+        if 0 in run.shares:
+            core.compute(run.shares[0], action.work)
+        for worker in workers:
+            self._cluster.cores[worker].executed(job, run.shares[worker], released)
+        yield from self._joined(released, action.work)
+
+    def _team_transfer(self, action: TeamTransfer, thread: Thread) -> Body:
+        env, core, commands = self.env, self._core, action.commands
+        if len(commands) > len(self._cluster.cores):
+            raise InputError(
+                f"{len(commands)} cores are to move data, the cluster has {len(self._cluster.cores)}",
+                where=f"action {action.id}",
+                cure="make the team smaller or give the SoC more cores",
+            )
+        called = int(env.now)
+        workers = [member for member, own in enumerate(commands) if own and member != 0]
+        job = yield from self._fork(action.work, len(workers), commands)
+        if workers:
+            yield from self._cluster.events.push(job, workers, thread)
+            job.pushed_cycles = int(env.now)
+        own_start = max(int(env.now), called + self._timing.event_unit.fork_master_cycles)
+        if own_start > env.now:
+            yield env.timeout(own_start - env.now)
+        core.lose("fork", own_start, action.work)
+        yield from core.move(commands[0] if commands else (), action.work, thread)
+        thread.waits_for = "the join barrier of a transfer by the team"
+        yield job.barrier.arrive()
+        yield from self._joined(int(env.now), action.work)
+
+    def _fork(
+        self, work: Work, workers: int, commands: tuple[tuple[Command, ...], ...] = ()
+    ) -> Call[TeamJob]:
+        """Set the team up; returns its job when the workers may take it."""
+        env, events = self.env, self._cluster.events
+        if events.timing.fork_push_cycles:
+            yield env.timeout(events.timing.fork_push_cycles)
+        return TeamJob(work, int(env.now), events.barrier(1 + workers), commands)
+
+    def _joined(self, released_cycles: int, work: Work) -> Body:
+        """The join barrier has opened: back to the caller of the fork."""
+        self._core.lose("barrier", released_cycles, work)
+        cycles = self._timing.event_unit.join_cycles
+        if cycles:
+            yield self.env.timeout(cycles)
+            self._core.lose("fork", int(self.env.now), work)
+
+    def _execute(self, action: Compute, starts: dict[int, int], thread: Thread) -> Call[KernelRun]:
+        """The kernel from its first start (now) to its last end, numbers included."""
+        cluster, effect = self._cluster, action.effect
+        under_way = None
+        if effect is not None:
+            under_way = cluster.effects.kernel_begin(action.team.kernel, effect, action.work)
+        run = cluster.begin_kernel(action.team, starts)
+        thread.waits_for = f"the end of kernel {action.team.kernel}"
+        yield run.over
+        cluster.end_kernel()
+        if effect is not None and under_way is not None:
+            cluster.effects.kernel_end(effect, under_way)
+        return run
+
+    def _members(self, action: Compute) -> list[int]:
+        team = action.team
+        members = [core for core, work in enumerate(team.cores) if work is not None]
+        if len(team.cores) > len(self._cluster.cores):
+            raise InputError(
+                f"kernel {team.kernel!r} wants {len(team.cores)} cores, the cluster has "
+                f"{len(self._cluster.cores)}",
+                where=f"action {action.id}",
+                cure="make the team smaller or give the SoC more cores",
+            )
+        if not members or (not action.fork and members != [0]):
+            raise InputError(
+                f"kernel {team.kernel!r} has work for cores {members}",
+                where=f"action {action.id}",
+                cure="a forked kernel needs a core, a kernel without fork runs on core 0 only",
+            )
+        return members

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a kernel costs on a team of cores: pipeline, contention, instruction caches."""

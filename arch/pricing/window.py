@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which engine executes windows: those of `arch.pricing.window_engine` as they are, or compiled.
+
+Both give the same numbers. Loading Numba takes longer than one kernel in plain Python, so a process starts in
+plain Python and loads the compiled functions once it has executed as much as that costs; without Numba it
+stays in plain Python, some 20 times slower. Compiling happens once per machine: Numba keeps the result beside
+the source, or in the user's cache where that is read-only.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from arch.pricing import window_engine
+from arch.pricing.window_engine import Ints
+
+LOADING_ITEMS = 800_000
+"""Items plain Python executes in the 0.3 s it takes to load Numba and what it has compiled before."""
+
+COMPILING_ITEMS = 6_000_000
+"""Items plain Python executes in the 2.5 s it takes Numba to compile both functions."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Engine:
+    """The two functions of `arch.pricing.window_engine` and the kind of table they take.
+
+    `ints` makes a table of numbers, `zeros` one of so many zeros, `room` one of at least so many of any
+    value, which is only good until the next call.
+    """
+
+    ints: Callable[[Iterable[int]], Ints]
+    zeros: Callable[[int], Ints]
+    room: Callable[[int], Ints]
+    lay_out: Callable[..., int]
+    advance: Callable[..., None]
+
+
+def _zeros(count: int) -> list[int]:
+    return [0] * count
+
+
+PLAIN = Engine(list, _zeros, _zeros, window_engine.lay_out, window_engine.advance)
+
+
+@cache
+def compiled() -> Engine | None:
+    """The engine compiled by Numba; None if Numba is not installed for this Python."""
+    try:
+        import numba
+        import numpy as np
+    except ImportError:
+        return None
+
+    def jit(function: Callable[..., Any]) -> Callable[..., Any]:
+        try:
+            dispatcher: Callable[..., Any] = numba.njit(cache=True)(function)
+        except RuntimeError:  # no place to keep the result in: compile for this process alone
+            dispatcher = numba.njit(function)
+        return dispatcher
+
+    # Numba's objects live as long as the process; the collector need not walk them again and again.
+    gc.freeze()
+    store = np.zeros(1 << 16, dtype=np.int64)
+
+    def room(count: int) -> Ints:
+        nonlocal store
+        if len(store) < count:
+            store = np.zeros(2 * count, dtype=np.int64)
+        return store
+
+    return Engine(
+        lambda numbers: np.array(numbers, dtype=np.int64),
+        lambda count: np.zeros(count, dtype=np.int64),
+        room,
+        jit(window_engine.lay_out),
+        jit(window_engine.advance),
+    )
+
+
+def _compiled_before() -> bool:
+    """Whether Numba has left its result beside the source."""
+    source = Path(window_engine.__file__)
+    return any(source.parent.glob(f"__pycache__/{source.stem}.advance-*.nbi"))
+
+
+class EngineChoice:
+    """Says which engine to use, by how much a process has executed so far.
+
+    `plain_items` are executed in plain Python first; None: as many as cost what loading or compiling does.
+    """
+
+    def __init__(self, plain_items: int | None = None) -> None:
+        self._plain_items_left = plain_items
+
+    def take(self, items: int) -> Engine:
+        """The engine for a window of `items`."""
+        if self._plain_items_left is None:
+            self._plain_items_left = LOADING_ITEMS if _compiled_before() else COMPILING_ITEMS
+        if items <= self._plain_items_left:
+            self._plain_items_left -= items
+            return PLAIN
+        self._plain_items_left = 0
+        return compiled() or PLAIN
+
+
+PROCESS = EngineChoice()
+"""The choice of this process: the compiled functions are loaded once, whoever asks."""

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The action types of a Program: what the cluster's master core does, in order, with dependencies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arch.spec.isa import TeamWork
+from configs.dtypes import element_bytes
+from traces.events import NO_WORK, Work
+
+Array = NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A contiguous array in a modelled memory: level (l1, l2, l3), byte address, shape, dtype and a name."""
+
+    level: str
+    address: int
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    name: str = ""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes the array occupies."""
+        return prod(self.shape) * element_bytes(self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The numbers behind a compute action: `function` maps the arrays read to the arrays written.
+
+    The arrays of `reads` are sampled when the action starts; the results are written to `writes`, in order,
+    when it ends. `function` must not keep or change its arguments.
+    """
+
+    reads: tuple[Place, ...]
+    writes: tuple[Place, ...]
+    function: Callable[[Sequence[Array]], Sequence[Array]]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One DMA command: `lines` lines of `line_bytes`, contiguous in L1, strided in the external memory.
+
+    `to_l1` gives the direction. `stride_bytes` is the distance between line starts in the external memory
+    (ignored when `lines` is 1, which is a 1D command).
+    """
+
+    to_l1: bool
+    l1_address: int
+    external_level: str
+    external_address: int
+    line_bytes: int
+    lines: int = 1
+    stride_bytes: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes moved."""
+        return self.line_bytes * self.lines
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether the external side is one range of bytes as well, be it cut into lines."""
+        return self.lines == 1 or self.stride_bytes == self.line_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class UdmaCommand:
+    """One transfer of the uDMA between L2 and the external L3; both sides are contiguous.
+
+    `to_l2` gives the direction.
+    """
+
+    to_l2: bool
+    l2_address: int
+    l3_address: int
+    size_bytes: int
+
+
+Move = Command | UdmaCommand
+"""Whatever copies bytes from one memory to another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Common part of all actions: `id` is its index in the program, `deps` the ids that must have ended."""
+
+    id: int
+    deps: tuple[int, ...] = ()
+    work: Work = NO_WORK
+
+
+@dataclass(frozen=True, slots=True)
+class DmaStart(Action):
+    """The master programs one transfer (one transfer ID) of one or more commands and goes on.
+
+    `code_cycles` is what its program spends before on working out the addresses.
+    """
+
+    commands: tuple[Command, ...] = ()
+    code_cycles: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DmaWait(Action):
+    """The master waits until the transfer begun by action `transfer` has ended, and frees its ID."""
+
+    transfer: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TeamTransfer(Action):
+    """Every core of a team moves data by itself: entry i of `commands` is what core i programs and waits for,
+    one command after the other. The master forks the team and joins it."""
+
+    commands: tuple[tuple[Command, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UdmaStart(Action):
+    """The master starts a series of transfers between L2 and L3 and goes on."""
+
+    commands: tuple[UdmaCommand, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UdmaWait(Action):
+    """The master waits until the transfers begun by action `transfer` have ended."""
+
+    transfer: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Compute(Action):
+    """A kernel. With `fork` the master forks the team and joins it; without, the master runs it alone."""
+
+    team: TeamWork = field(default_factory=lambda: TeamWork("", ()))
+    fork: bool = True
+    effect: Effect | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Action):
+    """The life of some buffers ends: costs no time, and their bytes become poison (NaN).
+
+    `results` is where the work that ends here has left what it made. The hardware has no use for it; a probe
+    (`Soc.watch`) reads the numbers there before any byte is poisoned.
+    """
+
+    places: tuple[Place, ...] = ()
+    results: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One offload to the cluster: the actions of the master core in program order."""
+
+    name: str
+    actions: tuple[Action, ...]

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns a parameter tree of `configs` into the `SocTiming` the modules are built from, and checks it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from arch.spec.timing import SocTiming
+from configs.errors import ConfigError, Contributor, DoesNotFitError
+from configs.parameters import Parameter, ParameterTree, load_parameters
+from configs.suggest import suggestion
+from configs.units import parse_bytes
+
+FPU_MAPPINGS = ("private", "static", "dynamic")
+"""How cores reach FPUs: one each, by core id modulo count, or allocated each cycle."""
+
+ARBITRATIONS = ("in_order", "rotating")
+"""Who of several requesters of one cycle is served first."""
+
+BANK_ARBITRATIONS = (*ARBITRATIONS, "round_robin")
+"""The same at the banks, after all older requests; or in turn, whoever came first."""
+
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "fpu.mapping": FPU_MAPPINGS,
+    "fpu.arbitration": ARBITRATIONS,
+    "l1.arbitration": BANK_ARBITRATIONS,
+}
+"""Legal values of the parameters that are words."""
+
+HEADER_FIELDS = ("name", "profile")
+"""Fields of `SocTiming` that name the tree and are not parameters."""
+
+MAX_CORES = 16
+"""Largest team the team mask, the barriers and the trace tracks are meant for."""
+
+ADDRESS_SPACE_BYTES = 2**32
+"""No memory can be larger than what a 32-bit core can address."""
+
+MINIMUM_BY_UNIT: Mapping[str, int] = {
+    "cycles": 0,
+    "peripheral cycles": 0,
+    "count": 1,
+    "B": 1,
+    "Hz": 1,
+    "B/cycle": 1,
+}
+"""Smallest legal value of a parameter, by its unit."""
+
+MINIMUM_BY_PATH: Mapping[str, int] = {
+    # Cycles that an instruction or operation takes in all, its issue included.
+    "core.load_cycles": 1,
+    "core.mul_cycles": 1,
+    "core.mulh_cycles": 1,
+    "core.div_cycles": 1,
+    "core.hwloop_setup_cycles": 1,
+    "core.csr_cycles": 1,
+    "fpu.fma_cycles": 1,
+    "fpu.latency_cycles": 1,
+    "fpu.interval_cycles": 1,
+    # 0 stands for no unit: the cores divide in software.
+    "fpu.divsqrt_count": 0,
+    "fpu.divsqrt_latency_cycles": 1,
+    "fpu.divsqrt_interval_cycles": 1,
+    "fpu.divsqrt_issue_cycles": 1,
+    "l2.core_access_cycles": 1,
+    "l2.core_store_more_cycles": 0,
+    # 0 stands for a link without limit.
+    "l2.link_bytes_per_cycle": 0,
+    # 0 stands for code that stays in the cache, and for a core that waits for every line.
+    "icache.between_calls_lines": 0,
+    "icache.call_lines": 0,
+    "icache.fetch_bytes_per_cycle": 0,
+    # 0 stands for no L3 at all.
+    "l3.size_bytes": 0,
+    # 0 stands for no burst that is short.
+    "dma.read_short_burst_beats": 0,
+    "dma.write_short_burst_beats": 0,
+    "l1.master_stack_bytes": 0,
+    "l1.worker_stack_bytes": 0,
+}
+"""Smallest legal value where it is not that of the unit."""
+
+SLOWEST_BUS = 0.001
+"""Bytes per peripheral cycle; 0 would never end."""
+
+MAXIMUM_BY_PATH: Mapping[str, int] = {
+    "dma.burst_bytes": 65_536,
+    "l3.burst_bytes": 65_536,
+    "icache.line_bytes": 65_536,
+    "l1.word_bytes": 65_536,
+}
+"""Largest legal value where it is not that of the unit: there are tables with an entry per byte."""
+
+MAXIMUM_BY_UNIT: Mapping[str, int] = {
+    "cycles": 100_000,
+    "peripheral cycles": 100_000,
+    "count": 65_536,
+    "B/cycle": 65_536,
+    "B/peripheral cycle": 65_536,
+    "Hz": 10**12,
+}
+"""Largest legal value of a parameter, by its unit: beyond any chip, and few enough to be simulated."""
+
+FEWEST_BYTES = 1024
+"""Bytes of a memory below which a number without a unit is taken for KiB or MiB that lost theirs."""
+
+POWERS_OF_TWO = frozenset({"l1.banks", "l1.word_bytes", "icache.line_bytes"})
+"""Values that select bits of an address."""
+
+
+def load_soc(
+    name_or_path: str | Path = "pulp-open",
+    profile: str = "rtl",
+    overrides: Mapping[str, str | int | float] | None = None,
+) -> SocTiming:
+    """Load a SoC by installed name or path of a YAML file, under a timing profile (rtl or gvsoc).
+
+    `overrides` maps dotted parameter paths (``l1.size_bytes``) to values. Raises `ConfigError` with the
+    place for unknown, missing or illegal parameters, `DoesNotFitError` when L1 cannot hold the stacks.
+    """
+    return soc_from_parameters(load_parameters(name_or_path, profile, overrides))
+
+
+def soc_from_parameters(tree: ParameterTree) -> SocTiming:
+    """Build a `SocTiming` from a tree that has exactly its fields; raises like `load_soc`.
+
+    With private FPUs `fpu.count` follows the number of cores, whatever the file says.
+    """
+    wanted = parameter_types()
+    for path, parameter in tree.items():
+        if path not in wanted:
+            raise ConfigError(
+                f"unknown parameter '{path}'",
+                where=parameter.where,
+                cure=_path_suggestion(path, tuple(wanted)),
+            )
+    for path, kind in wanted.items():
+        if path not in tree:
+            raise ConfigError(
+                f"parameter '{path}' is missing", where=tree.file, cure=f"add '{path}' to the file"
+            )
+        _check_type(tree[path], kind)
+    values = {
+        path: float(parameter.value) if wanted[path] is float else parameter.value
+        for path, parameter in tree.items()
+    }
+    if values["fpu.mapping"] == "private":
+        values["fpu.count"] = values["cores"]
+    for path, parameter in tree.items():
+        _check_value(path, values[path], parameter.unit, parameter.where)
+    types: Mapping[str, Any] = get_type_hints(SocTiming)
+    groups: dict[str, dict[str, Any]] = {}
+    fields: dict[str, Any] = {}
+    for path, value in values.items():
+        group, _, name = path.rpartition(".")
+        (groups.setdefault(group, {}) if group else fields)[name] = value
+    fields.update({group: types[group](**inner) for group, inner in groups.items()})
+    soc = SocTiming(name=tree.name, profile=tree.profile, **fields)
+    check_stacks(soc, tree["l1.size_bytes"].where)
+    return soc
+
+
+def parameter_types() -> dict[str, type]:
+    """Return the dotted path and type of every parameter a `SocTiming` needs, in the order of its fields."""
+    types: dict[str, type] = {}
+    for name, block in get_type_hints(SocTiming).items():
+        if name in HEADER_FIELDS:
+            continue
+        if dataclasses.is_dataclass(block):
+            types.update({f"{name}.{inner}": kind for inner, kind in get_type_hints(block).items()})
+        else:
+            types[name] = block
+    return types
+
+
+def with_options(
+    soc: SocTiming,
+    *,
+    cores: int | None = None,
+    l1: str | int | None = None,
+    l2: str | int | None = None,
+    l3: str | int | None = None,
+    fpus: str | None = None,
+    bank_conflicts: bool | str | None = None,
+) -> SocTiming:
+    """Return `soc` changed by the options of the command line; None leaves a value as it is.
+
+    `l1`, `l2` and `l3` are sizes (bytes, or text like ``32KiB``), `fpus` is ``private``, ``N-static`` or
+    ``N-dynamic``, `bank_conflicts` a bool or ``on``/``off``. Raises `ConfigError` naming the option, and
+    `DoesNotFitError` when L1 cannot hold the stacks.
+    """
+    if cores is not None:
+        _check_value("cores", cores, "count", "--cores")
+        soc = dataclasses.replace(soc, cores=cores)
+    for level, size in (("l1", l1), ("l2", l2), ("l3", l3)):
+        if size is not None:
+            size_bytes = _memory_size(level, size)
+            block = dataclasses.replace(getattr(soc, level), size_bytes=size_bytes)
+            soc = dataclasses.replace(soc, **{level: block})
+    if fpus is not None:
+        mapping, count = _parse_fpus(fpus, soc.cores)
+        soc = dataclasses.replace(soc, fpu=dataclasses.replace(soc.fpu, mapping=mapping, count=count))
+    elif soc.fpu.mapping == "private":
+        soc = dataclasses.replace(soc, fpu=dataclasses.replace(soc.fpu, count=soc.cores))
+    if bank_conflicts is not None:
+        modelled = _parse_switch(bank_conflicts, "--bank-conflicts")
+        soc = dataclasses.replace(soc, l1=dataclasses.replace(soc.l1, bank_conflicts=modelled))
+    check_stacks(soc, "--l1" if l1 is not None else "--cores" if cores is not None else None)
+    return soc
+
+
+def _memory_size(level: str, text: str | int) -> int:
+    """Bytes of a memory; `ConfigError` for so few without a unit that another unit must be meant."""
+    where = f"--{level}"
+    size_bytes = parse_bytes(text, where=where)
+    if 0 < size_bytes < FEWEST_BYTES and str(text).strip().isdigit():
+        message = f"{size_bytes} bytes, without a unit, are no {level.upper()}"
+        raise ConfigError(
+            message, where=where, cure=f"did you mean {size_bytes} KiB? {where} {size_bytes}KiB"
+        )
+    _check_value(f"{level}.size_bytes", size_bytes, "B", where)
+    return size_bytes
+
+
+def check_stacks(soc: SocTiming, where: str | None = None) -> None:
+    """Raise `DoesNotFitError` unless L1 holds the stacks of all cores and one word of data."""
+    if soc.l1_usable_bytes >= soc.l1.word_bytes:
+        return
+    raise DoesNotFitError(
+        "l1",
+        soc.l1.size_bytes - soc.l1_usable_bytes + soc.l1.word_bytes,
+        soc.l1.size_bytes,
+        where=where,
+        contributors=(
+            Contributor("stack of the master core", soc.l1.master_stack_bytes),
+            Contributor("stacks of the worker cores", (soc.cores - 1) * soc.l1.worker_stack_bytes),
+        ),
+        cure="a larger --l1, fewer --cores, or smaller l1.master_stack_bytes and l1.worker_stack_bytes",
+    )
+
+
+def _parse_fpus(text: str, cores: int) -> tuple[str, int]:
+    if text == "private":
+        return text, cores
+    match = re.fullmatch(r"(\d{1,3})-(static|dynamic)", text)
+    if match is None:
+        known = ("private", "4-static", "4-dynamic")
+        raise ConfigError(f"unknown FPU arrangement '{text}'", where="--fpus", cure=suggestion(text, known))
+    count = int(match[1])
+    _check_value("fpu.count", count, "count", "--fpus")
+    return match[2], count
+
+
+def _parse_switch(value: bool | str, where: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value not in ("on", "off"):
+        raise ConfigError(f"'{value}' is neither on nor off", where=where, cure="on or off")
+    return value == "on"
+
+
+def _check_type(parameter: Parameter, kind: type) -> None:
+    value = parameter.value
+    fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
+    if not fits or (isinstance(value, bool) and kind is not bool):
+        raise ConfigError(
+            f"parameter '{parameter.path}' is '{value}' ({parameter.unit}), not of type {kind.__name__}",
+            where=parameter.where,
+            cure="correct its value or unit",
+        )
+
+
+def _check_value(path: str, value: Any, unit: str, where: str | None) -> None:
+    """Raise `ConfigError` unless `value` is legal for the parameter at `path`."""
+    problem, cure = None, ""
+    largest = MAXIMUM_BY_PATH.get(path, MAXIMUM_BY_UNIT.get(unit))
+    smallest = MINIMUM_BY_PATH.get(path, MINIMUM_BY_UNIT.get(unit))
+    if path in CHOICES:
+        if value not in CHOICES[path]:
+            problem, cure = "is not a known arrangement", suggestion(str(value), CHOICES[path])
+    elif path in ("cores", "fpu.count") and not 1 <= value <= MAX_CORES:
+        problem, cure = f"must be between 1 and {MAX_CORES}", f"a number from 1 to {MAX_CORES}"
+    elif unit == "B/peripheral cycle" and not value >= SLOWEST_BUS:
+        problem, cure = f"must be above 0, {SLOWEST_BUS} or more", f"{SLOWEST_BUS} {unit} or more"
+    elif smallest is not None and value < smallest:
+        problem, cure = f"must be at least {smallest}", f"{smallest} {unit} or more"
+    elif largest is not None and value > largest:
+        problem, cure = f"must be at most {largest}", f"{largest} {unit} or less"
+    elif unit == "B" and value > ADDRESS_SPACE_BYTES:
+        problem, cure = f"is beyond the address space of {ADDRESS_SPACE_BYTES} B", "a smaller size"
+    elif path in POWERS_OF_TWO and value & (value - 1):
+        below = 1 << (value.bit_length() - 1)
+        problem, cure = "must be a power of two", f"{below} or {2 * below}"
+    if problem:
+        raise ConfigError(f"{path} = {value} {problem}", where=where, cure=cure)
+
+
+def _path_suggestion(path: str, known: tuple[str, ...]) -> str:
+    cure = suggestion(path, known)
+    return cure.split(" (")[0] if cure.startswith("'") else "remove it"

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`explore`: the file of a study, its points, its report."""

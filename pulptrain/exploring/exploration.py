@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An exploration from its file to its result: simulate the points, find the front, write files."""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from configs.files import replacing
+from configs.units import parse_bytes
+from configs.version import VERSION
+from pulptrain.exploring.explore_spec import OBJECTIVES, Spec, SpecPoint
+from scheduler.explore.grid_picture import draw_grid
+from scheduler.explore.pareto import pareto_front
+from scheduler.explore.picture import draw_front
+from scheduler.explore.point import Outcome, whole_update
+from scheduler.explore.sweep import simulate_points
+from scheduler.search.cache import ResultCache
+from scheduler.search.progress import Meter
+from scheduler.search.workers import Workers
+from traces.files.result_folder import EXPLORATION_FILES, write_json
+
+SIZES = ("l1", "l2", "l3")
+"""Axes whose values are sizes, as parameters are whose names end in ``_bytes``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """What an exploration came to: the object `explore --json` prints, and whether Ctrl-C ended it early."""
+
+    summary: dict[str, Any]
+    interrupted: bool
+
+
+def explore(
+    spec: Spec, workers: Workers, cache: ResultCache | None = None, meter: Meter | None = None
+) -> Exploration:
+    """Simulate the points of `spec` and find the Pareto front of its objectives, all to be small.
+
+    Interrupted by Ctrl-C, the result has the points simulated so far and the front among them.
+    """
+    started = time.perf_counter()
+    points = [point for item in spec.points for point, _ in item.programs]
+    found, cached, interrupted = simulate_points(points, workers, cache, meter)
+    outcomes = iter([found.get(position) for position in range(len(points))])
+    rows = []
+    for number, item in enumerate(spec.points):
+        own = [(next(outcomes), times) for _, times in item.programs]
+        done = [(outcome, times) for outcome, times in own if outcome is not None]
+        if len(done) == len(own):
+            rows.append(_row(spec, number, item, whole_update(done) if done else item.refused))
+    fitting = [row for row in rows if row["why"] is None]
+    base = next((row for row in rows if row["number"] == spec.baseline and row["why"] is None), None)
+    for row in fitting:
+        row["speedup"] = base["seconds"] / row["seconds"] if base is not None else None
+    front = pareto_front([[row[name] for name in spec.objectives] for row in fitting])
+    for position in front:
+        fitting[position]["on_front"] = True
+    summary = {
+        "name": spec.name,
+        "model": spec.model,
+        "objectives": list(spec.objectives),
+        "axes": list(spec.axes),
+        "points": rows,
+        "front": [fitting[position]["number"] for position in front],
+        "asked": len(spec.points),
+        "baseline": base["number"] if base is not None else None,
+        "energy_source": spec.energy.source if spec.energy else None,
+        "version": VERSION,
+        "simulator": {"cached": cached, "wall_seconds": time.perf_counter() - started},
+    }
+    return Exploration(summary, interrupted)
+
+
+def _row(spec: Spec, number: int, item: SpecPoint, outcome: Outcome) -> dict[str, Any]:
+    row: dict[str, Any] = {"number": number, "values": dict(item.values), "on_front": False}
+    row["why"] = outcome.why or None
+    row["short_bytes"] = outcome.short_bytes or None
+    if outcome.why:
+        return row
+    timing = item.programs[0][0].timing
+    row |= {
+        "cycles": outcome.cycles,
+        "seconds": outcome.seconds,
+        "macs": outcome.macs,
+        "mac_per_cycle": outcome.macs / outcome.cycles,
+        "instructions": outcome.instructions,
+        "stall_cycles": outcome.stall_cycles,
+        "dma_bytes": outcome.dma_bytes,
+        "l1_bytes": outcome.l1_bytes,
+        "l2_bytes": outcome.l2_bytes,
+        "l3_bytes": outcome.l3_bytes,
+        "cores": timing.cores,
+        "l1_size_bytes": timing.l1.size_bytes,
+    }
+    if spec.energy is not None:
+        row["energy_nj"] = spec.energy.energy_nj(
+            outcome.instructions, outcome.stall_cycles, outcome.dma_bytes, outcome.seconds
+        )
+    return row
+
+
+def write_exploration(summary: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Write points.json, points.csv, pictures of the grid and, for two objectives or more, of the front."""
+    plain = {key: value for key, value in summary.items() if key != "simulator"}
+    points, table, png, svg, grid_png, grid_svg = (folder / name for name in EXPLORATION_FILES)
+    paths = [write_json(points, plain), table]
+    axes = summary["axes"]
+    figures = list(dict.fromkeys(key for row in summary["points"] for key in row if key != "values"))
+    figures = [key for key in figures if key not in axes]  # the cores of the SoC are those that were asked
+    with replacing(table) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow([*axes, *figures])
+        for row in summary["points"]:
+            values = as_numbers(row["values"])
+            writer.writerow(
+                [*(values.get(axis, "") for axis in axes), *(row.get(key, "") for key in figures)]
+            )
+    fitting = [row for row in summary["points"] if row["why"] is None]
+    if len(summary["objectives"]) > 1 and fitting:
+        down, along = summary["objectives"][:2]
+        draw_front(
+            [(row[along], row[down]) for row in fitting],
+            [position for position, row in enumerate(fitting) if row["on_front"]],
+            [values_text(row["values"]) for row in fitting],
+            (OBJECTIVES[along], OBJECTIVES[down]),
+            f"{summary['name']}: {summary['model']}, {len(fitting)} of {len(summary['points'])} points fit",
+            png,
+            svg,
+        )
+        paths += [png, svg]
+    first = summary["objectives"][0]
+    drawn = draw_grid(
+        [(row["values"], row[first] if row["why"] is None else None) for row in summary["points"]],
+        axes,
+        OBJECTIVES[first],
+        f"{summary['name']}: {summary['model']}",
+        grid_png,
+        grid_svg,
+    )
+    return [*paths, *([grid_png, grid_svg] if drawn else [])]
+
+
+def as_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a point for a table: sizes of memories in bytes, so that they sort as numbers."""
+    sizes = {key: value for key, value in values.items() if key in SIZES or key.endswith("_bytes")}
+    return {**values, **{key: parse_bytes(value) for key, value in sizes.items()}}
+
+
+def values_text(values: Mapping[str, Any]) -> str:
+    """The values of a point as one short text."""
+    return ", ".join(f"{key} {value}" for key, value in values.items())

@@ -1,0 +1,479 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file of an exploration: a model, what is varied and how, and what counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from configs.edit import with_value
+from configs.errors import ConfigError, DoesNotFitError, InputError, PulptrainError
+from configs.library import open_config
+from configs.model_file import ModelSpec, read_model
+from configs.parameters import load_parameters
+from configs.problems import Problems
+from configs.schema import Schema, check_keys, required_and_optional, validate
+from configs.suggest import suggestion
+from configs.yaml_file import Node, load_yaml
+from pulptrain.given.layers import caller_of, node_of
+from pulptrain.given.settings import Settings, code_start, model_variant, schedule_options, soc_timing
+from scheduler.explore.energy import EnergyCosts
+from scheduler.explore.point import Outcome, Point, point_of, refusal
+from scheduler.options import of_programs
+from scheduler.schedule import check_names, in_one_memory
+from scheduler.tuner.schedule_file import ScheduleFile, as_tuned, file_of, load_schedule, options_from
+from scheduler.tuner.tuned_schedule import TunedSchedule
+from trainlib.kernels.catalogue import kernel_names
+from trainlib.training.options import check_options
+from trainlib.training.phases import TrainingPhases, build_training_phases
+from trainlib.training.step_choice import parse_steps
+
+SETTINGS = (
+    "soc",
+    "timing",
+    "codegen",
+    "cores",
+    "l1",
+    "l2",
+    "l3",
+    "fpus",
+    "bank_conflicts",
+    "buffering",
+    "prefetch",
+    "resident",
+    "placement",
+    "icache",
+    "schedule",
+    "steps",
+)
+"""Settings a sweep may vary; they are called as on the command line, with _ for -."""
+
+SHORT_PATHS: Mapping[str, str] = {
+    "dtype": "model.dtype",
+    "batch": "model.batch",
+    "accumulate": "model.optimizer.accumulate",
+}
+"""Paths of the model that also have the name of their option."""
+
+OF_ONE: Mapping[str, str] = {
+    "kernel": "kernels",
+    "im2col": "im2col",
+    "variant": "variants",
+    "tile": "tiles",
+    "loop_order": "loop_orders",
+    "home": "homes",
+}
+"""Options of the command line for one op, step or tensor, and their field of `Settings`.
+
+They are written ``kernel.conv1.FW: mm`` for ``--kernel conv1.FW=mm``.
+"""
+
+OBJECTIVES: Mapping[str, str] = {
+    "cycles": "cycles of an iteration",
+    "seconds": "time of an iteration (s)",
+    "l1_bytes": "L1 used (B)",
+    "l2_bytes": "L2 used (B)",
+    "l3_bytes": "L3 used (B)",
+    "dma_bytes": "bytes moved by the DMA (B)",
+    "cores": "cores",
+    "l1_size_bytes": "L1 size (B)",
+    "energy_nj": "energy of an iteration (nJ)",
+}
+"""What may be made small, and how an axis of the picture calls it."""
+
+MAX_POINTS = 100_000
+"""Most points of one file: more is a slip of the pen."""
+
+MODEL_PREFIX = "model."
+
+NO_SCHEDULE = "none"
+"""In place of a schedule file: the scheduler's own choices."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecPoint:
+    """One combination of values: as written, and what is simulated, or why it cannot be."""
+
+    values: Mapping[str, Any]
+    programs: tuple[tuple[Point, int], ...] = ()
+    """The programs of one update and how often each runs in it; none if it is refused."""
+    refused: Outcome = field(default_factory=Outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A read and checked file; all points in order, the combinations of `sweep` before those of `points`."""
+
+    name: str
+    model: str
+    objectives: tuple[str, ...]
+    energy: EnergyCosts | None
+    axes: tuple[str, ...]
+    points: tuple[SpecPoint, ...]
+    baseline: int
+    """Number of the point that speed-ups are over."""
+
+
+class EnergySchema(Schema):
+    """What things cost."""
+
+    source: str
+    """Where the figures come from."""
+    instruction_pj: float = 0.0
+    """Of an instruction (pJ)."""
+    stall_cycle_pj: float = 0.0
+    """Of a cycle a core loses (pJ)."""
+    dma_byte_pj: float = 0.0
+    """Of a byte the DMA moves (pJ)."""
+    static_mw: float = 0.0
+    """Of the whole SoC all the time (mW)."""
+
+
+class ExploreSchema(Schema):
+    """An exploration: a model, what is varied, and what should be small."""
+
+    name: str
+    """What tables and pictures call it."""
+    model: str
+    """A model by name, or a model file by its path from this file."""
+    settings: object = None
+    """The same for all points, called as on the command line, with _ for -."""
+    sweep: object = None
+    """Axes and their values; all combinations are points. An axis is a setting, a parameter of the SoC, a
+    path of the model (`model.layers.0.out_channels`), or an option for one op (`kernel.conv1.FW`)."""
+    points: object = None
+    """Single points, after those of the sweep."""
+    objectives: object = None
+    """What should be small, of which the front is drawn; by default cycles and l1_bytes."""
+    energy: object = None
+    """Costs, for the objective energy_nj."""
+    baseline: object = None
+    """Values of the point that speed-ups are over; none: the first point."""
+
+
+def load_spec(path: str | Path, given: Mapping[str, Any] | None = None) -> Spec:
+    """Read an exploration file; `given` are fields of `Settings` that go before its `settings`.
+
+    Raises `ConfigError` with ``file:line`` for whatever it does not know: keys, settings, paths of the SoC or
+    the model, values out of range. A combination that cannot exist, each of its values being legal, is a
+    point that says why.
+    """
+    return _spec(load_yaml(Path(path)), Path(path).parent, given or {}, {})
+
+
+def spec_of(plan: Mapping[str, Any], given: Mapping[str, Any]) -> Spec:
+    """The exploration of a plain mapping with the keys of a file; its `model` may be a tree itself.
+
+    What `pulptrain.tune` returns may stand where the name of a schedule file may. Raises as `load_spec`.
+    """
+    file, line, _ = caller_of(__name__)
+    schedules: dict[str, TunedSchedule] = {}
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: plain(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        tuned = getattr(value, "schedule", None)
+        if isinstance(tuned, TunedSchedule):
+            label = f"tuned {len(schedules) + 1}" if schedules else "tuned"
+            schedules[label] = tuned
+            return label
+        return value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
+
+    return _spec(node_of(plain(plan), file, line), Path(), given, schedules)
+
+
+def _spec(node: Node, folder: Path, given: Mapping[str, Any], schedules: Mapping[str, TunedSchedule]) -> Spec:
+    what = "the exploration"
+    check_keys(node, what, *required_and_optional(ExploreSchema))
+    top = node.mapping(what)
+    name = _text(top["name"], "name")
+    if "sweep" not in top and "points" not in top:
+        raise ConfigError("nothing is varied", where=node.where, cure="add 'sweep: ...' or 'points: ...'")
+    settings = top.get("settings")
+    base, base_model = _base(settings, given)
+    codegen_given = "codegen" in given or (
+        settings is not None and "codegen" in settings.mapping("'settings'")
+    )
+    combinations = [*_sweep(top.get("sweep")), *_listed(top.get("points"))]
+    builder = _Builder(
+        top["model"],
+        base,
+        base_model,
+        folder,
+        schedules,
+        codegen_given=codegen_given,
+        models_vary=any("model" in combination for combination in combinations),
+    )
+    problems = Problems()
+    checked: set[int] = set()
+    for combination in combinations:
+        for key, value in combination.items():
+            if id(value) not in checked:
+                checked.add(id(value))
+                problems.of(builder.check, key, value)
+    objectives = problems.of(_objectives, top.get("objectives"), "energy" in top)
+    energy = problems.of(_energy, top.get("energy"))
+    baseline = problems.of(_baseline, top.get("baseline"), combinations)
+    problems.refuse()
+    return Spec(
+        name,
+        builder.name,
+        objectives or (),
+        energy,
+        tuple(dict.fromkeys(key for combination in combinations for key in combination)),
+        tuple(builder.build(combination) for combination in combinations),
+        baseline or 0,
+    )
+
+
+def _baseline(node: Node | None, combinations: Sequence[Mapping[str, Node]]) -> int:
+    """Number of the point with these values; the first one if nothing is said."""
+    if node is None:
+        return 0
+    children = {SHORT_PATHS.get(key, key): child for key, child in node.mapping("'baseline'").items()}
+    wanted = {key: child.plain() for key, child in children.items()}
+    for number, combination in enumerate(combinations):
+        if all(key in combination and combination[key].plain() == value for key, value in wanted.items()):
+            return number
+    raise ConfigError("no point has these values", where=node.where, cure="values of one of the points")
+
+
+class _Builder:
+    """Builds points from the base and some values, and remembers graphs."""
+
+    def __init__(
+        self,
+        model: Node,
+        base: Settings,
+        base_model: Mapping[str, Node],
+        folder: Path,
+        schedules: Mapping[str, TunedSchedule],
+        *,
+        codegen_given: bool,
+        models_vary: bool,
+    ) -> None:
+        self._model = model
+        self._base_model = base_model
+        self._schedules = schedules
+        self._models_vary = models_vary
+        self._codegen_given = codegen_given
+        self._base = base
+        self._folder = folder
+        self._paths = tuple(load_parameters(base.soc, base.timing))
+        self._known: dict[tuple[tuple[str, str], ...], tuple[ModelSpec, TrainingPhases]] = {}
+        self.name = "" if model.is_mapping else _text(model, "model")
+        self._at(model, lambda: self._phases({}))
+        if model.is_mapping:
+            self.name = _text(model.mapping("'model'")["name"], "name")
+
+    def check(self, key: str, value: Node) -> None:
+        """Raise `ConfigError` at `value` unless it is legal on its own."""
+        if not (_is_setting(key) or key.startswith(MODEL_PREFIX) or key in (*self._paths, "model")):
+            known = (*SETTINGS, *SHORT_PATHS, *self._paths)
+            cure = suggestion(key, known).split(" (")[0]
+            raise ConfigError(
+                f"unknown parameter '{key}'",
+                where=value.where,
+                cure=cure if cure.startswith("'") else "a setting, a path of the SoC file, or model.PATH",
+            )
+        if (
+            value.is_mapping
+            or (value.is_sequence and not key.startswith(MODEL_PREFIX))
+            or value.value is None
+        ):
+            raise ConfigError(f"'{key}' is {value.kind}", where=value.where, cure="one value")
+
+        def try_it() -> None:
+            settings = self._settings({key: value})
+            soc_timing(settings)
+            options = schedule_options(settings)
+            kernel_names(options.codegen)
+            phases = self._phases({key: value})
+            if not self._models_vary:
+                graphs = [graph for graph in (phases.mini_batch, phases.update) if graph is not None]
+                for graph, own in zip(graphs, of_programs(options, graphs), strict=True):
+                    check_names(graph, own)
+
+        self._at(value, try_it)
+
+    def build(self, values: Mapping[str, Node]) -> SpecPoint:
+        """The point of a combination of legal values."""
+        plain = {key: value.plain() for key, value in values.items()}
+        try:
+            return SpecPoint(plain, self._programs(values))
+        except PulptrainError as error:
+            return SpecPoint(plain, refused=refusal(error))
+
+    def _programs(self, values: Mapping[str, Node]) -> tuple[tuple[Point, int], ...]:
+        settings, (spec, phases) = self._settings(values), self._model_of(values)
+        timing, options = soc_timing(settings), schedule_options(settings)
+        file = self._schedule(settings)
+        written = phases.mini_batch
+        if file is not None and file.layouts:
+            phases = build_training_phases(as_tuned(file, spec))
+        graphs = [graph for graph in (phases.mini_batch, phases.update) if graph is not None]
+        chosen = of_programs(options, graphs)
+        if file is not None:
+            if settings.resident is not None:
+                file = replace(file, resident={})
+            chosen = options_from(file, graphs, timing, options, written)
+        chosen = in_one_memory(graphs, timing, chosen)
+        start = code_start(settings)
+        return tuple(
+            (point_of(graph, timing, own, start), times)
+            for graph, own, times in zip(graphs, chosen, (phases.mini_batches, 1), strict=False)
+        )
+
+    def _schedule(self, settings: Settings) -> ScheduleFile | None:
+        """The schedule file of a point: one of the user's, or what tuning has found in Python."""
+        name = settings.schedule
+        if name is None or name == NO_SCHEDULE:
+            return None
+        if not isinstance(name, str):
+            return file_of(name)
+        if name in self._schedules:
+            return file_of(self._schedules[name])
+        return load_schedule(name if Path(name).is_absolute() else self._folder / name)
+
+    def _settings(self, values: Mapping[str, Node]) -> Settings:
+        changes = {key: _setting(key, value) for key, value in values.items() if key in SETTINGS}
+        overrides = tuple(
+            f"{key}={_word(value)}"
+            for key, value in values.items()
+            if not (_is_setting(key) or key.startswith(MODEL_PREFIX) or key == "model")
+        )
+        for key, value in values.items():
+            option, _, name = key.partition(".")
+            if option in OF_ONE and name:
+                of_field = OF_ONE[option]
+                before = changes.get(of_field, getattr(self._base, of_field))
+                changes[of_field] = (*before, f"{name}={_word(value)}")
+        if "soc" in changes and not self._codegen_given:
+            changes.setdefault("codegen", "")  # that of the SoC file
+        return replace(self._base, **changes, overrides=(*self._base.overrides, *overrides))
+
+    def _phases(self, values: Mapping[str, Node]) -> TrainingPhases:
+        return self._model_of(values)[1]
+
+    def _model_of(self, values: Mapping[str, Node]) -> tuple[ModelSpec, TrainingPhases]:
+        changes = {
+            **self._base_model,
+            **{key: value for key, value in values.items() if key.startswith(MODEL_PREFIX)},
+        }
+        model = values.get("model", self._model)
+        named = model.plain() if not model.is_mapping else ""
+        key = (*((name, str(node.plain())) for name, node in changes.items()), ("model", str(named)))
+        if key not in self._known:
+            tree = model
+            if not model.is_mapping:
+                tree = open_config("models", str(model.value), folder=self._folder)
+            for path, value in changes.items():
+                tree = with_value(tree, path.removeprefix(MODEL_PREFIX), value)
+            spec = read_model(tree, check_options)
+            variant = model_variant(self._base)
+            spec = replace(spec, variant=variant) if variant is not None else spec
+            if self._base.steps is not None:
+                spec = replace(spec, steps=parse_steps(self._base.steps))
+            self._known[key] = (spec, build_training_phases(spec))
+        return self._known[key]
+
+    @staticmethod
+    def _at(value: Node, action: Any) -> None:
+        """Errors of `action` in the user's input, told at the line of `value`."""
+        try:
+            action()
+        except DoesNotFitError:
+            return
+        except InputError as error:
+            message = error.message if not error.where else f"{error.where}: {error.message}"
+            if error.where is not None and error.where.startswith(f"{value.file}:"):
+                raise
+            raise ConfigError(message, where=value.where, cure=error.cure) from None
+
+
+def _energy(node: Node | None) -> EnergyCosts | None:
+    return None if node is None else EnergyCosts(**validate(EnergySchema, node, "'energy'").model_dump())
+
+
+def _is_setting(key: str) -> bool:
+    option, _, name = key.partition(".")
+    return key in SETTINGS or (option in OF_ONE and bool(name))
+
+
+def _base(node: Node | None, given: Mapping[str, Any]) -> tuple[Settings, dict[str, Node]]:
+    """What holds for all points: settings, and values of the model by path."""
+    values: Mapping[str, Node] = {}
+    if node is not None:
+        check_keys(node, "'settings'", (), (*SETTINGS, *SHORT_PATHS))
+        values = node.mapping("'settings'")
+    of_model = {SHORT_PATHS[key]: value for key, value in values.items() if key in SHORT_PATHS}
+    of_model |= {
+        SHORT_PATHS[key]: Node(value, f"--{key}", 1) for key, value in given.items() if key in SHORT_PATHS
+    }
+    fields = {key: _setting(key, value) for key, value in values.items() if key in SETTINGS}
+    fields |= {key: value for key, value in given.items() if key not in SHORT_PATHS}
+    return Settings(**fields), of_model
+
+
+def _setting(key: str, value: Node) -> Any:
+    if key == "cores":
+        if isinstance(value.value, bool) or not isinstance(value.value, int):
+            raise ConfigError(f"'cores' is {value.kind}", where=value.where, cure="a whole number")
+        return value.value
+    return _word(value)
+
+
+def _word(value: Node) -> str:
+    return ("on" if value.value else "off") if isinstance(value.value, bool) else str(value.value)
+
+
+def _sweep(node: Node | None) -> Iterator[dict[str, Node]]:
+    """All combinations of the values of the axes; the last axis varies fastest."""
+    if node is None:
+        return
+    children = {SHORT_PATHS.get(key, key): child for key, child in node.mapping("'sweep'").items()}
+    axes = {key: tuple(child.sequence(f"'{key}'")) for key, child in children.items()}
+    count = 1
+    for key, values in axes.items():
+        count *= len(values)
+        if not values:
+            raise ConfigError(f"'{key}' has no values", where=children[key].where, cure="list some")
+    if count > MAX_POINTS:
+        raise ConfigError(f"{count} points", where=node.where, cure=f"at most {MAX_POINTS}")
+    for values in product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
+
+
+def _listed(node: Node | None) -> Iterator[dict[str, Node]]:
+    if node is not None:
+        for item in node.sequence("'points'"):
+            yield {SHORT_PATHS.get(key, key): value for key, value in item.mapping("a point").items()}
+
+
+def _objectives(node: Node | None, has_energy: bool) -> tuple[str, ...]:
+    if node is None:
+        return ("cycles", "l1_bytes", *(("energy_nj",) if has_energy else ()))
+    names = []
+    for item in node.sequence("'objectives'"):
+        if item.value not in tuple(OBJECTIVES):  # a mapping or a list may stand there
+            cure = suggestion(str(item.value), OBJECTIVES)
+            raise ConfigError(f"unknown objective {item.value!r}", where=item.where, cure=cure)
+        if item.value == "energy_nj" and not has_energy:
+            raise ConfigError(
+                "nothing says what energy things cost", where=item.where, cure="add 'energy: ...'"
+            )
+        names.append(str(item.value))
+    if not names:
+        raise ConfigError("no objective", where=node.where, cure="leave 'objectives' out, or name some")
+    return tuple(dict.fromkeys(names))
+
+
+def _text(node: Node, key: str) -> str:
+    if not isinstance(node.value, str) or not node.value:
+        raise ConfigError(f"'{key}' is {node.kind}", where=node.where, cure="a text")
+    return node.value

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was read of an ONNX file against the file itself: its output at import, its gradients after a run.
+
+The output is that of onnx's reference implementation or of `truth.onnx_graph`, the gradients are PyTorch's of
+the latter; neither knows how `importers` reads a graph. What is allowed is as for a module
+(`importers.torch_check`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from configs.dtypes import is_float
+from configs.errors import InputError, NotFiniteError, WrongNumbersError
+from configs.limits import host_memory_bytes
+from configs.model_file import ModelSpec
+from importers.extras import require_extra
+from importers.torch_check import NOISE, ModuleCheck, judged
+from trainlib.ir.graph import TrainingGraph
+from trainlib.ir.steps import Array
+from trainlib.references.reference import evaluate
+from trainlib.registry import loss_primitive, lowering_of
+from trainlib.training.options import loss_options
+from trainlib.training.phases import build_forward_graph, initial_weights
+
+if TYPE_CHECKING:
+    from importers.onnx_forward import ImportedModel
+    from importers.onnx_graph import OnnxGraph
+
+MOST_MACS = 2 * 10**9
+"""Of a forward pass that is computed at import: here, by onnx.reference, by PyTorch some 4 s each."""
+
+MOST_WINDOWS = 50_000
+"""Windows of pooling that onnx.reference, a loop in Python with 28 us for each, is asked for."""
+
+_COPIES = 16
+"""Bytes an element of a tensor takes while it is computed: in fp64, here and there."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxOrigin:
+    """The ONNX file a model was read from."""
+
+    graph: OnnxGraph
+    read: ImportedModel
+
+    def fed(self, array: Array) -> dict[str, Array]:
+        """Our input as the file wants it."""
+        return {self.graph.inputs[0]: np.moveaxis(array, 0, self.read.batch_dim)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Truth:
+    """The file's own output by `who`, in fp64 and in fp32."""
+
+    who: str
+    exact: Array
+    single: Array
+
+
+def check_output(origin: OnnxOrigin) -> str:
+    """Compare our output with the file's own, on random numbers; a note says what came of it.
+
+    Raises `WrongNumbersError` that names the output if they differ.
+    """
+    spec, name = origin.read.spec, origin.graph.outputs[0]
+    graph = build_forward_graph(spec)
+    reason = _not_comparable(graph)
+    if reason:
+        return f"the output is not compared with the file's: {reason}"
+    fed = _random_input(graph, spec)
+    try:
+        found = evaluate(graph, {**initial_weights(graph, 0), **origin.read.values, graph.input: fed})
+    except NotFiniteError as error:
+        return f"the output is not compared with the file's: {error.message}"
+    ours, why = found[graph.output], []
+    for evaluator in (_by_reference, _by_torch):
+        truth = evaluator(origin, fed)
+        if isinstance(truth, str):
+            why.append(truth)
+            continue
+        if truth.exact.size == ours.size:
+            exact, single = (array.reshape(ours.shape) for array in (truth.exact, truth.single))
+            check = judged({name: ours}, {name: exact}, {name: single})
+            worst, most = check.worst, float(np.abs(ours - exact).max(initial=0))
+        else:
+            worst, most = np.inf, np.inf
+        if not worst <= 1:
+            raise WrongNumbersError(
+                f"its output '{name}' is not what {truth.who} computes of the file: largest difference "
+                f"{most:.3g}, {worst:.3g} times the tolerance",
+                where=origin.graph.path,
+            )
+        besides = f"; not compared with {'; '.join(why)}" if why else ""
+        return f"the output is that of the file by {truth.who} ({worst:.2f} of its tolerance{besides})"
+    return f"the output is not compared with the file's: {'; '.join(why)}"
+
+
+def _not_comparable(graph: TrainingGraph) -> str:
+    """Why our forward pass is not computed at import, "" if it is."""
+    if graph.draws:
+        return "it draws random numbers (dropout)"
+    size_bytes = _COPIES * sum(prod(tensor.shape) for tensor in graph.tensors.values())
+    if size_bytes > host_memory_bytes():
+        return f"its tensors take {size_bytes:,} B"
+    macs = sum(lowering_of(op).macs(op, graph.tensors) for op in graph.ops)
+    return f"{macs:,} multiplications take long" if macs > MOST_MACS else ""
+
+
+def _random_input(graph: TrainingGraph, spec: ModelSpec) -> Array:
+    generator = np.random.default_rng(0)
+    shape = graph.tensors[graph.input].shape
+    if spec.input_classes:
+        return generator.integers(spec.input_classes, size=shape).astype(np.int32)
+    return generator.uniform(-1, 1, shape).astype(np.float32)
+
+
+def _by_reference(origin: OnnxOrigin, fed: Array) -> _Truth | str:
+    """The output by onnx.reference; a text says why not."""
+    who, graph = "onnx.reference", origin.graph
+    pools = [node for node in graph.nodes if node.op in ("MaxPool", "AveragePool")]
+    windows = sum(
+        prod(tensor.sizes) for tensor in (graph.tensor(node.outputs[0]) for node in pools) if tensor.is_static
+    )
+    if windows > MOST_WINDOWS:
+        return f"{who}: {windows:,} windows of pooling take long"
+    from onnx.reference import ReferenceEvaluator
+
+    from truth.onnx_graph import in_double, read_graph
+
+    kind = graph.tensor(graph.inputs[0]).dtype
+    feeds = {name: array.astype(kind or array.dtype) for name, array in origin.fed(fed).items()}
+    wide = {name: array.astype(np.float64) for name, array in feeds.items() if is_float(array.dtype)}
+
+    def compute() -> _Truth:
+        model = read_graph(graph.path)
+        single = ReferenceEvaluator(model).run(graph.outputs[:1], feeds)[0]
+        exact = ReferenceEvaluator(in_double(model)).run(graph.outputs[:1], {**feeds, **wide})[0]
+        return _Truth(who, np.asarray(exact), np.asarray(single))
+
+    return _tried(who, compute)
+
+
+def _by_torch(origin: OnnxOrigin, fed: Array) -> _Truth | str:
+    """The output by `truth.onnx_graph`; a text says why not."""
+    who = "PyTorch"
+
+    def compute() -> _Truth:
+        from truth.onnx_graph import Computed, read_graph
+
+        model = read_graph(origin.graph.path)
+        exact, single = (
+            Computed(model, origin.fed(fed), double=double).output().detach().numpy()
+            for double in (True, False)
+        )
+        return _Truth(who, exact, single)
+
+    return _missing_torch() or _tried(who, compute)
+
+
+def _missing_torch() -> str:
+    try:
+        require_extra("torch")
+    except InputError:
+        return "PyTorch, which is not installed (pip install 'pulptrain[torch]')"
+    return ""
+
+
+def _tried(who: str, compute: Callable[[], _Truth]) -> _Truth | str:
+    """What `compute` gives; a text for what it does not know and for numbers that are not finite."""
+    try:
+        truth = compute()
+    except Exception as error:  # an op that is not known there, or another shape: the other one is asked
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        return f"{who}: {lines[0][:150]}"
+    return truth if np.isfinite(truth.exact).all() else f"{who}: numbers that are not finite"
+
+
+@dataclass(frozen=True, slots=True)
+class FileGradients:
+    """Loss and gradients of a file by PyTorch: `tensors` by the names of ours, `weights` all their elements.
+
+    `terms` is the sum of the sizes of the gradient at the output, of which all others are made.
+    """
+
+    tensors: dict[str, Array]
+    weights: Array
+    terms: float
+
+
+def gradients_of_file(
+    origin: OnnxOrigin, spec: ModelSpec, graph: TrainingGraph, sample: Mapping[str, Array], *, double: bool
+) -> FileGradients:
+    """For a `sample` with ``input`` and ``label`` as our loss wants them.
+
+    Raises `truth.onnx_graph.CannotComputeError`.
+    """
+    from truth.onnx_graph import Computed, read_graph
+
+    torch, places = require_extra("torch"), origin.read.places
+    computed = Computed(read_graph(origin.graph.path), origin.fed(sample["input"]), double=double)
+    label = torch.tensor(sample["label"])
+    label = label.to(computed.kind) if label.is_floating_point() else label.long()
+    output = computed.output().reshape(graph.tensors[graph.output].shape)
+    loss = loss_primitive(spec.loss.name)
+    value = loss.torch_loss(torch, loss_options(spec.loss, loss), output, label)
+    (terms,) = torch.autograd.grad(value, [output], retain_graph=True)
+    gradients = computed.gradients(value)
+    flat = np.zeros(int(places.starts[-1]))
+    for name, _, start, end in places.ranges:
+        flat[start:end] = gradients[name].ravel() if name in gradients else 0  # running statistics have none
+    found = {"loss": value.detach().reshape(1).numpy()}
+    for tensor, given in origin.read.sources.items():
+        if given.trained and given.places is not None:
+            found[f"{tensor}.grad"] = flat[places.numbers(given)].reshape(given.places.shape)
+    return FileGradients(found, flat, float(terms.abs().sum()))
+
+
+def check_gradients(
+    origin: OnnxOrigin,
+    spec: ModelSpec,
+    graph: TrainingGraph,
+    sample: Mapping[str, Array],
+    results: Mapping[str, Array],
+) -> ModuleCheck:
+    """Compare `results` (loss and gradients by the names of our tensors) with those of the file.
+
+    A weight that has a gradient in the file and is not trained here is wrong as well; a number alone may be
+    one that somebody wrote into the graph. Raises `truth.onnx_graph.CannotComputeError`.
+    """
+    exact, fp32 = (gradients_of_file(origin, spec, graph, sample, double=double) for double in (True, False))
+    single = dict(fp32.tensors)
+    for name, truth in exact.tensors.items():
+        # A sum that cancels, as of probabilities that make 1, is 0 in one order of its terms only.
+        if np.abs(truth).max(initial=0) <= NOISE * np.finfo(np.float64).eps * exact.terms:
+            single[name] = np.full_like(truth, np.finfo(np.float32).eps * exact.terms)
+    check = judged(results, exact.tensors, single)
+    flat = exact.weights
+    trained = np.zeros(flat.size, bool)
+    for given in origin.read.sources.values():
+        if given.trained and given.places is not None:
+            trained[origin.read.places.numbers(given)] = True
+    for name, _, start, end in origin.read.places.ranges:
+        if end - start > 1 and (flat[start:end][~trained[start:end]] != 0).any():
+            return ModuleCheck(check.compared, np.inf, f"{name}, which is not trained here,")
+    return check
+
+
+def check_file(
+    origin: OnnxOrigin,
+    spec: ModelSpec,
+    graph: TrainingGraph,
+    sample: Mapping[str, Array],
+    results: Mapping[str, Array],
+) -> ModuleCheck | str:
+    """`check_gradients`; a text says why they cannot be computed from the file."""
+    from truth.onnx_graph import CannotComputeError
+
+    missing = _missing_torch()
+    if missing:
+        return f"it needs {missing}"
+    try:
+        return check_gradients(origin, spec, graph, sample, results)
+    except CannotComputeError as error:
+        return f"our second description of ONNX lacks {error}"

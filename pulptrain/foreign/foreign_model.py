@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that are no model files of ours, as the commands take them: ``net.py:Net``, ``model.onnx``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from configs.errors import InputError, WrongNumbersError
+from configs.limits import MOST_ELEMENTS
+from configs.model_file import ModelSpec
+from importers.training_text import parse_loss, parse_optimizer
+from pulptrain.given.settings import Settings
+from pulptrain.running.session import RunOutcome
+from trainlib.ir.steps import Array
+
+if TYPE_CHECKING:
+    from importers.torch_check import ModuleCheck
+    from pulptrain.foreign.foreign_check import OnnxOrigin
+
+ONNX = ".onnx"
+"""Ending of ONNX files."""
+
+INTEGERS = "int:"
+"""Before a shape: the input is integers, numbers of words."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """What a command line says about a model from elsewhere: its input's shape, its loss, its optimizer."""
+
+    input: str | None = None
+    loss: str | None = None
+    optimizer: str | None = None
+
+    def refuse(self, model: str) -> None:
+        """Raise `InputError` for options that a model file answers itself."""
+        for name in ("input", "loss", "optimizer"):
+            if getattr(self, name) is not None:
+                raise InputError(
+                    f"{model} says its {name} itself",
+                    where=f"--{name}",
+                    cure=f"'{name}:' in the file; the option is for net.py:Net and model.onnx",
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignModel:
+    """A model read, the starts of its weights, and the module or the ONNX file it was, if it was one."""
+
+    spec: ModelSpec
+    values: Mapping[str, Array] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    module: Any = None
+    sources: Mapping[str, Any] = field(default_factory=dict)
+    file: OnnxOrigin | None = None
+
+    @property
+    def origin(self) -> str:
+        """What it was: ``file``, ``module``, or "" of one that is held against nothing."""
+        return "file" if self.file is not None else "module" if self.module is not None else ""
+
+
+def parse_input(text: str, where: str = "--input") -> tuple[tuple[int, ...], bool]:
+    """(shape, whether it is integers) of ``1,3,32,32`` or ``int:1,16``. Raises InputError."""
+    integers = text.startswith(INTEGERS)
+    sizes = text.removeprefix(INTEGERS).replace("x", ",").split(",")
+    if len(sizes) < 2 or not all(
+        size.strip().isascii() and size.strip().isdigit() and len(size) < 10 and int(size) for size in sizes
+    ):
+        raise InputError(
+            f"cannot read the shape {text!r}",
+            where=where,
+            cure="batch first: 1,3,32,32, or int:1,16 for words",
+        )
+    shape = tuple(int(size) for size in sizes)
+    if prod(shape) > MOST_ELEMENTS:
+        raise InputError(f"an input of {prod(shape):,} elements", where=where, cure="a smaller shape")
+    return shape, integers
+
+
+def _is_module_file(text: str) -> bool:
+    """Whether a model is named as ``net.py:Net``."""
+    path, separator, member = text.rpartition(":")
+    return bool(separator) and path.endswith(".py") and member.isidentifier()
+
+
+def open_foreign(model: str, settings: Settings, options: ModelOptions) -> ForeignModel | None:
+    """The model if it is ``net.py:Net``, whose file is then run, or ``model.onnx``; None for ours.
+
+    The first size of ``--input`` is the batch, unless `settings` says another. Raises the errors of
+    `importers.torch_module.import_module_file`.
+    """
+    if model.endswith(ONNX):
+        return _open_onnx(model, settings, options)
+    if not (model.endswith(".py") or _is_module_file(model)):
+        options.refuse(model)
+        return None
+    from importers import torch_module
+
+    if model.endswith(".py"):
+        names = torch_module.modules_in(Path(model))
+        wanted = f"{model}:{names[-1] if names else 'Net'}"
+        raise InputError("a file of Python has no model by itself", where=model, cure=wanted)
+    if options.input is None:
+        raise InputError(
+            "the shape of its input is missing", where=model, cure="--input 1,3,32,32, the batch first"
+        )
+    shape, integers = parse_input(options.input)
+    if settings.batch is not None and settings.batch > 0:
+        shape = (settings.batch, *shape[1:])
+    module = torch_module.load_module(model, settings.seed)
+    read = torch_module.import_module_file(
+        model, module, shape, options.loss, options.optimizer, integers=integers
+    )
+    return ForeignModel(read.spec, read.values, read.notes, module, read.sources)
+
+
+CHANGED = "the graph is not the one that pulptrain wrote: read as any other, with its loss and optimizer"
+"""Note on a file of ours that somebody has changed."""
+
+
+def _open_onnx(model: str, settings: Settings, options: ModelOptions) -> ForeignModel:
+    """A forward graph; the shape of its input from ``--input``, loss and optimizer as for a module.
+
+    A file that `pulptrain convert` wrote is the model it was written from.
+    """
+    from importers.onnx_writer import merged, read_own
+
+    own = read_own(model)
+    if own is None:
+        return _open_graph(model, settings, options)
+    if own.values is None:
+        read = _open_graph(model, settings, options)
+        return replace(read, spec=_told(merged(own, read.spec), options), notes=(*read.notes, CHANGED))
+    spec = own.spec
+    if options.input is not None:
+        shape, _ = parse_input(options.input)
+        if shape[1:] != spec.input_shape:
+            raise InputError(
+                f"{model} takes samples of shape {list(spec.input_shape)}, not {list(shape[1:])}",
+                where="--input",
+                cure=",".join(str(size) for size in (shape[0], *spec.input_shape)),
+            )
+        spec = replace(spec, batch=shape[0])
+    return ForeignModel(_told(spec, options), own.values)
+
+
+def _told(spec: ModelSpec, options: ModelOptions) -> ModelSpec:
+    """The model with loss and optimizer of the command line, where it says them."""
+    if options.loss is not None:
+        spec = replace(spec, loss=parse_loss(options.loss))
+    if options.optimizer is not None:
+        spec = replace(spec, optimizer=parse_optimizer(options.optimizer))
+    return spec
+
+
+def _open_graph(model: str, settings: Settings, options: ModelOptions) -> ForeignModel:
+    from importers.onnx_file import load_onnx
+    from importers.onnx_forward import import_forward
+    from importers.onnx_training import is_training_graph
+
+    batch = settings.batch if settings.batch is not None and settings.batch > 0 else 1
+    graph = load_onnx(model, batch=batch)
+    if options.input is not None:
+        shape, _ = parse_input(options.input)
+        if settings.batch is not None and settings.batch > 0:
+            shape = (settings.batch, *shape[1:])
+        graph = load_onnx(model, input_shapes={graph.inputs[0]: shape} if graph.inputs else {})
+    if is_training_graph(graph):
+        raise InputError(
+            "is a training graph, with a backward pass of its own",
+            where=model,
+            cure="pulptrain run takes it; other commands take networks, whose training is derived",
+        )
+    read = import_forward(
+        graph,
+        loss=parse_loss(options.loss) if options.loss is not None else None,
+        optimizer=parse_optimizer(options.optimizer) if options.optimizer is not None else None,
+    )
+    from pulptrain.foreign.foreign_check import OnnxOrigin, check_output
+
+    origin = OnnxOrigin(graph, read)
+    return ForeignModel(read.spec, read.values, (check_output(origin),), sources=read.sources, file=origin)
+
+
+def why_not_compared(
+    foreign: ForeignModel, outcome: RunOutcome, iterations: int, *, given: bool = False
+) -> str | None:
+    """Why the gradients of a run cannot be held against those of module or file; None if they can.
+
+    `given` says that values or samples took the place of the model's own and of those that are drawn.
+    """
+    graph = outcome.schedule.graph
+    reasons = {
+        "the run is of several iterations": iterations != 1,
+        "the update is a program of its own": outcome.update_schedule is not None,
+        "no loss is computed": not graph.loss,
+        "the network draws masks of its own": bool(graph.draws),
+        "its numbers are not fp32": any(graph.tensors[name].dtype != "float32" for name in graph.weights),
+        "values or samples were given": given,
+        "the batch is not that of the model's input": bool(graph.input)
+        and graph.tensors[graph.input].shape[0] != foreign.spec.batch,
+        "numbers are not finite": bool(outcome.summary["not_finite"]),
+    }
+    return next((why for why, holds in reasons.items() if holds), None)
+
+
+def compare_with_origin(
+    foreign: ForeignModel, outcome: RunOutcome, settings: Settings, iterations: int, *, given: bool = False
+) -> None:
+    """Compare the gradients of a run with those of its module or file; the summary says what came of it.
+
+    What came of it is in the functional part, under ``module`` or ``file``; why nothing was compared in
+    ``skipped``. `given` is that of `why_not_compared`.
+    """
+    functional = outcome.summary["functional"]
+    if functional is None or not foreign.origin:
+        return
+    why = why_not_compared(foreign, outcome, iterations, given=given)
+    found = why or _compared(foreign, outcome, settings)
+    if isinstance(found, str):
+        functional["skipped"].append(f"loss and gradients with those of the {foreign.origin} ({found})")
+        return
+    functional[foreign.origin] = found.as_dict()
+    if found.passed:
+        outcome.summary["notes"].append(
+            f"loss and gradients are those of the {foreign.origin} by torch.autograd ({found.compared} "
+            f"tensors, worst error {found.worst:.2f} of its tolerance, {found.tensor})"
+        )
+
+
+def _compared(foreign: ForeignModel, outcome: RunOutcome, settings: Settings) -> ModuleCheck | str:
+    """What came of it; a text says why it cannot be computed."""
+    from importers.torch_check import check_module
+    from pulptrain.foreign.foreign_check import check_file
+    from trainlib.training.training_data import sample_stream
+
+    spec, graph = foreign.spec, outcome.schedule.graph
+    sample = next(sample_stream(graph, spec, settings.seed))
+    own = {"input": sample[graph.input], "label": sample[graph.label]}
+    results = {
+        name.removeprefix("results/"): array
+        for name, array in outcome.values.items()
+        if name.startswith("results/")
+    }
+    if foreign.file is not None:
+        return check_file(foreign.file, spec, graph, own, results)
+    return check_module(foreign.module, spec, foreign.sources, own, results)
+
+
+def refuse_other_gradients(foreign: ForeignModel, outcome: RunOutcome) -> None:
+    """Raise `WrongNumbersError` if `compare_with_origin` found another gradient than module or file have."""
+    found = (outcome.summary["functional"] or {}).get(foreign.origin)
+    if found is not None and not found["passed"]:
+        raise WrongNumbersError(
+            f"{found['worst_tensor']} is not what torch.autograd makes of the {foreign.origin}: "
+            f"{found['worst_error_of_tolerance']:.3g} times the tolerance",
+            where=foreign.spec.where,
+            outcome=outcome,
+        )

@@ -1,0 +1,521 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs with goldens, replayed: imported, simulated, trained on their samples, compared with what they left.
+
+A case is a folder with `inputs.npz`, `outputs.npz` and a graph. `X_optimizer` beside `X_train`, or
+`optimizer_model.onnx` inside, is its optimizer. A folder of ONNX Runtime's artifacts gives two rows: its
+training graph as it is, and the network alone, of which the training is derived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from configs.errors import DoesNotFitError, InputError, NotFiniteError, PulptrainError, WrongNumbersError
+from configs.model_file import OptimizerSpec
+from importers.onnx_file import load_onnx
+from importers.onnx_forward import ImportedModel, import_forward
+from importers.onnx_graph import OnnxGraph
+from importers.onnx_training import (
+    DEFAULT_LEARNING_RATE,
+    OPTIMIZER_FILE,
+    ImportedTraining,
+    import_training,
+    is_training_graph,
+    optimizer_beside,
+)
+from pulptrain.foreign.golden_updates import (
+    NOT_DECIDABLE,
+    NUDGED,
+    RIGHT,
+    WRONG,
+    GoldenUpdate,
+    JudgedUpdate,
+    judge_updates,
+    trained,
+)
+from pulptrain.foreign.goldens import Goldens, read_goldens
+from pulptrain.given.settings import Settings, code_start
+from pulptrain.running.graph_run import prepare_phases
+from pulptrain.running.machine import Machine
+from pulptrain.running.number_check import NumberCheck
+from scheduler.memory.host_memory import HostUse
+from trainlib.ir.graph import KEPT_KINDS, TrainingGraph
+from trainlib.ir.steps import Array
+from trainlib.references.reference import evaluate
+from trainlib.training.phases import (
+    TrainingPhases,
+    build_forward_graph,
+    build_training_phases,
+    initial_weights,
+)
+from trainlib.training.step_choice import as_in_inference
+
+REFUSED, FAILED = "refused", "failed"
+"""Statuses of a row that was not compared; the others are the verdicts of
+`pulptrain.foreign.golden_updates`."""
+
+LOSS_TOLERANCE = 1e-5
+"""Of a loss, relative to the golden one or 1 if that is smaller: fp32, some dozens of roundings."""
+
+OUTPUT_TOLERANCE = 1e-5
+"""Of an output of the network, as a loss."""
+
+TRAINING, EVALUATION = "training_model.onnx", "eval_model.onnx"
+"""Files of ONNX Runtime's training artifacts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRow:
+    """One replayed graph. Errors are the largest absolute ones of losses, and of weights or outputs.
+
+    `update_error` and `gradient_error` are the worst of a tensor that is decidable, relative to the largest
+    element of its update, or of its gradient; `not_decidable` of `tensors` are not. `cycles` and `seconds`
+    are those of one update on the SoC; `n_accum` mini-batches have made one.
+    """
+
+    name: str
+    nodes: int | None
+    status: str
+    loss_error: float | None = None
+    value_error: float | None = None
+    update_error: float | None = None
+    gradient_error: float | None = None
+    tensors: int | None = None
+    not_decidable: int | None = None
+    n_accum: int | None = None
+    cycles: int | None = None
+    seconds: float | None = None
+    reason: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One graph to replay: its name, its file, that of its optimizer, and the folder of its goldens."""
+
+    name: str
+    file: Path
+    optimizer: Path | None
+    folder: Path
+
+
+def find_cases(folders: Sequence[str]) -> tuple[list[Case], list[str]]:
+    """The cases below some folders, in the order of their names, and notes on files that are passed over.
+
+    Raises InputError for what is no folder, and where there is no case at all.
+    """
+    cases: list[Case] = []
+    notes: list[str] = []
+    for name in folders:
+        root = Path(name)
+        if not root.is_dir():
+            raise InputError(f"'{name}' is no folder", where="replay", cure="a folder with cases below it")
+        for inputs in sorted(root.rglob("inputs.npz")):
+            folder = inputs.parent
+            if (folder / "outputs.npz").is_file():
+                label = folder.relative_to(root).as_posix()
+                found, passed = _in_folder(folder, label if label != "." else root.resolve().name)
+                cases += found
+                notes += passed
+    if not cases:
+        raise InputError(
+            f"no case below {', '.join(folders)}",
+            where="replay",
+            cure="a folder with inputs.npz, outputs.npz and an .onnx file",
+        )
+    return cases, notes
+
+
+def _in_folder(folder: Path, label: str) -> tuple[list[Case], list[str]]:
+    files = sorted(folder.glob("*.onnx"))
+    notes = [f"{label}: {EVALUATION} is not replayed" for file in files if file.name == EVALUATION]
+    optimizer = optimizer_beside(folder)
+    graphs = [file for file in files if file.name not in (EVALUATION, OPTIMIZER_FILE)]
+    # The training graph first, then the network it was made of.
+    graphs.sort(key=lambda file: (file.name != TRAINING, file.name))
+    several = len(graphs) > 1 or (folder / TRAINING).is_file()
+    return [
+        Case(f"{label}:{file.stem}" if several else label, file, optimizer, folder) for file in graphs
+    ], notes
+
+
+def replay(
+    case: Case,
+    settings: Settings,
+    *,
+    learning_rate: float | None = None,
+    mini_batches: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> ReplayRow:
+    """Import a graph, simulate one update, train on its samples and compare. Raises nothing but interrupts.
+
+    `mini_batches` per update are found from the losses if neither they nor the goldens say how many.
+    """
+    nodes: int | None = None
+    try:
+        goldens = read_goldens(case.folder)
+        graph = load_onnx(case.file)
+        nodes = len(graph.nodes) + len(graph.folded)
+        if is_training_graph(graph):
+            optimizer = load_onnx(case.optimizer) if case.optimizer is not None else None
+            return _training(case, graph, optimizer, goldens, settings, learning_rate, mini_batches, progress)
+        return _forward(case, graph, goldens, settings, learning_rate, progress)
+    except DoesNotFitError as error:
+        return ReplayRow(case.name, nodes, FAILED, reason=_line(error))
+    except WrongNumbersError as error:
+        return ReplayRow(case.name, nodes, WRONG, reason=_line(error))
+    except InputError as error:
+        return ReplayRow(case.name, nodes, REFUSED, reason=str(error))
+    except PulptrainError as error:
+        return ReplayRow(case.name, nodes, FAILED, reason=_line(error))
+
+
+def _line(error: PulptrainError) -> str:
+    return str(error).splitlines()[0]
+
+
+def exit_code(rows: Sequence[ReplayRow]) -> int:
+    """0 if all are right or open; 1 if any failed, 5 if any is wrong, 2 if any could not be taken."""
+    found = {row.status for row in rows}
+    return next((code for status, code in ((FAILED, 1), (WRONG, 5), (REFUSED, 2)) if status in found), 0)
+
+
+def _training(
+    case: Case,
+    graph: OnnxGraph,
+    optimizer: OnnxGraph | None,
+    goldens: Goldens,
+    settings: Settings,
+    learning_rate: float | None,
+    mini_batches: int | None,
+    progress: Callable[[int, int], None] | None,
+) -> ReplayRow:
+    imported = import_training(graph, optimizer, learning_rate)
+    start = _zeros(imported.phases) | dict(imported.values) | goldens.start(imported, graph)
+    samples = [imported.sample(sample) for sample in goldens.samples(imported.data)]
+    count = mini_batches or goldens.mini_batches
+    notes = list(imported.notes)
+    if count is None:
+        count = _found(imported, start, samples, goldens.losses)
+        if imported.accumulates and len(samples) > 1:
+            notes.append(f"{count} mini-batches per update, found from the losses")
+    imported = imported.over(count)
+    run = _Run(imported.phases, settings, start)
+    run.train(samples, progress)
+    expected = goldens.weights(imported.given, graph)
+    missing = [name for name in imported.weights if name not in expected]
+    if missing:
+        notes.append(f"no golden of {', '.join(missing[:3])}")
+    constants = {**graph.initializers, **graph.folded}
+    names = _Names(lambda kept: {**constants, **kept}, lambda gradients: gradients, lambda name: name)
+    judged = _judged(run, names, start, samples, expected, goldens.gradients)
+    return _row(case, imported.nodes, run, goldens.losses, judged, count, notes)
+
+
+def _forward(
+    case: Case,
+    graph: OnnxGraph,
+    goldens: Goldens,
+    settings: Settings,
+    learning_rate: float | None,
+    progress: Callable[[int, int], None] | None,
+) -> ReplayRow:
+    rate = learning_rate or DEFAULT_LEARNING_RATE
+    model = import_forward(
+        graph,
+        optimizer=OptimizerSpec("sgd", {"learning_rate": rate}, str(case.file)),
+        trained=goldens.trained,
+    )
+    trains = any(given.trained for given in model.sources.values())
+    phases = (
+        build_training_phases(model.spec)
+        if trains
+        else TrainingPhases(build_forward_graph(as_in_inference(model.spec)))
+    )
+    mini = phases.mini_batch
+    start = initial_weights(mini, settings.seed) | {
+        name: value for name, value in model.values.items() if name in mini.tensors
+    }
+    samples = [_fed(mini, model, sample, label) for sample, label in goldens.forward_samples(graph.inputs[0])]
+    run = _Run(phases, settings, start)
+    run.train(samples, progress)
+    if goldens.losses is None or not trains:
+        notes = [] if trains else ["nothing to train: forward only"]
+        return _output_row(case, model.nodes, run, graph.outputs[0], goldens.output(graph.outputs[0]), notes)
+    given = goldens.given_weights
+    names = _Names(
+        lambda kept: model.theirs(kept, given),
+        lambda gradients: model.theirs(
+            gradients, {name: np.zeros_like(given[name]) for name in goldens.gradients if name in given}
+        ),
+        lambda name: model.sources[name].source if name in model.sources else name,
+    )
+    judged = _judged(run, names, start, samples, goldens.all_weights, goldens.gradients)
+    return _row(case, model.nodes, run, goldens.losses, judged, 1, [])
+
+
+def _fed(mini: TrainingGraph, model: ImportedModel, sample: Array, label: Array | None) -> dict[str, Array]:
+    """Values of the tensors of one iteration; without a label zeros, of which only the loss depends."""
+    source = mini.tensors[mini.input]
+    x = model.sample(sample).astype(source.dtype).reshape(source.shape)
+    fed = {mini.input: np.ascontiguousarray(x)}
+    if mini.label:
+        wanted = mini.tensors[mini.label]
+        given = np.zeros(wanted.shape, wanted.dtype) if label is None else label
+        fed[mini.label] = given.astype(wanted.dtype).reshape(wanted.shape)
+    return fed
+
+
+def _zeros(phases: TrainingPhases) -> dict[str, Array]:
+    graph = phases.mini_batch
+    found: dict[str, Array] = {}
+    for name in graph.of_kind(*KEPT_KINDS):
+        found[name] = np.zeros(graph.tensors[name].shape, graph.tensors[name].dtype)
+    return found
+
+
+class _Run:
+    """One graph on the SoC: the losses of all mini-batches, and what is kept in the end."""
+
+    def __init__(self, phases: TrainingPhases, settings: Settings, start: Mapping[str, Array]) -> None:
+        prepared = prepare_phases(phases, settings, HostUse(numbers=True))
+        self.machine = Machine(prepared, functional=True, code_start=code_start(settings))
+        self.phases = phases
+        self.frequency_hz = prepared.timing.clock.cluster_hz
+        self.losses: list[float] = []
+        self.first_output: Array = np.zeros(0)
+        self.gradients: dict[str, Array] = {}
+        """Of the first mini-batch by weight, where it makes an update alone."""
+        self._start = dict(start)
+        self.machine.load_kept(start)
+
+    def train(
+        self, samples: Sequence[Mapping[str, Array]], progress: Callable[[int, int], None] | None
+    ) -> None:
+        """All samples, an update after every group; every tensor of the first update is checked.
+
+        Raises `WrongNumbersError` if the machine has not computed what an op is, and where numbers overflow.
+        """
+        size = self.phases.mini_batches
+        if len(samples) % size:
+            raise InputError(
+                f"{len(samples)} mini-batches are no whole number of updates of {size}",
+                where="n_accum",
+                cure="a divisor",
+            )
+        check = NumberCheck(self._start, self.phases.programs, 1)
+        for first in range(0, len(samples), size):
+            group = list(samples[first : first + size])
+            self.losses += self.machine.iterate(group, check if first == 0 else None)
+            if first == 0:
+                self._judge(check)
+            astray = self.machine.not_finite
+            if astray is not None:
+                raise WrongNumbersError(f"update {first // size + 1}: {astray.message}", where=astray.op)
+            if progress is not None:
+                progress(first + size, len(samples))
+
+    def _judge(self, check: NumberCheck) -> None:
+        graph = self.phases.mini_batch
+        if graph.output and self.phases.mini_batches == 1:
+            self.first_output = self.machine.mini.executor.fetch(graph.output)
+        if self.phases.mini_batches == 1:
+            # What a program of its own updates with is kept; other gradients live as long as their program.
+            totals = {gradient: total for total, gradient in self.phases.means.items()}
+            self.gradients = {
+                weight: self.machine.mini.executor.fetch(totals.get(name, name))
+                for weight, name in graph.gradients.items()
+            }
+        if check.wrong:
+            worst = check.summary()["worst_tensor"]
+            raise WrongNumbersError(
+                f"tensor {worst} is not what its op makes of its inputs", where=graph.name
+            )
+
+    def kept(self) -> dict[str, Array]:
+        """Weights and states as they are now."""
+        return self.machine.fetch_kept()
+
+    @property
+    def cycles(self) -> int:
+        """Of one update: its mini-batches and, if it is a program of its own, the update."""
+        last = self.machine.last
+        return self.machine.mini.cycles * self.phases.mini_batches + (last.cycles if last is not None else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What is ours under the names and in the shapes of the file: what is kept, gradients, one name."""
+
+    kept: Callable[[Mapping[str, Array]], Mapping[str, Array]]
+    gradients: Callable[[Mapping[str, Array]], Mapping[str, Array]]
+    name: Callable[[str], str]
+
+
+def _judged(
+    run: _Run,
+    names: _Names,
+    start: Mapping[str, Array],
+    samples: Sequence[Mapping[str, Array]],
+    weights: Mapping[str, Array],
+    gradients: Mapping[str, Array],
+) -> list[JudgedUpdate]:
+    """Verdicts on all weights and gradients of which there are goldens."""
+    phases = run.phases
+    updates = len(samples) // phases.mini_batches
+    stored = {names.name(name): updates for name in (phases.update.updates if phases.update else ())}
+    stored |= {names.name(name): len(samples) for name in phases.mini_batch.updates}
+    before, after = names.kept(start), names.kept(run.kept())
+    compared = [
+        _compared(name, golden, before.get(name), after.get(name), stored.get(name, 0))
+        for name, golden in weights.items()
+    ]
+    found = names.gradients(run.gradients)
+    compared += [
+        _compared(_gradient(name), golden, np.zeros_like(golden), found.get(name), 0)
+        for name, golden in gradients.items()
+        if found
+    ]
+
+    def draws() -> list[dict[str, Array]]:
+        made = []
+        for seed in (None, *range(NUDGED)):
+            try:
+                kept, slopes = trained(phases, start, samples, seed)
+            except NotFiniteError:
+                return []
+            last = names.kept(kept)
+            draw = {
+                name: last[name].reshape(-1).astype(np.float64) - before[name].reshape(-1)
+                for name in last
+                if name in before
+            }
+            draw |= {
+                _gradient(name): array.reshape(-1).astype(np.float64)
+                for name, array in names.gradients(slopes).items()
+            }
+            made.append(draw)
+        return made
+
+    return judge_updates(compared, draws)
+
+
+_GRADIENT_OF = "the gradient of "
+
+
+def _gradient(name: str) -> str:
+    return _GRADIENT_OF + name
+
+
+def _is_gradient(item: JudgedUpdate) -> bool:
+    return item.name.startswith(_GRADIENT_OF)
+
+
+def _compared(
+    name: str, golden: Array, before: Array | None, found: Array | None, stored: int
+) -> GoldenUpdate:
+    """One tensor, its arrays flat; what the graph does not have in this size is found nowhere."""
+    flat = golden.reshape(-1)
+    if before is None or found is None or not before.size == found.size == flat.size:
+        return GoldenUpdate(name, np.zeros_like(flat), flat, None, stored)
+    return GoldenUpdate(name, before.reshape(-1), flat, found.reshape(-1), stored)
+
+
+def _row(
+    case: Case,
+    nodes: int,
+    run: _Run,
+    losses: Array | None,
+    judged: Sequence[JudgedUpdate],
+    count: int | None,
+    notes: list[str],
+) -> ReplayRow:
+    """Right or wrong, or not decidable where not a single tensor is."""
+    wrong: list[str] = []
+    loss_error = None
+    if losses is not None:
+        if len(losses) != len(run.losses):
+            wrong.append(f"{len(run.losses)} losses, {len(losses)} goldens")
+        else:
+            differences = np.abs(np.array(run.losses) - losses)
+            loss_error = float(differences.max())
+            astray = np.flatnonzero(~(differences <= LOSS_TOLERANCE * np.maximum(1, np.abs(losses))))
+            if astray.size:
+                at = int(astray[0])
+                wrong.append(f"loss {at} is {run.losses[at]:.7g}, not {losses[at]:.7g}")
+    wrong += [str(item) for item in judged if item.verdict == WRONG]
+    if not judged and loss_error is None:
+        wrong.append("nothing to compare with")
+    open_ones = [item.name for item in judged if item.verdict == NOT_DECIDABLE]
+    if open_ones:
+        notes = [*notes, f"updates no larger than ten times error and rounding: {_few(open_ones)}"]
+    decided = [item for item in judged if item.verdict != NOT_DECIDABLE]
+    status = WRONG if wrong else RIGHT if decided or not judged else NOT_DECIDABLE
+    return replace(
+        _bare_row(case, nodes, run, status, [*wrong[:3], *notes]),
+        loss_error=loss_error,
+        value_error=max((item.error for item in judged if not _is_gradient(item)), default=None),
+        update_error=max((item.share for item in decided if not _is_gradient(item)), default=None),
+        gradient_error=max((item.share for item in decided if _is_gradient(item)), default=None),
+        tensors=len(judged),
+        not_decidable=len(open_ones),
+        n_accum=count,
+    )
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _output_row(case: Case, nodes: int, run: _Run, name: str, golden: Array, notes: list[str]) -> ReplayRow:
+    """Right or wrong by the output of the network."""
+    error = np.inf
+    if golden.size == run.first_output.size:
+        difference = run.first_output.reshape(golden.shape).astype(np.float64) - golden
+        error = float(np.abs(difference).max(initial=0.0)) if np.isfinite(difference).all() else np.inf
+    right = error <= OUTPUT_TOLERANCE * max(1.0, float(np.abs(golden).max(initial=0.0)))
+    reasons = notes if right else [f"{name} is off by {error:.3g}", *notes]
+    return replace(_bare_row(case, nodes, run, RIGHT if right else WRONG, reasons), value_error=error)
+
+
+def _bare_row(case: Case, nodes: int, run: _Run, status: str, reasons: Sequence[str]) -> ReplayRow:
+    cycles = run.cycles
+    return ReplayRow(
+        case.name, nodes, status, cycles=cycles, seconds=cycles / run.frequency_hz, reason="; ".join(reasons)
+    )
+
+
+def _found(
+    imported: ImportedTraining,
+    start: Mapping[str, Array],
+    samples: Sequence[Mapping[str, Array]],
+    losses: Array | None,
+) -> int:
+    """How many mini-batches make an update: as long as the losses are those of the weights at the start.
+
+    Computed without the machine, and compared with the machine's replay afterwards as anything else.
+    """
+    if not imported.accumulates or losses is None or len(losses) != len(samples):
+        return 1
+    graph, same = imported.phases.mini_batch, 0
+    for sample, golden in zip(samples, losses, strict=True):
+        try:
+            loss = float(evaluate(graph, {**start, **sample})[graph.loss].reshape(-1)[0])
+        except NotFiniteError:  # the replay will say where
+            break
+        if not abs(loss - golden) <= LOSS_TOLERANCE * max(1.0, abs(golden)):
+            break
+        same += 1
+    return max((size for size in _divisors(len(samples)) if size <= max(same, 1)), default=1)
+
+
+def _divisors(count: int) -> Iterator[int]:
+    return (size for size in range(1, count + 1) if count % size == 0)

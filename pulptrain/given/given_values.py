@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of the user's own in the place of drawn ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from configs.dtypes import is_float
+from configs.errors import InputError
+from configs.suggest import suggestion
+from pulptrain.given.npz_file import WHERE
+from trainlib.ir.graph import FED_KINDS, TrainingGraph
+from trainlib.ir.numerics import rounded, widened
+from trainlib.ir.steps import Array
+
+RESULT_FOLDERS = ("before/", "results/")
+"""What a file of ``--save-values`` has beside the tensors that training goes on from."""
+
+
+def with_own_values(
+    graph: TrainingGraph,
+    kept: Mapping[str, Array],
+    stream: Iterator[Mapping[str, Array]],
+    own: Mapping[str, Array],
+) -> tuple[dict[str, Array], Iterator[Mapping[str, Array]]]:
+    """(kept tensors at the start, values of every iteration) with the user's own in their places.
+
+    What ``--save-values`` has written can be given: its results are passed over. Raises as `replaced`.
+    """
+    wanted = {name: array for name, array in own.items() if not name.startswith(RESULT_FOLDERS)}
+    fed = graph.of_kind(*FED_KINDS)
+    first = next(stream)
+    known = replaced(graph, {**kept, **first}, wanted)
+    fixed = {name: known[name] for name in wanted if name in fed}
+
+    def samples() -> Iterator[Mapping[str, Array]]:
+        yield {**first, **fixed}
+        for sample in stream:
+            yield {**sample, **fixed}
+
+    return {name: known[name] for name in kept}, samples()
+
+
+def replaced(graph: TrainingGraph, values: Mapping[str, Array], own: Mapping[str, Array]) -> dict[str, Array]:
+    """`values` with the user's own in their place, rounded to the dtype of the tensor.
+
+    Raises InputError for a name that is no given tensor, another shape, or numbers that the dtype cannot hold
+    or a mask does not know.
+    """
+    result = dict(values)
+    for name, array in own.items():
+        if name not in values:
+            raise InputError(f"no given tensor '{name}'", where=WHERE, cure=suggestion(name, values))
+        tensor = graph.tensors[name]
+        if array.shape != tensor.shape:
+            raise InputError(
+                f"'{name}' has shape {array.shape}, the tensor {tensor.shape}",
+                where=WHERE,
+                cure="the batch comes first",
+            )
+        if is_float(tensor.dtype):
+            if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
+                raise InputError(f"'{name}' holds {array.dtype}, not numbers", where=WHERE)
+            with np.errstate(over="ignore"):
+                result[name] = rounded(array.astype(np.float32), tensor.dtype)
+            if np.isfinite(array).all() and not np.isfinite(widened(result[name])).all():
+                raise InputError(f"'{name}' holds numbers that {tensor.dtype} cannot", where=WHERE)
+        else:
+            if not np.issubdtype(array.dtype, np.integer) or (array.astype(tensor.dtype) != array).any():
+                raise InputError(f"'{name}' is of {tensor.dtype}: integers of its range", where=WHERE)
+            result[name] = array.astype(tensor.dtype)
+        only = graph.draws[name].only if name in graph.draws else ()
+        if only and not np.isin(array, only).all():
+            known = " and ".join(f"{value:g}" for value in only)
+            raise InputError(f"'{name}' holds numbers other than {known}", where=WHERE)
+    return result

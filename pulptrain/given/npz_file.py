@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays by name in .npz files: read with care, since anybody may have made them, and written."""
+
+from __future__ import annotations
+
+import lzma
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from configs.errors import InputError
+from configs.files import check_file, replacing
+from configs.limits import require_host_memory
+from trainlib.ir.numerics import widened
+from trainlib.ir.steps import Array
+
+WHERE = "--values"
+
+LOSSES = "results/losses"
+"""Mean loss of every iteration; every file of ``--save-values`` has it."""
+
+COPIES = 4
+"""Bytes an array takes per byte of its member: read, converted, rounded."""
+
+ENCRYPTED = 1
+"""Flag of an archive's member."""
+
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+_UNREADABLE = (
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    LookupError,
+    SyntaxError,
+    RuntimeError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+)
+"""What the readers of zip and .npy raise for damaged files; nothing of ours runs in between."""
+
+
+def read_values(path: str, where: str = WHERE) -> dict[str, Array]:
+    """The arrays of an .npz file by name. Raises InputError for a file that is none, or too large.
+
+    What the archive says of its members is looked at before any is read: a small file may hold a large one.
+    """
+    file = Path(path)
+    try:
+        if not file.is_file():
+            raise InputError(
+                f"cannot read '{path}': it is no file",
+                where=where,
+                cure="a file that numpy.savez has written",
+            )
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+            sizes_bytes = sum(member.file_size for member in members)
+            require_host_memory(COPIES * sizes_bytes, f"the arrays of '{path}' need", where=where)
+            if not members:
+                raise InputError(f"'{path}' holds no array", where=where, cure="numpy.savez(FILE, x=...)")
+            return dict(_array(archive, member, path) for member in members)
+    except _UNREADABLE as error:
+        raise InputError(
+            f"cannot read '{path}': {error or type(error).__name__}",
+            where=where,
+            cure="a file that numpy.savez has written",
+        ) from None
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str) -> tuple[str, Array]:
+    """Name and values of one member. Raises InputError for one that is no array, or not as it says."""
+    where = f"{WHERE} {path}: {member.filename!r}"
+    if member.flag_bits & ENCRYPTED:
+        raise InputError("is encrypted", where=where, cure="an archive without a password")
+    if not member.filename.endswith(".npy"):
+        raise InputError("is no .npy member", where=where, cure="arrays only, as numpy.savez writes them")
+    with archive.open(member) as stream:
+        version = np.lib.format.read_magic(stream)
+        read_header = _HEADERS.get(version)
+        if read_header is None:
+            raise InputError(f"has the unknown .npy version {version}", where=where)
+        shape, _, dtype = read_header(stream)
+        data_bytes = prod(shape) * dtype.itemsize
+        if dtype.hasobject:
+            raise InputError("holds Python objects, not numbers", where=where)
+        if min(shape, default=0) < 0 or data_bytes > member.file_size:
+            raise InputError(
+                f"says it has shape {shape} of {dtype} ({data_bytes} B), but has {member.file_size} B",
+                where=where,
+                cure="a file that is whole",
+            )
+    with archive.open(member) as stream:
+        values: Array = np.lib.format.read_array(stream, allow_pickle=False)
+    return member.filename.removesuffix(".npy"), values
+
+
+def prepare_file(name: str) -> Path:
+    """The file of ``--save-values``, refused before any work (`configs.files.check_file`)."""
+    return check_file(name, "--save-values", _is_ours)
+
+
+def write_values(path: Path, values: Mapping[str, Array]) -> None:
+    """Write arrays to an .npz file; floats narrower than float32 become float32."""
+    arrays: dict[str, Array] = {name: widened(array) for name, array in values.items()}
+    with replacing(path) as temporary, temporary.open("wb") as stream:
+        np.savez(stream, allow_pickle=False, **arrays)
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return f"{LOSSES}.npy" in archive.namelist()
+    except zipfile.BadZipFile:
+        return False

@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of a run, of tuning and of exploring: each declared here once.
+
+Commands make their parameters of the `Option` of a key (`pulptrain.commands.parameters`), functions of Python
+take the keys as keywords of these types (``**options: Unpack[RunOptions]``), and both hand them to
+`pulptrain.given.settings.Settings`, whose fields they are. This module imports nothing slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar, get_args, get_type_hints
+
+if TYPE_CHECKING:
+    from pulptrain.python.tuned import Tuned
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+Size = str | int
+"""A size of a memory: text such as ``64KiB``, or bytes."""
+
+MACHINE, MODEL, SCHEDULE, SEARCH = "Machine", "Model", "Schedule", "Search"
+"""Groups of options in help texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How an option is written on the command line, and what it means.
+
+    `kind` is the type of its text there, `many` says that it may be given several times. `default` holds if
+    it is not given (None: what a file says). `completes` names the kind of names that complete it.
+    """
+
+    flags: tuple[str, ...]
+    metavar: str
+    help: str
+    group: str
+    kind: type[str] | type[int] | type[bool] = str
+    many: bool = False
+    default: Any = None
+    completes: str = ""
+
+
+class ModelOptions(TypedDict, total=False):
+    """What replaces values of the model file."""
+
+    steps: Annotated[
+        str | Sequence[str] | None,
+        Option(
+            ("--steps",),
+            "fw[,loss,ig,wg,upd]",
+            "Steps of an iteration that are taken; fw alone is inference: no loss, no dropout, running "
+            "statistics. All if not given.",
+            MODEL,
+        ),
+    ]
+
+    dtype: Annotated[
+        str | None,
+        Option(
+            ("--dtype",),
+            "fp32|fp16|bf16|...",
+            "Number format of layers that do not say otherwise (docs/dtypes.md).",
+            MODEL,
+            completes="dtypes",
+        ),
+    ]
+    batch: Annotated[int | None, Option(("--batch",), "N", "Samples of a mini-batch.", MODEL, kind=int)]
+    accumulate: Annotated[
+        int | None, Option(("--accumulate",), "N", "Mini-batches of one update.", MODEL, kind=int)
+    ]
+    separate_update: Annotated[
+        bool,
+        Option(
+            ("--separate-update",),
+            "",
+            "The update is a program of its own.",
+            MODEL,
+            kind=bool,
+            default=False,
+        ),
+    ]
+
+
+class ChipOptions(TypedDict, total=False):
+    """What replaces values of the SoC file."""
+
+    timing: Annotated[
+        str,
+        Option(
+            ("--timing",),
+            "rtl|gvsoc",
+            "Timing profile: hardware, or the GVSoC simulator.",
+            MACHINE,
+            default="rtl",
+            completes="timings",
+        ),
+    ]
+    codegen: Annotated[
+        str,
+        Option(
+            ("--codegen",),
+            "NAME",
+            "What the compiler makes of the kernels; that of the SoC file if not given.",
+            MACHINE,
+            default="",
+            completes="codegens",
+        ),
+    ]
+    cores: Annotated[
+        int | None, Option(("--cores",), "N", "Cores of the cluster, 1 to 16.", MACHINE, kind=int)
+    ]
+    l1: Annotated[Size | None, Option(("--l1",), "SIZE", "L1 size, e.g. 64KiB.", MACHINE)]
+    l2: Annotated[Size | None, Option(("--l2",), "SIZE", "L2 size, e.g. 1536KiB.", MACHINE)]
+    l3: Annotated[Size | None, Option(("--l3",), "SIZE", "L3 size, e.g. 8MiB; 0 for none.", MACHINE)]
+    fpus: Annotated[
+        str | None,
+        Option(
+            ("--fpus",),
+            "private|N-static|N-dynamic",
+            "One FPU per core, or N shared by core number or per cycle.",
+            MACHINE,
+        ),
+    ]
+    bank_conflicts: Annotated[
+        str | bool | None,
+        Option(
+            ("--bank-conflicts",), "on|off", "One access per L1 bank and cycle, or no L1 contention.", MACHINE
+        ),
+    ]
+    overrides: Annotated[
+        Mapping[str, object] | Sequence[str],
+        Option(
+            ("--set",),
+            "PATH=VALUE",
+            "Change one parameter of the SoC, e.g. dma.burst_bytes=64.",
+            MACHINE,
+            many=True,
+            default=(),
+        ),
+    ]
+
+
+class MachineOptions(ChipOptions, total=False):
+    """The SoC and what replaces values of its file."""
+
+    soc: Annotated[
+        str,
+        Option(
+            ("--soc",), "NAME|FILE", "SoC preset or YAML file.", MACHINE, default="pulp-open", completes="soc"
+        ),
+    ]
+
+
+class CodeOptions(TypedDict, total=False):
+    """What the instruction caches hold."""
+
+    icache: Annotated[
+        str,
+        Option(
+            ("--icache",),
+            "warm|steady|cold",
+            "Kernels find their code in the caches, as an earlier iteration left them, or cold caches.",
+            MACHINE,
+            default="warm",
+        ),
+    ]
+
+
+class BufferingOptions(TypedDict, total=False):
+    """How many L1 buffers operands have."""
+
+    buffering: Annotated[
+        str | int,
+        Option(
+            ("--buffering",),
+            "none|single|double|best|N[,OP.OPERAND=N]",
+            "L1 buffers per moved operand, e.g. double,conv2.FW.w=1; best: the faster of single and double "
+            "per op; none: no tiles, whole ops in L1.",
+            SCHEDULE,
+            default="double",
+        ),
+    ]
+
+
+class MemoryOptions(TypedDict, total=False):
+    """When operands are loaded, and where tensors lie."""
+
+    prefetch: Annotated[
+        str | bool,
+        Option(
+            ("--prefetch",),
+            "on|off",
+            "Load for the next op while this one computes.",
+            SCHEDULE,
+            default="on",
+        ),
+    ]
+    placement: Annotated[
+        str,
+        Option(
+            ("--placement",),
+            "first-fit|best-fit|optimal",
+            "How addresses in L2 and L3 are chosen.",
+            SCHEDULE,
+            default="first-fit",
+        ),
+    ]
+    homes: Annotated[
+        Mapping[str, str] | Sequence[str],
+        Option(
+            ("--home",),
+            "TENSOR=l2|l3|streamed",
+            "Memory a tensor lives in, e.g. fc.weight=l3; streamed: in L3, moved tile by tile.",
+            SCHEDULE,
+            many=True,
+            default=(),
+        ),
+    ]
+
+
+class ResidentOptions(TypedDict, total=False):
+    """What stays in L1."""
+
+    resident: Annotated[
+        str | Sequence[str] | None,
+        Option(
+            ("--resident",),
+            "off|auto|TENSOR[@OP..OP],...",
+            "Tensors that stay in L1 between ops, e.g. fc.weight@fc.FW..fc.IG; auto: what saves cycles.",
+            SCHEDULE,
+        ),
+    ]
+
+
+class ChoiceOptions(TypedDict, total=False):
+    """Choices for single ops or steps."""
+
+    kernels: Annotated[
+        Mapping[str, str] | Sequence[str],
+        Option(
+            ("--kernel",),
+            "OP|STEP=NAME",
+            "Matmul kernel of an op or of a step, e.g. IG=mm.",
+            SCHEDULE,
+            many=True,
+            default=(),
+        ),
+    ]
+    tiles: Annotated[
+        Mapping[str, Mapping[str, int]] | Sequence[str],
+        Option(
+            ("--tile",),
+            "OP=DIM:SIZE,...",
+            "Tile of an op, e.g. conv2.FW=co:8,ho:3.",
+            SCHEDULE,
+            many=True,
+            default=(),
+        ),
+    ]
+    loop_orders: Annotated[
+        Mapping[str, Sequence[str]] | Sequence[str],
+        Option(
+            ("--loop-order",),
+            "OP=DIM,...",
+            "Loops of an op, outermost first, e.g. conv2.FW=co,ho,ci.",
+            SCHEDULE,
+            many=True,
+            default=(),
+        ),
+    ]
+    im2col: Annotated[
+        Mapping[str, str] | Sequence[str],
+        Option(
+            ("--im2col",),
+            "OP|STEP=cores|dma|none",
+            "How a convolution's op or step unrolls its images, e.g. WG=dma; what the layer says otherwise.",
+            SCHEDULE,
+            many=True,
+            default=(),
+        ),
+    ]
+    variants: Annotated[
+        str | Mapping[str, str] | Sequence[str],
+        Option(
+            ("--variant",),
+            "[OP|STEP=]NAME",
+            "How steps are lowered: as-published is PULP-TrainLib's own way, of all layers that have one; "
+            "OP=NAME or STEP=NAME chooses for some (WG=as-published, conv1.IG=none).",
+            SCHEDULE,
+            many=True,
+            default=(),
+        ),
+    ]
+    schedule: Annotated[
+        str | PathLike[str] | Tuned | None,
+        Option(
+            ("--schedule",), "FILE", "Choices per op, as `pulptrain tune` writes.", SCHEDULE, completes="file"
+        ),
+    ]
+
+
+class RunOptions(
+    ModelOptions,
+    ChipOptions,
+    CodeOptions,
+    BufferingOptions,
+    MemoryOptions,
+    ResidentOptions,
+    ChoiceOptions,
+    total=False,
+):
+    """What a run may be told beside model and SoC."""
+
+
+class KernelOptions(ChipOptions, total=False):
+    """What one kernel may be told beside its SoC."""
+
+
+class PrimitiveOptions(ChipOptions, CodeOptions, BufferingOptions, total=False):
+    """What one step of a layer may be told beside its SoC."""
+
+
+class TuneOptions(ModelOptions, ChipOptions, CodeOptions, MemoryOptions, ResidentOptions, total=False):
+    """What tuning may be told beside model and SoC: all of a run but the choices it makes itself."""
+
+
+class ExploreOptions(RunOptions, total=False):
+    """What all points of an exploration share."""
+
+
+def options_of(kind: type) -> dict[str, Option]:
+    """The options of one of the classes above by key, in order."""
+    hints = get_type_hints(kind, include_extras=True, localns={"Tuned": object})
+    return {key: get_args(hint)[1] for key, hint in hints.items()}
+
+
+def default_of(key: str) -> Any:
+    """What holds if an option is not given."""
+    return ALL[key].default
+
+
+class _All(MachineOptions, RunOptions, total=False):
+    """Every option."""
+
+
+ALL = options_of(_All)
+"""Every option by key."""

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples of the user's own: a file that the model names, or what a call of Python gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from configs.errors import InputError
+from configs.model_file import OWN_DATA, ModelSpec
+from pulptrain.given.npz_file import read_values
+from trainlib.training.samples import Samples, own_samples
+
+Data = Samples | Iterable[tuple[Any, Any]] | Mapping[str, Any] | str
+"""What `data` may be: pairs (x, y), arrays by name (x, y, x_test, y_test), or the path of an .npz file."""
+
+
+def data_of(spec: ModelSpec, given: Data | None) -> Samples | Iterable[tuple[Any, Any]] | None:
+    """The samples of a run: `given`, or those of the file the model names; None for other data sets.
+
+    Raises `InputError` for a file or arrays that are no samples.
+    """
+    if isinstance(given, str):
+        return own_samples(read_values(given, "data"), given)
+    if isinstance(given, Mapping):
+        return own_samples({name: np.asarray(array) for name, array in given.items()}, "data")
+    if given is not None:
+        if isinstance(given, Samples):
+            return given
+        if not isinstance(given, Iterable):
+            raise InputError(f"{given!r} are no samples", where="data", cure="pairs (x, y), or x= and y=")
+        pairs: Iterable[tuple[Any, Any]] = given
+        return pairs
+    if spec.dataset.endswith(OWN_DATA):
+        path = _path(spec)
+        return own_samples(read_values(str(path), f"{spec.where}: dataset"), spec.dataset)
+    return None
+
+
+def _path(spec: ModelSpec) -> Path:
+    """The file a model names, from the folder of the model file or else from the current one."""
+    beside = Path(spec.where.rpartition(":")[0]).parent / spec.dataset
+    return beside if beside.is_file() else Path(spec.dataset)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options all commands share, as one value, and what they mean for the SoC and the schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from arch.pricing.code_caches import WARM
+from arch.spec.soc_config import load_soc, with_options
+from arch.spec.timing import SocTiming
+from configs.errors import InputError
+from configs.limits import check_seed
+from configs.parameters import default_codegen
+from pulptrain.given.option import default_of
+from scheduler.addresses.placement import parse_placement
+from scheduler.addresses.plan_options import PlanOptions, parse_homes
+from scheduler.options import ScheduleOptions, parse_buffers, parse_resident
+from scheduler.tuner.tuned_schedule import TunedSchedule
+from trainlib.kernels.library import LIBRARY
+from trainlib.primitives.definition import AS_PUBLISHED, DEFAULT
+from trainlib.training.options import MOST_MINI_BATCHES
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Options of the command line or of a Python call; every field has the default of the command line.
+
+    `overrides` maps parameter paths of the SoC file to values (``--set``). `kernels`, `im2col` and `tiles`
+    are the texts of ``--kernel OP=NAME``, ``--im2col OP=WAY`` and ``--tile OP=dim:size,...``, `variants`
+    those of ``--variant NAME`` (of all layers that do not say) and ``--variant OP=NAME``, `loop_orders`
+    those of ``--loop-order OP=dim,dim``, outermost first; `prefetch` (on, off) is that across ops, `resident`
+    (off, auto, or tensors) what stays in L1 between them: what the schedule file says if it is not given,
+    else off.
+    A `codegen` that is not given is that of the SoC file; a wrong SoC then raises `ConfigError` here.
+    `icache` is one of `arch.pricing.code_caches.CODE_STARTS`. `schedule` is what `pulptrain tune` has found,
+    or the path of its file. `dtype`, `batch` and `accumulate` replace what the model file says;
+    `separate_update` makes the update a program of its own. `steps` (``fw,ig``) are those of an iteration
+    that are taken, None for all.
+    """
+
+    soc: str = default_of("soc")
+    timing: str = default_of("timing")
+    codegen: str = default_of("codegen")
+    cores: int | None = None
+    l1: str | None = None
+    l2: str | None = None
+    l3: str | None = None
+    fpus: str | None = None
+    bank_conflicts: str | None = None
+    buffering: str = default_of("buffering")
+    overrides: Sequence[str] = default_of("overrides")
+    kernels: Sequence[str] = default_of("kernels")
+    im2col: Sequence[str] = default_of("im2col")
+    variants: Sequence[str] = default_of("variants")
+    tiles: Sequence[str] = default_of("tiles")
+    loop_orders: Sequence[str] = default_of("loop_orders")
+    prefetch: str = default_of("prefetch")
+    resident: str | None = None
+    schedule: str | TunedSchedule | None = None
+    seed: int = 0
+    icache: str = default_of("icache")
+    placement: str = default_of("placement")
+    homes: Sequence[str] = default_of("homes")
+    dtype: str | None = None
+    batch: int | None = None
+    accumulate: int | None = None
+    separate_update: bool = default_of("separate_update")
+    steps: str | None = None
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        if self.accumulate is not None and self.accumulate > MOST_MINI_BATCHES:
+            raise InputError(
+                f"{self.accumulate} mini-batches", where="--accumulate", cure=f"1 to {MOST_MINI_BATCHES}"
+            )
+        if not self.codegen:
+            object.__setattr__(self, "codegen", default_codegen(self.soc))
+
+
+def model_variant(settings: Settings) -> str | None:
+    """The variant of all layers that do not say one themselves; None if the settings do not say.
+
+    Raises `InputError` for one that is none of a model, and for several.
+    """
+    names = [text.strip() for text in settings.variants if "=" not in text]
+    if not names:
+        return None
+    if names[-1] not in (DEFAULT, AS_PUBLISHED) or len(names) > 1:
+        raise InputError(
+            f"cannot read {' '.join(names)!r}",
+            where="--variant",
+            cure=f"{DEFAULT} or {AS_PUBLISHED}; of an op or step conv1.WG=NAME, WG=NAME",
+        )
+    return names[0]
+
+
+def code_start(settings: Settings) -> str:
+    """What the instruction caches hold at the start. Raises `InputError` where it would be charged twice."""
+    if settings.icache != WARM and LIBRARY.waits_for_code(settings.codegen):
+        raise InputError(
+            f"the kernels of codegen '{settings.codegen}' already contain the wait for their code",
+            where="--icache",
+            cure=f"--icache {WARM}, or another --codegen",
+        )
+    return settings.icache
+
+
+def soc_timing(settings: Settings) -> SocTiming:
+    """The SoC the settings describe. Raises `ConfigError` for unknown names, paths or values out of range."""
+    return with_options(
+        load_soc(settings.soc, settings.timing, set_parameters(settings)),
+        cores=settings.cores,
+        l1=settings.l1,
+        l2=settings.l2,
+        l3=settings.l3,
+        fpus=settings.fpus,
+        bank_conflicts=settings.bank_conflicts,
+    )
+
+
+def set_parameters(settings: Settings) -> dict[str, str]:
+    """The values of ``--set`` by path. Raises `InputError` for texts that cannot be read."""
+    return dict(_pair(text, "--set", "path.to.parameter=value") for text in settings.overrides)
+
+
+def schedule_options(settings: Settings) -> ScheduleOptions:
+    """The schedule the settings ask for. Raises `InputError` for texts that cannot be read."""
+    depth, buffers = parse_buffers(settings.buffering)
+    if settings.prefetch not in ("on", "off"):
+        raise InputError(f"cannot read {settings.prefetch!r}", where="--prefetch", cure="on or off")
+    return ScheduleOptions(
+        buffer_depth=depth,
+        buffers=buffers,
+        prefetch=settings.prefetch == "on",
+        resident=parse_resident(settings.resident or "off"),
+        codegen=settings.codegen,
+        kernels=dict(_pair(text, "--kernel", "conv1.FW=mm or FW=mm") for text in settings.kernels),
+        variants=dict(
+            [
+                *(_pair(text, "--im2col", "conv1.WG=dma or WG=dma") for text in settings.im2col),
+                *(_pair(text, "--variant", "conv1.WG=dma") for text in settings.variants if "=" in text),
+            ]
+        ),
+        tile_sizes=dict(_tile(text) for text in settings.tiles),
+        loop_orders=dict(_loop_order(text) for text in settings.loop_orders),
+        memory=PlanOptions(parse_placement(settings.placement), parse_homes(settings.homes)),
+    )
+
+
+def _pair(text: str, option: str, form: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name.strip() or not value.strip():
+        raise InputError(f"cannot read {text!r}", where=option, cure=f"write it as {form}")
+    return name.strip(), value.strip()
+
+
+def _loop_order(text: str) -> tuple[str, tuple[str, ...]]:
+    op, dims = _pair(text, "--loop-order", "conv2.FW=co,ho,ci")
+    return op, tuple(name.strip() for name in dims.split(","))
+
+
+def _tile(text: str) -> tuple[str, dict[str, int]]:
+    op, sizes = _pair(text, "--tile", "conv2.FW=co:8,ho:3")
+    tile: dict[str, int] = {}
+    for part in sizes.split(","):
+        name, separator, size = part.partition(":")
+        if not separator or not (size.strip().isascii() and size.strip().isdigit() and len(size) < 19):
+            raise InputError(
+                f"cannot read {part!r} in {text!r}", where="--tile", cure="write it as conv2.FW=co:8,ho:3"
+            )
+        tile[name.strip()] = int(size)
+    return op, tile

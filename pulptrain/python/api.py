@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `import pulptrain as pt` can do: the commands as functions of values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, Unpack
+
+from configs.errors import InputError
+from pulptrain.given.chip import Soc, as_soc
+from pulptrain.given.option import ExploreOptions, RunOptions, TuneOptions
+from pulptrain.given.real_values import as_fields
+from pulptrain.given.settings import Settings
+from pulptrain.python.explored import Explored
+from pulptrain.python.network import Model, as_model
+from pulptrain.python.result import Result
+from pulptrain.python.tuned import Tuned
+from pulptrain.python.validated import Validated
+from pulptrain.running.result_cache import cache_of
+
+ModelLike = Model | str | PathLike[str]
+"""A network, the name of one that ships, or the path of a model file."""
+
+SocLike = Soc | str | PathLike[str]
+"""A SoC, the name of one that ships, or the path of a SoC file."""
+
+Cache = bool | str | PathLike[str]
+"""Whether results are kept from call to call (in the user's cache folder), or the file they are kept in."""
+
+
+def settings_of(soc: SocLike, options: Mapping[str, Any], **more: Any) -> Settings:
+    """The settings of a SoC and options; options of the SoC among them go before what it says."""
+    chip = as_soc(soc)
+    fields = as_fields(options)
+    if "overrides" in fields:
+        fields["overrides"] = (*chip.fields.get("overrides", ()), *fields["overrides"])
+    return Settings(**{**chip.fields, **fields, **more})
+
+
+def run(
+    model: ModelLike,
+    soc: SocLike = "pulp-open",
+    *,
+    iterations: int = 1,
+    seed: int = 0,
+    functional: bool = True,
+    values: Mapping[str, Any] | None = None,
+    data: Any = None,
+    progress: Callable[[int, int, float], None] | None = None,
+    cache: Cache = True,
+    **options: Unpack[RunOptions],
+) -> Result:
+    """Simulate a training iteration of `model` on `soc` in time, and compute `iterations` of them.
+
+    With `functional` False only time is simulated. `values` are arrays by tensor name in place of drawn ones.
+    `data` are the samples: any iterable of pairs (x, y), arrays ``{"x": ..., "y": ...}`` (and x_test, y_test,
+    of which the accuracy is asked), or an .npz file with these; y are numbers of classes, or targets.
+    `progress` is called with iterations done, in all, and the loss. The `options` are those of
+    ``pulptrain run``, as texts or as values: ``buffering="double", kernels={"conv1.FW": "mm"},
+    tiles={"fc.FW": {"co": 8}}, l1=65536, schedule=tuned``.
+    Raises the errors of `configs.errors`, `DoesNotFitError` and `WrongNumbersError` among them.
+    """
+    from pulptrain.running.session import run_model
+
+    network = as_model(model)
+    settings = settings_of(soc, options, seed=seed)
+    with cache_of(cache) as kept:
+        outcome = run_model(
+            network.spec,
+            settings,
+            iterations=iterations,
+            functional=functional,
+            progress=progress,
+            cache=kept,
+            values={**(network.values if functional else {}), **(values or {})},
+            data=fspath(data) if isinstance(data, PathLike) else data,
+        )
+    if network.foreign is not None:
+        from pulptrain.foreign.foreign_model import compare_with_origin, refuse_other_gradients
+
+        outcome.summary["notes"] += network.foreign.notes
+        given = bool(values) or data is not None
+        compare_with_origin(network.foreign, outcome, settings, iterations, given=given)
+        refuse_other_gradients(network.foreign, outcome)
+    return Result(outcome.summary, outcome=outcome)
+
+
+def tune(
+    model: ModelLike,
+    soc: SocLike = "pulp-open",
+    *,
+    strategy: str = "pruned",
+    cuts: int | None = None,
+    budget: int = 200,
+    lowerings: str = "search",
+    layout: str = "keep",
+    start: str | PathLike[str] | None = None,
+    workers: int | None = None,
+    executor: str | None = None,
+    seed: int = 0,
+    cache: Cache = True,
+    **options: Unpack[TuneOptions],
+) -> Tuned:
+    """Find the fastest tile, loop order, buffering, kernel and variant of every op: ``schedule=`` of `run`.
+
+    Arguments are the options of ``pulptrain tune``. Raises the errors of `configs.errors`.
+    """
+    from pulptrain.tuning.model_tuning import tune_model
+    from scheduler.search.workers import cpu_count, open_workers
+    from scheduler.tuner.search_space import CUTS_PER_DEPTH, SpaceRules, parse_variants
+    from scheduler.tuner.strategies import StrategyOptions
+
+    network = as_model(model)
+    settings = settings_of(soc, {"resident": "auto", **options}, seed=seed)
+    rules = SpaceRules(cuts=CUTS_PER_DEPTH if cuts is None else cuts, variants=parse_variants(lowerings))
+    plan = replace(StrategyOptions(), name=strategy, budget=budget, seed=seed)
+    with open_workers(cpu_count() if workers is None else workers, executor) as pool, cache_of(cache) as kept:
+        outcome = tune_model(
+            network.spec,
+            pool,
+            settings,
+            strategy=plan,
+            rules=rules,
+            start=fspath(start) if start is not None else None,
+            cache=kept,
+            layout=layout,
+        )
+    return Tuned(outcome.schedule, outcome.summary)
+
+
+def explore(
+    model: ModelLike | None = None,
+    soc: SocLike = "pulp-open",
+    *,
+    sweep: Mapping[str, Sequence[Any]] | None = None,
+    points: Iterable[Mapping[str, Any]] = (),
+    objectives: Sequence[str] | None = None,
+    energy: Mapping[str, Any] | None = None,
+    baseline: Mapping[str, Any] | None = None,
+    spec: str | PathLike[str] | None = None,
+    name: str = "exploration",
+    workers: int | None = None,
+    executor: str | None = None,
+    cache: Cache = True,
+    **options: Unpack[ExploreOptions],
+) -> Explored:
+    """Simulate all combinations of the values of `sweep`, and `points`; find what is worth having.
+
+    Keys are options (``cores``, ``l1``, ``schedule`` with files or what `tune` returns), parameters of the
+    SoC (``dma.burst_bytes``) and of the model (``model.batch``); `options` hold for all points. Speed-ups are
+    over the point with the values of `baseline`, the first one if none is named. Or `spec` is a file as of
+    ``pulptrain explore``. Raises the errors of `configs.errors`.
+    """
+    from pulptrain.exploring.exploration import explore as simulate
+    from pulptrain.exploring.explore_spec import load_spec, spec_of
+    from scheduler.search.workers import cpu_count, open_workers
+
+    if spec is not None:
+        if model is not None or sweep is not None:
+            raise InputError("a file has model and sweep", where="spec", cure="one of both")
+        read = load_spec(Path(fspath(spec)), as_fields(options))
+    else:
+        if model is None:
+            raise InputError("no model", where="explore", cure='explore("resnet8", sweep={"cores": [1, 8]})')
+        network, chip = as_model(model), as_soc(soc)
+        plan: dict[str, Any] = {"name": name, "model": network.tree}
+        plan |= {"sweep": dict(sweep)} if sweep else {}
+        plan |= {"points": list(points)} if points else {}
+        plan |= {"objectives": list(objectives)} if objectives is not None else {}
+        plan |= {"energy": dict(energy)} if energy is not None else {}
+        plan |= {"baseline": dict(baseline)} if baseline is not None else {}
+        read = spec_of(plan, {**chip.fields, **as_fields(options)})
+    with open_workers(cpu_count() if workers is None else workers, executor) as pool, cache_of(cache) as kept:
+        return Explored(simulate(read, pool, kept).summary)
+
+
+def validate(
+    kind: str,
+    cases: str | PathLike[str],
+    *,
+    where: Mapping[str, object] | None = None,
+    group_by: Sequence[str] = (),
+    workers: int | None = None,
+    keep_going: bool = False,
+) -> Validated:
+    """Predict measured rows (``.csv``, ``.csv.gz``) of a `kind` and say how far off the predictions are.
+
+    `where` maps columns to a value, or several: only these rows. Raises `ConfigError` with ``file:line``.
+    """
+    from pulptrain.show.validation_summary import validation_summary
+    from scheduler.validation.rows.cases import parse_selection
+    from scheduler.validation.runner import validate as predict
+
+    chosen = [f"{column}={_values(value)}" for column, value in (where or {}).items()]
+    done = predict(
+        kind,
+        fspath(cases),
+        workers=workers,
+        selections=[parse_selection(text) for text in chosen],
+        group_by=tuple(group_by),
+        keep_going=keep_going,
+    )
+    return Validated(done, validation_summary(done, tuple(group_by)))
+
+
+def _values(value: object) -> str:
+    if isinstance(value, list | tuple | set):
+        return ",".join(map(str, value))
+    return str(value)
+
+
+def load(folder: str | PathLike[str]) -> Result | Explored:
+    """What `save` or ``--out`` has written to a folder: a run, or an exploration.
+
+    A folder of `tune` gives the run with the schedule found; its schedule.yaml is for ``schedule=``.
+    Raises `InputError` for a folder with neither, and for files that are not as they were written.
+    """
+    from pulptrain.exploring.stored_exploration import read_exploration
+    from pulptrain.running.stored_run import read_summary
+    from traces.files.result_folder import EXPLORATION_FILES
+
+    place = Path(fspath(folder))
+    if (place / EXPLORATION_FILES[0]).is_file():
+        return Explored(read_exploration(place))
+    return Result(read_summary(place), folder=place)

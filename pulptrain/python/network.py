@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks in Python: one that ships, one from a file, or one put together of layers."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from math import prod
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from configs.errors import InputError
+from configs.library import open_config
+from configs.model_file import OWN_DATA, ModelSpec, read_model
+from configs.model_text import model_tree
+from configs.yaml_file import Node
+from pulptrain.given.layers import Layer, Loss, Optimizer, caller_of, node_of
+from trainlib.ir.graph import TrainingGraph
+from trainlib.ir.steps import Array
+from trainlib.training.options import check_options
+from trainlib.training.phases import build_training_phases
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network with its loss and optimizer, checked: names, options and shapes.
+
+    `spec` is what a model file says, `tree` the file itself or what it would have been.
+    """
+
+    spec: ModelSpec
+    tree: Node = field(compare=False, repr=False)
+    graph: TrainingGraph = field(compare=False, repr=False)
+    values: Mapping[str, Array] = field(default_factory=dict, compare=False, repr=False)
+    """Starts of weights and buffers by tensor, of a network that was trained elsewhere; others are drawn."""
+    foreign: Any = field(default=None, compare=False, repr=False)
+    """The `pulptrain.foreign.foreign_model.ForeignModel` that it was read from, if it was."""
+
+    @property
+    def name(self) -> str:
+        """What the network is called."""
+        return self.spec.name
+
+    @property
+    def layer_names(self) -> tuple[str, ...]:
+        """Names of the layers in order."""
+        return tuple(layer.name for layer in self.spec.layers)
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights, biases and the like."""
+        return sum(prod(self.graph.tensors[name].shape) for name in self.graph.weights)
+
+    def replace(
+        self,
+        *,
+        batch: int | None = None,
+        dtype: str | None = None,
+        train: str | Sequence[str] | None = None,
+    ) -> Model:
+        """The same network with another batch, number format or choice of trained layers (or ``all``)."""
+        new: dict[str, object] = {"batch": batch, "dtype": dtype, "train": train}
+        file, line, _ = caller_of(__name__)
+        keys = {key: node_of(value, file, line) for key, value in new.items() if value is not None}
+        tree = Node({**self.tree.mapping("the model"), **keys}, self.tree.file, self.tree.line)
+        return replace(_checked(tree), values=self.values, foreign=self.foreign)
+
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        """Name, type, shape of the output and parameters of every layer."""
+        rows = []
+        tensors = self.graph.tensors
+        for layer in self.spec.layers:
+            own = [name for name in self.graph.weights if name.startswith(f"{layer.name}.")]
+            output = tensors.get(f"{layer.name}.out")
+            shape = "x".join(map(str, output.shape[1:])) if output is not None else ""
+            count = sum(prod(tensors[name].shape) for name in own)
+            rows.append((layer.name, layer.type, shape, f"{count:,}" if count else ""))
+        return rows
+
+    def __str__(self) -> str:
+        rows = [("layer", "type", "output", "parameters"), *self._rows()]
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        shape = "x".join(map(str, self.spec.input_shape))
+        lines = [f"{self.name}: input {shape}, batch {self.spec.batch}, {self.parameters:,} parameters"]
+        for row in rows:
+            text = "  ".join(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=False))
+            lines.append(f"{text}  {row[3]:>{widths[3]}}".rstrip())
+        lines.append(f"loss {self.spec.loss.name}, optimizer {self.spec.optimizer.name}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def model(name_or_path: str | PathLike[str]) -> Model:
+    """A network that ships (see ``pulptrain list models``), or one from a model file.
+
+    Raises `ConfigError` with ``file:line``, and `ShapeError` where layers do not fit together.
+    """
+    return _checked(open_config("models", fspath(name_or_path)))
+
+
+def from_torch(module: Any, example_inputs: Any, loss: Any = None, optimizer: Any = None) -> Model:
+    """A torch.nn.Module as a network, its parameters as the start, in the mode (train, eval) it is in.
+
+    `example_inputs` is a tensor of the shape of the input, batch first. `loss` is a loss of torch.nn or text;
+    default cross-entropy for outputs [batch, classes], else mse. `optimizer` is an SGD, Adam or AdamW of
+    torch.optim, or text (``"adam lr=0.001"``); default SGD at 0.01. What does not require a gradient, or is
+    not given to the optimizer, stays as it is. `run` compares the gradients with those of the module as it is
+    now. Raises `InputError` if PyTorch is not installed or cannot capture the module, and
+    `UnsupportedLayerError` that lists all operations that have no form here.
+    """
+    from importers.torch_module import from_torch as read
+    from pulptrain.foreign.foreign_model import ForeignModel
+
+    file, line, where = caller_of(__name__)
+    found = read(module, example_inputs, loss, optimizer, where=where)
+    tree = node_of(model_tree(found.spec), file, line)
+    foreign = ForeignModel(found.spec, found.values, found.notes, deepcopy(module), found.sources)
+    return Model(found.spec, tree, build_training_phases(found.spec).mini_batch, found.values, foreign)
+
+
+def as_model(given: Model | str | PathLike[str]) -> Model:
+    """The network itself, or that of a name or path."""
+    return given if isinstance(given, Model) else model(given)
+
+
+def Sequential(  # noqa: N802 - one of the constructors of a network, written as in PyTorch
+    *layers: Layer,
+    input: Sequence[int],
+    loss: Loss,
+    optimizer: Optimizer,
+    batch: int = 1,
+    name: str = "network",
+    dataset: str = "random",
+    dtype: str = "fp32",
+    layout: str = "CHW",
+    variant: str = "default",
+    train: str | Sequence[str] = "all",
+    classes: int = 0,
+    description: str = "made in Python",
+    source: str = "the user's own",
+) -> Model:
+    """A network of layers, each fed by the one before unless its `inputs` name others (or are layers).
+
+    `input` is the shape of one sample, (C, H, W), (L, C) or (C,); with `classes` > 0 its values are integers
+    below. `dataset` is a word of the model file or the path of an .npz file. A layer without a name is called
+    by its type and a number of its own: ``conv2d1``, ``relu1``. Names, options and shapes are checked here:
+    raises `ConfigError` and `ShapeError` at the line of the script that is wrong.
+    """
+    file, line, where = caller_of(__name__)
+    for number, layer in enumerate(layers, start=1):
+        if not isinstance(layer, Layer):
+            raise InputError(
+                f"argument {number} is {layer!r}, not a layer", where=where, cure="pt.Linear(10), say"
+            )
+    if not isinstance(loss, Loss):
+        raise InputError(f"loss is {loss!r}", where=where, cure="loss=pt.CrossEntropy(), say")
+    if not isinstance(optimizer, Optimizer):
+        raise InputError(f"optimizer is {optimizer!r}", where=where, cure="optimizer=pt.SGD(0.01), say")
+    names = _names(layers)
+    known = {id(layer): own for layer, own in zip(layers, names, strict=True)}
+    nodes = []
+    for layer, own in zip(layers, names, strict=True):
+        more: dict[str, object] = {"name": own, "type": layer.primitive.name}
+        if layer.options.get("inputs"):
+            more["inputs"] = [_input_name(item, known, layer) for item in layer.options["inputs"]]
+        nodes.append(layer.node(**more))
+    top: dict[str, object] = {
+        "name": name,
+        "description": description,
+        "source": source,
+        "input": {"shape": list(input), **({"classes": classes} if classes else {})},
+        "dataset": str(Path(dataset).absolute()) if dataset.endswith(OWN_DATA) else dataset,
+        "loss": loss.node(name=loss.primitive.name),
+        "optimizer": optimizer.node(name=optimizer.primitive.name),
+        "batch": batch,
+        "dtype": dtype,
+        "layout": layout,
+        "variant": variant,
+        "train": train if isinstance(train, str) else list(train),
+        "layers": nodes,
+    }
+    return _checked(node_of(top, file, line))
+
+
+def _input_name(item: object, known: Mapping[int, str], layer: Layer) -> object:
+    if not isinstance(item, Layer):
+        return item
+    if id(item) not in known:
+        raise InputError(f"{layer!r} reads {item!r}, which is no layer of the network", where=layer.where)
+    return known[id(item)]
+
+
+def _names(layers: Sequence[Layer]) -> list[str]:
+    """The names given, and for layers without one the type and the next free number."""
+    taken = {str(layer.options["name"]) for layer in layers if layer.options.get("name")}
+    counts: dict[str, int] = {}
+    names = []
+    for layer in layers:
+        given = layer.options.get("name")
+        kind = layer.primitive.name
+        while not given:
+            counts[kind] = counts.get(kind, 0) + 1
+            candidate = f"{kind}{counts[kind]}"
+            given = candidate if candidate not in taken else None
+        names.append(str(given))
+    return names
+
+
+def _checked(tree: Node) -> Model:
+    spec = read_model(tree, check_options)
+    return Model(spec, tree, build_training_phases(spec).mini_batch)

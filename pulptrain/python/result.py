@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run came to, in Python: figures, tables and pictures; of a run just made, or of its folder."""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from configs.errors import InputError
+from configs.files import check_file
+from pulptrain.python.op_result import OpResult, Peak, Totals, data_frame, op_of, text_width, unknown
+from traces.files.json_text import json_text
+from traces.report import View, headline, report_lines, report_tables
+
+if TYPE_CHECKING:
+    from pulptrain.running.session import RunOutcome
+    from pulptrain.running.training_curve import CurvePoint
+    from traces.events import Slice
+    from trainlib.ir.steps import Array
+
+HTML_WIDTH = 120
+"""Characters of a line of text in a notebook."""
+
+_DIMENSIONS = re.compile(r"\dd(?=\d+\b)")
+"""In a name given automatically: ``2d`` of ``conv2d1``."""
+
+
+class Result:
+    """One run. Figures are those of one training iteration (one update); units end the names.
+
+    ``result["conv1.FW"]`` is an op; a layer named automatically is found with and without its dimensions
+    (``conv2d1``, ``conv1``) where that is unambiguous. ``print(result)`` shows what ``pulptrain run`` prints.
+    """
+
+    def __init__(
+        self, summary: Mapping[str, Any], *, outcome: RunOutcome | None = None, folder: Path | None = None
+    ) -> None:
+        self.summary: Mapping[str, Any] = summary
+        """All figures, with the keys of ``pulptrain run --json``."""
+        self._outcome = outcome
+        self._folder = folder
+
+    @property
+    def model(self) -> str:
+        """Name of the model."""
+        return str(self.summary["model"])
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of the cluster."""
+        return int(self.summary["cycles"])
+
+    @property
+    def seconds(self) -> float:
+        """Time at the clock of the cluster."""
+        return float(self.summary["seconds"])
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates."""
+        return int(self.summary["macs"])
+
+    @property
+    def mac_per_cycle(self) -> float:
+        """Multiply-accumulates per cycle."""
+        return float(self.summary["mac_per_cycle"])
+
+    @property
+    def loss(self) -> float | None:
+        """Loss of the first iteration; None if no numbers were computed, or there is no loss."""
+        value = self.summary.get("loss")
+        return None if value is None else float(value)
+
+    @property
+    def losses(self) -> list[float]:
+        """Mean loss of every iteration computed; of a loaded run, as ``training.csv`` has them."""
+        return [point.loss for point in self.training]
+
+    @cached_property
+    def training(self) -> Sequence[CurvePoint]:
+        """A point per iteration: its number, `seconds` of simulated time, `loss`, test `accuracy` or None."""
+        if self._outcome is not None:
+            return self._outcome.curve
+        from pulptrain.running.training_curve import CSV_NAME, read_curve
+
+        assert self._folder is not None
+        return read_curve(self._folder / CSV_NAME)
+
+    @property
+    def test_accuracy(self) -> float | None:
+        """Share of the test samples classified rightly in the end (0..1); None without test samples."""
+        training = self.summary.get("training") or {}
+        value = training.get("test_accuracy")
+        return None if value is None else float(value)
+
+    @property
+    def peak(self) -> Peak:
+        """Peak memory in bytes: ``result.peak.l1``."""
+        return Peak(**{level: int(size) for level, size in self.summary["peak_bytes"].items()})
+
+    @property
+    def numbers_right(self) -> bool | None:
+        """Whether every checked tensor is what it should be; None if not checked, or not decidable."""
+        functional = self.summary.get("functional") or {}
+        passed = functional.get("passed")
+        return None if passed is None else bool(passed)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the scheduler has to say."""
+        return list(self.summary["notes"])
+
+    @cached_property
+    def ops(self) -> tuple[OpResult, ...]:
+        """Every op in the order of the program."""
+        return tuple(op_of(entry) for entry in self.summary["ops"])
+
+    @property
+    def values(self) -> Mapping[str, Array]:
+        """Arrays by name after the last iteration: weights, states, ``results/...`` gradients and losses.
+
+        Empty for a loaded run.
+        """
+        return self._outcome.values if self._outcome is not None else {}
+
+    def __getitem__(self, name: str) -> OpResult:
+        found = {op.name: op for op in self.ops}
+        if name in found:
+            return found[name]
+        short = [op for op in self.ops if _DIMENSIONS.sub("", op.name) == name]
+        if len(short) != 1:
+            raise unknown(name, found, self.model)
+        return short[0]
+
+    def __iter__(self) -> Iterator[OpResult]:
+        return iter(self.ops)
+
+    def __len__(self) -> int:
+        return len(self.ops)
+
+    def by(self, what: Literal["layer", "step", "kernel"]) -> Totals:
+        """The ops added up by layer, step or kernel."""
+        View(by=what)  # refuses another word
+        return Totals(self.summary, what)
+
+    def to_pandas(self) -> Any:
+        """A pandas data frame with a row per op. Raises `InputError` without pandas."""
+        return data_frame([op.row() for op in self.ops])
+
+    def report(
+        self,
+        *,
+        width: int | None = None,
+        top: int = 10,
+        by: Literal["layer", "step", "kernel"] | None = None,
+        full: bool = False,
+    ) -> str:
+        """What ``pulptrain run`` prints with ``--top --by --full``."""
+        return "\n".join(report_lines(self.summary, width or text_width(), View(top, by, full)))
+
+    def __str__(self) -> str:
+        return self.report()
+
+    def __repr__(self) -> str:
+        return f"Result({self.model} on {self.summary['soc']}: {self.cycles:,} cycles)"
+
+    def _repr_html_(self) -> str:
+        head = "<br>".join(html.escape(line) for line in headline(self.summary, HTML_WIDTH))
+        tables = "".join(table.html() for table in report_tables(self.summary, View()))
+        return f"<p>{head}</p>{tables}"
+
+    def gantt(
+        self,
+        path: str | PathLike[str],
+        *,
+        colour_by: Literal["step", "stall"] = "step",
+        window: tuple[int, int] | str | None = None,
+    ) -> Path:
+        """Draw the Gantt chart to a .png or .svg file and return its path.
+
+        `window` is (first, last) cycle, or the name of an op. Raises `InputError` for another ending, and for
+        a file that is there and was not drawn by pulptrain.
+        """
+        from traces.drawing import is_our_picture
+        from traces.gantt import draw_gantt
+        from traces.metrics import measure
+
+        target = Path(fspath(path))
+        if target.suffix not in (".png", ".svg"):
+            raise InputError(f"cannot draw {str(target)!r}", where="gantt", cure="a name in .png or .svg")
+        check_file(str(target), "gantt", is_our_picture)
+        cycles = int(self.summary.get("trace_cycles", self.cycles))
+        ops = measure(self.slices, cycles).ops
+        if isinstance(window, str):
+            name = self[window].name
+            own = next(op for op in ops if op.name == name)
+            window = (own.start_cycles, own.end_cycles)
+        png, svg = (target, None) if target.suffix == ".png" else (None, target)
+        title = f"{self.model} on {self.summary['soc']}: {cycles:,} cycles"
+        draw_gantt(
+            self.slices,
+            cycles,
+            int(self.summary["cluster_hz"]),
+            png,
+            svg,
+            colour_by=colour_by,
+            title=title,
+            ops=ops,
+            window=window,
+        )
+        return target
+
+    @cached_property
+    def slices(self) -> Sequence[Slice]:
+        """The trace: what every core and DMA channel did when."""
+        if self._outcome is not None:
+            return self._outcome.slices
+        from traces.files.tables import read_table
+
+        assert self._folder is not None
+        return read_table(self._folder)
+
+    def save(self, folder: str | PathLike[str]) -> list[Path]:
+        """Write summary, trace, Perfetto file, memory map and pictures; `pulptrain.load` reads them.
+
+        Raises `InputError` for a folder with files of these names that are not pulptrain's.
+        """
+        from pulptrain.running.outputs import RUN_FILES, write_outputs
+        from traces.files.result_folder import prepare_folder
+
+        target = prepare_folder(fspath(folder), RUN_FILES, "save")
+        if self._outcome is not None:
+            return write_outputs(self._outcome, target)
+        assert self._folder is not None
+        there = [name for name in RUN_FILES if (self._folder / name).is_file()]
+        if target.resolve() != self._folder.resolve():
+            for name in there:
+                shutil.copyfile(self._folder / name, target / name)
+        return [target / name for name in there]
+
+    def to_json(self) -> str:
+        """What ``pulptrain run --json`` prints."""
+        return json_text(self.summary)

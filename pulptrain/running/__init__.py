@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run: simulated, trained, checked, summed up, written."""

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of training graphs that come from no model of ours: those of ONNX training graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+
+from arch.pricing.team_cost_model import TeamCostModel
+from configs.dtypes import is_float
+from configs.errors import InputError
+from configs.model_file import LossSpec, ModelSpec, OptimizerSpec
+from importers.onnx_file import load_onnx
+from importers.onnx_training import ImportedTraining, import_training, is_training_graph, optimizer_beside
+from pulptrain.given.settings import Settings, schedule_options, soc_timing
+from pulptrain.process.progress import NOBODY, Teller
+from pulptrain.running.machine import Prepared
+from pulptrain.running.session import RunOutcome, run_prepared
+from pulptrain.running.training import Progress
+from scheduler.memory.host_memory import HostUse
+from scheduler.memory.memory_plan import check_sizes
+from scheduler.options import of_programs
+from scheduler.resident_search import schedule_for
+from scheduler.schedule import Schedule, in_one_memory
+from scheduler.search.cache import ResultCache
+from trainlib.ir.graph import TrainingGraph
+from trainlib.ir.steps import Array
+from trainlib.training.phases import TrainingPhases
+
+
+def prepare_phases(phases: TrainingPhases, settings: Settings, use: HostUse) -> Prepared:
+    """What `pulptrain.running.session.prepare` does, from the graphs on. Raises the errors of
+    `configs.errors`."""
+    timing = soc_timing(settings)
+    cost_model = TeamCostModel(timing)
+    graphs = [graph for graph in (phases.mini_batch, phases.update) if graph is not None]
+    by_program = of_programs(schedule_options(settings), graphs)
+    for graph, own in zip(graphs, by_program, strict=True):
+        check_sizes(graph, timing, own.memory, use)
+    schedules: list[Schedule] = []
+    for graph, own in zip(graphs, in_one_memory(graphs, timing, by_program), strict=True):
+        schedules.append(schedule_for(graph, timing, cost_model, own, None, use))
+        use = replace(use, beside=use.beside + schedules[-1].size)
+    update = schedules[1] if len(schedules) > 1 else None
+    spec = spec_of(phases.mini_batch)
+    return Prepared(spec, timing, schedules[0], cost_model, update, phases)
+
+
+def spec_of(graph: TrainingGraph) -> ModelSpec:
+    """What a summary says of a graph that no model file describes: its name, input and loss, no layers."""
+    loss = next((op for op in graph.ops if op.step == "LOSS"), None)
+    shape = graph.tensors[graph.input].shape
+    return ModelSpec(
+        name=graph.name,
+        description="a training graph, imported as it is",
+        source="",
+        input_shape=shape[1:],
+        dataset="random",
+        loss=LossSpec(loss.primitive, dict(loss.attributes)) if loss is not None else LossSpec(""),
+        optimizer=OptimizerSpec("sgd", {}, graph.name),
+        batch=shape[0],
+        layers=(),
+        where=graph.name,
+    )
+
+
+def drawn_samples(graph: TrainingGraph, seed: int) -> Iterator[Mapping[str, Array]]:
+    """Endless inputs, uniform in -1..1, and labels, numbers of classes or as the inputs; by tensor."""
+    fed = [graph.tensors[name] for name in graph.of_kind("input", "label")]
+    classes = graph.tensors[graph.output].shape[-1]
+    for iteration in count():
+        generator = np.random.default_rng([seed, 1, iteration])
+        values: dict[str, Array] = {}
+        for tensor in fed:
+            if is_float(tensor.dtype):
+                values[tensor.name] = generator.uniform(-1, 1, tensor.shape).astype(tensor.dtype)
+            else:
+                values[tensor.name] = generator.integers(classes, size=tensor.shape).astype(tensor.dtype)
+        yield values
+
+
+def open_training_graph(
+    model: str, settings: Settings, learning_rate: float | None
+) -> ImportedTraining | None:
+    """The training graph of an .onnx file, with the optimizer graph beside it; None for a forward graph.
+
+    Raises the errors of `importers.onnx_file.load_onnx` and `importers.onnx_training.import_training`.
+    """
+    graph = load_onnx(model)
+    if not is_training_graph(graph):
+        return None
+    beside = optimizer_beside(Path(model).resolve().parent)
+    optimizer = load_onnx(beside) if beside is not None else None
+    imported = import_training(graph, optimizer, learning_rate)
+    return imported.over(settings.accumulate or 1)
+
+
+def run_training_graph(
+    imported: ImportedTraining,
+    settings: Settings,
+    *,
+    iterations: int = 1,
+    functional: bool = True,
+    progress: Progress | None = None,
+    cache: ResultCache | None = None,
+    values: Mapping[str, Array] | None = None,
+    teller: Teller = NOBODY,
+) -> RunOutcome:
+    """`pulptrain.running.session.run_model` for a training graph: its own backward pass, random samples.
+
+    Nothing of it is kept in the `cache`. Every tensor is checked op by op; autograd, which is the truth of a
+    backward pass that we derive, is none of one that somebody else has written.
+    """
+    for option, given in (("--dtype", settings.dtype), ("--batch", settings.batch)):
+        if given is not None:
+            raise InputError("a training graph says it itself", where=option, cure="leave it out")
+    prepared = prepare_phases(imported.phases, settings, HostUse(functional))
+    graph = imported.phases.mini_batch
+    outcome = run_prepared(
+        prepared,
+        settings,
+        iterations=iterations,
+        functional=functional,
+        progress=progress,
+        values={**imported.values, **(values or {})} if functional else None,
+        samples=drawn_samples(graph, settings.seed),
+        teller=teller,
+    )
+    outcome.summary["notes"] += imported.notes
+    outcome.refuse_wrong_numbers()
+    return outcome

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simulated SoC of one run: the program of a mini-batch, and that of the update where it has one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from arch.blocks.soc import Soc
+from arch.pricing.cost_model import CostModel
+from arch.spec.timing import SocTiming
+from configs.errors import NotFiniteError
+from configs.model_file import ModelSpec
+from pulptrain.running.number_check import NumberCheck
+from scheduler.executor import Executor
+from scheduler.run_cache import RunCache
+from scheduler.schedule import Schedule
+from traces.events import Slice
+from traces.metrics import Metrics, check_tracks, measure
+from traces.recorder import Recorder
+from trainlib.ir.graph import KEPT_KINDS
+from trainlib.ir.steps import Array
+from trainlib.training.phases import TrainingPhases
+from truth.given import Given
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A model on a SoC before time starts: the schedule of a mini-batch and that of the update, if any."""
+
+    spec: ModelSpec
+    timing: SocTiming
+    schedule: Schedule
+    cost_model: CostModel
+    update: Schedule | None
+    phases: TrainingPhases
+    run_cache: RunCache | None = None
+    """What is kept for the next run of the same, if the caller has given a cache."""
+    given: Given | None = None
+    """The model as it was given, to hold the run against; None of a graph with a backward pass of its own."""
+
+
+class Phase:
+    """One program on the SoC: simulated in time at its first run, replayed afterwards."""
+
+    def __init__(
+        self, schedule: Schedule, prepared: Prepared, soc: Soc, listeners: Listeners, *, functional: bool
+    ) -> None:
+        self.schedule = schedule
+        self.recorder = Recorder()
+        self._listeners = listeners
+        self.executor = Executor(
+            schedule, prepared.timing, prepared.cost_model, functional=functional, soc=soc
+        )
+        self.cycles = 0
+        self.events = 0
+        self.wall_seconds = 0.0
+        self.metrics: Metrics | None = None
+
+    def run(self) -> None:
+        """Carry the program out once."""
+        if self.metrics is not None:
+            self.executor.replay()
+            return
+        self._listeners.hand_to(self.recorder)
+        started = time.perf_counter()
+        result = self.executor.simulate()
+        self.wall_seconds = time.perf_counter() - started
+        self.cycles, self.events = result.cycles, result.events
+        check_tracks(self.slices, result.cycles)
+        self.metrics = measure(self.slices, result.cycles)
+
+    @property
+    def slices(self) -> Sequence[Slice]:
+        """What was traced in time."""
+        return self.recorder.slices
+
+
+class Listeners:
+    """The tracer of a SoC that runs several programs: all goes to the recorder of the one running."""
+
+    def __init__(self) -> None:
+        self.hand_to(Recorder())
+
+    def hand_to(self, recorder: Recorder) -> None:
+        """From now on `recorder` is told, directly: a run has a hundred thousand slices."""
+        self.slice = recorder.slice
+        self.counter = recorder.counter
+
+
+class Machine:
+    """Both programs of an update on one SoC, with one memory image.
+
+    Weights, gradients or their totals, and optimizer states lie at the same addresses in both memory plans
+    (`scheduler.memory.shared_memory`), so nothing has to be handed over.
+    """
+
+    def __init__(self, prepared: Prepared, *, functional: bool, code_start: str) -> None:
+        listeners = Listeners()
+        soc = Soc(prepared.timing, prepared.cost_model, listeners, code_start=code_start)
+        self.mini = Phase(prepared.schedule, prepared, soc, listeners, functional=functional)
+        self.last = (
+            Phase(prepared.update, prepared, soc, listeners, functional=functional)
+            if prepared.update is not None
+            else None
+        )
+        self.functional = functional
+        self.programs = prepared.phases.programs
+        """The graphs of one iteration, as they were before anything was planned."""
+        self.given = prepared.given
+        self.not_finite: NotFiniteError | None = None
+
+    def load_kept(self, values: Mapping[str, Array]) -> None:
+        """Put weights, buffers and states where both programs find them."""
+        if self.functional:
+            self.mini.executor.load(values)
+
+    def fetch_kept(self) -> dict[str, Array]:
+        """Weights, buffers and states as they are now."""
+        graph = self.mini.schedule.graph
+        return {name: self.mini.executor.fetch(name) for name in graph.of_kind(*KEPT_KINDS)}
+
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Do something else with the machine: afterwards all memories hold what they held before."""
+        soc = self.mini.executor.soc
+        before = soc.memories()
+        try:
+            yield
+        finally:
+            soc.restore(before)
+
+    @property
+    def phases(self) -> list[Phase]:
+        """The programs in order."""
+        return [self.mini] if self.last is None else [self.mini, self.last]
+
+    def iterate(
+        self, samples: Sequence[Mapping[str, Array]], check: NumberCheck | None = None
+    ) -> list[float]:
+        """Carry out one iteration: a mini-batch per sample, then the update; returns the losses.
+
+        A `check` follows every program of it. `not_finite` says afterwards whether numbers went astray.
+        """
+        self.not_finite = None
+        losses = []
+        for sample in samples:
+            if self.functional:
+                self.mini.executor.load(sample)
+            self._carry_out(self.mini, sample, check)
+            graph = self.mini.schedule.graph
+            computed = self.functional and graph.loss
+            losses.append(float(self.mini.executor.fetch(graph.loss).reshape(-1)[0]) if computed else 0.0)
+        if self.last is not None:
+            self._carry_out(self.last, {}, check)
+        if check is not None:
+            check.ended()
+        return losses
+
+    def _carry_out(self, phase: Phase, given: Mapping[str, Array], check: NumberCheck | None) -> None:
+        follower = check.followed(phase.executor, phase.schedule.graph, given) if check is not None else None
+        phase.run()
+        if follower is not None:
+            follower.judge()
+        self.not_finite = self.not_finite or phase.executor.not_finite

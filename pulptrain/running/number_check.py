@@ -1,0 +1,424 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Are the numbers of the simulated SoC right: every tensor of an iteration, op by op, and the mathematics.
+
+Two questions are asked, and both can be answered sharply:
+
+1. Did the machine compute what each op is? Every tensor an op has left in the simulated memory is compared
+   with the op's untiled float64 reference on the very numbers the op was given, rounded once as it is stored
+   (`trainlib.references.op_truth`, `trainlib.references.verdicts`). What an iteration begins with is
+   remembered here, not fetched from the machine, so a state that is lost or kept too long shows. Which
+   programs an iteration is and which ops each of them has is known before it runs: an op that does not
+   happen, or happens twice, is wrong.
+2. Are these ops the training of the model as it was given? PyTorch computes its iteration by autograd and
+   `torch.optim` in float64, from a reading of the model of its own (`truth`), going on from the machine's
+   numbers at every tensor it knows, and must find what the references find; its weights and optimizer states
+   are its own over all iterations that are followed.
+
+Since each tensor is judged by what it was made from, no error is magnified by what comes after, no input lies
+on another side of a kink for the truth than for the machine, and roundings to formats narrower than fp32 are
+those that happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from configs.dtypes import float_of, is_narrow
+from pulptrain.running.confirmation import Confirmation, OwnUpdates
+from scheduler.executor import Executor
+from scheduler.roundings import roundings_behind
+from scheduler.schedule import Schedule
+from trainlib.ir.graph import Op, TrainingGraph
+from trainlib.ir.steps import Array
+from trainlib.references.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, op_truth, room
+from trainlib.references.reference import complete, overwritten, views_of
+from trainlib.references.verdicts import (
+    FAILED,
+    NOT_DECIDABLE,
+    PASSED,
+    WITHOUT_TRUTH,
+    Judgement,
+    Verdict,
+    judged_copy,
+    judged_numbers,
+    leans,
+    together,
+)
+from truth.given import DisagreementError, Given, torch_available
+
+FOLLOWED = 3
+"""Iterations that are followed from the start; of more, the last one is checked as well."""
+
+SURE = 0.5
+"""Share of its tolerance up to which a tensor is judged by few nudges.
+
+Of a million elements some gains seem a hundred times too small by chance; many nudges say how close it is.
+"""
+
+WITH_TORCH = "PyTorch"
+WITHOUT_TORCH = "untiled NumPy (PyTorch is not installed)"
+WITHOUT_AUTOGRAD = "untiled NumPy (autograd is no truth of a backward pass that the graph has of its own)"
+WITHOUT_ENTRY = "untiled NumPy (the PyTorch side has no {})"
+
+
+class NumberCheck:
+    """Verdicts on the tensors of some iterations; `kept` is what the first one begins with.
+
+    `programs` are the graphs of one iteration in their order, a mini-batch as often as it is carried out:
+    their ops are those that must happen. `iterations` of them are followed, one after the other; then nothing
+    is remembered but the verdicts. `given` is the model that is trained, None of a graph that has a backward
+    pass of its own.
+    """
+
+    def __init__(
+        self,
+        kept: Mapping[str, Array],
+        programs: Sequence[TrainingGraph],
+        iterations: int = FOLLOWED,
+        given: Given | None = None,
+    ) -> None:
+        self.truth = _truth_of(given)
+        """What is asked."""
+        self.given = given
+        self.output_shape: tuple[int, ...] = ()
+        """That of the network's output, as PyTorch finds it."""
+        self.verdicts: dict[str, Verdict] = {}
+        self.iterations = 0
+        self.skipped: list[str] = []
+        """What is not compared with anything beyond the references, and why."""
+        self._programs = tuple(programs)
+        self._carried_out = 0
+        """Programs of the iteration under way that have been followed."""
+        self._aside = ""
+        self._followed = iterations
+        self._roundings: dict[tuple[int, str], int] = {}
+        self.begin(kept)
+
+    def begin(self, kept: Mapping[str, Array]) -> None:
+        """Follow an iteration that begins with these values, whatever came before them."""
+        self.memory = dict(kept)
+        self._updates: OwnUpdates | None = OwnUpdates() if self.truth == WITH_TORCH else None
+
+    def aside(self, kept: Mapping[str, Array], name: str) -> NumberCheck:
+        """A check of an iteration of the same programs that begins anywhere; its verdicts are its own.
+
+        `name` is what the iteration is called where one of its ops is wrong.
+        """
+        other = NumberCheck(kept, self._programs, 1, self.given)
+        other._roundings = self._roundings
+        other._aside = name
+        return other
+
+    @property
+    def iteration(self) -> str:
+        """What the iteration under way is called."""
+        return self._aside or f"iteration {self.iterations + 1}"
+
+    def ended(self) -> None:
+        """An iteration has ended: a program of it that was not carried out is wrong in all its tensors."""
+        for program in self._programs[self._carried_out :]:
+            for op in program.ops:
+                self._accuse(op.outputs, f"{op.name} has not happened in {self.iteration}")
+        self._carried_out = 0
+        self.iterations += 1
+        if self.iterations >= self._followed:
+            self.memory.clear()
+            self._updates = None
+
+    @property
+    def wrong(self) -> bool:
+        """Whether a tensor failed."""
+        return any(verdict.verdict == FAILED for verdict in self.verdicts.values())
+
+    def take_over(self, other: NumberCheck) -> None:
+        """Remember the verdicts of another check as well."""
+        for verdict in other.verdicts.values():
+            self.add(verdict)
+
+    def followed(self, executor: Executor, graph: TrainingGraph, given: Mapping[str, Array]) -> Follower:
+        """Watches one program that is about to run on the values of `given` and on what is remembered."""
+        self._carried_out += 1
+        return Follower(self, executor, graph, {**self.memory, **given})
+
+    def account(self, reports: Mapping[str, Sequence[Mapping[str, Array]]]) -> bool:
+        """Whether each op of the program followed last has reported once, and just what it writes.
+
+        `reports` are the tensors an op has left, each time it has ended. Whatever else is a verdict `failed`
+        that names the op.
+        """
+        number = self._carried_out - 1
+        program = self._programs[number] if number < len(self._programs) else None
+        due = {op.name: op for op in program.ops} if program is not None else {}
+        fine = True
+        for name in (*due, *(name for name in reports if name not in due)):
+            op = due.get(name)
+            for tensors, why in _unaccounted(op, program, reports.get(name, ())):
+                fine = False
+                self._accuse(tensors or (name,), f"{name} {why} in {self.iteration}")
+        return fine
+
+    def _accuse(self, tensors: Iterable[str], why: str) -> None:
+        for name in tensors:
+            self.add(Verdict(name, FAILED, error=1.0, why=why))
+
+    def add(self, verdict: Verdict) -> None:
+        """Remember a verdict, together with what is known of the tensor."""
+        known = self.verdicts.get(verdict.name)
+        self.verdicts[verdict.name] = verdict if known is None else together(known, verdict)
+
+    def roundings(self, schedule: Schedule, op: Op) -> int:
+        """Roundings to narrow formats behind a result of an op, at most; 1 where none is on the way."""
+        if not any(is_narrow(schedule.graph.tensors[name].dtype) for name in op.outputs):
+            return 1
+        key = id(schedule), op.name
+        if key not in self._roundings:
+            (tiling,) = (item.tiling for item in schedule.ops if item.op.name == op.name)
+            self._roundings[key] = roundings_behind(tiling)
+        return self._roundings[key]
+
+    def confirmation(
+        self, graph: TrainingGraph, values: Mapping[str, Array], seen: Mapping[str, Array]
+    ) -> Confirmation | None:
+        """Question 2 about a program that was given `values` and has left `seen`; None if it is not asked."""
+        if self.truth != WITH_TORCH or self.given is None:
+            return None
+        if self._updates is not None:
+            self._updates.keep = self.iterations + 1 < self._followed
+        try:
+            made = Confirmation(self.given, graph, values, seen, self._updates, self.add)
+        except DisagreementError as error:
+            self.add(Verdict(error.tensor, FAILED, why=error.why))
+            return None
+        self.output_shape = made.output_shape or self.output_shape
+        return made
+
+    def summary(self) -> dict[str, Any]:
+        """The entry ``functional`` of a run."""
+        return functional_summary(self.truth, self.verdicts.values(), self.iterations, self.skipped)
+
+
+def _unaccounted(
+    op: Op | None, program: TrainingGraph | None, reports: Sequence[Mapping[str, Array]]
+) -> Iterator[tuple[Sequence[str], str]]:
+    """(tensors, what is wrong) of what one op has reported in one program; `op` None of an unknown one."""
+    if op is None or program is None:
+        for report in reports:
+            yield tuple(report), "is no op that has to happen, but it has"
+        return
+    if len(reports) != 1:
+        yield op.outputs, f"has happened {len(reports)} times" if reports else "has not happened"
+    for report in reports:
+        for name in op.outputs:
+            tensor = program.tensors[name]
+            if name not in report:
+                yield (name,), "has not said what it left of it"
+            elif (report[name].shape, str(report[name].dtype)) != (tensor.shape, tensor.dtype):
+                found = report[name]
+                yield (name,), f"has left {found.dtype} {found.shape}, not {tensor.dtype} {tensor.shape},"
+        others = tuple(name for name in report if name not in op.outputs)
+        if others:
+            yield others, "has said what it left of what it does not write"
+
+
+def _truth_of(given: Given | None) -> str:
+    if given is None:
+        return WITHOUT_AUTOGRAD
+    if not torch_available():
+        return WITHOUT_TORCH
+    from truth.network import unknown
+
+    missing = unknown(given)
+    return WITHOUT_ENTRY.format(" and no ".join(missing)) if missing else WITH_TORCH
+
+
+class Follower:
+    """Collects what the ops of one program leave, and judges it when the program has ended."""
+
+    def __init__(
+        self, check: NumberCheck, executor: Executor, graph: TrainingGraph, values: Mapping[str, Array]
+    ) -> None:
+        self._check = check
+        self._executor = executor
+        self._graph = graph
+        self._values = {name: values[name] for name in graph.given if name in values}
+        self._reports: dict[str, list[Mapping[str, Array]]] = {}
+        executor.watch = self._op_ended
+
+    def _op_ended(self, op: str, tensors: Mapping[str, Array]) -> None:
+        self._reports.setdefault(op, []).append(tensors)
+
+    @property
+    def left(self) -> dict[str, Array]:
+        """What all ops together have left."""
+        return {name: array for op in self._graph.ops for name, array in self._left_by(op).items()}
+
+    def _left_by(self, op: Op) -> dict[str, Array]:
+        """What an op has left of the tensors it writes, of several times the last."""
+        found: dict[str, Array] = {}
+        for report in self._reports.get(op.name, ()):
+            found |= report
+        tensors = self._graph.tensors
+        return {
+            name: found[name]
+            for name in op.outputs
+            if name in found and found[name].shape == tensors[name].shape
+        }
+
+    def judge(self, *, confirm: bool = True) -> None:
+        """Judge every tensor the ops have left and what the memories hold at the end of the program.
+
+        With `confirm` PyTorch is asked as well, if all ops have happened.
+        """
+        self._executor.watch = None
+        graph, check = self._graph, self._check
+        confirm &= check.account(self._reports)
+        confirmation = check.confirmation(graph, self._values, self.left) if confirm else None
+        known = dict(self._values)
+        views = views_of(graph)
+        complete(views, known)
+        for op in graph.ops:
+            left = self._left_by(op)
+            self._judge_op(op, left, known, confirmation)
+            known |= {**left, **overwritten(graph, left)}
+            complete(views, known)
+        self._judge_end(known)
+
+    def _judge_op(
+        self,
+        op: Op,
+        left: Mapping[str, Array],
+        known: Mapping[str, Array],
+        confirmation: Confirmation | None,
+    ) -> None:
+        """Judge the results of one op on what is known, and let PyTorch confirm its reference."""
+        unknown = [name for name in op.inputs if name not in known]
+        if unknown:
+            for name in left:
+                why = f"{op.name} reads '{unknown[0]}', which no op has made"
+                self._check.add(Verdict(name, WITHOUT_TRUTH, why=why))
+            return
+        truth = op_truth(op, self._graph.tensors, known)
+        for name in left:
+            if name not in truth.names:
+                self._check.add(Verdict(name, WITHOUT_TRUTH, why=f"{op.name} has no reference of it"))
+        self._judge_results(truth, {name: left[name] for name in truth.names if name in left})
+        if confirmation is not None:
+            confirmation.add(op, truth)
+
+    def _judge_results(self, truth: OpTruth, left: Mapping[str, Array]) -> None:
+        """Verdicts on the results of one op."""
+        verdicts = self._verdicts(truth, left, FEW_NUDGES)
+        if not all(verdict.verdict == PASSED and verdict.ratio <= SURE for verdict in verdicts):
+            # Many nudges never narrow the room: what passed stays passed, if only nearer to not decidable.
+            again = self._verdicts(truth, left, MANY_NUDGES)
+            verdicts = [
+                first if first.verdict == PASSED and second.verdict == NOT_DECIDABLE else second
+                for first, second in zip(verdicts, again, strict=True)
+            ]
+        for verdict in verdicts:
+            self._check.add(self._final(verdict, truth, left[verdict.name]))
+
+    def _verdicts(self, truth: OpTruth, left: Mapping[str, Array], nudges: int) -> list[Verdict]:
+        """Verdicts on what one op has left, gains from so many nudges."""
+        roundings = self._check.roundings(self._executor.schedule, truth.op)
+        kernel = self._executor.schedule.options.accumulation == "kernel"
+        numbers: dict[str, Verdict] = {}
+        judgements: dict[str, Judgement] = {}
+        pending = True
+        while pending:
+            for part in truth.parts(nudges):
+                ours, name = left.get(part.name), part.name
+                if ours is None:
+                    continue
+                if part.gain is None:
+                    numbers[name] = judged_numbers(name, ours, part.value)
+                    continue
+                if name not in judgements:
+                    judgements[name] = Judgement(name, ours.shape, ours.dtype, _summed_as(ours, kernel))
+                if judgements[name].open:
+                    far = room(truth, part.value, part.gain, str(ours.dtype), roundings, kernel)
+                    first = part.where.start
+                    judgements[name].add(ours.reshape(-1)[part.where], part.value, far, part.gain, first)
+            for item in judgements.values():
+                item.end()
+            pending = any(item.open for item in judgements.values())
+        return [numbers[name] if name in numbers else judgements[name].verdict() for name in left]
+
+    def _final(self, verdict: Verdict, truth: OpTruth, ours: Array) -> Verdict:
+        """The verdict; failed of a narrow sum of products whose roundings lean to one side.
+
+        What an op makes of an infinity or a NaN is right or not decidable.
+        """
+        why = truth.undecidable(verdict.name) if verdict.verdict == FAILED else None
+        if why is not None:
+            return replace(verdict, verdict=NOT_DECIDABLE, why=why)
+        if verdict.verdict != PASSED or not truth.contracts or not is_narrow(ours.dtype):
+            return verdict
+        steps = leans(ours, truth.output(verdict.name))
+        if not steps:
+            return verdict
+        return replace(verdict, verdict=FAILED, why=f"its elements lean by {steps:.2g} steps of {ours.dtype}")
+
+    def _judge_end(self, known: Mapping[str, Array]) -> None:
+        """Compare what the memories hold at the end with what the ops left; remember it for what follows."""
+        graph, executor, memory = self._graph, self._executor, self._check.memory
+        updates = graph.updates
+        for name in (*memory, *graph.gradients.values()):
+            if name not in graph.tensors:
+                continue
+            found = executor.fetch(name)
+            left = known.get(updates.get(name, name))
+            if left is None:  # its op has not happened, which is told
+                memory[name] = found
+                continue
+            left = left.reshape(found.shape)
+            why = "memory holds something else at the end of the program than its op has left there"
+            verdict = judged_copy(name, found, left, why)
+            self._check.add(verdict)
+            memory[name] = left if verdict.verdict == PASSED else found  # equal ones lie there once
+
+
+def _summed_as(stored: Array, kernel: bool) -> str:
+    """The format sums are made in: that of the kernels for such results in `kernel` accumulation."""
+    found = float_of(stored.dtype)
+    return found.sums_in if kernel and found else "float32"
+
+
+def functional_summary(
+    truth: str, found: Iterable[Verdict], iterations: int, skipped: Sequence[str] = ()
+) -> dict[str, Any]:
+    """How the numbers agree, by the contract of ``run --json``.
+
+    `passed` is false if a tensor failed, null if one is not decidable or has no truth, else true. `tolerance`
+    is the largest of a tensor that passed. `skipped` says what else was not compared, and why.
+    """
+    verdicts = list(found)
+    words = (FAILED, NOT_DECIDABLE, WITHOUT_TRUTH)
+    counts = {word: sum(item.verdict == word for item in verdicts) for word in words}
+    passed = False if counts[FAILED] else None if counts[NOT_DECIDABLE] or counts[WITHOUT_TRUTH] else True
+    worst = max(verdicts, key=lambda item: (item.verdict == FAILED, item.ratio), default=None)
+    return {
+        "checked_against": truth,
+        "passed": passed,
+        "tolerance": max((item.tolerance for item in verdicts if item.verdict == PASSED), default=0.0),
+        "not_decidable": counts[NOT_DECIDABLE],
+        "without_truth": counts[WITHOUT_TRUTH],
+        "skipped": list(skipped),
+        "iterations_checked": iterations,
+        "max_abs_error": max((item.abs_error for item in verdicts), default=0.0),
+        "max_rel_error": max((item.error for item in verdicts), default=0.0),
+        "worst_tensor": worst.name if worst else None,
+        "worst_ratio": worst.ratio if worst else 0.0,
+        "tensors": [
+            {
+                "name": item.name,
+                "error": item.error,
+                "tolerance": item.tolerance,
+                "verdict": item.verdict,
+                **({"why": item.why} if item.verdict != PASSED else {}),
+            }
+            for item in verdicts
+        ],
+    }

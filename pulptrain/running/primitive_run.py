@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One step of one primitive on the simulated SoC: inputs drawn and produced untimed, the step timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from arch.pricing.team_cost_model import TeamCostModel
+from configs.errors import InputError
+from configs.version import VERSION
+from pulptrain.given.channel_order import channels_last, with_order
+from pulptrain.given.given_values import replaced
+from pulptrain.given.settings import Settings, code_start, schedule_options, soc_timing
+from pulptrain.running.evidence import evidence_of
+from pulptrain.running.number_check import NumberCheck
+from pulptrain.running.session import RunOutcome
+from pulptrain.running.summary import run_summary, simulator_summary
+from scheduler.executor import Executor
+from scheduler.memory.host_memory import HostUse
+from scheduler.schedule import build_schedule
+from scheduler.time_line import time_line
+from traces.metrics import check_tracks, measure
+from traces.recorder import Recorder
+from traces.stall_words import every_stall
+from trainlib.ir.graph import Op, TrainingGraph
+from trainlib.ir.numerics import ACCUMULATIONS
+from trainlib.ir.steps import Array
+from trainlib.primitives.definition import InputCase
+from trainlib.references import reference
+from trainlib.training.phases import only
+from trainlib.training.single import Single, single
+from truth.given import LAYER, LOSS, OPTIMIZER, Given, alone, torch_available
+
+
+def run_primitive(
+    name: str,
+    step: str,
+    inputs: Sequence[InputCase],
+    attributes: Mapping[str, Any] | None = None,
+    *,
+    batch: int = 1,
+    dtype: str = "fp32",
+    kernel: str | None = None,
+    accumulation: str = "reference",
+    settings: Settings | None = None,
+    values: Mapping[str, Array] | None = None,
+) -> RunOutcome:
+    """Simulate one step (fw, ig, wg, loss, upd ... in any case) of a primitive on inputs of these shapes.
+
+    A step that is made of several (FW_Q, FW_K ... FW of attention) is simulated as a whole; `step` may also
+    name one of them.
+    Inputs, parameters and output gradients are drawn from the seed of the settings, except those `values` has
+    by tensor name; what an earlier step makes (a mask) is computed untimed. Results are checked as those of a
+    network (`pulptrain.running.number_check`). Raises the errors of `configs.errors`; a wrong tensor is a
+    `WrongNumbersError`, an infinity or a NaN that the step makes a `NotFiniteError`.
+    """
+    settings = settings or Settings()
+    if batch < 1:
+        raise InputError(f"{batch} is not a number of samples", where="--batch", cure="1 or more")
+    if accumulation not in ACCUMULATIONS:
+        raise InputError(
+            f"unknown accumulation {accumulation!r}", where="--accumulation", cure=" or ".join(ACCUMULATIONS)
+        )
+    started = time.perf_counter()
+    order = channels_last(name, inputs[0].shape) if inputs else None
+    made = with_order(
+        order,
+        lambda: single(
+            name,
+            attributes or {},
+            inputs,
+            batch=batch,
+            dtype=dtype,
+            seed=settings.seed,
+            where=f"primitive {name}",
+        ),
+    )
+    made = replace(made, values=replaced(made.graph, made.values, values or {}))
+    ops = _ops_of(made.graph, step)
+    known = reference.evaluate(made.graph, made.values)
+    graph = only(made.graph, ops)
+    timing = soc_timing(settings)
+    options = replace(schedule_options(settings), accumulation=accumulation)
+    if kernel is not None:
+        options = replace(options, kernels={op.name: kernel for op in ops})
+    cost_model = TeamCostModel(timing)
+    schedule = build_schedule(graph, timing, cost_model, options, use=HostUse(True, torch_available()))
+    recorder = Recorder()
+    executor = Executor(schedule, timing, cost_model, recorder, code_start=code_start(settings))
+    given = {name: known[name] for name in graph.given}
+    executor.load(given)
+    told = _as_given(made, name, attributes or {}, inputs, batch, dtype)
+    check = NumberCheck({}, [graph], given=told)
+    follower = check.followed(executor, schedule.graph, given)
+    simulation_started = time.perf_counter()
+    result = executor.simulate()
+    wall_seconds = time.perf_counter() - simulation_started
+    follower.judge(confirm=False)
+    _check_layer(made, known, check, follower.left)
+    written = {name for op in graph.ops for name in op.outputs}
+    check.verdicts = {name: verdict for name, verdict in check.verdicts.items() if name in written}
+    check.iterations = 1
+    if executor.not_finite is not None and not check.wrong:
+        raise executor.not_finite
+    check_tracks(recorder.slices, result.cycles)
+    metrics = measure(recorder.slices, result.cycles)
+    summary = run_summary(schedule, timing, metrics, VERSION, codegen=settings.codegen)
+    summary |= {
+        "primitive": name,
+        "step": step.upper(),
+        "dtype": dtype,
+        "batch": batch,
+        "kernel": summary["ops"][0]["kernel"],
+        "inputs": [list(case.shape) for case in inputs],
+        "options": dict(attributes or {}),
+        "accumulation": accumulation,
+        "icache": settings.icache,
+        "evidence": evidence_of(time_line(metrics.master, result.cycles, schedule.program, timing), settings),
+        "loss": None,
+        "instructions": metrics.total.instructions,
+        "per_core": [
+            {"cycles": result.cycles, "instructions": core.instructions, "stalls": every_stall(core.stalls)}
+            for core in metrics.cores
+        ],
+        "functional": check.summary(),
+    }
+    summary["notes"] += [order] if order is not None else []
+    summary["simulator"] = simulator_summary(result.events, wall_seconds, result.cycles)
+    summary["simulator"]["total_wall_seconds"] = time.perf_counter() - started
+    outcome = RunOutcome(summary, recorder.slices, recorder.counters, schedule, timing, False)
+    outcome.refuse_wrong_numbers()
+    return outcome
+
+
+def _ops_of(graph: TrainingGraph, step: str) -> list[Op]:
+    wanted = step.upper()
+    ops = [op for op in graph.ops if wanted in (op.step, op.step.partition("_")[0])]
+    if ops and wanted == "LOSS":
+        return list(graph.ops)  # with the casts a 16-bit output has around it
+    if ops:
+        return ops
+    steps = ", ".join(op.step.lower() for op in graph.ops)
+    raise InputError(
+        f"{graph.name} has no step {step!r}", where="--step", cure=steps or "none: it is only a view"
+    )
+
+
+def _as_given(
+    made: Single,
+    name: str,
+    attributes: Mapping[str, Any],
+    inputs: Sequence[InputCase],
+    batch: int,
+    dtype: str,
+) -> Given:
+    """The primitive as it was typed."""
+    kind = LOSS if made.graph.loss else LAYER if made.graph.output else OPTIMIZER
+    return alone(kind, name, attributes, dtype, [(case.dtype, (batch, *case.shape)) for case in inputs])
+
+
+def _check_layer(
+    made: Single, known: Mapping[str, Array], check: NumberCheck, left: Mapping[str, Array]
+) -> None:
+    """Ask PyTorch about the whole layer, which has what lies before the step; forget what the step is not."""
+    confirmation = check.confirmation(made.graph, made.values, {**known, **left})
+    if confirmation is None:
+        return
+    for op in made.graph.ops:
+        confirmation.add(op)
+    others = {name for op in made.graph.ops for name in op.outputs} - left.keys()
+    check.verdicts = {name: verdict for name, verdict in check.verdicts.items() if name not in others}

@@ -1,0 +1,420 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One `run`: build the graph and its schedule, simulate an iteration, train on, check the numbers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from arch.pricing.cost_model import CostModel
+from arch.pricing.team_cost_model import TeamCostModel
+from arch.spec.timing import SocTiming
+from configs.errors import DoesNotFitError, InputError
+from configs.limits import require_host_memory
+from configs.model_file import ModelSpec, load_model
+from configs.version import VERSION
+from pulptrain.given.channel_order import channels_last, with_order
+from pulptrain.given.given_values import with_own_values
+from pulptrain.given.own_data import Data, data_of
+from pulptrain.given.settings import Settings, code_start, model_variant, schedule_options, soc_timing
+from pulptrain.process.progress import NOBODY, Teller
+from pulptrain.running.evidence import evidence_of
+from pulptrain.running.machine import Machine, Phase, Prepared
+from pulptrain.running.summary import finite_or_none, refuse_wrong_numbers, run_summary, simulator_summary
+from pulptrain.running.training import Progress, Training
+from pulptrain.running.training_curve import CurvePoint
+from pulptrain.running.update_summary import update_summary
+from scheduler.levers import with_levers
+from scheduler.memory.host_memory import TIMING_ONLY, HostUse
+from scheduler.memory.memory_plan import check_sizes
+from scheduler.options import AUTO, of_programs
+from scheduler.resident_search import schedule_for
+from scheduler.run_cache import RunCache
+from scheduler.schedule import Schedule, in_one_memory
+from scheduler.schedule_cache import ScheduleCache
+from scheduler.search.cache import ResultCache
+from scheduler.time_line import time_line, whole_line
+from scheduler.tuner.schedule_file import ScheduleFile, as_tuned, file_of, load_schedule, options_from
+from traces.events import Slice
+from traces.recorder import CounterSample
+from trainlib.ir.graph import FED_KINDS, TrainingGraph
+from trainlib.ir.numerics import dtype_named
+from trainlib.ir.steps import Array
+from trainlib.references import reference
+from trainlib.training.options import check_options
+from trainlib.training.phases import build_training_phases, initial_weights
+from trainlib.training.samples import Samples
+from trainlib.training.step_choice import STEPS, parse_steps
+from trainlib.training.training_data import sample_stream, samples_of
+from truth.given import Given, as_given, torch_available
+
+if TYPE_CHECKING:
+    from truth.samples import Fed
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """What one run leaves: the summary of the contract, the trace, and the schedule it came from."""
+
+    summary: dict[str, Any]
+    slices: Sequence[Slice]
+    counters: Sequence[CounterSample]
+    schedule: Schedule
+    timing: SocTiming
+    interrupted: bool
+    update_schedule: Schedule | None = None
+    """That of the update, where it is a program of its own; `schedule` is then that of a mini-batch."""
+    curve: Sequence[CurvePoint] = ()
+    """Loss of every iteration computed, and accuracy where it was asked."""
+    values: Mapping[str, Array] = field(default_factory=dict)
+    """Weights, states, gradients, output and losses, by the names of
+    `pulptrain.running.training.Training.values`."""
+
+    def refuse_wrong_numbers(self) -> None:
+        """Raise `WrongNumbersError` if a tensor of the run is not what it should be."""
+        refuse_wrong_numbers(self.summary["functional"], self.summary["model"], self)
+
+
+def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
+    """The model, with what the settings replace of it. Raises `ConfigError` and `InputError`."""
+    spec = load_model(model, check_options) if isinstance(model, str) else model
+    if settings.dtype is not None:
+        dtype_named(settings.dtype, "--dtype")
+        spec = replace(spec, dtype=settings.dtype)
+    if settings.batch is not None:
+        if settings.batch < 1:
+            raise InputError(f"a batch of {settings.batch}", where="--batch", cure="1 or more")
+        spec = replace(spec, batch=settings.batch)
+    variant = model_variant(settings)
+    if variant is not None:
+        spec = replace(spec, variant=variant)
+    if settings.steps is not None:
+        spec = replace(spec, steps=parse_steps(settings.steps))
+    options = dict(spec.optimizer.options)
+    if settings.accumulate is not None:
+        if settings.accumulate < 1:
+            raise InputError(f"{settings.accumulate} mini-batches", where="--accumulate", cure="1 or more")
+        options["accumulate"] = settings.accumulate
+    if settings.separate_update:
+        options["separate"] = True
+    if options != spec.optimizer.options:
+        spec = replace(spec, optimizer=replace(spec.optimizer, options=options))
+    return spec
+
+
+def prepare(
+    model: str | ModelSpec, settings: Settings, cache: ResultCache | None = None, use: HostUse = TIMING_ONLY
+) -> Prepared:
+    """Everything before time starts: model, SoC, schedules and the cost model of kernels.
+
+    `use` is what will be done with it: it decides how much of this computer's memory is needed. With a
+    `cache` the tilings and prices of an earlier run of the same are taken from it. Raises the errors of
+    `configs.errors`; a `DoesNotFitError` says what would help (`scheduler.levers`).
+    """
+    spec = model_of(model, settings)
+    timing = soc_timing(settings)
+    cost_model: CostModel = TeamCostModel(timing)
+    file = _schedule_file(settings)
+    phases = with_order(_order_of(spec), lambda: build_training_phases(spec))
+    written = phases.mini_batch
+    if file is not None and file.layouts:
+        spec = as_tuned(file, spec)
+        phases = build_training_phases(spec)
+    graphs = [graph for graph in (phases.mini_batch, phases.update) if graph is not None]
+    # The options of each program: what the command line says of its ops, then what a schedule file says.
+    options = schedule_options(settings)
+    by_program = of_programs(options, graphs)
+    if file is not None:
+        if settings.resident is not None:
+            file = replace(file, resident={})  # said on the command line, "off" too, goes first
+        by_program = options_from(file, graphs, timing, options, written)
+    run_cache: RunCache | None = None
+    caches: Sequence[ScheduleCache | None] = [None] * len(graphs)
+    try:
+        for graph, own in zip(graphs, by_program, strict=True):
+            check_sizes(graph, timing, own.memory, use)
+        # Last, where both programs have what they share: from here on no options change.
+        by_program = in_one_memory(graphs, timing, by_program)
+        if cache is not None:
+            run_cache = RunCache(cache, timing, list(zip(graphs, by_program, strict=True)), cost_model)
+            caches = run_cache.schedules
+        schedules: list[Schedule] = []
+        for graph, own, cached in zip(graphs, by_program, caches, strict=True):
+            schedules.append(schedule_for(graph, timing, cost_model, own, cached, use))
+            use = replace(use, beside=use.beside + schedules[-1].size)
+    except DoesNotFitError as error:
+        if error.level == "l1" and tuple(options.resident) not in ((), (AUTO,)):
+            raise  # it says which resident tensors are in the way
+        raise with_levers(error, spec, timing, options) from None
+    update = schedules[1] if len(schedules) > 1 else None
+    if run_cache is not None:
+        cost_model = run_cache.cost_model
+    given = _as_given(model, settings, file)
+    return Prepared(spec, timing, schedules[0], cost_model, update, phases, run_cache, given)
+
+
+def _as_given(model: str | ModelSpec, settings: Settings, file: ScheduleFile | None) -> Given:
+    """What the user gave, as it was given: `truth` reads it by itself."""
+    return as_given(
+        model,
+        dtype=settings.dtype,
+        batch=settings.batch,
+        variant=next((text.strip() for text in settings.variants if "=" not in text), None),
+        accumulate=settings.accumulate,
+        separate=settings.separate_update,
+        steps=settings.steps,
+        layouts=file.layouts if file is not None else None,
+    )
+
+
+def _order_of(spec: ModelSpec) -> str | None:
+    return channels_last(spec.layers[0].type, spec.input_shape)
+
+
+def _schedule_file(settings: Settings) -> ScheduleFile | None:
+    if settings.schedule is None:
+        return None
+    if isinstance(settings.schedule, str):
+        return load_schedule(settings.schedule)
+    return file_of(settings.schedule)
+
+
+ITERATION_BYTES = 64
+"""What is kept of every iteration: its loss."""
+
+
+def check_iterations(iterations: int) -> None:
+    """Raise `InputError` for no iterations, and for more than this computer may keep the losses of."""
+    if iterations < 1:
+        raise InputError(f"{iterations} iterations", where="--iterations", cure="1 or more")
+    require_host_memory(iterations * ITERATION_BYTES, f"{iterations} iterations take", where="--iterations")
+
+
+SAMPLE_BYTES = 1000
+"""What a mini-batch that is kept takes beside its numbers; 1.5 KB were measured of one of 850 bytes."""
+
+
+def _check_samples(graph: TrainingGraph, mini_batches: int) -> None:
+    """Raise `InputError` for more mini-batches of one update than this computer may keep the samples of."""
+    fed = sum(graph.tensors[name].size_bytes for name in graph.of_kind(*FED_KINDS))
+    require_host_memory(
+        mini_batches * (fed + SAMPLE_BYTES),
+        f"the samples of {mini_batches:,} mini-batches of one update need",
+        where="--accumulate",
+        cure="fewer mini-batches",
+    )
+
+
+def run_model(
+    model: str | ModelSpec,
+    settings: Settings | None = None,
+    *,
+    iterations: int = 1,
+    functional: bool = True,
+    progress: Progress | None = None,
+    cache: ResultCache | None = None,
+    values: Mapping[str, Array] | None = None,
+    data: Data | None = None,
+    teller: Teller = NOBODY,
+) -> RunOutcome:
+    """Simulate one training iteration (one update) of `model` and compute `iterations` of them.
+
+    `model` is a name from ``pulptrain list models``, the path of a model file, or a model that is read.
+    Timing is simulated once; all
+    iterations are computed. Every tensor of the first three iterations and of the last one is checked
+    (`pulptrain.running.number_check`), against PyTorch where it is installed; ``summary["functional"]`` says
+    what was found, and a wrong tensor is a `WrongNumbersError`, which has the outcome. An update over several
+    mini-batches, or one that is a program of its own, is two programs; each is simulated once in time.
+    `values` replace weights, buffers, states (at the start) and inputs, labels (in all iterations) by name,
+    `data` the samples of the model's data set (`pulptrain.given.own_data`).
+    Raises the errors of `configs.errors`. Ctrl-C during training ends it early: the outcome then says
+    `interrupted` and counts the iterations that were completed; so does an infinity or a NaN
+    (``summary["not_finite"]``). A `cache` saves the time of choosing tilings and pricing kernels the next
+    time; it changes no result.
+    """
+    settings = settings or Settings()
+    check_iterations(iterations)
+    if values and not functional:
+        raise InputError("values for a run without numbers", where="--values", cure="no --no-functional")
+    started = time.perf_counter()
+    name = model if isinstance(model, str) else model.name
+    teller.stage(f"planning {name} on {settings.soc}: tiles, memory, kernels")
+    prepared = prepare(model, settings, cache, HostUse(functional, functional and torch_available()))
+    outcome = run_prepared(
+        prepared,
+        settings,
+        iterations=iterations,
+        functional=functional,
+        progress=progress,
+        values=values,
+        data=data,
+        teller=teller,
+    )
+    outcome.summary["simulator"]["total_wall_seconds"] = time.perf_counter() - started
+    outcome.summary["notes"] += [order] if (order := _order_of(prepared.spec)) is not None else []
+    outcome.refuse_wrong_numbers()
+    return outcome
+
+
+def run_prepared(
+    prepared: Prepared,
+    settings: Settings,
+    *,
+    iterations: int = 1,
+    functional: bool = True,
+    progress: Progress | None = None,
+    values: Mapping[str, Array] | None = None,
+    samples: Iterator[Mapping[str, Array]] | None = None,
+    data: Data | None = None,
+    teller: Teller = NOBODY,
+) -> RunOutcome:
+    """`run_model` from the point where everything is planned; wrong numbers are not raised, but told.
+
+    `samples` are the values of each mini-batch, in place of those that the model's data set gives.
+    """
+    machine = Machine(prepared, functional=functional, code_start=code_start(settings))
+    graph = prepared.schedule.graph
+    kept = initial_weights(graph, settings.seed) if functional else {}
+    own = data_of(prepared.spec, data) if functional and samples is None else None
+    stream = samples or sample_stream(graph, prepared.spec, settings.seed, own)
+    if values:
+        kept, stream = with_own_values(graph, kept, stream, values)
+    if functional:
+        _check_samples(graph, prepared.phases.mini_batches)
+    fed = _fed(prepared.given, settings.seed, data, values or {}) if functional else None
+    training = Training(machine, prepared.phases.mini_batches, stream, kept, fed)
+    tested = _test_samples(prepared, own) if (functional and iterations > 1) or own is not None else None
+    if tested is not None:
+        training.ask_accuracy(lambda: accuracy_of(graph, machine.fetch_kept(), tested), iterations)
+    del kept  # what training starts from is soon not needed any more
+    teller.stage("simulating an iteration" + (" and checking its numbers" if functional else ""))
+    training.first(iterations, check=functional)
+    if values and training.not_finite is not None and not training.wrong:
+        raise training.not_finite.error
+    if prepared.run_cache is not None:
+        prepared.run_cache.write()
+    summary = _summary(machine, prepared, settings)
+    has_loss = functional and bool(graph.loss)
+    summary["steps"] = list(prepared.spec.steps or STEPS)
+    if fed is not None and fed.skipped:
+        summary["notes"].append(fed.skipped)
+    summary["loss"] = finite_or_none(training.losses[0]) if has_loss else None
+    if iterations > 1:
+        teller.stage("training")
+    interrupted = functional and training.go_on(iterations, progress)
+    summary["not_finite"] = training.not_finite.as_dict() if training.not_finite else None
+    summary["functional"] = training.check.summary() if training.check is not None else None
+    if has_loss:
+        training.ask_at_the_end()
+        summary["training"] = _training_summary(training, iterations, summary, tested)
+    phases = machine.phases
+    wall_seconds = sum(phase.wall_seconds for phase in phases)
+    cycles = sum(phase.cycles for phase in phases)
+    summary["simulator"] = simulator_summary(sum(phase.events for phase in phases), wall_seconds, cycles)
+    return RunOutcome(
+        summary,
+        _one_after_the_other(phases),
+        machine.mini.recorder.counters,
+        prepared.schedule,
+        prepared.timing,
+        interrupted,
+        prepared.update,
+        _curve(training, summary) if has_loss else (),
+        training.values() if functional else {},
+    )
+
+
+def _fed(given: Given | None, seed: int, data: Data | None, values: Mapping[str, Array]) -> Fed | None:
+    """What samples must be; None where there is no truth that says so."""
+    if given is None or not torch_available():
+        return None
+    from truth.network import unknown
+    from truth.samples import Fed
+
+    return Fed(given, seed, data, values) if not unknown(given) else None
+
+
+def _test_samples(prepared: Prepared, own: Samples | Iterable[tuple[Any, Any]] | None) -> Samples | None:
+    """The samples accuracy is asked of; None where there are none, or no classes."""
+    known = samples_of(prepared.spec, own if isinstance(own, Samples) else None)
+    if own is not None and known is not own:
+        return None
+    graph = prepared.schedule.graph
+    one_row = graph.output in graph.tensors and len(graph.tensors[graph.output].shape) == 2
+    return known if known is not None and known.are_classes and len(known.test_inputs) and one_row else None
+
+
+def accuracy_of(graph: TrainingGraph, weights: Mapping[str, Array], samples: Samples) -> float:
+    """Share of the test samples that a network with these weights classifies rightly."""
+    kind = graph.tensors[graph.input].dtype
+    return reference.accuracy(graph, weights, samples.test_inputs.astype(kind), samples.test_labels)
+
+
+def _curve(training: Training, summary: Mapping[str, Any]) -> list[CurvePoint]:
+    """A point per iteration computed."""
+    return [
+        CurvePoint(number, number * summary["seconds"], loss, training.accuracies.get(number))
+        for number, loss in enumerate(training.losses, start=1)
+    ]
+
+
+def _summary(machine: Machine, prepared: Prepared, settings: Settings) -> dict[str, Any]:
+    """Figures of one update: those of its only program, or of the mini-batches and the update together."""
+    summaries = []
+    lines = []
+    for phase in machine.phases:
+        assert phase.metrics is not None
+        program = phase.schedule.program
+        lines.append(time_line(phase.metrics.master, phase.cycles, program, prepared.timing))
+        one = run_summary(phase.schedule, prepared.timing, phase.metrics, VERSION, codegen=settings.codegen)
+        summaries.append({**one, "icache": settings.icache})
+    if len(summaries) == 1:
+        return {**summaries[0], "evidence": evidence_of(lines[0], settings)}
+    mini_batches = prepared.phases.mini_batches
+    evidence = evidence_of(whole_line(zip(lines, (mini_batches, 1), strict=True)), settings)
+    return {**update_summary(summaries[0], summaries[1], mini_batches), "evidence": evidence}
+
+
+def _one_after_the_other(phases: Sequence[Phase]) -> list[Slice]:
+    """The traces of the programs in one, each once, the second beginning where the first ends."""
+    slices = list(phases[0].slices)
+    start_cycles = phases[0].cycles
+    for phase in phases[1:]:
+        slices += [
+            item._replace(
+                start_cycles=item.start_cycles + start_cycles,
+                end_cycles=item.end_cycles + start_cycles,
+            )
+            for item in phase.slices
+        ]
+        start_cycles += phase.cycles
+    return slices
+
+
+def _training_summary(
+    training: Training, iterations: int, summary: Mapping[str, Any], tested: Samples | None
+) -> dict[str, Any]:
+    """What training came to: losses, and the accuracy on test samples where the data set has any."""
+    losses = training.losses
+    window = min(len(losses), 100)
+    result = {
+        "iterations": len(losses),
+        "iterations_asked": iterations,
+        "first_loss": finite_or_none(losses[0]),
+        "last_loss": finite_or_none(losses[-1]),
+        "mean_loss_first": finite_or_none(float(np.mean(losses[:window]))),
+        "mean_loss_last": finite_or_none(float(np.mean(losses[-window:]))),
+        "mean_window": window,
+        "test_accuracy": None,
+        "test_samples": 0,
+        "cycles": summary["cycles"] * len(losses),
+        "seconds": summary["seconds"] * len(losses),
+    }
+    if training.accuracies:
+        result["test_accuracy"] = training.accuracies[max(training.accuracies)]
+        result["test_samples"] = len(tested.test_inputs) if tested is not None else 0
+    return result

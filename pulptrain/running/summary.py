@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The result of a run as one plain object: what `run --json` prints and `summary.json` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from math import isfinite
+from typing import Any
+
+from arch.spec.program import Compute
+from arch.spec.timing import SocTiming
+from configs.errors import PulptrainError, WrongNumbersError
+from configs.grades import MEASURED
+from scheduler.options import BEST_DEPTH
+from scheduler.schedule import OpSchedule, Schedule
+from traces.metrics import Metrics, OpMetrics
+from traces.stall_words import every_stall
+from trainlib.kernels.evidence import nest_evidence
+from trainlib.training.variants import own_variant
+
+
+def run_summary(
+    schedule: Schedule, timing: SocTiming, metrics: Metrics, version: str, *, codegen: str
+) -> dict[str, Any]:
+    """Figures of the simulated iteration, by the contract of ``pulptrain run --json``.
+
+    Cycles are cluster cycles, `seconds` at the cluster clock. Raises `PulptrainError` if an iteration took no
+    cycles at all, for which no rate has a meaning.
+    """
+    cycles = metrics.makespan_cycles
+    if cycles <= 0:
+        raise PulptrainError("the simulated iteration took no cycles", cure="report this as a defect")
+    macs = sum(op.macs for op in schedule.ops)
+    measured = {op.name: op for op in metrics.ops}
+    return {
+        "model": schedule.graph.name,
+        "cycles": cycles,
+        "seconds": cycles / timing.clock.cluster_hz,
+        "cluster_hz": timing.clock.cluster_hz,
+        "macs": macs,
+        "useful_macs": sum(op.useful_macs for op in schedule.ops),
+        "mac_per_cycle": macs / cycles,
+        "offload_cycles": metrics.offload_cycles,
+        "peak_bytes": schedule.peak_bytes,
+        "lower_bound_bytes": schedule.plan.lower_bound_bytes,
+        "placement": schedule.plan.placement,
+        "staged_bytes": schedule.plan.staged_bytes,
+        "capacity_bytes": {
+            "l1": timing.l1_usable_bytes,
+            "l2": timing.l2.size_bytes,
+            "l3": timing.l3.size_bytes,
+        },
+        "ops": [
+            {
+                **_op_summary(op, measured.get(op.op.name)),
+                "streamed": list(schedule.plan.stream(number).storages),
+            }
+            for number, op in enumerate(schedule.ops)
+        ],
+        "stalls": every_stall(metrics.total.stalls),
+        "busy_cycles": metrics.total.busy_cycles,
+        "utilisation": dict(metrics.utilisation),
+        "bytes_in": metrics.bytes_in,
+        "bytes_out": metrics.bytes_out,
+        "resident": list(schedule.resident),
+        "buffering": "best" if schedule.options.buffer_depth == BEST_DEPTH else schedule.options.buffer_depth,
+        "tilings": asdict(schedule.counts),
+        "notes": list(schedule.notes),
+        "unmeasured_kernels": _unmeasured_kernels(schedule, codegen),
+        "soc": timing.name,
+        "cores": timing.cores,
+        "fpus": timing.fpu.count,
+        "fpu_mapping": timing.fpu.mapping,
+        "bank_conflicts": timing.l1.bank_conflicts,
+        "timing": timing.profile,
+        "codegen": codegen,
+        "version": version,
+    }
+
+
+def _unmeasured_kernels(schedule: Schedule, codegen: str) -> list[str]:
+    """Names of the kernels of the program that no measured row has under this codegen, sorted."""
+    used = {action.team.kernel for action in schedule.program.actions if isinstance(action, Compute)}
+    return sorted(name for name in used if nest_evidence(codegen, name).label != MEASURED)
+
+
+def _op_summary(op: OpSchedule, measured: OpMetrics | None) -> dict[str, Any]:
+    cycles = measured.cycles if measured else 0
+    return {
+        "name": op.op.name,
+        "primitive": op.op.primitive,
+        "step": op.op.step,
+        "variant": own_variant(op.op),
+        "kernel": op.kernel,
+        "tile": dict(op.tiling.sizes),
+        "loop_order": list(op.tiling.order),
+        "tiles": len(op.tiling.tiles),
+        "cycles": cycles,
+        "macs": op.macs,
+        "useful_macs": op.useful_macs,
+        "mac_per_cycle": op.macs / cycles if cycles else None,
+        "instructions": measured.instructions if measured else 0,
+        "bytes_in": measured.bytes_in if measured else 0,
+        "bytes_out": measured.bytes_out if measured else 0,
+        "busy_cycles": measured.busy_cycles if measured else 0,
+        "core_cycles": measured.core_cycles if measured else 0,
+        "stalls": every_stall(measured.stalls if measured else ()),
+        "l1_bytes": op.tiling.l1_bytes,
+    }
+
+
+def simulator_summary(events: int, wall_seconds: float, cycles: int) -> dict[str, Any]:
+    """Speed of the simulator itself: the only place of the result where wall-clock time may appear."""
+    return {
+        "events": events,
+        "wall_seconds": wall_seconds,
+        "cycles_per_second": cycles / wall_seconds if wall_seconds > 0 else None,
+    }
+
+
+def finite_or_none(number: float) -> float | None:
+    """The number, for JSON, which knows neither infinity nor NaN."""
+    return float(number) if isfinite(number) else None
+
+
+def refuse_wrong_numbers(functional: Mapping[str, Any] | None, where: str, outcome: Any) -> None:
+    """Raise `WrongNumbersError`, told at `where`, if the entry ``functional`` says that a tensor is wrong."""
+    if functional is None or functional["passed"] is not False:
+        return
+    failed = [item for item in functional["tensors"] if item["verdict"] == "failed"]
+    worst = next(item for item in failed if item["name"] == functional["worst_tensor"])
+    raise WrongNumbersError(
+        f"the simulated numbers differ from {functional['checked_against']} in {len(failed)} of "
+        f"{len(functional['tensors'])} tensors: {worst['name']}: {worst['why']} "
+        f"({worst['error']:.2e} relative, {worst['tolerance']:.1e} allowed)",
+        where=where,
+        outcome=outcome,
+    )

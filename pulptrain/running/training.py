@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Iteration after iteration on the simulated machine: which are checked, and when training ends early."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from configs.dtypes import is_float
+from configs.errors import NotFiniteError
+from pulptrain.given.npz_file import LOSSES
+from pulptrain.running.machine import Machine
+from pulptrain.running.number_check import FOLLOWED, NumberCheck
+from trainlib.ir.graph import TrainingGraph
+from trainlib.ir.numerics import rounded
+from trainlib.ir.steps import Array
+from trainlib.references.verdicts import FAILED, Verdict
+
+if TYPE_CHECKING:
+    from truth.samples import Fed
+
+Progress = Callable[[int, int, float], None]
+"""Called with (iterations done, iterations in all, loss of the last one)."""
+
+ACCURACIES = 20
+"""How often the accuracy is asked in a training run, about."""
+
+STIR = 0.2
+"""How far the values of the stirred iteration are at most from those a tensor starts with."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotFinite:
+    """The iteration (from 1) in which an op made an infinity or a NaN, and which op that was."""
+
+    iteration: int
+    error: NotFiniteError
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the summary of a run."""
+        error = self.error
+        return {
+            "iteration": self.iteration,
+            "op": error.op,
+            "tensor": error.tensor,
+            "value": error.value,
+            "dtype": error.dtype,
+        }
+
+
+class Training:
+    """All iterations of one run; `kept` are weights, buffers and optimizer states at its start.
+
+    `fed` says what the samples must be, if they are to be compared.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        mini_batches: int,
+        samples: Iterator[Mapping[str, Array]],
+        kept: Mapping[str, Array],
+        fed: Fed | None = None,
+    ) -> None:
+        self.machine = machine
+        self.losses: list[float] = []
+        """Mean loss of each iteration done."""
+        self.accuracies: dict[int, float] = {}
+        """Share of test samples classified rightly, by the iteration after which it was asked."""
+        self.not_finite: NotFinite | None = None
+        self.check: NumberCheck | None = None
+        self._accuracy: Callable[[], float] | None = None
+        self._ask_every = self._last_asked = 0
+        self._mini_batches = mini_batches
+        self._samples = samples
+        self._fed = fed
+        self._drawn = 0
+        """Mini-batches taken from `samples`."""
+        self._before = dict(kept)
+        machine.load_kept(kept)
+
+    @property
+    def wrong(self) -> bool:
+        """Whether a tensor that was checked is wrong."""
+        return self.check is not None and self.check.wrong
+
+    def first(self, iterations: int, *, check: bool) -> None:
+        """Simulate each program once in time; with `check` look at its numbers, then at stirred ones.
+
+        `iterations` are those that will be carried out in all.
+
+        Much starts at 0: biases, moments of an optimizer, the second matrix of an adapter. A term that is
+        left out or added twice would not show, so the same iteration is computed once more, aside, with
+        values in their place that are not 0.
+        """
+        if not check:
+            self.machine.iterate([{}] * self._mini_batches)
+            return
+        self.check = NumberCheck(
+            self._before, self.machine.programs, min(iterations, FOLLOWED), self.machine.given
+        )
+        if self._fed is not None:
+            for name, why in self._fed.started(self._before).items():
+                self.check.add(Verdict(name, FAILED, why=why))
+        batch = self._batch()
+        self._iterate(batch, self.check)
+        graph = self.machine.mini.schedule.graph
+        values = stirred_values(graph, self._before)
+        stirred = self.check.aside(values, "the stirred iteration")
+        with self.machine.set_aside():
+            self.machine.load_kept(values)
+            self.machine.iterate(batch, stirred)
+        self.check.take_over(stirred)
+
+    def go_on(self, iterations: int, progress: Progress | None) -> bool:
+        """Replay until so many iterations are done; True if Ctrl-C ended it early."""
+        assert self.check is not None
+        try:
+            while len(self.losses) < iterations and self.not_finite is None:
+                number = len(self.losses) + 1
+                batch, last = self._batch(), None
+                check = self.check if number <= FOLLOWED else None
+                if check is None:
+                    self._before = self.machine.fetch_kept()
+                    check = last = self._aside(number) if number == iterations else None
+                self._iterate(batch, check)
+                if self.not_finite is not None and check is None:
+                    last = self._again(batch, self._aside(number))
+                if last is not None:
+                    self.check.take_over(last)
+                    self.check.iterations += 1
+                if progress is not None:
+                    progress(len(self.losses), iterations, self.losses[-1])
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    def _aside(self, number: int) -> NumberCheck:
+        """A check of an iteration that is not among the first, from what the machine has before it."""
+        assert self.check is not None
+        return self.check.aside(self._before, f"iteration {number}")
+
+    def ask_accuracy(self, accuracy: Callable[[], float], iterations: int) -> None:
+        """Ask for the accuracy at some iterations of so many, the last among them."""
+        self._accuracy = accuracy
+        self._ask_every = max(1, iterations // ACCURACIES)
+        self._last_asked = iterations
+
+    def ask_at_the_end(self) -> None:
+        """Ask for the accuracy after the last iteration, if it ended before its time."""
+        if self._accuracy is not None and len(self.losses) not in self.accuracies:
+            self.accuracies[len(self.losses)] = self._accuracy()
+
+    def _after(self) -> None:
+        number = len(self.losses)
+        if self._accuracy is not None and (number % self._ask_every == 0 or number == self._last_asked):
+            self.accuracies[number] = self._accuracy()
+
+    def values(self) -> dict[str, Array]:
+        """Tensors after the last iteration and, under ``before/``, at its start; ``results/`` are its own.
+
+        Results are the gradients, the output and the loss of the last mini-batch, ``results/losses`` the mean
+        loss of every iteration.
+        """
+        executor, graph = self.machine.mini.executor, self.machine.mini.schedule.graph
+        return {
+            **self.machine.fetch_kept(),
+            **{f"before/{name}": array for name, array in self._before.items()},
+            **{f"results/{name}": executor.fetch(name) for name in graph.results},
+            LOSSES: np.array(self.losses),
+        }
+
+    def _batch(self) -> list[Mapping[str, Array]]:
+        self._drawn += self._mini_batches
+        return [next(self._samples) for _ in range(self._mini_batches)]
+
+    def _iterate(self, batch: list[Mapping[str, Array]], check: NumberCheck | None) -> None:
+        if check is not None and check is self.check:
+            self._before = {name: check.memory[name] for name in self._before}
+        losses = self.machine.iterate(batch, check)
+        self.losses.append(float(np.mean(losses)))
+        if check is not None:
+            self._compare_samples(batch, check)
+        self._after()
+        if self.machine.not_finite is not None:
+            self.not_finite = NotFinite(len(self.losses), self.machine.not_finite)
+
+    def _compare_samples(self, batch: list[Mapping[str, Array]], check: NumberCheck) -> None:
+        """Were these the samples, labels and masks of these mini-batches?"""
+        if self._fed is None or not check.output_shape:
+            return
+        for number, given in enumerate(batch, start=self._drawn - len(batch)):
+            for name, why in self._fed.differences(number, given, check.output_shape).items():
+                check.add(Verdict(name, FAILED, why=why))
+
+    def _again(self, batch: list[Mapping[str, Array]], check: NumberCheck) -> NumberCheck:
+        """The iteration that went astray once more, followed: was it the machine or the mathematics?"""
+        with self.machine.set_aside():
+            self.machine.load_kept(self._before)
+            self.machine.iterate(batch, check)
+        return check
+
+
+def stirred_values(graph: TrainingGraph, kept: Mapping[str, Array]) -> dict[str, Array]:
+    """Kept tensors, those that are the same number throughout (0, mostly) moved by up to `STIR`.
+
+    States of an optimizer only move upwards: a second moment has no root below 0.
+    """
+    result = dict(kept)
+    for name, array in kept.items():
+        tensor = graph.tensors[name]
+        if is_float(tensor.dtype) and array.size and (array == array.flat[0]).all():
+            low = 0.0 if tensor.kind == "optimizer_state" else -STIR
+            generator = np.random.default_rng(zlib.crc32(name.encode()))
+            moved = array.astype(np.float32) + generator.uniform(low, STIR, array.shape)
+            result[name] = rounded(moved.astype(np.float32), tensor.dtype)
+    return result

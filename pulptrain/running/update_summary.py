@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The summary of an update made of several mini-batches and a program for the update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_SUMMED = (
+    "cycles",
+    "seconds",
+    "macs",
+    "useful_macs",
+    "offload_cycles",
+    "busy_cycles",
+    "bytes_in",
+    "bytes_out",
+)
+_SUMMED_OF_OP = (
+    "cycles",
+    "macs",
+    "useful_macs",
+    "instructions",
+    "bytes_in",
+    "bytes_out",
+    "busy_cycles",
+    "core_cycles",
+    "tiles",
+)
+
+
+def update_summary(
+    mini_batch: Mapping[str, Any], update: Mapping[str, Any], mini_batches: int
+) -> dict[str, Any]:
+    """Figures per update, from those of one mini-batch and of the update
+    (`pulptrain.running.summary.run_summary`).
+
+    Cycles, bytes and the like are those of all mini-batches together and of the update; each op says how many
+    `times` it runs. Peak memory is that of the larger program. `update` breaks the cycles down.
+    """
+    result = dict(mini_batch)
+    for key in _SUMMED:
+        result[key] = mini_batches * mini_batch[key] + update[key]
+    result["mac_per_cycle"] = result["macs"] / result["cycles"]
+    result["stalls"] = {
+        word: mini_batches * mini_batch["stalls"].get(word, 0) + update["stalls"].get(word, 0)
+        for word in {**mini_batch["stalls"], **update["stalls"]}
+    }
+    result["utilisation"] = {
+        name: (
+            mini_batches * mini_batch["cycles"] * share
+            + update["cycles"] * update["utilisation"].get(name, 0)
+        )
+        / result["cycles"]
+        for name, share in mini_batch["utilisation"].items()
+    }
+    result["peak_bytes"] = {
+        level: max(size, update["peak_bytes"].get(level, 0))
+        for level, size in mini_batch["peak_bytes"].items()
+    }
+    result["lower_bound_bytes"] = {
+        level: max(size, update["lower_bound_bytes"].get(level, 0))
+        for level, size in mini_batch["lower_bound_bytes"].items()
+    }
+    result["staged_bytes"] = {
+        way: mini_batches * size + update["staged_bytes"].get(way, 0)
+        for way, size in mini_batch["staged_bytes"].items()
+    }
+    result["ops"] = [
+        *(_times(op, mini_batches) for op in mini_batch["ops"]),
+        *(_times(op, 1) for op in update["ops"]),
+    ]
+    result["notes"] = [*mini_batch["notes"], *update["notes"]]
+    result["unmeasured_kernels"] = sorted({*mini_batch["unmeasured_kernels"], *update["unmeasured_kernels"]})
+    result["trace_cycles"] = mini_batch["cycles"] + update["cycles"]
+    result["update"] = {
+        "mini_batches": mini_batches,
+        "mini_batch_cycles": mini_batch["cycles"],
+        "update_cycles": update["cycles"],
+        "cycles_per_update": result["cycles"],
+        "mini_batch": _breakdown(mini_batch),
+        "update": _breakdown(update),
+    }
+    return result
+
+
+def update_line(update: Mapping[str, Any]) -> str:
+    """The breakdown of an update's cycles for people."""
+    count = update["mini_batches"]
+    return (
+        f"{count} x {update['mini_batch_cycles']:,} cycles per mini-batch + {update['update_cycles']:,} = "
+        f"{update['cycles_per_update']:,} cycles; the trace shows each program once"
+    )
+
+
+def _times(op: Mapping[str, Any], times: int) -> dict[str, Any]:
+    result = {**op, "times": times}
+    for key in _SUMMED_OF_OP:
+        result[key] = times * op[key]
+    result["stalls"] = {word: times * cycles for word, cycles in op["stalls"].items()}
+    return result
+
+
+def _breakdown(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Cycles per step of one program run once."""
+    steps: dict[str, int] = {}
+    for op in summary["ops"]:
+        steps[op["step"]] = steps.get(op["step"], 0) + op["cycles"]
+    return {
+        "cycles": summary["cycles"],
+        "macs": summary["macs"],
+        "useful_macs": summary["useful_macs"],
+        "bytes_in": summary["bytes_in"],
+        "bytes_out": summary["bytes_out"],
+        "peak_bytes": dict(summary["peak_bytes"]),
+        "steps_cycles": steps,
+        "offload_cycles": summary["offload_cycles"],
+    }

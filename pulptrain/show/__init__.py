@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`list`, `show` and `validate`: what there is, as objects and as text."""

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What there is to say of a name: model, SoC, kernel, primitive, stall word, as plain objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from importlib.resources import files
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from configs.errors import InputError
+from configs.library import is_path, list_names, open_config
+from configs.meanings import Key, keys_of
+from configs.model_file import LAYER_KEYS, LayerSchema, load_model
+from configs.parameters import load_parameters
+from configs.suggest import suggestion
+from configs.yaml_file import read_text
+from traces.stall_words import BUSY, MEANINGS
+from trainlib.about import ABOUT
+from trainlib.kernels.catalogue import codegen_names, kind_of
+from trainlib.kernels.evidence import nest_evidence
+from trainlib.kernels.library import LIBRARY
+from trainlib.primitives.definition import (
+    Example,
+    LayerPrimitive,
+    LossPrimitive,
+    OptimizerPrimitive,
+    Primitive,
+)
+from trainlib.registry import PRIMITIVES, is_internal
+from trainlib.training.options import GradientOptions, check_options
+from trainlib.training.phases import build_training_phases
+from trainlib.training.variants import variants_text
+
+Description = dict[str, Any]
+"""`kind`, `name`, `about` and what else that kind has; every value is of plain types, units are in keys."""
+
+KINDS = ("model", "soc", "primitive", "kernel", "stall")
+"""What a name may be the name of, in the order it is looked for."""
+
+
+def describe(name: str, kind: str | None = None, *, codegen: str | None = None) -> list[Description]:
+    """All that a name, or the path of a model or SoC file, stands for; `kind` is one of `KINDS`.
+
+    Raises `InputError` with the nearest names if there is none.
+    """
+    if kind is not None and kind not in KINDS:
+        raise InputError(f"there is no kind {kind!r}", where="--kind", cure=suggestion(kind, KINDS))
+    if is_path(name):
+        return [_file(name, kind)]
+    found = [
+        of(name) for each, of in _describers(codegen).items() if kind in (None, each) and _knows(each, name)
+    ]
+    if not found and name.removesuffix("s") in KINDS:
+        each = name.removesuffix("s")
+        words = f"one of them: {', '.join(names_of(each))}" if each == "stall" else f"pulptrain list {each}s"
+        raise InputError(f"'{name}' is a kind of name, not one of them", where="show", cure=words)
+    if not found:
+        known = sorted({word for each in KINDS if kind in (None, each) for word in names_of(each)})
+        near = suggestion(name, known).partition(" (known")[0]
+        raise InputError(
+            f"nothing is called {name!r}",
+            where="show",
+            cure=near if near.startswith("'") else "pulptrain list socs | models | kernels | primitives",
+        )
+    return found
+
+
+def names_of(kind: str) -> tuple[str, ...]:
+    """All names of a kind."""
+    if kind in ("model", "soc"):
+        return list_names({"model": "models", "soc": "soc"}[kind])
+    if kind == "kernel":
+        return tuple(sorted({name for codegen in codegen_names() for name in LIBRARY.kernel_names(codegen)}))
+    if kind == "primitive":
+        return tuple(name for name, primitive in PRIMITIVES.items() if not is_internal(primitive))
+    return (*MEANINGS, "busy")
+
+
+def _knows(kind: str, name: str) -> bool:
+    return name in names_of(kind)
+
+
+def _describers(codegen: str | None) -> Mapping[str, Callable[[str], Description]]:
+    return {
+        "model": _model,
+        "soc": _soc,
+        "primitive": lambda name: _primitive(PRIMITIVES[name]),
+        "kernel": lambda name: _kernel(name, codegen),
+        "stall": lambda word: {"kind": "stall", "name": word, "about": {**MEANINGS, "busy": BUSY}[word]},
+    }
+
+
+def _file(path: str, kind: str | None) -> Description:
+    """A file of the user: a SoC if it has parameters, else a model."""
+    if kind is None:
+        kind = "soc" if "parameters" in open_config("soc", path).mapping("the file") else "model"
+    if kind not in ("model", "soc"):
+        raise InputError(f"a {kind} has no file of its own", where="show", cure="its name")
+    return _model(path) if kind == "model" else _soc(path)
+
+
+def _text(kind: str, name: str) -> str:
+    if is_path(name):
+        return read_text(Path(name))
+    return files("configs").joinpath(kind, f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def _model(name: str) -> Description:
+    spec = load_model(name, check_options)
+    graph = build_training_phases(spec).mini_batch
+    tensors = graph.tensors
+    layers = []
+    for layer in spec.layers:
+        output = tensors.get(f"{layer.name}.out")
+        own = [t for t in tensors.values() if t.kind == "weight" and t.name.startswith(f"{layer.name}.")]
+        layers.append(
+            {
+                "name": layer.name,
+                "type": layer.type,
+                "options": dict(layer.attributes),
+                "output_shape": list(output.shape) if output is not None else [],
+                "parameters": sum(prod(tensor.shape) for tensor in own),
+            }
+        )
+    return {
+        "kind": "model",
+        "name": spec.name,
+        "about": spec.description,
+        "source": spec.source,
+        "input_shape": list(spec.input_shape),
+        "batch": spec.batch,
+        "dtype": spec.dtype,
+        "layout": spec.layout,
+        "dataset": spec.dataset,
+        "loss": {"name": spec.loss.name, **spec.loss.options},
+        "optimizer": {"name": spec.optimizer.name, **spec.optimizer.options},
+        "parameters": sum(layer["parameters"] for layer in layers),
+        "layers": layers,
+        "file": _text("models", name),
+    }
+
+
+def _soc(name: str) -> Description:
+    by_profile = {profile: load_parameters(name, profile) for profile in ("rtl", "gvsoc")}
+    tree = by_profile["rtl"]
+    return {
+        "kind": "soc",
+        "name": tree.name,
+        "about": tree.description,
+        "codegen": tree.codegen,
+        "parameters": [
+            {
+                "path": path,
+                "value": parameter.value,
+                "value_gvsoc": by_profile["gvsoc"][path].value,
+                "unit": parameter.unit,
+                "description": parameter.description,
+                "source": parameter.source,
+                "assumed": parameter.assumed,
+            }
+            for path, parameter in tree.items()
+        ],
+        "file": _text("soc", name),
+    }
+
+
+def _kernel(name: str, codegen: str | None) -> Description:
+    having = [each for each in codegen_names() if name in LIBRARY.kernel_names(each)]
+    if codegen is not None and codegen not in having:
+        raise InputError(
+            f"codegen {codegen!r} has no kernel {name!r}", where="--codegen", cure=", ".join(having)
+        )
+    chosen = codegen or ("clang-xpulp" if "clang-xpulp" in having else having[0])
+    header, evidence = LIBRARY.header(chosen, name), nest_evidence(chosen, name)
+    return {
+        "kind": "kernel",
+        "name": name,
+        "about": header.about,
+        "what": kind_of(chosen, name),
+        "codegen": chosen,
+        "codegens": having,
+        "element_bytes": header.element_bytes,
+        "code_bytes": header.code_bytes,
+        "arrays": dict(header.arrays),
+        "trans_b": header.trans_b,
+        "evidence": evidence.label,
+        "rows": evidence.rows,
+        "fitted_on": evidence.fitted,
+        "file": header.section.file,
+    }
+
+
+def _primitive(primitive: Primitive) -> Description:
+    words = {LayerPrimitive: "layer", LossPrimitive: "loss", OptimizerPrimitive: "optimizer"}
+    what = words[type(primitive)]
+    keys = keys_of(primitive.schema)  # type: ignore[union-attr]
+    shared = keys_of(LayerSchema) if what == "layer" else ()
+    if what == "optimizer":
+        shared = keys_of(GradientOptions)
+    low, high = primitive.inputs if isinstance(primitive, LayerPrimitive) else (1, 1)
+    return {
+        "kind": "primitive",
+        "name": primitive.name,
+        "about": ABOUT[primitive.name],
+        "what": what,
+        "inputs": [low, high],
+        "steps": [step.name for step in primitive.steps],
+        "variants": variants_text(primitive),
+        "options": [asdict(key) for key in keys if key.name not in (*LAYER_KEYS, "name")],
+        "shared_options": [asdict(key) for key in shared if key.name not in ("name", "type")],
+        "example": _example(primitive, keys, what),
+    }
+
+
+def _example(primitive: Primitive, keys: tuple[Key, ...], what: str) -> str:
+    """A line of a model file, with the options of the first example that must be given."""
+    examples: tuple[Example, ...] = getattr(primitive, "examples", ())
+    given = dict(examples[0].attributes) if examples else {}
+    needed = {key.name: given[key.name] for key in keys if key.required and key.name in given}
+    if what != "layer":
+        rate = {"learning_rate": 0.01} if what == "optimizer" else {}
+        return f"{what}: {flow({'name': primitive.name, **rate, **needed})}"
+    inputs = {"inputs": "[first, second]"} if getattr(primitive, "inputs", (1, 1))[0] > 1 else {}
+    return f"- {flow({'name': primitive.name + '1', 'type': primitive.name, **inputs, **needed})}"
+
+
+def flow(values: Mapping[str, Any]) -> str:
+    """A mapping as YAML writes it in one line."""
+    return "{" + ", ".join(f"{key}: {value}" for key, value in values.items()) + "}"

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What there is to choose from: what `pulptrain list` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from arch.spec.soc_config import soc_from_parameters
+from configs.errors import InputError
+from configs.library import list_names
+from configs.model_file import load_model
+from configs.parameters import load_parameters
+from configs.suggest import suggestion
+from trainlib.about import ABOUT
+from trainlib.kernels.catalogue import DTYPE_BYTES, codegen_names, kind_of
+from trainlib.kernels.evidence import nest_evidence
+from trainlib.kernels.library import LIBRARY
+from trainlib.registry import PRIMITIVES
+from trainlib.training.options import check_options
+from trainlib.training.variants import variants_text
+
+Row = Mapping[str, Any]
+
+WORD_BYTES = 4
+"""A SoC file must give every memory a size; one below a word stands for a memory that is not there."""
+
+PIPED_WIDTH = 240
+"""Columns of a table that goes to a file or a pipe: wide enough that no cell is folded."""
+
+DESCRIPTION = "description"
+"""Title of the column of sentences."""
+
+DESCRIPTION_WIDTH = 40
+"""A description is not squeezed into a narrower column than this."""
+
+
+def _plain_cells(row: Row) -> Row:
+    return {key.replace("_", " "): value for key, value in row.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """`rows` for machines (keys with units), and `cells`: what a person sees of a row, by column title."""
+
+    rows: Sequence[Row]
+    cells: Callable[[Row], Row] = _plain_cells
+
+
+def listing_of(kind: str, timing: str = "rtl") -> Listing:
+    """The listing of a kind of thing. Raises `InputError` for an unknown one."""
+    listings: Mapping[str, Callable[[], Listing]] = {
+        "socs": lambda: _socs(timing),
+        "models": _models,
+        "kernels": _kernels,
+        "primitives": _primitives,
+    }
+    if kind not in listings:
+        raise InputError(f"nothing called {kind!r} to list", where="list", cure=suggestion(kind, listings))
+    return listings[kind]()
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    """Print a table; on a terminal too narrow for the descriptions these follow in a table of their own."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PIPED_WIDTH)
+    titles = list(rows[0]) if rows else []
+    figures = [title for title in titles if title != DESCRIPTION]
+    needed_width = console.measure(_table(rows, figures)).maximum + DESCRIPTION_WIDTH
+    if figures == titles or needed_width <= console.width:
+        console.print(_table(rows, titles))
+        return
+    console.print(_table(rows, figures))
+    console.print()
+    console.print(_table(rows, [figures[0], DESCRIPTION]))
+
+
+def _table(rows: Sequence[Row], titles: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(str(row[title])) for title in titles))
+    return table
+
+
+def _socs(timing: str) -> Listing:
+    rows = []
+    for name in list_names("soc"):
+        tree = load_parameters(name, timing)
+        soc = soc_from_parameters(tree)
+        rows.append(
+            {
+                "name": name,
+                "timing": timing,
+                "cores": soc.cores,
+                "fpu_count": soc.fpu.count,
+                "fpu_mapping": soc.fpu.mapping,
+                "divsqrt_count": soc.fpu.divsqrt_count,
+                "l1_bytes": soc.l1.size_bytes,
+                "l1_banks": soc.l1.banks,
+                "l1_bank_conflicts": soc.l1.bank_conflicts,
+                "l2_bytes": soc.l2.size_bytes,
+                "l3_bytes": soc.l3.size_bytes,
+                "cluster_hz": soc.clock.cluster_hz,
+                "soc_hz": soc.clock.soc_hz,
+                "peripheral_hz": soc.clock.peripheral_hz,
+                "codegen": tree.codegen,
+                "parameters": len(tree),
+                "assumed": [parameter.path for parameter in tree.assumed],
+                "description": tree.description,
+            }
+        )
+    return Listing(rows, _soc_cells)
+
+
+def _soc_cells(row: Row) -> Row:
+    return {
+        "name": row["name"],
+        "cores": row["cores"],
+        "FPUs": f"{row['fpu_count']} {row['fpu_mapping']}",
+        "div": row["divsqrt_count"],
+        "L1": f"{size_text(row['l1_bytes'])} x{row['l1_banks']}",
+        "L2": size_text(row["l2_bytes"]),
+        "L3": size_text(row["l3_bytes"]),
+        "MHz": "/".join(f"{row[clock] / 1e6:g}" for clock in ("cluster_hz", "soc_hz", "peripheral_hz")),
+        "codegen": row["codegen"],
+        "assumed": f"{len(row['assumed'])}/{row['parameters']}",
+        "description": row["description"],
+    }
+
+
+def size_text(size_bytes: int) -> str:
+    """A size in MiB, KiB or B, whichever needs at most one decimal; "none" for a memory without a word."""
+    if size_bytes < WORD_BYTES:
+        return "none"
+    for unit_bytes, unit in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size_bytes >= unit_bytes and size_bytes * 10 % unit_bytes == 0:
+            return f"{size_bytes / unit_bytes:g} {unit}"
+    return f"{size_bytes} B"
+
+
+def _models() -> Listing:
+    rows = []
+    for name in list_names("models"):
+        spec = load_model(name, check_options)
+        rows.append(
+            {
+                "name": name,
+                "input": "x".join(map(str, spec.input_shape)),
+                "layers": len(spec.layers),
+                "loss": spec.loss.name,
+                "description": spec.description,
+            }
+        )
+    return Listing(rows)
+
+
+def _kernels() -> Listing:
+    rows = []
+    for codegen in codegen_names():
+        found = [(kind_of(codegen, name), name) for name in LIBRARY.kernel_names(codegen)]
+        # What `--kernel` can choose comes first, the loops of layers last.
+        rows += [
+            {
+                "codegen": codegen,
+                "kernel": name,
+                "kind": kind,
+                "dtypes": _dtypes(LIBRARY.header(codegen, name).element_bytes),
+                "evidence": nest_evidence(codegen, name).label,
+            }
+            for kind, name in sorted(found, key=lambda item: (_KINDS.index(item[0]), item[1]))
+        ]
+    return Listing(rows)
+
+
+_KINDS = ("matmul", "depthwise", "loop")
+
+
+def _dtypes(element_bytes: int) -> str:
+    """Element types of a kernel, by their size."""
+    return " ".join(dtype for dtype, size in DTYPE_BYTES.items() if size == element_bytes)
+
+
+def _primitives() -> Listing:
+    return Listing(
+        [
+            {
+                "name": primitive.name,
+                DESCRIPTION: ABOUT.get(primitive.name, "Put in where it is needed; not for a model file."),
+                "steps": " ".join(step.name for step in primitive.steps) or "view",
+                "variants": variants_text(primitive),
+            }
+            for primitive in PRIMITIVES.values()
+        ],
+        # Steps and variants are in `pulptrain show NAME`: beside them no sentence would fit a terminal.
+        lambda row: {"name": row["name"], DESCRIPTION: row[DESCRIPTION]},
+    )

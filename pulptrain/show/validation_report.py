@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far predictions are off, for people."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from scheduler.validation.rows.statistics import farthest_off, figures, grouped
+from scheduler.validation.runner import Refused, Validation
+from traces.text_table import table_lines
+
+WORST_ROWS = 10
+"""Rows named under the table."""
+
+FIGURES = {
+    "cases": "rows",
+    "mape_percent": "mean",
+    "p95_percent": "p95",
+    "max_percent": "max",
+    "bias_percent": "bias",
+    "noise_percent": "noise",
+    "instructions_mape_percent": "instr",
+    "top1_regret_percent": "regret",
+}
+"""Figures of the table and their column heads, in order; with four columns of groups they fit 100."""
+
+HEADS = {"bank_conflicts": "conflicts"}
+"""Shorter heads of group columns."""
+
+
+def list_refused(refused: Sequence[Refused]) -> None:
+    """Tell on standard error which rows are not predicted: a line per row, the same cure once only."""
+    cures: set[str] = set()
+    for row in refused:
+        print(f"pulptrain: {row.error.where}: {row.error.message}", file=sys.stderr)
+        cure = row.error.cure
+        if cure is not None and cure not in cures:
+            print(f"  try: {cure}", file=sys.stderr)
+            cures.add(cure)
+
+
+def print_tables(width: int, done: Validation, columns: Sequence[str]) -> None:
+    """Print the figures by group and for all rows, and the rows that are farthest off."""
+    kind = done.kind.name
+    groups = grouped(done.results, columns)
+    shown = [name for name in FIGURES if name in figures((), kind)]
+    heads = [*(HEADS.get(column, column) for column in columns), *(FIGURES[name] for name in shown)]
+    rows = []
+    for key in sorted(groups, key=_natural):
+        numbers = figures(groups[key], kind)
+        rows.append([*(text or "-" for text in key), *(_cell(numbers[name]) for name in shown)])
+    total = figures(done.results, kind)
+    rows.append(["all", *[""] * (len(columns) - 1), *(_cell(total[name]) for name in shown)])
+    left = [HEADS.get(column, column) for column in columns]
+    print("\n".join(table_lines(heads, rows, width, left=left)))
+    print(
+        "Errors in percent of the measured cycles. All rows: median error "
+        f"{_cell(total['median_percent'])} %, rank correlation {_cell(total['rank_correlation'], 4)}."
+    )
+    print(f"\nfarthest off of {len(done.results)} rows:")
+    worst = [
+        [
+            result.case.id,
+            f"{result.measured:,}",
+            f"{result.prediction.cycles:,}",
+            f"{result.error_percent:+.2f}",
+        ]
+        for result in farthest_off(done.results, WORST_ROWS)
+    ]
+    print("\n".join(table_lines(["row", "measured", "predicted", "error %"], worst, width)))
+
+
+def _natural(key: Sequence[str]) -> tuple[tuple[int, str], ...]:
+    """Numbers in numeric order, before texts."""
+    return tuple((int(text), "") if text.isdigit() else (-1, text) for text in key)
+
+
+def _cell(value: float | None, decimals: int = 2) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.{decimals}f}"

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tune`: the call, its files and its report."""

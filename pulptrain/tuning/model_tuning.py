@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tune` as a Python call: a model by name, settings as on the command line, a schedule and a summary."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from arch.pricing.code_caches import WARM
+from configs.errors import InputError
+from configs.model_file import ModelSpec
+from configs.suggest import suggestion
+from configs.version import VERSION
+from pulptrain.given.settings import Settings, schedule_options, soc_timing
+from pulptrain.process.progress import NOBODY, Teller
+from pulptrain.running.evidence import evidence_of
+from pulptrain.running.session import RunOutcome, model_of, run_model
+from scheduler.memory.host_memory import check_host_memory
+from scheduler.search.cache import ResultCache
+from scheduler.search.progress import Meter
+from scheduler.search.workers import Workers
+from scheduler.tuner.iteration_tuning import Tuning, tune_iteration
+from scheduler.tuner.layout_search import KEEP, SEARCH, programs_of, search_layouts
+from scheduler.tuner.op_tuner import OpTuner
+from scheduler.tuner.schedule_file import as_tuned, check_model, load_schedule
+from scheduler.tuner.search_space import SpaceRules
+from scheduler.tuner.strategies import StrategyOptions
+from scheduler.tuner.tuned_schedule import OpChoice, Timed, TunedSchedule, cut_fields, model_content
+from trainlib.ir.graph import LAYOUTS
+from trainlib.training.layouts import layers_with_choice, with_layouts
+
+
+@dataclass(frozen=True, slots=True)
+class TuneOutcome:
+    """What tuning leaves: the object `tune --json` prints (without the path), the schedule for a file, and
+    whether Ctrl-C ended it early."""
+
+    summary: dict[str, Any]
+    schedule: TunedSchedule
+    interrupted: bool
+    tuned: RunOutcome | None = None
+    """A run with the schedule, in time only; None if the search was interrupted."""
+
+
+def tune_model(
+    model: str | ModelSpec,
+    workers: Workers,
+    settings: Settings | None = None,
+    *,
+    strategy: StrategyOptions | None = None,
+    rules: SpaceRules | None = None,
+    start: str | None = None,
+    cache: ResultCache | None = None,
+    meter: Meter | None = None,
+    layout: str = KEEP,
+    teller: Teller = NOBODY,
+) -> TuneOutcome:
+    """Tune a model for a SoC; `start` is a schedule file of the same model whose choices are tried first.
+
+    `layout` of the images is ``keep`` (as the model says), CHW or HWC for all layers with a choice, or
+    ``search``: by layer what takes the fewest cycles, or as the model says if the iteration is faster so.
+    `schedule_file.write_schedule` writes the result. Raises the errors of `configs.errors`.
+    """
+    settings = settings or Settings()
+    started = time.perf_counter()
+    spec = model_of(model, settings)
+    asked = _asked(spec, layout)
+    written = programs_of(spec)
+    first = None
+    if start is not None:
+        file = load_schedule(start)
+        check_model(file, [graph for graph, _ in programs_of(as_tuned(file, spec))], written[0][0])
+        first = file.candidates
+    options, timing = schedule_options(settings), soc_timing(settings)
+    # Before anything is simulated: every op is, on memories of full size.
+    for graph, _ in written:
+        check_host_memory(graph, timing)
+    tuner = OpTuner(
+        timing,
+        options.codegen,
+        workers,
+        rules=rules,
+        strategy=strategy,
+        cache=cache,
+        meter=meter,
+        start=first,
+    )
+    tried = [asked]
+    if layout == SEARCH:
+        found = search_layouts(spec, tuner)
+        tried += [found] if found else []
+    tunings = []
+    for layouts in tried:
+        programs = programs_of(with_layouts(spec, layouts))
+        tuner.search([programs])
+        tunings.append(tune_iteration(programs, options, tuner, version=VERSION))
+    # Ops at their best by themselves are not yet a whole iteration: the model as it is may still be faster.
+    best = min(range(len(tried)), key=lambda number: _cycles(tunings[number]))
+    programs, tuning = programs_of(with_layouts(spec, tried[best])), tunings[best]
+    schedule = replace(tuning.schedule, model_content=model_content(written[0][0]), layouts=tried[best])
+    interrupted = any(item.interrupted for item in tunings)
+    tuned: RunOutcome | None = None
+    untuned_cycles = tunings[0].untuned_cycles
+    in_runs: dict[str, dict[str, int]] = {}
+    if not interrupted and schedule.cycles is not None:
+        teller.stage("simulating an iteration without and with the schedule")
+        untuned, tuned, in_runs = _in_runs(spec, settings, schedule, cache)
+        if settings.icache != WARM:
+            # The search knows warm caches only; what it has found is told as it runs.
+            untuned_cycles = untuned.summary["cycles"]
+            schedule = replace(schedule, cycles=tuned.summary["cycles"])
+    wall_seconds = time.perf_counter() - started
+    steps = {op.name: (op.primitive, op.step) for graph, _ in programs for op in graph.ops}
+    summary = {
+        "model": schedule.model,
+        "soc": schedule.soc,
+        "timing": schedule.timing,
+        "codegen": schedule.codegen,
+        "cycles": schedule.cycles,
+        "untuned_cycles": untuned_cycles,
+        "evidence": evidence_of(tuning.line, settings) if tuning.line else None,
+        "layout": dict(schedule.layouts),
+        "resident": [asdict(item) for item in tuning.residents],
+        "candidates": schedule.candidates,
+        "evaluated": schedule.evaluated,
+        "pruned": schedule.candidates - schedule.evaluated,
+        "strategy": schedule.strategy,
+        "bounded": list(tuning.bounded),
+        "choices": [
+            {**_choice(choice, *steps[choice.op]), **in_runs.get(choice.op, {})}
+            for choice in schedule.choices
+        ],
+        "version": schedule.version,
+        "simulator": {
+            "wall_seconds": wall_seconds,
+            "cached": tuning.cached,
+            "simulated": schedule.evaluated - tuning.cached,
+            "candidates_per_second": schedule.candidates / wall_seconds,
+        },
+    }
+    return TuneOutcome(summary, schedule, interrupted, tuned)
+
+
+def _in_runs(
+    spec: ModelSpec, settings: Settings, schedule: TunedSchedule, cache: ResultCache | None
+) -> tuple[RunOutcome, RunOutcome, dict[str, dict[str, int]]]:
+    """Runs without and with the schedule, and by op its cycles in them.
+
+    The cycles a search compares are those of an op alone; in an iteration ops overlap their neighbours.
+    """
+    plain = replace(settings, resident=None)
+    untuned = run_model(spec, plain, functional=False, cache=cache)
+    tuned = run_model(spec, replace(plain, schedule=schedule), functional=False, cache=cache)
+    before = {op["name"]: op["cycles"] for op in untuned.summary["ops"]}
+    found = {
+        op["name"]: {"untuned_run_cycles": before.get(op["name"], 0), "run_cycles": op["cycles"]}
+        for op in tuned.summary["ops"]
+    }
+    return untuned, tuned, found
+
+
+def _asked(spec: ModelSpec, layout: str) -> dict[str, str]:
+    """Layer -> layout where ``--layout`` asks for another than the model says."""
+    if layout in (KEEP, SEARCH):
+        return {}
+    if layout not in LAYOUTS:
+        raise InputError(
+            f"unknown layout {layout!r}",
+            where="--layout",
+            cure=suggestion(layout, (KEEP, SEARCH, *LAYOUTS)),
+        )
+    return {name: layout for name, own in layers_with_choice(spec).items() if own != layout}
+
+
+def _cycles(tuning: Tuning) -> float:
+    return math.inf if tuning.schedule.cycles is None else tuning.schedule.cycles
+
+
+def _choice(choice: OpChoice, primitive: str, step: str) -> Mapping[str, Any]:
+    cut = choice.best.candidate.cut
+    return {
+        "op": choice.op,
+        "primitive": primitive,
+        "step": step,
+        **_timed(choice.best),
+        "tiles": cut.tiles,
+        "l1_bytes": cut.l1_bytes,
+        "candidates": choice.candidates,
+        "evaluated": choice.evaluated,
+        "runner_up": _timed(choice.runner_up) if choice.runner_up is not None else None,
+    }
+
+
+def _timed(timed: Timed) -> dict[str, Any]:
+    candidate = timed.candidate
+    return {
+        "kernel": candidate.kernel,
+        "variant": candidate.variant,
+        **cut_fields(candidate.cut),
+        "cycles": timed.cycles,
+    }

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Content hashes: what a simulated figure depends on, as a text that is equal for equal questions only."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+
+MODEL_SOURCES = ("arch", "trainlib", "scheduler", "configs/kernels")
+"""Folders whose files decide what a simulation says: mechanisms, primitives, kernels, program and loop nests.
+
+SoC files are not among them: their values are part of every question.
+"""
+
+NO_INFLUENCE = ("scheduler/validation", "scheduler/search/", "scheduler/tuner/", "scheduler/explore/")
+"""Below those folders: code that asks for simulations and does not take part in them ..."""
+
+INFLUENCE = tuple(
+    f"scheduler/tuner/{name}.py"
+    for name in ("evaluate", "task", "search_space", "cut_programs", "tuned_residents")
+)
+"""... apart from these files, which define what is simulated."""
+
+_SUFFIXES = (".py", ".yaml", ".S")
+
+
+def fingerprint(content: Any) -> str:
+    """SHA-256 (64 hex digits) of a value made of dataclasses, mappings, sequences and scalars."""
+    text = json.dumps(_plain(content), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def model_version() -> str:
+    """Hash of the source of everything a simulation goes through, and of the version of SimPy."""
+    digest = hashlib.sha256(importlib.metadata.version("simpy").encode())
+    for source in MODEL_SOURCES:
+        package, _, inner = source.partition("/")
+        folder = files(package)
+        _add(digest, folder.joinpath(inner) if inner else folder, source)
+    return digest.hexdigest()
+
+
+def _add(digest: Any, entry: Traversable, path: str) -> None:
+    if entry.is_dir():
+        for child in sorted(entry.iterdir(), key=lambda item: item.name):
+            _add(digest, child, f"{path}/{child.name}")
+        return
+    asked_only = any(path.startswith(folder) for folder in NO_INFLUENCE) and path not in INFLUENCE
+    if path.endswith(_SUFFIXES) and not asked_only:
+        digest.update(path.encode() + b"\0" + entry.read_bytes() + b"\0")
+
+
+def _plain(value: Any) -> Any:
+    """JSON with the names of dataclasses kept, so that two types with equal fields differ."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {
+            field.name: _plain(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+            if field.compare
+        }
+        return {"": type(value).__name__, **fields}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    raise TypeError(f"no fingerprint of a {type(value).__name__}")

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where evaluations run: in this process, in processes of this machine, or on a Dask cluster.
+
+All three are a `concurrent.futures.Executor`. Callers put results in order themselves, so that they do not
+depend on who computed what, or when.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from typing import Any
+
+from configs.errors import InputError
+from scheduler.search.fingerprint import model_version
+
+DASK_TIMEOUT_SECONDS = 10
+"""How long to wait for a Dask scheduler to answer, and for its first worker."""
+
+
+GARBAGE_THRESHOLD = 100_000
+"""Objects a worker makes between two looks for garbage: a simulation leaves little that is in cycles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """An executor, and how many evaluations it runs at a time."""
+
+    executor: Executor
+    count: int
+
+
+class InlineExecutor(Executor):
+    """Runs every call at once, in the caller's thread."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """A future that is done already. A `KeyboardInterrupt` passes through."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class LazyProcesses(Executor):
+    """A pool of processes that are spawned with the first call: a run that finds all in the cache needs none.
+
+    They ignore Ctrl-C, which is the caller's business, and end when the caller dies, however it dies.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._pool: ProcessPoolExecutor | None = None
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run `fn`, which must be importable, with arguments that can be pickled."""
+        if self._pool is None:
+            self._pool = _processes(self._count, "spawn")
+        with without_interrupts():
+            return self._pool.submit(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the processes, if there are any, after the calls under way."""
+        if self._pool is not None:
+            self._pool.shutdown(wait, cancel_futures=cancel_futures)
+
+
+def cpu_count() -> int:
+    """CPUs of this machine: how many workers there are if nobody says."""
+    return os.cpu_count() or 1
+
+
+@contextmanager
+def open_workers(count: int, executor: str | None = None) -> Iterator[Workers]:
+    """Workers for the length of a ``with``; calls not begun at its end are dropped.
+
+    `count` processes of this machine, none but this one for 1; or, with `executor` ``dask://HOST:PORT``, the
+    workers of that cluster. Raises `InputError` for a count below 1, an executor that cannot be understood,
+    a scheduler that cannot be reached, and cluster workers with another version of the simulator.
+    """
+    if executor is not None:
+        with _dask(executor) as workers:
+            yield workers
+        return
+    if count < 1:
+        raise InputError(f"{count} workers", where="--workers", cure="1 or more")
+    pool: Executor
+    if count == 1:
+        pool = InlineExecutor()
+    elif _may_fork():
+        # Forked now, while no other thread runs: a copy of this process has imported everything already,
+        # which takes a spawned one a second, and it costs milliseconds if all is in the cache.
+        pool = _processes(count, "fork")
+        with without_interrupts():
+            pool.submit(_nothing)
+    else:
+        pool = LazyProcesses(count)
+    try:
+        yield Workers(pool, count)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _processes(count: int, method: str) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(count, multiprocessing.get_context(method), initializer=begin_worker)
+
+
+@contextmanager
+def without_interrupts() -> Iterator[None]:
+    """Ctrl-C waits for the end of the ``with``; processes and threads begun in it never see one.
+
+    A worker that were interrupted before it could ignore Ctrl-C would print a traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _may_fork() -> bool:
+    """Whether a copy of this process can be trusted: no lock is held by a thread that it does not have."""
+    return sys.platform == "linux" and threading.active_count() == 1
+
+
+def _nothing() -> None:
+    """The call that starts a pool."""
+
+
+def begin_worker() -> None:
+    """What every worker process does first: it ignores Ctrl-C and ends with its parent, however that ends."""
+    gc.freeze()
+    gc.set_threshold(GARBAGE_THRESHOLD)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+@contextmanager
+def _dask(address: str) -> Iterator[Workers]:
+    match = re.fullmatch(r"dask://([^\s/:]+|\[[0-9a-fA-F:]+\]):(\d{1,5})", address)
+    if match is None:
+        raise InputError(f"unknown executor {address!r}", where="--executor", cure="dask://HOST:PORT")
+    try:
+        from distributed import Client
+    except ImportError:
+        raise InputError(
+            "Dask is not installed", where="--executor", cure="pip install 'pulptrain[cluster]'"
+        ) from None
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    try:
+        client: Any = Client(  # type: ignore[no-untyped-call]
+            f"tcp://{match[1]}:{match[2]}", timeout=DASK_TIMEOUT_SECONDS, set_as_default=False
+        )
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"no Dask scheduler answers at {match[1]}:{match[2]}: {error or type(error).__name__}",
+            where="--executor",
+            cure="start one (`dask scheduler`), or leave --executor out",
+        ) from None
+    with client:
+        yield Workers(client.get_executor(), _dask_workers(client, address))
+
+
+def _dask_workers(client: Any, address: str) -> int:
+    """Threads of all workers; `InputError` if there are none or some run other code than ours."""
+    try:
+        client.wait_for_workers(1, timeout=DASK_TIMEOUT_SECONDS)
+        versions = client.run(model_version)
+    except TimeoutError:
+        raise InputError(
+            f"the Dask scheduler at {address} has no workers",
+            where="--executor",
+            cure="start some (`dask worker`)",
+        ) from None
+    except ImportError as error:
+        raise InputError(
+            f"a Dask worker cannot import pulptrain: {error}", where="--executor", cure="install it there"
+        ) from None
+    foreign = sorted(worker for worker, version in versions.items() if version != model_version())
+    if foreign:
+        raise InputError(
+            f"{len(foreign)} Dask workers have another version of pulptrain, {foreign[0]} for one",
+            where="--executor",
+            cure="install the same version everywhere",
+        )
+    threads: int = sum(client.nthreads().values())
+    return max(1, threads)

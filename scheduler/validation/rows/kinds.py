@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The KINDs of measured cases: what columns each has, who predicts it, how its table is grouped."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from configs.errors import ConfigError, InputError
+from configs.suggest import suggestion
+from scheduler.validation.rows import (
+    contention,
+    dma,
+    icache,
+    layer,
+    loop,
+    micro,
+    mm,
+    overlap,
+    tiled,
+    tiled_layers,
+)
+from scheduler.validation.rows.cases import CYCLES, Case, Column, Selection, read_cases
+from scheduler.validation.rows.prediction import Prediction
+
+MEASURE = "measure"
+"""The column by which the measures of a row are told apart; no file has it, `Kind.read` adds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One measured time of a row: the column it is in, and who predicts it.
+
+    `name` follows the id of the row; it is empty where a row has one time only.
+    """
+
+    predict: Callable[[Case], Prediction]
+    column: str = CYCLES.name
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One KIND; `groups` are the columns its table is grouped by unless the user says otherwise.
+
+    A row with several `measures` is as many cases, ``id:measure`` each. `named_by` are the columns that name
+    a row.
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    measures: tuple[Measure, ...]
+    groups: tuple[str, ...]
+    named_by: tuple[str, ...] = ("id",)
+
+    def measure_of(self, case: Case) -> Measure:
+        """The measure a case is about."""
+        wanted = case.cells[MEASURE] if len(self.measures) > 1 else ""
+        return next(measure for measure in self.measures if measure.name == wanted)
+
+    def read(
+        self,
+        path: str | Path,
+        selections: Sequence[Selection] = (),
+        unreadable: list[ConfigError] | None = None,
+    ) -> tuple[Case, ...]:
+        """The cases of a file, selected by its columns and, where rows have several, by `MEASURE`.
+
+        Arguments and errors are those of `read_cases`.
+        """
+        if len(self.measures) == 1:
+            return read_cases(path, self.columns, selections, self.named_by, unreadable)
+        own = [item for item in selections if item.column == MEASURE]
+        others = [item for item in selections if item.column != MEASURE]
+        rows = read_cases(path, self.columns, others, self.named_by, unreadable)
+        if rows and MEASURE in rows[0].cells:
+            raise ConfigError(
+                f"column '{MEASURE}' has a meaning of its own in KIND {self.name}",
+                where=str(path),
+                cure="give the column another name",
+            )
+        names = tuple(measure.name for measure in self.measures)
+        for value in (value for item in own for value in item.values):
+            if value not in names:
+                raise InputError(
+                    f"KIND {self.name} has no measure '{value}'",
+                    where="--where",
+                    cure=suggestion(value, names),
+                )
+        chosen = [name for name in names if all(name in item.values for item in own)]
+        return tuple(
+            dataclasses.replace(row, id=f"{row.id}:{name}", cells={**row.cells, MEASURE: name})
+            for row in rows
+            for name in chosen
+        )
+
+
+_MACHINE = ("fpus", "bank_conflicts")
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("mm", mm.COLUMNS, (Measure(mm.predict),), ("codegen", "cores", *_MACHINE)),
+        Kind("loop", loop.COLUMNS, (Measure(loop.predict),), ("kernel", "cores", "bank_conflicts")),
+        Kind("layer", layer.COLUMNS, (Measure(layer.predict),), ("primitive", "step", "cores")),
+        Kind("tiled", tiled.COLUMNS, (Measure(tiled.predict),), ("kernel", "buffering", *_MACHINE)),
+        Kind(
+            "tiled-layers", tiled_layers.COLUMNS, (Measure(tiled_layers.predict),), ("workload", "buffering")
+        ),
+        Kind("dma", dma.COLUMNS, (Measure(dma.predict),), ("test", "direction", "bank_conflicts")),
+        Kind(
+            "overlap",
+            overlap.COLUMNS,
+            (
+                Measure(overlap.predict_kernel, name="kernel"),
+                Measure(overlap.predict_transfers, "cycles_dma_with_compute", "transfers"),
+            ),
+            (MEASURE, "cores", *_MACHINE),
+        ),
+        Kind(
+            "dma-contention",
+            contention.COLUMNS,
+            (Measure(contention.predict, "dma_total_cycles"),),
+            ("dir", "traffic", "bank_conflicts"),
+            ("dir", "bytes", "traffic", "n_traffic_cores", "bank_conflicts"),
+        ),
+        Kind(
+            "dma-contention-rtl",
+            contention.CORE_COLUMNS,
+            (
+                Measure(contention.predict, "dma_total_cycles", "transfer"),
+                Measure(contention.predict_core, "core1_cycles_in_traffic_loop", "core"),
+            ),
+            (MEASURE, "dir", "traffic"),
+            ("dir", "bytes", "traffic", "n_traffic_cores", "bank_conflicts"),
+        ),
+        Kind(
+            "icache",
+            icache.COLUMNS,
+            (
+                Measure(icache.predict_cold, "cold_iter0_max", "cold"),
+                Measure(icache.predict_warm, "iter3_max", "warm"),
+            ),
+            (MEASURE, "cores"),
+            ("cores", "n_nops"),
+        ),
+        Kind(
+            "icache-rtl",
+            icache.COLUMNS,
+            (
+                Measure(partial(icache.predict_cold, rtl=True), "cold_iter0_max", "cold"),
+                Measure(partial(icache.predict_warm, rtl=True), "iter3_max", "warm"),
+            ),
+            (MEASURE, "cores"),
+            ("cores", "n_nops"),
+        ),
+        Kind(
+            "micro",
+            micro.COLUMNS,
+            (Measure(micro.predict, micro.MEASURED),),
+            ("group", "cores"),
+            ("group", "name", "cores", "n", *_MACHINE),
+        ),
+    )
+}
+"""The KINDs of `pulptrain validate`."""
+
+
+def kind_named(name: str) -> Kind:
+    """The KIND of that name. Raises InputError."""
+    if name not in KINDS:
+        raise InputError(
+            f"unknown kind of cases '{name}'", where="validate", cure=suggestion(name, tuple(KINDS))
+        )
+    return KINDS[name]

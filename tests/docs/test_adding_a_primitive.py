@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/adding-a-primitive.md is carried out: its entries, its nests, its model and its command."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+import trainlib.registry
+import trainlib.training.single
+from pulptrain.__main__ import run
+from pulptrain.running.session import run_model
+from shared import primitive_harness
+from shared.paths import ROOT
+from trainlib.ir.access import Contraction
+from trainlib.kernels.library import LIBRARY, KernelLibrary
+from trainlib.primitives.contractions import convolution
+from trainlib.primitives.definition import Primitive
+from trainlib.primitives.elementwise import table as elementwise
+from trainlib.primitives.optimizers import table as optimizers
+from truth import layers, steps
+
+PAGE = (ROOT / "docs" / "adding-a-primitive.md").read_text()
+BLOCKS = {
+    (kind, name): text
+    for kind, name, text in re.findall(
+        r"^<!-- (\w+): (\S+) -->\n```\w+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
+    )
+}
+KERNELS = [name for kind, name in BLOCKS if kind == "kernel"]
+
+
+def entry(table: Any, kind: str, name: str) -> Primitive:
+    """The page's entry, made as it would be in its table."""
+    namespace = dict(vars(table))
+    exec(BLOCKS.get(("options", name), ""), namespace)
+    primitive: Primitive = eval(BLOCKS[kind, name], namespace)
+    assert primitive.name == name
+    return primitive
+
+
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Primitive]:
+    """The page's entries and kernel files, in their places for the length of a test."""
+    root = tmp_path / "kernels"
+    shutil.copytree(str(files("configs").joinpath("kernels")), root)
+    for name in KERNELS:
+        (root / "clang-xpulp" / f"{name}.yaml").write_text(BLOCKS["kernel", name])
+    for name, value in vars(KernelLibrary(root)).items():
+        monkeypatch.setattr(LIBRARY, name, value)
+    primitives = {
+        "softsign": entry(elementwise, "elementwise", "softsign"),
+        "rmsprop": entry(optimizers, "optimizers", "rmsprop"),
+    }
+    for room, tables, name in (
+        (layers, (layers.LAYERS,), "softsign"),
+        (steps, (steps.OPTIMIZERS, steps.STATES), "rmsprop"),
+    ):
+        for table in tables:
+            monkeypatch.setitem(table, name, None)  # so that it is gone again afterwards
+        exec(BLOCKS[f"truth_{room.__name__.removeprefix('truth.')}", name], vars(room).copy())
+    everything = MappingProxyType({**trainlib.registry.PRIMITIVES, **primitives})
+    for module in (trainlib.registry, trainlib.training.single, primitive_harness):
+        monkeypatch.setattr(module, "PRIMITIVES", everything)
+    return primitives
+
+
+@pytest.mark.parametrize(("name", "cases"), [("softsign", 20), ("rmsprop", 10)])
+def test_a_new_entry_passes_what_every_primitive_must(
+    added: dict[str, Primitive], name: str, cases: int
+) -> None:
+    found = primitive_harness.cases_of(added[name])
+    assert len(found) == cases
+    for case in found:
+        primitive_harness.check_reference(case)
+        primitive_harness.check_tiles(case)
+        primitive_harness.check_work(case)
+
+
+def test_its_model_trains_and_runs_the_nests_of_the_page(added: dict[str, Primitive], tmp_path: Path) -> None:
+    path = tmp_path / "softsign.yaml"
+    path.write_text(BLOCKS["model", "softsign-net"])
+    outcome = run_model(str(path))
+    assert outcome.summary["functional"]["passed"]
+    assert outcome.summary["functional"]["checked_against"] == "PyTorch"
+    ops = {op["name"]: op["primitive"] for op in outcome.summary["ops"]}
+    assert [name for name, primitive in ops.items() if primitive == "softsign"] == ["act.FW", "act.IG"]
+    assert {primitive for name, primitive in ops.items() if ".UPD" in name} == {"rmsprop"}
+    assert set(KERNELS) <= set(outcome.summary["unmeasured_kernels"])
+    assert set(KERNELS) <= {item.work.what for item in outcome.slices}
+
+
+def test_its_command_runs(added: dict[str, Primitive], capsys: pytest.CaptureFixture[str]) -> None:
+    program, *arguments = shlex.split(BLOCKS["run", "softsign"])
+    assert program == "pulptrain"
+    assert run(arguments) == 0
+    assert "softsign" in capsys.readouterr().out
+
+
+def test_its_figures_are_those_of_its_blocks() -> None:
+    def lines(*kinds: str, names: tuple[str, ...]) -> int:
+        return sum(
+            text.count("\n") for (kind, name), text in BLOCKS.items() if kind in kinds and name in names
+        )
+
+    activation = lines("elementwise", "truth_layers", names=("softsign",))
+    update = lines("optimizers", "options", "truth_steps", names=("rmsprop",))
+    table = [line.split("|")[2:4] for line in PAGE.splitlines() if re.match(r"\| (an|the same)", line)]
+    assert [[int(cell) for cell in cells] for cells in table] == [
+        [2, activation],
+        [4, activation + lines("kernel", names=("softsign_fw", "softsign_bw"))],
+        [2, update],
+        [3, update + lines("kernel", names=("rmsprop",))],
+    ]
+
+
+def test_the_contraction_of_the_page_is_that_of_the_layer() -> None:
+    text = BLOCKS["contraction", "CONVOLUTION_1D"]
+    assert eval(text, {"Contraction": Contraction}) == convolution.CONVOLUTION_1D
+    room = Path(convolution.__file__).parent
+    module = (room / "conv1d.py").read_text().splitlines()
+    lines = sum(not line.startswith("# SPDX-License-Identifier:") for line in module)
+    in_table = len(text.splitlines()) + 4  # its docstring, and the line that chooses it
+    registered = 2
+    assert f"by kernels that exist | 3 | {lines + in_table + registered} |" in PAGE
+    steps = (room / "conv_transpose2d.py").read_text().count("transposed_step(")
+    assert f"its three steps | 1 | {steps} |" in PAGE

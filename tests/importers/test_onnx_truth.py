@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An ONNX file against what was read of it: output at import, gradients after a run, by other readers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.onnx_models import NodeText, model, node, saved, value
+
+from configs.errors import UnsupportedLayerError, WrongNumbersError
+from importers.onnx_call import HANDLERS, WeightPlaces
+from importers.onnx_file import load_onnx
+from importers.onnx_folding import _FOLDED
+from importers.onnx_forward import import_forward
+from importers.onnx_fusion import OWN
+from pulptrain.__main__ import run
+from pulptrain.foreign import foreign_check
+from pulptrain.foreign.foreign_check import OnnxOrigin, check_gradients, check_output
+from trainlib.references.reference import evaluate
+from trainlib.training.phases import build_training_graph, initial_weights
+from trainlib.training.training_data import sample_stream
+from truth.onnx_graph import known_ops
+
+pytestmark = [pytest.mark.needs_onnx, pytest.mark.needs_torch]
+
+RANDOM = np.random.default_rng(25)
+WEIGHTS = Mapping[str, Any]
+
+
+def drawn(*shape: int) -> Any:
+    return RANDOM.uniform(-1, 1, shape).astype(np.float32)
+
+
+def read(folder: Path, nodes: Sequence[NodeText], shape: Sequence[int], weights: WEIGHTS) -> OnnxOrigin:
+    """A file of these nodes from x to z, and what it was read as."""
+    graph = load_onnx(saved(folder, model(nodes, [value("x", shape)], [value("z", None)], weights)))
+    return OnnxOrigin(graph, import_forward(graph))
+
+
+def gradients_of(origin: OnnxOrigin, seed: int = 0) -> Any:
+    """The check of one iteration of ours, by its references."""
+    spec = origin.read.spec
+    graph = build_training_graph(spec)
+    sample = next(sample_stream(graph, spec, seed))
+    results = evaluate(graph, {**sample, **initial_weights(graph, seed), **origin.read.values})
+    own = {"input": sample[graph.input], "label": sample[graph.label]}
+    return check_gradients(origin, spec, graph, own, results)
+
+
+def gemm(x: str, y: str, name: str, *more: str, **attributes: Any) -> NodeText:
+    return node("Gemm", [x, "w", *more], [y], name=name, **attributes)
+
+
+SQUARE = {"w": drawn(4, 4)}
+SHARED = {
+    "Gemm": ([gemm("x", "a", "one"), node("Relu", ["a"], ["b"]), gemm("b", "z", "two")], [2, 4], SQUARE),
+    "its Transpose": (
+        [
+            node("MatMul", ["x", "w"], ["a"], name="one"),
+            node("Transpose", ["w"], ["t"]),
+            node("MatMul", ["a", "t"], ["z"], name="two"),
+        ],
+        [2, 4],
+        {"w": drawn(4, 6)},
+    ),
+    "Conv": (
+        [node("Conv", ["x", "w"], ["a"], name="one"), node("Conv", ["a", "w"], ["z"], name="two")],
+        [1, 3, 6, 6],
+        {"w": drawn(3, 3, 3, 3)},
+    ),
+    "Identity and Reshape": (
+        [
+            node("Identity", ["w"], ["v"]),
+            node("Reshape", ["v", "shape"], ["u"]),
+            gemm("x", "a", "one"),
+            node("Gemm", ["a", "u"], ["z"], name="two"),
+        ],
+        [2, 4],
+        {**SQUARE, "shape": np.array([4, 4])},
+    ),
+    "a part of it joined with another": (
+        [
+            node("Slice", ["w", "zero", "two"], ["s"]),
+            node("Concat", ["s", "v"], ["u"], axis=0),
+            gemm("x", "a", "one"),
+            node("MatMul", ["a", "u"], ["z"], name="two"),
+        ],
+        [2, 4],
+        {**SQUARE, "v": drawn(2, 4), "zero": np.array([0]), "two": np.array([2])},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_a_weight_that_two_nodes_train_is_refused_with_both_names(case: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        UnsupportedLayerError, match=r"w: initializer.*by one and two.*an initializer for each"
+    ):
+        read(tmp_path, *SHARED[case])
+
+
+def test_a_constant_that_two_nodes_read_is_no_weight(tmp_path: Path) -> None:
+    nodes = [node("Constant", [], ["w"], value=drawn(4, 4)), *SHARED["Gemm"][0][:2], gemm("b", "c", "two")]
+    origin = read(tmp_path, [*nodes, node("Gemm", ["c", "v"], ["z"])], [2, 4], {"v": drawn(4, 4)})
+    assert {given.source for given in origin.read.sources.values() if given.trained} == {"v"}
+    assert gradients_of(origin).passed
+
+
+EXACT: Mapping[str, tuple[Sequence[NodeText], Sequence[int], WEIGHTS]] = {
+    "beta scales a bias and its gradient": (
+        [gemm("x", "z", "g", "c", beta=0.5, alpha=2.0)],
+        [4, 3],
+        {"w": drawn(3, 5), "c": drawn(5)},
+    ),
+    "one number for all columns": ([gemm("x", "z", "g", "c")], [4, 3], {"w": drawn(3, 5), "c": drawn(1)}),
+    "a matrix joined of two weights": (
+        [node("Concat", ["w", "v"], ["u"], axis=0), node("MatMul", ["x", "u"], ["z"])],
+        [4, 4],
+        {"w": drawn(2, 3), "v": drawn(2, 3)},
+    ),
+    "a scale and a shift of one number for all of a layer norm": (
+        [gemm("x", "a", "g"), node("LayerNormalization", ["a", "s", "t"], ["z"])],
+        [4, 3],
+        {"w": drawn(3, 5), "s": drawn(1), "t": drawn(1)},
+    ),
+    "convolution, norms, pooling": (
+        [
+            node("Conv", ["x", "w", "c"], ["a"], strides=[2, 2], pads=[1, 0, 1, 2]),
+            node("BatchNormalization", ["a", "s", "t", "m", "v"], ["b"]),
+            node("LeakyRelu", ["b"], ["d"], alpha=0.2),
+            node("MaxPool", ["d"], ["e"], kernel_shape=[2, 2], strides=[1, 1]),
+            node("Flatten", ["e"], ["f"]),
+            node("LayerNormalization", ["f", "g"], ["h"]),
+            node("Gemm", ["h", "o"], ["z"]),
+        ],
+        [2, 3, 8, 8],
+        {
+            **{"w": drawn(4, 3, 3, 3), "c": drawn(4), "s": drawn(4), "m": drawn(4), "v": 1 + drawn(4) ** 2},
+            **{"t": drawn(4), "g": drawn(36), "o": drawn(36, 3)},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("case", EXACT)
+def test_output_and_gradients_are_those_of_the_file(case: str, tmp_path: Path) -> None:
+    origin = read(tmp_path, *EXACT[case])
+    assert "that of the file by onnx.reference" in check_output(origin)
+    check = gradients_of(origin)
+    assert check.passed, (check.tensor, check.worst)
+    trained = sum(given.trained for given in origin.read.sources.values())
+    assert check.compared == trained + 1
+
+
+REFUSED = {
+    "a column that Gemm adds": (
+        [gemm("x", "z", "g", "c")],
+        [4, 3],
+        {"w": drawn(3, 4), "c": drawn(4, 1)},
+        "differs from sample to sample",
+    ),
+    "numbers in a weight": (
+        [
+            node("Constant", [], ["k"], value=np.zeros((2, 3), np.float32)),
+            node("Concat", ["w", "k"], ["u"], axis=0),
+            node("MatMul", ["x", "u"], ["z"]),
+        ],
+        [4, 4],
+        {"w": drawn(2, 3)},
+        "puts numbers that are not trained",
+    ),
+    "batches turned by a product": (
+        [node("com.microsoft:FusedMatMul", ["x", "x"], ["z"], transBatchA=1, transBatchB=1)],
+        [1, 2, 2],
+        {},
+        "transBatchA",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_would_be_another_network_is_refused(case: str, tmp_path: Path) -> None:
+    nodes, shape, weights, reason = REFUSED[case]
+    with pytest.raises(UnsupportedLayerError, match=reason):
+        read(tmp_path, nodes, shape, weights)
+
+
+def spoilt(origin: OnnxOrigin, change: Any) -> OnnxOrigin:
+    """As if it had been read otherwise."""
+    return replace(origin, read=change(origin.read))
+
+
+def test_another_output_is_refused_with_its_name_and_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin = read(tmp_path, *EXACT["beta scales a bias and its gradient"])
+    values = {name: array * np.float32(1.001) for name, array in origin.read.values.items()}
+    other = spoilt(origin, lambda found: replace(found, values=values))
+    with pytest.raises(
+        WrongNumbersError, match=r"output 'z' .* onnx.reference .* times the tolerance"
+    ) as caught:
+        check_output(other)
+    assert caught.value.exit_code == 1
+    monkeypatch.setattr(foreign_check, "MOST_WINDOWS", -1)
+    assert "by PyTorch" in check_output(origin)
+    with pytest.raises(WrongNumbersError, match="what PyTorch computes"):
+        check_output(other)
+
+
+def test_a_gradient_of_another_weight_and_a_frozen_weight_show(tmp_path: Path) -> None:
+    origin = read(tmp_path, *EXACT["a matrix joined of two weights"])
+    places = WeightPlaces(("v", "w"), origin.read.places.starts, origin.read.places.shapes)
+    assert not gradients_of(spoilt(origin, lambda found: replace(found, places=places))).passed
+    check = gradients_of(spoilt(origin, lambda found: replace(found, sources={})))
+    assert not check.passed
+    assert "not trained here" in check.tensor
+
+
+def test_a_run_says_who_has_compared_what(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin = read(tmp_path, *EXACT["beta scales a bias and its gradient"])
+    path = origin.graph.path
+    assert run(["run", path, "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["functional"]["file"]["passed"]
+    notes = "\n".join(summary["notes"])
+    assert "the output is that of the file by onnx.reference" in notes
+    assert "gradients are those of the file by torch.autograd (3 tensors" in notes
+    assert summary["functional"]["skipped"] == []
+    saved = str(tmp_path / "values.npz")
+    assert run(["run", path, "--json", "--iterations", "2", "--save-values", saved]) == 0
+    assert "with those of the file (the run is of several iterations)" in capsys.readouterr().out
+    assert run(["run", path, "--json", "--values", saved]) == 0, "other weights are not those of the file"
+    assert "with those of the file (values or samples were given)" in capsys.readouterr().out
+    true = foreign_check.gradients_of_file
+
+    def other(*given: Any, **how: Any) -> Any:
+        found = true(*given, **how)
+        return replace(found, tensors={name: array * 1.001 for name, array in found.tensors.items()})
+
+    monkeypatch.setattr(foreign_check, "gradients_of_file", other)
+    assert run(["run", path]) == 1
+    assert "is not what torch.autograd makes of the file" in capsys.readouterr().err
+
+
+def test_all_ops_that_are_read_are_described_a_second_time() -> None:
+    names = {name for name in (*HANDLERS, *_FOLDED) if not name.startswith(OWN)}
+    assert names <= known_ops()

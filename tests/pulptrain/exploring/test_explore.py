@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`pulptrain explore`: every combination is simulated or says why not, and the front is the right one."""
+
+from __future__ import annotations
+
+import csv
+import json
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs.edit import with_value
+from configs.errors import ConfigError
+from configs.yaml_file import Node, parse_yaml
+from pulptrain.__main__ import run
+from scheduler.explore.energy import EnergyCosts
+from scheduler.explore.pareto import pareto_front
+from scheduler.explore.picture import Box, free_corners, label_box, meet
+from shared.tuner_case import SMALL_MODEL
+
+SPEC = """
+name: two knobs
+model: small.yaml
+settings: {fpus: private, bank_conflicts: off}
+sweep:
+  cores: [1, 2]
+  l1: [16KiB, 9000, 2000]
+points:
+  - {cores: 2, dma.burst_bytes: 64, batch: 2}
+  - {cores: 2, model.layers.conv.out_channels: 2, buffering: single}
+objectives: [cycles, l1_bytes, energy_nj]
+energy: {source: made up, instruction_pj: 2, static_mw: 1}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("small.yaml").write_text(SMALL_MODEL)
+    Path("spec.yaml").write_text(SPEC)
+    return tmp_path
+
+
+def explored(capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
+    assert run(["explore", "spec.yaml", "--workers", "1", "--json", *options]) == 0
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
+
+
+@pytest.mark.smoke
+def test_points_are_what_run_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = explored(capsys, "--no-cache", "--out", "out")
+    rows = result["points"]
+    assert [tuple(row["values"].values()) for row in rows[:6]] == [
+        (cores, size) for cores in (1, 2) for size in ("16KiB", 9000, 2000)
+    ]
+    simple = ["--fpus", "private", "--bank-conflicts", "off", "--no-functional", "--json"]
+    assert run(["run", "small.yaml", "--cores", "2", "--l1", "16KiB", *simple]) == 0
+    ran = json.loads(capsys.readouterr().out)
+    row = rows[3]
+    assert (row["cycles"], row["l1_bytes"]) == (ran["cycles"], ran["peak_bytes"]["l1"])
+    seconds = ran["seconds"]
+    instructions = sum(op["instructions"] for op in ran["ops"])
+    assert row["energy_nj"] == pytest.approx(instructions * 2 / 1000 + seconds * 1e6)
+    too_small = [row for row in rows if row["why"] is not None]
+    assert [row["values"]["l1"] for row in too_small] == [2000, 2000]
+    assert all(row["short_bytes"] > 0 and "L1 is too small" in row["why"] for row in too_small)
+    assert all(rows[number]["on_front"] for number in result["front"])
+    with Path("out/points.csv").open() as stream:
+        assert len(list(csv.DictReader(stream))) == len(rows) == 8
+    assert Path("out/front.png").stat().st_size > 1000
+
+
+def test_what_holds_for_one_op_is_varied_like_the_rest(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("spec.yaml").write_text(
+        "name: per op\nmodel: small.yaml\nsweep:\n  kernel.conv.FW: [mm, mm_unroll_2x4]\n"
+        "  tile.conv.FW: ['co:2', 'co:4']\npoints:\n  - {im2col.WG: dma, loop_order.conv.FW: 'ho,co'}\n"
+    )
+    rows = explored(capsys, "--no-cache")["points"]
+    for row in rows:
+        arguments = []
+        for key, value in row["values"].items():
+            option, _, name = key.partition(".")
+            arguments += [f"--{option.replace('_', '-')}", f"{name}={value}"]
+        assert run(["run", "small.yaml", *arguments, "--no-functional", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["cycles"] == row["cycles"]
+    assert len({row["cycles"] for row in rows[:4]}) == 4
+
+
+def test_an_update_of_several_mini_batches_counts_as_a_whole(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("spec.yaml").write_text("name: micro\nmodel: small.yaml\nsweep: {accumulate: [1, 3]}\n")
+    one, three = explored(capsys, "--no-cache")["points"]
+    assert run(["run", "small.yaml", "--accumulate", "3", "--no-functional", "--json"]) == 0
+    ran = json.loads(capsys.readouterr().out)
+    assert three["cycles"] == ran["cycles"]
+    programs = [ran["update"]["mini_batch"], ran["update"]["update"]]
+    for level in ("l1", "l2"):
+        assert three[f"{level}_bytes"] == max(program["peak_bytes"][level] for program in programs)
+    assert three["macs"] == 3 * one["macs"]
+
+
+def test_an_exploration_goes_on_where_it_ended(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = explored(capsys, "--cache", "c.sqlite")
+    assert first["simulator"]["cached"] == 0
+    Path("spec.yaml").write_text(SPEC.replace("cores: [1, 2]", "cores: [1, 2, 3]"))
+    again = explored(capsys, "--cache", "c.sqlite")
+    assert again["simulator"]["cached"] == sum(
+        row["cycles"] is not None for row in first["points"] if "cycles" in row
+    )
+    cycles = {str(row["values"]): row.get("cycles") for row in again["points"]}
+    assert all(cycles[str(row["values"])] == row.get("cycles") for row in first["points"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        ("cores: [1, 2]", "cors: [1, 2]", 6, "'cores'"),
+        ("dma.burst_bytes: 64", "dma.burst_byte: 64", 9, "'dma.burst_bytes'"),
+        ("cores: [1, 2]", "cores: [1, 99]", 6, "between 1 and 16"),
+        ("cores: [1, 2]", "cores: [1, two]", 6, "a whole number"),
+        ("[16KiB, 9000", "[16 apples, 9000", 7, "apples"),
+        ("layers.conv.", "layers.cnv.", 10, "nothing is called 'cnv'"),
+        ("conv.out_channels: 2", "conv.out_channels: -2", 10, ""),
+        ("buffering: single", "buffering: triple", 10, "double"),
+        ("l1_bytes, energy_nj", "l1_byte", 11, "'l1_bytes'"),
+        ("model: small.yaml", "model: smal.yaml", 3, "no such file"),
+        ("model: small.yaml", "model: {}", 3, "the model has no 'name'"),
+        ("model: small.yaml", "model: [small]", 3, "'model' is a list"),
+        ("instruction_pj", "instruction_nj", 12, "unknown key"),
+        ("energy: {source", "energi: {source", 12, "unknown key"),
+        ("settings: {fpus", "settings: {fpu", 4, "unknown key"),
+        ("dma.burst_bytes: 64", "kernel.cnv.FW: mm", 9, "no op or step 'cnv.FW'"),
+        ("dma.burst_bytes: 64", "tile.conv.FW: big", 9, "cannot read 'big'"),
+    ],
+)
+def test_mistakes_are_told_at_their_line(
+    folder: Path, old: str, new: str, line: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert old in SPEC
+    Path("spec.yaml").write_text(SPEC.replace(old, new, 1))
+    assert run(["explore", "spec.yaml", "--no-cache"]) == 2
+    error = capsys.readouterr().err
+    assert f"spec.yaml:{line}" in error
+    assert message in error
+    assert "Traceback" not in error
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 6)] * 3), min_size=1, max_size=12))
+def test_the_front_is_what_nothing_dominates(rows: list[tuple[int, ...]]) -> None:
+    def dominated(row: tuple[int, ...]) -> bool:
+        return any(other != row and all(a <= b for a, b in zip(other, row, strict=True)) for other in rows)
+
+    front = pareto_front(rows)
+    assert front == [number for number, row in enumerate(rows) if not dominated(row)]
+    assert not any(
+        all(a < b for a, b in zip(rows[one], rows[two], strict=True)) for one, two in combinations(front, 2)
+    )
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(20, 400), st.floats(20, 250), st.text("abc 0123", min_size=1, max_size=40)),
+        max_size=20,
+    )
+)
+def test_labels_of_the_front_lie_within_the_picture_and_off_each_other(
+    labelled: list[tuple[float, float, str]],
+) -> None:
+    area = (10.0, 10.0, 420.0, 270.0)
+    points = [(x, y) for x, y, _ in labelled]
+    boxes: list[Box] = []
+    for (x, y, label), corner in zip(labelled, free_corners(points, labelled, area), strict=True):
+        if corner is not None:
+            box = label_box(x, y, label, corner)
+            assert box[0] >= 10
+            assert box[1] >= 10
+            assert box[2] <= 420
+            assert box[3] <= 270
+            assert not any(meet(box, other) for other in boxes)
+            assert not any(box[0] < px < box[2] and box[1] < py < box[3] for px, py in points)
+            boxes.append(box)
+    if len(labelled) == 1:
+        assert len(boxes) == 1  # at least one corner of a point alone is free
+
+
+def test_energy_adds_up() -> None:
+    costs = EnergyCosts("test", instruction_pj=3, stall_cycle_pj=1, dma_byte_pj=2, static_mw=5)
+    # 3000 pJ + 200 pJ + 800 pJ, and 5 mW for 1 us.
+    assert costs.energy_nj(1000, 200, 400, 1e-6) == pytest.approx(3 + 0.2 + 0.8 + 5)
+
+
+def test_a_value_is_replaced_where_the_path_leads() -> None:
+    tree = parse_yaml("a: {b: [1, 2]}\nlayers:\n  - {name: x, k: 1}\n  - {name: y}\n", "f")
+    value = Node(7, "spec", 3)
+    assert with_value(tree, "layers.x.k", value).plain()["layers"][0] == {"name": "x", "k": 7}
+    assert with_value(tree, "layers.y.k", value).plain()["layers"][1] == {"name": "y", "k": 7}
+    assert with_value(tree, "a.b.1", value).plain()["a"] == {"b": [1, 7]}
+    for path in ("layers.z.k", "a.b.5", "a.b.1.c", "q.r"):
+        with pytest.raises(ConfigError, match="spec:3"):
+            with_value(tree, path, value)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run takes of this computer's memory is said before it is taken, and is about right."""
+
+from __future__ import annotations
+
+import pytest
+
+from arch.spec.program import Compute, DmaStart, UdmaStart
+from configs.errors import InputError
+from configs.limits import HOST_MEMORY_VARIABLE
+from pulptrain.__main__ import run
+from pulptrain.given.settings import Settings
+from pulptrain.running.session import prepare, run_model
+from scheduler.memory import host_memory
+from scheduler.memory.host_memory import HostUse, ProgramSize, host_memory_parts
+from scheduler.schedule import ProgramBuilder, Schedule
+from tools.measure_host_memory import measure
+
+MIB = 1 << 20
+
+
+def counted(schedule: Schedule) -> ProgramSize:
+    actions = schedule.program.actions
+    return ProgramSize(
+        len(actions),
+        sum(len(action.commands) for action in actions if isinstance(action, DmaStart)),
+        sum(len(action.commands) for action in actions if isinstance(action, UdmaStart)),
+        sum(isinstance(action, Compute) for action in actions),
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        ("digits-cnn", Settings(l1="24KiB")),
+        (
+            "digits-cnn",
+            Settings(
+                overrides=(
+                    "dma.max_command_1d_bytes=128",
+                    "dma.max_command_2d_bytes=128",
+                )
+            ),
+        ),
+        ("digits-cnn", Settings(l2="20KiB")),
+    ],
+)
+def test_what_a_program_consists_of_is_known_before_there_is_one(model: str, settings: Settings) -> None:
+    schedule = prepare(model, settings).schedule
+    program, size = counted(schedule), schedule.size
+    assert size.kernels == program.kernels
+    assert size.commands == program.commands
+    # Copies of whole tensors between L2 and L3 are not counted: one command and two actions each.
+    copies = sum(stay.loads + (stay.written_op >= 0) for stay in schedule.plan.stays)
+    assert size.offchip_commands == program.offchip_commands - copies
+    assert program.actions <= size.actions + 2 * copies <= 1.05 * program.actions
+
+
+def test_no_action_is_made_of_a_program_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(*_: object, **__: object) -> None:
+        raise AssertionError("an action")
+
+    monkeypatch.setattr(ProgramBuilder, "add_op", made)
+    monkeypatch.setattr(host_memory, "ACTION_BYTES", 16 * MIB)  # as if there were thousands more
+    with pytest.raises(
+        InputError, match=r"needs about .* actions .* MiB, .* DMA commands .*, 1\.0 GiB are"
+    ) as no:
+        run_model("digits-cnn")
+    assert f"{HOST_MEMORY_VARIABLE}=" in str(no.value.cure)
+    assert "--l1" in str(no.value.cure)
+
+
+def test_runs_without_numbers_are_not_charged_for_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(HOST_MEMORY_VARIABLE, "300MiB")
+    timing_only = ["run", "simple-mlp", "--no-cache", "-q"]
+    assert run([*timing_only, "--no-functional"]) == 0
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pulptrain.running.session.torch_available", lambda: True)
+        assert run(timing_only) == 2
+    said = capsys.readouterr().err
+    assert "PyTorch 288.0 MiB" in said
+    assert "300.0 MiB are allowed" in said
+    assert "run --no-functional, 288." in said
+
+
+def test_every_part_is_charged_once() -> None:
+    prepared = prepare("simple-mlp", Settings())
+    graph, timing, size = prepared.schedule.graph, prepared.timing, prepared.schedule.size
+    timing_only = host_memory_parts(graph, timing, HostUse(), size)
+    all_of_it = host_memory_parts(graph, timing, HostUse(numbers=True, torch=True, beside=size), size)
+    assert set(all_of_it) - set(timing_only) > {"PyTorch"}
+    assert all_of_it[f"{2 * size.actions:,} actions"] == 2 * timing_only[f"{size.actions:,} actions"]
+
+
+@pytest.mark.slow
+@pytest.mark.needs_torch
+@pytest.mark.needs_proc
+@pytest.mark.parametrize("form", ["timing", "numbers", "torch"])
+@pytest.mark.parametrize("case", ["cct", "large-tensors", "large-batch", "streamed"])
+def test_the_estimate_is_about_what_is_taken(case: str, form: str) -> None:
+    found = measure(case, form)
+    assert found.peak_bytes < 400 * MIB or 0.8 <= found.ratio <= 1.3, (case, form, found)

@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors that stay in L1 between ops: what still moves, where they lie, what the search of them takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from arch.pricing.team_cost_model import TeamCostModel
+from arch.spec.program import Compute, DmaStart
+from arch.spec.soc_config import with_options
+from configs.errors import DoesNotFitError, InputError
+from configs.model_file import load_model
+from pulptrain.__main__ import run
+from pulptrain.given.settings import Settings
+from pulptrain.running.session import run_model
+from scheduler.addresses.allocation import PlanError
+from scheduler.executor import Executor
+from scheduler.memory.plan_check import check_program
+from scheduler.options import ScheduleOptions, parse_resident
+from scheduler.resident_search import choose_resident
+from scheduler.schedule import build_schedule, tiler_of
+from scheduler.tiles.partial_sums import written
+from scheduler.tiles.resident_tensors import box_bytes, missing, residents_of
+from shared.agreement import compare
+from shared.random_schedules import STACK_BYTES, TIMING, Fixed, check_report, schedules
+from trainlib.ir.graph import Tensor
+from trainlib.references.reference import evaluate
+from trainlib.training.phases import build_training_graph
+from trainlib.training.training_data import initial_values
+
+DIGITS = load_model("digits-cnn")
+ROOMY = with_options(TIMING, l1="1MiB")
+
+
+def schedule_of(model, resident, timing=TIMING, **options):
+    graph = build_training_graph(load_model(model))
+    return build_schedule(graph, timing, Fixed(40), ScheduleOptions(resident=tuple(resident), **options))
+
+
+def used_tensors(graph) -> list[str]:
+    return [name for name in graph.tensors if any(name in (*op.inputs, *op.outputs) for op in graph.ops)]
+
+
+def moved_bytes(schedule, to_l1: bool, op: str | None = None) -> int:
+    starts = [action for action in schedule.program.actions if isinstance(action, DmaStart)]
+    return sum(
+        command.size_bytes
+        for action in starts
+        for command in action.commands
+        if command.to_l1 == to_l1 and op in (None, f"{action.work.op}.{action.work.step}")
+    )
+
+
+def check_numbers(schedule, spec, timing, cost_model, seed: int) -> int:
+    """Run an iteration, compare all that is left of it with the untiled evaluation; returns its cycles."""
+    graph = schedule.graph
+    values = initial_values(graph, spec, seed)
+    truth = evaluate(graph, values)
+    executor = Executor(schedule, timing, cost_model)
+    executor.load(values)
+    cycles = executor.simulate().cycles
+    kept = [*graph.results, *graph.updates.values()]
+    found = {name: executor.fetch(name) for name in kept}
+    for name, difference in compare(found, truth, kept).items():
+        scale = max(1.0, float(np.abs(truth[name]).max()))
+        assert difference.max_abs_error <= 1e-5 * scale, (name, difference)
+    return cycles
+
+
+@pytest.mark.parametrize("model", ["tutorial-cnn", "digits-cnn"])
+def test_with_everything_in_l1_only_first_loads_and_last_stores_remain(model: str) -> None:
+    """In: what the iteration is given, each byte once. Out: loss, output, gradients and new weights, once."""
+    spec = load_model(model)
+    graph = build_training_graph(spec)
+    schedule = schedule_of(model, used_tensors(graph), ROOMY)
+    assert schedule.notes == ()
+    sizes = {name: tensor.size_bytes for name, tensor in graph.tensors.items()}
+    assert moved_bytes(schedule, to_l1=True) == sum(sizes[name] for name in graph.given)
+    left = {*graph.results, *graph.updates.values()}
+    assert moved_bytes(schedule, to_l1=False) == sum(sizes[name] for name in left)
+    usual = schedule_of(model, (), ROOMY)
+    cost_model = Fixed(40)
+    assert check_numbers(schedule, spec, ROOMY, cost_model, 3) < check_numbers(
+        usual, spec, ROOMY, cost_model, 3
+    )
+
+
+def test_an_op_whose_tensors_are_all_resident_moves_nothing() -> None:
+    """conv1.out and relu1.out lie in L1: relu1 is a fork and nothing else, conv2 loads its weights only."""
+    schedule = schedule_of("digits-cnn", ["conv1.out@conv1.FW..relu1.FW", "relu1.out@relu1.FW..conv2.FW"])
+    relu = [a for a in schedule.program.actions if (a.work.op, a.work.step) == ("relu1", "FW")]
+    own = [a for a in relu if a.work.what not in ("conv2.weight", "conv1.out", "relu1.out")]
+    assert {type(action).__name__ for action in own} == {"Compute", "Release"}
+    assert moved_bytes(schedule, to_l1=True, op="relu1.FW") == 0
+    # Both are needed by the backward pass, and the span ends before it: each goes to L2 once.
+    sizes = {name: schedule.graph.tensors[name].size_bytes for name in ("conv1.out", "relu1.out")}
+    assert moved_bytes(schedule, to_l1=False, op="conv1.FW") == sizes["conv1.out"]
+    assert moved_bytes(schedule, to_l1=False, op="relu1.FW") == sizes["relu1.out"]
+    weight_bytes = schedule.graph.tensors["conv2.weight"].size_bytes
+    assert moved_bytes(schedule, to_l1=True, op="conv2.FW") == weight_bytes
+
+
+def test_kernels_read_and_write_the_tensor_where_it_lies() -> None:
+    schedule = schedule_of("digits-cnn", ["conv2.out"])
+    item = next(item for item in schedule.plan.allocations if item.name == "resident:conv2.out")
+    assert (item.level, item.tensor, item.size_bytes) == ("l1", "conv2.out", 16 * 6 * 6 * 4)
+    assert schedule.plan.ops[item.first_op] == "conv2.FW"
+    used = [
+        place
+        for action in schedule.program.actions
+        if isinstance(action, Compute) and action.effect is not None
+        for place in (*action.effect.reads, *action.effect.writes)
+        if place.name.partition("[")[0] == "conv2.out"
+    ]
+    assert used
+    assert all(item.address <= place.address < item.end_address for place in used)
+    assert all(place.address + place.size_bytes <= item.end_address for place in used)
+
+
+def test_a_byte_that_two_tiles_ask_for_is_loaded_once() -> None:
+    """Rows of conv2's input overlap by the height of the kernel less one; the slices load what is new."""
+    tiles = {"conv2.FW": {"ho": 1}, "relu1.FW": {}}
+    alone = schedule_of("digits-cnn", (), tile_sizes=tiles, prefetch=False)
+    kept = schedule_of(
+        "digits-cnn", ["relu1.out@conv2.FW"], tile_sizes={"conv2.FW": {"co": 4}}, prefetch=False
+    )
+    graph = kept.graph
+    both = graph.tensors["relu1.out"].size_bytes + graph.tensors["conv2.weight"].size_bytes
+    assert moved_bytes(kept, to_l1=True, op="conv2.FW") == both
+    assert moved_bytes(alone, to_l1=True, op="conv2.FW") > both
+
+
+def test_a_batch_is_loaded_slice_by_slice() -> None:
+    """Samples are slices of the leading dimension: the second is loaded while the first is computed."""
+    spec = replace(DIGITS, batch=3)
+    graph = build_training_graph(spec)
+    options = ScheduleOptions(tile_sizes={"conv1.FW": {"n": 1}}, resident=("input",))
+    schedule = build_schedule(graph, TIMING, Fixed(40), options)
+    loads = [
+        sum(command.size_bytes for command in action.commands)
+        for action in schedule.program.actions
+        if isinstance(action, DmaStart) and action.work.what == "input"
+    ]
+    assert loads == [graph.tensors["input"].size_bytes // 3] * 3
+    check_numbers(schedule, spec, TIMING, Fixed(40), 1)
+
+
+def test_what_is_not_one_run_of_bytes_is_moved_and_a_note_says_why() -> None:
+    """Tiles over the rows of the output take some rows of every channel of the input."""
+    tiles = {"conv2.FW": {"ho": 2}}
+    kept = schedule_of("digits-cnn", ["relu1.out"], tile_sizes=tiles)
+    alone = schedule_of("digits-cnn", (), tile_sizes=tiles)
+    assert kept.resident == ()
+    assert kept.notes[0] == (
+        "relu1.out does not stay in L1: conv2.FW uses boxes of it that are not one run of whole words"
+    )
+    assert len(kept.program.actions) == len(alone.program.actions)
+    assert moved_bytes(kept, to_l1=True) == moved_bytes(alone, to_l1=True)
+
+
+def test_the_plan_checker_knows_the_resident_place() -> None:
+    schedule = schedule_of("digits-cnn", ["conv2.out"])
+    check_program(schedule.program, schedule.plan)
+    others = tuple(item for item in schedule.plan.allocations if not item.name.startswith("resident:"))
+    with pytest.raises(PlanError, match=r"where no buffer of the memory plan lives during conv2\.FW"):
+        check_program(schedule.program, replace(schedule.plan, allocations=others))
+    short = tuple(
+        replace(item, last_op=item.first_op) if item.name.startswith("resident:") else item
+        for item in schedule.plan.allocations
+    )
+    with pytest.raises(PlanError, match=r"lives during relu2\.FW"):
+        check_program(schedule.program, replace(schedule.plan, allocations=short))
+
+
+def test_what_does_not_fit_is_reported_with_the_tensors_in_the_way(capsys) -> None:
+    graph = build_training_graph(DIGITS)
+    with pytest.raises(DoesNotFitError) as raised:
+        schedule_of("digits-cnn", used_tensors(graph), with_options(TIMING, l1="32KiB"))
+    check_report(raised.value, with_options(TIMING, l1="32KiB"))
+    # These fit by themselves, but leave too little for the buffers of an op.
+    timing = replace(TIMING, l1=replace(TIMING.l1, size_bytes=STACK_BYTES + 23040 + 64))
+    with pytest.raises(DoesNotFitError, match="with resident tensors") as raised:
+        schedule_of("digits-cnn", ["fc.weight@fc.FW..fc.IG"], timing)
+    check_report(raised.value, timing)
+    assert any(item.name == "resident:fc.weight@fc.FW..fc.IG" for item in raised.value.contributors)
+    assert run(["run", "digits-cnn", "--l1", "32KiB", "--resident", "fc.weight,fc.weight.grad"]) == 3
+    assert "L1 is too small" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("resident", "message"),
+    [
+        (["nothing"], "no tensor 'nothing'"),
+        (["fc.weight@fc.GI"], "no op 'fc.GI'"),
+        (["fc.weight@conv1.FW"], "no op uses fc.weight@conv1.FW"),
+        (["fc.weight@fc.FW..fc.IG", "fc.weight@fc.IG..fc.UPD"], "same bytes in overlapping spans"),
+    ],
+)
+def test_what_cannot_be_resident(resident, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        schedule_of("digits-cnn", resident)
+
+
+def test_residents_are_read_from_text() -> None:
+    assert parse_resident("off") == ()
+    assert parse_resident("auto") == ("auto",)
+    assert parse_resident(" fc.weight, conv1.out@conv1.FW..relu1.FW") == (
+        "fc.weight",
+        "conv1.out@conv1.FW..relu1.FW",
+    )
+    for text in ("", "auto,fc.weight", "fc.weight,"):
+        with pytest.raises(InputError):
+            parse_resident(text)
+
+
+def test_spans_name_the_ops_that_use_the_storage() -> None:
+    """The new weight takes the place of the old one: either name means the same bytes."""
+    graph = build_training_graph(DIGITS)
+    plan = build_schedule(graph, TIMING, Fixed(1), ScheduleOptions()).plan
+    found = residents_of(graph, plan.owners, ["fc.weight", "fc.weight_updated"], 1 << 20)
+    assert found.texts == ("fc.weight",)
+    number = plan.ops.index("fc.UPD")
+    assert found.of_op(number)["fc.weight_updated"].stores
+    assert not found.of_op(number)["fc.weight"].loads
+    spans = residents_of(graph, plan.owners, ["fc.weight@fc.FW..relu2.IG"], 1 << 20)
+    assert spans.texts == ("fc.weight@fc.FW..fc.IG",)
+    assert not any(use.stores for number in range(len(graph.ops)) for use in spans.of_op(number).values())
+
+
+@given(
+    wanted=st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted).map(tuple),
+    there=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted).map(tuple), max_size=5),
+)
+@settings(derandomize=True, deadline=None)
+def test_missing_parts_are_exactly_the_bytes_that_are_not_there(wanted, there) -> None:
+    found = [byte for first, last in missing(wanted, there) for byte in range(first, last)]
+    held = {byte for first, last in there for byte in range(first, last)}
+    assert found == [byte for byte in range(*wanted) if byte not in held]
+
+
+@given(data=st.data(), shape=st.lists(st.integers(1, 4), max_size=4).map(tuple))
+@settings(derandomize=True, deadline=None)
+def test_a_box_is_one_run_if_its_elements_follow_each_other(data, shape) -> None:
+    region = tuple(
+        tuple(sorted(data.draw(st.lists(st.integers(0, size), min_size=2, max_size=2, unique=True))))
+        for size in shape
+    )
+    numbers = np.arange(int(np.prod(shape, dtype=int))).reshape(shape)
+    box = numbers[tuple(slice(*extent) for extent in region)].reshape(-1)
+    found = box_bytes(Tensor("t", shape, "activation"), region)
+    if np.all(np.diff(box) == 1):
+        assert found == (4 * box[0], 4 * box[-1] + 4)
+    else:
+        assert found is None
+
+
+@st.composite
+def resident_sets(draw):
+    """A case of the property test of schedules, with a forced set of residents, some for a few ops only."""
+    spec, timing, options = draw(schedules())
+    graph = build_training_graph(spec)
+    timing = replace(
+        timing,
+        l1=replace(timing.l1, size_bytes=timing.l1.size_bytes + draw(st.sampled_from([0, 2000, 20000]))),
+    )
+    texts = []
+    for name in draw(st.lists(st.sampled_from(used_tensors(graph)), min_size=1, max_size=6, unique=True)):
+        ops = [op.name for op in graph.ops if name in (*op.inputs, *op.outputs)]
+        if draw(st.booleans()):
+            first = draw(st.integers(0, len(ops) - 1))
+            last = draw(st.integers(first, len(ops) - 1))
+            texts.append(f"{name}@{ops[first]}..{ops[last]}")
+        else:
+            texts.append(name)
+    return spec, timing, replace(options, resident=tuple(texts))
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(case=resident_sets(), kernel_cycles=st.integers(1, 400), seed=st.integers(0, 1000))
+def test_numbers_are_right_with_any_residents_or_the_set_is_refused(case, kernel_cycles, seed) -> None:
+    """The run itself refuses races, reads of poison, and transfers that leave the plan."""
+    spec, timing, options = case
+    graph = build_training_graph(spec)
+    cost_model = Fixed(kernel_cycles)
+    try:
+        schedule = build_schedule(graph, timing, cost_model, options)
+    except DoesNotFitError as error:
+        event("does not fit")
+        check_report(error, timing)
+        return
+    except InputError as error:
+        event("refused")
+        if "overlapping spans" not in error.message:
+            raise
+        return
+    event(f"runs with {len(schedule.resident)} resident, {len(schedule.notes)} notes")
+    check_numbers(schedule, spec, timing, cost_model, seed)
+
+
+@pytest.mark.parametrize("l1", ["64KiB", "128KiB"])
+def test_the_network_pass_makes_the_iteration_faster_and_says_by_how_much(l1: str) -> None:
+    outcomes = {word: run_model("digits-cnn", Settings(l1=l1, resident=word)) for word in ("off", "auto")}
+    off, auto = (outcome.summary for outcome in outcomes.values())
+    assert auto["functional"]["passed"]
+    assert auto["cycles"] < off["cycles"]
+    assert auto["bytes_in"] < off["bytes_in"]
+    assert auto["resident"]
+    timing = with_options(TIMING, l1=l1)
+    graph = build_training_graph(DIGITS)
+    found = choose_resident(graph, timing, TeamCostModel(timing), ScheduleOptions())
+    assert list(found.resident) == auto["resident"]
+    assert (found.before_cycles, found.after_cycles) == (off["cycles"], auto["cycles"])
+    # The set, given as texts, is the same schedule.
+    again = run_model("digits-cnn", Settings(l1=l1, resident=",".join(found.resident)), functional=False)
+    assert again.summary["cycles"] == auto["cycles"]
+
+
+@pytest.mark.parametrize(("tiles", "depth"), [({}, 1), ({"fc.WG": {"co": 5}, "conv2.FW": {"ho": 2}}, 2)])
+def test_the_network_pass_is_never_slower(tiles, depth: int) -> None:
+    """Also where tiles are fixed, which some tensors then cannot be used in place by."""
+    graph = build_training_graph(load_model("tutorial-cnn" if not tiles else "digits-cnn"))
+    options = ScheduleOptions(depth, tile_sizes=tiles)
+    found = choose_resident(graph, TIMING, TeamCostModel(TIMING), options, simulations=12)
+    assert found.after_cycles <= found.before_cycles
+    assert found.simulations <= 12
+    with_set = replace(options, resident=found.resident)
+    schedule = build_schedule(graph, TIMING, TeamCostModel(TIMING), with_set)
+    cycles = Executor(schedule, TIMING, TeamCostModel(TIMING), functional=False).simulate().cycles
+    assert cycles == found.after_cycles
+
+
+def test_residents_come_from_the_copy_in_l2_of_a_tensor_that_lives_in_l3() -> None:
+    """The weights of fc live in L3: the resident place is filled from their copy and stored back to it."""
+    settings = {"l3": "8MiB", "homes": ("fc.weight=l3", "conv2.weight=l3", "relu1.out=l3")}
+    resident = "fc.weight,conv2.weight@conv2.FW..conv2.IG,relu1.out@relu1.FW..conv2.FW"
+    outcome = run_model("digits-cnn", Settings(**settings, resident=resident))
+    assert outcome.summary["functional"]["passed"]
+    assert outcome.summary["resident"] == resident.split(",")
+    assert outcome.summary["staged_bytes"]["out"] > 0
+
+
+@pytest.mark.parametrize("l1", ["16KiB", "64KiB"])
+def test_the_best_depth_is_chosen_per_op(l1: str) -> None:
+    """Double buffers cost room: with little of it some ops do better with large tiles, one at a time."""
+    cycles = {
+        word: run_model("tutorial-cnn", Settings(l1=l1, buffering=word), functional=False).summary["cycles"]
+        for word in ("single", "double", "best")
+    }
+    assert cycles["best"] <= min(cycles["single"], cycles["double"])
+    if l1 == "16KiB":
+        timing = with_options(TIMING, l1=l1)
+        graph = build_training_graph(load_model("tutorial-cnn"))
+        schedule = build_schedule(graph, timing, TeamCostModel(timing), ScheduleOptions(-1))
+        depths = {
+            max(buffer.depth for buffer in item.tiling.buffers if buffer.role != "scratch")
+            for item in schedule.ops
+        }
+        assert depths == {1, 2}
+
+
+@pytest.mark.parametrize("channels", [(0, 8), (4, 12)])
+def test_a_weight_of_which_only_some_channels_are_trained_is_whole_in_l1(channels) -> None:
+    """The update touches a window of it: the rest must have been loaded, and only the window goes back."""
+    layers = tuple(
+        replace(layer, update_channels=channels) if layer.name == "conv2" else layer
+        for layer in DIGITS.layers
+    )
+    spec = replace(DIGITS, layers=layers)
+    graph = build_training_graph(spec)
+    for resident in ("conv2.weight", "conv2.weight@conv2.UPD", "conv2.weight@conv2.IG..conv2.UPD"):
+        schedule = build_schedule(graph, TIMING, Fixed(40), ScheduleOptions(resident=(resident,)))
+        assert schedule.resident == (resident,)
+        check_numbers(schedule, spec, TIMING, Fixed(40), 5)
+        window_bytes = graph.tensors["conv2.weight"].size_bytes // 2
+        assert moved_bytes(schedule, to_l1=False, op="conv2.UPD") == window_bytes
+
+
+@pytest.mark.parametrize("model", ["digits-cnn", "tiny-transformer", "gru-keywords"])
+def test_ops_without_windows_write_all_of_their_results(model: str) -> None:
+    """The last op that writes a resident tensor stores what it writes, and that must be all of it."""
+    graph = build_training_graph(load_model(model))
+    for op in graph.ops:
+        tiles = tiler_of(op, graph, TIMING, ScheduleOptions()).build({}).tiles
+        boxes = {(item.tensor, item.region) for task in tiles for item in written(task)}
+        for name in op.outputs:
+            elements = sum(prod(stop - start for start, stop in box) for of, box in boxes if of == name)
+            assert elements == prod(graph.tensors[name].shape), (op.name, name)

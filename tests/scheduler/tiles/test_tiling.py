@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Enumeration of tilings: exact L1 bytes, nothing lost, and what each rule removed."""
+
+from __future__ import annotations
+
+from itertools import permutations, product
+from math import factorial, prod
+
+import numpy as np
+import pytest
+
+from arch.pricing.team_cost_model import TeamCostModel
+from arch.spec.soc_config import load_soc
+from configs.errors import DoesNotFitError, InputError
+from scheduler.tiles.partial_sums import written
+from scheduler.tiles.tiling import BufferDepths, Tiler, tile_ranges
+from scheduler.tiles.tiling_candidates import balanced_sizes, enumerate_tilings, sizes_of
+from scheduler.tiling_choice import choose_tiling, smallest_does_not_fit, whole_op
+from trainlib.ir.steps import KernelChoice
+from trainlib.primitives.definition import InputCase
+from trainlib.registry import lowering_of
+from trainlib.training.single import single
+
+CHOICE = KernelChoice("mm", "clang-xpulp")
+CONV = {"out_channels": 6, "kernel": 3, "padding": 1, "bias": True}
+CASES = [
+    ("linear", {"out_features": 6, "bias": True}, (10,), 3),
+    ("conv2d", CONV, (4, 6, 5), 1),
+    ("conv2d", {"out_channels": 6, "kernel": 3, "groups": 2, "stride": 2}, (4, 6, 5), 2),
+    ("conv2d", CONV | {"im2col": "dma"}, (4, 6, 5), 2),
+    ("relu", {}, (4, 6, 5), 2),
+]
+
+
+def tilers(name, attributes, shape, batch, depth=2):
+    """One tiler per step of a layer."""
+    graph = single(name, attributes, [InputCase(shape)], batch=batch).graph
+    return [Tiler(op, graph.tensors, lowering_of(op), CHOICE, depth) for op in graph.ops]
+
+
+def linear_fw(depth=2):
+    return tilers("linear", {"out_features": 6}, (10,), 3, depth)[0]
+
+
+def test_balanced_sizes_and_divisors() -> None:
+    assert balanced_sizes(10) == [10, 5, 4, 3, 2, 1]
+    assert sizes_of(10, "divisors") == [10, 5, 2, 1]
+    assert sizes_of(4, "all") == [4, 3, 2, 1]
+
+
+def test_border_tiles_are_smaller_and_the_first_loop_is_the_outermost() -> None:
+    assert list(tile_ranges({"n": 5}, {"n": 2})) == [{"n": (0, 2)}, {"n": (2, 4)}, {"n": (4, 5)}]
+    ranges = list(tile_ranges({"n": 2, "m": 2}, {"n": 1, "m": 1}, ["m", "n"]))
+    assert ranges == [
+        {"n": (0, 1), "m": (0, 1)},
+        {"n": (1, 2), "m": (0, 1)},
+        {"n": (0, 1), "m": (1, 2)},
+        {"n": (1, 2), "m": (1, 2)},
+    ]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}{case[3]}")
+@pytest.mark.parametrize("depth", [1, 3])
+def test_l1_bytes_and_tiles_of_every_candidate_are_those_of_the_built_tiling(case, depth) -> None:
+    """The arrays come from tiles cut along one dimension each; the truth from all tiles of the candidate."""
+    for tiler in tilers(*case, depth=depth):
+        found = enumerate_tilings(tiler, 1 << 30)
+        chosen = np.random.default_rng(0).permutation(len(found))[:40]
+        for index in chosen:
+            tiling = found.tiling(int(index))
+            assert tiling.l1_bytes == found.l1_bytes[index], (tiler.op.name, tiling.sizes, tiling.order)
+            assert len(tiling.tiles) == found.tiles[index]
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[3]], ids=lambda case: case[0])
+def test_what_is_said_to_move_is_what_the_tiles_move(case) -> None:
+    for tiler in tilers(*case):
+        found = enumerate_tilings(tiler, 1 << 30)
+        loads = found.loads
+        for index in np.random.default_rng(1).permutation(len(found))[:25]:
+            tiling = found.tiling(int(index))
+            for column, (role, name) in enumerate(loads.keys):
+                boxes = 0
+                last = None
+                for task in tiling.tiles:
+                    for operand in task.inputs if role == "in" else written(task):
+                        if operand.name == name:
+                            boxes += operand.region != last
+                            last = operand.region
+                assert boxes == loads.boxes[index, column], (tiler.op.name, name, tiling.sizes, tiling.order)
+
+
+def test_every_tiling_that_fits_is_found() -> None:
+    """All integer sizes, all loop orders, against a loop over everything."""
+    tiler = linear_fw()
+    available_bytes = 400
+    found = enumerate_tilings(tiler, available_bytes, sizes="all", loop_orders="all")
+    names = list(tiler.dims)
+    fitting = set()
+    for sizes in product(*(range(1, extent + 1) for extent in tiler.dims.values())):
+        chosen = dict(zip(names, sizes, strict=True))
+        cut = [name for name in names if chosen[name] < tiler.dims[name]]
+        for order in permutations(cut):
+            if tiler.build(chosen, order).l1_bytes <= available_bytes:
+                fitting.add((sizes, order))
+    ours = set()
+    for index in range(len(found)):
+        sizes = tuple(found.sizes_at(index).values())
+        whole = dict(zip(names, sizes, strict=True))
+        order = found.orders[found.order[index]]
+        ours.add((sizes, tuple(name for name in order if whole[name] < tiler.dims[name])))
+    assert ours == fitting
+    assert len(found) == len(fitting)
+
+
+def test_rules_remove_what_they_say() -> None:
+    tiler = linear_fw()
+    assert dict(tiler.dims) == {"n": 3, "co": 6, "ci": 10}
+    counts = enumerate_tilings(tiler, 400).counts
+    assert counts.total == 3 * 6 * 10 * factorial(3)
+    balanced = prod(len(balanced_sizes(extent)) for extent in tiler.dims.values())
+    assert counts.by_size_rule == (180 - balanced) * 6
+    assert counts.by_l1 > 0
+    assert counts.total == counts.by_size_rule + counts.by_equal_loops + counts.by_l1 + counts.kept
+    everything = enumerate_tilings(tiler, 1 << 30, sizes="all", loop_orders="all").counts
+    assert everything.by_size_rule == everything.by_l1 == 0
+
+
+def test_loop_orders_that_load_the_same_are_tried_once() -> None:
+    """Of y = x · Wᵀ cut in two dimensions the order decides which of x and W stays."""
+    tiler = linear_fw()
+    found = enumerate_tilings(tiler, 1 << 30, sizes="all")
+    rows = np.flatnonzero((found.sizes == [2, 3, 10]).all(axis=1))
+    assert [found.orders[found.order[row]][:2] for row in rows] == [("n", "co"), ("co", "n")]
+    loads = found.loads
+    moved = {key: loads.boxes[rows, column].tolist() for column, key in enumerate(loads.keys)}
+    assert moved == {("in", "x"): [2, 4], ("in", "w"): [4, 2], ("out", "y"): [4, 4]}
+
+
+def test_unknown_rules_are_refused() -> None:
+    with pytest.raises(InputError, match="unknown rule 'odd'"):
+        enumerate_tilings(linear_fw(), 1000, sizes="odd")
+    with pytest.raises(InputError, match="unknown rule 'some'"):
+        enumerate_tilings(linear_fw(), 1000, loop_orders="some")
+
+
+def test_a_fixed_tile_must_name_dimensions_of_the_step() -> None:
+    tiler = linear_fw(1)
+    assert tiler.fixed({"co": 4}, 10_000).sizes == (("n", 3), ("co", 4), ("ci", 10))
+    assert tiler.fixed({"co": 4}, 10_000, ["ci", "co"]).order == ("ci", "co", "n")
+    with pytest.raises(InputError, match="one of n, co, ci"):
+        tiler.fixed({"rows": 4}, 10_000)
+    with pytest.raises(InputError, match=r"outside 1\.\.6"):
+        tiler.fixed({"co": 9}, 10_000)
+    with pytest.raises(InputError, match="names a dimension twice"):
+        tiler.fixed({}, 10_000, ["co", "co"])
+    with pytest.raises(InputError, match="no tile dimension 'k'"):
+        tiler.fixed({}, 10_000, ["k"])
+
+
+def test_depth_of_one_operand() -> None:
+    graph = single("linear", {"out_features": 6}, [InputCase((10,))], batch=3).graph
+    op = graph.ops[0]
+    tiler = Tiler(op, graph.tensors, lowering_of(op), CHOICE, BufferDepths(3, {"w": 1}))
+    slots = {buffer.name: buffer.slots for buffer in tiler.build({"co": 1}).buffers}
+    assert slots == {"x": 1, "w": 1, "y": 3}
+
+
+def test_what_does_not_fit_says_what_is_needed_and_what_to_do() -> None:
+    tiler = linear_fw()
+    smallest = enumerate_tilings(tiler, 1 << 30).l1_bytes.min()
+    assert len(enumerate_tilings(tiler, int(smallest)))
+    assert not len(enumerate_tilings(tiler, int(smallest) - 1))
+    timing = load_soc("pulp-open", "rtl")
+    with pytest.raises(DoesNotFitError) as raised:
+        choose_tiling(tiler, int(smallest) - 1, timing, TeamCostModel(timing))
+    assert raised.value.exit_code == 3
+    assert raised.value.available_bytes == smallest - 1
+    needed = smallest_does_not_fit(tiler, 0).required_bytes
+    assert raised.value.required_bytes == needed
+    assert {item.name.split(" ")[0] for item in raised.value.contributors} >= {"x", "x.out"} - {"x.out"}
+    assert "--l1 at least 1 KiB larger" in str(raised.value)
+
+
+def test_whole_ops_need_everything_at_once() -> None:
+    tiler = linear_fw()
+    needed = 4 * (3 * 10 + 6 * 10 + 3 * 6)
+    assert whole_op(tiler, needed).l1_bytes == needed
+    with pytest.raises(DoesNotFitError, match=f"{needed} B required") as raised:
+        whole_op(tiler, needed - 1)
+    assert "cuts the op into tiles" in str(raised.value)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rows of a long parametrisation wait for `make sweep`, and which tools a test may ask for."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import zlib
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from shared.paths import ROOT
+
+SHARE = 10
+"""One row of so many stays in `make test`."""
+
+T = TypeVar("T")
+
+
+def a_tenth(rows: Sequence[T], *kinds: Callable[[T], Hashable]) -> list[T]:
+    """A tenth of the rows, more if it takes more to meet every value of every kind; in their order.
+
+    Drawn by a checksum of their names: the same ones in every run and process, not the neighbours of a list
+    whose dtype or batch changes fastest, and a new row does not move the others to another tier.
+    """
+    drawn = sorted(rows, key=lambda row: (zlib.crc32(str(row).encode()), str(row)))
+    kept: list[T] = []
+    seen: set[tuple[int, Hashable]] = set()
+    for row in drawn:
+        values = {(number, kind(row)) for number, kind in enumerate(kinds)}
+        if not values <= seen:
+            kept.append(row)
+            seen |= values
+    rest = [row for row in drawn if row not in kept]
+    kept += rest[: max(0, -(-len(rows) // SHARE) - len(kept))]
+    return [row for row in rows if row in kept]
+
+
+def sweep_nine_of_ten(
+    rows: Sequence[T], *kinds: Callable[[T], Hashable], smoke: Callable[[T], Hashable] | None = None
+) -> list[object]:
+    """Parameters for all rows: a tenth as they are, the others marked `sweep`.
+
+    With `smoke`, the first row that stays, of every value, is marked `smoke`.
+    """
+    kept = a_tenth(rows, *kinds)
+    first = [] if smoke is None else list({smoke(row): row for row in reversed(kept)}.values())
+    return [
+        pytest.param(
+            row,
+            id=str(row),
+            marks=[pytest.mark.smoke] * (row in first) + [pytest.mark.sweep] * (row not in kept),
+        )
+        for row in rows
+    ]
+
+
+def _package(name: str) -> str | None:
+    return None if find_spec(name) else f"the Python package {name} is not installed"
+
+
+def _program(*names: str) -> str | None:
+    return None if any(map(shutil.which, names)) else f"no {' or '.join(names)} on the PATH"
+
+
+def _git_history() -> str | None:
+    """A source archive has none, a shallow clone the last commit only."""
+    if shutil.which("git") is None:
+        return "no git on the PATH"
+    asked = ["git", "-C", str(ROOT), "rev-parse", "--is-shallow-repository"]
+    answer = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    if answer == "false":
+        return None
+    return "a shallow git clone has no history" if answer == "true" else "not a git checkout: no history"
+
+
+def _proc() -> str | None:
+    return None if Path("/proc/self/stat").exists() else "no /proc, which is Linux's"
+
+
+NEEDS: dict[str, Callable[[], str | None]] = {
+    "needs_torch": lambda: _package("torch"),
+    "needs_onnx": lambda: _package("onnx"),
+    "needs_onnxscript": lambda: _package("onnxscript"),
+    "needs_torchvision": lambda: _package("torchvision"),
+    "needs_scipy": lambda: _package("scipy"),
+    "needs_pandas": lambda: _package("pandas"),
+    "needs_optuna": lambda: _package("optuna"),
+    "needs_ortools": lambda: _package("ortools"),
+    "needs_distributed": lambda: _package("distributed"),
+    "needs_jsonschema": lambda: _package("jsonschema"),
+    "needs_sphinx": lambda: _package("sphinx") or _package("myst_nb") or _package("furo"),
+    "needs_nbclient": lambda: _package("nbclient") or _package("ipykernel") or _package("pandas"),
+    "needs_playwright": lambda: _package("playwright"),
+    "needs_setuptools": lambda: _package("setuptools"),
+    "needs_gcc": lambda: _program("gcc"),
+    "needs_chromium": lambda: _program("chromium", "chromium-browser", "google-chrome", "chrome"),
+    "needs_git_history": _git_history,
+    "needs_proc": _proc,
+}
+"""By marker: why its tests cannot run here, None if they can."""
+
+
+def skip_what_lacks_a_tool(items: Iterable[pytest.Item]) -> None:
+    """Each tool is looked for once, and only if a test asks for it."""
+    missing: dict[str, str | None] = {}
+    for item in items:
+        for mark in item.iter_markers():
+            if mark.name in NEEDS:
+                if mark.name not in missing:
+                    missing[mark.name] = NEEDS[mark.name]()
+                if reason := missing[mark.name]:
+                    item.add_marker(pytest.mark.skip(reason=f"{mark.name}: {reason}"))

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Result folders: what may be written over, how their JSON is written, and of which format it may be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from configs.errors import InputError
+from configs.files import check_folder, refuse_foreign, write_text
+from traces.drawing import is_our_picture
+from traces.files.json_text import FORMAT, json_text
+
+SUMMARY_NAME, INFORMATION_NAME, PERFETTO_NAME = "summary.json", "run-info.json", "trace.pftrace"
+
+EXPLORATION_FILES = ("points.json", "points.csv", "front.png", "front.svg", "grid.png", "grid.svg")
+"""Files of an exploration; the points are the first to be written."""
+
+_LARGEST_JSON_BYTES = 1 << 28
+
+
+def prepare_folder(name: str, files: Sequence[str], option: str = "--out") -> Path:
+    """Make the output folder, and refuse before any work is done what must not be written over.
+
+    Of the `files` that will be written, one that is there already must be one of ours: a JSON file or picture
+    that says so, or any of them beside a ``summary.json`` or ``points.json`` of ours. Raises `InputError`.
+    """
+    folder = check_folder(name, option)
+    ours = any(is_our_json(folder / mark) for mark in (SUMMARY_NAME, EXPLORATION_FILES[0]))
+
+    def is_ours(path: Path) -> bool:
+        if path.suffix == ".json":
+            return is_our_json(path)
+        return ours or (path.suffix in (".png", ".svg") and is_our_picture(path))
+
+    for file in files:
+        refuse_foreign(folder / file, str(folder / file), option, is_ours)
+    return folder
+
+
+def is_our_json(path: Path) -> bool:
+    """Whether a file holds an object as pulptrain writes it, today or before there were format numbers."""
+    try:
+        if not path.is_file() or path.stat().st_size > _LARGEST_JSON_BYTES:
+            return False
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    if not isinstance(content, dict):
+        return False
+    simulated = "version" in content and ("cycles" in content or "objectives" in content)
+    return simulated or ("simulator" in content and "command" in content)
+
+
+def check_format(content: Mapping[str, Any], path: Path) -> None:
+    """Raise `InputError` for a result file of a newer pulptrain; one without a number is of an older one."""
+    number = content.get("format", 0)
+    if type(number) is not int or not 0 <= number <= FORMAT:
+        raise InputError(
+            f"format {number!r} is not known; this pulptrain reads up to {FORMAT}",
+            where=str(path),
+            cure="a newer pulptrain, or run `pulptrain run` again",
+        )
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> Path:
+    """Write a JSON file of a result folder, with its format number and units."""
+    write_text(path, json_text(content) + "\n")
+    return path

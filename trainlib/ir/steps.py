@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a primitive step tells the scheduler: how its result may be cut, and what one tile needs and does.
+
+A step is described once, here, and is then costed, tiled, scheduled and traced like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arch.spec.isa import TeamWork
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.numerics import widened
+
+Array = NDArray[Any]
+
+Function = Callable[[Sequence[Array]], Sequence[Array]]
+"""What a kernel computes: arrays of its reads to arrays of its writes."""
+
+Extent = tuple[int, int]
+"""Half-open interval [start, stop) of one dimension."""
+
+Region = tuple[Extent, ...]
+"""A box of a tensor, one interval per dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A box of a graph tensor that a tile moves between its home memory and L1.
+
+    `buffer` names its L1 buffer within the tile (by convention the role: ``x``, ``w``, ``dy``); kernel calls
+    use that name. Empty means the tensor's name. An input and an output may not share a name.
+
+    An input may gather many boxes, which may overlap, into one buffer, one behind the other: `pieces` holds
+    intervals per dimension, the boxes are all combinations of them, the last dimension running fastest, and
+    `region` encloses them (`gathered`). An output has one box.
+    """
+
+    tensor: str
+    region: Region
+    buffer: str = ""
+    pieces: tuple[tuple[Extent, ...], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name of the L1 buffer."""
+        return self.buffer or self.tensor
+
+    @property
+    def boxes(self) -> tuple[Region, ...]:
+        """The boxes, in the order they lie in the buffer."""
+        return tuple(product(*self.pieces)) if self.pieces else (self.region,)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape in L1 (C-contiguous): that of the box; of several boxes (elements,)."""
+        if self.pieces:
+            return (prod(sum(stop - start for start, stop in along) for along in self.pieces),)
+        return tuple(stop - start for start, stop in self.region)
+
+    def taken(self, array: Array) -> Array:
+        """The elements of a whole tensor that the boxes hold, as they lie in L1."""
+        found = [array[tuple(slice(*extent) for extent in box)] for box in self.boxes]
+        if self.pieces:
+            return np.concatenate([item.reshape(-1) for item in found])
+        return np.ascontiguousarray(found[0])
+
+
+def gathered(tensor: str, pieces: Sequence[Sequence[Extent]], buffer: str) -> Operand:
+    """An input of many boxes: all combinations of `pieces`, the intervals along each dimension."""
+    region = tuple((min(start for start, _ in along), max(stop for _, stop in along)) for along in pieces)
+    return Operand(tensor, region, buffer, tuple(tuple(along) for along in pieces))
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """An L1 buffer that lives only while one tile is computed (im2col, transposed weights)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+
+def part(buffer: str, first: int, last: int | None = None) -> str:
+    """Name of a part of a buffer: element `first` of its leading dimension, or elements [first, last).
+
+    ``part("x", 2)`` is sample 2 of a tile's x, without the batch dimension; ``part("x", 2, 4)`` is samples 2
+    and 3, with it. Such names stand in `KernelCall.reads` and `writes` wherever a buffer's name does.
+    """
+    return f"{buffer}[{first}]" if last is None else f"{buffer}[{first}:{last}]"
+
+
+def find_part(name: str, shape_of: Callable[[str], tuple[int, ...]]) -> tuple[str, int, tuple[int, ...]]:
+    """(buffer, first element's index in the flat buffer, shape) of a buffer or a part of one."""
+    buffer, bracket, rest = name.partition("[")
+    shape = shape_of(buffer)
+    if not bracket:
+        return buffer, 0, shape
+    first, colon, last = rest.removesuffix("]").partition(":")
+    inner = 1
+    for size in shape[1:]:
+        inner *= size
+    taken = (int(last) - int(first), *shape[1:]) if colon else shape[1:]
+    return buffer, int(first) * inner, taken
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """One kernel on the team. `reads` and `writes` name buffers of the tile (operands, scratch) or a `part`.
+
+    `work` gives the loop nests for a number of cores, with the L1 addresses of the named buffers and parts
+    (so that banks are known). `function` maps the arrays of `reads` to the arrays of `writes`, shapes as in
+    L1; 16-bit floats arrive widened to float32, which is exact, and results are rounded to the dtype of their
+    buffer when stored, so a function never deals with 16-bit arithmetic. `fork` is False for code the master
+    core runs alone. `macs` counts multiply-accumulates.
+    """
+
+    kernel: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    work: Callable[[int, Mapping[str, int]], TeamWork]
+    function: Function
+    macs: int = 0
+    fork: bool = True
+
+    def compute(self, arrays: Sequence[Array]) -> Sequence[Array]:
+        """`function` on arrays as they lie in L1."""
+        return self.function([widened(array) for array in arrays])
+
+
+@dataclass(frozen=True, slots=True)
+class TileTask:
+    """Everything one tile does: boxes in, scratch, kernels in order, boxes out."""
+
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    scratch: tuple[Scratch, ...]
+    calls: tuple[KernelCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelChoice:
+    """How the compute of a step is done: matmul kernel, codegen profile and how sums are rounded.
+
+    `accumulation` is one of `trainlib.ir.numerics.ACCUMULATIONS`. `cores` is the size of the team: some
+    16-bit matmuls fall back to another loop, and then sum otherwise, where a core would get too little.
+    """
+
+    kernel: str
+    codegen: str
+    accumulation: str = "reference"
+    cores: int = 1
+
+
+class StepLowering(Protocol):
+    """How one op becomes tiles. One per primitive and step, registered by the primitive's file."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Dimensions of the step's own result that may be cut, in loop order (outermost first), with sizes.
+
+        An empty mapping means the step's result cannot be cut. Dimensions the result is a sum over are not
+        listed here but by `CutsReductions`.
+        """
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """The task of the tile that covers `ranges` (one interval per entry of `extents`).
+
+        Of a lowering that `CutsReductions`, `ranges` may also hold intervals of reduction dimensions; one not
+        named there is whole.
+        """
+
+    def default_kernel(self, op: Op) -> str:
+        """Matmul kernel used when the user names none; empty for steps without a matmul."""
+
+    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+        """Multiply-accumulates of the whole step (0 for elementwise steps)."""
+
+
+@runtime_checkable
+class CutsReductions(StepLowering, Protocol):
+    """A lowering whose sums may be cut as well."""
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Dimensions that every result of the step is a sum over, with sizes; names differ from `extents`.
+
+        A tile over part of them writes, to its outputs, what that part contributes to the sum and nothing
+        else: the scheduler keeps or reloads the sum so far and adds. What counts once however the sum is cut
+        (a bias) belongs to the part that begins at 0 in every reduction dimension.
+        """
+
+
+@runtime_checkable
+class CutsTogether(StepLowering, Protocol):
+    """A lowering of which some boxes depend on several dimensions at once."""
+
+    def meeting(self, op: Op, tensors: Mapping[str, Tensor]) -> Sequence[tuple[str, ...]]:
+        """Sets of dimensions that decide together on the elements of a box (or on whether there is one).
+
+        Along all others the elements of a box are a product of what each dimension says alone. Of a
+        lowering without this method that holds for all.
+        """
+
+
+def meeting_of(lowering: StepLowering, op: Op, tensors: Mapping[str, Tensor]) -> list[tuple[str, ...]]:
+    """Sets of dimensions of a step that decide together on a box; none of a lowering that has none."""
+    return list(lowering.meeting(op, tensors)) if isinstance(lowering, CutsTogether) else []
+
+
+@runtime_checkable
+class CutsAlike(StepLowering, Protocol):
+    """A lowering of which pieces of one size along some dimensions differ in nothing but where they lie."""
+
+    def alike(self, op: Op, tensors: Mapping[str, Tensor]) -> Collection[str]:
+        """Dimensions along which inner pieces of one size have boxes of one shape.
+
+        If the boxes of two of them one after another differ, those of all do. The first and the last piece
+        may be others. Of a lowering without this method nothing is known of any dimension.
+        """
+
+
+def alike_of(lowering: StepLowering, op: Op, tensors: Mapping[str, Tensor]) -> frozenset[str]:
+    """Dimensions of a step along which inner pieces are alike; none of a lowering that does not say."""
+    return frozenset(lowering.alike(op, tensors)) if isinstance(lowering, CutsAlike) else frozenset()
+
+
+@runtime_checkable
+class CountsZeros(StepLowering, Protocol):
+    """A lowering of which some multiply-accumulates meet a zero by construction."""
+
+    def useful_macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+        """Multiply-accumulates but for those with padding, or with the zeros between strided elements."""
+
+
+def useful_macs_of(lowering: StepLowering, op: Op, tensors: Mapping[str, Tensor]) -> int:
+    """Multiply-accumulates of a step that meet no zero of padding or stride; all, if it knows of none."""
+    return (lowering.useful_macs if isinstance(lowering, CountsZeros) else lowering.macs)(op, tensors)
+
+
+def reductions_of(lowering: StepLowering, op: Op, tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """Reduction dimensions of a step that may be cut, with sizes; none of a lowering that has none."""
+    return dict(lowering.reductions(op, tensors)) if isinstance(lowering, CutsReductions) else {}

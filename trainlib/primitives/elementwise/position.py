@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trained tensor added to every sample: y = x + w, as the positional embedding of a transformer.
+
+dw is dy summed over the batch, dx is dy itself: a view, no op. It starts as normal numbers of the standard
+deviation that ViT uses (Dosovitskiy et al. 2021: 0.02).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+from configs.errors import ShapeError
+from configs.model_file import LayerSchema
+from trainlib.ir.graph import Initial, Op, Tensor
+from trainlib.ir.steps import Extent, KernelChoice, TileTask, part
+from trainlib.primitives.definition import (
+    Example,
+    LayerPlan,
+    LayerPrimitive,
+    Parameter,
+    Refused,
+    Step,
+    Values,
+)
+from trainlib.primitives.lowering.boxes import (
+    CUT_DIMENSIONS,
+    leading_extents,
+    leading_region,
+    sizes_of,
+)
+from trainlib.primitives.lowering.calls import VECTOR_ADD, NoMatmul, batch_extent, box
+from trainlib.primitives.lowering.pieces import Piece, column_sum_call, kernel_call
+
+START = Initial("normal", 0.02)
+
+
+def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
+    shape = inputs[0].shape
+    if len(shape) < 2:
+        raise ShapeError("position needs something behind the batch", where=where)
+    return LayerPlan(shape, {"w": Parameter(shape[1:], START)})
+
+
+class _Forward(NoMatmul):
+    """FW: any box of y; w is read once for all samples of a tile."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """``n`` and the first two dimensions of a sample."""
+        return leading_extents(tensors[op["y"]].shape)
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """One fork per sample."""
+        region, dtype = leading_region(tensors[op["y"]].shape, ranges), tensors[op["y"]].dtype
+        samples, *inner = sizes_of(region)
+        shape = tuple(inner)
+        term = Piece("w", shape)
+        calls = []
+        for sample in range(samples):
+            x, y = Piece(part("x", sample), shape), Piece(part("y", sample), shape)
+            calls.append(
+                kernel_call(
+                    choice,
+                    VECTOR_ADD,
+                    {"elements": prod(shape)},
+                    {"X": x, "G": term, "Y": y},
+                    (x, term),
+                    (y,),
+                    lambda arrays: (arrays[0] + arrays[1],),
+                    dtype,
+                )
+            )
+        inputs = (box(op, "x", *region), box(op, "w", *region[1:]))
+        return TileTask(inputs, (box(op, "y", *region),), (), tuple(calls))
+
+
+class PositionGradient(NoMatmul):
+    """WG: any box of dw; the batch is summed and may be cut."""
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """The first two dimensions of dw."""
+        shape = tensors[op["dw"]].shape
+        return {f"d{axis}": size for axis, size in enumerate(shape[:CUT_DIMENSIONS])}
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Samples."""
+        return batch_extent(tensors[op["dy"]].shape[0])
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """One fork."""
+        region = leading_region(tensors[op["dy"]].shape, ranges)
+        samples, *inner = sizes_of(region)
+        source = Piece("dy", (samples, prod(inner)))
+        call = column_sum_call(choice, source, Piece("dw", tuple(inner)), tensors[op["dw"]].dtype)
+        return TileTask((box(op, "dy", *region),), (box(op, "dw", *region[1:]),), (), (call,))
+
+
+def _reference(op: Op, values: Values) -> Values:
+    return {"y": values["x"] + values["w"][None]}
+
+
+def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
+    return tensors["x"] + tensors["w"]
+
+
+PRIMITIVE = LayerPrimitive(
+    name="position",
+    schema=LayerSchema,
+    plan=_plan,
+    steps=(
+        Step("FW", ("x", "w"), ("y",), _reference, _Forward()),
+        Step("WG", ("dy",), ("dw",), lambda op, values: {"dw": values["dy"].sum(axis=0)}, PositionGradient()),
+    ),
+    torch_forward=_torch_forward,
+    examples=(
+        Example(inputs=((5, 4),), batches=(1, 3)),
+        Example(inputs=((7,),), batches=(1, 2)),
+        Example(inputs=((2, 3, 5),), batches=(2,)),
+    ),
+    refused=(Refused({"features": 3}, ((3,),), "unknown key 'features'"),),
+    layouts=None,
+)

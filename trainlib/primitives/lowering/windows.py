@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps that see only a part of some of their tensors: sparse updates, without a copy of the part.
+
+A step with windows works as if the parts were whole tensors; here its boxes move to where the parts lie.
+What it writes to a part leaves the rest of the tensor as it was, so such a tensor takes over the storage of
+another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trainlib.ir.graph import Op, Tensor, TensorWindow
+from trainlib.ir.steps import (
+    Extent,
+    KernelChoice,
+    Operand,
+    StepLowering,
+    TileTask,
+    meeting_of,
+    reductions_of,
+    useful_macs_of,
+)
+from trainlib.primitives.definition import Reference, Step, Values
+
+
+def windowed(step: Step) -> Step:
+    """The step with a reference and a lowering that heed the windows of an op."""
+    return replace(step, reference=_reference(step.reference), lowering=_Windowed(step.lowering))
+
+
+def _reference(base: Reference) -> Reference:
+    def reference(op: Op, values: Values) -> Values:
+        seen = {
+            role: array[op.windows[role].index] if role in op.windows else array
+            for role, array in values.items()
+        }
+        results = dict(base(op, seen))
+        for role, window in op.windows.items():
+            if role in results:
+                whole = np.array(values[role.removesuffix("_updated")])
+                whole[window.index] = results[role]
+                results[role] = whole
+        return results
+
+    return reference
+
+
+@dataclass(frozen=True, slots=True)
+class _Windowed:
+    """A lowering on the parts, its boxes shifted to their places in the whole tensors."""
+
+    base: StepLowering
+
+    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Those of the step on the parts."""
+        return self.base.extents(op, _seen(op, tensors))
+
+    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+        """Those of the step on the parts."""
+        return reductions_of(self.base, op, _seen(op, tensors))
+
+    def meeting(self, op: Op, tensors: Mapping[str, Tensor]) -> Sequence[tuple[str, ...]]:
+        """Those of the step on the parts."""
+        return meeting_of(self.base, op, _seen(op, tensors))
+
+    def tile(
+        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
+    ) -> TileTask:
+        """The tile of the step on the parts, its boxes where the parts lie."""
+        task = self.base.tile(op, _seen(op, tensors), ranges, choice)
+        windows = {op[role]: window for role, window in op.windows.items()}
+        return replace(
+            task,
+            inputs=tuple(_moved(operand, windows) for operand in task.inputs),
+            outputs=tuple(_moved(operand, windows) for operand in task.outputs),
+        )
+
+    def default_kernel(self, op: Op) -> str:
+        """That of the step."""
+        return self.base.default_kernel(op)
+
+    def useful_macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+        """Those of the step on the parts."""
+        return useful_macs_of(self.base, op, _seen(op, tensors))
+
+    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+        """Those of the step on the parts."""
+        return self.base.macs(op, _seen(op, tensors))
+
+
+def _seen(op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    seen = dict(tensors)
+    for role, window in op.windows.items():
+        tensor = tensors[op[role]]
+        seen[op[role]] = replace(tensor, shape=window.shape(tensor.shape))
+    return seen
+
+
+def _moved(operand: Operand, windows: Mapping[str, TensorWindow]) -> Operand:
+    window = windows.get(operand.tensor)
+    if window is None:
+        return operand
+    region, pieces = list(operand.region), list(operand.pieces)
+    start, stop = region[window.axis]
+    region[window.axis] = (start + window.start, stop + window.start)
+    if pieces:
+        pieces[window.axis] = tuple((a + window.start, b + window.start) for a, b in pieces[window.axis])
+    return replace(operand, region=tuple(region), pieces=tuple(pieces))

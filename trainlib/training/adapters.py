@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Low-rank adapters (LoRA) out of existing primitives: a frozen layer, and a trained product beside it.
+
+y = W x + alpha / rank · B A x. A has `rank` output channels and the geometry of the layer, B is 1x1. A starts
+uniform in ±1/sqrt(fan_in) and B at zero, so that training starts from the frozen layer. After E. Hu et al.,
+LoRA: Low-Rank Adaptation of Large Language Models, ICLR 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from configs.errors import ConfigError, UnsupportedLayerError
+from configs.model_file import LayerSpec
+from trainlib.ir.graph import Initial
+from trainlib.primitives.definition import ZEROS
+from trainlib.training.builder import GraphBuilder
+from trainlib.training.built_layer import place_of
+
+_OUTPUTS = {"linear": "out_features", "pointwise": "out_channels", "conv2d": "out_channels"}
+"""Layer types that can have an adapter, and the option that says how many channels they make."""
+
+
+def add_adapted(builder: GraphBuilder, spec: LayerSpec, inputs: Sequence[str]) -> tuple[str, ...]:
+    """The layer, frozen, and its adapter (``name.down``, ``name.up``); returns the sum of the two.
+
+    Raises UnsupportedLayerError for a layer that can have none, ConfigError for options that contradict it.
+    """
+    assert spec.adapter is not None
+    place = place_of(spec)
+    _check(spec, place)
+    option, rank = _OUTPUTS[spec.type], spec.adapter.rank
+    frozen = replace(spec, adapter=None, trainable=False)
+    (straight,) = builder.add_layer(frozen, inputs)
+    down = {**spec.attributes, option: rank} | ({"bias": False} if spec.attributes.get("bias") else {})
+    (inner,) = builder.add_layer(_part(spec, "down", spec.type, down), inputs)
+    weight = builder.tensors[f"{spec.name}.down.weight"]
+    fan_in = prod(weight.shape) // rank
+    builder.tensors[weight.name] = replace(weight, initial=Initial("uniform", fan_in**-0.5))
+    if spec.adapter.alpha != rank:
+        factor = {"factor": spec.adapter.alpha / rank}
+        (inner,) = builder.add_layer(_part(spec, "scale", "scale", factor), [inner])
+    kind = "linear" if spec.type == "linear" else "pointwise"
+    (low_rank,) = builder.add_layer(
+        _part(spec, "up", kind, {_OUTPUTS[kind]: spec.attributes[option]}), [inner]
+    )
+    weight = builder.tensors[f"{spec.name}.up.weight"]
+    builder.tensors[weight.name] = replace(weight, initial=ZEROS)
+    return builder.add_layer(_part(spec, "sum", "add", {}), [straight, low_rank])
+
+
+def _check(spec: LayerSpec, place: str) -> None:
+    if spec.type not in _OUTPUTS or spec.attributes.get("groups", 1) != 1:
+        grouped = " with groups" if spec.type in _OUTPUTS else ""
+        cure = "one of " + ", ".join(_OUTPUTS)
+        if spec.type == "mhsa":
+            cure = "attention written out: linear (with adapter), matmul, scale, softmax, matmul"
+        raise UnsupportedLayerError(f"{spec.type}{grouped} cannot have an adapter", where=place, cure=cure)
+    if spec.trainable is not True or spec.update_channels is not None:
+        key = "update_channels" if spec.update_channels is not None else "trainable"
+        raise ConfigError(
+            f"a layer with an adapter is frozen: '{key}' contradicts it",
+            where=place,
+            cure=f"leave out '{key}' or the adapter",
+        )
+
+
+def _part(spec: LayerSpec, name: str, kind: str, attributes: dict[str, Any]) -> LayerSpec:
+    return replace(
+        spec,
+        name=f"{spec.name}.{name}",
+        type=kind,
+        attributes=attributes,
+        inputs=None,
+        node=None,
+        adapter=None,
+        variant=None,
+    )

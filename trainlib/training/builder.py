@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Grows a training graph layer by layer: forward ops, then the backward ops somebody needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+from configs.dtypes import is_float
+from configs.errors import ShapeError, UnsupportedLayerError
+from configs.limits import MOST_ELEMENTS, require_host_memory
+from configs.model_file import LayerSpec
+from configs.suggest import suggestion
+from trainlib.ir.graph import LAYOUTS, Op, Tensor, TensorWindow
+from trainlib.ir.numerics import dtype_named
+from trainlib.ir.parameters import PARAMETER_NAMES, trained_roles
+from trainlib.primitives.definition import (
+    AS_PUBLISHED,
+    DEFAULT,
+    VARIANT,
+    LayerPrimitive,
+    OptimizerPrimitive,
+    Output,
+    Random,
+    Shape,
+    Step,
+)
+from trainlib.registry import layer_primitive
+from trainlib.training.built_layer import BuiltLayer, expanded, gradient_name, place_of
+from trainlib.training.options import layer_options
+
+OP_BYTES = 100_000
+"""What an op and its schedule take of this computer's memory, about."""
+
+
+@dataclass(slots=True)
+class GraphBuilder:
+    """Tensors and ops collected so far.
+
+    `dtype`, `layout` and `variant` hold for layers that do not say otherwise; a variant for those that have
+    it.
+    """
+
+    dtype: str = "fp32"
+    layout: str = "CHW"
+    variant: str = DEFAULT
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    ops: list[Op] = field(default_factory=list)
+    layers: list[BuiltLayer] = field(default_factory=list)
+    draws: dict[str, Random] = field(default_factory=dict)
+    differentiable: set[str] = field(default_factory=set)
+    """Tensors whose gradient somebody before them needs."""
+    backward: dict[str, str] = field(default_factory=dict)
+    _converted: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def add(self, tensor: Tensor) -> str:
+        """Add a tensor; ShapeError if the name is taken, or for more elements than any memory holds."""
+        if prod(tensor.shape) > MOST_ELEMENTS:
+            shape = "x".join(str(size) for size in tensor.shape)
+            raise ShapeError(
+                f"{tensor.name} of shape {shape} has more than {MOST_ELEMENTS:,} elements",
+                cure="a smaller shape or batch",
+            )
+        if tensor.name in self.tensors:
+            raise ShapeError(f"two tensors are called {tensor.name}", cure="rename one of the layers")
+        self.tensors[tensor.name] = tensor
+        return tensor.name
+
+    def emit(
+        self,
+        layer: str,
+        primitive: str,
+        step: Step,
+        roles: Mapping[str, str],
+        attributes: Mapping[str, Any],
+        *,
+        reads: Sequence[str] | None = None,
+        writes: Sequence[str] | None = None,
+        windows: Mapping[str, TensorWindow] | None = None,
+    ) -> None:
+        """Append an op; `reads` and `writes` default to those of the step."""
+        read, written = tuple(reads or step.reads), tuple(writes or step.writes)
+        require_host_memory(len(self.ops) * OP_BYTES, f"more than {len(self.ops):,} ops need")
+        self.ops.append(
+            Op(
+                name=f"{layer}.{step.name}",
+                layer=layer,
+                primitive=primitive,
+                step=step.name,
+                inputs=tuple(roles[role] for role in read),
+                outputs=tuple(roles[role] for role in written),
+                attributes=dict(attributes),
+                reads=read,
+                writes=written,
+                windows=dict(windows or {}),
+            )
+        )
+
+    # Forward
+
+    def add_layer(self, spec: LayerSpec, inputs: Sequence[str]) -> tuple[str, ...]:
+        """Plan a layer on these tensors and emit its FW; returns its output tensors.
+
+        Casts and layout conversions are inserted where an input has another format. Raises the errors of the
+        schema and of the plan, with the layer's place.
+        """
+        place = place_of(spec)
+        primitive = layer_primitive(spec.type, place)
+        variant = self._wanted_variant(spec, primitive, place)
+        options = layer_options(spec, primitive)
+        if variant == AS_PUBLISHED and primitive.published is not None:
+            unsaid = primitive.published.options.keys() - spec.attributes.keys()
+            options |= {key: primitive.published.options[key] for key in unsaid}
+        least, most = primitive.inputs
+        if not least <= len(inputs) <= most:
+            wanted = str(least) if least == most else f"{least} to {most}"
+            raise ShapeError(f"{spec.type} takes {wanted} inputs, not {len(inputs)}", where=place)
+        dtype = dtype_named(spec.dtype or self.dtype, place)
+        if not primitive.internal:
+            layout = self._wanted_layout(spec, primitive, place) or self._common_layout(inputs)
+            inputs = [self._in_layout(spec, self._in_dtype(spec, name, dtype), layout) for name in inputs]
+        plan = primitive.plan(options, [self.tensors[name] for name in inputs], place)
+        if variant != DEFAULT and primitive.in_variant(variant, plan.attributes):
+            plan = replace(plan, attributes={**plan.attributes, VARIANT: variant})
+        elif spec.variant not in (None, DEFAULT):
+            raise UnsupportedLayerError(
+                f"{spec.type} {variant} cannot do this layer",
+                where=place,
+                cure=f"variant: {DEFAULT}, or without the options the published code does not know",
+            )
+        roles = {f"x{number or ''}": name for number, name in enumerate(inputs)}
+        layer = BuiltLayer(spec, primitive, plan, dtype, roles, tuple(roles), (), ())
+        self._add_tensors(layer)
+        self.layers.append(layer)
+        for step in primitive.steps_of(plan):
+            if step.forward:
+                known = set(layer.roles)
+                self._emit_step(layer, step, known, known)
+        outputs = tuple(layer.roles[role] for role in layer.outputs)
+        if layer.trained or any(name in self.differentiable for name in inputs):
+            self.differentiable |= {name for name in outputs if is_float(self.tensors[name].dtype)}
+        return outputs
+
+    def _wanted_layout(self, spec: LayerSpec, primitive: LayerPrimitive, place: str) -> str | None:
+        asked = spec.layout or self.layout
+        if asked not in LAYOUTS:
+            raise UnsupportedLayerError(
+                f"there is no layout called '{asked}'", where=place, cure=suggestion(asked, LAYOUTS)
+            )
+        if primitive.layouts is None or asked in primitive.layouts:
+            return None if primitive.layouts is None else asked
+        if spec.layout is not None:
+            raise UnsupportedLayerError(
+                f"{spec.type} has no layout {asked}", where=place, cure=" or ".join(primitive.layouts)
+            )
+        return primitive.layouts[0]
+
+    def _wanted_variant(self, spec: LayerSpec, primitive: LayerPrimitive, place: str) -> str:
+        """What the layer says, or the model of all layers that have it."""
+        if spec.variant is None:
+            return self.variant
+        known = (DEFAULT, *primitive.variant_names)
+        if spec.variant not in known:
+            raise UnsupportedLayerError(
+                f"{spec.type} has no variant '{spec.variant}'",
+                where=place,
+                cure=suggestion(spec.variant, known),
+            )
+        return spec.variant
+
+    def _common_layout(self, inputs: Sequence[str]) -> str | None:
+        """That of the first image, for a layer that takes images as they come, but all of them alike."""
+        images = [self.tensors[name].layout for name in inputs if len(self.tensors[name].shape) == 4]
+        return images[0] if images else None
+
+    def _in_dtype(self, spec: LayerSpec, name: str, dtype: str) -> str:
+        if not is_float(self.tensors[name].dtype) or self.tensors[name].dtype == dtype:
+            return name
+        return self._convert(spec, name, "cast", dtype)
+
+    def _in_layout(self, spec: LayerSpec, name: str, layout: str | None) -> str:
+        tensor = self.tensors[name]
+        if layout is None or len(tensor.shape) != 4 or tensor.layout == layout:
+            return name
+        return self._convert(spec, name, "layout", layout)
+
+    def _convert(self, spec: LayerSpec, name: str, kind: str, to: str) -> str:
+        """A conversion layer before `spec`; a tensor is converted to one format only once."""
+        if (name, to) not in self._converted:
+            number = sum(layer.spec.name.startswith(f"{spec.name}.{kind}") for layer in self.layers)
+            new = replace(
+                spec,
+                name=f"{spec.name}.{kind}{number or ''}",
+                type=kind,
+                attributes={"to": to},
+                inputs=None,
+                node=None,
+                layout=None,
+                variant=None,
+                trainable=True,
+                update_channels=None,
+                adapter=None,
+            )
+            (self._converted[name, to],) = self.add_layer(new, [name])
+        return self._converted[name, to]
+
+    def cast(self, spec: LayerSpec, name: str, dtype: str) -> str:
+        """The tensor in another float format, by a cast op if it is not in it already."""
+        return self._in_dtype(spec, name, dtype)
+
+    def _add_tensors(self, layer: BuiltLayer) -> None:
+        spec, plan, roles = layer.spec, layer.plan, layer.roles
+        source = self.tensors[roles["x"]]
+        outputs: dict[str, Shape | Output] = {"y": plan.output, **plan.outputs}
+        layer.outputs = tuple(outputs)
+        for number, (role, output) in enumerate(outputs.items()):
+            given = output if isinstance(output, Output) else Output(output)
+            dtype = given.dtype or layer.dtype
+            name = f"{spec.name}.out{number or ''}"
+            layout = given.layout or source.layout
+            if layer.primitive.is_view:
+                if prod(source.shape) != prod(given.shape):
+                    raise ShapeError(f"cannot view {source.shape} as {given.shape}", where=place_of(spec))
+                tensor = Tensor(name, given.shape, source.kind, source.dtype, source.name, layout)
+            else:
+                tensor = Tensor(name, given.shape, "activation", dtype, layout=layout)
+            roles[role] = self.add(tensor)
+        for role, parameter in plan.parameters.items():
+            name = f"{spec.name}.{PARAMETER_NAMES.get(role, role)}"
+            dtype = parameter.dtype or layer.dtype
+            roles[role] = self.add(Tensor(name, parameter.shape, "weight", dtype, initial=parameter.initial))
+        possible = {role: parameter.trainable for role, parameter in plan.parameters.items()}
+        layer.trained = trained_roles(spec, possible, place_of(spec))
+        for role, buffer in plan.buffers.items():
+            name = self.add(
+                Tensor(f"{spec.name}.{role}", buffer.shape, "buffer", buffer.dtype, initial=buffer.initial)
+            )
+            roles[role] = name
+            roles[f"{role}_updated"] = f"{name}_updated"
+        for role, random in plan.randoms.items():
+            name = f"{spec.name}.{role}"
+            roles[role] = self.add(Tensor(name, random.shape, "random", random.dtype or layer.dtype))
+            self.draws[name] = random
+        for role in plan.saved:
+            roles[role] = f"{spec.name}.{role}"
+
+    def _emit_step(self, layer: BuiltLayer, step: Step, present: set[str], needed: set[str]) -> None:
+        """Emit a step with the roles it really has; tensors it is the first to write are added."""
+        reads = expanded(step.reads, layer, present)
+        writes = expanded(step.writes, layer, needed)
+        for role in (*reads, *writes):
+            if role not in layer.roles and role.removeprefix("d") in layer.plan.parameters:
+                name = PARAMETER_NAMES.get(role[1:], role[1:])
+                raise UnsupportedLayerError(
+                    f"step {step.name} of {layer.spec.type} computes the gradient of {name} with the others",
+                    where=place_of(layer.spec),
+                    cure=f"'{name}' in the list of what is trained",
+                )
+            if role not in layer.roles:
+                raise ShapeError(
+                    f"step {step.name} needs role '{role}', which this layer does not have",
+                    where=place_of(layer.spec),
+                    cure="an output that nobody uses has no gradient",
+                )
+        for role in writes:
+            self._add_written(layer, role)
+        self.emit(
+            layer.spec.name,
+            layer.primitive.name,
+            step,
+            layer.roles,
+            _attributes_of(layer, step),
+            reads=reads,
+            writes=writes,
+        )
+
+    def _add_written(self, layer: BuiltLayer, role: str) -> None:
+        name = layer.roles[role]
+        if name in self.tensors:
+            return
+        base = role.removesuffix("_updated")
+        if role in layer.plan.saved:
+            saved = layer.plan.saved[role]
+            self.add(Tensor(name, saved.shape, "saved", saved.dtype or layer.dtype))
+        elif base in layer.plan.buffers:
+            source = self.tensors[layer.roles[base]]
+            self.add(replace(source, name=name, alias_of=source.name))
+        else:
+            source = self.tensors[layer.roles[role.removeprefix("d")]]
+            self.add(Tensor(name, source.shape, "gradient", source.dtype, layout=source.layout))
+
+    # Backward
+
+    def propagate(self, seeds: Mapping[str, str]) -> dict[str, str]:
+        """Emit the backward ops, last layer first; `seeds` are outputs and their gradient tensors.
+
+        Returns trained weight -> gradient. A layer gets a step only if one of its results is needed: input
+        gradients by a trained parameter (or an input marked differentiable) before it, weight gradients where
+        the parameter is trained. Gradients of a tensor with several users are summed by explicit ops.
+        """
+        self.backward.update(seeds)
+        expected = self._contributions(seeds)
+        arrived: dict[str, list[str]] = {name: [] for name in expected}
+        gradients: dict[str, str] = {}
+        for layer in reversed(self.layers):
+            if not any(layer.roles[role] in self.backward for role in layer.outputs):
+                continue
+            for role in layer.outputs:
+                if layer.roles[role] in self.backward:
+                    layer.roles[f"d{role}"] = self.backward[layer.roles[role]]
+            wanted = [role for role in layer.inputs if layer.roles[role] in self.differentiable]
+            for role in wanted:
+                tensor = layer.roles[role]
+                suffix = f"@{layer.spec.name}{'' if role == 'x' else f'.{role}'}"
+                layer.roles[f"d{role}"] = gradient_name(tensor) + (suffix if expected[tensor] > 1 else "")
+            for role in layer.trained:
+                layer.roles[f"d{role}"] = gradients[layer.roles[role]] = gradient_name(layer.roles[role])
+            self._emit_backward(layer, {f"d{role}" for role in (*wanted, *layer.trained)})
+            for role in wanted:
+                tensor = layer.roles[role]
+                arrived[tensor].append(layer.roles[f"d{role}"])
+                self._collect(tensor, arrived[tensor], expected[tensor])
+        return {name: gradients[name] for name in self.of_weights() if name in gradients}
+
+    def of_weights(self) -> tuple[str, ...]:
+        """Names of all parameters in graph order."""
+        return tuple(
+            name
+            for name, tensor in self.tensors.items()
+            if tensor.kind == "weight" and tensor.alias_of is None
+        )
+
+    def _contributions(self, seeds: Iterable[str]) -> dict[str, int]:
+        """How many gradients each differentiable tensor receives from the layers that use it."""
+        reached = set(seeds)
+        expected: dict[str, int] = {}
+        for layer in reversed(self.layers):
+            if any(layer.roles[role] in reached for role in layer.outputs):
+                for role in layer.inputs:
+                    name = layer.roles[role]
+                    if name in self.differentiable:
+                        expected[name] = expected.get(name, 0) + 1
+                        reached.add(name)
+        return expected
+
+    def _emit_backward(self, layer: BuiltLayer, needed: set[str]) -> None:
+        wanted = set(needed)
+        steps: list[Step] = []
+        for step in reversed([step for step in layer.primitive.steps_of(layer.plan) if not step.forward]):
+            if wanted & set(expanded(step.writes, layer, wanted)):
+                steps.append(step)
+                wanted |= set(expanded(step.reads, layer, set(layer.roles)))
+        for step in reversed(steps):
+            self._emit_step(layer, step, set(layer.roles), wanted)
+        for role in sorted(needed):
+            name = layer.roles[role]
+            if name in self.tensors:
+                continue
+            source, gradient = self.tensors[layer.roles[role[1:]]], layer.roles["dy"]
+            if role[1:] not in layer.inputs or prod(source.shape) != prod(self.tensors[gradient].shape):
+                raise UnsupportedLayerError(
+                    f"{layer.spec.type} has no gradient of {role[1:]}", where=place_of(layer.spec)
+                )
+            self.add(
+                Tensor(name, source.shape, "gradient", self.tensors[gradient].dtype, gradient, source.layout)
+            )
+
+    def _collect(self, tensor: str, parts: list[str], expected: int) -> None:
+        """Sum the gradients of a tensor as they arrive: in place of the first if nothing else shares it."""
+        if len(parts) == 1:
+            if expected == 1:
+                self.backward[tensor] = parts[0]
+            return
+        from trainlib.primitives.optimizers import accumulate
+
+        number = expected - len(parts)
+        first, second = parts[0], parts[-1]
+        if self.tensors[first].alias_of is not None and "+" not in first:
+            first, second = second, first
+        total = gradient_name(tensor) + (f"+{number}" if number else "")
+        shared = self.tensors[first].alias_of is not None and "+" not in first
+        source = self.tensors[first]
+        self.add(replace(source, name=total, alias_of=None if shared else first))
+        self.emit(
+            tensor.removesuffix(".out") + (f".{number}" if number else ""),
+            accumulate.PRIMITIVE.name,
+            accumulate.PRIMITIVE.step,
+            {"a": first, "b": second, "sum": total},
+            {VARIANT: self.variant} if self.variant in accumulate.PRIMITIVE.variant_names else {},
+        )
+        parts[0] = total
+        if number == 0:
+            self.backward[tensor] = total
+
+    # Update
+
+    def update(
+        self,
+        optimizer: OptimizerPrimitive,
+        attributes: Mapping[str, Any],
+        gradients: Mapping[str, str],
+        parts: Mapping[str, TensorWindow] = MappingProxyType({}),
+    ) -> None:
+        """Emit an update op per trained weight; the optimizer's states become kept tensors.
+
+        Of a weight in `parts` only that part is updated, and has states.
+        """
+        for weight, gradient in gradients.items():
+            tensor = self.tensors[weight]
+            roles = {"w": weight, "dw": gradient, "w_updated": f"{weight}_updated"}
+            self.add(replace(tensor, name=roles["w_updated"], alias_of=weight))
+            trained, windows = tensor, {}
+            if weight in parts:
+                trained = replace(tensor, shape=parts[weight].shape(tensor.shape))
+                windows = {"w": parts[weight], "w_updated": parts[weight]}
+            for role, state in optimizer.states(attributes, trained).items():
+                name = f"{weight}.{role}"
+                stored = Tensor(name, state.shape, "optimizer_state", state.dtype, initial=state.initial)
+                roles[role] = self.add(stored)
+                roles[f"{role}_updated"] = self.add(replace(stored, name=f"{name}_updated", alias_of=name))
+            layer = weight.removesuffix(".weight")
+            reads, writes = (
+                tuple(role.rstrip("?") for role in declared if role.rstrip("?") in roles)
+                for declared in (optimizer.step.reads, optimizer.step.writes)
+            )
+            self.emit(
+                layer,
+                optimizer.name,
+                optimizer.step,
+                roles,
+                attributes,
+                reads=reads,
+                writes=writes,
+                windows=windows,
+            )
+
+
+def _attributes_of(layer: BuiltLayer, step: Step) -> Mapping[str, Any]:
+    """What the ops of a layer carry; the variant only those that it makes other ones."""
+    attributes = layer.plan.attributes
+    published = layer.primitive.published
+    if VARIANT not in attributes or attributes[VARIANT] in step.offered(attributes):
+        return attributes
+    if published is not None and step in published.steps:
+        return attributes
+    return {key: value for key, value in attributes.items() if key != VARIANT}

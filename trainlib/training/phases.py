@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a model to its training graph: forward, loss, backward by our own rules, optimizer; start values."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from configs.dtypes import is_float
+from configs.errors import InputError, ShapeError
+from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
+from configs.suggest import suggestion
+from trainlib.ir.graph import KEPT_KINDS, Initial, Op, Tensor, TrainingGraph
+from trainlib.ir.numerics import dtype_named, rounded
+from trainlib.ir.steps import Array
+from trainlib.primitives.definition import InputCase
+from trainlib.primitives.optimizers import gradient_steps
+from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
+from trainlib.training.adapters import add_adapted
+from trainlib.training.builder import GraphBuilder
+from trainlib.training.built_layer import BuiltLayer, gradient_name, place_of
+from trainlib.training.options import (
+    GRADIENT_KEYS,
+    GradientOptions,
+    gradient_options,
+    loss_options,
+    optimizer_options,
+)
+from trainlib.training.recompute import recompute
+from trainlib.training.sparse_update import frozen_layers, restrict_updates
+from trainlib.training.step_choice import as_in_inference, only_steps
+
+INPUT, LABEL, LOSS = "input", "label", "loss"
+"""Tensor names that every graph of a model has."""
+
+
+def build_training_graph(spec: ModelSpec) -> TrainingGraph:
+    """One training iteration of a batch as a graph of primitive steps.
+
+    Op order: FW of every layer; LOSS; the backward steps of every layer, last layer first; UPD of every
+    trained weight. A layer gets an input gradient only if something before it is trained, and no weight
+    gradient where it is frozen; views get no op. The loss is computed in fp32. Raises ShapeError (layer and
+    file:line) where shapes do not fit, UnsupportedLayerError for what has no primitive, ConfigError for wrong
+    options. Gradients are clipped between backward pass and UPD if the optimizer section says so. An update
+    that is a graph of its own (several mini-batches) is refused: it needs `build_training_phases`.
+    """
+    phases = build_training_phases(spec)
+    if phases.update is not None:
+        raise InputError(
+            f"accumulate: {phases.mini_batches} needs a graph per mini-batch and one for the update",
+            where=spec.optimizer.where or spec.where,
+            cure="accumulate: 1 and a larger batch, or trainlib.training.phases.build_training_phases",
+        )
+    return phases.mini_batch
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPhases:
+    """One update: the graph of a mini-batch, run `mini_batches` times, then that of the update, if any.
+
+    Without accumulation the graph of the mini-batch updates the weights itself, and `update` is None.
+    """
+
+    mini_batch: TrainingGraph
+    mini_batches: int = 1
+    update: TrainingGraph | None = None
+
+    @property
+    def programs(self) -> tuple[TrainingGraph, ...]:
+        """The graphs of one update, in the order in which they are carried out."""
+        return (*(self.mini_batch,) * self.mini_batches, *((self.update,) if self.update is not None else ()))
+
+    @property
+    def means(self) -> dict[str, str]:
+        """Tensor the update is given -> gradient of the mini-batch that it is the mean of."""
+        if self.update is None:
+            return {}
+        totals = {op["total"]: op["dw"] for op in self.mini_batch.ops if op.step == "ACCUMULATE"}
+        return totals or {name: name for name in self.update.of_kind("input")}
+
+
+def build_training_phases(spec: ModelSpec) -> TrainingPhases:
+    """The graphs of one update, with clipping and accumulation as the optimizer section says.
+
+    Accumulation adds the mean of the gradients to totals in kept tensors, by explicit ops; the first
+    mini-batch overwrites them (lazy reset). What is clipped then is the total. The graph of the mini-batch
+    also has the optimizer's states, which it does not touch: they lie in memory next to its own tensors.
+    Raises as `build_training_graph`.
+    """
+    if spec.steps:
+        graph = _unclipped(as_in_inference(spec) if spec.steps == ("fw",) else spec)
+        if "upd" not in spec.steps:
+            return TrainingPhases(only_steps(graph, spec.steps))
+    wanted = gradient_options(spec.optimizer)
+    graph = _unclipped(spec)
+    if wanted.accumulate > 1:
+        mini_batch, update = gradient_steps.accumulate_gradients(graph, wanted.accumulate)
+    elif wanted.separate:
+        mini_batch, update = _separated(graph)
+    else:
+        return TrainingPhases(_clipped(graph, wanted))
+    states = {name: update.tensors[name] for name in update.of_kind(*KEPT_KINDS)}
+    mini_batch = replace(mini_batch, tensors={**states, **mini_batch.tensors})
+    return TrainingPhases(mini_batch, wanted.accumulate, _clipped(update, wanted))
+
+
+def _separated(graph: TrainingGraph) -> tuple[TrainingGraph, TrainingGraph]:
+    """(everything up to the gradients, the updates): the second is given what the first leaves."""
+    ops = tuple(op for op in graph.ops if op.step != "UPD")
+    update = only(graph, [op for op in graph.ops if op.step == "UPD"])
+    written = {name for op in ops for name in op.outputs}
+    tensors = {
+        name: tensor
+        for name, tensor in graph.tensors.items()
+        if tensor.kind not in KEPT_KINDS or tensor.alias_of is None or name in written
+    }
+    return (
+        replace(graph, tensors=tensors, ops=ops),
+        replace(update, label="", backward={}, kept=()),
+    )
+
+
+def _clipped(graph: TrainingGraph, wanted: GradientOptions) -> TrainingGraph:
+    if wanted.clip_value is not None:
+        graph = gradient_steps.clip_gradients_by_value(graph, wanted.clip_value)
+    if wanted.clip_norm is not None:
+        graph = gradient_steps.clip_gradients_by_norm(graph, wanted.clip_norm)
+    return graph
+
+
+def _unclipped(spec: ModelSpec) -> TrainingGraph:
+    dtype_named(spec.dtype, spec.where)
+    builder, output = _forward_graph(spec)
+    if spec.train is not None:
+        spec = frozen_layers(spec, builder.layers)
+        builder, output = _forward_graph(spec)
+    loss = loss_primitive(spec.loss.name, spec.loss.where or spec.where)
+    options = loss_options(spec.loss, loss)
+    last = spec.layers[-1]
+    output = builder.cast(replace(last, name=f"{last.name}.loss"), output, "float32")
+    label = loss.plan(options, builder.tensors[output], place_of(last))
+    builder.add(Tensor(LABEL, label.shape, "label", label.dtype))
+    builder.add(Tensor(LOSS, (1,), "loss"))
+    seed = builder.add(Tensor(gradient_name(output), builder.tensors[output].shape, "gradient"))
+    roles = {"y": output, "dy": seed, "label": LABEL, "loss": LOSS}
+    builder.emit("loss", loss.name, loss.step, roles, options)
+    gradients = builder.propagate({output: seed})
+    if not gradients:
+        raise ShapeError("no layer has a weight: there is nothing to train", where=spec.where)
+    parts = restrict_updates(builder, gradients)
+    optimizer = optimizer_primitive(spec.optimizer.name, spec.optimizer.where)
+    builder.update(optimizer, optimizer_options(spec.optimizer, optimizer), gradients, parts)
+    graph = replace(_graph(spec.name, builder, output, gradients, label=LABEL, loss=LOSS), parts=parts)
+    again = {layer.name for layer in spec.layers if layer.recompute}
+    return recompute(graph, [layer.spec.name for layer in builder.layers if _written_as(layer) in again])
+
+
+def _graph(
+    name: str,
+    builder: GraphBuilder,
+    output: str,
+    gradients: Mapping[str, str],
+    *,
+    first: str = INPUT,
+    label: str = "",
+    loss: str = "",
+) -> TrainingGraph:
+    return TrainingGraph(
+        name=name,
+        tensors=builder.tensors,
+        ops=tuple(builder.ops),
+        input=first,
+        label=label,
+        output=output,
+        loss=loss,
+        weights=builder.of_weights(),
+        gradients=gradients,
+        backward=builder.backward,
+        draws=builder.draws,
+    )
+
+
+def _written_as(layer: BuiltLayer) -> str:
+    """Name in the model file of a layer, or of the one that the builder inserted it for (cast, adapter)."""
+    return layer.spec.name.partition(".")[0]
+
+
+def _forward_graph(spec: ModelSpec) -> tuple[GraphBuilder, str]:
+    builder = GraphBuilder(spec.dtype, spec.layout, spec.variant)
+    kind = "int32" if spec.input_classes else "float32"
+    builder.add(Tensor(INPUT, (spec.batch, *spec.input_shape), "input", kind))
+    return builder, _forward(spec, builder)
+
+
+def build_forward_graph(spec: ModelSpec) -> TrainingGraph:
+    """The forward pass alone, of a network that need not have anything to train. Raises as the others."""
+    builder, output = _forward_graph(spec)
+    return _graph(spec.name, builder, output, {})
+
+
+def _forward(spec: ModelSpec, builder: GraphBuilder) -> str:
+    """All layers; returns the output tensor of the last. Every other layer must have a user."""
+    outputs: dict[str, tuple[str, ...]] = {INPUT: (INPUT,)}
+    used: set[str] = set()
+    before = INPUT
+    for layer in spec.layers:
+        if layer.name in outputs:
+            raise ShapeError(
+                f"two layers are called {layer.name}", where=place_of(layer), cure="another name"
+            )
+        wanted = layer.inputs if layer.inputs is not None else (before,)
+        if not wanted:
+            raise ShapeError("an empty list of inputs", where=place_of(layer), cure="name a layer before")
+        inputs = [_named(word, outputs, layer) for word in wanted]
+        outputs[layer.name] = (
+            add_adapted(builder, layer, inputs) if layer.adapter else builder.add_layer(layer, inputs)
+        )
+        used |= {word.partition(".")[0] for word in wanted}
+        before = layer.name
+    for layer in spec.layers[:-1]:
+        if layer.name not in used:
+            raise ShapeError(
+                "no other layer uses its output", where=place_of(layer), cure="name it in some 'inputs'"
+            )
+    if len(outputs[before]) != 1:
+        raise ShapeError("the last layer has several outputs", where=place_of(spec.layers[-1]))
+    return outputs[before][0]
+
+
+def _named(word: str, outputs: Mapping[str, Sequence[str]], layer: LayerSpec) -> str:
+    """The tensor of ``name`` or ``name.number`` (an output of a layer with several)."""
+    name, _, number = word.partition(".")
+    if name not in outputs:
+        raise ShapeError(
+            f"input '{word}' is no layer before this one",
+            where=place_of(layer),
+            cure=suggestion(name, outputs),
+        )
+    tensors = outputs[name]
+    if number and not (number.isascii() and number.isdigit() and int(number) < len(tensors)):
+        raise ShapeError(f"layer {name} has {len(tensors)} outputs, not '{word}'", where=place_of(layer))
+    return tensors[int(number or 0)]
+
+
+def build_layer_graph(
+    kind: str,
+    attributes: Mapping[str, Any],
+    inputs: Sequence[InputCase],
+    *,
+    batch: int = 1,
+    dtype: str = "fp32",
+    layout: str = "CHW",
+    variant: str | None = None,
+    where: str = "layer",
+) -> TrainingGraph:
+    """One layer alone, named after its type, with every step it has: gradients of all inputs and parameters.
+
+    Inputs are tensors ``x``, ``x1`` ...; output gradients are given (kind input), there is no loss and no
+    update. Raises the errors of `build_training_graph`.
+    """
+    primitive = layer_primitive(kind, where)
+    builder = GraphBuilder(dtype, layout)
+    names = []
+    for number, case in enumerate(inputs):
+        name = f"x{number or ''}"
+        image = len(case.shape) == 3
+        form = layout if image and (primitive.layouts is None or layout in primitive.layouts) else "CHW"
+        tensor = Tensor(
+            name, (batch, *case.shape), "input", case.dtype or dtype_named(dtype, where), layout=form
+        )
+        names.append(builder.add(tensor))
+        if is_float(tensor.dtype):
+            builder.differentiable.add(name)
+    outputs = builder.add_layer(LayerSpec(kind, kind, attributes, where, dtype=dtype, variant=variant), names)
+    seeds = {}
+    for name in outputs:
+        if name in builder.differentiable:
+            output = builder.tensors[name]
+            seeds[name] = builder.add(replace(output, name=gradient_name(name), kind="input", alias_of=None))
+    gradients = builder.propagate(seeds)
+    return _graph(kind, builder, outputs[0], gradients, first=names[0])
+
+
+def build_loss_graph(
+    kind: str,
+    attributes: Mapping[str, Any],
+    shape: tuple[int, ...],
+    *,
+    batch: int = 1,
+    dtype: str = "fp32",
+    where: str = "loss",
+) -> tuple[TrainingGraph, int]:
+    """One loss alone on an output ``y`` of this shape per sample; also the number of its classes.
+
+    A loss is computed in fp32: with a 16-bit `dtype`, y is cast before it and its gradient after it.
+    """
+    loss = loss_primitive(kind, where)
+    options = loss_options(LossSpec(kind, attributes, where), loss)
+    builder = GraphBuilder(dtype)
+    builder.add(Tensor("y", (batch, *shape), "input", dtype_named(dtype, where)))
+    builder.differentiable.add("y")
+    output = builder.tensors[builder.cast(LayerSpec(kind, kind, {}, where, dtype=dtype), "y", "float32")]
+    plan = loss.plan(options, output, where)
+    builder.add(Tensor(LABEL, plan.shape, "label", plan.dtype))
+    builder.add(Tensor(LOSS, (1,), "loss"))
+    seed = builder.add(Tensor(gradient_name(output.name), output.shape, "gradient"))
+    roles = {"y": output.name, "dy": seed, "label": LABEL, "loss": LOSS}
+    builder.emit(kind, loss.name, loss.step, roles, options)
+    builder.propagate({output.name: seed})
+    return _graph(kind, builder, "y", {}, first="y", label=LABEL, loss=LOSS), plan.classes
+
+
+def build_update_graph(
+    kind: str,
+    attributes: Mapping[str, Any],
+    shape: tuple[int, ...],
+    *,
+    dtype: str = "fp32",
+    where: str = "optimizer",
+) -> TrainingGraph:
+    """One optimizer step alone on a weight ``w`` of this shape with the gradient ``w.grad`` given."""
+    optimizer = optimizer_primitive(kind, where)
+    for key in GRADIENT_KEYS:
+        if key in attributes:
+            raise InputError(f"'{key}' is about all gradients of a model, not one update alone", where=where)
+    options = optimizer_options(OptimizerSpec(kind, attributes, where), optimizer)
+    builder = GraphBuilder(dtype)
+    kind_of = dtype_named(dtype, where)
+    builder.add(Tensor("w", shape, "weight", kind_of, initial=Initial("uniform", 1.0)))
+    builder.add(Tensor("w.grad", shape, "input", kind_of))
+    builder.update(optimizer, options, {"w": "w.grad"})
+    return _graph(kind, builder, "", {}, first="w.grad")
+
+
+def only(graph: TrainingGraph, ops: Sequence[Op]) -> TrainingGraph:
+    """The graph of some of the ops alone: what they read and do not write is given (kind input)."""
+    written = {name for op in ops for name in op.outputs}
+    roots = {graph.storage_of(name) for op in ops for name in (*op.inputs, *op.outputs)}
+    used = roots | {name for op in ops for name in (*op.inputs, *op.outputs)}
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in graph.tensors.items():
+        if name not in used:
+            continue
+        given = name not in written and tensor.kind not in ("weight", "buffer", "optimizer_state")
+        alias = graph.storage_of(name) if tensor.alias_of is not None else None
+        tensors[name] = replace(tensor, kind="input" if given else tensor.kind, alias_of=alias)
+    return replace(
+        graph,
+        tensors=tensors,
+        ops=tuple(ops),
+        output="",
+        loss=graph.loss if graph.loss in written else "",
+        label=graph.label if graph.label in tensors else "",
+        weights=tuple(name for name in graph.weights if name in tensors),
+        gradients={},
+        draws={name: draw for name, draw in graph.draws.items() if name in tensors},
+        kept=tuple(sorted(written)),
+    )
+
+
+def initial_value(tensor: Tensor, seed: int) -> Array:
+    """The start of a kept tensor by its rule, drawn in fp32 and rounded to its dtype.
+
+    Each tensor has a generator of its own, seeded by `seed` and its name, so a layer's start does not depend
+    on the layers around it.
+    """
+    rule, scale = tensor.initial.rule, tensor.initial.scale
+    generator = np.random.default_rng([seed, zlib.crc32(tensor.name.encode())])
+    if rule == "uniform":
+        values = generator.uniform(-scale, scale, tensor.shape)
+    elif rule == "normal":
+        values = generator.normal(0, scale, tensor.shape)
+    elif rule == "constant":
+        values = np.full(tensor.shape, scale)
+    else:
+        raise ShapeError(f"unknown start '{rule}'", where=tensor.name, cure="uniform, normal or constant")
+    return rounded(values.astype(np.float32), tensor.dtype)
+
+
+def initial_weights(graph: TrainingGraph, seed: int) -> dict[str, Array]:
+    """Start values of everything that lives from one iteration to the next: weights, buffers, states."""
+    return {name: initial_value(graph.tensors[name], seed) for name in graph.of_kind(*KEPT_KINDS)}

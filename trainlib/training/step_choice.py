@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Some steps of a training iteration only: inference, or everything up to the gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from configs.errors import InputError
+from configs.model_file import LayerSpec, ModelSpec
+from configs.suggest import suggestion
+from trainlib.ir.graph import Op, TrainingGraph
+from trainlib.primitives.definition import is_forward
+
+STEPS = ("fw", "loss", "ig", "wg", "upd")
+"""Words for the steps of an iteration: forward, loss, input gradients, weight gradients, update."""
+
+_OF_THE_UPDATE = ("UPD", "CLIP_VALUE", "SQUARES", "SCALE", "APPLY", "ACCUMULATE")
+
+STATISTICS = ("batch_norm", "instance_norm")
+"""Layers that normalise with statistics of the batch in training, and with running ones in inference."""
+
+
+def parse_steps(text: str, where: str = "--steps") -> tuple[str, ...]:
+    """The words of ``fw,ig`` in the order of an iteration; () for all of them.
+
+    Gradients need the loss, so that it is taken along. Raises `InputError` for another word, and for steps
+    without the forward one.
+    """
+    words = [word.strip().lower() for word in text.split(",")]
+    for word in words:
+        if word not in STEPS:
+            raise InputError(f"there is no step {word!r}", where=where, cure=suggestion(word, STEPS))
+    if "fw" not in words:
+        raise InputError("everything begins with the forward step", where=where, cure=f"fw,{','.join(words)}")
+    if {"ig", "wg"} & set(words):
+        words.append("loss")
+    if "upd" in words and "wg" not in words:
+        raise InputError("an update needs weight gradients", where=where, cure="fw,ig,wg,upd")
+    chosen = tuple(word for word in STEPS if word in words)
+    return () if chosen == STEPS else chosen
+
+
+def word_of(op: Op) -> str:
+    """Which of `STEPS` an op belongs to."""
+    if is_forward(op.step):
+        return "fw"
+    if op.step == "LOSS":
+        return "loss"
+    if op.step in _OF_THE_UPDATE:
+        return "upd"
+    return "wg" if op.step.startswith("WG") else "ig"
+
+
+def as_in_inference(spec: ModelSpec) -> ModelSpec:
+    """The network as it computes once trained: no dropout, norms with their running statistics."""
+    gone: dict[str, str] = {}
+    layers: list[LayerSpec] = []
+    for layer in spec.layers:
+        inputs = layer.inputs
+        if inputs is not None:
+            inputs = tuple(gone.get(name, name) for name in inputs)
+        if layer.type == "dropout":
+            before = layers[-1].name if layers else "input"
+            gone[layer.name] = inputs[0] if inputs is not None else before
+            continue
+        if inputs is None and layers and gone.get(_before(spec, layer), layers[-1].name) != layers[-1].name:
+            inputs = (gone[_before(spec, layer)],)
+        options = dict(layer.attributes)
+        if layer.type in STATISTICS and (layer.type == "batch_norm" or options.get("running")):
+            options["fixed_statistics"] = True
+        layers.append(replace(layer, inputs=inputs, attributes=options, recompute=False))
+    return replace(spec, layers=tuple(layers))
+
+
+def _before(spec: ModelSpec, layer: LayerSpec) -> str:
+    number = spec.layers.index(layer)
+    return spec.layers[number - 1].name if number else "input"
+
+
+def only_steps(graph: TrainingGraph, steps: Sequence[str]) -> TrainingGraph:
+    """The graph with the ops of these steps alone, and the tensors they know.
+
+    Raises `InputError` where one of them reads what a step that is left out makes.
+    """
+    ops = tuple(op for op in graph.ops if word_of(op) in steps)
+    makers = {name: op for op in graph.ops for name in op.outputs}
+    written = {name for op in ops for name in op.outputs}
+    for op in ops:
+        for name in op.inputs:
+            maker = makers.get(name)
+            if maker is not None and name not in written:
+                raise InputError(
+                    f"{op.name} reads '{name}', which {maker.name} makes",
+                    where="--steps",
+                    cure=f"with {word_of(maker)}",
+                )
+    used = {name for op in ops for name in (*op.inputs, *op.outputs)} | {graph.input}
+    if graph.output in graph.tensors:
+        used.add(graph.output)
+    for name in list(used):
+        tensor = graph.tensors[name]
+        while tensor.alias_of is not None:
+            used.add(tensor.alias_of)
+            tensor = graph.tensors[tensor.alias_of]
+    tensors = {name: tensor for name, tensor in graph.tensors.items() if name in used}
+    return replace(
+        graph,
+        tensors=tensors,
+        ops=ops,
+        label=graph.label if graph.label in used else "",
+        loss=graph.loss if graph.loss in written else "",
+        weights=tuple(name for name in graph.weights if name in used),
+        gradients={weight: name for weight, name in graph.gradients.items() if name in written},
+        backward={name: gradient for name, gradient in graph.backward.items() if gradient in used},
+        draws={name: draw for name, draw in graph.draws.items() if name in used},
+        kept=tuple(name for name in graph.kept if name in used),
+        parts={name: part for name, part in graph.parts.items() if name in used},
+    )

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values of every iteration: samples in the order of their epoch, or random ones, and random masks."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from configs.errors import ShapeError
+from configs.model_file import ModelSpec
+from trainlib.ir.graph import TrainingGraph
+from trainlib.ir.numerics import rounded
+from trainlib.ir.steps import Array
+from trainlib.primitives.definition import LabelPlan
+from trainlib.registry import loss_primitive
+from trainlib.training.options import loss_options
+from trainlib.training.phases import initial_weights
+from trainlib.training.samples import Samples, digits_split, endless, sequences
+
+
+def one_hot(label: int, shape: tuple[int, ...]) -> Array:
+    """Target of class `label`: fp32 zeros of `shape` with a one at that (flat) place."""
+    target = np.zeros(shape, dtype=np.float32)
+    target.reshape(-1)[label] = 1
+    return target
+
+
+def sample_order(samples: int, seed: int, epoch: int) -> Array:
+    """Permutation of 0..samples-1 in which an epoch visits the samples."""
+    return np.random.default_rng([seed, epoch]).permutation(samples)
+
+
+def samples_of(spec: ModelSpec, own: Samples | None = None) -> Samples | None:
+    """The samples of a model's data set: `own` if the user gives any, None where they are made up one by one.
+
+    Raises `ShapeError` for sequences that are none.
+    """
+    if own is not None or spec.dataset not in ("digits", "sequences"):
+        return own
+    if spec.dataset == "digits":
+        return digits_split()
+    wanted = 1 if spec.input_classes else 2
+    if len(spec.input_shape) != wanted:
+        raise ShapeError(
+            f"sequences have the shape {'[L]' if wanted == 1 else '[L, C]'}, not {list(spec.input_shape)}",
+            where=spec.where,
+            cure="another input shape, or dataset: random",
+        )
+    return sequences(spec.input_shape, SEQUENCE_CLASSES, spec.input_classes)
+
+
+SEQUENCE_CLASSES = 4
+"""Classes of the made-up sequences."""
+
+
+def sample_stream(
+    graph: TrainingGraph,
+    spec: ModelSpec,
+    seed: int,
+    own: Samples | Iterable[tuple[Any, Any]] | None = None,
+) -> Iterator[dict[str, Array]]:
+    """Endless values of the fed tensors (input, label, random masks), the same for the same seed.
+
+    With samples (`samples_of`, or `own`): those to train on, each epoch in a new order, the next batch of
+    them at a time; pairs of the user are taken as they come. Dataset ``random``: inputs uniform in -1..1 (or
+    random words); a random class for a classifying loss, else a target uniform in -1..1. Raises ShapeError if
+    the network does not take the samples or has too few outputs for their classes.
+    """
+    loss = loss_primitive(spec.loss.name)
+    labels = loss.plan(loss_options(spec.loss, loss), graph.tensors[graph.output], spec.where)
+    known = samples_of(spec, own if isinstance(own, Samples) else None)
+    if own is not None and not isinstance(own, Samples):
+        pairs = (_checked_pair(graph, spec, labels, pair) for pair in endless(own, "data"))
+        return _batches(graph, pairs, seed)
+    if known is not None:
+        check_samples(graph, spec, known)
+        kind = np.int32 if spec.input_classes else np.float32
+        return _batches(graph, _in_epochs(known, labels, seed, kind), seed)
+    return _batches(graph, _random_samples(graph, spec, labels, seed), seed)
+
+
+def _batches(
+    graph: TrainingGraph, samples: Iterator[tuple[Array, Array]], seed: int
+) -> Iterator[dict[str, Array]]:
+    batch = graph.tensors[graph.input].shape[0]
+    for iteration in count():
+        drawn = [next(samples) for _ in range(batch)]
+        values = {graph.input: np.stack([image for image, _ in drawn])}
+        if graph.label:
+            values[graph.label] = np.stack([label for _, label in drawn])
+        yield {**values, **random_tensors(graph, seed, iteration)}
+
+
+def random_tensors(graph: TrainingGraph, seed: int, iteration: int) -> dict[str, Array]:
+    """Values of the random tensors (dropout masks) in an iteration; each has a generator of its own."""
+    values: dict[str, Array] = {}
+    for name, draw in graph.draws.items():
+        generator = np.random.default_rng([seed, iteration, zlib.crc32(name.encode())])
+        tensor = graph.tensors[name]
+        values[name] = rounded(np.asarray(draw.draw(generator, tensor.shape)), tensor.dtype)
+    return values
+
+
+def label_array(label: int, plan: LabelPlan) -> Array:
+    """One sample's class label as the loss wants it: its number (int32, no dimension), or one-hot fp32."""
+    if plan.hard:
+        return np.array(label, dtype=np.int32)
+    return one_hot(label, plan.shape[1:])
+
+
+def check_samples(graph: TrainingGraph, spec: ModelSpec, samples: Samples) -> None:
+    """Raise `ShapeError` unless the network takes these samples and has an output for all their classes."""
+    loss = loss_primitive(spec.loss.name)
+    labels = loss.plan(loss_options(spec.loss, loss), graph.tensors[graph.output], spec.where)
+    for inputs, targets in (
+        (samples.train_inputs, samples.train_labels),
+        (samples.test_inputs, samples.test_labels),
+    ):
+        if len(inputs):
+            _check_inputs(graph, spec, inputs.shape[1:], inputs, samples.name)
+            _check_labels(spec, labels, targets, samples.name, classes=samples.are_classes)
+
+
+def _check_inputs(
+    graph: TrainingGraph, spec: ModelSpec, shape: tuple[int, ...], values: Array, name: str
+) -> None:
+    wanted = graph.tensors[graph.input].shape[1:]
+    if tuple(shape) != wanted:
+        raise ShapeError(
+            f"the samples of {name} have the shape {_text(shape)}, the network takes {_text(wanted)}",
+            where=spec.where,
+            cure=f"input: {list(shape)}, or other samples",
+        )
+    if not np.issubdtype(values.dtype, np.number) or np.iscomplexobj(values):
+        raise ShapeError(f"the samples of {name} are {values.dtype}, not numbers", where=spec.where)
+    if spec.input_classes and (
+        not np.issubdtype(values.dtype, np.integer) or values.min() < 0 or values.max() >= spec.input_classes
+    ):
+        raise ShapeError(
+            f"the samples of {name} are not all integers from 0 to {spec.input_classes - 1}",
+            where=spec.where,
+            cure="more classes in 'input', or other samples",
+        )
+    if not np.isfinite(values.astype(np.float32)).all():
+        raise ShapeError(f"the samples of {name} have infinities or NaN", where=spec.where)
+
+
+def _text(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "one number"
+
+
+def _check_labels(spec: ModelSpec, labels: LabelPlan, targets: Array, name: str, *, classes: bool) -> None:
+    shape = labels.shape[1:]
+    if classes:
+        needed = int(targets.max()) + 1
+        outputs = labels.classes if labels.hard else int(np.prod(shape))
+        if targets.min() < 0 or outputs < needed:
+            raise ShapeError(
+                f"the labels of {name} go from {targets.min()} to {targets.max()}: {needed} classes, the "
+                f"network has output shape {list(shape) or [outputs]}",
+                where=spec.where,
+                cure=f"{needed} outputs in the last layer, or other samples",
+            )
+    elif labels.hard or tuple(targets.shape[1:]) != shape:
+        raise ShapeError(
+            f"the labels of {name} have the shape {list(targets.shape[1:])} and are {targets.dtype}, the "
+            f"loss wants {'numbers of classes' if labels.hard else list(shape)}",
+            where=spec.where,
+            cure="integers for classes, or targets of that shape",
+        )
+    elif not np.isfinite(targets.astype(np.float32)).all():
+        raise ShapeError(f"the labels of {name} have infinities or NaN", where=spec.where)
+
+
+def _checked_pair(
+    graph: TrainingGraph, spec: ModelSpec, labels: LabelPlan, pair: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    """A pair of the user as the network wants it."""
+    values, label = pair
+    _check_inputs(graph, spec, values.shape, values, "data")
+    is_class = label.ndim == 0 and np.issubdtype(label.dtype, np.integer)
+    _check_labels(spec, labels, label[None], "data", classes=is_class)
+    kind = np.int32 if spec.input_classes else np.float32
+    return values.astype(kind), label_array(int(label), labels) if is_class else label.astype(np.float32)
+
+
+def _in_epochs(
+    samples: Samples, labels: LabelPlan, seed: int, kind: type[np.int32] | type[np.float32]
+) -> Iterator[tuple[Array, Array]]:
+    for epoch in count():
+        for index in sample_order(len(samples.train_inputs), seed, epoch):
+            label = samples.train_labels[index]
+            target = label_array(int(label), labels) if samples.are_classes else label.astype(np.float32)
+            yield samples.train_inputs[index].astype(kind), target
+
+
+def _random_samples(
+    graph: TrainingGraph, spec: ModelSpec, labels: LabelPlan, seed: int
+) -> Iterator[tuple[Array, Array]]:
+    shape = graph.tensors[graph.input].shape[1:]
+    generator = np.random.default_rng([seed, 1])
+    while True:
+        if spec.input_classes:
+            image = generator.integers(spec.input_classes, size=shape).astype(np.int32)
+        else:
+            image = generator.uniform(-1, 1, shape).astype(np.float32)
+        if labels.classes:
+            yield image, label_array(int(generator.integers(labels.classes)), labels)
+        else:
+            yield image, generator.uniform(-1, 1, labels.shape[1:]).astype(np.float32)
+
+
+def initial_values(graph: TrainingGraph, spec: ModelSpec, seed: int) -> dict[str, Array]:
+    """Values of the first iteration: start of all kept tensors, and the first values of the stream."""
+    return {**next(sample_stream(graph, spec, seed)), **initial_weights(graph, seed)}
