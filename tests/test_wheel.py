@@ -13,11 +13,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.test_pulptrain_api import SCRIPT
 
 from pulptrain.process.environment import check_own_packages
 from pulptrain.show.shipped import FOLDERS, SOURCES, shipped_files
 from shared.paths import ROOT
+from shared.user_script import SCRIPT
 
 SITES = [path for path in sys.path if path.endswith("site-packages")]
 

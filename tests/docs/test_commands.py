@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.onnx_models import model as onnx_model
-from tests.onnx_models import node, saved, value
-from tests.onnx_training_models import mlp_case
 
 import pulptrain as pt
 from pulptrain.__main__ import run
 from pulptrain.commands.new import template
+from shared.onnx_models import model as onnx_model
+from shared.onnx_models import node, saved, value
+from shared.onnx_training_models import mlp_case
 from shared.paths import ROOT
 
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md")] + sorted((ROOT / "docs").rglob("*.md"))

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.onnx_models import model, node, saved, value
 
 from configs.errors import InputError
 from importers.onnx_file import load_onnx
+from shared.onnx_models import model, node, saved, value
 
 pytestmark = pytest.mark.needs_onnx
 

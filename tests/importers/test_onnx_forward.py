@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.onnx_models import NodeText, ValueText, model, node, saved, value
 
 from configs.errors import InputError, UnsupportedLayerError
 from importers.onnx_file import load_onnx
 from importers.onnx_forward import import_forward
 from pulptrain.__main__ import run
+from shared.onnx_models import NodeText, ValueText, model, node, saved, value
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import build_training_phases, initial_weights
 

@@ -10,8 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.onnx_models import NodeText, model, node, saved, value
-from tests.onnx_training_models import (
+
+from configs.errors import InputError, UnsupportedLayerError
+from importers.onnx_file import load_onnx
+from importers.onnx_training import ImportedTraining, import_training
+from shared.onnx_models import NodeText, model, node, saved, value
+from shared.onnx_training_models import (
     MICROSOFT,
     mlp_nodes,
     mlp_weights,
@@ -19,10 +23,6 @@ from tests.onnx_training_models import (
     updated,
     with_accumulation,
 )
-
-from configs.errors import InputError, UnsupportedLayerError
-from importers.onnx_file import load_onnx
-from importers.onnx_training import ImportedTraining, import_training
 from trainlib.references.reference import evaluate
 
 pytestmark = [pytest.mark.needs_onnx, pytest.mark.needs_torch]

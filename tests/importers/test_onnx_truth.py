@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.onnx_models import NodeText, model, node, saved, value
 
 from configs.errors import UnsupportedLayerError, WrongNumbersError
 from importers.onnx_call import HANDLERS, WeightPlaces
@@ -22,6 +21,7 @@ from importers.onnx_fusion import OWN
 from pulptrain.__main__ import run
 from pulptrain.foreign import foreign_check
 from pulptrain.foreign.foreign_check import OnnxOrigin, check_gradients, check_output
+from shared.onnx_models import NodeText, model, node, saved, value
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import build_training_graph, initial_weights
 from trainlib.training.training_data import sample_stream

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.onnx_models import NodeText, model, node, saved, value
+
+from shared.onnx_models import NodeText, model, node, saved, value
 
 MICROSOFT = "com.microsoft:"
 

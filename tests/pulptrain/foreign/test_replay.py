@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.onnx_models import model, node, saved, value
-from tests.onnx_training_models import mlp_case, mlp_nodes, mlp_samples, mlp_weights, with_accumulation
 
 from importers.onnx_training import ImportedTraining, import_training
 from pulptrain.__main__ import run
 from pulptrain.foreign.golden_updates import GoldenUpdate
+from shared.onnx_models import model, node, saved, value
+from shared.onnx_training_models import mlp_case, mlp_nodes, mlp_samples, mlp_weights, with_accumulation
 
 pytestmark = [pytest.mark.needs_onnx, pytest.mark.needs_torch]
 
