@@ -19,9 +19,10 @@ from arch.isa import CoreWork, Instruction, Loop, Op, Stream, TeamWork
 from arch.program import Command
 from arch.progress import Progress
 from arch.soc import Soc
-from arch.soc_config import load_soc, with_options
+from arch.soc_config import load_soc
 from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
+from pulptrain.settings import with_options
 from trainlib.kernels.catalogue import matmul_work
 
 MEASURED = Path(__file__).parents[1] / "measured"

@@ -13,13 +13,14 @@ from soc_fixture import FixedCostModel, Script, elementwise, read, team, write
 
 from arch.program import Place
 from arch.soc import Soc
-from arch.soc_config import soc_from_parameters, with_options
+from arch.soc_config import soc_from_parameters
 from arch.timing import SocTiming
 from configs import parameters
 from configs.library import list_names
 from configs.parameters import PROFILES, ParameterTree
 from pulptrain.__main__ import run
 from pulptrain.listings import size_text
+from pulptrain.settings import with_options
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = list_names("soc")

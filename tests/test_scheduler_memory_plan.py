@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arch.program import DmaStart, Program
-from arch.soc_config import load_soc, with_options
+from arch.soc_config import load_soc
 from configs.errors import InputError
 from configs.model_file import load_model
 from pulptrain.session import prepare
-from pulptrain.settings import Settings
+from pulptrain.settings import Settings, with_options
 from scheduler.addresses.allocation import (
     Allocation,
     OverlapError,

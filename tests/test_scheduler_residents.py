@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 from test_scheduler_properties import STACK_BYTES, TIMING, Fixed, check_report, schedules
 
 from arch.program import Compute, DmaStart
-from arch.soc_config import with_options
 from arch.team_cost_model import TeamCostModel
 from configs.errors import DoesNotFitError, InputError
 from configs.model_file import load_model
 from pulptrain.__main__ import run
 from pulptrain.session import run_model
-from pulptrain.settings import Settings
+from pulptrain.settings import Settings, with_options
 from scheduler.addresses.allocation import PlanError
 from scheduler.executor import Executor
 from scheduler.memory.plan_check import check_program

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from arch.program import Compute, DmaStart, Move, Place, Release, UdmaStart
 from arch.races import move_spans, place_span
-from arch.soc_config import load_soc, with_options
+from arch.soc_config import load_soc
 from configs.errors import DoesNotFitError
 from configs.model_file import load_model
 from pulptrain.session import prepare, run_model
-from pulptrain.settings import Settings
+from pulptrain.settings import Settings, with_options
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import Life
 from scheduler.addresses.plan_options import PlanOptions

@@ -25,12 +25,12 @@ from test_scheduler_staging import spans
 
 from arch.program import Compute, DmaStart, DmaWait, Place, Program, Release, UdmaStart, UdmaWait
 from arch.soc import Soc
-from arch.soc_config import load_soc, with_options
+from arch.soc_config import load_soc
 from configs.errors import DoesNotFitError, RaceError
 from configs.model_file import load_model
 from pulptrain.program_text import program_lines
 from pulptrain.session import prepare, run_model
-from pulptrain.settings import Settings
+from pulptrain.settings import Settings, with_options
 from scheduler.addresses.allocation import Allocation, check_no_overlap
 from scheduler.addresses.plan_options import PlanOptions
 from scheduler.memory.memory_plan import least_l2_bytes, plan_memory

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from arch.soc import Soc
-from arch.soc_config import load_soc, with_options
+from arch.soc_config import load_soc
 from arch.team_cost_model import TeamCostModel
+from pulptrain.settings import with_options
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule, tiler_of
 from scheduler.tiles.dma_cost import DmaCost

@@ -11,9 +11,10 @@ import pytest
 from closed_forms import fork_to_join_cycles
 
 from arch.isa import Instruction, Loop, TeamWork
-from arch.soc_config import load_soc, with_options
+from arch.soc_config import load_soc
 from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
+from pulptrain.settings import with_options
 from scheduler.validation.runner import validate
 from tools import fit_gcc7
 from trainlib.kernels.catalogue import im2row_work, kernel_names, matmul_work, vector_work

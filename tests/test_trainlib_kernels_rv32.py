@@ -15,8 +15,9 @@ import pytest
 from closed_forms import fork_to_join_cycles
 
 from arch.isa import CoreWork, Instruction, Loop, Op
-from arch.soc_config import load_soc, with_options
+from arch.soc_config import load_soc
 from arch.team_cost_model import TeamCostModel
+from pulptrain.settings import with_options
 from trainlib.kernels.catalogue import kernel_names, matmul_work
 
 ROOT = Path(__file__).parent.parent

@@ -10,7 +10,7 @@ from typing import Any
 
 from arch.program import Action, Program
 from arch.soc import Soc
-from arch.soc_config import load_soc, with_options
+from arch.soc_config import load_soc, with_values
 from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from arch.window_plan import Window
@@ -72,9 +72,9 @@ def _machine(
     l2_bytes: int,
 ) -> SocTiming:
     timing = _preset(soc, profile)
-    timing = with_options(timing, cores=max(timing.cores, cores), bank_conflicts=bank_conflicts)
+    timing = with_values(timing, {"cores": max(timing.cores, cores), "l1.bank_conflicts": bank_conflicts})
     mapping, latency_cycles = BUILDS.get(build, ("", 0))
-    timing = with_options(timing, fpus=mapping or fpus)
+    timing = with_values(timing, {"fpu": mapping or fpus})
     if latency_cycles:
         divsqrts = timing.fpu.divsqrt_count if mapping == "private" else 1
         fpu = dataclasses.replace(timing.fpu, latency_cycles=latency_cycles, divsqrt_count=divsqrts)

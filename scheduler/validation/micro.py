@@ -17,7 +17,7 @@ from functools import cache
 
 from arch.fetch_oracle import pass_stall_cycles
 from arch.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWork
-from arch.soc_config import with_options
+from arch.soc_config import with_values
 from arch.team_cost_model import TeamCostModel
 from arch.timing import IcacheTiming, SocTiming
 from scheduler.validation import micro_sync
@@ -400,7 +400,7 @@ def _cost_model(timing: SocTiming) -> TeamCostModel:
 @cache
 def _cycles(timing: SocTiming, group: str, name: str, cores: int, operations: int) -> tuple[int, ...]:
     if group in FABRIC_CONTROLLER:
-        team, timing = _one(name, operations, group), with_options(timing, fpus="private")
+        team, timing = _one(name, operations, group), with_values(timing, {"fpu": "private"})
     else:
         team = _several(name, cores, operations) if group.startswith("multi") else _one(name, operations)
     works = [work for work in team.cores if work is not None]

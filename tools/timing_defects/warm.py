@@ -7,7 +7,7 @@ Imports, and the compiled window engine, which is loaded by pricing one team tha
 from __future__ import annotations
 
 from arch.isa import CoreWork, Instruction, Op, Stream, TeamWork
-from arch.soc_config import load_soc, with_options
+from arch.soc_config import load_soc, with_values
 from arch.team_cost_model import TeamCostModel
 from arch.window import PROCESS
 from tools.timing_defects import trial
@@ -20,6 +20,6 @@ MANY_ITEMS = 1 << 62
 _LOADS = CoreWork((Instruction(Op.LOAD, dst=1, stream=0),), (Stream(0, ()),))
 
 PROCESS.take(MANY_ITEMS)
-TeamCostModel(with_options(load_soc("pulp-open", "gvsoc"), bank_conflicts=True)).price(
+TeamCostModel(with_values(load_soc("pulp-open", "gvsoc"), {"l1.bank_conflicts": True})).price(
     TeamWork("warm-up", (_LOADS,) * 2)
 )
