@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instruction caches against icache.csv: straight-line code, cold and in the fourth pass, 1 to 8 cores."""
+"""Instruction caches against icache.csv: straight-line code in the fourth pass, 1 to 8 cores."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from arch_pricing_cases import GVSOC_CORE, ICACHE, PRIVATE_FPU, ins, soc
+from arch_pricing_cases import ICACHE
 
-from arch.code_fetch import cold_stall_cycles
 from arch.fetch_oracle import pass_stall_cycles
-from arch.isa import CoreWork, Op
-from arch.nest_reader import NestReader
 
 MEASURED = Path(__file__).parent.parent / "measured" / "icache.csv.gz"
 CALLER_LINES = 4
@@ -33,15 +30,6 @@ def passes(lines: int) -> list[float]:
     walk = range(lines + CALLER_LINES)
     runs = [pass_stall_cycles([walk] * 4, ICACHE, seed) for seed in range(0, 256, 16)]
     return [sum(run[step] for run in runs) / len(runs) * lines / len(walk) for step in range(4)]
-
-
-def test_the_first_call_fetches_every_line_from_l2():
-    """cold_iter0_max, exact for every size and number of cores."""
-    reader = NestReader(GVSOC_CORE, PRIVATE_FPU, 4, soc().l2)
-    for row in rows():
-        nops = int(row["n_nops"])
-        nest = reader.read(CoreWork((ins(Op.ALU),) * nops))
-        assert nops + cold_stall_cycles(nest, ICACHE) == int(row["cold_iter0_max"]), row
 
 
 def test_the_fourth_pass_over_code_of_any_size():
