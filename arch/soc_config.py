@@ -105,6 +105,9 @@ MAXIMUM_BY_UNIT: Mapping[str, int] = {
 }
 """Largest legal value of a parameter, by its unit: beyond any chip, and few enough to be simulated."""
 
+UNIT_BY_ENDING: Mapping[str, str] = {"_bytes": "B", "_cycles": "cycles", "_hz": "Hz"}
+"""Units of parameters as their names say them; all other numbers are counts."""
+
 FEWEST_BYTES = 1024
 """Bytes of a memory below which a number without a unit is taken for KiB or MiB that lost theirs."""
 
@@ -210,23 +213,21 @@ def _read(path: str, value: Any, where: str) -> dict[str, object]:
         return _parse_fpus(value, where)
     if parameter_types()[path] is bool:
         return {path: _parse_switch(value, where)}
+    unit = next((unit for ending, unit in UNIT_BY_ENDING.items() if path.endswith(ending)), "count")
+    read = parse_bytes(value, where=where) if unit == "B" else value
     if path.endswith(".size_bytes"):
-        return {path: _memory_size(path, value, where)}
-    _check_value(path, value, "count", where)
-    return {path: value}
+        _check_unit(path, value, read, where)
+    _check_value(path, read, unit, where)
+    return {path: read}
 
 
-def _memory_size(path: str, text: str | int, where: str) -> int:
-    """Bytes of a memory; `ConfigError` for so few without a unit that another unit must be meant."""
-    size_bytes = parse_bytes(text, where=where)
+def _check_unit(path: str, text: str | int, size_bytes: int, where: str) -> None:
+    """Raise `ConfigError` for so few bytes of a memory without a unit that another unit must be meant."""
     if 0 < size_bytes < FEWEST_BYTES and str(text).strip().isdigit():
-        level = path.partition(".")[0].upper()
-        message = f"{size_bytes} bytes, without a unit, are no {level}"
+        message = f"{size_bytes} bytes, without a unit, are no {path.partition('.')[0].upper()}"
         raise ConfigError(
             message, where=where, cure=f"did you mean {size_bytes} KiB? {where} {size_bytes}KiB"
         )
-    _check_value(path, size_bytes, "B", where)
-    return size_bytes
 
 
 def check_stacks(soc: SocTiming, where: str | None = None) -> None:

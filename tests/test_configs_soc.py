@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import configs
-from arch.soc_config import load_soc, parameter_types
+from arch.soc_config import load_soc, parameter_types, with_values
 from configs.errors import ConfigError, DoesNotFitError
 from configs.library import list_names
 from configs.parameters import NO_SOURCE, PROFILES, load_parameters
@@ -109,6 +109,14 @@ def test_an_option_changes_what_its_entry_names(key):
     )
     assert key in SETTINGS
     assert getattr(Settings(**{key: others.get(key, "200KiB")}), key) != getattr(Settings(), key)
+
+
+def test_values_by_path_are_read_as_their_names_say():
+    soc = with_values(load_soc(), {"icache.shared_bytes": "8 KiB", "core.jump_stall_cycles": 0})
+    assert (soc.icache.shared_bytes, soc.core.jump_stall_cycles) == (8192, 0)
+    with pytest.raises(ConfigError, match="must be at least 1") as caught:
+        with_values(soc, {"l1.banks": 0}, {"l1.banks": "--banks"})
+    assert caught.value.where == "--banks"
 
 
 def flat(soc):
