@@ -16,7 +16,7 @@ import pytest
 
 from arch.pricing.cost_model import Traffic
 from arch.pricing.team_cost_model import TeamCostModel
-from arch.spec.soc_config import load_soc, with_options
+from arch.spec.soc_config import load_soc, with_values
 from arch.spec.timing import SocTiming
 from scheduler.tiles.kernel_cost import KernelCosts
 from trainlib.kernels.catalogue import kernel_names
@@ -53,8 +53,7 @@ def ask(costs: KernelCosts, asked: list[Query], cores: int) -> None:
 
 
 def machine(profile: str, fpus: str, conflicts: bool) -> SocTiming:
-    timing = with_options(load_soc("pulp-open", profile), bank_conflicts=conflicts)
-    return with_options(timing, fpus=fpus)
+    return with_values(load_soc("pulp-open", profile), {"l1.bank_conflicts": conflicts, "fpu": fpus})
 
 
 @pytest.mark.parametrize("name", list(MACHINES))

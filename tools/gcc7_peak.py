@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from arch.pricing.team_cost_model import TeamCostModel
-from arch.spec.soc_config import load_soc, with_options
+from arch.spec.soc_config import load_soc, with_values
 from arch.spec.timing import SocTiming
 from trainlib.kernels.catalogue import kernel_names, matmul_work
 
@@ -63,7 +63,7 @@ class Case:
 def machine(*, fpus: str = "private", bank_conflicts: bool = True) -> SocTiming:
     """The platform of the published numbers, or a variant of it."""
     timing = load_soc("pulp-open-private", "gvsoc")
-    return with_options(with_options(timing, bank_conflicts=bank_conflicts), fpus=fpus)
+    return with_values(timing, {"l1.bank_conflicts": bank_conflicts, "fpu": fpus})
 
 
 def sweep(l1_bytes: int) -> Iterator[Case]:

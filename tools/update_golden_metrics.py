@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from pulptrain.given.settings import Settings
 from pulptrain.running.session import run_model
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden-metrics.json"
-SETTINGS = Settings(l1="64KiB", l2="8MiB", buffering="double", dtype="fp32")
+_OF_DEFAULT_L2 = partial(Settings, l1="64KiB", buffering="double", dtype="fp32")
+SETTINGS = _OF_DEFAULT_L2(l2="8MiB")
 """Everything lies in L2."""
 
 DEFAULT_L2 = "default_l2"
@@ -48,7 +49,7 @@ def golden_metrics(model: str, settings: Settings = SETTINGS) -> dict[str, Any]:
 
 def of_default_l2(model: str) -> dict[str, Any]:
     """The same with the L2 that a run has unless it says otherwise."""
-    return golden_metrics(model, replace(SETTINGS, l2=None))
+    return golden_metrics(model, _OF_DEFAULT_L2())
 
 
 def all_metrics(model: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
-from arch.pricing.code_fetch import code_lines, private_miss_share, shared_miss_share
+from arch.pricing.code_fetch import code_lines, private_miss_share, refill_stall_cycles, shared_miss_share
 from arch.pricing.code_refills import surviving_share
 from arch.spec.isa import CoreWork, TeamWork
 from arch.spec.timing import IcacheTiming
@@ -65,10 +65,13 @@ class CodeCaches:
 
         A line that is nowhere costs every core `shared_refill_stall_cycles`: all want it at about the same
         time and the shared cache fetches it once. One that the shared cache has costs
-        `private_refill_stall_cycles`. Of that the price has the share that is refilled in every call.
+        `private_refill_stall_cycles`. What the price of a warm call has for either is taken off.
+        A prefetcher has asked for the line behind the code as soon as it has taken all words of the last one,
+        and the return waits for the answer: the instruction port of a core carries one request at a time.
         """
         icache, kernel = self._icache, team.kernel
-        more_cycles = icache.shared_refill_stall_cycles - icache.private_refill_stall_cycles
+        fetch = icache.fetch_bytes_per_cycle
+        behind_cycles = icache.shared_refill_stall_cycles - icache.line_bytes // fetch if fetch else 0
         lines = {core: self._lines(work) for core, work in enumerate(team.cores) if work is not None}
         most = max(lines.values(), default=0)
         held = self._shared.held(kernel)
@@ -77,9 +80,13 @@ class CodeCaches:
             absent = max(0, wanted - held)
             cache = self._private[core]
             near = max(0, wanted - absent - cache.held(kernel))
-            near_cycles = icache.private_refill_stall_cycles * surviving_share(wanted, icache)
-            cycles = round(absent * (more_cycles + near_cycles) + near * near_cycles)
-            if cycles:
+            priced = (1 - surviving_share(wanted, icache)) * refill_stall_cycles(wanted, icache)
+            cycles = round(
+                absent * (icache.shared_refill_stall_cycles - priced)
+                + near * (icache.private_refill_stall_cycles - priced)
+                + (max(0, behind_cycles) if absent else 0)
+            )
+            if cycles > 0:
                 stalls[core] = cycles
             kept = math.floor(wanted * (1 - private_miss_share(wanted, icache)))
             cache.keep(kernel, max(kept, cache.held(kernel)))

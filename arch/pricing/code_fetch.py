@@ -66,20 +66,6 @@ def icache_stall_cycles(nest: CoreNest, icache: IcacheTiming) -> int:
     return round(total)
 
 
-def cold_stall_cycles(nest: CoreNest, icache: IcacheTiming) -> int:
-    """What the first call of a kernel costs one core more than a warm one, in cycles.
-
-    Every line that is executed comes from L2 once. All cores of a team wait for it alike, because they want
-    the same line at about the same time and the shared cache fetches it once. A prefetcher has asked for the
-    line behind the code as soon as it has taken all words of the last one, and the return waits for the
-    answer: the instruction port of a core carries one request at a time.
-    """
-    lines = math.ceil(_executed(nest, nest.shape.body) * _instruction_bytes(nest) / icache.line_bytes)
-    fetch = icache.fetch_bytes_per_cycle
-    behind = max(0, icache.shared_refill_stall_cycles - icache.line_bytes // fetch) if fetch and lines else 0
-    return lines * icache.shared_refill_stall_cycles + behind
-
-
 def code_lines(work: CoreWork, icache: IcacheTiming) -> int:
     """Lines of code one core executes at all in `work`: loops of no trips are never fetched."""
 

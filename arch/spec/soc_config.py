@@ -105,6 +105,9 @@ MAXIMUM_BY_UNIT: Mapping[str, int] = {
 }
 """Largest legal value of a parameter, by its unit: beyond any chip, and few enough to be simulated."""
 
+UNIT_BY_ENDING: Mapping[str, str] = {"_bytes": "B", "_cycles": "cycles", "_hz": "Hz"}
+"""Units of parameters as their names say them; all other numbers are counts."""
+
 FEWEST_BYTES = 1024
 """Bytes of a memory below which a number without a unit is taken for KiB or MiB that lost theirs."""
 
@@ -177,53 +180,54 @@ def parameter_types() -> dict[str, type]:
     return types
 
 
-def with_options(
-    soc: SocTiming,
-    *,
-    cores: int | None = None,
-    l1: str | int | None = None,
-    l2: str | int | None = None,
-    l3: str | int | None = None,
-    fpus: str | None = None,
-    bank_conflicts: bool | str | None = None,
+def with_values(
+    soc: SocTiming, values: Mapping[str, object], where: Mapping[str, str] | None = None
 ) -> SocTiming:
-    """Return `soc` changed by the options of the command line; None leaves a value as it is.
+    """Return `soc` with other values by path, or texts of them.
 
-    `l1`, `l2` and `l3` are sizes (bytes, or text like ``32KiB``), `fpus` is ``private``, ``N-static`` or
-    ``N-dynamic``, `bank_conflicts` a bool or ``on``/``off``. Raises `ConfigError` naming the option, and
-    `DoesNotFitError` when L1 cannot hold the stacks.
+    A size is bytes or text like ``32KiB``, a flag a bool or ``on``/``off``; ``fpu`` is ``private``,
+    ``N-static`` or ``N-dynamic``. `where` says by path what gave a value. Raises `ConfigError` that names it
+    for a value out of range, and `DoesNotFitError` when L1 cannot hold the stacks.
     """
-    if cores is not None:
-        _check_value("cores", cores, "count", "--cores")
-        soc = dataclasses.replace(soc, cores=cores)
-    for level, size in (("l1", l1), ("l2", l2), ("l3", l3)):
-        if size is not None:
-            size_bytes = _memory_size(level, size)
-            block = dataclasses.replace(getattr(soc, level), size_bytes=size_bytes)
-            soc = dataclasses.replace(soc, **{level: block})
-    if fpus is not None:
-        mapping, count = _parse_fpus(fpus, soc.cores)
-        soc = dataclasses.replace(soc, fpu=dataclasses.replace(soc.fpu, mapping=mapping, count=count))
-    elif soc.fpu.mapping == "private":
-        soc = dataclasses.replace(soc, fpu=dataclasses.replace(soc.fpu, count=soc.cores))
-    if bank_conflicts is not None:
-        modelled = _parse_switch(bank_conflicts, "--bank-conflicts")
-        soc = dataclasses.replace(soc, l1=dataclasses.replace(soc.l1, bank_conflicts=modelled))
-    check_stacks(soc, "--l1" if l1 is not None else "--cores" if cores is not None else None)
+    where = where or {}
+    for path, value in values.items():
+        for name, read in _read(path, value, where.get(path, path)).items():
+            soc = _replaced(soc, name, read)
+    if soc.fpu.mapping == "private":
+        soc = _replaced(soc, "fpu.count", soc.cores)
+    check_stacks(soc, where.get("l1.size_bytes", where.get("cores")))
     return soc
 
 
-def _memory_size(level: str, text: str | int) -> int:
-    """Bytes of a memory; `ConfigError` for so few without a unit that another unit must be meant."""
-    where = f"--{level}"
-    size_bytes = parse_bytes(text, where=where)
+def _replaced(soc: SocTiming, path: str, value: object) -> SocTiming:
+    group, _, name = path.rpartition(".")
+    changes: dict[str, Any] = {name: value}
+    return dataclasses.replace(
+        soc, **({group: dataclasses.replace(getattr(soc, group), **changes)} if group else changes)
+    )
+
+
+def _read(path: str, value: Any, where: str) -> dict[str, object]:
+    """The values by path that `value` stands for. Raises `ConfigError` at `where`."""
+    if path == "fpu":
+        return _parse_fpus(value, where)
+    if parameter_types()[path] is bool:
+        return {path: _parse_switch(value, where)}
+    unit = next((unit for ending, unit in UNIT_BY_ENDING.items() if path.endswith(ending)), "count")
+    read = parse_bytes(value, where=where) if unit == "B" else value
+    if path.endswith(".size_bytes"):
+        _check_unit(path, value, read, where)
+    _check_value(path, read, unit, where)
+    return {path: read}
+
+
+def _check_unit(path: str, text: str | int, size_bytes: int, where: str) -> None:
+    """Raise `ConfigError` for so few bytes of a memory without a unit that another unit must be meant."""
     if 0 < size_bytes < FEWEST_BYTES and str(text).strip().isdigit():
-        message = f"{size_bytes} bytes, without a unit, are no {level.upper()}"
+        message = f"{size_bytes} bytes, without a unit, are no {path.partition('.')[0].upper()}"
         raise ConfigError(
             message, where=where, cure=f"did you mean {size_bytes} KiB? {where} {size_bytes}KiB"
         )
-    _check_value(f"{level}.size_bytes", size_bytes, "B", where)
-    return size_bytes
 
 
 def check_stacks(soc: SocTiming, where: str | None = None) -> None:
@@ -243,16 +247,16 @@ def check_stacks(soc: SocTiming, where: str | None = None) -> None:
     )
 
 
-def _parse_fpus(text: str, cores: int) -> tuple[str, int]:
+def _parse_fpus(text: str, where: str) -> dict[str, object]:
     if text == "private":
-        return text, cores
+        return {"fpu.mapping": text}
     match = re.fullmatch(r"(\d{1,3})-(static|dynamic)", text)
     if match is None:
         known = ("private", "4-static", "4-dynamic")
-        raise ConfigError(f"unknown FPU arrangement '{text}'", where="--fpus", cure=suggestion(text, known))
+        raise ConfigError(f"unknown FPU arrangement '{text}'", where=where, cure=suggestion(text, known))
     count = int(match[1])
-    _check_value("fpu.count", count, "count", "--fpus")
-    return match[2], count
+    _check_value("fpu.count", count, "count", where)
+    return {"fpu.mapping": match[2], "fpu.count": count}
 
 
 def _parse_switch(value: bool | str, where: str) -> bool:

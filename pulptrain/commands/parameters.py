@@ -55,7 +55,7 @@ def _parameter(key: str, option: Option) -> inspect.Parameter:
     if option.kind is bool:
         default = bool(default)
     made = typer.Option(
-        *option.flags,
+        option.flag,
         metavar=option.metavar or None,
         help=option.help,
         rich_help_panel=option.group,

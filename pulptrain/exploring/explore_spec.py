@@ -19,6 +19,7 @@ from configs.schema import Schema, check_keys, required_and_optional, validate
 from configs.suggest import suggestion
 from configs.yaml_file import Node, load_yaml
 from pulptrain.given.layers import caller_of, node_of
+from pulptrain.given.option import ALL, MODEL_PREFIX
 from pulptrain.given.settings import Settings, code_start, model_variant, schedule_options, soc_timing
 from scheduler.explore.energy import EnergyCosts
 from scheduler.explore.point import Outcome, Point, point_of, refusal
@@ -31,45 +32,23 @@ from trainlib.training.options import check_options
 from trainlib.training.phases import TrainingPhases, build_training_phases
 from trainlib.training.step_choice import parse_steps
 
-SETTINGS = (
-    "soc",
-    "timing",
-    "codegen",
-    "cores",
-    "l1",
-    "l2",
-    "l3",
-    "fpus",
-    "bank_conflicts",
-    "buffering",
-    "prefetch",
-    "resident",
-    "placement",
-    "icache",
-    "schedule",
-    "steps",
-)
-"""Settings a sweep may vary; they are called as on the command line, with _ for -."""
+_SWEPT = {key: option for key, option in ALL.items() if option.swept}
 
 SHORT_PATHS: Mapping[str, str] = {
-    "dtype": "model.dtype",
-    "batch": "model.batch",
-    "accumulate": "model.optimizer.accumulate",
+    key: option.path for key, option in _SWEPT.items() if option.path.startswith(MODEL_PREFIX)
 }
 """Paths of the model that also have the name of their option."""
 
 OF_ONE: Mapping[str, str] = {
-    "kernel": "kernels",
-    "im2col": "im2col",
-    "variant": "variants",
-    "tile": "tiles",
-    "loop_order": "loop_orders",
-    "home": "homes",
+    option.flag.removeprefix("--").replace("-", "_"): key for key, option in _SWEPT.items() if option.many
 }
 """Options of the command line for one op, step or tensor, and their field of `Settings`.
 
 They are written ``kernel.conv1.FW: mm`` for ``--kernel conv1.FW=mm``.
 """
+
+SETTINGS = tuple(key for key, option in _SWEPT.items() if not option.many and key not in SHORT_PATHS)
+"""Settings a sweep may vary; they are called as on the command line, with _ for -."""
 
 OBJECTIVES: Mapping[str, str] = {
     "cycles": "cycles of an iteration",
@@ -86,8 +65,6 @@ OBJECTIVES: Mapping[str, str] = {
 
 MAX_POINTS = 100_000
 """Most points of one file: more is a slip of the pen."""
-
-MODEL_PREFIX = "model."
 
 NO_SCHEDULE = "none"
 """In place of a schedule file: the scheduler's own choices."""
@@ -421,9 +398,9 @@ def _base(node: Node | None, given: Mapping[str, Any]) -> tuple[Settings, dict[s
 
 
 def _setting(key: str, value: Node) -> Any:
-    if key == "cores":
+    if ALL[key].kind is int:
         if isinstance(value.value, bool) or not isinstance(value.value, int):
-            raise ConfigError(f"'cores' is {value.kind}", where=value.where, cure="a whole number")
+            raise ConfigError(f"'{key}' is {value.kind}", where=value.where, cure="a whole number")
         return value.value
     return _word(value)
 

@@ -9,9 +9,10 @@ take the keys as keywords of these types (``**options: Unpack[RunOptions]``), an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar, get_args, get_type_hints
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     from pulptrain.python.tuned import Tuned
@@ -24,23 +25,39 @@ Size = str | int
 MACHINE, MODEL, SCHEDULE, SEARCH = "Machine", "Model", "Schedule", "Search"
 """Groups of options in help texts."""
 
+MODEL_PREFIX = "model."
+"""Of a path in a model file, where paths of the SoC may stand too."""
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """How an option is written on the command line, and what it means.
 
-    `kind` is the type of its text there, `many` says that it may be given several times. `default` holds if
-    it is not given (None: what a file says). `completes` names the kind of names that complete it.
+    `many` says that it may be given several times. `default` holds if it is not given (None: what a file
+    says; none of `many`). `completes` names the kind of names that complete it.
+    `path` is the value of the SoC (``l1.size_bytes``) or of the model (``model.batch``) it replaces, `swept`
+    says that `explore` may vary it, `types` are those that Python may give: of its annotation below.
     """
 
-    flags: tuple[str, ...]
+    flag: str
     metavar: str
     help: str
     group: str
-    kind: type[str] | type[int] | type[bool] = str
     many: bool = False
     default: Any = None
     completes: str = ""
+    path: str = ""
+    swept: bool = True
+    types: tuple[type, ...] = ()
+
+    @property
+    def kind(self) -> type:
+        """Of its text on the command line."""
+        return self.types[0] if self.types[0] in (int, bool) else str
+
+    def takes(self, kind: type) -> bool:
+        """Whether Python may give a `kind` in the place of a text."""
+        return self.kind is str and kind in self.types
 
 
 class ModelOptions(TypedDict, total=False):
@@ -49,7 +66,7 @@ class ModelOptions(TypedDict, total=False):
     steps: Annotated[
         str | Sequence[str] | None,
         Option(
-            ("--steps",),
+            "--steps",
             "fw[,loss,ig,wg,upd]",
             "Steps of an iteration that are taken; fw alone is inference: no loss, no dropout, running "
             "statistics. All if not given.",
@@ -60,26 +77,25 @@ class ModelOptions(TypedDict, total=False):
     dtype: Annotated[
         str | None,
         Option(
-            ("--dtype",),
+            "--dtype",
             "fp32|fp16|bf16|...",
             "Number format of layers that do not say otherwise (docs/dtypes.md).",
             MODEL,
             completes="dtypes",
+            path="model.dtype",
         ),
     ]
-    batch: Annotated[int | None, Option(("--batch",), "N", "Samples of a mini-batch.", MODEL, kind=int)]
+    batch: Annotated[
+        int | None, Option("--batch", "N", "Samples of a mini-batch.", MODEL, path="model.batch")
+    ]
     accumulate: Annotated[
-        int | None, Option(("--accumulate",), "N", "Mini-batches of one update.", MODEL, kind=int)
+        int | None,
+        Option("--accumulate", "N", "Mini-batches of one update.", MODEL, path="model.optimizer.accumulate"),
     ]
     separate_update: Annotated[
         bool,
         Option(
-            ("--separate-update",),
-            "",
-            "The update is a program of its own.",
-            MODEL,
-            kind=bool,
-            default=False,
+            "--separate-update", "", "The update is a program of its own.", MODEL, default=False, swept=False
         ),
     ]
 
@@ -90,7 +106,7 @@ class ChipOptions(TypedDict, total=False):
     timing: Annotated[
         str,
         Option(
-            ("--timing",),
+            "--timing",
             "rtl|gvsoc",
             "Timing profile: hardware, or the GVSoC simulator.",
             MACHINE,
@@ -101,7 +117,7 @@ class ChipOptions(TypedDict, total=False):
     codegen: Annotated[
         str,
         Option(
-            ("--codegen",),
+            "--codegen",
             "NAME",
             "What the compiler makes of the kernels; that of the SoC file if not given.",
             MACHINE,
@@ -110,35 +126,44 @@ class ChipOptions(TypedDict, total=False):
         ),
     ]
     cores: Annotated[
-        int | None, Option(("--cores",), "N", "Cores of the cluster, 1 to 16.", MACHINE, kind=int)
+        int | None, Option("--cores", "N", "Cores of the cluster, 1 to 16.", MACHINE, path="cores")
     ]
-    l1: Annotated[Size | None, Option(("--l1",), "SIZE", "L1 size, e.g. 64KiB.", MACHINE)]
-    l2: Annotated[Size | None, Option(("--l2",), "SIZE", "L2 size, e.g. 1536KiB.", MACHINE)]
-    l3: Annotated[Size | None, Option(("--l3",), "SIZE", "L3 size, e.g. 8MiB; 0 for none.", MACHINE)]
+    l1: Annotated[Size | None, Option("--l1", "SIZE", "L1 size, e.g. 64KiB.", MACHINE, path="l1.size_bytes")]
+    l2: Annotated[
+        Size | None, Option("--l2", "SIZE", "L2 size, e.g. 1536KiB.", MACHINE, path="l2.size_bytes")
+    ]
+    l3: Annotated[
+        Size | None, Option("--l3", "SIZE", "L3 size, e.g. 8MiB; 0 for none.", MACHINE, path="l3.size_bytes")
+    ]
     fpus: Annotated[
         str | None,
         Option(
-            ("--fpus",),
+            "--fpus",
             "private|N-static|N-dynamic",
             "One FPU per core, or N shared by core number or per cycle.",
             MACHINE,
+            path="fpu",
         ),
     ]
     bank_conflicts: Annotated[
         str | bool | None,
         Option(
-            ("--bank-conflicts",), "on|off", "One access per L1 bank and cycle, or no L1 contention.", MACHINE
+            "--bank-conflicts",
+            "on|off",
+            "One access per L1 bank and cycle, or no L1 contention.",
+            MACHINE,
+            path="l1.bank_conflicts",
         ),
     ]
     overrides: Annotated[
         Mapping[str, object] | Sequence[str],
         Option(
-            ("--set",),
+            "--set",
             "PATH=VALUE",
             "Change one parameter of the SoC, e.g. dma.burst_bytes=64.",
             MACHINE,
             many=True,
-            default=(),
+            swept=False,
         ),
     ]
 
@@ -149,7 +174,7 @@ class MachineOptions(ChipOptions, total=False):
     soc: Annotated[
         str,
         Option(
-            ("--soc",), "NAME|FILE", "SoC preset or YAML file.", MACHINE, default="pulp-open", completes="soc"
+            "--soc", "NAME|FILE", "SoC preset or YAML file.", MACHINE, default="pulp-open", completes="soc"
         ),
     ]
 
@@ -160,7 +185,7 @@ class CodeOptions(TypedDict, total=False):
     icache: Annotated[
         str,
         Option(
-            ("--icache",),
+            "--icache",
             "warm|steady|cold",
             "Kernels find their code in the caches, as an earlier iteration left them, or cold caches.",
             MACHINE,
@@ -175,7 +200,7 @@ class BufferingOptions(TypedDict, total=False):
     buffering: Annotated[
         str | int,
         Option(
-            ("--buffering",),
+            "--buffering",
             "none|single|double|best|N[,OP.OPERAND=N]",
             "L1 buffers per moved operand, e.g. double,conv2.FW.w=1; best: the faster of single and double "
             "per op; none: no tiles, whole ops in L1.",
@@ -191,17 +216,13 @@ class MemoryOptions(TypedDict, total=False):
     prefetch: Annotated[
         str | bool,
         Option(
-            ("--prefetch",),
-            "on|off",
-            "Load for the next op while this one computes.",
-            SCHEDULE,
-            default="on",
+            "--prefetch", "on|off", "Load for the next op while this one computes.", SCHEDULE, default="on"
         ),
     ]
     placement: Annotated[
         str,
         Option(
-            ("--placement",),
+            "--placement",
             "first-fit|best-fit|optimal",
             "How addresses in L2 and L3 are chosen.",
             SCHEDULE,
@@ -211,12 +232,11 @@ class MemoryOptions(TypedDict, total=False):
     homes: Annotated[
         Mapping[str, str] | Sequence[str],
         Option(
-            ("--home",),
+            "--home",
             "TENSOR=l2|l3|streamed",
             "Memory a tensor lives in, e.g. fc.weight=l3; streamed: in L3, moved tile by tile.",
             SCHEDULE,
             many=True,
-            default=(),
         ),
     ]
 
@@ -227,7 +247,7 @@ class ResidentOptions(TypedDict, total=False):
     resident: Annotated[
         str | Sequence[str] | None,
         Option(
-            ("--resident",),
+            "--resident",
             "off|auto|TENSOR[@OP..OP],...",
             "Tensors that stay in L1 between ops, e.g. fc.weight@fc.FW..fc.IG; auto: what saves cycles.",
             SCHEDULE,
@@ -241,63 +261,58 @@ class ChoiceOptions(TypedDict, total=False):
     kernels: Annotated[
         Mapping[str, str] | Sequence[str],
         Option(
-            ("--kernel",),
+            "--kernel",
             "OP|STEP=NAME",
             "Matmul kernel of an op or of a step, e.g. IG=mm.",
             SCHEDULE,
             many=True,
-            default=(),
         ),
     ]
     tiles: Annotated[
         Mapping[str, Mapping[str, int]] | Sequence[str],
         Option(
-            ("--tile",),
+            "--tile",
             "OP=DIM:SIZE,...",
             "Tile of an op, e.g. conv2.FW=co:8,ho:3.",
             SCHEDULE,
             many=True,
-            default=(),
         ),
     ]
     loop_orders: Annotated[
         Mapping[str, Sequence[str]] | Sequence[str],
         Option(
-            ("--loop-order",),
+            "--loop-order",
             "OP=DIM,...",
             "Loops of an op, outermost first, e.g. conv2.FW=co,ho,ci.",
             SCHEDULE,
             many=True,
-            default=(),
         ),
     ]
     im2col: Annotated[
         Mapping[str, str] | Sequence[str],
         Option(
-            ("--im2col",),
+            "--im2col",
             "OP|STEP=cores|dma|none",
             "How a convolution's op or step unrolls its images, e.g. WG=dma; what the layer says otherwise.",
             SCHEDULE,
             many=True,
-            default=(),
         ),
     ]
     variants: Annotated[
         str | Mapping[str, str] | Sequence[str],
         Option(
-            ("--variant",),
+            "--variant",
             "[OP|STEP=]NAME",
             "How steps are lowered: as-published is PULP-TrainLib's own way, of all layers that have one; "
             "OP=NAME or STEP=NAME chooses for some (WG=as-published, conv1.IG=none).",
             SCHEDULE,
             many=True,
-            default=(),
         ),
     ]
     schedule: Annotated[
         str | PathLike[str] | Tuned | None,
         Option(
-            ("--schedule",), "FILE", "Choices per op, as `pulptrain tune` writes.", SCHEDULE, completes="file"
+            "--schedule", "FILE", "Choices per op, as `pulptrain tune` writes.", SCHEDULE, completes="file"
         ),
     ]
 
@@ -334,17 +349,18 @@ class ExploreOptions(RunOptions, total=False):
 def options_of(kind: type) -> dict[str, Option]:
     """The options of one of the classes above by key, in order."""
     hints = get_type_hints(kind, include_extras=True, localns={"Tuned": object})
-    return {key: get_args(hint)[1] for key, hint in hints.items()}
+    return {key: _declared(*get_args(hint)) for key, hint in hints.items()}
 
 
-def default_of(key: str) -> Any:
-    """What holds if an option is not given."""
-    return ALL[key].default
+def _declared(hint: Any, option: Option) -> Option:
+    given = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    types = tuple(get_origin(kind) or kind for kind in given)
+    return replace(option, types=types, default=() if option.many else option.default)
 
 
-class _All(MachineOptions, RunOptions, total=False):
+class AllOptions(MachineOptions, RunOptions, total=False):
     """Every option."""
 
 
-ALL = options_of(_All)
+ALL = options_of(AllOptions)
 """Every option by key."""

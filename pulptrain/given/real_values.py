@@ -14,11 +14,6 @@ from configs.errors import InputError
 from configs.suggest import suggestion
 from pulptrain.given.option import ALL
 
-_SWITCHES = ("bank_conflicts", "prefetch")
-_NUMBERS = ("buffering", "l1", "l2", "l3")
-"""Options whose texts may be whole numbers."""
-_PAIRS = ("overrides", "homes", "kernels", "im2col", "variants", "tiles", "loop_orders")
-
 
 def as_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of `pulptrain.given.settings.Settings` from keywords of a call; None is an option not given.
@@ -35,17 +30,18 @@ def as_fields(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _field(key: str, value: Any) -> Any:
+    option = ALL[key]
     if key == "schedule":
         return _schedule(value)
-    if key in _PAIRS:
+    if option.many:
         return _pairs(key, value)
-    if key in _SWITCHES and isinstance(value, bool):
+    if option.takes(bool) and isinstance(value, bool):
         return "on" if value else "off"
-    if key in ("resident", "steps") and not isinstance(value, str):
+    if option.takes(Sequence) and not isinstance(value, str):
         return ",".join(_texts(key, value)) or "off"
     if isinstance(value, PathLike):
         value = fspath(value)
-    return str(value) if type(value) is int and key in _NUMBERS else _of_type(key, value, ALL[key].kind)
+    return str(value) if option.takes(int) and type(value) is int else _of_type(key, value, option.kind)
 
 
 def _schedule(value: Any) -> Any:

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, dataclass_transform
 
 from arch.pricing.code_caches import WARM
-from arch.spec.soc_config import load_soc, with_options
+from arch.spec.soc_config import load_soc, with_values
 from arch.spec.timing import SocTiming
 from configs.errors import InputError
 from configs.limits import check_seed
 from configs.parameters import default_codegen
-from pulptrain.given.option import default_of
+from pulptrain.given.option import ALL, MODEL_PREFIX, AllOptions
 from scheduler.addresses.placement import parse_placement
 from scheduler.addresses.plan_options import PlanOptions, parse_homes
 from scheduler.options import ScheduleOptions, parse_buffers, parse_resident
@@ -21,17 +22,29 @@ from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.definition import AS_PUBLISHED, DEFAULT
 from trainlib.training.options import MOST_MINI_BATCHES
 
+_T = TypeVar("_T")
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass_transform(frozen_default=True)
+def _with_all_options(kind: type[_T]) -> type[_T]:
+    """Decorator: a frozen dataclass with a field for each option, of its default."""
+    for key, option in ALL.items():
+        kind.__annotations__.setdefault(key, Any)
+        setattr(kind, key, option.default)
+    return dataclass(frozen=True, slots=True)(kind)
+
+
+@_with_all_options
 class Settings:
     """Options of the command line or of a Python call; every field has the default of the command line.
 
-    `overrides` maps parameter paths of the SoC file to values (``--set``). `kernels`, `im2col` and `tiles`
-    are the texts of ``--kernel OP=NAME``, ``--im2col OP=WAY`` and ``--tile OP=dim:size,...``, `variants`
-    those of ``--variant NAME`` (of all layers that do not say) and ``--variant OP=NAME``, `loop_orders`
-    those of ``--loop-order OP=dim,dim``, outermost first; `prefetch` (on, off) is that across ops, `resident`
-    (off, auto, or tensors) what stays in L1 between them: what the schedule file says if it is not given,
-    else off.
+    Every option is a field: those read by name have their type here, those of the SoC are found by their
+    `path`. `overrides` maps parameter paths of the SoC file to values (``--set``). `kernels`, `im2col` and
+    `tiles` are the texts of ``--kernel OP=NAME``, ``--im2col OP=WAY`` and ``--tile OP=dim:size,...``,
+    `variants` those of ``--variant NAME`` (of all layers that do not say) and ``--variant OP=NAME``,
+    `loop_orders` those of ``--loop-order OP=dim,dim``, outermost first; `prefetch` (on, off) is that across
+    ops, `resident` (off, auto, or tensors) what stays in L1 between them: what the schedule file says if it
+    is not given, else off.
     A `codegen` that is not given is that of the SoC file; a wrong SoC then raises `ConfigError` here.
     `icache` is one of `arch.pricing.code_caches.CODE_STARTS`. `schedule` is what `pulptrain tune` has found,
     or the path of its file. `dtype`, `batch` and `accumulate` replace what the model file says;
@@ -39,34 +52,32 @@ class Settings:
     that are taken, None for all.
     """
 
-    soc: str = default_of("soc")
-    timing: str = default_of("timing")
-    codegen: str = default_of("codegen")
-    cores: int | None = None
-    l1: str | None = None
-    l2: str | None = None
-    l3: str | None = None
-    fpus: str | None = None
-    bank_conflicts: str | None = None
-    buffering: str = default_of("buffering")
-    overrides: Sequence[str] = default_of("overrides")
-    kernels: Sequence[str] = default_of("kernels")
-    im2col: Sequence[str] = default_of("im2col")
-    variants: Sequence[str] = default_of("variants")
-    tiles: Sequence[str] = default_of("tiles")
-    loop_orders: Sequence[str] = default_of("loop_orders")
-    prefetch: str = default_of("prefetch")
-    resident: str | None = None
-    schedule: str | TunedSchedule | None = None
+    if TYPE_CHECKING:
+
+        def __init__(self, *, seed: int = 0, **options: Unpack[AllOptions]) -> None: ...
+
+    soc: str
+    timing: str
+    codegen: str
+    buffering: str
+    overrides: Sequence[str]
+    kernels: Sequence[str]
+    im2col: Sequence[str]
+    variants: Sequence[str]
+    tiles: Sequence[str]
+    loop_orders: Sequence[str]
+    prefetch: str
+    resident: str | None
+    schedule: str | TunedSchedule | None
+    icache: str
+    placement: str
+    homes: Sequence[str]
+    dtype: str | None
+    batch: int | None
+    accumulate: int | None
+    separate_update: bool
+    steps: str | None
     seed: int = 0
-    icache: str = default_of("icache")
-    placement: str = default_of("placement")
-    homes: Sequence[str] = default_of("homes")
-    dtype: str | None = None
-    batch: int | None = None
-    accumulate: int | None = None
-    separate_update: bool = default_of("separate_update")
-    steps: str | None = None
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -76,6 +87,11 @@ class Settings:
             )
         if not self.codegen:
             object.__setattr__(self, "codegen", default_codegen(self.soc))
+
+
+_OF_SOC = {
+    key: option for key, option in ALL.items() if option.path and not option.path.startswith(MODEL_PREFIX)
+}
 
 
 def model_variant(settings: Settings) -> str | None:
@@ -108,14 +124,20 @@ def code_start(settings: Settings) -> str:
 
 def soc_timing(settings: Settings) -> SocTiming:
     """The SoC the settings describe. Raises `ConfigError` for unknown names, paths or values out of range."""
-    return with_options(
-        load_soc(settings.soc, settings.timing, set_parameters(settings)),
-        cores=settings.cores,
-        l1=settings.l1,
-        l2=settings.l2,
-        l3=settings.l3,
-        fpus=settings.fpus,
-        bank_conflicts=settings.bank_conflicts,
+    timing = load_soc(settings.soc, settings.timing, set_parameters(settings))
+    return with_options(timing, **{key: getattr(settings, key) for key in _OF_SOC})
+
+
+def with_options(timing: SocTiming, **options: Any) -> SocTiming:
+    """`timing` changed by options that have a place in the SoC; None leaves a value as it is.
+
+    Raises as `arch.spec.soc_config.with_values`, naming the option.
+    """
+    given = {key: value for key, value in options.items() if value is not None}
+    return with_values(
+        timing,
+        {_OF_SOC[key].path: value for key, value in given.items()},
+        {_OF_SOC[key].path: _OF_SOC[key].flag for key in given},
     )
 
 

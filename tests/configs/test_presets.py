@@ -11,12 +11,13 @@ import pytest
 
 from arch.blocks.soc import Soc
 from arch.spec.program import Place
-from arch.spec.soc_config import soc_from_parameters, with_options
+from arch.spec.soc_config import soc_from_parameters
 from arch.spec.timing import SocTiming
 from configs import parameters
 from configs.library import list_names
 from configs.parameters import PROFILES, ParameterTree
 from pulptrain.__main__ import run
+from pulptrain.given.settings import with_options
 from pulptrain.show.listings import size_text
 from shared.soc_fixture import FixedCostModel, Script, elementwise, read, team, write
 

@@ -6,15 +6,19 @@ import importlib.util
 import re
 import subprocess
 import sys
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
 import configs
-from arch.spec.soc_config import load_soc, parameter_types, with_options
+from arch.spec.soc_config import load_soc, parameter_types, with_values
 from configs.errors import ConfigError, DoesNotFitError
 from configs.library import list_names
 from configs.parameters import NO_SOURCE, PROFILES, load_parameters
+from pulptrain.exploring.explore_spec import SETTINGS, SHORT_PATHS
+from pulptrain.given.option import ALL
+from pulptrain.given.settings import Settings, with_options
 
 SOC_FOLDER = Path(configs.__file__).parent / "soc"
 
@@ -91,6 +95,32 @@ def test_options():
     assert with_options(soc, fpus="private").fpu.count == 8
     # Everything else is untouched.
     assert dataclasses.replace(changed, cores=8, l1=soc.l1, l2=soc.l2, fpu=soc.fpu) == soc
+
+
+@pytest.mark.parametrize(
+    "key", [key for key, option in ALL.items() if option.path and key not in SHORT_PATHS]
+)
+def test_an_option_changes_what_its_entry_names(key):
+    # Nothing else of an option of the SoC is written anywhere: a new one needs its entry only.
+    path, others = ALL[key].path, {"cores": 4, "fpus": "2-static", "bank_conflicts": "off"}
+    changed = flat(with_options(load_soc(), **{key: others.get(key, "200KiB")}))
+    assert {name for name, value in flat(load_soc()).items() if changed[name] != value} == (
+        {f"{path}.mapping", f"{path}.count"} if key == "fpus" else {path}
+    )
+    assert key in SETTINGS
+    assert getattr(Settings(**{key: others.get(key, "200KiB")}), key) != getattr(Settings(), key)
+
+
+def test_values_by_path_are_read_as_their_names_say():
+    soc = with_values(load_soc(), {"icache.shared_bytes": "8 KiB", "core.jump_stall_cycles": 0})
+    assert (soc.icache.shared_bytes, soc.core.jump_stall_cycles) == (8192, 0)
+    with pytest.raises(ConfigError, match="must be at least 1") as caught:
+        with_values(soc, {"l1.banks": 0}, {"l1.banks": "--banks"})
+    assert caught.value.where == "--banks"
+
+
+def flat(soc):
+    return {path: attrgetter(path)(soc) for path in parameter_types()}
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.program import Compute, DmaStart
-from arch.spec.soc_config import with_options
 from configs.errors import DoesNotFitError, InputError
 from configs.model_file import load_model
 from pulptrain.__main__ import run
-from pulptrain.given.settings import Settings
+from pulptrain.given.settings import Settings, with_options
 from pulptrain.running.session import run_model
 from scheduler.addresses.allocation import PlanError
 from scheduler.executor import Executor

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from arch.spec.soc_config import load_soc, with_options
+from arch.spec.soc_config import load_soc
 from arch.spec.timing import SocTiming
 from configs.model_file import load_model, read_model
 from configs.yaml_file import parse_yaml
+from pulptrain.given.settings import with_options
 from scheduler.options import ScheduleOptions
 from scheduler.tuner.search_space import Question, SpaceRules
 from scheduler.tuner.task import task_of

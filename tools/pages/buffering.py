@@ -15,7 +15,7 @@ from configs.model_file import load_model
 from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from scheduler.executor import Executor
 from scheduler.schedule import Schedule, build_schedule
-from tools.pages.page import Page, table
+from tools.pages.page import Page, golden, table
 from traces.recorder import Recorder
 from trainlib.ir.graph import TrainingGraph
 from trainlib.primitives.definition import InputCase
@@ -263,4 +263,7 @@ def _cause(kernels: int, waits: int, tiles_before: int, tiles_after: int) -> str
 PAGE = Page(
     "docs/buffering.md",
     {"gains": gains_table, "l1": l1_tables, "width": width_tables, "slower": exceptions_table},
+    dict.fromkeys(
+        ("l1", "width", "slower"), lambda: (golden("resnet8", "simple-mlp"), L1_SIZES, WIDTHS, LAYERS)
+    ),
 )

@@ -12,7 +12,7 @@ from configs.library import list_names
 from configs.parameters import PROFILES, load_parameters
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import run_model
-from tools.pages.page import Page, table
+from tools.pages.page import Page, accuracy, golden, table
 from traces.report import evidence_line
 from trainlib.kernels.evidence import NestEvidence, nest_evidence
 from trainlib.kernels.library import FP32_BYTES, LIBRARY, WORDS, sibling
@@ -121,4 +121,5 @@ PAGE = Page(
         "assumed": assumed,
         "constants": constants,
     },
+    {"models": lambda: (golden(), accuracy("layer", "loop", "tiled-layers"), nests(), parameters())},
 )

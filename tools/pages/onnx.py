@@ -45,4 +45,4 @@ def nodes() -> str:
     return table(("op", "passed", "refused", "wrong", "most frequent reasons"), rows)
 
 
-PAGE = Page("docs/onnx.md", {"ops": ops, "nodes": nodes})
+PAGE = Page("docs/onnx.md", {"ops": ops, "nodes": nodes}, {"nodes": ops})

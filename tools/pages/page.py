@@ -8,33 +8,50 @@ A block stands between two comments::
     <!-- end -->
 
 What is around it is written in the page itself. A module of this folder says as `PAGE` which blocks a page
-has and what makes each; a test compares the committed blocks with what is made today.
+has and what makes each; a test compares the committed blocks with what is made today. For a block that takes
+too long for every test the module says what its figures rest on, and the block has a stamp of that, its
+digest when it was written::
+
+    <!-- block: l1 of 1f0c2b9a -->
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-_BLOCK = re.compile(r"(<!-- block: (\w+) -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
+_BLOCK = re.compile(r"<!-- block: (\w+)(?: of (\w+))? -->\n(.*?)<!-- end -->\n", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page below the root of the repository, and by name what makes the text of each of its blocks."""
+    """A page below the root of the repository, and by name what makes the text of each of its blocks.
+
+    `rests_on` has the slow ones, each with what tells cheaply whether it would be another: figures that are
+    tested every time, and what was asked.
+    """
 
     path: str
     blocks: Mapping[str, Callable[[], str]]
+    rests_on: Mapping[str, Callable[[], object]] = field(default_factory=dict)
 
     def shown(self) -> dict[str, str]:
         """The blocks as they are in the file. Raises `ValueError` unless they are `blocks`, once each."""
-        found = [(match[2], match[3]) for match in _BLOCK.finditer(self._text())]
+        found = [(match[1], match[3]) for match in _BLOCK.finditer(self._text())]
         if sorted(name for name, _ in found) != sorted(self.blocks):
             raise ValueError(f"{self.path} has {[name for name, _ in found]}, not {list(self.blocks)}")
         return dict(found)
+
+    def older(self) -> list[str]:
+        """The slow blocks that rest on something else than today."""
+        stamps = {match[1]: match[2] for match in _BLOCK.finditer(self._text())}
+        return [name for name in self.rests_on if stamps[name] != self._stamp(name)]
 
     def made(self, name: str) -> str:
         """A block as it should be."""
@@ -43,12 +60,39 @@ class Page:
 
     def write(self, names: Iterable[str]) -> None:
         """Put these blocks into the file as they should be."""
-        texts = {**self.shown(), **{name: self.made(name) for name in names}}
-        page = _BLOCK.sub(lambda match: match[1] + texts[match[2]] + match[4], self._text())
+        self.shown()
+        new = {name: self._block(name) for name in names}
+        page = _BLOCK.sub(lambda match: new.get(match[1], match[0]), self._text())
         (ROOT / self.path).write_text(page, encoding="utf-8")
+
+    def _block(self, name: str) -> str:
+        stamp = f" of {self._stamp(name)}" if name in self.rests_on else ""
+        return f"<!-- block: {name}{stamp} -->\n{self.made(name)}<!-- end -->\n"
+
+    def _stamp(self, name: str) -> str:
+        text = json.dumps(self.rests_on[name](), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def _text(self) -> str:
         return (ROOT / self.path).read_text(encoding="utf-8")
+
+
+def golden(*models: str) -> dict[str, Any]:
+    """What an iteration of these models takes, of all if none is named, as every test run holds it."""
+    figures = _figures("golden-metrics")
+    return {name: figures[name] for name in models or figures}
+
+
+def accuracy(*sets: str) -> dict[str, Any]:
+    """What is predicted of samples of these sets of measured rows, of all if none is named."""
+    figures = _figures("validation-figures")
+    return {name: figures[name] for name in sets or figures}
+
+
+def _figures(name: str) -> dict[str, Any]:
+    """A file of figures that `make test` holds."""
+    found: dict[str, Any] = json.loads((ROOT / "tests" / f"{name}.json").read_text(encoding="utf-8"))
+    return found
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: bool = False) -> str:

@@ -26,7 +26,7 @@ from scheduler.validation.kernel_regret import (
 from scheduler.validation.rows import layer
 from scheduler.validation.rows.statistics import Result
 from scheduler.validation.runner import validate
-from tools.pages.page import ROOT, Page, table
+from tools.pages.page import ROOT, Page, accuracy, table
 from trainlib.kernels.catalogue import kernel_names
 
 Shape = tuple[int, int, int]
@@ -270,4 +270,5 @@ PAGE = Page(
         "cells": cells,
         "sharing": sharing,
     },
+    dict.fromkeys(("choice", "cells", "sharing"), lambda: (accuracy("mm"), GROUPS)),
 )

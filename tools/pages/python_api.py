@@ -29,8 +29,7 @@ def options() -> str:
                     found[name] = each
                     takers.setdefault(name, []).append(f"`{function}`")
     rows = (
-        (f"`{name}`", f"`{each.flags[0]}`", ", ".join(takers[name]), each.help)
-        for name, each in found.items()
+        (f"`{name}`", f"`{each.flag}`", ", ".join(takers[name]), each.help) for name, each in found.items()
     )
     return table(("option", "command line", "of", "meaning"), rows)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from configs.library import list_names
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import run_model
-from tools.pages.page import Page, table
+from tools.pages.page import Page, golden, table
 
 CAUSES: Mapping[str, tuple[str, ...]] = {
     "refills of code": (
@@ -80,4 +80,4 @@ def _cycles(asked: tuple[str, tuple[str, ...]]) -> int:
     return cycles(asked[0], *asked[1])
 
 
-PAGE = Page("docs/rtl-profile.md", {"causes": causes_table})
+PAGE = Page("docs/rtl-profile.md", {"causes": causes_table}, {"causes": lambda: (golden(), CAUSES)})

@@ -11,7 +11,7 @@ from functools import cache
 from configs.grades import MEASURED
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import run_model
-from tools.pages.page import Page, table
+from tools.pages.page import Page, accuracy, golden, table
 from trainlib.kernels.evidence import nest_evidence
 from trainlib.kernels.library import LIBRARY
 
@@ -104,4 +104,8 @@ def kernels() -> str:
     return table(("codegen", "16-bit kernels with a file", "compared with a measurement"), rows)
 
 
-PAGE = Page("docs/sixteen-bit.md", {"gains": gains, "parts": parts, "kernels": kernels})
+PAGE = Page(
+    "docs/sixteen-bit.md",
+    {"gains": gains, "parts": parts, "kernels": kernels},
+    dict.fromkeys(("gains", "parts"), lambda: (golden(*MODELS), accuracy("rtl mm"), BLOCKED)),
+)

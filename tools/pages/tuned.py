@@ -26,11 +26,10 @@ from pulptrain.tuning.model_tuning import tune_model
 from scheduler.search.cache import ResultCache
 from scheduler.search.workers import open_workers
 from scheduler.tuner.search_space import SpaceRules
-from tools.pages.page import ROOT, Page, table
+from tools.pages.page import ROOT, Page, golden, table
 
 PICTURE = ROOT / "docs" / "tuned.png"
 STORE = ROOT / "docs" / "tuned.json"
-GOLDEN = ROOT / "tests" / "golden-metrics.json"
 
 CUTS = {
     "simple-mlp": 16,
@@ -95,8 +94,7 @@ def stored_rows() -> list[Row]:
 
 def is_of_today(row: Row) -> bool:
     """Whether its default is what the model takes today, as tests/golden-metrics.json has it."""
-    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
-    return bool(golden[row.model]["default_l2"]["cycles"] == row.default_cycles)
+    return bool(golden(row.model)[row.model]["default_l2"]["cycles"] == row.default_cycles)
 
 
 def store(rows: Sequence[Row]) -> None:

@@ -8,10 +8,11 @@ import re
 import pulptrain as pt
 from pulptrain.exploring.exploration_report import exploration_lines
 from pulptrain.tuning.tuning_report import tuning_lines
-from tools.pages.page import ROOT, Page
+from tools.pages.page import ROOT, Page, golden
 
 TUNE_WIDTH = 108
 EXPLORE_WIDTH = 80
+SPEC = ROOT / "examples" / "explore-tutorial-cnn.yaml"
 
 
 def tune() -> str:
@@ -23,9 +24,12 @@ def tune() -> str:
 
 def explore() -> str:
     """`pulptrain explore examples/explore-tutorial-cnn.yaml`."""
-    spec = ROOT / "examples" / "explore-tutorial-cnn.yaml"
-    explored = pt.explore(spec=spec, workers=1, cache=False)
+    explored = pt.explore(spec=SPEC, workers=1, cache=False)
     return "\n".join(["```", *exploration_lines(explored.summary, EXPLORE_WIDTH), "```"])
 
 
-PAGE = Page("docs/tuning.md", {"tune": tune, "explore": explore})
+PAGE = Page(
+    "docs/tuning.md",
+    {"tune": tune, "explore": explore},
+    {"tune": lambda: golden("tutorial-cnn"), "explore": lambda: (golden("tutorial-cnn"), SPEC.read_text())},
+)

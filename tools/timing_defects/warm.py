@@ -9,7 +9,7 @@ from __future__ import annotations
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.pricing.window import PROCESS
 from arch.spec.isa import CoreWork, Instruction, Op, Stream, TeamWork
-from arch.spec.soc_config import load_soc, with_options
+from arch.spec.soc_config import load_soc, with_values
 from tools.timing_defects import trial
 
 __all__ = ["trial"]
@@ -20,6 +20,6 @@ MANY_ITEMS = 1 << 62
 _LOADS = CoreWork((Instruction(Op.LOAD, dst=1, stream=0),), (Stream(0, ()),))
 
 PROCESS.take(MANY_ITEMS)
-TeamCostModel(with_options(load_soc("pulp-open", "gvsoc"), bank_conflicts=True)).price(
+TeamCostModel(with_values(load_soc("pulp-open", "gvsoc"), {"l1.bank_conflicts": True})).price(
     TeamWork("warm-up", (_LOADS,) * 2)
 )

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
-from arch.pricing.code_fetch import cold_stall_cycles
+from arch.pricing.code_caches import CodeCaches
 from arch.pricing.fetch_oracle import pass_stall_cycles
-from arch.pricing.nest_reader import NestReader
-from arch.spec.isa import CoreWork, Instruction, Op
+from arch.pricing.team_cost_model import TeamCostModel
+from arch.spec.isa import CoreWork, Instruction, Op, TeamWork
 from arch.spec.soc_config import load_soc
 from arch.spec.timing import SocTiming
 from scheduler.validation.rows.cases import CORES, Case, Column
@@ -40,11 +41,16 @@ def _machine(rtl: bool) -> SocTiming:
 
 
 def predict_cold(case: Case, *, rtl: bool = False) -> Prediction:
-    """The first call: every line comes from L2. `rtl`: the row was measured on RTL."""
+    """The first call of a program from empty caches, but for fork and join, which the row has not.
+
+    `rtl`: the row was measured on RTL.
+    """
     timing, instructions = _machine(rtl), _bounded(case, "n_nops")
-    reader = NestReader(timing.core, timing.fpu, timing.l1.word_bytes, timing.l2)
-    nest = reader.read(CoreWork((Instruction(Op.ALU),) * instructions))
-    return Prediction(instructions + cold_stall_cycles(nest, timing.icache))
+    icache = replace(timing.icache, call_lines=0)
+    team = TeamWork("nops", (CoreWork((Instruction(Op.ALU),) * instructions),) * case.number("cores"))
+    cost_model = TeamCostModel(replace(timing, icache=icache))
+    waits = CodeCaches(len(team.cores), icache).call(team)
+    return Prediction(cost_model.price(team).cycles + max(waits.values(), default=0))
 
 
 def predict_warm(case: Case, *, rtl: bool = False) -> Prediction:

@@ -12,7 +12,7 @@ from arch.blocks.soc import Soc
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.pricing.window_plan import Window
 from arch.spec.program import Action, Program
-from arch.spec.soc_config import load_soc, with_options
+from arch.spec.soc_config import load_soc, with_values
 from arch.spec.timing import SocTiming
 from configs.errors import PulptrainError
 from configs.limits import require_host_memory
@@ -72,9 +72,9 @@ def _machine(
     l2_bytes: int,
 ) -> SocTiming:
     timing = _preset(soc, profile)
-    timing = with_options(timing, cores=max(timing.cores, cores), bank_conflicts=bank_conflicts)
+    timing = with_values(timing, {"cores": max(timing.cores, cores), "l1.bank_conflicts": bank_conflicts})
     mapping, latency_cycles = BUILDS.get(build, ("", 0))
-    timing = with_options(timing, fpus=mapping or fpus)
+    timing = with_values(timing, {"fpu": mapping or fpus})
     if latency_cycles:
         divsqrts = timing.fpu.divsqrt_count if mapping == "private" else 1
         fpu = dataclasses.replace(timing.fpu, latency_cycles=latency_cycles, divsqrt_count=divsqrts)

@@ -18,7 +18,7 @@ from functools import cache
 from arch.pricing.fetch_oracle import pass_stall_cycles
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWork
-from arch.spec.soc_config import with_options
+from arch.spec.soc_config import with_values
 from arch.spec.timing import IcacheTiming, SocTiming
 from scheduler.validation.rows import micro_sync
 from scheduler.validation.rows.cases import BUILD, CORES, MACHINE_COLUMNS, Case, Column
@@ -400,7 +400,7 @@ def _cost_model(timing: SocTiming) -> TeamCostModel:
 @cache
 def _cycles(timing: SocTiming, group: str, name: str, cores: int, operations: int) -> tuple[int, ...]:
     if group in FABRIC_CONTROLLER:
-        team, timing = _one(name, operations, group), with_options(timing, fpus="private")
+        team, timing = _one(name, operations, group), with_values(timing, {"fpu": "private"})
     else:
         team = _several(name, cores, operations) if group.startswith("multi") else _one(name, operations)
     works = [work for work in team.cores if work is not None]

@@ -21,14 +21,14 @@ from scheduler.validation.rows.prediction import Prediction
 from scheduler.validation.rows.statistics import Result, figures, timed
 from shared.paths import MEASURED
 
-MEASURED = MEASURED / "micro.csv.gz"
+ROWS = MEASURED / "micro.csv.gz"
 ROUNDING_CYCLES = 0.001
 """The list of deviations has three decimals."""
 
 
 @cache
 def done() -> runner.Validation:
-    return runner.validate("micro", MEASURED, workers=1, keep_going=True)
+    return runner.validate("micro", ROWS, workers=1, keep_going=True)
 
 
 def rows(*groups: str) -> list[Result]:
@@ -87,8 +87,8 @@ def test_the_figures_asked_for_are_reached():
 
 def test_the_tolerance_is_the_one_asked_for():
     def near(measured: int, predicted: int) -> bool:
-        case = Case("row", "file:2", {"n": 100, micro.MEASURED: measured}, {})
-        return micro.near(Result(case, Prediction(predicted), micro.MEASURED))
+        case = Case("row", "file:2", {"n": 100, micro.ROWS: measured}, {})
+        return micro.near(Result(case, Prediction(predicted), micro.ROWS))
 
     assert [near(100, 150), near(100, 151)] == [True, False]
     assert [near(10000, 10500), near(10000, 10510)] == [True, False]

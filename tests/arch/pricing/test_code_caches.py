@@ -66,6 +66,15 @@ def test_code_that_left_the_shared_cache_comes_from_l2_again():
     assert second == [14 * FROM_L2 + 16 * FROM_SHARED] * 9
 
 
+@pytest.mark.parametrize("lines", [260, 300, 384, 512, 1024])
+def test_what_the_price_of_a_warm_call_has_is_not_charged_again(lines):
+    """A kernel too large for the shared cache: alone it hardly waits longer than its price says."""
+    rtl = load_soc("pulp-open", "rtl").icache
+    caches, kernel = CodeCaches(1, rtl), code("a", lines, cores=1)
+    caches.call(kernel)
+    assert caches.call(kernel).get(0, 0) <= 2 * rtl.shared_refill_stall_cycles
+
+
 def test_a_core_that_was_not_in_the_team_finds_the_code_in_the_shared_cache():
     caches = CodeCaches(2, ICACHE)
     assert caches.call(code("a", 10, cores=1)) == {0: 180}

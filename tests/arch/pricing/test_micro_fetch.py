@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instruction caches against icache.csv: straight-line code, cold and in the fourth pass, 1 to 8 cores."""
+"""Instruction caches against icache.csv: straight-line code in the fourth pass, 1 to 8 cores."""
 
 from __future__ import annotations
 
@@ -9,21 +9,18 @@ from functools import cache
 
 import pytest
 
-from arch.pricing.code_fetch import cold_stall_cycles
 from arch.pricing.fetch_oracle import pass_stall_cycles
-from arch.pricing.nest_reader import NestReader
-from arch.spec.isa import CoreWork, Op
-from shared.arch_pricing_cases import GVSOC_CORE, ICACHE, PRIVATE_FPU, ins, soc
+from shared.arch_pricing_cases import ICACHE
 from shared.paths import MEASURED
 
-MEASURED = MEASURED / "icache.csv.gz"
+ROWS = MEASURED / "icache.csv.gz"
 CALLER_LINES = 4
 """Lines of the loop that calls and times the code; they compete for the caches and are not timed."""
 
 
 @cache
 def rows() -> list[dict[str, str]]:
-    with gzip.open(MEASURED, "rt") as file:
+    with gzip.open(ROWS, "rt") as file:
         return list(csv.DictReader(file))
 
 
@@ -33,15 +30,6 @@ def passes(lines: int) -> list[float]:
     walk = range(lines + CALLER_LINES)
     runs = [pass_stall_cycles([walk] * 4, ICACHE, seed) for seed in range(0, 256, 16)]
     return [sum(run[step] for run in runs) / len(runs) * lines / len(walk) for step in range(4)]
-
-
-def test_the_first_call_fetches_every_line_from_l2():
-    """cold_iter0_max, exact for every size and number of cores."""
-    reader = NestReader(GVSOC_CORE, PRIVATE_FPU, 4, soc().l2)
-    for row in rows():
-        nops = int(row["n_nops"])
-        nest = reader.read(CoreWork((ins(Op.ALU),) * nops))
-        assert nops + cold_stall_cycles(nest, ICACHE) == int(row["cold_iter0_max"]), row
 
 
 def test_the_fourth_pass_over_code_of_any_size():

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arch.spec.program import DmaStart, Program
-from arch.spec.soc_config import load_soc, with_options
+from arch.spec.soc_config import load_soc
 from configs.errors import InputError
 from configs.model_file import load_model
-from pulptrain.given.settings import Settings
+from pulptrain.given.settings import Settings, with_options
 from pulptrain.running.session import prepare
 from scheduler.addresses.allocation import (
     Allocation,

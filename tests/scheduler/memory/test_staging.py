@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arch.spec.soc_config import load_soc, with_options
+from arch.spec.soc_config import load_soc
 from configs.errors import DoesNotFitError
 from configs.model_file import load_model
-from pulptrain.given.settings import Settings
+from pulptrain.given.settings import Settings, with_options
 from pulptrain.running.session import prepare, run_model
 from scheduler.addresses.allocation import align
 from scheduler.addresses.lifetimes import Life

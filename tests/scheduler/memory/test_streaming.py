@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from arch.blocks.soc import Soc
 from arch.spec.program import Compute, DmaStart, DmaWait, Place, Program, Release, UdmaStart, UdmaWait
-from arch.spec.soc_config import load_soc, with_options
+from arch.spec.soc_config import load_soc
 from configs.errors import DoesNotFitError, RaceError
 from configs.model_file import load_model
-from pulptrain.given.settings import Settings
+from pulptrain.given.settings import Settings, with_options
 from pulptrain.running.program_text import program_lines
 from pulptrain.running.session import prepare, run_model
 from scheduler.addresses.allocation import Allocation, check_no_overlap

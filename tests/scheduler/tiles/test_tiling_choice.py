@@ -10,7 +10,8 @@ import pytest
 
 from arch.blocks.soc import Soc
 from arch.pricing.team_cost_model import TeamCostModel
-from arch.spec.soc_config import load_soc, with_options
+from arch.spec.soc_config import load_soc
+from pulptrain.given.settings import with_options
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule, tiler_of
 from scheduler.tiles.dma_cost import DmaCost

@@ -8,12 +8,12 @@ from scheduler.validation.rows.cases import parse_selection
 from scheduler.validation.runner import validate
 from shared.paths import MEASURED
 
-MEASURED = MEASURED / "mm.csv.gz"
+ROWS = MEASURED / "mm.csv.gz"
 
 
 def choices(*where: str):
     selections = [parse_selection(text) for text in where]
-    return kernel_choices(validate("mm", MEASURED, workers=1, selections=selections).results)
+    return kernel_choices(validate("mm", ROWS, workers=1, selections=selections).results)
 
 
 def test_one_core_chooses_within_one_percent() -> None:

@@ -28,7 +28,7 @@ from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.definition import AS_PUBLISHED
 
 CODEGEN = "clang-xpulp"
-MEASURED = MEASURED / "layer.csv.gz"
+ROWS = MEASURED / "layer.csv.gz"
 FORK = (25, 5, 7)
 """Instructions, loads and stores of the master for a fork through a wrapper: row ``empty_fork``."""
 
@@ -55,7 +55,7 @@ def counters(work: CoreWork | None) -> tuple[float, float, float, float]:
 
 def rows(primitive: str, step: str) -> Iterator[dict[str, str]]:
     """Measured rows of a step on one core, without bank conflicts."""
-    with gzip.open(MEASURED, "rt", encoding="utf-8", newline="") as file:
+    with gzip.open(ROWS, "rt", encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             if (row["primitive"], row["step"]) != (primitive, step):
                 continue
