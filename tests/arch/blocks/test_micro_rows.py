@@ -87,8 +87,8 @@ def test_the_figures_asked_for_are_reached():
 
 def test_the_tolerance_is_the_one_asked_for():
     def near(measured: int, predicted: int) -> bool:
-        case = Case("row", "file:2", {"n": 100, micro.ROWS: measured}, {})
-        return micro.near(Result(case, Prediction(predicted), micro.ROWS))
+        case = Case("row", "file:2", {"n": 100, micro.MEASURED: measured}, {})
+        return micro.near(Result(case, Prediction(predicted), micro.MEASURED))
 
     assert [near(100, 150), near(100, 151)] == [True, False]
     assert [near(10000, 10500), near(10000, 10510)] == [True, False]
