@@ -19,6 +19,7 @@ from arch_pricing_cases import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from word_oracle import WordOracle
 
 from arch.cost_model import TeamCost, Traffic
 from arch.isa import CoreWork, Loop, Node, Op, Stream, TeamWork
@@ -26,7 +27,6 @@ from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from arch.window import EngineChoice
 from arch.window_plan import START_OFFSETS_CYCLES, WHOLE_KERNEL, Window
-from arch.word_oracle import WordOracle
 from configs.errors import InputError
 
 ENGINES = (EngineChoice(1 << 60), EngineChoice(0))

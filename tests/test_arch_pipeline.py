@@ -18,6 +18,7 @@ from arch_pricing_cases import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from word_oracle import WordOracle
 
 from arch.code_fetch import private_miss_share, refill_stall_cycles
 from arch.cost_model import CoreCost
@@ -25,7 +26,6 @@ from arch.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWork
 from arch.nest_reader import NestReader
 from arch.team_cost_model import TeamCostModel
 from arch.timing import FpuTiming
-from arch.word_oracle import WordOracle
 from configs.errors import InputError
 
 NO_ICACHE = dataclasses.replace(soc().icache, private_bytes=1 << 20)

@@ -4,14 +4,14 @@
 import pytest
 
 from scheduler.validation.cases import Case
-from scheduler.validation.kernel_regret import (
+from scheduler.validation.prediction import Prediction
+from scheduler.validation.statistics import Result
+from tools.kernel_regret import (
     kernel_choices,
     share_repeated_within,
     share_within,
     sharing_agreements,
 )
-from scheduler.validation.prediction import Prediction
-from scheduler.validation.statistics import Result
 
 SHARED = {"fpus": "4-static", "cores": 8}
 ROW = {

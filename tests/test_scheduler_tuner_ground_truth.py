@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from scheduler.validation.cases import parse_selection
-from scheduler.validation.kernel_regret import kernel_choices, share_repeated_within, share_within
 from scheduler.validation.runner import validate
+from tools.kernel_regret import kernel_choices, share_repeated_within, share_within
 
 MEASURED = Path(__file__).resolve().parents[1] / "measured" / "mm.csv.gz"
 

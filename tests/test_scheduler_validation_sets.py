@@ -17,9 +17,9 @@ from scheduler.validation.kinds import KINDS, kind_named
 from scheduler.validation.peak import peaks
 from scheduler.validation.pictures import draw
 from scheduler.validation.prediction import Prediction
-from scheduler.validation.sample import sample_figures
 from scheduler.validation.sets import FITTED, GAPS, SETS, TARGETS
 from scheduler.validation.statistics import Result, figures
+from tools.validation_sample import sample_figures
 
 MEASURED = Path(__file__).parent.parent / "measured"
 FIGURES = json.loads((Path(__file__).parent / "validation-figures.json").read_text(encoding="utf-8"))

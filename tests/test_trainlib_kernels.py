@@ -10,6 +10,7 @@ import pytest
 from closed_forms import works_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from vector_calls import vector_work
 
 from arch.isa import CoreWork, Instruction, Loop, Node, Op, TeamWork
 from configs.errors import ConfigError, InputError
@@ -20,7 +21,6 @@ from trainlib.kernels.catalogue import (
     im2row_work,
     kernel_names,
     matmul_work,
-    vector_work,
 )
 from trainlib.kernels.expand import Array, Expander
 from trainlib.kernels.expressions import parse_expression

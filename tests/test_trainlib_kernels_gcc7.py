@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from closed_forms import fork_to_join_cycles
+from vector_calls import vector_work
 
 from arch.isa import Instruction, Loop, TeamWork
 from arch.soc_config import load_soc, with_options
@@ -16,7 +17,7 @@ from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from scheduler.validation.runner import validate
 from tools import fit_gcc7
-from trainlib.kernels.catalogue import im2row_work, kernel_names, matmul_work, vector_work
+from trainlib.kernels.catalogue import im2row_work, kernel_names, matmul_work
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "configs" / "kernels" / "pulp-gcc7"

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from closed_forms import works_of
+from vector_calls import vector_work
 
 from arch.isa import CoreWork, Loop, Node, Op, TeamWork
 from configs.errors import InputError
@@ -162,7 +163,7 @@ def test_instance_norm_divides_twice_per_element_backward() -> None:
 def test_clang_postinc_leaves_counting_loops_as_branches(name: str, per_element: int, around: int) -> None:
     addresses = tuple(range(0, 64 * len(LIBRARY.header(CODEGEN, name).arrays), 64))
     for elements in (64, 1000):
-        found = counters(catalogue.vector_work("clang-postinc", name, elements, 1, addresses).cores[0])
+        found = counters(vector_work("clang-postinc", name, elements, 1, addresses).cores[0])
         assert found[0] == per_element * elements + around
         assert found[3] >= elements - 1
 
@@ -193,6 +194,6 @@ def test_clang_postinc_unrolls_patches_as_measured(
 
 def test_what_cannot_be_is_refused_by_name() -> None:
     with pytest.raises(InputError, match="needs 2 addresses"):
-        catalogue.vector_work(CODEGEN, "copy", 8, 1, (0,))
+        vector_work(CODEGEN, "copy", 8, 1, (0,))
     with pytest.raises(InputError, match="cores must be a positive integer"):
-        catalogue.vector_work(CODEGEN, "copy", 8, 0, (0, 64))
+        vector_work(CODEGEN, "copy", 8, 0, (0, 64))

@@ -67,11 +67,6 @@ class OpMetrics:
         """Name of the layer: `name` without its step."""
         return self.name.removesuffix(f".{self.step}")
 
-    @property
-    def stall_shares(self) -> dict[str, float]:
-        """Share of the op's core-cycles per stall word (0..1)."""
-        return {word: cycles / self.core_cycles for word, cycles in self.stalls} if self.core_cycles else {}
-
     def as_dict(self) -> dict[str, object]:
         """The measured part of an entry of `ops` in ``run --json``; `stalls` in core-cycles."""
         return {

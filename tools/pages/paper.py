@@ -16,7 +16,9 @@ from arch.window_plan import START_OFFSETS_CYCLES, Window
 from pulptrain.kernel_cost import kernel_cost
 from pulptrain.settings import Settings
 from scheduler.validation import layer
-from scheduler.validation.kernel_regret import (
+from scheduler.validation.runner import validate
+from scheduler.validation.statistics import Result
+from tools.kernel_regret import (
     Cell,
     KernelRegret,
     kernel_choices,
@@ -24,8 +26,6 @@ from scheduler.validation.kernel_regret import (
     share_within,
     sharing_agreements,
 )
-from scheduler.validation.runner import validate
-from scheduler.validation.statistics import Result
 from tools.pages.page import ROOT, Page, table
 from trainlib.kernels.catalogue import kernel_names
 

@@ -8,7 +8,7 @@ The loop nests come from `configs/kernels/<codegen>/*.yaml`, whose language is d
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from arch.isa import TeamWork
 from configs.dtypes import DTYPES
@@ -167,19 +167,6 @@ def depthwise_work(
         library=library,
         accumulate=accumulate,
     )
-
-
-def vector_work(codegen: str, name: str, elements: int, cores: int, addresses: Sequence[int]) -> TeamWork:
-    """A nest over fp32 vectors, such as an activation, an update or a loss (those run on one core).
-
-    One address per array of the kernel file, in its order. Raises InputError for another number of them.
-    """
-    positive(name, elements=elements, cores=cores)
-    names = tuple(LIBRARY.header(codegen, name).arrays)
-    if len(addresses) != len(names):
-        raise InputError(f"{name} needs {len(names)} addresses, not {len(addresses)}", where=name)
-    arrays = {array: Array(address) for array, address in zip(names, addresses, strict=True)}
-    return team_work(codegen, name, {"elements": elements}, arrays, cores)
 
 
 def is_free_loop(header: Header) -> bool:
