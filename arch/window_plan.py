@@ -42,10 +42,6 @@ class Window:
     starts: tuple[tuple[int, ...], ...] = START_OFFSETS_CYCLES
 
 
-WHOLE_KERNEL = Window(1 << 60, starts=START_OFFSETS_CYCLES[:1])
-"""A window that executes everything from the start the fork gives: exact, for tests and as a yardstick."""
-
-
 Plan = list[tuple[int, int, int]]
 """Per loop: iterations of the warm-up and of the measured segment (0: all is executed), and all trips."""
 

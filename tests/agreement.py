@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from oracle_torch import evaluate_torch
+from tolerances import tolerance
 
 from configs.dtypes import is_narrow
 from configs.errors import InputError
 from trainlib.graph import TrainingGraph
-from trainlib.numerics import tolerance
 from trainlib.registry import lowering_of
 from trainlib.steps import Array
 
@@ -78,7 +78,7 @@ def compare(
 
 
 def graph_tolerance(graph: TrainingGraph, accumulation: str = "reference") -> float:
-    """Largest relative error allowed to a tensor of an iteration (`trainlib.numerics.tolerance`).
+    """Largest relative error allowed to a tensor of an iteration (`tolerances.tolerance`).
 
     fp32 throughout: the fp32 tolerance. Else that of the coarsest narrow format for one rounding per op that
     writes it, over the ops that lie one behind the other; with the longest reduction of the graph for

@@ -11,10 +11,11 @@ import numpy as np
 
 from arch.barvinn.array import ArrayResult, BarvinnArray
 from arch.barvinn.behaviour import DOCUMENTED, RTL
-from arch.barvinn.timing import BarvinnTiming, load_barvinn
+from arch.barvinn.timing import BarvinnTiming
 from scheduler.barvinn.compiler import CompiledNetwork, compile_network
 from scheduler.barvinn.images import map_values
 from scheduler.barvinn.layers import IntegerLayer, Integers, LayerShape
+from tools.barvinn_jobs import load_barvinn
 from traces.events import Tracer
 
 POLLING = {"hart.handler_instructions": 0}

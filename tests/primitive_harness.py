@@ -16,12 +16,13 @@ from math import prod
 
 import numpy as np
 from oracle_torch import evaluate_torch
+from tolerances import tolerance
 
 from arch.isa import TeamWork
 from configs.dtypes import BY_NAME, is_float
 from trainlib.graph import Op, TrainingGraph
 from trainlib.kernels import catalogue
-from trainlib.numerics import dtype_named, rounded, tolerance, widened
+from trainlib.numerics import dtype_named, rounded, widened
 from trainlib.primitives.definition import Example, OptimizerPrimitive
 from trainlib.reference import evaluate
 from trainlib.registry import PRIMITIVES, lowering_of, step_of

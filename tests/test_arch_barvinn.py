@@ -17,12 +17,13 @@ from arch.barvinn.array import BarvinnArray
 from arch.barvinn.behaviour import DOCUMENTED
 from arch.barvinn.job import CSR_ADDRESSES, CsrWrite, Job, Loops, csr_writes, write_instructions
 from arch.barvinn.program import ArrayProgram, LayerProgram, Segment
-from arch.barvinn.timing import BarvinnTiming, load_barvinn
+from arch.barvinn.timing import BarvinnTiming
 from configs.errors import ConfigError, PulptrainError, RaceError
 from configs.library import list_names
 from configs.parameters import load_parameters
 from scheduler.barvinn.compiler import compile_network
 from scheduler.barvinn.layers import IntegerLayer, Integers, LayerShape
+from tools.barvinn_jobs import load_barvinn
 from traces.events import COMPUTE, TRANSFER
 from traces.metrics import check_overlap
 from traces.recorder import Recorder

@@ -19,6 +19,7 @@ from arch_pricing_cases import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from whole_kernel import WHOLE_KERNEL
 from word_oracle import WordOracle
 
 from arch.cost_model import TeamCost, Traffic
@@ -26,7 +27,7 @@ from arch.isa import CoreWork, Loop, Node, Op, Stream, TeamWork
 from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from arch.window import EngineChoice
-from arch.window_plan import START_OFFSETS_CYCLES, WHOLE_KERNEL, Window
+from arch.window_plan import START_OFFSETS_CYCLES, Window
 from configs.errors import InputError
 
 ENGINES = (EngineChoice(1 << 60), EngineChoice(0))

@@ -9,11 +9,12 @@ import random
 from arch_pricing_cases import DYNAMIC_FPU, GVSOC_CORE, PRIVATE_FPU, STATIC_FPU, matmul_team, nests, soc
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from whole_kernel import WHOLE_KERNEL
 
 from arch.isa import TeamWork
 from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
-from arch.window_plan import BUDGET_INSTRUCTIONS, START_OFFSETS_CYCLES, WHOLE_KERNEL, Window
+from arch.window_plan import BUDGET_INSTRUCTIONS, START_OFFSETS_CYCLES, Window
 from trainlib.kernels.catalogue import matmul_work
 
 KERNELS = ["mm", "mm_M", "mm_u2", "mm_unroll_2x2", "mm_unroll_2x4", "mm_unroll_4x1", "mm_M_unroll_4x4"]

@@ -9,11 +9,12 @@ import sys
 import numba
 import pytest
 from arch_pricing_cases import DYNAMIC_FPU, matmul_team, soc
+from whole_kernel import WHOLE_KERNEL
 
 from arch.cost_model import Traffic
 from arch.team_cost_model import TeamCostModel
 from arch.window import PLAIN, EngineChoice, compiled
-from arch.window_plan import WHOLE_KERNEL, Window
+from arch.window_plan import Window
 
 ENGINES = (EngineChoice(1 << 60), EngineChoice(0))
 """Plain Python whatever it takes, and compiled from the first item on."""

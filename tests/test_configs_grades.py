@@ -10,21 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from configs.grades import (
-    ASSUMED,
-    CITED,
-    FITTED,
-    GRADES,
-    MEASURED,
-    assumed_count,
-    counts,
-    grade,
-    grades,
-    read_off,
-    rows_of,
-)
+from configs.grades import ASSUMED, CITED, FITTED, GRADES, MEASURED, assumed_count, grade, grades
 from configs.library import list_names
 from configs.parameters import PROFILES, ParameterTree, load_parameters
+from tools.read_off import counts, read_off, rows_of
 
 FOLDER = Path(__file__).parent.parent / "measured"
 TREES = [load_parameters(name, profile) for name in list_names("soc") for profile in PROFILES]

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from agreement import compare, graph_tolerance
+from initial_values import initial_values
 from oracle_torch import evaluate_torch
 
 from configs.model_file import load_model
@@ -13,7 +14,6 @@ from pulptrain.session import RunOutcome, run_model
 from trainlib.numerics import rounded
 from trainlib.reference import evaluate
 from trainlib.training import build_training_graph
-from trainlib.training_data import initial_values
 from truth.given import torch_available
 
 MODEL = """\

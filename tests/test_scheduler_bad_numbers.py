@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from initial_values import initial_values
 
 from arch.program import Compute
 from arch.soc_config import load_soc
@@ -16,7 +17,6 @@ from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule
 from trainlib.reference import evaluate
 from trainlib.training import build_training_graph
-from trainlib.training_data import initial_values
 
 SPEC = ModelSpec(
     name="bad",

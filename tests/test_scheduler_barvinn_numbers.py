@@ -15,7 +15,7 @@ from scheduler.barvinn.compiler import deal
 from scheduler.barvinn.images import map_values, map_words
 from scheduler.barvinn.layers import IntegerLayer, LayerShape, pool_layer
 from scheduler.barvinn.network import Precision, RealLayer, integer_network, integer_weights
-from scheduler.barvinn.reference import outputs
+from tools.barvinn_jobs import outputs
 from tools.plain_resnet18 import layers as plain_resnet18
 
 SEEDS = 200

@@ -9,6 +9,7 @@ import numpy as np
 from agreement import compare
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from initial_values import initial_values
 
 from arch.cost_model import CoreCost, TeamCost, Traffic
 from arch.isa import TeamWork
@@ -20,7 +21,6 @@ from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule, tiler_of
 from trainlib.reference import evaluate
 from trainlib.training import build_training_graph
-from trainlib.training_data import initial_values
 
 TIMING = load_soc("pulp-open", "rtl")
 STACK_BYTES = TIMING.l1.size_bytes - TIMING.l1_usable_bytes

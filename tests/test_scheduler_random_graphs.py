@@ -15,6 +15,7 @@ import pytest
 from agreement import ROUNDING_MARGIN
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from initial_values import initial_values
 from oracle_torch import evaluate_torch
 
 from arch.cost_model import CoreCost, TeamCost, Traffic
@@ -27,7 +28,6 @@ from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule
 from trainlib.numerics import FP32_TOLERANCE
 from trainlib.training import build_training_graph
-from trainlib.training_data import initial_values
 
 pytestmark = pytest.mark.needs_torch
 

@@ -11,6 +11,7 @@ import pytest
 from agreement import compare
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from initial_values import initial_values
 from test_scheduler_properties import STACK_BYTES, TIMING, Fixed, check_report, schedules
 
 from arch.program import Compute, DmaStart
@@ -32,7 +33,6 @@ from scheduler.tiles.resident_tensors import box_bytes, missing, residents_of
 from trainlib.graph import Tensor
 from trainlib.reference import evaluate
 from trainlib.training import build_training_graph
-from trainlib.training_data import initial_values
 
 DIGITS = load_model("digits-cnn")
 ROOMY = with_options(TIMING, l1="1MiB")

@@ -12,10 +12,12 @@ import pytest
 from arch.soc_config import load_soc
 from arch.team_cost_model import TeamCostModel
 from configs.errors import DoesNotFitError, InputError
+from scheduler.options import ScheduleOptions
+from scheduler.schedule_cache import ScheduleCache
 from scheduler.tiles.partial_sums import written
 from scheduler.tiles.tiling import BufferDepths, Tiler, tile_ranges
 from scheduler.tiles.tiling_candidates import balanced_sizes, enumerate_tilings, sizes_of
-from scheduler.tiling_choice import choose_tiling, smallest_does_not_fit, whole_op
+from scheduler.tiling_choice import TilingChooser, smallest_does_not_fit, whole_op
 from trainlib.primitives.definition import InputCase
 from trainlib.registry import lowering_of
 from trainlib.single import single
@@ -172,8 +174,9 @@ def test_what_does_not_fit_says_what_is_needed_and_what_to_do() -> None:
     assert len(enumerate_tilings(tiler, int(smallest)))
     assert not len(enumerate_tilings(tiler, int(smallest) - 1))
     timing = load_soc("pulp-open", "rtl")
+    chooser = TilingChooser(timing, TeamCostModel(timing), ScheduleOptions(), ScheduleCache())
     with pytest.raises(DoesNotFitError) as raised:
-        choose_tiling(tiler, int(smallest) - 1, timing, TeamCostModel(timing))
+        chooser.choose(tiler, int(smallest) - 1)
     assert raised.value.exit_code == 3
     assert raised.value.available_bytes == smallest - 1
     needed = smallest_does_not_fit(tiler, 0).required_bytes

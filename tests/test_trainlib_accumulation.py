@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tolerances import tolerance
 
 from configs.dtypes import BY_NAME, DTYPES
-from trainlib.numerics import IN_ORDER, matmul, rounded, sum_order, tolerance
+from trainlib.numerics import IN_ORDER, matmul, rounded, sum_order
 from trainlib.primitives.lowering.calls import matmul_call
 from trainlib.steps import KernelChoice
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from initial_values import initial_values
 from oracle_torch import evaluate_torch
 
 from arch.soc_config import load_soc
@@ -24,7 +25,7 @@ from trainlib.training import (
     build_update_graph,
     initial_weights,
 )
-from trainlib.training_data import initial_values, sample_stream
+from trainlib.training_data import sample_stream
 
 MODEL = """\
 name: options

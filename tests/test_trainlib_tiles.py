@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from initial_values import initial_values
 from oracle_torch import evaluate_torch
 from primitive_harness import assert_close, random_sizes, run_op, run_tile, terms
 
@@ -19,7 +20,6 @@ from trainlib.reference import evaluate, run_reference
 from trainlib.registry import lowering_of
 from trainlib.steps import KernelChoice
 from trainlib.training import build_training_graph
-from trainlib.training_data import initial_values
 from truth.given import torch_available
 
 TOLERANCE = 1e-5

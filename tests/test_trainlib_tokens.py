@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from agreement import compare
 from finite_differences import check_gradients
+from initial_values import initial_values
 from oracle_torch import evaluate_torch
 from primitive_harness import CODEGEN, Case, build, check_reference, check_tiles, run_op
 
@@ -16,7 +17,6 @@ from trainlib.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.steps import KernelChoice
 from trainlib.training import build_training_graph
-from trainlib.training_data import initial_values
 
 
 def made(name: str, shapes, options=None, batch: int = 1):

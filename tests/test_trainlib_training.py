@@ -6,13 +6,14 @@ import dataclasses
 import numpy as np
 import pytest
 from agreement import Difference, compare
+from initial_values import initial_values
 from oracle_torch import evaluate_torch
 
 from configs.errors import InputError, ShapeError
 from configs.model_file import load_model
 from trainlib.reference import accuracy, evaluate, predict
 from trainlib.training import build_training_graph, initial_weights
-from trainlib.training_data import digits_split, initial_values, one_hot, sample_order, sample_stream
+from trainlib.training_data import digits_split, one_hot, sample_order, sample_stream
 
 
 def train(name, iterations, seed):

@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 import pytest
 from agreement import ROUNDING_MARGIN, compare, gradient_scales, graph_tolerance, own_rounding
+from initial_values import initial_values
 from oracle_torch import evaluate_torch
 
 from configs.library import list_names
@@ -16,7 +17,6 @@ from trainlib.primitives.definition import is_forward
 from trainlib.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.training import build_training_graph
-from trainlib.training_data import initial_values
 
 MODELS = list_names("models")
 

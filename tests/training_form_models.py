@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from agreement import compare, gradient_scales, graph_tolerance
+from initial_values import initial_values
 from oracle_torch import evaluate_torch
 
 from configs.model_file import load_model
@@ -13,7 +14,6 @@ from trainlib.graph import TrainingGraph
 from trainlib.numerics import rounded
 from trainlib.reference import evaluate
 from trainlib.training import build_training_graph
-from trainlib.training_data import initial_values
 
 HEADER = """\
 name: form

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from arch.barvinn.timing import load_barvinn
 from scheduler.barvinn.layers import LayerShape
 from scheduler.barvinn.network import Precision, RealLayer, Reals, draw_input, integer_network
 from scheduler.barvinn.reference import accumulate
+from tools.barvinn_jobs import load_barvinn
 
 BITS = Precision(2, 2, 2)
 INPUT_SHAPE = (3, 32, 32)

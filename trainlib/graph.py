@@ -6,26 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from configs.dtypes import element_bytes
-
-if TYPE_CHECKING:
-    import networkx as nx
-
-KINDS = (
-    "input",
-    "label",
-    "random",
-    "weight",
-    "buffer",
-    "optimizer_state",
-    "activation",
-    "saved",
-    "gradient",
-    "loss",
-)
-"""What tensors are for. `GIVEN_KINDS` have values before an iteration begins."""
 
 FED_KINDS = ("input", "label", "random")
 """New values in every iteration: the sample, and random numbers (dropout masks)."""
@@ -53,9 +36,10 @@ class Initial:
 class Tensor:
     """A tensor of the graph: C-contiguous; activations and their gradients have the batch first.
 
-    `kind` is one of `KINDS`, `dtype` a NumPy dtype name. `alias_of` names the tensor whose storage this one
-    takes over (the updated weight takes that of the weight; what flatten makes is a view of its input: same
-    bytes, other shape, no op). `layout` is that of an image [N, ...], `initial` the start of a kept tensor.
+    `kind` is one of `GIVEN_KINDS`, "activation", "saved", "gradient" or "loss", `dtype` a NumPy dtype name.
+    `alias_of` names the tensor whose storage this one takes over (the updated weight takes that of the
+    weight; what flatten makes is a view of its input: same bytes, other shape, no op). `layout` is that of an
+    image [N, ...], `initial` the start of a kept tensor.
     """
 
     name: str
@@ -195,21 +179,3 @@ class TrainingGraph:
         while tensor.alias_of is not None:
             tensor = self.tensors[tensor.alias_of]
         return tensor.name
-
-    def digraph(self) -> nx.DiGraph:
-        """Ops as nodes, an edge where one op reads what another wrote, views included (for analysis)."""
-        import networkx as nx
-
-        graph = nx.DiGraph(name=self.name)
-        writer: dict[str, str] = {}
-        for op in self.ops:
-            graph.add_node(op.name, op=op)
-            for tensor in op.inputs:
-                source = tensor
-                while source not in writer and self.is_view(source):
-                    source = str(self.tensors[source].alias_of)
-                if source in writer:
-                    graph.add_edge(writer[source], op.name, tensor=tensor)
-            for tensor in op.outputs:
-                writer[tensor] = op.name
-        return graph

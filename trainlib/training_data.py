@@ -19,7 +19,6 @@ from trainlib.primitives.definition import LabelPlan
 from trainlib.registry import loss_primitive
 from trainlib.samples import Samples, digits_split, endless, sequences
 from trainlib.steps import Array
-from trainlib.training import initial_weights
 
 
 def one_hot(label: int, shape: tuple[int, ...]) -> Array:
@@ -212,8 +211,3 @@ def _random_samples(
             yield image, label_array(int(generator.integers(labels.classes)), labels)
         else:
             yield image, generator.uniform(-1, 1, labels.shape[1:]).astype(np.float32)
-
-
-def initial_values(graph: TrainingGraph, spec: ModelSpec, seed: int) -> dict[str, Array]:
-    """Values of the first iteration: start of all kept tensors, and the first values of the stream."""
-    return {**next(sample_stream(graph, spec, seed)), **initial_weights(graph, seed)}

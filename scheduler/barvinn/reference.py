@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -67,12 +66,3 @@ def quantised(layer: IntegerLayer, values: Integers) -> Integers:
     levels = 1 << layer.output_bits
     kept = np.mod(kept, levels)
     return np.where(kept >= levels // 2, kept - levels, kept) if layer.output_signed else kept
-
-
-def outputs(layers: Sequence[IntegerLayer], x: Integers) -> list[Integers]:
-    """The output map of every layer, one after the other."""
-    found: list[Integers] = []
-    for layer in layers:
-        x = quantised(layer, scaled(layer, x))
-        found.append(x)
-    return found

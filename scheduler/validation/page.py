@@ -33,7 +33,6 @@ from scheduler.validation.statistics import (
     top1_regret_percent,
 )
 
-PUBLISHED = "tutorial-anchors"
 WORST_ROWS = 5
 WORST_ON_RTL = 10
 PEAK_PERCENT = 5

@@ -4,18 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
-from arch.barvinn.behaviour import BEHAVIOURS, rules
+from arch.barvinn.behaviour import BEHAVIOURS, Behaviour
 from arch.barvinn.hart import instructions_of
 from arch.barvinn.job import csr_writes
-from arch.barvinn.timing import LANES, MACHINE, load_barvinn
+from arch.barvinn.timing import LANES, MACHINE
 from configs.parameters import load_parameters
 from pulptrain.barvinn_run import BarvinnOutcome, barvinn
 from scheduler.barvinn.layers import LayerShape
-from scheduler.barvinn.measured import predict, read_cases
 from scheduler.barvinn.network import RealLayer
+from tools.barvinn_jobs import load_barvinn, predict, read_cases
 from tools.pages.page import Page, table
 from tools.plain_resnet18 import layers as plain_resnet18
 
@@ -104,9 +105,10 @@ def times() -> str:
 def behaviour() -> str:
     """Every rule, its two values and its source."""
     rows = []
-    for name, about, source in rules():
-        values = [getattr(each, name) for each in BEHAVIOURS.values()]
-        rows.append((about, *map(_value, values), source))
+    for rule in fields(Behaviour):
+        if rule.metadata:
+            values = [_value(getattr(each, rule.name)) for each in BEHAVIOURS.values()]
+            rows.append((rule.metadata["about"], *values, rule.metadata["source"]))
     return table(("rule", *BEHAVIOURS, "source"), rows)
 
 

@@ -267,28 +267,6 @@ def im2row_work(
     return team_work(codegen, nest, sizes, arrays, cores, element_bytes=element_bytes)
 
 
-def blocktransp_work(
-    codegen: str,
-    *,
-    co: int,
-    ci: int,
-    hk: int,
-    wk: int,
-    cores: int,
-    source_address: int,
-    target_address: int,
-) -> TeamWork:
-    """Weights[co,ci,hk,wk] -> [ci,co,hk,wk] with every kernel window reversed, split over co."""
-    positive("blocktransp", co=co, ci=ci, hk=hk, wk=wk, cores=cores)
-    window = hk * wk
-    arrays = {
-        "X": Array(source_address, (ci * window, window, 1)),
-        "Y": Array(target_address, (co * window, window, 1)),
-    }
-    sizes = {"co": co, "ci": ci, "hk": hk, "wk": wk}
-    return team_work(codegen, "blocktransp", sizes, arrays, cores)
-
-
 def inside(outputs: int, taps: int, inputs: int, stride: int, pad: int) -> int:
     """Pairs (output position, kernel position) along one axis that read inside the input."""
     count = 0

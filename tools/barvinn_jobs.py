@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -19,12 +19,13 @@ import numpy as np
 
 from arch.barvinn.array import BarvinnArray
 from arch.barvinn.behaviour import DOCUMENTED, RTL, Behaviour
-from arch.barvinn.timing import BarvinnTiming
+from arch.barvinn.timing import MACHINE, BarvinnTiming, timing_of
 from configs.errors import InputError
+from configs.parameters import load_parameters
 from scheduler.barvinn.compiler import compile_network
 from scheduler.barvinn.images import map_words
 from scheduler.barvinn.layers import IntegerLayer, Integers, LayerShape
-from scheduler.barvinn.reference import outputs
+from scheduler.barvinn.reference import quantised, scaled
 from traces.events import COMPUTE, TRANSFER
 from traces.recorder import Recorder
 
@@ -100,6 +101,27 @@ class Prediction:
     activation_reads: int
     words_wrong: int
     words: int
+
+
+def load_barvinn(
+    name_or_path: str | Path = "barvinn",
+    overrides: Mapping[str, str | int | float] | None = None,
+    behaviour: Behaviour = RTL,
+) -> BarvinnTiming:
+    """Load a machine by installed name or path; `overrides` maps dotted paths to values.
+
+    Raises `ConfigError` for unknown, missing or illegal parameters, and for a file of another machine.
+    """
+    return timing_of(load_parameters(name_or_path, "rtl", overrides, machine=MACHINE), behaviour)
+
+
+def outputs(layers: Sequence[IntegerLayer], x: Integers) -> list[Integers]:
+    """The output map of every layer, one after the other."""
+    found: list[Integers] = []
+    for layer in layers:
+        x = quantised(layer, scaled(layer, x))
+        found.append(x)
+    return found
 
 
 def read_cases(path: Path) -> list[Case]:
