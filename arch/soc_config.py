@@ -248,8 +248,8 @@ def _parse_fpus(text: str, cores: int) -> tuple[str, int]:
         return text, cores
     match = re.fullmatch(r"(\d{1,3})-(static|dynamic)", text)
     if match is None:
-        known = ("private", "4-static", "4-dynamic")
-        raise ConfigError(f"unknown FPU arrangement '{text}'", where="--fpus", cure=suggestion(text, known))
+        forms = ("private", "4-static", "4-dynamic")
+        raise ConfigError(f"unknown FPU arrangement '{text}'", where="--fpus", cure=suggestion(text, forms))
     count = int(match[1])
     _check_value("fpu.count", count, "count", "--fpus")
     return match[2], count

@@ -59,9 +59,9 @@ class TeamCostModel:
         than `MAX_CORES` cores.
         """
         object_key = (id(work), traffic)
-        known = self._by_object.get(object_key)
-        if known is not None and known[0] is work:
-            return known[1]
+        priced = self._by_object.get(object_key)
+        if priced is not None and priced[0] is work:
+            return priced[1]
         answers = self._answers
         cost = self._price(work, traffic)
         if answers == self._answers:

@@ -301,10 +301,10 @@ class _Writer:
     def _sources(self, step: CodeStep, position: int, stalls: list[int]) -> None:
         """Wait for the operands of `step`."""
         for register in step.srcs:
-            known = self._pending.get(register)
-            if known is not None and known[0] > self._offset:
-                stalls[known[1]] += known[0] - self._offset
-                self._offset = known[0]
+            pending = self._pending.get(register)
+            if pending is not None and pending[0] > self._offset:
+                stalls[pending[1]] += pending[0] - self._offset
+                self._offset = pending[0]
                 continue
             for (candidate, cause), last in list(self._dynamic.items()):
                 if candidate == register and position <= last:

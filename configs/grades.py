@@ -54,7 +54,7 @@ def grades(tree: ParameterTree) -> dict[str, str]:
 
 def assumed_count(tree: ParameterTree) -> int:
     """How many parameters of a SoC are assumed."""
-    return sum(found == ASSUMED for found in grades(tree).values())
+    return sum(word == ASSUMED for word in grades(tree).values())
 
 
 def parts_of(source: str) -> list[str]:

@@ -224,7 +224,7 @@ def _frame_rates(
 
     Time alone is simulated; `known_cycles` are those of the run that was.
     """
-    found = []
+    rates = []
     layers = [compiled.layer for compiled in network.layers]
     for units in sorted({1, network.program.units, timing.units}):
         same = units == network.program.units
@@ -237,18 +237,18 @@ def _frame_rates(
                 else BarvinnArray(replace(timing, hart=hart), computes=False).run(program).cycles
             )
             rate = timing.clock.hz / cycles
-            found.append(
+            rates.append(
                 {"units": units, "handler_instructions": handler, "cycles": cycles, "frames_per_second": rate}
             )
-    return found
+    return rates
 
 
 def _check_numbers(array: BarvinnArray, network: CompiledNetwork, numbers: IntegerNetwork) -> None:
     """Compare what lies in the units' memories with the reference, bit for bit."""
     last, expected = numbers.layers[-1], numbers.outputs[-1]
     words = array.output(network.program.layers[-1])
-    found = map_values(words, expected.shape, last.output_bits, is_signed=last.output_signed)
-    wrong = int((found != expected).sum())
+    computed = map_values(words, expected.shape, last.output_bits, is_signed=last.output_signed)
+    wrong = int((computed != expected).sum())
     if wrong:
         raise WrongNumbersError(
             f"{wrong} of {expected.size} outputs are not those of the integer reference",

@@ -75,10 +75,10 @@ def check_output(origin: OnnxOrigin) -> str:
         return f"the output is not compared with the file's: {reason}"
     fed = _random_input(graph, spec)
     try:
-        found = evaluate(graph, {**initial_weights(graph, 0), **origin.read.values, graph.input: fed})
+        evaluated = evaluate(graph, {**initial_weights(graph, 0), **origin.read.values, graph.input: fed})
     except NotFiniteError as error:
         return f"the output is not compared with the file's: {error.message}"
-    ours, why = found[graph.output], []
+    ours, why = evaluated[graph.output], []
     for evaluator in (_by_reference, _by_torch):
         truth = evaluator(origin, fed)
         if isinstance(truth, str):
@@ -214,11 +214,11 @@ def gradients_of_file(
     flat = np.zeros(int(places.starts[-1]))
     for name, _, start, end in places.ranges:
         flat[start:end] = gradients[name].ravel() if name in gradients else 0  # running statistics have none
-    found = {"loss": value.detach().reshape(1).numpy()}
+    tensors = {"loss": value.detach().reshape(1).numpy()}
     for tensor, given in origin.read.sources.items():
         if given.trained and given.places is not None:
-            found[f"{tensor}.grad"] = flat[places.numbers(given)].reshape(given.places.shape)
-    return FileGradients(found, flat, float(terms.abs().sum()))
+            tensors[f"{tensor}.grad"] = flat[places.numbers(given)].reshape(given.places.shape)
+    return FileGradients(tensors, flat, float(terms.abs().sum()))
 
 
 def check_gradients(

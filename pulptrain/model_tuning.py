@@ -90,8 +90,8 @@ def tune_model(
     )
     tried = [asked]
     if layout == SEARCH:
-        found = search_layouts(spec, tuner)
-        tried += [found] if found else []
+        layouts_found = search_layouts(spec, tuner)
+        tried += [layouts_found] if layouts_found else []
     tunings = []
     for layouts in tried:
         programs = programs_of(with_layouts(spec, layouts))
@@ -172,7 +172,7 @@ def _asked(spec: ModelSpec, layout: str) -> dict[str, str]:
             where="--layout",
             cure=suggestion(layout, (KEEP, SEARCH, *LAYOUTS)),
         )
-    return {name: layout for name, own in layers_with_choice(spec).items() if own != layout}
+    return {name: layout for name, written in layers_with_choice(spec).items() if written != layout}
 
 
 def _cycles(tuning: Tuning) -> float:

@@ -80,7 +80,7 @@ def run_primitive(
     )
     made = replace(made, values=replaced(made.graph, made.values, values or {}))
     ops = _ops_of(made.graph, step)
-    known = reference.evaluate(made.graph, made.values)
+    evaluated = reference.evaluate(made.graph, made.values)
     graph = only(made.graph, ops)
     timing = soc_timing(settings)
     options = replace(schedule_options(settings), accumulation=accumulation)
@@ -90,7 +90,7 @@ def run_primitive(
     schedule = build_schedule(graph, timing, cost_model, options, use=HostUse(True, torch_available()))
     recorder = Recorder()
     executor = Executor(schedule, timing, cost_model, recorder, code_start=code_start(settings))
-    given = {name: known[name] for name in graph.given}
+    given = {name: evaluated[name] for name in graph.given}
     executor.load(given)
     told = _as_given(made, name, attributes or {}, inputs, batch, dtype)
     check = NumberCheck({}, [graph], given=told)
@@ -99,7 +99,7 @@ def run_primitive(
     result = executor.simulate()
     wall_seconds = time.perf_counter() - simulation_started
     follower.judge(confirm=False)
-    _check_layer(made, known, check, follower.left)
+    _check_layer(made, evaluated, check, follower.left)
     written = {name for op in graph.ops for name in op.outputs}
     check.verdicts = {name: verdict for name, verdict in check.verdicts.items() if name in written}
     check.iterations = 1
@@ -162,10 +162,10 @@ def _as_given(
 
 
 def _check_layer(
-    made: Single, known: Mapping[str, Array], check: NumberCheck, left: Mapping[str, Array]
+    made: Single, values: Mapping[str, Array], check: NumberCheck, left: Mapping[str, Array]
 ) -> None:
     """Ask PyTorch about the whole layer, which has what lies before the step; forget what the step is not."""
-    confirmation = check.confirmation(made.graph, made.values, {**known, **left})
+    confirmation = check.confirmation(made.graph, made.values, {**values, **left})
     if confirmation is None:
         return
     for op in made.graph.ops:

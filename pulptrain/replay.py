@@ -121,8 +121,8 @@ def find_cases(folders: Sequence[str]) -> tuple[list[Case], list[str]]:
             folder = inputs.parent
             if (folder / "outputs.npz").is_file():
                 label = folder.relative_to(root).as_posix()
-                found, passed = _in_folder(folder, label if label != "." else root.resolve().name)
-                cases += found
+                inside, passed = _in_folder(folder, label if label != "." else root.resolve().name)
+                cases += inside
                 notes += passed
     if not cases:
         raise InputError(
@@ -377,11 +377,11 @@ def _judged(
         _compared(name, golden, before.get(name), after.get(name), stored.get(name, 0))
         for name, golden in weights.items()
     ]
-    found = names.gradients(run.gradients)
+    ours = names.gradients(run.gradients)
     compared += [
-        _compared(_gradient(name), golden, np.zeros_like(golden), found.get(name), 0)
+        _compared(_gradient(name), golden, np.zeros_like(golden), ours.get(name), 0)
         for name, golden in gradients.items()
-        if found
+        if ours
     ]
 
     def draws() -> list[dict[str, Array]]:

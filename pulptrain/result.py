@@ -199,8 +199,8 @@ class Result:
         ops = measure(self.slices, cycles).ops
         if isinstance(window, str):
             name = self[window].name
-            own = next(op for op in ops if op.name == name)
-            window = (own.start_cycles, own.end_cycles)
+            shown = next(op for op in ops if op.name == name)
+            window = (shown.start_cycles, shown.end_cycles)
         png, svg = (target, None) if target.suffix == ".png" else (None, target)
         title = f"{self.model} on {self.summary['soc']}: {cycles:,} cycles"
         draw_gantt(

@@ -87,15 +87,15 @@ class TilingChooser:
 
     def _of_best_depth(self, tiler: Tiler, limit_bytes: int, early: Early) -> TilingChoice | NotInPlace:
         """The choice with double or single buffers, by estimate; double for a tile that is fixed and fits."""
-        found: list[TilingChoice | NotInPlace] = []
+        by_depth: list[TilingChoice | NotInPlace] = []
         for depth in (2, 1):
             try:
-                found.append(self._of_depth(tiler.with_depth(depth), limit_bytes, early))
+                by_depth.append(self._of_depth(tiler.with_depth(depth), limit_bytes, early))
             except DoesNotFitError:
-                if depth == 1 and not found:
+                if depth == 1 and not by_depth:
                     raise
-        choices = [item for item in found if isinstance(item, TilingChoice)]
-        return min(choices, key=lambda choice: choice.estimated_cycles) if choices else found[0]
+        choices = [item for item in by_depth if isinstance(item, TilingChoice)]
+        return min(choices, key=lambda choice: choice.estimated_cycles) if choices else by_depth[0]
 
     def _of_depth(self, tiler: Tiler, limit_bytes: int, early: Early) -> TilingChoice | NotInPlace:
         """The choice for the buffers the tiler has."""
@@ -179,10 +179,10 @@ class TilingChooser:
         if key not in self._cache.rankings:
             self._cache.rankings[key] = _ranked(tiler, self.timing.l1_usable_bytes, self._dma)
         ranked = self._cache.rankings[key]
-        found = _best_tiling(tiler, ranked, limit_bytes, self.timing, self._cost_model, self._dma, early)
-        if isinstance(found, TilingChoice):
-            self._cache.tilings[alike] = found
-        return found
+        choice = _best_tiling(tiler, ranked, limit_bytes, self.timing, self._cost_model, self._dma, early)
+        if isinstance(choice, TilingChoice):
+            self._cache.tilings[alike] = choice
+        return choice
 
 
 def early_beside(before: TilingChoice | None, tensors: frozenset[str], timing: SocTiming) -> Early:

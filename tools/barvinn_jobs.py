@@ -117,11 +117,11 @@ def load_barvinn(
 
 def outputs(layers: Sequence[IntegerLayer], x: Integers) -> list[Integers]:
     """The output map of every layer, one after the other."""
-    found: list[Integers] = []
+    maps: list[Integers] = []
     for layer in layers:
         x = quantised(layer, scaled(layer, x))
-        found.append(x)
-    return found
+        maps.append(x)
+    return maps
 
 
 def read_cases(path: Path) -> list[Case]:
@@ -161,7 +161,7 @@ def predict(case: Case, timing: BarvinnTiming, seed: int = 0) -> Prediction:
     array.run(program)
     expected = map_words(outputs([layer], x)[0], layer.output_bits)
     base = program.layers[0].first_word
-    found = [int(activations.held(base + word)) for word in range(len(expected))]
+    words = [int(activations.held(base + word)) for word in range(len(expected))]
     runs = [
         event for event in recorder.slices if event.kind == COMPUTE and event.track == array.units[0].path
     ]
@@ -173,7 +173,7 @@ def predict(case: Case, timing: BarvinnTiming, seed: int = 0) -> Prediction:
         tuple(result.end_cycles - run.end_cycles for run, result in zip(runs, results, strict=True)),
         tuple(result.bytes // activations.word_bytes for result in results),
         sum(run.duration_cycles for run in runs),
-        sum(int(word) != other for word, other in zip(expected, found, strict=True)),
+        sum(int(word) != other for word, other in zip(expected, words, strict=True)),
         len(expected),
     )
 

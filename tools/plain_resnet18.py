@@ -96,10 +96,10 @@ def convolutions() -> tuple[NormedConvolution, ...]:
         )
         made.append(norm)
         scaled = norm.layer
-        found = integer_network(
+        network = integer_network(
             [RealLayer(shape, scaled.weights, scaled.gain * step, scaled.offset, relu=True)], BITS, x, width
         )
-        x, step = found.outputs[-1], found.steps[-1]
+        x, step = network.outputs[-1], network.steps[-1]
     return tuple(made)
 
 

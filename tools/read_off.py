@@ -35,18 +35,18 @@ class ReadOff:
 
 def rows_of(parameter: Parameter) -> tuple[tuple[str, str], ...]:
     """(file in `measured/`, benchmark) of every set of rows the source names."""
-    found: list[tuple[str, str]] = []
+    rows: list[tuple[str, str]] = []
     for part in parts_of(parameter.source):
         for beginning in (*MEASURED_ON, *FITTED_ON):
             if part.startswith(beginning):
                 text = re.sub(r"\([^)]*\)", "", part.removeprefix(beginning)).lstrip(", ")
-                file, _, own = text.partition(" ")
+                file, _, listed = text.partition(" ")
                 rtl = file.startswith("rtl-")
-                names = (own if rtl else re.sub(r"^micro-benchmarks? ", "", text)).split(" and ")
+                names = (listed if rtl else re.sub(r"^micro-benchmarks? ", "", text)).split(" and ")
                 words = [each.split()[0].rstrip(",:") for each in names if each.strip()]
                 words = words or [file]
-                found += [(_rtl_file(file, name) if rtl else _file(name), name) for name in words]
-    return tuple(found)
+                rows += [(_rtl_file(file, name) if rtl else _file(name), name) for name in words]
+    return tuple(rows)
 
 
 def read_off(trees: Sequence[ParameterTree]) -> tuple[ReadOff, ...]:
@@ -54,7 +54,7 @@ def read_off(trees: Sequence[ParameterTree]) -> tuple[ReadOff, ...]:
 
     One that a SoC takes over from another with its source is that of the first in the order given.
     """
-    found: dict[tuple[str, str], ReadOff] = {}
+    by_place: dict[tuple[str, str], ReadOff] = {}
     for tree in trees:
         for path, parameter in tree.items():
             graded = grade(parameter, tree.profile)
@@ -62,8 +62,8 @@ def read_off(trees: Sequence[ParameterTree]) -> tuple[ReadOff, ...]:
             cited = not all(part.startswith((*MEASURED_ON, *FITTED_ON)) for part in parts)
             if graded == FITTED or (graded == MEASURED and not cited):
                 item = ReadOff(tree.name, tree.profile, path, graded, rows_of(parameter))
-                found.setdefault((path, parameter.where), item)
-    return tuple(found.values())
+                by_place.setdefault((path, parameter.where), item)
+    return tuple(by_place.values())
 
 
 def counts(tree: ParameterTree) -> Mapping[str, int]:

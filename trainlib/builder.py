@@ -107,9 +107,9 @@ class GraphBuilder:
         Casts and layout conversions are inserted where an input has another format. Raises the errors of the
         schema and of the plan, with the layer's place.
         """
-        place = place_of(spec)
-        primitive = layer_primitive(spec.type, place)
-        variant = self._wanted_variant(spec, primitive, place)
+        where = place_of(spec)
+        primitive = layer_primitive(spec.type, where)
+        variant = self._wanted_variant(spec, primitive, where)
         options = layer_options(spec, primitive)
         if variant == AS_PUBLISHED and primitive.published is not None:
             unsaid = primitive.published.options.keys() - spec.attributes.keys()
@@ -117,18 +117,18 @@ class GraphBuilder:
         least, most = primitive.inputs
         if not least <= len(inputs) <= most:
             wanted = str(least) if least == most else f"{least} to {most}"
-            raise ShapeError(f"{spec.type} takes {wanted} inputs, not {len(inputs)}", where=place)
-        dtype = dtype_named(spec.dtype or self.dtype, place)
+            raise ShapeError(f"{spec.type} takes {wanted} inputs, not {len(inputs)}", where=where)
+        dtype = dtype_named(spec.dtype or self.dtype, where)
         if not primitive.internal:
-            layout = self._wanted_layout(spec, primitive, place) or self._common_layout(inputs)
+            layout = self._wanted_layout(spec, primitive, where) or self._common_layout(inputs)
             inputs = [self._in_layout(spec, self._in_dtype(spec, name, dtype), layout) for name in inputs]
-        plan = primitive.plan(options, [self.tensors[name] for name in inputs], place)
+        plan = primitive.plan(options, [self.tensors[name] for name in inputs], where)
         if variant != DEFAULT and primitive.in_variant(variant, plan.attributes):
             plan = replace(plan, attributes={**plan.attributes, VARIANT: variant})
         elif spec.variant not in (None, DEFAULT):
             raise UnsupportedLayerError(
                 f"{spec.type} {variant} cannot do this layer",
-                where=place,
+                where=where,
                 cure=f"variant: {DEFAULT}, or without the options the published code does not know",
             )
         roles = {f"x{number or ''}": name for number, name in enumerate(inputs)}
@@ -137,37 +137,37 @@ class GraphBuilder:
         self.layers.append(layer)
         for step in primitive.steps_of(plan):
             if step.forward:
-                known = set(layer.roles)
-                self._emit_step(layer, step, known, known)
+                present = set(layer.roles)
+                self._emit_step(layer, step, present, present)
         outputs = tuple(layer.roles[role] for role in layer.outputs)
         if layer.trained or any(name in self.differentiable for name in inputs):
             self.differentiable |= {name for name in outputs if is_float(self.tensors[name].dtype)}
         return outputs
 
-    def _wanted_layout(self, spec: LayerSpec, primitive: LayerPrimitive, place: str) -> str | None:
+    def _wanted_layout(self, spec: LayerSpec, primitive: LayerPrimitive, where: str) -> str | None:
         asked = spec.layout or self.layout
         if asked not in LAYOUTS:
             raise UnsupportedLayerError(
-                f"there is no layout called '{asked}'", where=place, cure=suggestion(asked, LAYOUTS)
+                f"there is no layout called '{asked}'", where=where, cure=suggestion(asked, LAYOUTS)
             )
         if primitive.layouts is None or asked in primitive.layouts:
             return None if primitive.layouts is None else asked
         if spec.layout is not None:
             raise UnsupportedLayerError(
-                f"{spec.type} has no layout {asked}", where=place, cure=" or ".join(primitive.layouts)
+                f"{spec.type} has no layout {asked}", where=where, cure=" or ".join(primitive.layouts)
             )
         return primitive.layouts[0]
 
-    def _wanted_variant(self, spec: LayerSpec, primitive: LayerPrimitive, place: str) -> str:
+    def _wanted_variant(self, spec: LayerSpec, primitive: LayerPrimitive, where: str) -> str:
         """What the layer says, or the model of all layers that have it."""
         if spec.variant is None:
             return self.variant
-        known = (DEFAULT, *primitive.variant_names)
-        if spec.variant not in known:
+        variants = (DEFAULT, *primitive.variant_names)
+        if spec.variant not in variants:
             raise UnsupportedLayerError(
                 f"{spec.type} has no variant '{spec.variant}'",
-                where=place,
-                cure=suggestion(spec.variant, known),
+                where=where,
+                cure=suggestion(spec.variant, variants),
             )
         return spec.variant
 

@@ -135,7 +135,7 @@ class OpTruth:
             for part in self.parts(nudges):
                 if part.gain is not None:
                     flat.setdefault(part.name, []).append(part.gain)
-            return {name: np.concatenate(found).reshape(self._shapes[name]) for name, found in flat.items()}
+            return {name: np.concatenate(pieces).reshape(self._shapes[name]) for name, pieces in flat.items()}
         if self._gains[0] != nudges:
             self._gains = 0, {}  # those of fewer nudges are not asked for again
             self._gains = nudges, self._moved(self._pieces[0], self._whole, nudges)

@@ -61,9 +61,9 @@ def single(
     """
     primitive = PRIMITIVES.get(name)
     if primitive is None:
-        known = [key for key, item in PRIMITIVES.items() if not is_internal(item)]
+        public = [key for key, item in PRIMITIVES.items() if not is_internal(item)]
         raise UnsupportedLayerError(
-            f"there is no primitive called '{name}'", where=where, cure=suggestion(name, known)
+            f"there is no primitive called '{name}'", where=where, cure=suggestion(name, public)
         )
     classes, cases = 0, {f"x{number or ''}": case for number, case in enumerate(inputs)}
     if isinstance(primitive, LayerPrimitive):

@@ -105,19 +105,19 @@ def restrict_updates(builder: GraphBuilder, gradients: Mapping[str, str]) -> dic
 def _channels(builder: GraphBuilder, layer: BuiltLayer) -> _Channels:
     spec, attributes = layer.spec, layer.plan.attributes
     assert spec.update_channels is not None
-    kind, place = layer.primitive.name, place_of(spec)
+    kind, where = layer.primitive.name, place_of(spec)
     if kind not in SUPPORTED or (kind == "conv2d" and attributes["groups"] != 1):
         grouped = " with groups" if kind in SUPPORTED else ""
         raise UnsupportedLayerError(
             f"update_channels: {spec.type}{grouped} cannot train some of its channels only",
-            where=place,
+            where=where,
             cure="one of " + ", ".join(SUPPORTED) + " without groups, or trainable: false",
         )
     first, last = spec.update_channels
     if last > attributes["co"]:
         raise ShapeError(
             f"update_channels [{first}, {last}) of {attributes['co']} output channels",
-            where=place,
+            where=where,
             cure=f"at most {attributes['co']}",
         )
     output = builder.tensors[layer.roles["y"]]

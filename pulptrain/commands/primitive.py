@@ -133,7 +133,7 @@ def command(
         shapes = [parse_shape(text) for text in shape or ()]
         _refuse_missing(name, shapes, attributes)
         folder = prepare_folder(out) if out is not None else None
-        own = read_values(values) if values is not None else None
+        given_values = read_values(values) if values is not None else None
         outcome = told(
             lambda: run_primitive(
                 name,
@@ -145,7 +145,7 @@ def command(
                 kernel=kernel,
                 accumulation=accumulation,
                 settings=settings,
-                values=own,
+                values=given_values,
             )
         )
         finish_run(outcome, folder, as_json=as_json, quiet=quiet, view=View(full=True), teller=teller)

@@ -88,7 +88,7 @@ def command(
             print_program(source.prepared(settings), as_json=as_json)
             return
         folder = prepare_folder(out) if out is not None else None
-        own = read_values(values) if values is not None else None
+        given_values = read_values(values) if values is not None else None
         if no_functional and save_values is not None:
             raise InputError(
                 "a run without numbers has none", where="--save-values", cure="no --no-functional"
@@ -106,7 +106,7 @@ def command(
                     functional=not no_functional,
                     progress=advance,
                     cache=kept,
-                    values=own,
+                    values=given_values,
                     teller=teller,
                 )
             )

@@ -27,8 +27,8 @@ def accumulate(shape: LayerShape, weights: Integers, x: Integers) -> Integers:
                 :, y : y + (shape.ho - 1) * down + 1 : down, z : z + (shape.wo - 1) * across + 1 : across
             ]
             sums += np.tensordot(weights[:, :, row, column].astype(dtype), part, 1)
-    found: Integers = sums.astype(np.int64)
-    return found
+    whole: Integers = sums.astype(np.int64)
+    return whole
 
 
 def pool_maximum(shape: LayerShape, x: Integers) -> Integers:
@@ -40,8 +40,8 @@ def pool_maximum(shape: LayerShape, x: Integers) -> Integers:
         for y in range(shape.kernel[0])
         for z in range(shape.kernel[1])
     ]
-    found: Integers = np.max(parts, axis=0)
-    return found
+    largest: Integers = np.max(parts, axis=0)
+    return largest
 
 
 def held(values: Integers, bits: int) -> Integers:

@@ -139,11 +139,11 @@ class MemoryPlan:
         windows = {item.name: item for item in self.allocations if item.level == "l2"}
         kept = {item.name: item for item in self.allocations}
         items: list[Allocation] = []
-        found: list[OpSlots] = []
+        by_op: list[OpSlots] = []
         for number, (op, tiling) in enumerate(ops):
             stream = self.stream(number)
             if not stream.storages:
-                found.append(NO_SLOTS)
+                by_op.append(NO_SLOTS)
                 continue
             window = windows[window_name(op.name)]
             del kept[window.name]
@@ -157,8 +157,8 @@ class MemoryPlan:
                     for index, place in enumerate(slots[role, name])
                 ]  # fmt: skip
                 address += count * size_bytes
-            found.append(OpSlots(slots, {name: self.home(name).address for name in stream.tensors}))
-        return replace(self, allocations=(*kept.values(), *items)), found
+            by_op.append(OpSlots(slots, {name: self.home(name).address for name in stream.tensors}))
+        return replace(self, allocations=(*kept.values(), *items)), by_op
 
     def with_l1(self, ops: Iterable[tuple[Op, Iterable[Allocation]]]) -> MemoryPlan:
         """The plan with the L1 buffers of all ops, each with the kind of the tensor whose boxes it holds."""

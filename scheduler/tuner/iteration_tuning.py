@@ -146,8 +146,8 @@ def _tuned(
         chosen = [(choice.op, choice.best.candidate) for choice in choices if choice.op in ops]
         tuned.append(with_choices(options, graph, timing, chosen))
     return [
-        point_of(graph, timing, own)
-        for graph, own in zip(graphs, in_one_memory(graphs, timing, tuned), strict=True)
+        point_of(graph, timing, program_options)
+        for graph, program_options in zip(graphs, in_one_memory(graphs, timing, tuned), strict=True)
     ]
 
 

@@ -36,22 +36,22 @@ def search_layouts(spec: ModelSpec, tuner: OpTuner) -> dict[str, str]:
     the best of these, runs of layers one after the other change while that saves cycles. The ops that differ
     are few, so they are searched before. Equal cycles leave things as they are.
     """
-    known = _Assignments(spec, tuner)
-    names = list(known.written)
+    tried = _Assignments(spec, tuner)
+    names = list(tried.written)
     whole = [dict.fromkeys(names, layout) for layout in LAYOUTS]
-    single = [{**base, **change} for base in (known.written, *whole) for change in _changes(names, 1)]
-    known.search([known.written, *whole, *single])
-    if tuner.interrupted or known.cycles(known.written) is None:
+    single = [{**base, **change} for base in (tried.written, *whole) for change in _changes(names, 1)]
+    tried.search([tried.written, *whole, *single])
+    if tuner.interrupted or tried.cycles(tried.written) is None:
         return {}
-    best = min([known.written, *whole], key=known.rank)
+    best = min([tried.written, *whole], key=tried.rank)
     for _ in range(PASSES):
         before = best
         for length in range(1, len(names) + 1):
             for change in _changes(names, length):
-                best = min([best, {**best, **change}], key=known.rank)
+                best = min([best, {**best, **change}], key=tried.rank)
         if best == before or tuner.interrupted:
             break
-    return {name: layout for name, layout in best.items() if layout != known.written[name]}
+    return {name: layout for name, layout in best.items() if layout != tried.written[name]}
 
 
 def _changes(names: list[str], length: int) -> Iterator[dict[str, str]]:

@@ -66,19 +66,19 @@ def _cycles(case: Case, layer: Layer, step: str, kernel: str, window: Window | N
     return cycles_of(case, layer, _step(case, step), kernel, window)
 
 
-def cycles_of(case: Case, layer: Layer, found: LayerStep, kernel: str, window: Window | None = None) -> int:
+def cycles_of(case: Case, layer: Layer, step: LayerStep, kernel: str, window: Window | None = None) -> int:
     """Cycles of a step of ours with the shape of a row, the whole op in L1, from the first fork on."""
-    graph = found.graph(case, layer)
+    graph = step.graph(case, layer)
     options = options_of(
         case,
         graph,
         kernels=_kernels(case, graph, kernel),
         buffer_gap_bytes=gap_bytes(case.text("codegen")),
     )
-    change = as_it_is if found.wrapped else without_wrapper
+    change = as_it_is if step.wrapped else without_wrapper
     program, timing = program_of(case, graph, options, change=change, window=window)
-    own = kernels_of(program, found.kernels)
-    actions: list[Action] = [*(with_layer_calls(own, case.text("codegen")) if found.called else own)]
+    kernels = kernels_of(program, step.kernels)
+    actions: list[Action] = [*(with_layer_calls(kernels, case.text("codegen")) if step.called else kernels)]
     if case.text("variant") == DMA_IM2COL:
         before = _patches(case, layer, timing)
         actions = [

@@ -100,10 +100,10 @@ def matmul_work(
     """
     positive("matmul", n=n, k=k, m=m, cores=cores)
     size = element_bytes or library.header(codegen, kernel).element_bytes
-    found = _matmul(library, codegen, library.named(codegen, kernel, size), accumulate)
-    if found.trans_b not in (None, trans_b):
+    nest = _matmul(library, codegen, library.named(codegen, kernel, size), accumulate)
+    if nest.trans_b not in (None, trans_b):
         raise InputError(
-            f"'{found.name}' only multiplies with B {'' if found.trans_b else 'not '}transposed",
+            f"'{nest.name}' only multiplies with B {'' if nest.trans_b else 'not '}transposed",
             where="kernel",
         )
     arrays = {
@@ -114,7 +114,7 @@ def matmul_work(
     sizes = {"N": n, "K": k, "M": m, "trans_b": int(trans_b)}
     return team_work(
         codegen,
-        found.name,
+        nest.name,
         sizes,
         arrays,
         cores,
@@ -144,13 +144,13 @@ def depthwise_work(
     `kernel` is one of `depthwise_names`. Raises InputError for unknown kernel or codegen and sizes below 1.
     """
     positive("depthwise", n=n, k=k, m=m, cores=cores)
-    found = library.kernel(codegen, kernel, accumulate=accumulate)
-    if not found.header.is_depthwise:
+    nest = library.kernel(codegen, kernel, accumulate=accumulate)
+    if not nest.header.is_depthwise:
         names = depthwise_names(codegen)
         raise InputError(
             f"'{kernel}' is not a depthwise kernel", where="kernel", cure=suggestion(kernel, names)
         )
-    size = found.element_bytes
+    size = nest.element_bytes
     arrays = {
         "A": Array(a_address, (k, 1), size),
         "B": Array(b_address, (1, k, n * k), size),
@@ -194,8 +194,8 @@ def loop_work(
         raise InputError(f"the arrays of '{name}' have more than one index", where="kernel")
     names = {**sizes, "cores": cores}
     try:
-        for known, expression in kernel.team_names:
-            names[known] = expression.evaluate(names)
+        for word, expression in kernel.team_names:
+            names[word] = expression.evaluate(names)
     except (KeyError, ArithmeticError, RecursionError) as error:
         raise kernel.failure(error, names) from None
     arrays, address = {}, 0

@@ -42,9 +42,9 @@ def nest_evidence(codegen: str, name: str, library: KernelLibrary = LIBRARY) -> 
     if origin.how == SHARED or origin.listed:
         base = nest_evidence(origin.codegen, origin.name, library)
         return NestEvidence(base.label, base.rows, codegen if origin.listed else base.rows_of, base.fitted)
-    own = origin.how not in (CHANGED, NARROWED)
-    fitted = library.rows(codegen, name, "fitted") if own else ""
-    if own and (rows := library.rows(codegen, name)):
+    is_own = origin.how not in (CHANGED, NARROWED)
+    fitted = library.rows(codegen, name, "fitted") if is_own else ""
+    if is_own and (rows := library.rows(codegen, name)):
         return NestEvidence(MEASURED, rows, codegen, fitted)
     described = False
     if origin.name and nest_evidence(origin.codegen, origin.name, library).label != ESTIMATED:
