@@ -86,16 +86,7 @@ def barvinn(
     precision.check()
     tree = load_parameters(soc, "rtl", overrides, machine=MACHINE)
     timing = timing_of(tree, behaviour_of(behaviour))
-    if isinstance(model, str | Path):
-        graph = _read(model)
-        layers: Sequence[RealLayer] = read_network(graph, input_shape)
-        shape, name = input_map(graph, input_shape), str(model)
-    else:
-        layers, name = tuple(model), "layers"
-        if not layers:
-            raise InputError("there are no layers", cure="one at least")
-        first = layers[0].shape
-        shape = (first.ci, first.hi, first.wi)
+    layers, shape, name = _network(model, input_shape)
     published, total = published_rows([layer.shape for layer in layers], aprec, wprec)
     summary = _head(name, tree, precision, shape, as_published=as_published, units=units, seed=seed)
     summary["behaviour"] = None if as_published else behaviour
@@ -148,6 +139,19 @@ def barvinn(
     return BarvinnOutcome(
         _finished(summary, simulator), rows, layers, precision, timing, numbers, network, recorder.slices
     )
+
+
+def _network(
+    model: str | Path | Sequence[RealLayer], input_shape: Sequence[int] | None
+) -> tuple[Sequence[RealLayer], tuple[int, int, int], str]:
+    """(layers, shape of the input map, name) of a file, or of layers as they are given."""
+    if isinstance(model, str | Path):
+        graph = _read(model)
+        return read_network(graph, input_shape), input_map(graph, input_shape), str(model)
+    if not model:
+        raise InputError("there are no layers", cure="one at least")
+    first = model[0].shape
+    return tuple(model), (first.ci, first.hi, first.wi), "layers"
 
 
 def _read(path: str | Path) -> OnnxGraph:

@@ -221,19 +221,27 @@ def gradients_of_file(
     return FileGradients(tensors, flat, float(terms.abs().sum()))
 
 
-def check_gradients(
+def check_file(
     origin: OnnxOrigin,
     spec: ModelSpec,
     graph: TrainingGraph,
     sample: Mapping[str, Array],
     results: Mapping[str, Array],
-) -> ModuleCheck:
+) -> ModuleCheck | str:
     """Compare `results` (loss and gradients by the names of our tensors) with those of the file.
 
     A weight that has a gradient in the file and is not trained here is wrong as well; a number alone may be
-    one that somebody wrote into the graph. Raises `truth.onnx_graph.CannotComputeError`.
+    one that somebody wrote into the graph. A text says why nothing can be computed from the file.
     """
-    exact, fp32 = (gradients_of_file(origin, spec, graph, sample, double=double) for double in (True, False))
+    from truth.onnx_graph import CannotComputeError
+
+    missing = _missing_torch()
+    if missing:
+        return f"it needs {missing}"
+    try:
+        exact, fp32 = (gradients_of_file(origin, spec, graph, sample, double=way) for way in (True, False))
+    except CannotComputeError as error:
+        return f"our second description of ONNX lacks {error}"
     single = dict(fp32.tensors)
     for name, truth in exact.tensors.items():
         # A sum that cancels, as of probabilities that make 1, is 0 in one order of its terms only.
@@ -249,22 +257,3 @@ def check_gradients(
         if end - start > 1 and (flat[start:end][~trained[start:end]] != 0).any():
             return ModuleCheck(check.compared, np.inf, f"{name}, which is not trained here,")
     return check
-
-
-def check_file(
-    origin: OnnxOrigin,
-    spec: ModelSpec,
-    graph: TrainingGraph,
-    sample: Mapping[str, Array],
-    results: Mapping[str, Array],
-) -> ModuleCheck | str:
-    """`check_gradients`; a text says why they cannot be computed from the file."""
-    from truth.onnx_graph import CannotComputeError
-
-    missing = _missing_torch()
-    if missing:
-        return f"it needs {missing}"
-    try:
-        return check_gradients(origin, spec, graph, sample, results)
-    except CannotComputeError as error:
-        return f"our second description of ONNX lacks {error}"

@@ -22,7 +22,7 @@ from scheduler.executor import Executor
 from scheduler.memory.host_memory import HostUse
 from scheduler.schedule import build_schedule
 from scheduler.time_line import time_line
-from traces.metrics import check_tracks, measure
+from traces.metrics import Metrics, check_tracks, measure
 from traces.recorder import Recorder
 from traces.stall_words import every_stall
 from trainlib import reference
@@ -65,34 +65,28 @@ def run_primitive(
             f"unknown accumulation {accumulation!r}", where="--accumulation", cure=" or ".join(ACCUMULATIONS)
         )
     started = time.perf_counter()
+    options = attributes or {}
     order = channels_last(name, inputs[0].shape) if inputs else None
+    where = f"primitive {name}"
     made = with_order(
         order,
-        lambda: single(
-            name,
-            attributes or {},
-            inputs,
-            batch=batch,
-            dtype=dtype,
-            seed=settings.seed,
-            where=f"primitive {name}",
-        ),
+        lambda: single(name, options, inputs, batch=batch, dtype=dtype, seed=settings.seed, where=where),
     )
     made = replace(made, values=replaced(made.graph, made.values, values or {}))
     ops = _ops_of(made.graph, step)
     evaluated = reference.evaluate(made.graph, made.values)
     graph = only(made.graph, ops)
     timing = soc_timing(settings)
-    options = replace(schedule_options(settings), accumulation=accumulation)
+    plan = replace(schedule_options(settings), accumulation=accumulation)
     if kernel is not None:
-        options = replace(options, kernels={op.name: kernel for op in ops})
+        plan = replace(plan, kernels={op.name: kernel for op in ops})
     cost_model = TeamCostModel(timing)
-    schedule = build_schedule(graph, timing, cost_model, options, use=HostUse(True, torch_available()))
+    schedule = build_schedule(graph, timing, cost_model, plan, use=HostUse(True, torch_available()))
     recorder = Recorder()
     executor = Executor(schedule, timing, cost_model, recorder, code_start=code_start(settings))
     given = {name: evaluated[name] for name in graph.given}
     executor.load(given)
-    told = _as_given(made, name, attributes or {}, inputs, batch, dtype)
+    told = _as_given(made, name, options, inputs, batch, dtype)
     check = NumberCheck({}, [graph], given=told)
     follower = check.followed(executor, schedule.graph, given)
     simulation_started = time.perf_counter()
@@ -108,6 +102,7 @@ def run_primitive(
     check_tracks(recorder.slices, result.cycles)
     metrics = measure(recorder.slices, result.cycles)
     summary = run_summary(schedule, timing, metrics, pulptrain.__version__, codegen=settings.codegen)
+    lines = time_line(metrics.master, result.cycles, schedule.program, timing)
     summary |= {
         "primitive": name,
         "step": step.upper(),
@@ -115,16 +110,12 @@ def run_primitive(
         "batch": batch,
         "kernel": summary["ops"][0]["kernel"],
         "inputs": [list(case.shape) for case in inputs],
-        "options": dict(attributes or {}),
+        "options": dict(options),
         "accumulation": accumulation,
         "icache": settings.icache,
-        "evidence": evidence_of(time_line(metrics.master, result.cycles, schedule.program, timing), settings),
+        "evidence": evidence_of(lines, settings),
         "loss": None,
-        "instructions": metrics.total.instructions,
-        "per_core": [
-            {"cycles": result.cycles, "instructions": core.instructions, "stalls": every_stall(core.stalls)}
-            for core in metrics.cores
-        ],
+        **_of_cores(metrics, result.cycles),
         "functional": check.summary(),
     }
     summary["notes"] += [order] if order is not None else []
@@ -172,3 +163,12 @@ def _check_layer(
         confirmation.add(op)
     others = {name for op in made.graph.ops for name in op.outputs} - left.keys()
     check.verdicts = {name: verdict for name, verdict in check.verdicts.items() if name not in others}
+
+
+def _of_cores(metrics: Metrics, cycles: int) -> dict[str, Any]:
+    """Instructions of all cores, and what each did: none is forked alone, so all take the whole time."""
+    per_core = [
+        {"cycles": cycles, "instructions": core.instructions, "stalls": every_stall(core.stalls)}
+        for core in metrics.cores
+    ]
+    return {"instructions": metrics.total.instructions, "per_core": per_core}

@@ -20,7 +20,7 @@ from importers.onnx_forward import import_forward
 from importers.onnx_fusion import OWN
 from pulptrain import foreign_check
 from pulptrain.__main__ import run
-from pulptrain.foreign_check import OnnxOrigin, check_gradients, check_output
+from pulptrain.foreign_check import OnnxOrigin, check_file, check_output
 from tests.onnx_models import NodeText, model, node, saved, value
 from trainlib.reference import evaluate
 from trainlib.training import build_training_graph, initial_weights
@@ -50,7 +50,7 @@ def gradients_of(origin: OnnxOrigin, seed: int = 0) -> Any:
     sample = next(sample_stream(graph, spec, seed))
     results = evaluate(graph, {**sample, **initial_weights(graph, seed), **origin.read.values})
     own = {"input": sample[graph.input], "label": sample[graph.label]}
-    return check_gradients(origin, spec, graph, own, results)
+    return check_file(origin, spec, graph, own, results)
 
 
 def gemm(x: str, y: str, name: str, *more: str, **attributes: Any) -> NodeText:

@@ -257,15 +257,8 @@ def enumerate_tilings(
     may_fit = footprint.least_l1_bytes(tiler.depths) <= available_bytes
     may_fit |= footprint.least_l1_bytes(BufferDepths(1)) <= available_bytes
     orders_of[~may_fit] = 0
-    rows, first = np.repeat(np.arange(len(masks)), orders_of), np.cumsum(orders_of) - orders_of
-    order = np.zeros(len(rows), np.int64)
-    changes = np.ones((len(footprint.keys), len(rows)), np.int64)
-    for mask, numbers in enumerate(kept):
-        members = np.flatnonzero(may_fit & (masks == mask))
-        changing = footprint.changes(members, [orders[number] for number in numbers])
-        for place, (number, along) in enumerate(zip(numbers, changing, strict=True)):
-            order[first[members] + place] = number
-            changes[:, first[members] + place] = along
+    alike = [np.flatnonzero(may_fit & (masks == mask)) for mask in range(len(kept))]
+    rows, order, changes = _pairs(footprint, orders, orders_of, list(zip(kept, alike, strict=True)))
     l1_bytes = footprint.l1_bytes(rows, changes, tiler.depths)
     fits = l1_bytes <= available_bytes
     alone = footprint.tiles[rows[footprint.l1_bytes(rows, changes, BufferDepths(1)) <= available_bytes]]
@@ -290,6 +283,27 @@ def enumerate_tilings(
         int(alone.min()) if len(alone) else 0,
         note,
     )
+
+
+def _pairs(
+    footprint: Footprint,
+    orders: Sequence[tuple[str, ...]],
+    orders_of: Integers,
+    kept: Sequence[tuple[Sequence[int], Integers]],
+) -> tuple[Integers, Integers, Integers]:
+    """(row of the sizes, number of the order, changes of each buffer) of all sizes with all of their orders.
+
+    `orders_of` counts the orders of each row; `kept` has numbers of orders and the rows that have these.
+    """
+    rows, first = np.repeat(np.arange(len(orders_of)), orders_of), np.cumsum(orders_of) - orders_of
+    order = np.zeros(len(rows), np.int64)
+    changes = np.ones((len(footprint.keys), len(rows)), np.int64)
+    for numbers, members in kept:
+        changing = footprint.changes(members, [orders[number] for number in numbers])
+        for place, (number, along) in enumerate(zip(numbers, changing, strict=True)):
+            order[first[members] + place] = number
+            changes[:, first[members] + place] = along
+    return rows, order, changes
 
 
 _KeptOrders = Callable[[int], list[tuple[str, ...]]]
