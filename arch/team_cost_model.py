@@ -15,7 +15,7 @@ from arch.pipeline import price_core
 from arch.scoreboard import CROSSING, CoreNest, Shape
 from arch.timing import SocTiming
 from arch.window import PROCESS, EngineChoice
-from arch.window_plan import Window
+from arch.window_plan import PricingWindow
 from arch.window_program import WindowHardware
 from configs.errors import InputError
 
@@ -40,11 +40,11 @@ class TeamCostModel:
     """
 
     def __init__(
-        self, timing: SocTiming, window: Window | None = None, engine: EngineChoice = PROCESS
+        self, timing: SocTiming, window: PricingWindow | None = None, engine: EngineChoice = PROCESS
     ) -> None:
         self._timing = timing
         self._reader = NestReader(timing.core, timing.fpu, timing.l1.word_bytes, timing.l2)
-        self._window = window if window is not None else Window()
+        self._window = window if window is not None else PricingWindow()
         self._cluster = ClusterModel(timing, self._window, engine)
         self._alone: OrderedDict[_NestKey, CoreCost] = OrderedDict()
         self._together: OrderedDict[tuple[object, ...], TeamCost] = OrderedDict()

@@ -89,7 +89,7 @@ class WindowHardware:
 
     @property
     def first_special(self) -> int:
-        """Code of the first of `Program.specials`."""
+        """Code of the first of `WindowProgram.specials`."""
         return self.banks + 2
 
 
@@ -105,7 +105,7 @@ class StaticCost:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Program:
+class WindowProgram:
     """A window program: flat tables for `arch.window_engine`, and the static costs of its blocks.
 
     `operations` are `OPERATION_FIELDS` numbers each: a kind, the cycles that go by before it, and
@@ -131,7 +131,7 @@ class Program:
     static: tuple[StaticCost, ...]
 
 
-def window_program(shape: Shape, machine: WindowHardware) -> Program:
+def window_program(shape: Shape, machine: WindowHardware) -> WindowProgram:
     """The program of `shape`; it holds for every trip count and address."""
     return _Writer(shape, machine).write()
 
@@ -166,7 +166,7 @@ class _Writer:
         )
         self._boundary = self._boundary_registers(blocks)
 
-    def write(self) -> Program:
+    def write(self) -> WindowProgram:
         self._nodes(self._shape.body)
         self._path = ()
         self._special(END)
@@ -178,7 +178,7 @@ class _Writer:
                 if loop.index in info.path:
                     moves += (slot, places[slot] + 1 + info.path.index(loop.index))
             moves_from.append(len(moves) // 2)
-        return Program(
+        return WindowProgram(
             tuple(self._out),
             tuple(number for special in self._specials for number in special),
             tuple(slots),

@@ -28,7 +28,7 @@ from importers.extras import require_extra
 from importers.onnx_file import initializers_of, parsed
 from importers.onnx_graph import OnnxNode
 from importers.onnx_out import WRITERS, Layer, NoFormError, OnnxDraft
-from trainlib.built_layer import place_of
+from trainlib.built_layer import where_of
 from trainlib.graph import Tensor
 from trainlib.options import check_options, layer_options
 from trainlib.parameters import PARAMETER_NAMES
@@ -204,10 +204,10 @@ def _drafted(spec: ModelSpec, start: Start) -> _Graph:
     tensors, before = {"input": fed}, "input"
     for layer in spec.layers:
         words = layer.inputs if layer.inputs is not None else (before,)
-        primitive = layer_primitive(layer.type, place_of(layer))
+        primitive = layer_primitive(layer.type, where_of(layer))
         options = layer_options(layer, primitive)
         read = [tensors[_word(word)] for word in words]
-        plan = primitive.plan(options, read, place_of(layer))
+        plan = primitive.plan(options, read, where_of(layer))
         results = _results(layer.name, plan)
         tensors |= {item.name: item for item in results}
         before = layer.name

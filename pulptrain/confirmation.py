@@ -15,7 +15,7 @@ import numpy as np
 from configs.dtypes import is_float
 from trainlib.graph import Op, TrainingGraph
 from trainlib.numerics import FP32_TOLERANCE
-from trainlib.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, Part, op_truth, room
+from trainlib.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, TruthSlice, op_truth, room
 from trainlib.primitives.definition import is_forward
 from trainlib.recompute import layer_of
 from trainlib.reference import complete, overwritten, views_of
@@ -164,7 +164,7 @@ class Confirmation:
         return judgement.verdict()
 
     @np.errstate(all="ignore")
-    def _allowed(self, truth: OpTruth, part: Part) -> Array:
+    def _allowed(self, truth: OpTruth, part: TruthSlice) -> Array:
         """How far two computations in fp32 may be apart."""
         assert part.gain is not None
         dtype = self._graph.tensors[part.name].dtype
@@ -175,7 +175,7 @@ class Confirmation:
         return allowed
 
     @np.errstate(all="ignore")
-    def _drifted(self, truth: OpTruth, part: Part) -> Array:
+    def _drifted(self, truth: OpTruth, part: TruthSlice) -> Array:
         """How far roundings may have taken a weight of ours from that of `torch.optim` by now."""
         assert self._updates is not None
         step = np.spacing(np.abs(self._seen[part.name].reshape(-1)[part.where])).astype(np.float64)

@@ -28,7 +28,7 @@ from traces.stall_words import every_stall
 from trainlib import reference
 from trainlib.graph import Op, TrainingGraph
 from trainlib.numerics import ACCUMULATIONS
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 from trainlib.single import Single, single
 from trainlib.steps import Array
 from trainlib.training import only
@@ -38,7 +38,7 @@ from truth.given import LAYER, LOSS, OPTIMIZER, Given, alone, torch_available
 def run_primitive(
     name: str,
     step: str,
-    inputs: Sequence[InputCase],
+    inputs: Sequence[DrawnInput],
     attributes: Mapping[str, Any] | None = None,
     *,
     batch: int = 1,
@@ -143,7 +143,7 @@ def _as_given(
     made: Single,
     name: str,
     attributes: Mapping[str, Any],
-    inputs: Sequence[InputCase],
+    inputs: Sequence[DrawnInput],
     batch: int,
     dtype: str,
 ) -> Given:

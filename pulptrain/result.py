@@ -16,7 +16,7 @@ from configs.errors import InputError
 from configs.files import check_file
 from pulptrain.json_text import json_text
 from pulptrain.op_result import OpResult, Peak, Totals, data_frame, op_of, text_width, unknown
-from traces.report import View, headline, report_lines, report_tables
+from traces.report import Detail, headline, report_lines, report_tables
 
 if TYPE_CHECKING:
     from pulptrain.session import RunOutcome
@@ -146,7 +146,7 @@ class Result:
 
     def by(self, what: Literal["layer", "step", "kernel"]) -> Totals:
         """The ops added up by layer, step or kernel."""
-        View(by=what)  # refuses another word
+        Detail(by=what)  # refuses another word
         return Totals(self.summary, what)
 
     def to_pandas(self) -> Any:
@@ -162,7 +162,7 @@ class Result:
         full: bool = False,
     ) -> str:
         """What ``pulptrain run`` prints with ``--top --by --full``."""
-        return "\n".join(report_lines(self.summary, width or text_width(), View(top, by, full)))
+        return "\n".join(report_lines(self.summary, width or text_width(), Detail(top, by, full)))
 
     def __str__(self) -> str:
         return self.report()
@@ -172,7 +172,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         head = "<br>".join(html.escape(line) for line in headline(self.summary, HTML_WIDTH))
-        tables = "".join(table.html() for table in report_tables(self.summary, View()))
+        tables = "".join(table.html() for table in report_tables(self.summary, Detail()))
         return f"<p>{head}</p>{tables}"
 
     def gantt(

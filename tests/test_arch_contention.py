@@ -27,7 +27,7 @@ from arch.isa import CoreWork, Loop, Node, Op, Stream, TeamWork
 from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
 from arch.window import EngineChoice
-from arch.window_plan import START_OFFSETS_CYCLES, Window
+from arch.window_plan import START_OFFSETS_CYCLES, PricingWindow
 from configs.errors import InputError
 
 ENGINES = (EngineChoice(1 << 60), EngineChoice(0))
@@ -260,7 +260,7 @@ def test_random_teams_equal_the_oracle(cores, timing, traffic):
         assert core.cycles == core.instructions + sum(cycles for _, cycles in core.stalls)
 
 
-SHORT_WINDOW = Window(100_000, starts=START_OFFSETS_CYCLES[:1])
+SHORT_WINDOW = PricingWindow(100_000, starts=START_OFFSETS_CYCLES[:1])
 """Extrapolates what the default would execute whole, so that the whole is at hand to compare with."""
 
 WINDOW_CASES = [
@@ -285,7 +285,7 @@ def test_what_waiting_cannot_change_is_exact_in_any_window():
     """A tiny window guesses bank conflicts, but not instructions, branches, load-use or multiplications."""
     timing = soc(conflicts=True, fpu=STATIC_FPU)
     work = matmul_team(5, 50, 26)
-    tiny = TeamCostModel(timing, Window(1600, 2)).price(work)
+    tiny = TeamCostModel(timing, PricingWindow(1600, 2)).price(work)
     whole = TeamCostModel(timing, WHOLE_KERNEL).price(work)
     for word in ("load_use", "branch", "multicycle"):
         assert [dict(core.stalls).get(word) for core in tiny.cores] == [

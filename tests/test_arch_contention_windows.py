@@ -14,7 +14,7 @@ from whole_kernel import WHOLE_KERNEL
 from arch.isa import TeamWork
 from arch.team_cost_model import TeamCostModel
 from arch.timing import SocTiming
-from arch.window_plan import BUDGET_INSTRUCTIONS, START_OFFSETS_CYCLES, Window
+from arch.window_plan import BUDGET_INSTRUCTIONS, START_OFFSETS_CYCLES, PricingWindow
 from trainlib.kernels.catalogue import matmul_work
 
 KERNELS = ["mm", "mm_M", "mm_u2", "mm_unroll_2x2", "mm_unroll_2x4", "mm_unroll_4x1", "mm_M_unroll_4x4"]
@@ -23,7 +23,7 @@ LOCK_STEP = [(128, 256, 192), (256, 192, 128), (192, 128, 256), (192, 192, 192),
 """Rows and columns are whole turns of the 16 banks, so all cores meet at one bank."""
 
 
-DEFAULT_WINDOW = Window(starts=START_OFFSETS_CYCLES[:1])
+DEFAULT_WINDOW = PricingWindow(starts=START_OFFSETS_CYCLES[:1])
 """The default from one start, as the whole kernel is priced."""
 
 

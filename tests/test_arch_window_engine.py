@@ -14,7 +14,7 @@ from whole_kernel import WHOLE_KERNEL
 from arch.cost_model import Traffic
 from arch.team_cost_model import TeamCostModel
 from arch.window import PLAIN, EngineChoice, compiled
-from arch.window_plan import Window
+from arch.window_plan import PricingWindow
 
 ENGINES = (EngineChoice(1 << 60), EngineChoice(0))
 """Plain Python whatever it takes, and compiled from the first item on."""
@@ -27,7 +27,7 @@ def test_plain_and_compiled_engine_give_the_same_extrapolated_numbers(arbitratio
     machine = dataclasses.replace(machine, l1=dataclasses.replace(machine.l1, arbitration=arbitration))
     work = matmul_team(6, 27, 30)
     plain, fast = (
-        TeamCostModel(machine, Window(3000), engine).price(work, Traffic.BOTH) for engine in ENGINES
+        TeamCostModel(machine, PricingWindow(3000), engine).price(work, Traffic.BOTH) for engine in ENGINES
     )
     assert (plain, plain.dma) == (fast, fast.dma)
     assert plain != TeamCostModel(machine, WHOLE_KERNEL).price(work, Traffic.BOTH)

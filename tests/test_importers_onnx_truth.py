@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from configs.errors import UnsupportedLayerError, WrongNumbersError
-from importers.onnx_call import HANDLERS, WeightPlaces
+from importers.onnx_call import HANDLERS, WeightNumbers
 from importers.onnx_file import load_onnx
 from importers.onnx_folding import _FOLDED
 from importers.onnx_forward import import_forward
@@ -215,7 +215,7 @@ def test_another_output_is_refused_with_its_name_and_the_error(
 
 def test_a_gradient_of_another_weight_and_a_frozen_weight_show(tmp_path: Path) -> None:
     origin = read(tmp_path, *EXACT["a matrix joined of two weights"])
-    places = WeightPlaces(("v", "w"), origin.read.places.starts, origin.read.places.shapes)
+    places = WeightNumbers(("v", "w"), origin.read.places.starts, origin.read.places.shapes)
     assert not gradients_of(spoilt(origin, lambda found: replace(found, places=places))).passed
     check = gradients_of(spoilt(origin, lambda found: replace(found, sources={})))
     assert not check.passed

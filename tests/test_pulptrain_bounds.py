@@ -28,7 +28,7 @@ from scheduler.addresses.allocation import Request
 from scheduler.schedule import tiler_of
 from scheduler.tiles.tiling_candidates import MOST_CANDIDATES, balanced_sizes, enumerate_tilings, sizes_of
 from scheduler.validation.cases import Column, read_cases
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 from trainlib.training import build_layer_graph, build_training_phases
 
 DATA = Path(__file__).parent / "data"
@@ -142,7 +142,7 @@ def test_a_primitive_on_huge_inputs_is_refused(
 
 def test_sixteen_thousand_channels_are_searched_in_bounds() -> None:
     graph = build_layer_graph(
-        "conv2d", {"out_channels": 16_000, "kernel": 1}, [InputCase((16_000, 64, 64))], where="here"
+        "conv2d", {"out_channels": 16_000, "kernel": 1}, [DrawnInput((16_000, 64, 64))], where="here"
     )
     settings = Settings(l1="64KiB")
     with in_little_memory():
@@ -153,7 +153,7 @@ def test_sixteen_thousand_channels_are_searched_in_bounds() -> None:
 
 
 def test_a_search_that_was_bounded_says_so() -> None:
-    graph = build_layer_graph("linear", {"out_features": 1_000_000}, [InputCase((1_000_000,))], where="here")
+    graph = build_layer_graph("linear", {"out_features": 1_000_000}, [DrawnInput((1_000_000,))], where="here")
     settings = Settings()
     tiler = tiler_of(graph.ops[0], graph, soc_timing(settings), schedule_options(settings))
     with in_little_memory():
@@ -182,7 +182,7 @@ def test_sizes_are_found_without_counting_to_the_extent() -> None:
 
 
 def test_tiles_that_are_too_many_to_build_are_refused() -> None:
-    graph = build_layer_graph("linear", {"out_features": 1000}, [InputCase((1000,))], where="here")
+    graph = build_layer_graph("linear", {"out_features": 1000}, [DrawnInput((1000,))], where="here")
     settings = Settings()
     tiler = tiler_of(graph.ops[0], graph, soc_timing(settings), schedule_options(settings))
     with at_once(), pytest.raises(InputError, match="1,000,000 tiles take"):

@@ -18,7 +18,7 @@ from scheduler.tiles.partial_sums import written
 from scheduler.tiles.tiling import BufferDepths, Tiler, tile_ranges
 from scheduler.tiles.tiling_candidates import balanced_sizes, enumerate_tilings, sizes_of
 from scheduler.tiling_choice import TilingChooser, smallest_does_not_fit, whole_op
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 from trainlib.registry import lowering_of
 from trainlib.single import single
 from trainlib.steps import KernelChoice
@@ -36,7 +36,7 @@ CASES = [
 
 def tilers(name, attributes, shape, batch, depth=2):
     """One tiler per step of a layer."""
-    graph = single(name, attributes, [InputCase(shape)], batch=batch).graph
+    graph = single(name, attributes, [DrawnInput(shape)], batch=batch).graph
     return [Tiler(op, graph.tensors, lowering_of(op), CHOICE, depth) for op in graph.ops]
 
 
@@ -161,7 +161,7 @@ def test_a_fixed_tile_must_name_dimensions_of_the_step() -> None:
 
 
 def test_depth_of_one_operand() -> None:
-    graph = single("linear", {"out_features": 6}, [InputCase((10,))], batch=3).graph
+    graph = single("linear", {"out_features": 6}, [DrawnInput((10,))], batch=3).graph
     op = graph.ops[0]
     tiler = Tiler(op, graph.tensors, lowering_of(op), CHOICE, BufferDepths(3, {"w": 1}))
     slots = {buffer.name: buffer.slots for buffer in tiler.build({"co": 1}).buffers}

@@ -21,7 +21,7 @@ from scheduler.tiles.tiling import Tiling
 from scheduler.tiles.tiling_candidates import enumerate_tilings
 from scheduler.tiling_choice import TilingChoice, TilingChooser, early_beside
 from trainlib.kernels.catalogue import matmul_work
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 from trainlib.training import build_layer_graph, only
 
 TIMING = with_options(load_soc("pulp-open", "rtl"), l1="16KiB", l2="8MiB")
@@ -35,7 +35,7 @@ LAYERS = {
 
 def graph_of(kind: str):
     options, shape = LAYERS[kind]
-    graph = build_layer_graph(kind, options, [InputCase(shape)], batch=1)
+    graph = build_layer_graph(kind, options, [DrawnInput(shape)], batch=1)
     return only(graph, [op for op in graph.ops if op.step == "FW"])
 
 

@@ -12,7 +12,7 @@ from oracle_torch import evaluate_torch
 from primitive_harness import CODEGEN, Case, build, check_reference, check_tiles, run_op
 
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
-from trainlib.primitives.definition import Example, InputCase
+from trainlib.primitives.definition import DrawnInput, Example
 from trainlib.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.steps import KernelChoice
@@ -53,7 +53,7 @@ def test_gradients_of_a_broadcast_sum_add_up_over_what_was_repeated() -> None:
 )
 def test_gradients_are_the_slopes_of_the_loss(name: str, shapes) -> None:
     options = {"out_features": 2, "bias": True} if name == "linear" else {}
-    assert check_gradients(name, options, [InputCase(shape) for shape in shapes])
+    assert check_gradients(name, options, [DrawnInput(shape) for shape in shapes])
 
 
 def test_the_gradient_behind_a_position_is_that_before_it_and_no_op() -> None:

@@ -16,7 +16,7 @@ from configs.errors import InputError, UnsupportedLayerError
 from configs.model_file import read_model
 from configs.yaml_file import parse_yaml
 from trainlib.graph import TrainingGraph
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 from trainlib.registry import lowering_of
 from trainlib.steps import KernelChoice
 from trainlib.training import build_layer_graph, build_training_graph
@@ -59,7 +59,7 @@ def shape_of(graph: TrainingGraph) -> dict[str, tuple[tuple[str, ...], tuple[str
 
 
 def layer(kind: str, options: Mapping[str, Any], *shapes: tuple[int, ...], variant: str) -> TrainingGraph:
-    return build_layer_graph(kind, options, [InputCase(shape) for shape in shapes], variant=variant)
+    return build_layer_graph(kind, options, [DrawnInput(shape) for shape in shapes], variant=variant)
 
 
 def test_a_model_as_published_is_another_graph_where_the_library_s_is() -> None:
@@ -175,7 +175,7 @@ def test_the_published_passes_run_the_published_nests(
 
 
 def test_a_direct_pointwise_gradient_transposes_nothing() -> None:
-    case = [InputCase((4, 5, 6))]
+    case = [DrawnInput((4, 5, 6))]
     for variant, kernels in (("default", ["transpose_matrix", "mm"]), ("direct", ["mm"])):
         graph = build_layer_graph("pointwise", {"out_channels": 3}, case, layout="HWC", variant=variant)
         (op,) = (op for op in graph.ops if op.step == "IG")

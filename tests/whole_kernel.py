@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from arch.window_plan import START_OFFSETS_CYCLES, Window
+from arch.window_plan import START_OFFSETS_CYCLES, PricingWindow
 
-WHOLE_KERNEL = Window(1 << 60, starts=START_OFFSETS_CYCLES[:1])
+WHOLE_KERNEL = PricingWindow(1 << 60, starts=START_OFFSETS_CYCLES[:1])
 """Executes everything from the start the fork gives: exact."""

@@ -16,7 +16,7 @@ from typing import Any
 from configs.errors import ConfigError, UnsupportedLayerError
 from configs.model_file import LayerSpec
 from trainlib.builder import GraphBuilder
-from trainlib.built_layer import place_of
+from trainlib.built_layer import where_of
 from trainlib.graph import Initial
 from trainlib.primitives.definition import ZEROS
 
@@ -30,7 +30,7 @@ def add_adapted(builder: GraphBuilder, spec: LayerSpec, inputs: Sequence[str]) -
     Raises UnsupportedLayerError for a layer that can have none, ConfigError for options that contradict it.
     """
     assert spec.adapter is not None
-    where = place_of(spec)
+    where = where_of(spec)
     _check(spec, where)
     option, rank = _OUTPUTS[spec.type], spec.adapter.rank
     frozen = replace(spec, adapter=None, trainable=False)

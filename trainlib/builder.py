@@ -14,8 +14,8 @@ from configs.errors import ShapeError, UnsupportedLayerError
 from configs.limits import MOST_ELEMENTS, require_host_memory
 from configs.model_file import LayerSpec
 from configs.suggest import suggestion
-from trainlib.built_layer import BuiltLayer, expanded, gradient_name, place_of
-from trainlib.graph import LAYOUTS, Op, Tensor, TensorWindow
+from trainlib.built_layer import BuiltLayer, expanded, gradient_name, where_of
+from trainlib.graph import LAYOUTS, Op, Tensor, TensorSection
 from trainlib.numerics import dtype_named
 from trainlib.options import layer_options
 from trainlib.parameters import PARAMETER_NAMES, trained_roles
@@ -79,7 +79,7 @@ class GraphBuilder:
         *,
         reads: Sequence[str] | None = None,
         writes: Sequence[str] | None = None,
-        windows: Mapping[str, TensorWindow] | None = None,
+        sections: Mapping[str, TensorSection] | None = None,
     ) -> None:
         """Append an op; `reads` and `writes` default to those of the step."""
         read, written = tuple(reads or step.reads), tuple(writes or step.writes)
@@ -95,7 +95,7 @@ class GraphBuilder:
                 attributes=dict(attributes),
                 reads=read,
                 writes=written,
-                windows=dict(windows or {}),
+                sections=dict(sections or {}),
             )
         )
 
@@ -107,7 +107,7 @@ class GraphBuilder:
         Casts and layout conversions are inserted where an input has another format. Raises the errors of the
         schema and of the plan, with the layer's place.
         """
-        where = place_of(spec)
+        where = where_of(spec)
         primitive = layer_primitive(spec.type, where)
         variant = self._wanted_variant(spec, primitive, where)
         options = layer_options(spec, primitive)
@@ -223,7 +223,7 @@ class GraphBuilder:
             layout = given.layout or source.layout
             if layer.primitive.is_view:
                 if prod(source.shape) != prod(given.shape):
-                    raise ShapeError(f"cannot view {source.shape} as {given.shape}", where=place_of(spec))
+                    raise ShapeError(f"cannot view {source.shape} as {given.shape}", where=where_of(spec))
                 tensor = Tensor(name, given.shape, source.kind, source.dtype, source.name, layout)
             else:
                 tensor = Tensor(name, given.shape, "activation", dtype, layout=layout)
@@ -233,7 +233,7 @@ class GraphBuilder:
             dtype = parameter.dtype or layer.dtype
             roles[role] = self.add(Tensor(name, parameter.shape, "weight", dtype, initial=parameter.initial))
         possible = {role: parameter.trainable for role, parameter in plan.parameters.items()}
-        layer.trained = trained_roles(spec, possible, place_of(spec))
+        layer.trained = trained_roles(spec, possible, where_of(spec))
         for role, buffer in plan.buffers.items():
             name = self.add(
                 Tensor(f"{spec.name}.{role}", buffer.shape, "buffer", buffer.dtype, initial=buffer.initial)
@@ -256,13 +256,13 @@ class GraphBuilder:
                 name = PARAMETER_NAMES.get(role[1:], role[1:])
                 raise UnsupportedLayerError(
                     f"step {step.name} of {layer.spec.type} computes the gradient of {name} with the others",
-                    where=place_of(layer.spec),
+                    where=where_of(layer.spec),
                     cure=f"'{name}' in the list of what is trained",
                 )
             if role not in layer.roles:
                 raise ShapeError(
                     f"step {step.name} needs role '{role}', which this layer does not have",
-                    where=place_of(layer.spec),
+                    where=where_of(layer.spec),
                     cure="an output that nobody uses has no gradient",
                 )
         for role in writes:
@@ -362,7 +362,7 @@ class GraphBuilder:
             source, gradient = self.tensors[layer.roles[role[1:]]], layer.roles["dy"]
             if role[1:] not in layer.inputs or prod(source.shape) != prod(self.tensors[gradient].shape):
                 raise UnsupportedLayerError(
-                    f"{layer.spec.type} has no gradient of {role[1:]}", where=place_of(layer.spec)
+                    f"{layer.spec.type} has no gradient of {role[1:]}", where=where_of(layer.spec)
                 )
             self.add(
                 Tensor(name, source.shape, "gradient", self.tensors[gradient].dtype, gradient, source.layout)
@@ -402,7 +402,7 @@ class GraphBuilder:
         optimizer: OptimizerPrimitive,
         attributes: Mapping[str, Any],
         gradients: Mapping[str, str],
-        parts: Mapping[str, TensorWindow] = MappingProxyType({}),
+        parts: Mapping[str, TensorSection] = MappingProxyType({}),
     ) -> None:
         """Emit an update op per trained weight; the optimizer's states become kept tensors.
 
@@ -412,10 +412,10 @@ class GraphBuilder:
             tensor = self.tensors[weight]
             roles = {"w": weight, "dw": gradient, "w_updated": f"{weight}_updated"}
             self.add(replace(tensor, name=roles["w_updated"], alias_of=weight))
-            trained, windows = tensor, {}
+            trained, sections = tensor, {}
             if weight in parts:
                 trained = replace(tensor, shape=parts[weight].shape(tensor.shape))
-                windows = {"w": parts[weight], "w_updated": parts[weight]}
+                sections = {"w": parts[weight], "w_updated": parts[weight]}
             for role, state in optimizer.states(attributes, trained).items():
                 name = f"{weight}.{role}"
                 stored = Tensor(name, state.shape, "optimizer_state", state.dtype, initial=state.initial)
@@ -434,7 +434,7 @@ class GraphBuilder:
                 attributes,
                 reads=reads,
                 writes=writes,
-                windows=windows,
+                sections=sections,
             )
 
 

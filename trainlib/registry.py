@@ -51,7 +51,7 @@ from trainlib.primitives.pooling import (
 from trainlib.primitives.recurrent import gru, lstm, rnn
 from trainlib.primitives.shapes import concat, flatten, layout, pad, reshape, slice, split, transpose
 from trainlib.steps import StepLowering
-from trainlib.windows import windowed
+from trainlib.windows import on_sections
 
 _ALL: tuple[Primitive, ...] = (
     conv1d.PRIMITIVE,
@@ -168,7 +168,7 @@ def step_of(op: Op) -> Step:
         step = primitive.repeated(op.step)
     if step is not None:
         step = step if variant is None else step.lowered_as(variant)
-        return windowed(step) if op.windows else step
+        return on_sections(step) if op.sections else step
     raise UnsupportedLayerError(
         f"primitive '{op.primitive}' has no step {op.step}",
         where=op.name,

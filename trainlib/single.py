@@ -18,7 +18,7 @@ from trainlib.graph import Tensor, TrainingGraph
 from trainlib.numerics import rounded
 from trainlib.primitives.definition import (
     VARIANT,
-    InputCase,
+    DrawnInput,
     LayerPrimitive,
     LossPrimitive,
     OptimizerPrimitive,
@@ -29,7 +29,7 @@ from trainlib.training import build_layer_graph, build_loss_graph, build_update_
 from trainlib.training_data import random_tensors
 
 KINK_DISTANCE = 0.05
-"""How far values stay from the points of `InputCase.away_from`."""
+"""How far values stay from the points of `DrawnInput.away_from`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Single:
 def single(
     name: str,
     attributes: Mapping[str, Any],
-    inputs: Sequence[InputCase],
+    inputs: Sequence[DrawnInput],
     *,
     batch: int = 1,
     dtype: str = "fp32",
@@ -99,7 +99,7 @@ def single(
 
 
 def _values(
-    graph: TrainingGraph, cases: Mapping[str, InputCase], classes: int, seed: int
+    graph: TrainingGraph, cases: Mapping[str, DrawnInput], classes: int, seed: int
 ) -> dict[str, Array]:
     generator = np.random.default_rng(seed)
     values = random_tensors(graph, seed, 0)
@@ -113,11 +113,11 @@ def _values(
         elif tensor.kind == "label" and classes:
             values[name] = _labels(generator, tensor, classes)
         else:
-            values[name] = _draw(cases.get(name, InputCase(())), tensor, generator)
+            values[name] = _draw(cases.get(name, DrawnInput(())), tensor, generator)
     return values
 
 
-def _draw(case: InputCase, tensor: Tensor, generator: np.random.Generator) -> Array:
+def _draw(case: DrawnInput, tensor: Tensor, generator: np.random.Generator) -> Array:
     if not is_float(tensor.dtype):
         integers: Array = generator.integers(int(case.low), int(case.high), size=tensor.shape)
         return integers.astype(tensor.dtype)

@@ -17,7 +17,7 @@ from pulptrain.outputs import write_outputs
 from pulptrain.progress import Teller
 from pulptrain.session import RunOutcome
 from pulptrain.update_summary import update_line
-from traces.report import View, labelled, report_lines
+from traces.report import Detail, labelled, report_lines
 
 UNDECIDED = {
     "not_decidable": "are not decidable, a defect could hide in their rounding",
@@ -60,7 +60,7 @@ def finish_run(
     *,
     as_json: bool,
     quiet: bool,
-    view: View,
+    detail: Detail,
     teller: Teller,
 ) -> None:
     """Write the files of a run, if it has a folder, and print its JSON object or its report.
@@ -75,7 +75,7 @@ def finish_run(
         typer.echo(json_text(outcome.summary))
     elif not quiet:
         width = table_width()
-        lines = report_lines(outcome.summary, width, view)
+        lines = report_lines(outcome.summary, width, detail)
         if "update" in outcome.summary:
             lines += ["", *labelled("update", update_line(outcome.summary["update"]), width)]
         typer.echo("\n".join(lines))

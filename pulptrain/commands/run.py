@@ -78,11 +78,11 @@ def command(
         from pulptrain.result_cache import open_cache
         from pulptrain.session import check_iterations
         from pulptrain.settings import Settings
-        from traces.report import View
+        from traces.report import Detail
 
         settings = Settings(**options, seed=seed)
         check_iterations(iterations)
-        view = View(top, by, full)
+        detail = Detail(top, by, full)
         source = open_source(model, settings, model_input, loss, optimizer, learning_rate)
         if dump_program:
             print_program(source.prepared(settings), as_json=as_json)
@@ -112,7 +112,7 @@ def command(
             )
         if target is not None:
             write_values(target, outcome.values)
-        finish_run(outcome, folder, as_json=as_json, quiet=quiet, view=view, teller=teller)
+        finish_run(outcome, folder, as_json=as_json, quiet=quiet, detail=detail, teller=teller)
         source.refuse_other_gradients(outcome)
     if outcome.interrupted:
         print("pulptrain: interrupted; the figures count the iterations completed", file=sys.stderr)

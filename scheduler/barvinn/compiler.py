@@ -14,7 +14,7 @@ from arch.barvinn.timing import LANES, BarvinnTiming
 from configs.errors import Contributor, DoesNotFitError, InputError
 from scheduler.barvinn.host import host_pool, host_relu, raw_layer
 from scheduler.barvinn.images import Words, channel_words, map_words, weight_words
-from scheduler.barvinn.jobs import Place, layer_jobs
+from scheduler.barvinn.jobs import UnitShare, layer_jobs
 from scheduler.barvinn.layers import IntegerLayer, Integers
 
 WORD_BYTES = 8
@@ -134,8 +134,8 @@ def _layer_program(
         blocks = _part(shape.blocks_out, block_parts, unit % block_parts)
         segments: list[Segment] = []
         for part in _loads(layer, blocks, timing):
-            place = Place(input_base, output_base, part.start, len(part))
-            jobs = list(layer_jobs(layer, place, rows, timing))
+            share = UnitShare(input_base, output_base, part.start, len(part))
+            jobs = list(layer_jobs(layer, share, rows, timing))
             if not segments and not is_first:
                 jobs[0] = replace(jobs[0], after_drain=True)
             if part not in words:

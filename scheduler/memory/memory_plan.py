@@ -99,7 +99,7 @@ class MemoryPlan:
 
     def places(self, op_number: int) -> Mapping[str, Allocation]:
         """`place` of one op as a mapping by tensor name."""
-        return _OpPlaces(self, op_number)
+        return _OpAllocations(self, op_number)
 
     def ending(self, op_number: int) -> list[Allocation]:
         """Allocations in L2 and L3 whose life ends with this op."""
@@ -189,7 +189,7 @@ class MemoryPlan:
                 )
 
 
-class _OpPlaces(Mapping[str, Allocation]):
+class _OpAllocations(Mapping[str, Allocation]):
     """What the tensors of one op are called -> where it finds them."""
 
     def __init__(self, plan: MemoryPlan, op_number: int) -> None:

@@ -15,7 +15,7 @@ from scheduler.schedule import in_one_memory
 from scheduler.time_line import TimeLine
 from scheduler.tuner.cache import ResultCache
 from scheduler.tuner.fingerprint import model_version
-from scheduler.tuner.op_tuner import OpTuner, Programs
+from scheduler.tuner.op_tuner import OpTuner, RepeatedGraphs
 from scheduler.tuner.progress import Meter
 from scheduler.tuner.search_space import Candidate, SpaceRules
 from scheduler.tuner.strategies import StrategyOptions
@@ -45,7 +45,7 @@ class Tuning:
 
 
 def tune(
-    programs: Programs,
+    programs: RepeatedGraphs,
     timing: SocTiming,
     options: ScheduleOptions,
     workers: Workers,
@@ -80,7 +80,7 @@ def tune(
 
 
 def tune_iteration(
-    programs: Programs, options: ScheduleOptions, tuner: OpTuner, *, version: str = ""
+    programs: RepeatedGraphs, options: ScheduleOptions, tuner: OpTuner, *, version: str = ""
 ) -> Tuning:
     """What the ops `tuner` has searched come to together: residents and cycles of the iteration.
 
@@ -133,7 +133,7 @@ def tune_iteration(
 
 
 def _tuned(
-    programs: Programs,
+    programs: RepeatedGraphs,
     timing: SocTiming,
     options: ScheduleOptions,
     choices: Sequence[OpChoice],
@@ -152,7 +152,7 @@ def _tuned(
 
 
 def _iterations(
-    programs: Programs,
+    programs: RepeatedGraphs,
     tuned: Sequence[Point],
     options: ScheduleOptions,
     workers: Workers,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from configs.errors import PulptrainError
 from configs.model_file import ModelSpec
-from scheduler.tuner.op_tuner import OpTuner, Programs
+from scheduler.tuner.op_tuner import OpTuner, RepeatedGraphs
 from trainlib.graph import LAYOUTS
 from trainlib.layouts import layers_with_choice, with_layouts
 from trainlib.training import build_training_phases
@@ -19,7 +19,7 @@ PASSES = 4
 """Rounds over all runs of layers, at most; one that changes nothing is the last."""
 
 
-def programs_of(spec: ModelSpec) -> Programs:
+def programs_of(spec: ModelSpec) -> RepeatedGraphs:
     """The graphs of one iteration of a model and how often each runs. Raises the errors of the builder."""
     phases = build_training_phases(spec)
     programs = [(phases.mini_batch, phases.mini_batches)]
@@ -70,7 +70,7 @@ class _Assignments:
         self.written = layers_with_choice(spec)
         self._cycles: dict[tuple[str, ...], int | None] = {}
 
-    def _programs(self, layouts: Mapping[str, str]) -> Programs | None:
+    def _programs(self, layouts: Mapping[str, str]) -> RepeatedGraphs | None:
         try:
             return programs_of(with_layouts(self._spec, layouts))
         except PulptrainError:

@@ -64,7 +64,7 @@ _PART = re.compile(r"#@ part ([^;]+?)(?:; wide targets (\d+))?(?:; late returns 
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Part:
+class ListingPart:
     """A part of a listing: its instructions, and what its jumps cost beside them, in the mean."""
 
     body: tuple[Node, ...]
@@ -72,10 +72,10 @@ class Part:
 
 
 @cache
-def parts(file: str = LISTING) -> Mapping[str, Part]:
+def parts(file: str = LISTING) -> Mapping[str, ListingPart]:
     """The parts of a listing by name. Raises ConfigError with ``file:line``."""
     path = files("configs").joinpath("listings", file)
-    by_name: dict[str, Part] = {}
+    by_name: dict[str, ListingPart] = {}
     name, first_line, lines, jumps_cycles = "", 1, [], 0.0
     for number, line in enumerate([*path.read_text(encoding="utf-8").split("\n"), "#@ part end"], start=1):
         match = _PART.fullmatch(line.strip())
@@ -87,7 +87,7 @@ def parts(file: str = LISTING) -> Mapping[str, Part]:
         nest = parse_nest(listing_to_nest("\n".join(lines), str(path), first_line), str(path), first_line)
         body = Expander(nest, f"{path}:{first_line}", 4).core_work({}, {}, 0).body
         if name:
-            by_name[name] = Part(body, jumps_cycles)
+            by_name[name] = ListingPart(body, jumps_cycles)
         elif body:
             raise ConfigError("instructions before the first part", where=f"{path}:{number}")
         name, first_line, lines = match[1], number + 1, []

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from arch.isa import CoreWork, TeamWork
 from arch.program import Action, Compute
 from arch.timing import SocTiming
-from arch.window_plan import Window
+from arch.window_plan import PricingWindow
 from scheduler.validation.cases import CORES, CYCLES, MACHINE_COLUMNS, Case, Column
 from scheduler.validation.layer_steps import DMA_IM2COL, Layer, LayerStep, known, step_named
 from scheduler.validation.machines import machine_of
@@ -45,7 +45,7 @@ COLUMNS = (
 )
 
 
-def predict(case: Case, window: Window | None = None) -> Prediction:
+def predict(case: Case, window: PricingWindow | None = None) -> Prediction:
     """The kernels of the step. A step ``WG+IG`` with kernel ``mm+mm_M`` is both steps one after the other.
 
     `window` says from which starts a team is priced, where not from the usual ones.
@@ -61,12 +61,14 @@ def predict(case: Case, window: Window | None = None) -> Prediction:
     return Prediction(sum(_cycles(case, layer, *names, window) for names in zip(steps, kernels, strict=True)))
 
 
-def _cycles(case: Case, layer: Layer, step: str, kernel: str, window: Window | None) -> int:
+def _cycles(case: Case, layer: Layer, step: str, kernel: str, window: PricingWindow | None) -> int:
     """Cycles of one step with a matmul kernel."""
     return cycles_of(case, layer, _step(case, step), kernel, window)
 
 
-def cycles_of(case: Case, layer: Layer, step: LayerStep, kernel: str, window: Window | None = None) -> int:
+def cycles_of(
+    case: Case, layer: Layer, step: LayerStep, kernel: str, window: PricingWindow | None = None
+) -> int:
     """Cycles of a step of ours with the shape of a row, the whole op in L1, from the first fork on."""
     graph = step.graph(case, layer)
     options = options_of(

@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from arch.window_plan import START_OFFSETS_CYCLES, Window
+from arch.window_plan import START_OFFSETS_CYCLES, PricingWindow
 from pulptrain.kernel_cost import kernel_cost
 from pulptrain.settings import Settings
 from scheduler.validation import layer
@@ -120,7 +120,7 @@ def layers() -> str:
         one = on_one.get(_layer(row))
         if row.case.number("cores") != 8 or one is None:
             continue
-        found = [layer.predict(row.case, Window(starts=(start,))).cycles for start in starts()]
+        found = [layer.predict(row.case, PricingWindow(starts=(start,))).cycles for start in starts()]
         alone, measured = one.prediction.cycles, one.measured / row.measured
         low, high = alone / max(found), alone / min(found)
         rows.append(

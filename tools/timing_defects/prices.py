@@ -13,7 +13,7 @@ from arch.isa import CoreWork, Instruction, Loop, Node, Op
 from arch.nest_reader import NestReader
 from arch.team_cost_model import TeamCostModel
 from arch.timing import CoreTiming, FpuTiming, SocTiming
-from arch.window_plan import Window
+from arch.window_plan import PricingWindow
 from tools.timing_defects.change import Change, Replacement, registrar
 
 DEFECTS: dict[str, Change] = {}
@@ -151,7 +151,7 @@ def _far_refill() -> Sequence[Replacement]:
 
 @_defect("arch/window_plan.py", "a window ends after 2,000 instructions")
 def _short_window() -> Sequence[Replacement]:
-    wrong = Window(budget_instructions=2_000)
+    wrong = PricingWindow(budget_instructions=2_000)
     return [(team_cost_model, "Window", lambda: wrong)]
 
 

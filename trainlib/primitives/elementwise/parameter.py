@@ -18,8 +18,8 @@ from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.attention.position import START, PositionGradient
 from trainlib.primitives.definition import (
+    DrawnInput,
     Example,
-    InputCase,
     LayerPlan,
     LayerPrimitive,
     Parameter,
@@ -33,7 +33,7 @@ from trainlib.primitives.lowering.calls import NoMatmul, box
 from trainlib.primitives.lowering.pieces import Piece, copy_call
 from trainlib.steps import Extent, KernelChoice, TileTask, part
 
-COUNTED = InputCase((1,), "int32", low=0, high=9)
+COUNTED = DrawnInput((1,), "int32", low=0, high=9)
 """An input that has no gradient."""
 
 
