@@ -85,16 +85,7 @@ def barvinn(
     precision.check()
     tree = load_parameters(soc, "rtl", overrides, machine=MACHINE)
     timing = timing_of(tree, behaviour_of(behaviour))
-    if isinstance(model, str | Path):
-        graph = _read(model)
-        layers: Sequence[RealLayer] = read_network(graph, input_shape)
-        shape, name = input_map(graph, input_shape), str(model)
-    else:
-        layers, name = tuple(model), "layers"
-        if not layers:
-            raise InputError("there are no layers", cure="one at least")
-        first = layers[0].shape
-        shape = (first.ci, first.hi, first.wi)
+    layers, shape, name = _network(model, input_shape)
     published, total = published_rows([layer.shape for layer in layers], aprec, wprec)
     summary = _head(name, tree, precision, shape, as_published=as_published, units=units, seed=seed)
     summary["behaviour"] = None if as_published else behaviour
@@ -147,6 +138,19 @@ def barvinn(
     return BarvinnOutcome(
         _finished(summary, simulator), rows, layers, precision, timing, numbers, network, recorder.slices
     )
+
+
+def _network(
+    model: str | Path | Sequence[RealLayer], input_shape: Sequence[int] | None
+) -> tuple[Sequence[RealLayer], tuple[int, int, int], str]:
+    """(layers, shape of the input map, name) of a file, or of layers as they are given."""
+    if isinstance(model, str | Path):
+        graph = _read(model)
+        return read_network(graph, input_shape), input_map(graph, input_shape), str(model)
+    if not model:
+        raise InputError("there are no layers", cure="one at least")
+    first = model[0].shape
+    return tuple(model), (first.ci, first.hi, first.wi), "layers"
 
 
 def _read(path: str | Path) -> OnnxGraph:
@@ -223,7 +227,7 @@ def _frame_rates(
 
     Time alone is simulated; `known_cycles` are those of the run that was.
     """
-    found = []
+    rates = []
     layers = [compiled.layer for compiled in network.layers]
     for units in sorted({1, network.program.units, timing.units}):
         same = units == network.program.units
@@ -236,18 +240,18 @@ def _frame_rates(
                 else BarvinnArray(replace(timing, hart=hart), computes=False).run(program).cycles
             )
             rate = timing.clock.hz / cycles
-            found.append(
+            rates.append(
                 {"units": units, "handler_instructions": handler, "cycles": cycles, "frames_per_second": rate}
             )
-    return found
+    return rates
 
 
 def _check_numbers(array: BarvinnArray, network: CompiledNetwork, numbers: IntegerNetwork) -> None:
     """Compare what lies in the units' memories with the reference, bit for bit."""
     last, expected = numbers.layers[-1], numbers.outputs[-1]
     words = array.output(network.program.layers[-1])
-    found = map_values(words, expected.shape, last.output_bits, is_signed=last.output_signed)
-    wrong = int((found != expected).sum())
+    computed = map_values(words, expected.shape, last.output_bits, is_signed=last.output_signed)
+    wrong = int((computed != expected).sum())
     if wrong:
         raise WrongNumbersError(
             f"{wrong} of {expected.size} outputs are not those of the integer reference",

@@ -14,12 +14,10 @@ from typing import Any
 
 import pytest
 
-from arch.pricing.cost_model import Traffic
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.soc_config import load_soc, with_values
 from arch.spec.timing import SocTiming
-from scheduler.tiles.kernel_cost import KernelCosts
-from trainlib.kernels.catalogue import kernel_names
+from trainlib.kernels.catalogue import kernel_names, matmul_work
 
 pytestmark = pytest.mark.bench
 
@@ -46,10 +44,10 @@ def queries(count: int, seed: int) -> list[Query]:
     return list(found)
 
 
-def ask(costs: KernelCosts, asked: list[Query], cores: int) -> None:
+def ask(cost_model: TeamCostModel, asked: list[Query], cores: int) -> None:
     for name, n, k, m, trans_b in asked:
         addresses = (0, 4 * n * k, 4 * (n * k + k * m))
-        costs.matmul(name, n, k, m, trans_b=trans_b, cores=cores, addresses=addresses)
+        cost_model.price(matmul_work(name, CODEGEN, n, k, m, trans_b, cores, *addresses))
 
 
 def machine(profile: str, fpus: str, conflicts: bool) -> SocTiming:
@@ -59,12 +57,14 @@ def machine(profile: str, fpus: str, conflicts: bool) -> SocTiming:
 @pytest.mark.parametrize("name", list(MACHINES))
 def test_new_shapes(benchmark: Any, report: Callable[[str], None], name: str) -> None:
     timing = machine(*MACHINES[name])
-    costs = KernelCosts(timing, TeamCostModel(timing), CODEGEN)
-    ask(costs, queries(400, seed=1), timing.cores)
+    cost_model = TeamCostModel(timing)
+    ask(cost_model, queries(400, seed=1), timing.cores)
     rounds, each = 5, 40
     batches = iter([queries(each * rounds, seed=2)[i::rounds] for i in range(rounds)])
     benchmark.pedantic(
-        lambda batch: ask(costs, batch, timing.cores), setup=lambda: ((next(batches),), {}), rounds=rounds
+        lambda batch: ask(cost_model, batch, timing.cores),
+        setup=lambda: ((next(batches),), {}),
+        rounds=rounds,
     )
     rate = each / benchmark.stats.stats.median
     report(f"new shapes, 8 cores, {name:28s} {rate:12,.0f} kernels/s")
@@ -72,9 +72,8 @@ def test_new_shapes(benchmark: Any, report: Callable[[str], None], name: str) ->
 
 def test_repeated_shapes(benchmark: Any, report: Callable[[str], None]) -> None:
     timing = machine("rtl", "4-dynamic", True)
-    costs = KernelCosts(timing, TeamCostModel(timing), CODEGEN)
+    cost_model = TeamCostModel(timing)
     asked = queries(50, seed=3)
-    ask(costs, asked, timing.cores)
-    benchmark.pedantic(lambda: ask(costs, asked, timing.cores), rounds=20, warmup_rounds=1)
+    ask(cost_model, asked, timing.cores)
+    benchmark.pedantic(lambda: ask(cost_model, asked, timing.cores), rounds=20, warmup_rounds=1)
     report(f"repeated shapes, 8 cores {'':34s} {50 / benchmark.stats.stats.median:12,.0f} kernels/s")
-    assert costs.matmul("mm", 8, 8, 8, cores=8, traffic=Traffic.NONE).cycles > 0

@@ -17,13 +17,21 @@ import pytest
 import simpy
 
 from pulptrain.given.settings import Settings
-from pulptrain.running.session import prepare
+from pulptrain.running.session import Prepared, prepare
 from scheduler.executor import Executor
 from traces.recorder import Recorder
-from trainlib.training.training_data import initial_values
+from trainlib.ir.steps import Array
+from trainlib.training.phases import initial_weights
+from trainlib.training.training_data import sample_stream
 
 TIMEOUTS = 20_000
 pytestmark = pytest.mark.bench
+
+
+def first_values(prepared: Prepared) -> dict[str, Array]:
+    """Values of the first iteration."""
+    graph = prepared.schedule.graph
+    return {**next(sample_stream(graph, prepared.spec, 0)), **initial_weights(graph, 0)}
 
 
 def bare_simpy() -> None:
@@ -58,8 +66,7 @@ def test_event_model(
     prepared = prepare(model, Settings())
     executor = Executor(prepared.schedule, prepared.timing, prepared.cost_model, functional=functional)
     if functional:
-        graph = prepared.schedule.graph
-        executor.load(initial_values(graph, prepared.spec, 0))
+        executor.load(first_values(prepared))
     result = executor.simulate()
     benchmark.pedantic(executor.simulate, rounds=15, warmup_rounds=2)
     seconds = benchmark.stats.stats.median
@@ -75,8 +82,7 @@ def test_event_model(
 def test_replayed_iteration(benchmark: Any, report: Callable[[str], None]) -> None:
     prepared = prepare("digits-cnn", Settings())
     executor = Executor(prepared.schedule, prepared.timing, prepared.cost_model)
-    graph = prepared.schedule.graph
-    executor.load(initial_values(graph, prepared.spec, 0))
+    executor.load(first_values(prepared))
     executor.simulate()
     benchmark.pedantic(executor.replay, rounds=50, warmup_rounds=3)
     report(f"digits-cnn replayed iteration      {1 / benchmark.stats.stats.median:12,.0f} iterations/s")

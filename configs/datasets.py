@@ -8,9 +8,6 @@ from importlib.resources import as_file, files
 import numpy as np
 from numpy.typing import NDArray
 
-DIGITS_CLASSES = 10
-"""Number of classes of the digits."""
-
 DIGITS_PIXEL_MAX = 16
 """Largest pixel value of the digits; 0 is blank paper."""
 

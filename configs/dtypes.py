@@ -63,11 +63,6 @@ class DType:
         return int(2 - 2 ** (self.exponent_bits - 1))
 
     @property
-    def smallest_normal(self) -> float:
-        """The smallest number of full precision."""
-        return float(2.0**self.least_exponent)
-
-    @property
     def finest_step(self) -> float:
         """Distance of the numbers around 0, which are subnormal: the smallest of them."""
         return float(2.0 ** (self.least_exponent - self.fraction_bits))

@@ -46,11 +46,11 @@ class NotFiniteError(InputError):
         self.op, self.tensor, self.value, self.dtype = op, tensor, value, dtype
         from configs.dtypes import DTYPES, float_of  # imports NumPy, which the command line starts without
 
-        found = float_of(dtype)
+        form = float_of(dtype)
         made = f"overflows {dtype} to infinity" if value == "infinity" else "makes a NaN from finite numbers"
-        if found is not None and not found.has_infinity:
+        if form is not None and not form.has_infinity:
             made = f"overflows {dtype}, which has no infinity, or makes a NaN"
-        wider = ", ".join(other.word for other in DTYPES if found and other.largest > found.largest)
+        wider = ", ".join(other.word for other in DTYPES if form and other.largest > form.largest)
         cure = "a smaller learning rate, smaller inputs"
         cure += f", or a dtype with a larger range ({wider})" if wider else ""
         super().__init__(f"op {op} {made} in '{tensor}'", where=op, cure=cure)

@@ -39,13 +39,13 @@ def meanings(schema: type[Schema]) -> dict[str, str]:
 def _docstrings(cls: type[Schema]) -> dict[str, str]:
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     assert isinstance(body, ast.ClassDef)
-    found = {}
+    docstrings = {}
     for field, text in zip(body.body, body.body[1:], strict=False):
         if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
             continue
         if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-            found[field.target.id] = " ".join(str(text.value.value).split())
-    return found
+            docstrings[field.target.id] = " ".join(str(text.value.value).split())
+    return docstrings
 
 
 def keys_of(schema: type[Schema]) -> tuple[Key, ...]:

@@ -292,13 +292,13 @@ def _check_dataset(node: Node) -> None:
 
 def _layer_names(node: Node, layers: Sequence[LayerSpec]) -> tuple[str, ...]:
     """A list of layer names; ConfigError at the line of one that is no layer."""
-    known = [layer.name for layer in layers]
+    names = [layer.name for layer in layers]
     for item in node.sequence("the list of layers"):
-        if item.value not in known:
+        if item.value not in names:
             raise ConfigError(
                 f"there is no layer '{item.value}'",
                 where=item.where,
-                cure=suggestion(str(item.value), known),
+                cure=suggestion(str(item.value), names),
             )
     return tuple(node.plain())
 

@@ -28,9 +28,9 @@ def model_tree(spec: ModelSpec) -> dict[str, Any]:
     }
     defaults = {"dtype": "fp32", "layout": "CHW", "variant": "default", "train": None}
     for key, default in defaults.items():
-        found = getattr(spec, key)
-        if found != default:
-            tree[key] = list(found) if isinstance(found, tuple) else found
+        value = getattr(spec, key)
+        if value != default:
+            tree[key] = list(value) if isinstance(value, tuple) else value
     tree["layers"] = [
         _layer(layer, spec.layers[number - 1].name if number else "input")
         for number, layer in enumerate(spec.layers)

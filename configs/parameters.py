@@ -259,21 +259,21 @@ def _read(name_or_path: str | Path, folder: Path | None, opened: tuple[str, ...]
     machine = _machine(top, base)
     trees: dict[str, ParameterTree] = {}
     for profile in PROFILES:
-        found = dict(base[profile].parameters) if base else {}
+        items = dict(base[profile].parameters) if base else {}
         for path, leaf in leaves.items():
             if not base:
                 changed = problems.of(_parameter, path, leaf, profile)
-            elif path in found:
-                changed = problems.of(_override, found[path], leaf, profile)
+            elif path in items:
+                changed = problems.of(_override, items[path], leaf, profile)
             else:
-                cure = _path_cure(path, found)
+                cure = _path_cure(path, items)
                 message = f"unknown parameter '{path}': '{header.base}' has none to change"
                 problems.note(ConfigError(message, where=leaf.where, cure=cure))
                 continue
             if changed is not None:
-                found[path] = changed
+                items[path] = changed
         trees[profile] = ParameterTree(
-            header.name, header.description, profile, node.file, codegen, MappingProxyType(found), machine
+            header.name, header.description, profile, node.file, codegen, MappingProxyType(items), machine
         )
     problems.refuse()
     return trees
@@ -421,12 +421,12 @@ def _path_cure(path: str, known: Mapping[str, Parameter]) -> str:
 
 def _machine(top: Mapping[str, Node], base: Mapping[str, ParameterTree]) -> str:
     """The kind of machine a file describes: that of its base. Raises `ConfigError` for one there is not."""
-    known = [base[PROFILES[0]].machine] if base else list(COMMANDS)
-    given = str(top["machine"].value) if "machine" in top else known[0]
-    if given not in known:
+    machines = [base[PROFILES[0]].machine] if base else list(COMMANDS)
+    given = str(top["machine"].value) if "machine" in top else machines[0]
+    if given not in machines:
         raise ConfigError(
             f"'{given}' is no kind of machine to describe here",
             where=top["machine"].where,
-            cure=suggestion(given, known),
+            cure=suggestion(given, machines),
         )
     return given

@@ -43,11 +43,11 @@ def _note_keys(
 ) -> None:
     """Note keys that are not known, and required ones (by name, what they may hold) that are missing."""
     children = node.mapping(what)
-    known = (*required, *optional)
+    keys = (*required, *optional)
     misspelt = []
     for key, child in children.items():
-        if key not in known:
-            cure = suggestion(key, known)
+        if key not in keys:
+            cure = suggestion(key, keys)
             misspelt.append(cure)
             problems.note(ConfigError(f"unknown key '{key}' in {what}", where=child.where, cure=cure))
     for key, example in required.items():
@@ -66,15 +66,15 @@ def validate(schema: type[SchemaT], node: Node, what: str) -> SchemaT:
     required, optional = required_and_optional(schema)
     examples = {key: next(iter(schema.model_fields[key].examples or ()), "...") for key in required}
     _note_keys(problems, node, what, examples, optional)
-    known = {key: value for key, value in node.plain().items() if key in schema.model_fields}
+    given = {key: value for key, value in node.plain().items() if key in schema.model_fields}
     try:
-        found = schema.model_validate(known)
+        validated = schema.model_validate(given)
     except ValidationError as error:
         for detail in _first_of_each(error):
             if detail["type"] != "missing" or len(detail["loc"]) > 1:
                 problems.note(_config_error(detail, node, what))
     problems.refuse()
-    return found
+    return validated
 
 
 def _first_of_each(error: ValidationError) -> list[ErrorDetails]:
@@ -87,10 +87,10 @@ def _first_of_each(error: ValidationError) -> list[ErrorDetails]:
 
 def validate_values(schema: type[SchemaT], values: Mapping[str, Any], what: str, where: str) -> SchemaT:
     """As `validate`, for values that come from an option or from Python and not from a file."""
-    known = tuple(schema.model_fields)
+    fields = tuple(schema.model_fields)
     for key in values:
-        if key not in known:
-            raise ConfigError(f"unknown key '{key}' in {what}", where=where, cure=suggestion(key, known))
+        if key not in fields:
+            raise ConfigError(f"unknown key '{key}' in {what}", where=where, cure=suggestion(key, fields))
     for name, field in schema.model_fields.items():
         if field.is_required() and name not in values:
             raise ConfigError(f"{what} has no '{name}'", where=where, cure=f"add '{name}'")

@@ -103,7 +103,7 @@ def _unit_factor(unit: str, number: Fraction, units: Mapping[str, int], where: s
             cure=f"'{shown} {binary}' or '{shown} {decimal}'",
         )
     # No unit in the tables differs from another by case alone, so "kib" and "mhz" are safe to accept.
-    for known, factor in units.items():
-        if known.casefold() == unit.casefold():
+    for word, factor in units.items():
+        if word.casefold() == unit.casefold():
             return factor
     raise ConfigError(f"unknown unit '{unit}'", where=where, cure=suggestion(unit, units))

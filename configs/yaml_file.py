@@ -173,16 +173,16 @@ def _syntax_error(error: MarkedYAMLError, text: str, file: str) -> ConfigError:
     number = mark.line + 1 if mark else 1
     start = error.context_mark.line + 1 if error.context_mark else number
     said = ": ".join(part for part in (error.context, error.problem) if part)
-    found, cure = said, "correct the YAML at or above this line"
+    meant, cure = said, "correct the YAML at or above this line"
     for pattern, meaning, help_text in _SYNTAX:
         match = re.search(pattern, error.problem or "")
         if match is not None:
-            found, cure = (form.format(*match.groups(), start=start) for form in (meaning, help_text))
+            meant, cure = (form.format(*match.groups(), start=start) for form in (meaning, help_text))
             break
     lines = text.splitlines()
     shown = lines[number - 1].strip() if number <= len(lines) else ""
     return ConfigError(
-        f"YAML syntax error: {found}" + (f": {shortened(shown)}" if shown else ""),
+        f"YAML syntax error: {meant}" + (f": {shortened(shown)}" if shown else ""),
         where=f"{file}:{number}",
         cure=cure,
     )

@@ -36,7 +36,7 @@ class Given:
     """Numbers a layer starts with. `source` names the tensor of the original model they are from.
 
     `places` says for each number which element of that tensor it is (None: no single one). Of several tensors
-    of an ONNX file `source` has the names, and `places` counts over all (`onnx_call.WeightPlaces.numbers`).
+    of an ONNX file `source` has the names, and `places` counts over all (`onnx_call.WeightNumbers.numbers`).
     """
 
     value: Array

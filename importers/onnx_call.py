@@ -22,7 +22,7 @@ class Constant:
     """A tensor that does not depend on the input.
 
     `places` numbers its elements over all weights of the file, if every element is one of a weight's
-    (`WeightPlaces`). `trained`: a weight, not a number somebody wrote into the graph.
+    (`WeightNumbers`). `trained`: a weight, not a number somebody wrote into the graph.
     """
 
     value: Array
@@ -43,7 +43,7 @@ class Unknown:
 
 
 @dataclass
-class WeightPlaces:
+class WeightNumbers:
     """Numbers of the elements of all weights of a file."""
 
     names: tuple[str, ...]
@@ -51,7 +51,7 @@ class WeightPlaces:
     shapes: tuple[Shape, ...]
 
     @classmethod
-    def of(cls, weights: Mapping[str, Array]) -> WeightPlaces:
+    def of(cls, weights: Mapping[str, Array]) -> WeightNumbers:
         """One number after the other, weight by weight."""
         sizes = [array.size for array in weights.values()]
         starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -100,7 +100,7 @@ class Call(Site):
     name: str
     where: str
     opset: int
-    places: WeightPlaces
+    places: WeightNumbers
     used: frozenset[int]
     """Numbers of the outputs that somebody reads."""
 

@@ -20,7 +20,7 @@ from configs.errors import InputError, UnsupportedLayerError
 from configs.model_file import LossSpec, ModelSpec, OptimizerSpec
 from importers.arranging import in_order
 from importers.draft import CHECKED, NO_FORM, CannotTakeError, Draft, Given, Problem
-from importers.onnx_call import HANDLERS, NEAREST, Call, Constant, Unknown, WeightPlaces
+from importers.onnx_call import HANDLERS, NEAREST, Call, Constant, Unknown, WeightNumbers
 from importers.onnx_folding import computed
 from importers.onnx_fusion import fused
 from importers.onnx_graph import OnnxGraph, OnnxNode
@@ -47,7 +47,7 @@ class ImportedModel:
     values: Mapping[str, Array]
     sources: Mapping[str, Given]
     nodes: int
-    places: WeightPlaces
+    places: WeightNumbers
     batch_dim: int = 0
 
     def sample(self, array: Array) -> Array:
@@ -110,7 +110,7 @@ def _model(
     graph: OnnxGraph,
     draft: Draft,
     output: View,
-    places: WeightPlaces,
+    places: WeightNumbers,
     loss: LossSpec | None,
     optimizer: OptimizerSpec | None,
     classes: int,
@@ -150,7 +150,7 @@ class _Reader:
         self.batch_dim = batch_dim
         self.draft = Draft(graph.path)
         weights = {name: graph.initializers[name] for name in graph.trainable}
-        self.places = WeightPlaces.of(weights)
+        self.places = WeightNumbers.of(weights)
         self.readers = self.graph.readers
         self.origin: dict[str, str] = {}  # layer -> the node it was made for
         self.known: dict[str, Any] = {

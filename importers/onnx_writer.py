@@ -33,7 +33,7 @@ from trainlib.ir.parameters import PARAMETER_NAMES
 from trainlib.ir.steps import Array
 from trainlib.primitives.definition import AS_PUBLISHED, LayerPlan, Output
 from trainlib.registry import layer_primitive
-from trainlib.training.built_layer import place_of
+from trainlib.training.built_layer import where_of
 from trainlib.training.options import check_options, layer_options
 
 if TYPE_CHECKING:
@@ -204,10 +204,10 @@ def _drafted(spec: ModelSpec, start: Start) -> _Graph:
     tensors, before = {"input": fed}, "input"
     for layer in spec.layers:
         words = layer.inputs if layer.inputs is not None else (before,)
-        primitive = layer_primitive(layer.type, place_of(layer))
+        primitive = layer_primitive(layer.type, where_of(layer))
         options = layer_options(layer, primitive)
         read = [tensors[_word(word)] for word in words]
-        plan = primitive.plan(options, read, place_of(layer))
+        plan = primitive.plan(options, read, where_of(layer))
         results = _results(layer.name, plan)
         tensors |= {item.name: item for item in results}
         before = layer.name

@@ -97,11 +97,11 @@ else:
             raise AttributeError(f"module 'pulptrain' has no attribute {name!r}")
         if name not in NAMES and name[:1].islower():
             raise AttributeError(f"module 'pulptrain' has no attribute {name!r}")
-        found = getattr(import_module(NAMES.get(name, LAYERS_MODULE)), name, None)
-        if found is None:
+        value = getattr(import_module(NAMES.get(name, LAYERS_MODULE)), name, None)
+        if value is None:
             raise AttributeError(f"module 'pulptrain' has no attribute {name!r}")
-        globals()[name] = found
-        return found
+        globals()[name] = value
+        return value
 
     def __dir__() -> list[str]:
         from importlib import import_module

@@ -114,10 +114,10 @@ def _l1_attempts(
     name = _op_of(error)
     phases = build_training_phases(spec)
     graphs = [graph for graph in (phases.mini_batch, phases.update) if graph is not None]
-    found = next(((op, graph) for graph in graphs for op in graph.ops if op.name == name), None)
+    refused = next(((op, graph) for graph in graphs for op in graph.ops if op.name == name), None)
     several = []
-    if found is not None:
-        tiling = _refused_tiling(*found, timing, options)
+    if refused is not None:
+        tiling = _refused_tiling(*refused, timing, options)
         several = [buffer for buffer in tiling.buffers if buffer.slots > 1]
     if options.buffer_depth > 1 or several:
         single = replace(options, buffer_depth=1, buffers={})

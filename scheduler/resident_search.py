@@ -102,11 +102,11 @@ def schedule_for(
         except (InputError, DoesNotFitError):
             # It comes from a file that others may have changed: this model has no such tensors.
             cache.resident = None
-    found = choose_resident(graph, timing, cost_model, options, cache=cache)
+    choice = choose_resident(graph, timing, cost_model, options, cache=cache)
     # Spans that an op refuses, and that were taken with others, are left out.
-    schedule = build_schedule(graph, timing, cost_model, options, cache, found.resident, use)
+    schedule = build_schedule(graph, timing, cost_model, options, cache, choice.resident, use)
     cache.resident = schedule.resident
-    if schedule.resident == found.resident:
+    if schedule.resident == choice.resident:
         return schedule
     return build_schedule(graph, timing, cost_model, options, cache, cache.resident, use)
 
@@ -215,7 +215,7 @@ class _Search:
 
         Storages go in the order of their best candidate.
         """
-        found: list[ResidentSpan] = []
+        chosen: list[ResidentSpan] = []
         held: Counter[int] = Counter()
         for item in self.taken:
             held.update(dict.fromkeys(item.ops, item.size_bytes))
@@ -229,9 +229,9 @@ class _Search:
             ]
             if fitting:
                 item = max(fitting, key=lambda item: (item.saved_cycles, item.gain))
-                found.append(item)
+                chosen.append(item)
                 held.update(dict.fromkeys(item.ops, item.size_bytes))
-        return found
+        return chosen
 
     def _try(self, group: Sequence[ResidentSpan]) -> None:
         waiting = [list(group)]
@@ -252,10 +252,10 @@ class _Search:
     def _attempt(self, candidates: list[ResidentSpan]) -> Sequence[int] | None:
         """Take these if the iteration is faster; by how much each op got slower, None if they do not fit."""
         before = self._ops
-        found = self._simulate(candidates)
-        if found is None:
+        simulated = self._simulate(candidates)
+        if simulated is None:
             return None
-        cycles, watch = found
+        cycles, watch = simulated
         ops = watch.op_cycles(self.base)
         if cycles < self.cycles:
             self.taken, self.cycles, self._ops = candidates, cycles, ops
@@ -344,7 +344,7 @@ def resident_spans(
                     moved[plan.owners[operand.tensor], number] += round(
                         cost.transfer([operand], to_l1=to_l1).done_cycles
                     )
-    found: list[ResidentSpan] = []
+    spans: list[ResidentSpan] = []
     for life in storage_lives(graph, plan.owners).values():
         size_bytes = align(life.size_bytes)
         if not 0 < size_bytes <= timing.l1_usable_bytes:
@@ -363,10 +363,10 @@ def resident_spans(
             saved = min(saved, sum(min(moved[life.name, use], waits[names[use]]) for use in uses))
             if saved > 0:
                 text = text_of(graph, life.name, life.uses, first_op, last_op)
-                found.append(
+                spans.append(
                     ResidentSpan(text, life.name, first_op, last_op, size_bytes, saved, buffers[life.name])
                 )
-    return sorted(found, key=lambda item: (-item.gain, item.first_op, item.text))
+    return sorted(spans, key=lambda item: (-item.gain, item.first_op, item.text))
 
 
 def _spans(life: Life) -> Iterator[tuple[int, int]]:

@@ -60,9 +60,9 @@ class CachedCostModel:
     def price(self, work: TeamWork, traffic: Traffic = Traffic.NONE) -> TeamCost:
         """Price of `work`, kept or asked for."""
         key = 4 * id(work) + traffic  # a number, because enums are slow to hash
-        known = self._by_object.get(key)
-        if known is not None:
-            return known[1]
+        answered = self._by_object.get(key)
+        if answered is not None:
+            return answered[1]
         if work.origin is None:
             return self._cost_model.price(work, traffic)
         places = [address % self._turn for address in work.origin.addresses]

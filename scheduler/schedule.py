@@ -325,14 +325,14 @@ def check_names(graph: TrainingGraph, options: ScheduleOptions) -> None:
     ):
         for name in named:
             if name not in ops:
-                known = ", ".join(sorted(ops))
-                raise InputError(f"no op {name!r} {what}", where=graph.name, cure=f"one of {known}")
+                names = ", ".join(sorted(ops))
+                raise InputError(f"no op {name!r} {what}", where=graph.name, cure=f"one of {names}")
     for name, kernel in options.kernels.items():
         if name not in ops | steps:
-            known = ", ".join(sorted(ops | steps))
+            names = ", ".join(sorted(ops | steps))
             swapped = kernel in ops | steps
             raise InputError(
                 f"no op or step {name!r} to choose a kernel for",
                 where=graph.name,
-                cure=f"--kernel {kernel}={name}: the op comes first" if swapped else f"one of {known}",
+                cure=f"--kernel {kernel}={name}: the op comes first" if swapped else f"one of {names}",
             )

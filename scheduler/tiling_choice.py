@@ -72,9 +72,9 @@ class TilingChooser:
         """What the options fix for this op, else the whole op if they ask for no tiles, else the best tiling.
 
         `available_bytes` is what resident tensors leave of L1. What is `early` the op may load while the op
-        before it is at work. The tiling is that of `choose_tiling` on all of L1 without resident tensors
-        where it fits beside them and uses them in place, unless another one has fewer estimated cycles then.
-        Raises `DoesNotFitError`, and `InputError` for dimensions, sizes and operands the op has not.
+        before it is at work. The tiling is the best one on all of L1 without resident tensors where it fits
+        beside them and uses them in place, unless another one has fewer estimated cycles then. Raises
+        `DoesNotFitError`, and `InputError` for dimensions, sizes and operands the op has not.
         """
         limit_bytes = self.timing.l1_usable_bytes if available_bytes is None else available_bytes
         try:
@@ -87,15 +87,15 @@ class TilingChooser:
 
     def _of_best_depth(self, tiler: Tiler, limit_bytes: int, early: Early) -> TilingChoice | NotInPlace:
         """The choice with double or single buffers, by estimate; double for a tile that is fixed and fits."""
-        found: list[TilingChoice | NotInPlace] = []
+        by_depth: list[TilingChoice | NotInPlace] = []
         for depth in (2, 1):
             try:
-                found.append(self._of_depth(tiler.with_depth(depth), limit_bytes, early))
+                by_depth.append(self._of_depth(tiler.with_depth(depth), limit_bytes, early))
             except DoesNotFitError:
-                if depth == 1 and not found:
+                if depth == 1 and not by_depth:
                     raise
-        choices = [item for item in found if isinstance(item, TilingChoice)]
-        return min(choices, key=lambda choice: choice.estimated_cycles) if choices else found[0]
+        choices = [item for item in by_depth if isinstance(item, TilingChoice)]
+        return min(choices, key=lambda choice: choice.estimated_cycles) if choices else by_depth[0]
 
     def _of_depth(self, tiler: Tiler, limit_bytes: int, early: Early) -> TilingChoice | NotInPlace:
         """The choice for the buffers the tiler has."""
@@ -179,10 +179,10 @@ class TilingChooser:
         if key not in self._cache.rankings:
             self._cache.rankings[key] = _ranked(tiler, self.timing.l1_usable_bytes, self._dma)
         ranked = self._cache.rankings[key]
-        found = _best_tiling(tiler, ranked, limit_bytes, self.timing, self._cost_model, self._dma, early)
-        if isinstance(found, TilingChoice):
-            self._cache.tilings[alike] = found
-        return found
+        choice = _best_tiling(tiler, ranked, limit_bytes, self.timing, self._cost_model, self._dma, early)
+        if isinstance(choice, TilingChoice):
+            self._cache.tilings[alike] = choice
+        return choice
 
 
 def early_beside(before: TilingChoice | None, tensors: frozenset[str], timing: SocTiming) -> Early:
@@ -254,21 +254,6 @@ def _check_buffer_names(tiler: Tiler, tiling: Tiling, options: ScheduleOptions) 
             )
 
 
-def choose_tiling(
-    tiler: Tiler, available_bytes: int, timing: SocTiming, cost_model: CostModel, dma: DmaCost | None = None
-) -> TilingChoice:
-    """The tiling with the fewest estimated cycles of a short list of those that fit.
-
-    On the list are those that seem best by what they move and what their kernels issue
-    (`scheduler.tiles.short_list`). Raises `DoesNotFitError` if even the smallest tile is too large.
-    """
-    dma = dma or DmaCost(timing)
-    ranked = _ranked(tiler, available_bytes, dma)
-    choice = _best_tiling(tiler, ranked, available_bytes, timing, cost_model, dma)
-    assert isinstance(choice, TilingChoice), "a tiler with resident tensors"
-    return choice
-
-
 def _ranked(tiler: Tiler, available_bytes: int, dma: DmaCost) -> RankedTilings:
     candidates = enumerate_tilings(tiler, available_bytes)
     usable = allowed(candidates) if tiler.resident else np.ones(len(candidates), np.bool_)
@@ -285,7 +270,11 @@ def _best_tiling(
     dma: DmaCost,
     early: Early = NOTHING_EARLY,
 ) -> TilingChoice | NotInPlace:
-    """`choose_tiling` of those that use resident tensors in place."""
+    """The tiling with the fewest estimated cycles of a short list of those that use residents in place.
+
+    On the list are those that seem best by what they move and what their kernels issue
+    (`scheduler.tiles.short_list`). Raises `DoesNotFitError` if even the smallest tile is too large.
+    """
     candidates = replace(ranked.candidates, tiler=tiler)
     fitting = (candidates.l1_bytes <= available_bytes) & (ranked.moves.offchip_cycles < np.inf)
     if not fitting.any():

@@ -47,13 +47,13 @@ def time_line(master: Iterable[MasterTime], cycles: int, program: Program, timin
     """The time line of one run of a program that took `cycles`; its entries sum to them."""
     kernels = {action.team.kernel for action in program.actions if isinstance(action, Compute)}
     off_chip = any(isinstance(action, UdmaStart) for action in program.actions)
-    found: dict[tuple[bool, str], int] = {}
+    cycles_of: dict[tuple[bool, str], int] = {}
     left_cycles = cycles
 
     def give(is_kernel: bool, name: str, given_cycles: int) -> None:
         nonlocal left_cycles
         left_cycles -= given_cycles
-        found[is_kernel, name] = found.get((is_kernel, name), 0) + given_cycles
+        cycles_of[is_kernel, name] = cycles_of.get((is_kernel, name), 0) + given_cycles
 
     for item in master:
         if item.kind == COMPUTE:
@@ -66,7 +66,7 @@ def time_line(master: Iterable[MasterTime], cycles: int, program: Program, timin
             part = _WORDS.get(item.kind, TEAM)
             give(False, L3 if part == DMA and off_chip else part, item.cycles)
     give(False, OFFLOAD, left_cycles)
-    return _in_order(found)
+    return _in_order(cycles_of)
 
 
 def whole_line(lines: Iterable[tuple[TimeLine, int]]) -> TimeLine:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import networkx
 import pytest
 
@@ -38,6 +40,25 @@ def test_a_floor_of_the_scheduler_imports_from_itself_and_below(floor: str) -> N
 
 def test_no_folder_imports_itself_by_way_of_others() -> None:
     assert not circles(folders())
+
+
+def loaded_with(source: str) -> set[str]:
+    """Modules of ours that the statements of one import: not what functions import, nor type checkers."""
+    names = set()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= inner & modules().keys() or {node.module}
+    return names & modules().keys()
+
+
+def test_modules_import_each_other_in_no_circle() -> None:
+    imports = networkx.DiGraph(
+        (name, other) for name, path in modules().items() for other in loaded_with(path.read_text())
+    )
+    assert networkx.is_directed_acyclic_graph(imports), networkx.find_cycle(imports)
 
 
 def test_a_circle_is_seen() -> None:

@@ -103,10 +103,10 @@ def solve(matrix: Numbers, target: Numbers, expected: Numbers, low: Numbers, tol
     )
     integral = np.concatenate([np.ones(columns), np.zeros(rows + columns)])
     bounds = Bounds(np.concatenate([low, np.zeros(rows + columns)]), np.inf)
-    found = milp(cost, constraints=constraints, integrality=integral, bounds=bounds)
-    if found.x is None:
-        raise SystemExit(f"no solution: {found.message}")
-    rounded: Numbers = np.rint(found.x[:columns]).astype(int)
+    solution = milp(cost, constraints=constraints, integrality=integral, bounds=bounds)
+    if solution.x is None:
+        raise SystemExit(f"no solution: {solution.message}")
+    rounded: Numbers = np.rint(solution.x[:columns]).astype(int)
     return rounded
 
 

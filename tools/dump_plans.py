@@ -36,16 +36,16 @@ def plans_of(model: str, settings: Settings) -> list[dict[str, Any]]:
     cost_model = TeamCostModel(timing)
     phases = build_training_phases(spec)
     graphs = [graph for graph in (phases.mini_batch, phases.update) if graph is not None]
-    found: list[dict[str, Any]] = []
+    plans: list[dict[str, Any]] = []
     try:
         options = in_one_memory(graphs, timing, of_programs(schedule_options(settings), graphs))
-        for graph, own in zip(graphs, options, strict=True):
+        for graph, program_options in zip(graphs, options, strict=True):
             cache = ScheduleCache()
-            schedule = schedule_for(graph, timing, cost_model, own, cache)
+            schedule = schedule_for(graph, timing, cost_model, program_options, cache)
             recorder = Recorder()
             result = Executor(schedule, timing, cost_model, recorder, functional=False).simulate()
             slices = "\n".join(map(repr, recorder.slices))
-            found.append(
+            plans.append(
                 {
                     "cycles": result.cycles,
                     "events": result.events,
@@ -68,8 +68,8 @@ def plans_of(model: str, settings: Settings) -> list[dict[str, Any]]:
                 }
             )
     except PulptrainError as error:
-        found.append({"error": str(error)})
-    return found
+        plans.append({"error": str(error)})
+    return plans
 
 
 def main() -> None:

@@ -69,11 +69,11 @@ def _class(name: str) -> str:
         field = schema.model_fields[key]
         kind = type_text(field.annotation)
         arguments.append(f"{key}: {kind}" if needed else f"{key}: {kind} = {_quoted(field.default)}")
-    own = [key for key, _ in option_keys(primitive)]
+    keys = [key for key, _ in option_keys(primitive)]
     shared = keyword_schema(primitive)
     keywords = []
     for key, field in shared.model_fields.items() if shared is not None else ():
-        if key == "type" or key in own:
+        if key == "type" or key in keys:
             continue
         kind = {
             "name": "str | None",

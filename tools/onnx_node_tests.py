@@ -45,9 +45,9 @@ def outcomes() -> Iterator[NodeOutcome]:
         cases = sorted(load_model_tests(kind="node"), key=lambda case: str(case.name))
     with tempfile.TemporaryDirectory() as folder:
         for case in cases:
-            found = _outcome(case, Path(folder) / "case.onnx")
-            if found is not None:
-                yield found
+            outcome = _outcome(case, Path(folder) / "case.onnx")
+            if outcome is not None:
+                yield outcome
 
 
 def _outcome(case: Any, path: Path) -> NodeOutcome | None:
@@ -80,13 +80,13 @@ def _outcome(case: Any, path: Path) -> NodeOutcome | None:
     name = str(case.name).removeprefix("test_")
     try:
         with np.errstate(all="ignore"):
-            found = _computed(path, arrays[network])
+            computed = _computed(path, arrays[network])
     except PulptrainError as error:
         return NodeOutcome(name, op, REFUSED, _reason(error))
     wanted = outputs[0]
-    if found.size != wanted.size:
-        return NodeOutcome(name, op, WRONG, f"{found.size} elements, not {wanted.size}")
-    near = np.allclose(found.reshape(wanted.shape), wanted, rtol=case.rtol, atol=max(case.atol, 1e-6))
+    if computed.size != wanted.size:
+        return NodeOutcome(name, op, WRONG, f"{computed.size} elements, not {wanted.size}")
+    near = np.allclose(computed.reshape(wanted.shape), wanted, rtol=case.rtol, atol=max(case.atol, 1e-6))
     return NodeOutcome(name, op, PASSED) if near else NodeOutcome(name, op, WRONG, "other numbers")
 
 

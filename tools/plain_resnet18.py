@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from barvinn.machine.timing import load_barvinn
 from barvinn.mapping.layers import LayerShape
 from barvinn.mapping.network import Precision, RealLayer, Reals, draw_input, integer_network
 from barvinn.mapping.reference import accumulate
+from tools.barvinn_jobs import load_barvinn
 
 BITS = Precision(2, 2, 2)
 INPUT_SHAPE = (3, 32, 32)
@@ -96,10 +96,10 @@ def convolutions() -> tuple[NormedConvolution, ...]:
         )
         made.append(norm)
         scaled = norm.layer
-        found = integer_network(
+        network = integer_network(
             [RealLayer(shape, scaled.weights, scaled.gain * step, scaled.offset, relu=True)], BITS, x, width
         )
-        x, step = found.outputs[-1], found.steps[-1]
+        x, step = network.outputs[-1], network.steps[-1]
     return tuple(made)
 
 

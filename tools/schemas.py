@@ -148,7 +148,7 @@ def explore() -> Json:
     """Of an exploration file."""
     scalar = ["string", "number", "boolean"]
     axes = (*SETTINGS, *SHORT_PATHS, "model")
-    known = {key: {"type": "array"} for key in axes}
+    swept = {key: {"type": "array"} for key in axes}
     prefixes = "|".join(
         ("model", *OF_ONE, *dict.fromkeys(p.partition(".")[0] for p in load_parameters("pulp-open")))
     )
@@ -165,7 +165,7 @@ def explore() -> Json:
             sweep={
                 "type": "object",
                 "additionalProperties": False,
-                "properties": known,
+                "properties": swept,
                 "patternProperties": {named: {"type": "array"}},
             },
             points={

@@ -72,10 +72,10 @@ def main() -> None:
     asked = parser.parse_args()
     metrics = json.loads(GOLDEN.read_text(encoding="utf-8")) if GOLDEN.exists() else {}
     with ProcessPoolExecutor(asked.workers) as pool:
-        found = dict(zip(asked.models, pool.map(all_metrics, asked.models), strict=True))
-    metrics = {name: value for name, value in (metrics | found).items() if name in list_names("models")}
+        measured = dict(zip(asked.models, pool.map(all_metrics, asked.models), strict=True))
+    metrics = {name: value for name, value in (metrics | measured).items() if name in list_names("models")}
     GOLDEN.write_text(text_of(metrics), encoding="utf-8")
-    for name, value in found.items():
+    for name, value in measured.items():
         print(
             f"{name:24} {value['cycles']:14,} cycles {value['events']:10,} events"
             f"{value[DEFAULT_L2]['cycles']:14,} with the default L2"

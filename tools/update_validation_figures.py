@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from scheduler.validation.sample import sample_figures
 from scheduler.validation.sets import SETS
+from tools.validation_sample import sample_figures
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "tests" / "validation-figures.json"

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-Parts = tuple[tuple[str, float], ...]
+Segments = tuple[tuple[str, float], ...]
 """(category, cycles), each category once."""
 
 
@@ -24,7 +24,7 @@ class Bar:
 
     start_cycles: float
     end_cycles: float
-    parts: Parts
+    parts: Segments
 
     @property
     def width_cycles(self) -> float:
@@ -72,7 +72,7 @@ def to_columns(bars: Sequence[Bar], start_cycles: float, end_cycles: float, colu
     mixed: dict[int, dict[str, float]] = {}
     gridded = []
 
-    def share(bar: Bar, first: float, last: float) -> Parts:
+    def share(bar: Bar, first: float, last: float) -> Segments:
         scale = (last - first) * step / bar.width_cycles
         return tuple((name, cycles * scale) for name, cycles in bar.parts)
 

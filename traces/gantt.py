@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from configs.errors import InputError
-from traces.bars import Bar, Parts, overlay, to_columns
+from traces.bars import Bar, Segments, overlay, to_columns
 from traces.drawing import DPI, POINTS_PER_INCH, RC, draw_legend, empty_figure, save_figure, text_points
 from traces.events import COMPUTE, STALLS, TRANSFER, Slice
 from traces.metrics import OpMetrics, measure, slice_parts
@@ -160,7 +160,7 @@ def _row_label(event: Slice) -> str:
     return ""
 
 
-def _parts(event: Slice, colour_by: ColourBy) -> Parts:
+def _parts(event: Slice, colour_by: ColourBy) -> Segments:
     if event.kind in _STALLS:
         return ((event.kind, event.duration_cycles),)
     if colour_by == "step":

@@ -85,12 +85,12 @@ def draw_memory_map(
         bottom = legend_inches + 0.36
         for number, level in enumerate(reversed(levels)):
             panel = figure.add_axes((left, bottom / height, width, PANEL_INCHES[level] / height))
-            own = [block for block in shown if block.level == level]
+            in_level = [block for block in shown if block.level == level]
             peak_bytes = max(
                 (block.end_address for block in everything if block.level == level and block.kind != "stack"),
                 default=0,
             )
-            _draw_panel(panel, own, level, peak_bytes, capacity_bytes.get(level, 0), (start, end))
+            _draw_panel(panel, in_level, level, peak_bytes, capacity_bytes.get(level, 0), (start, end))
             _mark_ops(panel, bands, start)
             if number == 0:
                 panel.set_xlabel("time [cluster cycles]", labelpad=1)

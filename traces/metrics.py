@@ -67,11 +67,6 @@ class OpMetrics:
         """Name of the layer: `name` without its step."""
         return self.name.removesuffix(f".{self.step}")
 
-    @property
-    def stall_shares(self) -> dict[str, float]:
-        """Share of the op's core-cycles per stall word (0..1)."""
-        return {word: cycles / self.core_cycles for word, cycles in self.stalls} if self.core_cycles else {}
-
     def as_dict(self) -> dict[str, object]:
         """The measured part of an entry of `ops` in ``run --json``; `stalls` in core-cycles."""
         return {
@@ -311,13 +306,13 @@ def _op_metrics(
         account.cycles += span.end_cycles - span.start_cycles
         account.end_cycles = span.end_cycles
 
-    known: dict[tuple[str, str], _Account | None] = {("", ""): None}
+    by_label: dict[tuple[str, str], _Account | None] = {("", ""): None}
 
     def own_account(event: Slice) -> _Account | None:
         op, step = event.work.op, event.work.step
-        if (op, step) not in known:
-            known[op, step] = accounts.setdefault(op_label(op, step), _Account(step)) if op else None
-        return known[op, step]
+        if (op, step) not in by_label:
+            by_label[op, step] = accounts.setdefault(op_label(op, step), _Account(step)) if op else None
+        return by_label[op, step]
 
     for run in cores:
         for span, parts in _cut(run, owned):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from traces.errors import TraceError
-from traces.events import STALLS, TRANSFER, Slice
+from traces.events import STALLS, Slice
 from traces.tracks import INWARD, OUTWARD, track_name
 
 _STALLS = frozenset(STALLS)
@@ -124,21 +124,3 @@ def transfer_direction(event: Slice) -> str:
         return direction
     first = event.work.what.split(" ", 1)[0].rstrip(":")
     return first if first in (INWARD, OUTWARD) else ""
-
-
-def bytes_in_flight(slices: Iterable[Slice]) -> tuple[CounterSample, ...]:
-    """Counter derived from the transfers: bytes of all transfers under way, one counter per DMA direction."""
-    change: dict[str, dict[int, int]] = {}
-    for event in slices:
-        if event.kind == TRANSFER and event.bytes and track_name(event.track).family == "dma":
-            name = f"bytes in flight {transfer_direction(event)}".rstrip()
-            steps = change.setdefault(name, {})
-            steps[event.start_cycles] = steps.get(event.start_cycles, 0) + event.bytes
-            steps[event.end_cycles] = steps.get(event.end_cycles, 0) - event.bytes
-    samples = []
-    for name in sorted(change):
-        level_bytes = 0
-        for time_cycles, delta_bytes in sorted(change[name].items()):
-            level_bytes += delta_bytes
-            samples.append(CounterSample("soc.cluster.dma", name, time_cycles, level_bytes))
-    return tuple(samples)

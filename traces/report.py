@@ -27,7 +27,7 @@ _KIB = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class Detail:
     """How much of a run is shown.
 
     `top` ops with most cycles and, `by` layer, step or kernel, as many totals (None: steps, and layers).
@@ -47,15 +47,15 @@ class View:
             )
 
 
-def report_lines(summary: Mapping[str, Any], width: int, view: View | None = None) -> list[str]:
+def report_lines(summary: Mapping[str, Any], width: int, detail: Detail | None = None) -> list[str]:
     """Headline, totals and the largest ops as lines; names are never cut, columns that do not fit left out.
 
     Raises InputError naming the key if `summary` lacks one of the contract.
     """
-    view = view or View()
+    detail = detail or Detail()
     try:
-        lines = headline(summary, width, full=view.full)
-        for table in report_tables(summary, view):
+        lines = headline(summary, width, full=detail.full)
+        for table in report_tables(summary, detail):
             lines += ["", *table.lines(width)]
         return lines
     except KeyError as error:
@@ -64,19 +64,19 @@ def report_lines(summary: Mapping[str, Any], width: int, view: View | None = Non
         ) from error
 
 
-def report_tables(summary: Mapping[str, Any], view: View) -> list[Table]:
+def report_tables(summary: Mapping[str, Any], detail: Detail) -> list[Table]:
     """Totals and the largest ops; every op of a full view."""
-    if view.full:
+    if detail.full:
         return [_table("layer.step", _every_op(summary), summary, whole=True)]
     tables = []
-    by = (view.by,) if view.by is not None else ("step", "layer")
+    by = (detail.by,) if detail.by is not None else ("step", "layer")
     for word in by:
         rows, rest = totals(summary["ops"], word), None
         if word != "step":
-            rows, rest = largest(rows, view.top)
+            rows, rest = largest(rows, detail.top)
         rows = [*rows, *([rest] if rest is not None else [])]
         tables.append(_table(word, rows, summary, whole=word == by[0]))
-    shown, rest = largest(collapsed(summary["ops"]), view.top)
+    shown, rest = largest(collapsed(summary["ops"]), detail.top)
     rows = [*shown, *([rest] if rest is not None else [])]
     return [*tables, _table("largest ops", rows, summary, whole=False)]
 

@@ -58,10 +58,10 @@ def track_name(path: str) -> TrackName:
         return TrackName(path, UDMA, -1, "", "uDMA")
     if not any(_DMA.fullmatch(part) for part in parts):
         return TrackName(path, OTHER, -1, "", path.removeprefix("soc.").replace("_", " "))
-    found = _DIRECTION.fullmatch(parts[-1])
-    if found:
-        direction = INWARD if found[1] in _INWARD_WORDS else OUTWARD
-        index = int(found[2]) if found[2] else -1
+    directed = _DIRECTION.fullmatch(parts[-1])
+    if directed:
+        direction = INWARD if directed[1] in _INWARD_WORDS else OUTWARD
+        index = int(directed[2]) if directed[2] else -1
         label = f"DMA {direction}" + (f" {index}" if index >= 0 else "")
         return TrackName(path, DMA, index, direction, label)
     number = re.search(r"(\d+)\Z", parts[-1])

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from configs.dtypes import is_float
 from truth.given import DisagreementError, Given, Source
 from truth.layers import BOTH
-from truth.network import Network, Part
+from truth.network import Network, NetworkLayer
 from truth.steps import GRADIENT_KEYS, LOSSES, OPTIMIZERS, STATES
 
 Array = NDArray[Any]
@@ -250,7 +250,7 @@ class Iteration:
             self._leaves[name] = tensor.requires_grad_()
         return tensor
 
-    def _run(self, part: Part) -> None:
+    def _run(self, part: NetworkLayer) -> None:
         entry = part.entry
         flows = [self._flows[word] for word in part.inputs]
         if part.type not in CONVERSIONS:
@@ -288,7 +288,7 @@ class Iteration:
             flow = _Flow(name, tensor, dtype, flows[0].layout)
             self._flows[part.name, number] = self._kept(flow, view=entry.view)
 
-    def _layout_of(self, part: Part, flows: Sequence[_Flow]) -> str | None:
+    def _layout_of(self, part: NetworkLayer, flows: Sequence[_Flow]) -> str | None:
         known = part.entry.layouts
         if known is not None:
             return part.layout if part.layout in known else known[0]
@@ -418,7 +418,7 @@ class Iteration:
                 self._expected.add(name)
 
 
-def _weight_first(weight: Any, part: Part) -> Any:
+def _weight_first(weight: Any, part: NetworkLayer) -> Any:
     """A weight in the order CHW, of a layer whose images are HWC."""
     if weight.ndim == IMAGE_AXES:
         return weight.permute(0, 3, 1, 2)

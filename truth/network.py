@@ -37,7 +37,7 @@ Channels = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class NetworkLayer:
     """A layer of the network, or one of those an adapter is made of; `inputs` are (layer, number of output).
 
     `trainable` is True, False or the names of parameters; `channels` are the output channels trained.
@@ -88,7 +88,7 @@ class Network:
     """All parts in order; `last` is the name of the layer whose output the loss takes."""
 
     given: Given
-    parts: list[Part] = field(default_factory=list)
+    parts: list[NetworkLayer] = field(default_factory=list)
     output: tuple[str, int] = ("input", 0)
     last: str = ""
     _stands_for: dict[str, str] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class Network:
         name, _, number = word.partition(".")
         return self._stands_for.get(name, name), int(number or 0)
 
-    def _part(self, layer: Mapping[str, Any], inputs: tuple[tuple[str, int], ...]) -> Part:
+    def _part(self, layer: Mapping[str, Any], inputs: tuple[tuple[str, int], ...]) -> NetworkLayer:
         tree = self.given.tree
         options = {key: value for key, value in layer.items() if key not in LAYER_KEYS}
         variant = layer.get("variant") or tree.get("variant", "default")
@@ -135,7 +135,7 @@ class Network:
             options["fixed_statistics"] = True
         trainable = layer.get("trainable", True)
         channels = layer.get("update_channels")
-        return Part(
+        return NetworkLayer(
             layer["name"],
             layer["type"],
             options,

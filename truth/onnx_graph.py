@@ -75,11 +75,6 @@ def _op(*names: str) -> Callable[[Callable[[_Node], Any]], Callable[[_Node], Any
     return add
 
 
-def known_ops() -> frozenset[str]:
-    """Ops described here; those of other domains than ONNX's own as ``domain:Op``."""
-    return frozenset(_OPS)
-
-
 # Elements
 
 _ALONE = {
@@ -745,11 +740,6 @@ def in_double(model: Any) -> Any:
 
 def _full_name(node: Any) -> str:
     return str(node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}:{node.op_type}")
-
-
-def unknown_ops(model: Any) -> tuple[str, ...]:
-    """Ops of the graph that are not described here, each once, in order."""
-    return tuple(dict.fromkeys(name for name in map(_full_name, model.graph.node) if name not in _OPS))
 
 
 def statistics(model: Any) -> frozenset[str]:

@@ -281,8 +281,8 @@ class DmaChannel(Module):
             command.stride_bytes if rules.aligned else 0,
         )
         key = (shape, command.external_level, before, pace)
-        known = self._known.get(key)
-        if known is None:
+        result = self._known.get(key)
+        if result is None:
             if len(self._known) >= _MAX_MEMOISED:
                 self._known.clear()
             bursts = self._bursts.get(shape)
@@ -291,9 +291,9 @@ class DmaChannel(Module):
                     self._bursts.clear()
                 bursts = self._bursts[shape] = bursts_of(command, rules)
             link = memory.link(to_l1=self.to_l1)
-            known = run_command(bursts, before, rules, link, to_l1=self.to_l1, pace=pace)
-            self._known[key] = known
-        return known
+            result = run_command(bursts, before, rules, link, to_l1=self.to_l1, pace=pace)
+            self._known[key] = result
+        return result
 
 
 class Dma(Module):

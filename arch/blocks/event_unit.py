@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event unit: barriers, mutexes, software events, and the dispatch FIFO that forks a team."""
+"""The event unit: barriers, mutexes, and the dispatch FIFO that forks a team."""
 
 from __future__ import annotations
 
@@ -79,10 +79,9 @@ class Mutex:
 
 
 class EventUnit(Module):
-    """Barriers, mutexes, software events and the dispatch FIFO.
+    """Barriers, mutexes and the dispatch FIFO.
 
-    A FIFO entry is a job for a set of cores; it leaves when the last of them has taken it. A software event
-    stays pending at a core until the core has waited for it; raising it twice leaves one.
+    A FIFO entry is a job for a set of cores; it leaves when the last of them has taken it.
     """
 
     def __init__(self, parent: Module, name: str, timing: EventUnitTiming) -> None:
@@ -90,34 +89,12 @@ class EventUnit(Module):
         self.timing = timing
 
     def reset(self) -> None:
-        """Empty FIFO, mutexes free, no event pending, nobody waiting."""
+        """Empty FIFO, mutexes free, nobody waiting."""
         self._entries: deque[tuple[TeamJob, set[int]]] = deque()
         self._pushed: Notification | None = None
         self._room: Notification | None = None
         mutexes = range(self.timing.mutexes)
         self.mutexes = tuple(Mutex(self.env, f"mutex {number}", self.timing) for number in mutexes)
-        self._pending: set[tuple[int, int]] = set()
-        self._asleep: dict[tuple[int, int], Notification] = {}
-
-    def trigger(self, line: int, cores: Iterable[int]) -> Body:
-        """One store: software event `line` becomes pending at `cores`, and wakes those that wait for it."""
-        yield self.env.timeout(self.timing.event_store_cycles)
-        for core in cores:
-            sleeper = self._asleep.pop((core, line), None)
-            if sleeper is not None:
-                sleeper.notify(self.timing.event_wake_cycles)
-            else:
-                self._pending.add((core, line))
-
-    def wait_event(self, core: int, line: int, thread: Thread) -> Body:
-        """One event load: returns when event `line` is pending at `core`, and clears it."""
-        if (core, line) in self._pending:
-            self._pending.discard((core, line))
-            yield self.env.timeout(self.timing.event_load_cycles)
-            return
-        thread.waits_for = f"software event {line}"
-        self._asleep[core, line] = Notification(self.env)
-        yield self._asleep[core, line]
 
     def barrier(self, size: int) -> Barrier:
         """A fresh barrier of `size` cores."""

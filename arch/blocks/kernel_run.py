@@ -145,17 +145,17 @@ class KernelRun:
         members = self._members
         if len(cost.cores) == len(self._team.cores):
             priced = cost.cores
-            found = {core: priced[core] for core in members}
+            by_core = {core: priced[core] for core in members}
         elif len(cost.cores) == len(members):
-            found = dict(zip(members, cost.cores, strict=True))
+            by_core = dict(zip(members, cost.cores, strict=True))
         else:
             raise PulptrainError(
                 f"the cost_model gave {len(cost.cores)} costs for a team of {len(members)} cores",
                 where=self._team.kernel,
             )
         for core, cycles in self._code_stalls.items():
-            found[core] = _waiting_for_code(found[core], cycles)
-        return found
+            by_core[core] = _waiting_for_code(by_core[core], cycles)
+        return by_core
 
     def _set_alarm(self) -> None:
         end = self.end_cycles

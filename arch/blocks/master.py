@@ -191,7 +191,7 @@ class Master(Module):
                 cure="make the team smaller or give the SoC more cores",
             )
         called = int(env.now)
-        workers = [member for member, own in enumerate(commands) if own and member != 0]
+        workers = [member for member, of_member in enumerate(commands) if of_member and member != 0]
         job = yield from self._fork(action.work, len(workers), commands)
         if workers:
             yield from self._cluster.events.push(job, workers, thread)

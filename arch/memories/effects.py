@@ -155,10 +155,10 @@ class Effects:
         entries.append(_make_entry((step, key, subject)))
         if races is None:
             return OpenAccess(key, None)
-        known = self._spans.get(id(subject))
-        if known is None or known[0] is not subject:
-            known = self._remember_spans(subject)
-        access = make_access((party, work, known[1], known[2], self._now()))
+        spans = self._spans.get(id(subject))
+        if spans is None or spans[0] is not subject:
+            spans = self._remember_spans(subject)
+        access = make_access((party, work, spans[1], spans[2], self._now()))
         races.begin(access)
         return OpenAccess(key, access)
 

@@ -184,9 +184,9 @@ class _Walk:
         fetch = icache.fetch_bytes_per_cycle
         # Without a prefetcher as many cycles as instructions can ever take: it never gets ahead.
         self._fetch_cycles = icache.line_bytes // fetch if fetch else icache.line_bytes
-        sets, known = _sets(icache), len(code.place)
+        sets, own_lines = _sets(icache), len(code.place)
         # Where the code around lies is not known: in consecutive lines, from the first set on.
-        self._between = range(known, known + icache.between_calls_lines)
+        self._between = range(own_lines, own_lines + icache.between_calls_lines)
         self._around = range(self._between.stop, self._between.stop + icache.call_lines)
         others = range(len(self._between) + len(self._around))
         self._place = code.place
@@ -223,22 +223,22 @@ class _Walk:
         """Execute lines one after the other: how many of them were missing."""
         refills = 0.0
         for number in numbers:
-            own = self._set[number]
-            missing = 1.0 - self._share[number] * self._factor[own]
+            line_set = self._set[number]
+            missing = 1.0 - self._share[number] * self._factor[line_set]
             if missing > THERE:
                 refills += missing
-                self._fetch(number, own, missing)
+                self._fetch(number, line_set, missing)
         return refills
 
-    def _fetch(self, number: int, own: int, missing: float) -> None:
-        """Line `number` of set `own` is fetched if it is missing, and takes the way of any line there."""
-        left = self._factor[own] * (1.0 - missing / self._ways)
+    def _fetch(self, number: int, line_set: int, missing: float) -> None:
+        """Line `number` of set `line_set` is fetched if it is missing, and takes any way there."""
+        left = self._factor[line_set] * (1.0 - missing / self._ways)
         if left < SMALLEST_FACTOR:
             for other, place in enumerate(self._set):
-                if place == own:
+                if place == line_set:
                     self._share[other] *= left
             left = 1.0
-        self._factor[own] = left
+        self._factor[line_set] = left
         self._share[number] = 1.0 / left
 
     def _pass(self, nodes: tuple[_Lines | _Turns, ...]) -> _Parts:
@@ -254,14 +254,14 @@ class _Walk:
                     if number == before:
                         executed += count
                         continue
-                    own = set_of[number]
-                    missing = 1.0 - share[number] * factor[own]
+                    line_set = set_of[number]
+                    missing = 1.0 - share[number] * factor[line_set]
                     if missing > THERE:
                         if before >= 0 and executed > fetch_cycles and place[before] + 1 == place[number]:
                             cycles += missing * max(0, refill_cycles - (executed - fetch_cycles))
                         else:
                             cycles += missing * refill_cycles
-                        fetch(number, own, missing)
+                        fetch(number, line_set, missing)
                     before, executed = number, count
                 continue
             self._before = before, executed

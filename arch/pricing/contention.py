@@ -18,8 +18,8 @@ Rules of arbitration
   `round_robin` the ports go together, as the 64 bit beats of the RTL: one that waits holds up the whole beat,
   and bursts have their gaps between them.
 
-A team that executes no more than `BUDGET_INSTRUCTIONS` is executed whole, and then the result is
-exact. Of a longer one a window is executed: see `Window`. What the cores waited in the measured iterations is
+A team that executes no more than `BUDGET_INSTRUCTIONS` is executed whole, and then the result is exact. Of a
+longer one a window is executed: see `PricingWindow`. What the cores waited in the measured iterations is
 multiplied to the rest, level by level. Everything that waiting cannot change (instructions, static stalls) is
 counted exactly, not extrapolated.
 """
@@ -46,8 +46,8 @@ from arch.pricing.scoreboard import (
 )
 from arch.pricing.window import PROCESS, Engine, EngineChoice
 from arch.pricing.window_engine import CODE_BITS, CORE_OF, COUNTERS, DAYS, MAX_LEAVES, NEVER, Ints
-from arch.pricing.window_plan import Plan, Window, fixed_cost, plan_of
-from arch.pricing.window_program import Program, WindowHardware, window_program
+from arch.pricing.window_plan import Plan, PricingWindow, fixed_cost, plan_of
+from arch.pricing.window_program import WindowHardware, WindowProgram, window_program
 from arch.spec.timing import SocTiming
 
 MAX_CORES = 16
@@ -83,7 +83,7 @@ _Team = tuple[tuple[CoreCost, ...], DmaService | None]
 class _Share:
     """What a core executes, whatever its addresses: what of its nest, and what no waiting can change."""
 
-    program: Program
+    program: WindowProgram
     trips: tuple[int, ...]
     """Per loop: iterations before the measured ones or -1, iterations."""
     extrapolated: tuple[int, ...]
@@ -98,7 +98,7 @@ class _Share:
 class ClusterModel:
     """Prices teams whose cores can be in each other's way on the machine `timing`."""
 
-    def __init__(self, timing: SocTiming, window: Window, engine: EngineChoice = PROCESS) -> None:
+    def __init__(self, timing: SocTiming, window: PricingWindow, engine: EngineChoice = PROCESS) -> None:
         self._timing = timing
         self._window = window
         self._engine = engine
@@ -107,9 +107,9 @@ class ClusterModel:
         self._beat_words = min(ports, timing.l1.banks)
         self._direction_leaves = max(1, min(self._beat_words, (MAX_LEAVES - timing.cores) // 2))
         self._levels = (timing.cores + 2 * self._direction_leaves - 1).bit_length()
-        self._programs: dict[tuple[Shape, WindowHardware], Program] = {}
+        self._programs: dict[tuple[Shape, WindowHardware], WindowProgram] = {}
         self._shares: dict[tuple[object, ...], _Share] = {}
-        self._tables: dict[tuple[Engine, Program], tuple[Ints, ...]] = {}
+        self._tables: dict[tuple[Engine, WindowProgram], tuple[Ints, ...]] = {}
         self._units: dict[Shape, tuple[bool, bool, bool]] = {}
 
     def machine(self, cores: list[tuple[int, CoreNest]], traffic: Traffic) -> WindowHardware:
@@ -208,7 +208,7 @@ class ClusterModel:
             share = self._shares[key] = _Share(program, trips, extrapolated, items, *fixed)
         return share
 
-    def _program(self, shape: Shape, machine: WindowHardware) -> Program:
+    def _program(self, shape: Shape, machine: WindowHardware) -> WindowProgram:
         key = (shape, machine)
         program = self._programs.get(key)
         if program is None:
@@ -268,7 +268,7 @@ class ClusterModel:
         pooled = fpu.mapping == "dynamic"
         width = max(members[-1].core + 1, machine.banks_rotate, machine.fpus_rotate)
         specials: list[int] = []
-        special_of: dict[Program, int] = {}
+        special_of: dict[WindowProgram, int] = {}
         extrapolated: list[int] = []
         at, special_at, register_at, loop_at = ([0] * width for _ in range(4))
         when = [NEVER] * width

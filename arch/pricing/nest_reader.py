@@ -131,16 +131,16 @@ class NestReader:
             trips.append(node.trips)
             text.append(-1 if node.hardware else -2)
             # Loops of many nests share their body: what it says is kept with it.
-            known = self._inner.get(id(node.body))
-            if known is None or known[0] is not node.body:
+            spelt = self._inner.get(id(node.body))
+            if spelt is None or spelt[0] is not node.body:
                 inner: list[int] = []
                 inner_trips: list[int] = []
                 self._spell(node.body, inner, inner_trips)
                 if len(self._inner) >= BODY_ENTRIES:
                     self._inner.clear()
-                known = self._inner[id(node.body)] = (node.body, tuple(inner), tuple(inner_trips))
-            text += known[1]
-            trips += known[2]
+                spelt = self._inner[id(node.body)] = (node.body, tuple(inner), tuple(inner_trips))
+            text += spelt[1]
+            trips += spelt[2]
             text.append(-3)
         text += numbers[start:]
 
@@ -177,7 +177,7 @@ def _accesses(body: tuple[Instruction | Loop, ...]) -> tuple[tuple[int, int, int
 
     The i-th access without a stream goes to word i of the frame (modulo `STACK_WORDS`) and has stream -1 - i.
     """
-    found: dict[tuple[int, tuple[int, ...], int], None] = {}
+    accesses: dict[tuple[int, tuple[int, ...], int], None] = {}
     loops = stack = 0
 
     def walk(nodes: tuple[Instruction | Loop, ...], path: tuple[int, ...]) -> None:
@@ -188,13 +188,13 @@ def _accesses(body: tuple[Instruction | Loop, ...]) -> tuple[tuple[int, int, int
                 loops += 1
                 walk(node.body, (*path, index))
             elif node.stream >= 0:
-                found.setdefault((node.stream, path, node.width_bytes))
+                accesses.setdefault((node.stream, path, node.width_bytes))
             elif node.op in (Op.LOAD, Op.STORE):
-                found.setdefault((-1 - stack, (), node.width_bytes))
+                accesses.setdefault((-1 - stack, (), node.width_bytes))
                 stack = (stack + 1) % STACK_WORDS
 
     walk(body, ())
-    return tuple((stream, len(path), width) for stream, path, width in found)
+    return tuple((stream, len(path), width) for stream, path, width in accesses)
 
 
 _Write = tuple[int, int, int]
@@ -315,9 +315,9 @@ class _Resolver:
             self._branches += 1
         # Most steps have been built before, for another nest.
         key = (id(node), slot, branch, closes, overlaps, self._late)
-        known = self._known.get(key)
-        if known is not None and known[0] is node:
-            return known[1]
+        kept = self._known.get(key)
+        if kept is not None and kept[0] is node:
+            return kept[1]
         taken = (0, 1)
         if node.op is Op.BRANCH and not closes:
             share = Fraction(node.taken_fraction).limit_denominator(MAX_FRACTION_DENOMINATOR)

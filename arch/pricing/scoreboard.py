@@ -166,17 +166,17 @@ class Shape:
 
     def blocks(self) -> tuple[CodeBlock, ...]:
         """All blocks in program order."""
-        found: list[CodeBlock] = []
+        blocks: list[CodeBlock] = []
 
         def walk(nodes: tuple[CodeBlock | LoopNode, ...]) -> None:
             for node in nodes:
                 if isinstance(node, CodeBlock):
-                    found.append(node)
+                    blocks.append(node)
                 else:
                     walk(node.body)
 
         walk(self.body)
-        return tuple(found)
+        return tuple(blocks)
 
     def uses(self, unit: int) -> bool:
         """Whether any instruction needs `unit`."""

@@ -13,7 +13,7 @@ from arch.pricing.nest_reader import NestReader
 from arch.pricing.pipeline import price_core
 from arch.pricing.scoreboard import CROSSING, CoreNest, Shape
 from arch.pricing.window import PROCESS, EngineChoice
-from arch.pricing.window_plan import Window
+from arch.pricing.window_plan import PricingWindow
 from arch.pricing.window_program import WindowHardware
 from arch.spec.isa import CodeLayout, TeamWork
 from arch.spec.timing import SocTiming
@@ -40,11 +40,11 @@ class TeamCostModel:
     """
 
     def __init__(
-        self, timing: SocTiming, window: Window | None = None, engine: EngineChoice = PROCESS
+        self, timing: SocTiming, window: PricingWindow | None = None, engine: EngineChoice = PROCESS
     ) -> None:
         self._timing = timing
         self._reader = NestReader(timing.core, timing.fpu, timing.l1.word_bytes, timing.l2)
-        self._window = window if window is not None else Window()
+        self._window = window if window is not None else PricingWindow()
         self._cluster = ClusterModel(timing, self._window, engine)
         self._alone: OrderedDict[_NestKey, CoreCost] = OrderedDict()
         self._together: OrderedDict[tuple[object, ...], TeamCost] = OrderedDict()
@@ -59,9 +59,9 @@ class TeamCostModel:
         than `MAX_CORES` cores.
         """
         object_key = (id(work), traffic)
-        known = self._by_object.get(object_key)
-        if known is not None and known[0] is work:
-            return known[1]
+        priced = self._by_object.get(object_key)
+        if priced is not None and priced[0] is work:
+            return priced[1]
         answers = self._answers
         cost = self._price(work, traffic)
         if answers == self._answers:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from arch.pricing.code_fetch import icache_stall_cycles
 from arch.pricing.scoreboard import BRANCH_STALL, ICACHE, STALL_WORDS, CodeBlock, CoreNest, LoopNode
-from arch.pricing.window_program import Program
+from arch.pricing.window_program import WindowProgram
 from arch.spec.timing import SocTiming
 
 BUDGET_INSTRUCTIONS = 12_000_000
@@ -28,7 +28,7 @@ several per cent apart. So the cost is the mean over the fork's own skew and one
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class PricingWindow:
     """How much of a nest is executed: at most `budget_instructions` of a team, the same part
     for every core.
 
@@ -42,15 +42,11 @@ class Window:
     starts: tuple[tuple[int, ...], ...] = START_OFFSETS_CYCLES
 
 
-WHOLE_KERNEL = Window(1 << 60, starts=START_OFFSETS_CYCLES[:1])
-"""A window that executes everything from the start the fork gives: exact, for tests and as a yardstick."""
-
-
 Plan = list[tuple[int, int, int]]
 """Per loop: iterations of the warm-up and of the measured segment (0: all is executed), and all trips."""
 
 
-def plan_of(nest: CoreNest, window: Window, turn: int, cores: int) -> Plan:
+def plan_of(nest: CoreNest, window: PricingWindow, turn: int, cores: int) -> Plan:
     """What of every loop of `nest` is executed, in a team of `cores`; `turn` is the number of banks."""
     budget_instructions = window.budget_instructions / cores
     trips = nest.trips
@@ -90,7 +86,7 @@ def plan_of(nest: CoreNest, window: Window, turn: int, cores: int) -> Plan:
     return plan
 
 
-def fixed_cost(nest: CoreNest, program: Program, timing: SocTiming) -> tuple[int, tuple[int, ...]]:
+def fixed_cost(nest: CoreNest, program: WindowProgram, timing: SocTiming) -> tuple[int, tuple[int, ...]]:
     """Instructions of `nest`, and its stalls (in the order of `STALL_WORDS`) that no waiting can change."""
     stalls = [0] * len(STALL_WORDS)
     instructions = 0

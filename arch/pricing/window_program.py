@@ -90,7 +90,7 @@ class WindowHardware:
 
     @property
     def first_special(self) -> int:
-        """Code of the first of `Program.specials`."""
+        """Code of the first of `WindowProgram.specials`."""
         return self.banks + 2
 
 
@@ -106,7 +106,7 @@ class StaticCost:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Program:
+class WindowProgram:
     """A window program: flat tables for `arch.pricing.window_engine`, and the static costs of its blocks.
 
     `operations` are `OPERATION_FIELDS` numbers each: a kind, the cycles that go by before it, and
@@ -132,7 +132,7 @@ class Program:
     static: tuple[StaticCost, ...]
 
 
-def window_program(shape: Shape, machine: WindowHardware) -> Program:
+def window_program(shape: Shape, machine: WindowHardware) -> WindowProgram:
     """The program of `shape`; it holds for every trip count and address."""
     return _Writer(shape, machine).write()
 
@@ -167,7 +167,7 @@ class _Writer:
         )
         self._boundary = self._boundary_registers(blocks)
 
-    def write(self) -> Program:
+    def write(self) -> WindowProgram:
         self._nodes(self._shape.body)
         self._path = ()
         self._special(END)
@@ -179,7 +179,7 @@ class _Writer:
                 if loop.index in info.path:
                     moves += (slot, places[slot] + 1 + info.path.index(loop.index))
             moves_from.append(len(moves) // 2)
-        return Program(
+        return WindowProgram(
             tuple(self._out),
             tuple(number for special in self._specials for number in special),
             tuple(slots),
@@ -302,10 +302,10 @@ class _Writer:
     def _sources(self, step: CodeStep, position: int, stalls: list[int]) -> None:
         """Wait for the operands of `step`."""
         for register in step.srcs:
-            known = self._pending.get(register)
-            if known is not None and known[0] > self._offset:
-                stalls[known[1]] += known[0] - self._offset
-                self._offset = known[0]
+            pending = self._pending.get(register)
+            if pending is not None and pending[0] > self._offset:
+                stalls[pending[1]] += pending[0] - self._offset
+                self._offset = pending[0]
                 continue
             for (candidate, cause), last in list(self._dynamic.items()):
                 if candidate == register and position <= last:

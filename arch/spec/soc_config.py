@@ -252,8 +252,8 @@ def _parse_fpus(text: str, where: str) -> dict[str, object]:
         return {"fpu.mapping": text}
     match = re.fullmatch(r"(\d{1,3})-(static|dynamic)", text)
     if match is None:
-        known = ("private", "4-static", "4-dynamic")
-        raise ConfigError(f"unknown FPU arrangement '{text}'", where=where, cure=suggestion(text, known))
+        forms = ("private", "4-static", "4-dynamic")
+        raise ConfigError(f"unknown FPU arrangement '{text}'", where=where, cure=suggestion(text, forms))
     count = int(match[1])
     _check_value("fpu.count", count, "count", where)
     return {"fpu.mapping": match[2], "fpu.count": count}

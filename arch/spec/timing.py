@@ -169,7 +169,7 @@ class DmaTiming:
 
 @dataclass(frozen=True, slots=True)
 class EventUnitTiming:
-    """Barrier, mutex, software events, dispatch FIFO and team fork, in cycles."""
+    """Barrier, mutex, dispatch FIFO and team fork, in cycles."""
 
     barrier_wake_cycles: int
     """All cores resume this long after the last arrival."""

@@ -178,8 +178,8 @@ class BarvinnArray(Module):
         if layer.host is not None:
             first = layer.first_word
             return self.units[0].memories.activations.read(slice(first, first + layer.host.words))
-        found = np.zeros(layer.words, np.uint64)
+        words = np.zeros(layer.words, np.uint64)
         for unit, addresses in zip(self.units, layer.owned, strict=False):
             if len(addresses):
-                found[addresses - layer.first_word] = unit.memories.activations.read(addresses)
-        return found
+                words[addresses - layer.first_word] = unit.memories.activations.read(addresses)
+        return words

@@ -7,8 +7,8 @@ obeys one. Which code acts on a rule is nobody's business but that code's; what 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -122,10 +122,3 @@ def behaviour_of(name: str) -> Behaviour:
             cure=suggestion(name, BEHAVIOURS) or f"one of {', '.join(BEHAVIOURS)}",
         )
     return BEHAVIOURS[name]
-
-
-def rules() -> Iterator[tuple[str, str, str]]:
-    """(field, what it is about, source) of every rule."""
-    for each in fields(Behaviour):
-        if each.metadata:
-            yield each.name, each.metadata["about"], each.metadata["source"]

@@ -102,8 +102,8 @@ def _sums(
             activations = np.where(inputs < rules.bank_words, activations, activations | beside)
         both = np.bitwise_and(memories.weights.read(weights), activations[:, None])
         products = np.bitwise_count(both) * factor[first:last, None]
-        found = np.add.reduceat(products, firsts[begin:end] - first, axis=0)
-        yield found
+        sums = np.add.reduceat(products, firsts[begin:end] - first, axis=0)
+        yield sums
         begin = end
 
 

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
-from pathlib import Path
 from typing import Any, get_type_hints
 
 from barvinn.machine.behaviour import RTL, Behaviour
 from configs.errors import ConfigError
-from configs.parameters import ParameterTree, load_parameters
+from configs.parameters import ParameterTree
 from configs.suggest import suggestion
 
 MACHINE = "barvinn"
@@ -128,18 +126,6 @@ _MOST = {
     "clock.hz": 10**12,
 }
 _MOST_BITS, _MOST_CYCLES, _MOST_OTHERS = 40, 100_000, 65_536
-
-
-def load_barvinn(
-    name_or_path: str | Path = "barvinn",
-    overrides: Mapping[str, str | int | float] | None = None,
-    behaviour: Behaviour = RTL,
-) -> BarvinnTiming:
-    """Load a machine by installed name or path; `overrides` maps dotted paths to values.
-
-    Raises `ConfigError` for unknown, missing or illegal parameters, and for a file of another machine.
-    """
-    return timing_of(load_parameters(name_or_path, "rtl", overrides, machine=MACHINE), behaviour)
 
 
 def timing_of(tree: ParameterTree, behaviour: Behaviour = RTL) -> BarvinnTiming:

@@ -13,7 +13,7 @@ from barvinn.machine.program import ArrayProgram, LayerProgram, Segment
 from barvinn.machine.timing import LANES, BarvinnTiming
 from barvinn.mapping.host import host_pool, host_relu, raw_layer
 from barvinn.mapping.images import Words, channel_words, map_words, weight_words
-from barvinn.mapping.jobs import Place, layer_jobs
+from barvinn.mapping.jobs import UnitShare, layer_jobs
 from barvinn.mapping.layers import IntegerLayer, Integers
 from configs.errors import Contributor, DoesNotFitError, InputError
 
@@ -134,8 +134,8 @@ def _layer_program(
         blocks = _part(shape.blocks_out, block_parts, unit % block_parts)
         segments: list[Segment] = []
         for part in _loads(layer, blocks, timing):
-            place = Place(input_base, output_base, part.start, len(part))
-            jobs = list(layer_jobs(layer, place, rows, timing))
+            share = UnitShare(input_base, output_base, part.start, len(part))
+            jobs = list(layer_jobs(layer, share, rows, timing))
             if not segments and not is_first:
                 jobs[0] = replace(jobs[0], after_drain=True)
             if part not in words:

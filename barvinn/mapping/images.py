@@ -36,8 +36,8 @@ def map_values(words: Words, shape: tuple[int, int, int], bits: int, *, is_signe
     if is_signed:
         factors[0] *= -1
     values = (ones * factors[:, None]).sum(axis=3)
-    found: Integers = values.transpose(2, 3, 0, 1).reshape(blocks * LANES, rows, columns)[:channels]
-    return found
+    image: Integers = values.transpose(2, 3, 0, 1).reshape(blocks * LANES, rows, columns)[:channels]
+    return image
 
 
 def weight_words(layer: IntegerLayer, blocks: range | None = None) -> Words:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from barvinn.machine.job import JUMPS, Job, Loops
 from barvinn.machine.timing import BarvinnTiming
-from barvinn.mapping.layers import IntegerLayer, Window
+from barvinn.mapping.layers import IntegerLayer, TapRun
 from configs.errors import UnsupportedLayerError
 
 ZIGZAG_AFTER_KERNEL = 0b00111
@@ -24,7 +24,7 @@ SUM_AFTER_PAIRS = 0b00011
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class UnitShare:
     """Where a layer's maps lie (words), and which of its output blocks of 64 channels a unit computes."""
 
     input_base: int
@@ -33,15 +33,15 @@ class Place:
     blocks: int
 
 
-def layer_jobs(layer: IntegerLayer, place: Place, rows: range, timing: BarvinnTiming) -> Iterator[Job]:
-    """The jobs that compute `rows` of the output map for the blocks of `place`, whose weights lie at word 0.
+def layer_jobs(layer: IntegerLayer, share: UnitShare, rows: range, timing: BarvinnTiming) -> Iterator[Job]:
+    """The jobs that compute `rows` of the output map for the blocks of `share`, whose weights lie at word 0.
 
     Jobs with equal loops follow each other, so that few registers change between them.
     """
-    for row_window in _within(layer.shape.windows(0), rows):
-        for column_window in layer.shape.windows(1):
+    for row_window in _within(layer.shape.tap_runs(0), rows):
+        for column_window in layer.shape.tap_runs(1):
             for run in _runs(row_window, column_window):
-                yield from _run_jobs(layer, place, run, timing)
+                yield from _run_jobs(layer, share, run, timing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +52,19 @@ class _Run:
     column: int
     count: int
     downwards: bool
-    vertical: Window
-    horizontal: Window
+    vertical: TapRun
+    horizontal: TapRun
 
 
-def _within(windows: list[Window], rows: range) -> Iterator[Window]:
-    for window in windows:
+def _within(tap_runs: list[TapRun], rows: range) -> Iterator[TapRun]:
+    for window in tap_runs:
         first = max(window.start, rows.start)
         last = min(window.start + window.count, rows.stop)
         if first < last:
             yield replace(window, start=first, count=last - first)
 
 
-def _runs(rows: Window, columns: Window) -> Iterator[_Run]:
+def _runs(rows: TapRun, columns: TapRun) -> Iterator[_Run]:
     """A job per row; but a column that stands alone (an edge) is one job from top to bottom."""
     if columns.count == 1 and rows.count > 1:
         yield _Run(rows.start, columns.start, rows.count, True, rows, columns)
@@ -73,14 +73,14 @@ def _runs(rows: Window, columns: Window) -> Iterator[_Run]:
         yield _Run(row, columns.start, columns.count, False, rows, columns)
 
 
-def _run_jobs(layer: IntegerLayer, place: Place, run: _Run, timing: BarvinnTiming) -> Iterator[Job]:
+def _run_jobs(layer: IntegerLayer, share: UnitShare, run: _Run, timing: BarvinnTiming) -> Iterator[Job]:
     """One job, or several where one would not do.
 
     One per output, where outputs do not lie in a row and the unit cannot jump; one per result, where results
     would come faster than the quantiser writes their planes, or than scalers are read.
     """
     if layer.shape.kind == "pool":
-        yield _pool_job(layer, place, run)
+        yield _pool_job(layer, share, run)
         return
     products = layer.shape.blocks_in * run.vertical.taps * run.horizontal.taps
     products *= layer.input_bits * layer.weight_bits
@@ -96,15 +96,15 @@ def _run_jobs(layer: IntegerLayer, place: Place, run: _Run, timing: BarvinnTimin
             cure="more bits (--aprec, --wprec), or --behaviour documented",
         )
     one_by_one = products < layer.output_bits or products <= extra
-    in_a_row = not run.downwards and place.blocks == layer.shape.blocks_out
-    runs, parts = [run], [(0, place.blocks)]
+    in_a_row = not run.downwards and share.blocks == layer.shape.blocks_out
+    runs, parts = [run], [(0, share.blocks)]
     if run.count > 1 and (one_by_one or not (in_a_row or rules.output_jumps)):
         runs = [_single(run, step) for step in range(run.count)]
     if one_by_one:
-        parts = [(block, 1) for block in range(place.blocks)]
+        parts = [(block, 1) for block in range(share.blocks)]
     for each in runs:
         for first, blocks in parts:
-            job = _kernel_job(layer, place, each, first, blocks, rules.entry_loop)
+            job = _kernel_job(layer, share, each, first, blocks, rules.entry_loop)
             if products <= extra:
                 # the next sum must not end within the extra cycles: only jump 1 ends one, every other
                 loops = replace(job.weight, lengths=(0, 1, *job.weight.lengths[2:]))
@@ -118,7 +118,7 @@ def _single(run: _Run, step: int) -> _Run:
 
 
 def _kernel_job(
-    layer: IntegerLayer, place: Place, run: _Run, first: int, blocks: int, entry_loop: int
+    layer: IntegerLayer, share: UnitShare, run: _Run, first: int, blocks: int, entry_loop: int
 ) -> Job:
     """A run of outputs for `blocks` output blocks from `first` of the place on."""
     shape, bits, planes = layer.shape, layer.input_bits, layer.weight_bits
@@ -141,11 +141,11 @@ def _kernel_job(
     uses_scalers, uses_biases = layer.uses_scalers, layer.uses_biases
     return Job(
         layer=shape.name,
-        what=_name(run, blocks, place.first_block + first, shape.blocks_out),
+        what=_name(run, blocks, share.first_block + first, shape.blocks_out),
         countdown=C * down.taps * across.taps * pairs * run.count,
-        input_base=place.input_base + (origin_row * shape.wi + origin_column) * C * bits,
+        input_base=share.input_base + (origin_row * shape.wi + origin_column) * C * bits,
         weight_base=first * shape.taps * planes + (down.first * shape.kernel[1] + across.first) * C * planes,
-        output_base=_output_base(layer, place, run, first),
+        output_base=_output_base(layer, share, run, first),
         input=inputs,
         weight=weight,
         output=_output_loops(layer, run, blocks),
@@ -203,10 +203,10 @@ def _origin(layer: IntegerLayer, run: _Run) -> tuple[int, int, int]:
     return row, column, step * shape.blocks_in
 
 
-def _output_base(layer: IntegerLayer, place: Place, run: _Run, first: int) -> int:
+def _output_base(layer: IntegerLayer, share: UnitShare, run: _Run, first: int) -> int:
     shape = layer.shape
     pixel = run.row * shape.wo + run.column
-    return place.output_base + (pixel * shape.blocks_out + place.first_block + first) * layer.output_bits
+    return share.output_base + (pixel * shape.blocks_out + share.first_block + first) * layer.output_bits
 
 
 def _output_loops(layer: IntegerLayer, run: _Run, blocks: int) -> Loops:
@@ -217,7 +217,7 @@ def _output_loops(layer: IntegerLayer, run: _Run, blocks: int) -> Loops:
     return Loops((jump, 0, 0, 0, 1), (0, 0, 0, 0, bits * blocks - 1))
 
 
-def _pool_job(layer: IntegerLayer, place: Place, run: _Run) -> Job:
+def _pool_job(layer: IntegerLayer, share: UnitShare, run: _Run) -> Job:
     """The largest of each window: per block all its pixels, plane after plane, through one identity word.
 
     Every pixel is a sum of its own (jumps 3 to 0); the comparator hands over after the window (1 and 0).
@@ -241,9 +241,9 @@ def _pool_job(layer: IntegerLayer, place: Place, run: _Run) -> Job:
         layer=shape.name,
         what=_name(run, C, 0, C),
         countdown=C * down * across * bits * run.count,
-        input_base=place.input_base + (row * shape.wi + column) * C * bits,
+        input_base=share.input_base + (row * shape.wi + column) * C * bits,
         weight_base=0,
-        output_base=_output_base(layer, place, run, 0),
+        output_base=_output_base(layer, share, run, 0),
         input=inputs,
         weight=Loops(lengths=inputs.lengths),
         output=_output_loops(layer, run, C),

@@ -23,7 +23,7 @@ MOST_BITS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TapRun:
     """The taps of one kernel axis that lie inside the map for a run of outputs: `first` tap, `taps` of them.
 
     `start` is the first output of the run, `count` how many there are.
@@ -89,8 +89,8 @@ class LayerShape:
         """Multiply-accumulates of the layer itself, taps in the padding left out; 0 for a pool."""
         if self.kind == "pool":
             return 0
-        rows = sum(window.count * window.taps for window in self.windows(0))
-        columns = sum(window.count * window.taps for window in self.windows(1))
+        rows = sum(window.count * window.taps for window in self.tap_runs(0))
+        columns = sum(window.count * window.taps for window in self.tap_runs(1))
         return rows * columns * self.ci * self.co
 
     def check(self) -> None:
@@ -115,7 +115,7 @@ class LayerShape:
                 cure="a larger input",
             )
         for axis in (0, 1):
-            for window in self.windows(axis):
+            for window in self.tap_runs(axis):
                 if window.taps < 1:
                     raise ShapeError(
                         f"output {window.start} of axis {axis} lies in the padding alone",
@@ -123,10 +123,10 @@ class LayerShape:
                         cure="less padding",
                     )
 
-    def windows(self, axis: int) -> list[Window]:
+    def tap_runs(self, axis: int) -> list[TapRun]:
         """Runs of neighbouring outputs whose kernels are cut alike by the edges, in order."""
         size = (self.hi, self.wi)[axis]
-        found: list[Window] = []
+        found: list[TapRun] = []
         for output in range((self.ho, self.wo)[axis]):
             origin = output * self.strides[axis] - self.pads[axis]
             step = self.dilations[axis]
@@ -134,9 +134,9 @@ class LayerShape:
             last = min(self.kernel[axis] - 1, (size - 1 - origin) // step)
             if found and (found[-1].first, found[-1].taps) == (first, last - first + 1):
                 previous = found.pop()
-                found.append(Window(previous.start, previous.count + 1, first, previous.taps))
+                found.append(TapRun(previous.start, previous.count + 1, first, previous.taps))
             else:
-                found.append(Window(output, 1, first, last - first + 1))
+                found.append(TapRun(output, 1, first, last - first + 1))
         return found
 
 

@@ -100,16 +100,16 @@ def integer_network(
     now = x
     for number, layer in enumerate(layers):
         if layer.shape.kind == "pool":
-            found = pool_layer(layer.shape, bits, is_signed=is_signed, where=layer.where)
-            values = scaled(found, now)
+            integer = pool_layer(layer.shape, bits, is_signed=is_signed, where=layer.where)
+            values = scaled(integer, now)
         else:
             output_bits = precision.output_bits if number == last else precision.activation_bits
-            found, step, values = _quantised(
+            integer, step, values = _quantised(
                 layer, now, (bits, is_signed, step), precision.weight_bits, output_bits, width
             )
-        now = quantised(found, values)
-        bits, is_signed = found.output_bits, found.output_signed
-        made.append(found)
+        now = quantised(integer, values)
+        bits, is_signed = integer.output_bits, integer.output_signed
+        made.append(integer)
         maps.append(now)
         steps.append(step)
     return IntegerNetwork(x, tuple(made), tuple(maps), tuple(steps))
@@ -206,11 +206,11 @@ def integer_weights(weights: Reals, bits: int, where: str) -> tuple[Integers, Re
     if are_whole and _needed_bits(whole) <= bits:
         return whole, np.ones(channels)
     for parts in ([weights], list(weights)):
-        found = [each for part in parts if (each := _multiples(part, bits)) is not None]
-        if len(found) == len(parts):
-            multiples = found[0][0] if len(parts) == 1 else np.stack([part for part, _ in found])
+        fits = [each for part in parts if (each := _multiples(part, bits)) is not None]
+        if len(fits) == len(parts):
+            multiples = fits[0][0] if len(parts) == 1 else np.stack([part for part, _ in fits])
             if _needed_bits(multiples) <= bits:
-                return multiples, np.broadcast_to([step for _, step in found], channels).copy()
+                return multiples, np.broadcast_to([step for _, step in fits], channels).copy()
     if are_whole:
         needed = _needed_bits(whole)
         raise InputError(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,8 +27,8 @@ def accumulate(shape: LayerShape, weights: Integers, x: Integers) -> Integers:
                 :, y : y + (shape.ho - 1) * down + 1 : down, z : z + (shape.wo - 1) * across + 1 : across
             ]
             sums += np.tensordot(weights[:, :, row, column].astype(dtype), part, 1)
-    found: Integers = sums.astype(np.int64)
-    return found
+    whole: Integers = sums.astype(np.int64)
+    return whole
 
 
 def pool_maximum(shape: LayerShape, x: Integers) -> Integers:
@@ -41,8 +40,8 @@ def pool_maximum(shape: LayerShape, x: Integers) -> Integers:
         for y in range(shape.kernel[0])
         for z in range(shape.kernel[1])
     ]
-    found: Integers = np.max(parts, axis=0)
-    return found
+    largest: Integers = np.max(parts, axis=0)
+    return largest
 
 
 def held(values: Integers, bits: int) -> Integers:
@@ -67,12 +66,3 @@ def quantised(layer: IntegerLayer, values: Integers) -> Integers:
     levels = 1 << layer.output_bits
     kept = np.mod(kept, levels)
     return np.where(kept >= levels // 2, kept - levels, kept) if layer.output_signed else kept
-
-
-def outputs(layers: Sequence[IntegerLayer], x: Integers) -> list[Integers]:
-    """The output map of every layer, one after the other."""
-    found: list[Integers] = []
-    for layer in layers:
-        x = quantised(layer, scaled(layer, x))
-        found.append(x)
-    return found

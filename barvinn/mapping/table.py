@@ -106,9 +106,9 @@ def _differences(
     by_host = [f"{host.op}: computed by the host"] if host is not None else []
     if published is None or job is None:
         return ["max-pool: the public tool leaves it out", *by_host]
-    found = [*by_host, *_behaves_otherwise(job, timing)]
+    texts = [*by_host, *_behaves_otherwise(job, timing)]
     if (shape.hi, shape.wi) != published.input_shape[1:] and shape.kind == "conv":
-        found.append("input size: the public tool does not see pools before it")
+        texts.append("input size: the public tool does not see pools before it")
     if shape.kind == "conv":
         expected = -job.input_bits * (
             shape.blocks_in * (shape.kernel[0] - 1) * shape.wi
@@ -116,29 +116,29 @@ def _differences(
             - 1
         )
         if published.input.jumps[0] != expected:
-            found.append(f"window jump: published is right for 2 channel blocks only, here {shape.blocks_in}")
+            texts.append(f"window jump: published is right for 2 channel blocks only, here {shape.blocks_in}")
         if any(shape.pads):
-            found.append(
+            texts.append(
                 "padding: edge jobs read the taps inside the map, published counts other rows and columns"
             )
         if shape.hi != shape.wi:
-            found.append("rows: published takes as many as there are columns")
+            texts.append("rows: published takes as many as there are columns")
         if published.countdown.denominator != 1:
-            found.append("countdown: published is no whole number")
+            texts.append("countdown: published is no whole number")
     elif published.input.lengths != job.input.lengths:
-        found.append("matrix: the input walks its own tiles, published those of the output")
+        texts.append("matrix: the input walks its own tiles, published those of the output")
     words, most = weight_words_of(compiled), timing.memory.weight_words
     parts = max(compiled.parts, key=len)
     if words > most:
-        found.append(
+        texts.append(
             f"weights: {words} words of {most}, so output blocks are computed "
             f"{' + '.join(map(str, parts))} at a time"
         )
     elif max(map(len, compiled.parts)) == 0 or sum(parts) < shape.blocks_out:
-        found.append("output blocks are dealt over units")
+        texts.append("output blocks are dealt over units")
     if shape.ci % LANES or shape.co % LANES:
-        found.append(f"channels: {shape.ci} to {shape.co} filled up to multiples of 64 in the weight image")
-    return found
+        texts.append(f"channels: {shape.ci} to {shape.co} filled up to multiples of 64 in the weight image")
+    return texts
 
 
 def _behaves_otherwise(job: Job, timing: BarvinnTiming) -> list[str]:

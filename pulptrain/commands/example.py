@@ -28,12 +28,12 @@ def command(
 ) -> None:
     """Write examples, notebooks or measured data below the current folder; without a name, list them."""
     if name is None:
-        found = {folder: sorted(shipped_files(folder)) for folder in FOLDERS}
+        shown = {folder: sorted(shipped_files(folder)) for folder in FOLDERS}
         lines = [f"{folder}: {about}" for folder, about in FOLDERS.items()]
         listed = [
-            line for each, line in zip(found, lines, strict=True) for line in (line, *_indented(found[each]))
+            line for each, line in zip(shown, lines, strict=True) for line in (line, *_indented(shown[each]))
         ]
-        typer.echo(json_text({"files": found}) if as_json else "\n".join(listed))
+        typer.echo(json_text({"files": shown}) if as_json else "\n".join(listed))
         return
     files = shipped_files(name)
     targets = {place: Path(out) / place for place in files}

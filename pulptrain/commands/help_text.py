@@ -84,14 +84,14 @@ def _refuse_extra_words(ctx: Any, words: Sequence[str]) -> None:
 
 def _refuse_no_number(error: Any, args: Sequence[str]) -> None:
     """Raise `InputError` if an option that takes a number has been given a text; return otherwise."""
-    found = re.search("valid (integer|number|float)", error.message)
+    wanted = re.search("valid (integer|number|float)", error.message)
     flags: Sequence[str] = getattr(error.param, "opts", None) or ()
     texts = []
     for word, after in itertools.pairwise([*args, ""]):
         flag, _, text = word.partition("=")
         texts += [text or after] * (flag in flags)
-    if found is not None and texts:
-        kind, example = ("a whole number", "4") if found[1] == "integer" else ("a number", "0.01")
+    if wanted is not None and texts:
+        kind, example = ("a whole number", "4") if wanted[1] == "integer" else ("a number", "0.01")
         raise InputError(
             f"{texts[-1]!r} is not {kind}", where=flags[0], cure=f"digits, as in {flags[0]} {example}"
         ) from None

@@ -17,7 +17,7 @@ from pulptrain.given.option import PrimitiveOptions
 from pulptrain.process.progress import telling
 
 if TYPE_CHECKING:
-    from trainlib.primitives.definition import Example, InputCase
+    from trainlib.primitives.definition import DrawnInput, Example
 
 
 @takes(PrimitiveOptions)
@@ -121,7 +121,7 @@ def command(
         from pulptrain.running.outputs import RUN_FILES
         from pulptrain.running.primitive_run import run_primitive
         from traces.files.result_folder import prepare_folder
-        from traces.report import View
+        from traces.report import Detail
         from trainlib.primitives.definition import VARIANT
 
         settings = Settings(
@@ -134,7 +134,7 @@ def command(
         shapes = [parse_shape(text) for text in shape or ()]
         _refuse_missing(name, shapes, attributes)
         folder = prepare_folder(out, RUN_FILES) if out is not None else None
-        own = read_values(values) if values is not None else None
+        given_values = read_values(values) if values is not None else None
         outcome = told(
             lambda: run_primitive(
                 name,
@@ -146,13 +146,13 @@ def command(
                 kernel=kernel,
                 accumulation=accumulation,
                 settings=settings,
-                values=own,
+                values=given_values,
             )
         )
-        finish_run(outcome, folder, as_json=as_json, quiet=quiet, view=View(full=True), teller=teller)
+        finish_run(outcome, folder, as_json=as_json, quiet=quiet, detail=Detail(full=True), teller=teller)
 
 
-def _refuse_missing(name: str, shapes: Sequence[InputCase], attributes: Mapping[str, Any]) -> None:
+def _refuse_missing(name: str, shapes: Sequence[DrawnInput], attributes: Mapping[str, Any]) -> None:
     """Raise `InputError` for a shape or options that are missing, with a command that has them."""
     from configs.errors import InputError
     from trainlib.primitives.definition import InternalPrimitive
@@ -183,10 +183,10 @@ def _command_of(name: str, step: str, example: Example) -> str:
     return " ".join(["pulptrain primitive", name, *shapes, *options])
 
 
-def parse_shape(text: str) -> InputCase:
+def parse_shape(text: str) -> DrawnInput:
     """``8x8x8``, or ``5:int32:10`` for integers below 10. Raises `InputError`."""
     from configs.errors import InputError
-    from trainlib.primitives.definition import InputCase
+    from trainlib.primitives.definition import DrawnInput
 
     sizes, _, rest = text.partition(":")
     dtype, _, high = rest.partition(":")
@@ -197,10 +197,10 @@ def parse_shape(text: str) -> InputCase:
         )
     shape = tuple(int(part) for part in parts)
     if not dtype:
-        return InputCase(shape)
+        return DrawnInput(shape)
     if dtype not in ("int32", "uint8"):
         raise InputError(f"no input of dtype {dtype!r}", where="--shape", cure="int32 or uint8")
-    return InputCase(shape, dtype, 0, int(high))
+    return DrawnInput(shape, dtype, 0, int(high))
 
 
 def _is_size(text: str) -> bool:

@@ -17,7 +17,7 @@ from pulptrain.running.outputs import write_outputs
 from pulptrain.running.session import RunOutcome
 from pulptrain.running.update_summary import update_line
 from traces.files.json_text import json_text
-from traces.report import View, labelled, report_lines
+from traces.report import Detail, labelled, report_lines
 
 UNDECIDED = {
     "not_decidable": "are not decidable, a defect could hide in their rounding",
@@ -60,7 +60,7 @@ def finish_run(
     *,
     as_json: bool,
     quiet: bool,
-    view: View,
+    detail: Detail,
     teller: Teller,
 ) -> None:
     """Write the files of a run, if it has a folder, and print its JSON object or its report.
@@ -75,7 +75,7 @@ def finish_run(
         typer.echo(json_text(outcome.summary))
     elif not quiet:
         width = table_width()
-        lines = report_lines(outcome.summary, width, view)
+        lines = report_lines(outcome.summary, width, detail)
         if "update" in outcome.summary:
             lines += ["", *labelled("update", update_line(outcome.summary["update"]), width)]
         typer.echo("\n".join(lines))

@@ -79,17 +79,17 @@ def command(
         from pulptrain.running.result_cache import open_cache
         from pulptrain.running.session import check_iterations
         from traces.files.result_folder import prepare_folder
-        from traces.report import View
+        from traces.report import Detail
 
         settings = Settings(**options, seed=seed)
         check_iterations(iterations)
-        view = View(top, by, full)
+        detail = Detail(top, by, full)
         source = open_source(model, settings, model_input, loss, optimizer, learning_rate)
         if dump_program:
             print_program(source.prepared(settings), as_json=as_json)
             return
         folder = prepare_folder(out, RUN_FILES) if out is not None else None
-        own = read_values(values) if values is not None else None
+        given_values = read_values(values) if values is not None else None
         if no_functional and save_values is not None:
             raise InputError(
                 "a run without numbers has none", where="--save-values", cure="no --no-functional"
@@ -107,13 +107,13 @@ def command(
                     functional=not no_functional,
                     progress=advance,
                     cache=kept,
-                    values=own,
+                    values=given_values,
                     teller=teller,
                 )
             )
         if target is not None:
             write_values(target, outcome.values)
-        finish_run(outcome, folder, as_json=as_json, quiet=quiet, view=view, teller=teller)
+        finish_run(outcome, folder, as_json=as_json, quiet=quiet, detail=detail, teller=teller)
         source.refuse_other_gradients(outcome)
     if outcome.interrupted:
         print("pulptrain: interrupted; the figures count the iterations completed", file=sys.stderr)

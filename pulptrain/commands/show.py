@@ -48,11 +48,11 @@ def command(
         from pulptrain.show.descriptions import describe
         from pulptrain.show.show_text import file_of, lines_of
 
-        found = describe(name, kind, codegen=codegen)
+        described = describe(name, kind, codegen=codegen)
     if as_json:
-        typer.echo(json_text({"found": found}))
+        typer.echo(json_text({"found": described}))
     elif as_file:
-        typer.echo(file_of(found, name), nl=False)
+        typer.echo(file_of(described, name), nl=False)
     else:
         width = table_width()
-        typer.echo("\n\n".join("\n".join(lines_of(item, part, width)) for item in found))
+        typer.echo("\n\n".join("\n".join(lines_of(item, part, width)) for item in described))

@@ -45,13 +45,13 @@ def explore(
     """
     started = time.perf_counter()
     points = [point for item in spec.points for point, _ in item.programs]
-    found, cached, interrupted = simulate_points(points, workers, cache, meter)
-    outcomes = iter([found.get(position) for position in range(len(points))])
+    outcomes_by_position, cached, interrupted = simulate_points(points, workers, cache, meter)
+    outcomes = iter([outcomes_by_position.get(position) for position in range(len(points))])
     rows = []
     for number, item in enumerate(spec.points):
-        own = [(next(outcomes), times) for _, times in item.programs]
-        done = [(outcome, times) for outcome, times in own if outcome is not None]
-        if len(done) == len(own):
+        of_programs = [(next(outcomes), times) for _, times in item.programs]
+        done = [(outcome, times) for outcome, times in of_programs if outcome is not None]
+        if len(done) == len(of_programs):
             rows.append(_row(spec, number, item, whole_update(done) if done else item.refused))
     fitting = [row for row in rows if row["why"] is None]
     base = next((row for row in rows if row["number"] == spec.baseline and row["why"] is None), None)

@@ -20,18 +20,18 @@ def read_exploration(folder: Path) -> dict[str, Any]:
     path = folder / EXPLORATION_FILES[0]
     check_file_size(path, JSON_BYTES_PER_BYTE)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        exploration = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}", cure=_AGAIN) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"not JSON: {error}", where=str(path), cure=_AGAIN) from error
-    if not isinstance(found, dict) or any(key not in found for key in _NEEDED):
+    if not isinstance(exploration, dict) or any(key not in exploration for key in _NEEDED):
         raise InputError("not the points of an exploration", where=str(path), cure=_AGAIN)
-    check_format(found, path)
-    points = found["points"]
+    check_format(exploration, path)
+    points = exploration["points"]
     if not isinstance(points, list) or not all(_is_point(point) for point in points):
         raise InputError("'points' are not as they were written", where=str(path), cure=_AGAIN)
-    return found
+    return exploration
 
 
 def _is_point(point: object) -> bool:

@@ -75,10 +75,10 @@ def check_output(origin: OnnxOrigin) -> str:
         return f"the output is not compared with the file's: {reason}"
     fed = _random_input(graph, spec)
     try:
-        found = evaluate(graph, {**initial_weights(graph, 0), **origin.read.values, graph.input: fed})
+        evaluated = evaluate(graph, {**initial_weights(graph, 0), **origin.read.values, graph.input: fed})
     except NotFiniteError as error:
         return f"the output is not compared with the file's: {error.message}"
-    ours, why = found[graph.output], []
+    ours, why = evaluated[graph.output], []
     for evaluator in (_by_reference, _by_torch):
         truth = evaluator(origin, fed)
         if isinstance(truth, str):
@@ -214,26 +214,34 @@ def gradients_of_file(
     flat = np.zeros(int(places.starts[-1]))
     for name, _, start, end in places.ranges:
         flat[start:end] = gradients[name].ravel() if name in gradients else 0  # running statistics have none
-    found = {"loss": value.detach().reshape(1).numpy()}
+    tensors = {"loss": value.detach().reshape(1).numpy()}
     for tensor, given in origin.read.sources.items():
         if given.trained and given.places is not None:
-            found[f"{tensor}.grad"] = flat[places.numbers(given)].reshape(given.places.shape)
-    return FileGradients(found, flat, float(terms.abs().sum()))
+            tensors[f"{tensor}.grad"] = flat[places.numbers(given)].reshape(given.places.shape)
+    return FileGradients(tensors, flat, float(terms.abs().sum()))
 
 
-def check_gradients(
+def check_file(
     origin: OnnxOrigin,
     spec: ModelSpec,
     graph: TrainingGraph,
     sample: Mapping[str, Array],
     results: Mapping[str, Array],
-) -> ModuleCheck:
+) -> ModuleCheck | str:
     """Compare `results` (loss and gradients by the names of our tensors) with those of the file.
 
     A weight that has a gradient in the file and is not trained here is wrong as well; a number alone may be
-    one that somebody wrote into the graph. Raises `truth.onnx_graph.CannotComputeError`.
+    one that somebody wrote into the graph. A text says why nothing can be computed from the file.
     """
-    exact, fp32 = (gradients_of_file(origin, spec, graph, sample, double=double) for double in (True, False))
+    from truth.onnx_graph import CannotComputeError
+
+    missing = _missing_torch()
+    if missing:
+        return f"it needs {missing}"
+    try:
+        exact, fp32 = (gradients_of_file(origin, spec, graph, sample, double=way) for way in (True, False))
+    except CannotComputeError as error:
+        return f"our second description of ONNX lacks {error}"
     single = dict(fp32.tensors)
     for name, truth in exact.tensors.items():
         # A sum that cancels, as of probabilities that make 1, is 0 in one order of its terms only.
@@ -249,22 +257,3 @@ def check_gradients(
         if end - start > 1 and (flat[start:end][~trained[start:end]] != 0).any():
             return ModuleCheck(check.compared, np.inf, f"{name}, which is not trained here,")
     return check
-
-
-def check_file(
-    origin: OnnxOrigin,
-    spec: ModelSpec,
-    graph: TrainingGraph,
-    sample: Mapping[str, Array],
-    results: Mapping[str, Array],
-) -> ModuleCheck | str:
-    """`check_gradients`; a text says why they cannot be computed from the file."""
-    from truth.onnx_graph import CannotComputeError
-
-    missing = _missing_torch()
-    if missing:
-        return f"it needs {missing}"
-    try:
-        return check_gradients(origin, spec, graph, sample, results)
-    except CannotComputeError as error:
-        return f"our second description of ONNX lacks {error}"

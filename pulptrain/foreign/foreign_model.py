@@ -130,13 +130,13 @@ def _open_onnx(model: str, settings: Settings, options: ModelOptions) -> Foreign
     """
     from importers.onnx_writer import merged, read_own
 
-    own = read_own(model)
-    if own is None:
+    converted = read_own(model)
+    if converted is None:
         return _open_graph(model, settings, options)
-    if own.values is None:
+    if converted.values is None:
         read = _open_graph(model, settings, options)
-        return replace(read, spec=_told(merged(own, read.spec), options), notes=(*read.notes, CHANGED))
-    spec = own.spec
+        return replace(read, spec=_told(merged(converted, read.spec), options), notes=(*read.notes, CHANGED))
+    spec = converted.spec
     if options.input is not None:
         shape, _ = parse_input(options.input)
         if shape[1:] != spec.input_shape:
@@ -146,7 +146,7 @@ def _open_onnx(model: str, settings: Settings, options: ModelOptions) -> Foreign
                 cure=",".join(str(size) for size in (shape[0], *spec.input_shape)),
             )
         spec = replace(spec, batch=shape[0])
-    return ForeignModel(_told(spec, options), own.values)
+    return ForeignModel(_told(spec, options), converted.values)
 
 
 def _told(spec: ModelSpec, options: ModelOptions) -> ModelSpec:
@@ -221,15 +221,15 @@ def compare_with_origin(
     if functional is None or not foreign.origin:
         return
     why = why_not_compared(foreign, outcome, iterations, given=given)
-    found = why or _compared(foreign, outcome, settings)
-    if isinstance(found, str):
-        functional["skipped"].append(f"loss and gradients with those of the {foreign.origin} ({found})")
+    check = why or _compared(foreign, outcome, settings)
+    if isinstance(check, str):
+        functional["skipped"].append(f"loss and gradients with those of the {foreign.origin} ({check})")
         return
-    functional[foreign.origin] = found.as_dict()
-    if found.passed:
+    functional[foreign.origin] = check.as_dict()
+    if check.passed:
         outcome.summary["notes"].append(
-            f"loss and gradients are those of the {foreign.origin} by torch.autograd ({found.compared} "
-            f"tensors, worst error {found.worst:.2f} of its tolerance, {found.tensor})"
+            f"loss and gradients are those of the {foreign.origin} by torch.autograd ({check.compared} "
+            f"tensors, worst error {check.worst:.2f} of its tolerance, {check.tensor})"
         )
 
 
@@ -241,15 +241,15 @@ def _compared(foreign: ForeignModel, outcome: RunOutcome, settings: Settings) ->
 
     spec, graph = foreign.spec, outcome.schedule.graph
     sample = next(sample_stream(graph, spec, settings.seed))
-    own = {"input": sample[graph.input], "label": sample[graph.label]}
+    fed = {"input": sample[graph.input], "label": sample[graph.label]}
     results = {
         name.removeprefix("results/"): array
         for name, array in outcome.values.items()
         if name.startswith("results/")
     }
     if foreign.file is not None:
-        return check_file(foreign.file, spec, graph, own, results)
-    return check_module(foreign.module, spec, foreign.sources, own, results)
+        return check_file(foreign.file, spec, graph, fed, results)
+    return check_module(foreign.module, spec, foreign.sources, fed, results)
 
 
 def refuse_other_gradients(foreign: ForeignModel, outcome: RunOutcome) -> None:

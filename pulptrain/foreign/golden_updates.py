@@ -141,9 +141,9 @@ def trained(
     generator = np.random.default_rng(seed) if seed is not None else None
     gradients: dict[str, Array] = {}
     for number, sample in enumerate(samples, start=1):
-        known = _carried_out(mini, kept, sample, generator)
+        values = _carried_out(mini, kept, sample, generator)
         if number == 1:
-            gradients = {weight: known[name] for weight, name in mini.gradients.items()}
+            gradients = {weight: values[name] for weight, name in mini.gradients.items()}
         if phases.update is not None and number % phases.mini_batches == 0:
             _carried_out(phases.update, kept, {}, generator)
     return kept, gradients
@@ -163,9 +163,9 @@ def _carried_out(
         moved: Array = array + (way * np.spacing(np.abs(array))).astype(np.float32)
         return moved
 
-    known = evaluate(graph, {**kept, **sample}, nudged)
-    kept.update({name: known[after] for name, after in graph.updates.items()})
-    return known
+    values = evaluate(graph, {**kept, **sample}, nudged)
+    kept.update({name: values[after] for name, after in graph.updates.items()})
+    return values
 
 
 def _difference(left: Array, right: Array) -> Array:

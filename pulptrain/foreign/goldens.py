@@ -125,12 +125,12 @@ class Goldens:
     def samples(self, data: Sequence[str]) -> list[dict[str, Array]]:
         """The inputs of every mini-batch by the names of the graph; few samples are gone through again."""
         if self.is_artifact:
-            found = [
+            samples = [
                 dict(zip(data, (self.inputs[f"x{number}"], self.inputs[f"y{number}"]), strict=True))
                 for number in range(sum(name[:1] == "x" and name[1:].isdigit() for name in self.inputs))
                 if f"y{number}" in self.inputs
             ]
-            return found
+            return samples
         if not self.is_numbered:
             missing = [name for name in data if name not in self.inputs]
             if missing:
@@ -138,15 +138,15 @@ class Goldens:
                     f"inputs.npz has no '{missing[0]}'", where=self.where, cure="all inputs of a sample"
                 )
             return [{name: self.inputs[name] for name in data}]
-        found = [dict(zip(data, self._numbered(), strict=False))]
-        while all(f"mb{len(found)}_arr_{index:04d}" in self.inputs for index in range(len(data))):
-            found.append(
-                {name: self.inputs[f"mb{len(found)}_arr_{index:04d}"] for index, name in enumerate(data)}
+        samples = [dict(zip(data, self._numbered(), strict=False))]
+        while all(f"mb{len(samples)}_arr_{index:04d}" in self.inputs for index in range(len(data))):
+            samples.append(
+                {name: self.inputs[f"mb{len(samples)}_arr_{index:04d}"] for index, name in enumerate(data)}
             )
-        count = int(self.inputs.get("meta_n_batches", np.array([len(found)])).reshape(-1)[0])
+        count = int(self.inputs.get("meta_n_batches", np.array([len(samples)])).reshape(-1)[0])
         if not 1 <= count <= MOST_BATCHES:
             raise InputError(f"{count} mini-batches", where=self.where, cure=f"1 to {MOST_BATCHES}")
-        return [found[number % len(found)] for number in range(count)]
+        return [samples[number % len(samples)] for number in range(count)]
 
     def forward_samples(self, name: str) -> list[tuple[Array, Array | None]]:
         """Inputs of a network and their labels, None where none are stored."""

@@ -58,8 +58,8 @@ class ModelSource:
             return run_training_graph(self.training, settings, functional=functional, values=values, **how)
         if self.foreign is None:
             return run_model(self.name, settings, functional=functional, values=values, **how)
-        own = {**self.foreign.values, **(values or {})} if functional else values
-        outcome = run_model(self.foreign.spec, settings, functional=functional, values=own, **how)
+        given = {**self.foreign.values, **(values or {})} if functional else values
+        outcome = run_model(self.foreign.spec, settings, functional=functional, values=given, **how)
         outcome.summary["notes"] += self.foreign.notes
         compare_with_origin(self.foreign, outcome, settings, how["iterations"], given=values is not None)
         return outcome

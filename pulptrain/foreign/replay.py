@@ -98,7 +98,7 @@ class ReplayRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ReplayCase:
     """One graph to replay: its name, its file, that of its optimizer, and the folder of its goldens."""
 
     name: str
@@ -107,12 +107,12 @@ class Case:
     folder: Path
 
 
-def find_cases(folders: Sequence[str]) -> tuple[list[Case], list[str]]:
+def find_cases(folders: Sequence[str]) -> tuple[list[ReplayCase], list[str]]:
     """The cases below some folders, in the order of their names, and notes on files that are passed over.
 
     Raises InputError for what is no folder, and where there is no case at all.
     """
-    cases: list[Case] = []
+    cases: list[ReplayCase] = []
     notes: list[str] = []
     for name in folders:
         root = Path(name)
@@ -122,8 +122,8 @@ def find_cases(folders: Sequence[str]) -> tuple[list[Case], list[str]]:
             folder = inputs.parent
             if (folder / "outputs.npz").is_file():
                 label = folder.relative_to(root).as_posix()
-                found, passed = _in_folder(folder, label if label != "." else root.resolve().name)
-                cases += found
+                inside, passed = _in_folder(folder, label if label != "." else root.resolve().name)
+                cases += inside
                 notes += passed
     if not cases:
         raise InputError(
@@ -134,7 +134,7 @@ def find_cases(folders: Sequence[str]) -> tuple[list[Case], list[str]]:
     return cases, notes
 
 
-def _in_folder(folder: Path, label: str) -> tuple[list[Case], list[str]]:
+def _in_folder(folder: Path, label: str) -> tuple[list[ReplayCase], list[str]]:
     files = sorted(folder.glob("*.onnx"))
     notes = [f"{label}: {EVALUATION} is not replayed" for file in files if file.name == EVALUATION]
     optimizer = optimizer_beside(folder)
@@ -143,12 +143,12 @@ def _in_folder(folder: Path, label: str) -> tuple[list[Case], list[str]]:
     graphs.sort(key=lambda file: (file.name != TRAINING, file.name))
     several = len(graphs) > 1 or (folder / TRAINING).is_file()
     return [
-        Case(f"{label}:{file.stem}" if several else label, file, optimizer, folder) for file in graphs
+        ReplayCase(f"{label}:{file.stem}" if several else label, file, optimizer, folder) for file in graphs
     ], notes
 
 
 def replay(
-    case: Case,
+    case: ReplayCase,
     settings: Settings,
     *,
     learning_rate: float | None = None,
@@ -189,7 +189,7 @@ def exit_code(rows: Sequence[ReplayRow]) -> int:
 
 
 def _training(
-    case: Case,
+    case: ReplayCase,
     graph: OnnxGraph,
     optimizer: OnnxGraph | None,
     goldens: Goldens,
@@ -221,7 +221,7 @@ def _training(
 
 
 def _forward(
-    case: Case,
+    case: ReplayCase,
     graph: OnnxGraph,
     goldens: Goldens,
     settings: Settings,
@@ -378,11 +378,11 @@ def _judged(
         _compared(name, golden, before.get(name), after.get(name), stored.get(name, 0))
         for name, golden in weights.items()
     ]
-    found = names.gradients(run.gradients)
+    ours = names.gradients(run.gradients)
     compared += [
-        _compared(_gradient(name), golden, np.zeros_like(golden), found.get(name), 0)
+        _compared(_gradient(name), golden, np.zeros_like(golden), ours.get(name), 0)
         for name, golden in gradients.items()
-        if found
+        if ours
     ]
 
     def draws() -> list[dict[str, Array]]:
@@ -430,7 +430,7 @@ def _compared(
 
 
 def _row(
-    case: Case,
+    case: ReplayCase,
     nodes: int,
     run: _Run,
     losses: Array | None,
@@ -475,7 +475,9 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _output_row(case: Case, nodes: int, run: _Run, name: str, golden: Array, notes: list[str]) -> ReplayRow:
+def _output_row(
+    case: ReplayCase, nodes: int, run: _Run, name: str, golden: Array, notes: list[str]
+) -> ReplayRow:
     """Right or wrong by the output of the network."""
     error = np.inf
     if golden.size == run.first_output.size:
@@ -486,7 +488,7 @@ def _output_row(case: Case, nodes: int, run: _Run, name: str, golden: Array, not
     return replace(_bare_row(case, nodes, run, RIGHT if right else WRONG, reasons), value_error=error)
 
 
-def _bare_row(case: Case, nodes: int, run: _Run, status: str, reasons: Sequence[str]) -> ReplayRow:
+def _bare_row(case: ReplayCase, nodes: int, run: _Run, status: str, reasons: Sequence[str]) -> ReplayRow:
     cycles = run.cycles
     return ReplayRow(
         case.name, nodes, status, cycles=cycles, seconds=cycles / run.frequency_hz, reason="; ".join(reasons)

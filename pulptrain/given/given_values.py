@@ -23,34 +23,36 @@ def with_own_values(
     graph: TrainingGraph,
     kept: Mapping[str, Array],
     stream: Iterator[Mapping[str, Array]],
-    own: Mapping[str, Array],
+    given: Mapping[str, Array],
 ) -> tuple[dict[str, Array], Iterator[Mapping[str, Array]]]:
     """(kept tensors at the start, values of every iteration) with the user's own in their places.
 
     What ``--save-values`` has written can be given: its results are passed over. Raises as `replaced`.
     """
-    wanted = {name: array for name, array in own.items() if not name.startswith(RESULT_FOLDERS)}
+    wanted = {name: array for name, array in given.items() if not name.startswith(RESULT_FOLDERS)}
     fed = graph.of_kind(*FED_KINDS)
     first = next(stream)
-    known = replaced(graph, {**kept, **first}, wanted)
-    fixed = {name: known[name] for name in wanted if name in fed}
+    replacing = replaced(graph, {**kept, **first}, wanted)
+    fixed = {name: replacing[name] for name in wanted if name in fed}
 
     def samples() -> Iterator[Mapping[str, Array]]:
         yield {**first, **fixed}
         for sample in stream:
             yield {**sample, **fixed}
 
-    return {name: known[name] for name in kept}, samples()
+    return {name: replacing[name] for name in kept}, samples()
 
 
-def replaced(graph: TrainingGraph, values: Mapping[str, Array], own: Mapping[str, Array]) -> dict[str, Array]:
+def replaced(
+    graph: TrainingGraph, values: Mapping[str, Array], given: Mapping[str, Array]
+) -> dict[str, Array]:
     """`values` with the user's own in their place, rounded to the dtype of the tensor.
 
     Raises InputError for a name that is no given tensor, another shape, or numbers that the dtype cannot hold
     or a mask does not know.
     """
     result = dict(values)
-    for name, array in own.items():
+    for name, array in given.items():
         if name not in values:
             raise InputError(f"no given tensor '{name}'", where=WHERE, cure=suggestion(name, values))
         tensor = graph.tensors[name]
@@ -73,6 +75,6 @@ def replaced(graph: TrainingGraph, values: Mapping[str, Array], own: Mapping[str
             result[name] = array.astype(tensor.dtype)
         only = graph.draws[name].only if name in graph.draws else ()
         if only and not np.isin(array, only).all():
-            known = " and ".join(f"{value:g}" for value in only)
-            raise InputError(f"'{name}' holds numbers other than {known}", where=WHERE)
+            allowed = " and ".join(f"{value:g}" for value in only)
+            raise InputError(f"'{name}' holds numbers other than {allowed}", where=WHERE)
     return result

@@ -155,10 +155,10 @@ def signature_of(primitive: Primitive) -> inspect.Signature:
         )
         for key, needed in option_keys(primitive)
     ]
-    own = [parameter.name for parameter in parameters]
+    positional = [parameter.name for parameter in parameters]
     shared = keyword_schema(primitive)
     for key, field in shared.model_fields.items() if shared is not None else ():
-        if key != "type" and key not in own:
+        if key != "type" and key not in positional:
             parameters.append(kind(key, kind.KEYWORD_ONLY, default=None if key == "name" else field.default))
     return inspect.Signature(parameters)
 

@@ -73,10 +73,10 @@ class Model:
         rows = []
         tensors = self.graph.tensors
         for layer in self.spec.layers:
-            own = [name for name in self.graph.weights if name.startswith(f"{layer.name}.")]
+            weights = [name for name in self.graph.weights if name.startswith(f"{layer.name}.")]
             output = tensors.get(f"{layer.name}.out")
             shape = "x".join(map(str, output.shape[1:])) if output is not None else ""
-            count = sum(prod(tensors[name].shape) for name in own)
+            count = sum(prod(tensors[name].shape) for name in weights)
             rows.append((layer.name, layer.type, shape, f"{count:,}" if count else ""))
         return rows
 
@@ -117,10 +117,10 @@ def from_torch(module: Any, example_inputs: Any, loss: Any = None, optimizer: An
     from pulptrain.foreign.foreign_model import ForeignModel
 
     file, line, where = caller_of(__name__)
-    found = read(module, example_inputs, loss, optimizer, where=where)
-    tree = node_of(model_tree(found.spec), file, line)
-    foreign = ForeignModel(found.spec, found.values, found.notes, deepcopy(module), found.sources)
-    return Model(found.spec, tree, build_training_phases(found.spec).mini_batch, found.values, foreign)
+    given = read(module, example_inputs, loss, optimizer, where=where)
+    tree = node_of(model_tree(given.spec), file, line)
+    foreign = ForeignModel(given.spec, given.values, given.notes, deepcopy(module), given.sources)
+    return Model(given.spec, tree, build_training_phases(given.spec).mini_batch, given.values, foreign)
 
 
 def as_model(given: Model | str | PathLike[str]) -> Model:
@@ -162,12 +162,12 @@ def Sequential(  # noqa: N802 - one of the constructors of a network, written as
     if not isinstance(optimizer, Optimizer):
         raise InputError(f"optimizer is {optimizer!r}", where=where, cure="optimizer=pt.SGD(0.01), say")
     names = _names(layers)
-    known = {id(layer): own for layer, own in zip(layers, names, strict=True)}
+    name_of = {id(layer): layer_name for layer, layer_name in zip(layers, names, strict=True)}
     nodes = []
-    for layer, own in zip(layers, names, strict=True):
-        more: dict[str, object] = {"name": own, "type": layer.primitive.name}
+    for layer, layer_name in zip(layers, names, strict=True):
+        more: dict[str, object] = {"name": layer_name, "type": layer.primitive.name}
         if layer.options.get("inputs"):
-            more["inputs"] = [_input_name(item, known, layer) for item in layer.options["inputs"]]
+            more["inputs"] = [_input_name(item, name_of, layer) for item in layer.options["inputs"]]
         nodes.append(layer.node(**more))
     top: dict[str, object] = {
         "name": name,

@@ -16,7 +16,7 @@ from configs.errors import InputError
 from configs.files import check_file
 from pulptrain.python.op_result import OpResult, Peak, Totals, data_frame, op_of, text_width, unknown
 from traces.files.json_text import json_text
-from traces.report import View, headline, report_lines, report_tables
+from traces.report import Detail, headline, report_lines, report_tables
 
 if TYPE_CHECKING:
     from pulptrain.running.session import RunOutcome
@@ -146,7 +146,7 @@ class Result:
 
     def by(self, what: Literal["layer", "step", "kernel"]) -> Totals:
         """The ops added up by layer, step or kernel."""
-        View(by=what)  # refuses another word
+        Detail(by=what)  # refuses another word
         return Totals(self.summary, what)
 
     def to_pandas(self) -> Any:
@@ -162,7 +162,7 @@ class Result:
         full: bool = False,
     ) -> str:
         """What ``pulptrain run`` prints with ``--top --by --full``."""
-        return "\n".join(report_lines(self.summary, width or text_width(), View(top, by, full)))
+        return "\n".join(report_lines(self.summary, width or text_width(), Detail(top, by, full)))
 
     def __str__(self) -> str:
         return self.report()
@@ -172,7 +172,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         head = "<br>".join(html.escape(line) for line in headline(self.summary, HTML_WIDTH))
-        tables = "".join(table.html() for table in report_tables(self.summary, View()))
+        tables = "".join(table.html() for table in report_tables(self.summary, Detail()))
         return f"<p>{head}</p>{tables}"
 
     def gantt(
@@ -199,8 +199,8 @@ class Result:
         ops = measure(self.slices, cycles).ops
         if isinstance(window, str):
             name = self[window].name
-            own = next(op for op in ops if op.name == name)
-            window = (own.start_cycles, own.end_cycles)
+            shown = next(op for op in ops if op.name == name)
+            window = (shown.start_cycles, shown.end_cycles)
         png, svg = (target, None) if target.suffix == ".png" else (None, target)
         title = f"{self.model} on {self.summary['soc']}: {cycles:,} cycles"
         draw_gantt(

@@ -17,7 +17,7 @@ from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.numerics import FP32_TOLERANCE
 from trainlib.ir.steps import Array
 from trainlib.primitives.definition import is_forward
-from trainlib.references.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, Part, op_truth, room
+from trainlib.references.op_truth import FEW_NUDGES, MANY_NUDGES, OpTruth, TruthSlice, op_truth, room
 from trainlib.references.reference import complete, overwritten, views_of
 from trainlib.references.verdicts import FAILED, Judgement, Verdict
 from trainlib.training.recompute import layer_of
@@ -102,10 +102,10 @@ class Confirmation:
         for name in truth.names:
             if is_forward(op.step) and (layer, name) in self._reads.by_layer:
                 self._own[layer, name] = truth.output(name)
-            known = name in self._names and name in self._seen
-            if known or self._reads.after(self._added, name):
-                chain[name] = self._seen[name] if known else truth.output(name)
-            if known and is_float(graph.tensors[name].dtype) and self._gone.isdisjoint(op.inputs):
+            is_known = name in self._names and name in self._seen
+            if is_known or self._reads.after(self._added, name):
+                chain[name] = self._seen[name] if is_known else truth.output(name)
+            if is_known and is_float(graph.tensors[name].dtype) and self._gone.isdisjoint(op.inputs):
                 self._compare(truth, name)
             torch.made.pop(name, None)
         over = overwritten(graph, {name: chain[name] for name in truth.names if name in chain})
@@ -128,10 +128,10 @@ class Confirmation:
         update = truth.op.step == "UPD"
         if update and self._updates is None:
             return
-        found = self._updated(truth.op) if update else self._torch.made[name].reshape(-1)
-        verdict = self._verdict(truth, name, found, FEW_NUDGES)
+        theirs = self._updated(truth.op) if update else self._torch.made[name].reshape(-1)
+        verdict = self._verdict(truth, name, theirs, FEW_NUDGES)
         if verdict.verdict == FAILED:
-            verdict = self._verdict(truth, name, found, MANY_NUDGES)
+            verdict = self._verdict(truth, name, theirs, MANY_NUDGES)
         if verdict.verdict == FAILED and truth.undecidable(name) is None:
             why = "not what torch.optim has after these updates"
             why = why if update else "its NumPy reference differs from PyTorch"
@@ -146,15 +146,15 @@ class Confirmation:
         updated = self._torch.step(op["w"], self._updates.optimizers, keep=self._updates.keep)
         return updated.reshape(-1)
 
-    def _verdict(self, truth: OpTruth, name: str, found: Array, nudges: int) -> Verdict:
-        """How what PyTorch has `found` is to be judged."""
+    def _verdict(self, truth: OpTruth, name: str, theirs: Array, nudges: int) -> Verdict:
+        """How what PyTorch has `theirs` is to be judged."""
         update, seen = truth.op.step == "UPD", self._seen[name]
-        judgement = Judgement(name, seen.shape, seen.dtype if update else found.dtype)
+        judgement = Judgement(name, seen.shape, seen.dtype if update else theirs.dtype)
         while judgement.open:
             for part in truth.parts(nudges):
                 if part.name != name or part.gain is None:
                     continue
-                some, first = found[part.where], part.where.start
+                some, first = theirs[part.where], part.where.start
                 if update:
                     ours, room = seen.reshape(-1)[part.where], self._drifted(truth, part)
                     judgement.add(ours, some, room, part.gain, first)
@@ -164,7 +164,7 @@ class Confirmation:
         return judgement.verdict()
 
     @np.errstate(all="ignore")
-    def _allowed(self, truth: OpTruth, part: Part) -> Array:
+    def _allowed(self, truth: OpTruth, part: TruthSlice) -> Array:
         """How far two computations in fp32 may be apart."""
         assert part.gain is not None
         dtype = self._graph.tensors[part.name].dtype
@@ -175,7 +175,7 @@ class Confirmation:
         return allowed
 
     @np.errstate(all="ignore")
-    def _drifted(self, truth: OpTruth, part: Part) -> Array:
+    def _drifted(self, truth: OpTruth, part: TruthSlice) -> Array:
         """How far roundings may have taken a weight of ours from that of `torch.optim` by now."""
         assert self._updates is not None
         step = np.spacing(np.abs(self._seen[part.name].reshape(-1)[part.where])).astype(np.float64)

@@ -79,11 +79,11 @@ def is_measured_machine(settings: Settings, tree: ParameterTree) -> bool:
 def machine_label(part: str, tree: ParameterTree) -> str:
     """The label of a part of the machine where it was measured."""
     wanted = PARTS[part]
-    found = {
+    grades_of_part = {
         grade
         for path, grade in grades(tree).items()
         if any(path == each or path.startswith(f"{each}.") for each in wanted)
     }
-    if ASSUMED in found:
+    if ASSUMED in grades_of_part:
         return ESTIMATED
-    return MEASURED if found & {MEASURED, FITTED} else DESCRIBED
+    return MEASURED if grades_of_part & {MEASURED, FITTED} else DESCRIBED

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from arch.pricing.team_cost_model import TeamCostModel
+from arch.spec.isa import TeamWork
 from configs.dtypes import DTYPES
 from configs.errors import InputError
 from configs.grades import MEASURED
@@ -66,40 +69,13 @@ def kernel_cost(
             where="--dtype",
             cure=f"kernels for {dtype}: {', '.join(kernel_names(settings.codegen, dtype)) or 'none'}",
         )
-    b_elements = k * m * (n if header.is_depthwise else 1)
-    a_bytes, b_bytes = align(header.element_bytes * n * k), align(header.element_bytes * b_elements)
-    addresses = (0, a_bytes, a_bytes + b_bytes)
-    if is_free_loop(header):
-        for option, given in (("--trans-b", trans_b), ("--accumulate", accumulate)):
-            if given:
-                raise InputError(f"'{name}' is a loop, not a matmul", where=option, cure="leave it out")
-        sizes = {"N": n, "K": k, "M": m, "elements": n * m}
-        work, _ = loop_work(settings.codegen, name, sizes, timing.cores, library=library)
-    elif header.is_depthwise:
-        if trans_b:
-            raise InputError(f"'{name}' has no transposed form", where="--trans-b", cure="leave it out")
-        work = depthwise_work(
-            name, settings.codegen, n, k, m, timing.cores, *addresses, library=library, accumulate=accumulate
-        )
-    else:
-        work = matmul_work(
-            name,
-            settings.codegen,
-            n,
-            k,
-            m,
-            trans_b,
-            timing.cores,
-            *addresses,
-            library=library,
-            accumulate=accumulate,
-        )
+    how = _Call(library, settings.codegen, name, timing.cores, trans_b=trans_b, accumulate=accumulate)
+    work = _work(how, n, k, m)
     cost = TeamCostModel(timing).price(work)
-    stalls: dict[str, int] = {}
+    stalls: Counter[str] = Counter()
     for core in cost.cores:
         for word, cycles in core.stalls:
-            stalls[word] = stalls.get(word, 0) + cycles
-    macs = work.macs
+            stalls[word] += cycles
     return {
         "kernel": name,
         "n": n,
@@ -111,8 +87,8 @@ def kernel_cost(
         "validated": label == MEASURED and not accumulate,
         "cycles": cost.cycles,
         "instructions": sum(core.instructions for core in cost.cores),
-        "macs": macs,
-        "mac_per_cycle": macs / cost.cycles if cost.cycles else None,
+        "macs": work.macs,
+        "mac_per_cycle": work.macs / cost.cycles if cost.cycles else None,
         "stalls": every_stall(stalls.items()),
         "per_core": [
             {"cycles": core.cycles, "instructions": core.instructions, "stalls": every_stall(core.stalls)}
@@ -124,6 +100,40 @@ def kernel_cost(
         "codegen": settings.codegen,
         "version": VERSION,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A kernel of a library, on so many cores, in one of its forms."""
+
+    library: KernelLibrary
+    codegen: str
+    name: str
+    cores: int
+    trans_b: bool
+    accumulate: bool
+
+
+def _work(call: _Call, n: int, k: int, m: int) -> TeamWork:
+    """What a team does on arrays one after another. Raises `InputError` for a form the kernel has not."""
+    library, name, trans_b, accumulate = call.library, call.name, call.trans_b, call.accumulate
+    header = library.header(call.codegen, name)
+    if is_free_loop(header):
+        for option, given in (("--trans-b", trans_b), ("--accumulate", accumulate)):
+            if given:
+                raise InputError(f"'{name}' is a loop, not a matmul", where=option, cure="leave it out")
+        sizes = {"N": n, "K": k, "M": m, "elements": n * m}
+        return loop_work(call.codegen, name, sizes, call.cores, library=library)[0]
+    b_elements = k * m * (n if header.is_depthwise else 1)
+    a_bytes, b_bytes = align(header.element_bytes * n * k), align(header.element_bytes * b_elements)
+    last = (call.cores, 0, a_bytes, a_bytes + b_bytes)
+    if not header.is_depthwise:
+        return matmul_work(
+            name, call.codegen, n, k, m, trans_b, *last, library=library, accumulate=accumulate
+        )
+    if trans_b:
+        raise InputError(f"'{name}' has no transposed form", where="--trans-b", cure="leave it out")
+    return depthwise_work(name, call.codegen, n, k, m, *last, library=library, accumulate=accumulate)
 
 
 def _library(name: str, codegen: str) -> tuple[KernelLibrary, str]:

@@ -215,8 +215,8 @@ def _unaccounted(
             if name not in report:
                 yield (name,), "has not said what it left of it"
             elif (report[name].shape, str(report[name].dtype)) != (tensor.shape, tensor.dtype):
-                found = report[name]
-                yield (name,), f"has left {found.dtype} {found.shape}, not {tensor.dtype} {tensor.shape},"
+                left = report[name]
+                yield (name,), f"has left {left.dtype} {left.shape}, not {tensor.dtype} {tensor.shape},"
         others = tuple(name for name in report if name not in op.outputs)
         if others:
             yield others, "has said what it left of what it does not write"
@@ -256,14 +256,14 @@ class Follower:
 
     def _left_by(self, op: Op) -> dict[str, Array]:
         """What an op has left of the tensors it writes, of several times the last."""
-        found: dict[str, Array] = {}
+        reported: dict[str, Array] = {}
         for report in self._reports.get(op.name, ()):
-            found |= report
+            reported |= report
         tensors = self._graph.tensors
         return {
-            name: found[name]
+            name: reported[name]
             for name in op.outputs
-            if name in found and found[name].shape == tensors[name].shape
+            if name in reported and reported[name].shape == tensors[name].shape
         }
 
     def judge(self, *, confirm: bool = True) -> None:
@@ -275,31 +275,31 @@ class Follower:
         graph, check = self._graph, self._check
         confirm &= check.account(self._reports)
         confirmation = check.confirmation(graph, self._values, self.left) if confirm else None
-        known = dict(self._values)
+        values = dict(self._values)
         views = views_of(graph)
-        complete(views, known)
+        complete(views, values)
         for op in graph.ops:
             left = self._left_by(op)
-            self._judge_op(op, left, known, confirmation)
-            known |= {**left, **overwritten(graph, left)}
-            complete(views, known)
-        self._judge_end(known)
+            self._judge_op(op, left, values, confirmation)
+            values |= {**left, **overwritten(graph, left)}
+            complete(views, values)
+        self._judge_end(values)
 
     def _judge_op(
         self,
         op: Op,
         left: Mapping[str, Array],
-        known: Mapping[str, Array],
+        values: Mapping[str, Array],
         confirmation: Confirmation | None,
     ) -> None:
         """Judge the results of one op on what is known, and let PyTorch confirm its reference."""
-        unknown = [name for name in op.inputs if name not in known]
+        unknown = [name for name in op.inputs if name not in values]
         if unknown:
             for name in left:
                 why = f"{op.name} reads '{unknown[0]}', which no op has made"
                 self._check.add(Verdict(name, WITHOUT_TRUTH, why=why))
             return
-        truth = op_truth(op, self._graph.tensors, known)
+        truth = op_truth(op, self._graph.tensors, values)
         for name in left:
             if name not in truth.names:
                 self._check.add(Verdict(name, WITHOUT_TRUTH, why=f"{op.name} has no reference of it"))
@@ -361,23 +361,23 @@ class Follower:
             return verdict
         return replace(verdict, verdict=FAILED, why=f"its elements lean by {steps:.2g} steps of {ours.dtype}")
 
-    def _judge_end(self, known: Mapping[str, Array]) -> None:
+    def _judge_end(self, values: Mapping[str, Array]) -> None:
         """Compare what the memories hold at the end with what the ops left; remember it for what follows."""
         graph, executor, memory = self._graph, self._executor, self._check.memory
         updates = graph.updates
         for name in (*memory, *graph.gradients.values()):
             if name not in graph.tensors:
                 continue
-            found = executor.fetch(name)
-            left = known.get(updates.get(name, name))
+            fetched = executor.fetch(name)
+            left = values.get(updates.get(name, name))
             if left is None:  # its op has not happened, which is told
-                memory[name] = found
+                memory[name] = fetched
                 continue
-            left = left.reshape(found.shape)
+            left = left.reshape(fetched.shape)
             why = "memory holds something else at the end of the program than its op has left there"
-            verdict = judged_copy(name, found, left, why)
+            verdict = judged_copy(name, fetched, left, why)
             self._check.add(verdict)
-            memory[name] = left if verdict.verdict == PASSED else found  # equal ones lie there once
+            memory[name] = left if verdict.verdict == PASSED else fetched  # equal ones lie there once
 
 
 def _summed_as(stored: Array, kernel: bool) -> str:
@@ -387,14 +387,14 @@ def _summed_as(stored: Array, kernel: bool) -> str:
 
 
 def functional_summary(
-    truth: str, found: Iterable[Verdict], iterations: int, skipped: Sequence[str] = ()
+    truth: str, judged: Iterable[Verdict], iterations: int, skipped: Sequence[str] = ()
 ) -> dict[str, Any]:
     """How the numbers agree, by the contract of ``run --json``.
 
     `passed` is false if a tensor failed, null if one is not decidable or has no truth, else true. `tolerance`
     is the largest of a tensor that passed. `skipped` says what else was not compared, and why.
     """
-    verdicts = list(found)
+    verdicts = list(judged)
     words = (FAILED, NOT_DECIDABLE, WITHOUT_TRUTH)
     counts = {word: sum(item.verdict == word for item in verdicts) for word in words}
     passed = False if counts[FAILED] else None if counts[NOT_DECIDABLE] or counts[WITHOUT_TRUTH] else True

@@ -22,13 +22,13 @@ from scheduler.executor import Executor
 from scheduler.memory.host_memory import HostUse
 from scheduler.schedule import build_schedule
 from scheduler.time_line import time_line
-from traces.metrics import check_tracks, measure
+from traces.metrics import Metrics, check_tracks, measure
 from traces.recorder import Recorder
 from traces.stall_words import every_stall
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.numerics import ACCUMULATIONS
 from trainlib.ir.steps import Array
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 from trainlib.references import reference
 from trainlib.training.phases import only
 from trainlib.training.single import Single, single
@@ -38,7 +38,7 @@ from truth.given import LAYER, LOSS, OPTIMIZER, Given, alone, torch_available
 def run_primitive(
     name: str,
     step: str,
-    inputs: Sequence[InputCase],
+    inputs: Sequence[DrawnInput],
     attributes: Mapping[str, Any] | None = None,
     *,
     batch: int = 1,
@@ -65,41 +65,35 @@ def run_primitive(
             f"unknown accumulation {accumulation!r}", where="--accumulation", cure=" or ".join(ACCUMULATIONS)
         )
     started = time.perf_counter()
+    options = attributes or {}
     order = channels_last(name, inputs[0].shape) if inputs else None
+    where = f"primitive {name}"
     made = with_order(
         order,
-        lambda: single(
-            name,
-            attributes or {},
-            inputs,
-            batch=batch,
-            dtype=dtype,
-            seed=settings.seed,
-            where=f"primitive {name}",
-        ),
+        lambda: single(name, options, inputs, batch=batch, dtype=dtype, seed=settings.seed, where=where),
     )
     made = replace(made, values=replaced(made.graph, made.values, values or {}))
     ops = _ops_of(made.graph, step)
-    known = reference.evaluate(made.graph, made.values)
+    evaluated = reference.evaluate(made.graph, made.values)
     graph = only(made.graph, ops)
     timing = soc_timing(settings)
-    options = replace(schedule_options(settings), accumulation=accumulation)
+    plan = replace(schedule_options(settings), accumulation=accumulation)
     if kernel is not None:
-        options = replace(options, kernels={op.name: kernel for op in ops})
+        plan = replace(plan, kernels={op.name: kernel for op in ops})
     cost_model = TeamCostModel(timing)
-    schedule = build_schedule(graph, timing, cost_model, options, use=HostUse(True, torch_available()))
+    schedule = build_schedule(graph, timing, cost_model, plan, use=HostUse(True, torch_available()))
     recorder = Recorder()
     executor = Executor(schedule, timing, cost_model, recorder, code_start=code_start(settings))
-    given = {name: known[name] for name in graph.given}
+    given = {name: evaluated[name] for name in graph.given}
     executor.load(given)
-    told = _as_given(made, name, attributes or {}, inputs, batch, dtype)
+    told = _as_given(made, name, options, inputs, batch, dtype)
     check = NumberCheck({}, [graph], given=told)
     follower = check.followed(executor, schedule.graph, given)
     simulation_started = time.perf_counter()
     result = executor.simulate()
     wall_seconds = time.perf_counter() - simulation_started
     follower.judge(confirm=False)
-    _check_layer(made, known, check, follower.left)
+    _check_layer(made, evaluated, check, follower.left)
     written = {name for op in graph.ops for name in op.outputs}
     check.verdicts = {name: verdict for name, verdict in check.verdicts.items() if name in written}
     check.iterations = 1
@@ -108,6 +102,7 @@ def run_primitive(
     check_tracks(recorder.slices, result.cycles)
     metrics = measure(recorder.slices, result.cycles)
     summary = run_summary(schedule, timing, metrics, VERSION, codegen=settings.codegen)
+    lines = time_line(metrics.master, result.cycles, schedule.program, timing)
     summary |= {
         "primitive": name,
         "step": step.upper(),
@@ -115,16 +110,12 @@ def run_primitive(
         "batch": batch,
         "kernel": summary["ops"][0]["kernel"],
         "inputs": [list(case.shape) for case in inputs],
-        "options": dict(attributes or {}),
+        "options": dict(options),
         "accumulation": accumulation,
         "icache": settings.icache,
-        "evidence": evidence_of(time_line(metrics.master, result.cycles, schedule.program, timing), settings),
+        "evidence": evidence_of(lines, settings),
         "loss": None,
-        "instructions": metrics.total.instructions,
-        "per_core": [
-            {"cycles": result.cycles, "instructions": core.instructions, "stalls": every_stall(core.stalls)}
-            for core in metrics.cores
-        ],
+        **_of_cores(metrics, result.cycles),
         "functional": check.summary(),
     }
     summary["notes"] += [order] if order is not None else []
@@ -152,7 +143,7 @@ def _as_given(
     made: Single,
     name: str,
     attributes: Mapping[str, Any],
-    inputs: Sequence[InputCase],
+    inputs: Sequence[DrawnInput],
     batch: int,
     dtype: str,
 ) -> Given:
@@ -162,13 +153,22 @@ def _as_given(
 
 
 def _check_layer(
-    made: Single, known: Mapping[str, Array], check: NumberCheck, left: Mapping[str, Array]
+    made: Single, values: Mapping[str, Array], check: NumberCheck, left: Mapping[str, Array]
 ) -> None:
     """Ask PyTorch about the whole layer, which has what lies before the step; forget what the step is not."""
-    confirmation = check.confirmation(made.graph, made.values, {**known, **left})
+    confirmation = check.confirmation(made.graph, made.values, {**values, **left})
     if confirmation is None:
         return
     for op in made.graph.ops:
         confirmation.add(op)
     others = {name for op in made.graph.ops for name in op.outputs} - left.keys()
     check.verdicts = {name: verdict for name, verdict in check.verdicts.items() if name not in others}
+
+
+def _of_cores(metrics: Metrics, cycles: int) -> dict[str, Any]:
+    """Instructions of all cores, and what each did: none is forked alone, so all take the whole time."""
+    per_core = [
+        {"cycles": cycles, "instructions": core.instructions, "stalls": every_stall(core.stalls)}
+        for core in metrics.cores
+    ]
+    return {"instructions": metrics.total.instructions, "per_core": per_core}

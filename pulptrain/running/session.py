@@ -135,16 +135,16 @@ def prepare(
     run_cache: RunCache | None = None
     caches: Sequence[ScheduleCache | None] = [None] * len(graphs)
     try:
-        for graph, own in zip(graphs, by_program, strict=True):
-            check_sizes(graph, timing, own.memory, use)
+        for graph, program_options in zip(graphs, by_program, strict=True):
+            check_sizes(graph, timing, program_options.memory, use)
         # Last, where both programs have what they share: from here on no options change.
         by_program = in_one_memory(graphs, timing, by_program)
         if cache is not None:
             run_cache = RunCache(cache, timing, list(zip(graphs, by_program, strict=True)), cost_model)
             caches = run_cache.schedules
         schedules: list[Schedule] = []
-        for graph, own, cached in zip(graphs, by_program, caches, strict=True):
-            schedules.append(schedule_for(graph, timing, cost_model, own, cached, use))
+        for graph, program_options, cached in zip(graphs, by_program, caches, strict=True):
+            schedules.append(schedule_for(graph, timing, cost_model, program_options, cached, use))
             use = replace(use, beside=use.beside + schedules[-1].size)
     except DoesNotFitError as error:
         if error.level == "l1" and tuple(options.resident) not in ((), (AUTO,)):
@@ -279,15 +279,19 @@ def run_prepared(
     machine = Machine(prepared, functional=functional, code_start=code_start(settings))
     graph = prepared.schedule.graph
     kept = initial_weights(graph, settings.seed) if functional else {}
-    own = data_of(prepared.spec, data) if functional and samples is None else None
-    stream = samples or sample_stream(graph, prepared.spec, settings.seed, own)
+    users_own = data_of(prepared.spec, data) if functional and samples is None else None
+    stream = samples or sample_stream(graph, prepared.spec, settings.seed, users_own)
     if values:
         kept, stream = with_own_values(graph, kept, stream, values)
     if functional:
         _check_samples(graph, prepared.phases.mini_batches)
     fed = _fed(prepared.given, settings.seed, data, values or {}) if functional else None
     training = Training(machine, prepared.phases.mini_batches, stream, kept, fed)
-    tested = _test_samples(prepared, own) if (functional and iterations > 1) or own is not None else None
+    tested = (
+        _test_samples(prepared, users_own)
+        if (functional and iterations > 1) or users_own is not None
+        else None
+    )
     if tested is not None:
         training.ask_accuracy(lambda: accuracy_of(graph, machine.fetch_kept(), tested), iterations)
     del kept  # what training starts from is soon not needed any more

@@ -50,22 +50,22 @@ def describe(name: str, kind: str | None = None, *, codegen: str | None = None) 
         raise InputError(f"there is no kind {kind!r}", where="--kind", cure=suggestion(kind, KINDS))
     if is_path(name):
         return [_file(name, kind)]
-    found = [
+    described = [
         of(name) for each, of in _describers(codegen).items() if kind in (None, each) and _knows(each, name)
     ]
-    if not found and name.removesuffix("s") in KINDS:
+    if not described and name.removesuffix("s") in KINDS:
         each = name.removesuffix("s")
         words = f"one of them: {', '.join(names_of(each))}" if each == "stall" else f"pulptrain list {each}s"
         raise InputError(f"'{name}' is a kind of name, not one of them", where="show", cure=words)
-    if not found:
-        known = sorted({word for each in KINDS if kind in (None, each) for word in names_of(each)})
-        near = suggestion(name, known).partition(" (known")[0]
+    if not described:
+        names = sorted({word for each in KINDS if kind in (None, each) for word in names_of(each)})
+        near = suggestion(name, names).partition(" (known")[0]
         raise InputError(
             f"nothing is called {name!r}",
             where="show",
             cure=near if near.startswith("'") else "pulptrain list socs | models | kernels | primitives",
         )
-    return found
+    return described
 
 
 def names_of(kind: str) -> tuple[str, ...]:
@@ -115,14 +115,14 @@ def _model(name: str) -> Description:
     layers = []
     for layer in spec.layers:
         output = tensors.get(f"{layer.name}.out")
-        own = [t for t in tensors.values() if t.kind == "weight" and t.name.startswith(f"{layer.name}.")]
+        weights = [t for t in tensors.values() if t.kind == "weight" and t.name.startswith(f"{layer.name}.")]
         layers.append(
             {
                 "name": layer.name,
                 "type": layer.type,
                 "options": dict(layer.attributes),
                 "output_shape": list(output.shape) if output is not None else [],
-                "parameters": sum(prod(tensor.shape) for tensor in own),
+                "parameters": sum(prod(tensor.shape) for tensor in weights),
             }
         )
     return {

@@ -40,12 +40,12 @@ def shipped_files(name: str) -> dict[str, Path]:
     }
     if name in FOLDERS:
         return {place: path for place, path in everything.items() if place.startswith(f"{name}/")}
-    found = {
+    files = {
         place: path
         for place, path in everything.items()
         if name in (place, path.name, path.name.partition(".")[0])
     }
-    if not found:
-        known = (*FOLDERS, *sorted(path.name.partition(".")[0] for path in everything.values()))
-        raise InputError(f"there is no example {name!r}", where="example", cure=suggestion(name, known))
-    return found
+    if not files:
+        names = (*FOLDERS, *sorted(path.name.partition(".")[0] for path in everything.values()))
+        raise InputError(f"there is no example {name!r}", where="example", cure=suggestion(name, names))
+    return files

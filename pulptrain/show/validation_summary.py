@@ -23,13 +23,13 @@ def validation_summary(done: Validation, group_by: Sequence[str] = ()) -> dict[s
             {"group": dict(zip(group_by, key, strict=True)), **figures(results, kind)}
             for key, results in grouped(done.results, group_by).items()
         ]
-    known = {"id", *(column.name for column in done.kind.columns)}
+    columns = {"id", *(column.name for column in done.kind.columns)}
     summary["not_predicted"] = len(done.refused)
     summary["not_predicted_rows"] = [
         {"where": row.error.where, "reason": row.error.message} for row in done.refused
     ]
     summary["not_measured"] = len(done.results) - len(timed(done.results))
-    summary["rows"] = [_row(result, known) for result in done.results]
+    summary["rows"] = [_row(result, columns) for result in done.results]
     summary["version"] = VERSION
     return summary
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -90,8 +90,8 @@ def tune_model(
     )
     tried = [asked]
     if layout == SEARCH:
-        found = search_layouts(spec, tuner)
-        tried += [found] if found else []
+        layouts_found = search_layouts(spec, tuner)
+        tried += [layouts_found] if layouts_found else []
     tunings = []
     for layouts in tried:
         programs = programs_of(with_layouts(spec, layouts))
@@ -114,14 +114,31 @@ def tune_model(
             schedule = replace(schedule, cycles=tuned.summary["cycles"])
     wall_seconds = time.perf_counter() - started
     steps = {op.name: (op.primitive, op.step) for graph, _ in programs for op in graph.ops}
-    summary = {
+    choices = [
+        {**_choice(choice, *steps[choice.op]), **in_runs.get(choice.op, {})} for choice in schedule.choices
+    ]
+    evidence = evidence_of(tuning.line, settings) if tuning.line else None
+    summary = _summary(schedule, tuning, untuned_cycles, evidence, choices, wall_seconds)
+    return TuneOutcome(summary, schedule, interrupted, tuned)
+
+
+def _summary(
+    schedule: TunedSchedule,
+    tuning: Tuning,
+    untuned_cycles: int | None,
+    evidence: Mapping[str, Any] | None,
+    choices: Sequence[Mapping[str, Any]],
+    wall_seconds: float,
+) -> dict[str, Any]:
+    """The object of ``--json``."""
+    return {
         "model": schedule.model,
         "soc": schedule.soc,
         "timing": schedule.timing,
         "codegen": schedule.codegen,
         "cycles": schedule.cycles,
         "untuned_cycles": untuned_cycles,
-        "evidence": evidence_of(tuning.line, settings) if tuning.line else None,
+        "evidence": evidence,
         "layout": dict(schedule.layouts),
         "resident": [asdict(item) for item in tuning.residents],
         "candidates": schedule.candidates,
@@ -129,10 +146,7 @@ def tune_model(
         "pruned": schedule.candidates - schedule.evaluated,
         "strategy": schedule.strategy,
         "bounded": list(tuning.bounded),
-        "choices": [
-            {**_choice(choice, *steps[choice.op]), **in_runs.get(choice.op, {})}
-            for choice in schedule.choices
-        ],
+        "choices": list(choices),
         "version": schedule.version,
         "simulator": {
             "wall_seconds": wall_seconds,
@@ -141,7 +155,6 @@ def tune_model(
             "candidates_per_second": schedule.candidates / wall_seconds,
         },
     }
-    return TuneOutcome(summary, schedule, interrupted, tuned)
 
 
 def _in_runs(
@@ -172,7 +185,7 @@ def _asked(spec: ModelSpec, layout: str) -> dict[str, str]:
             where="--layout",
             cure=suggestion(layout, (KEEP, SEARCH, *LAYOUTS)),
         )
-    return {name: layout for name, own in layers_with_choice(spec).items() if own != layout}
+    return {name: layout for name, written in layers_with_choice(spec).items() if written != layout}
 
 
 def _cycles(tuning: Tuning) -> float:

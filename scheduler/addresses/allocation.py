@@ -18,7 +18,8 @@ class Allocation:
     """`size_bytes` at `address` of `level`, live from op number `first_op` to `last_op` inclusive.
 
     `tensor` names the tensor that lies there (empty for buffers that hold none), `kind` says what the bytes
-    are for (`scheduler.addresses.lifetimes.KINDS`), `staged` marks the L2 copy of a tensor whose home is L3.
+    are for (`scheduler.addresses.lifetimes.kind_of`; ``scratch``: an L1 buffer that holds no tensor,
+    ``stack``: what stacks take of L1), `staged` marks the L2 copy of a tensor whose home is L3.
     """
 
     name: str

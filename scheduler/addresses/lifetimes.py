@@ -14,10 +14,6 @@ from trainlib.primitives.definition import is_forward
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering
 from trainlib.registry import lowering_of
 
-KINDS = ("input", "weight", "optimizer_state", "kept", "activation", "gradient", "loss", "scratch", "stack")
-"""What bytes are for. ``kept`` are activations (and what else a forward step saves) that a backward step
-reads again, ``scratch`` are L1 buffers that hold no tensor, ``stack`` is what stacks take of L1."""
-
 
 @dataclass(frozen=True, slots=True)
 class Life:
@@ -103,7 +99,10 @@ def backward_begins(graph: TrainingGraph) -> int:
 
 
 def kind_of(tensor: Tensor, used: Sequence[int], backward: int) -> str:
-    """The word of `KINDS` for a tensor used by these ops; `backward` is the first op of the backward pass."""
+    """What the bytes of a tensor used by these ops are for; `backward` is the first op of the backward pass.
+
+    ``kept`` are activations (and what else a forward step saves) that a backward step reads again.
+    """
     if tensor.kind in ("weight", "buffer"):
         return "weight"
     if tensor.kind in ("optimizer_state", "gradient", "loss"):
@@ -136,7 +135,7 @@ def in_place_owners(graph: TrainingGraph, lives: Mapping[str, Life]) -> dict[str
 def _same_boxes(op: Op) -> bool:
     lowering = lowering_of(op)
     takes_over = isinstance(lowering, ElementwiseLowering) and lowering.takes_over
-    return takes_over and len(op.outputs) == 1 and not op.windows
+    return takes_over and len(op.outputs) == 1 and not op.sections
 
 
 def _dying_input(graph: TrainingGraph, lives: Mapping[str, Life], op: Op, number: int) -> str | None:

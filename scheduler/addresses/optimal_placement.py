@@ -92,15 +92,15 @@ def _plan(
     level: str, bars: Iterable[Request], rest: Iterable[Request], addresses: Mapping[str, int]
 ) -> dict[str, Allocation]:
     """The bars at the bottom, the others at their addresses above them."""
-    found: dict[str, Allocation] = {}
+    placed: dict[str, Allocation] = {}
     bars_bytes = 0
     for item in bars:
-        found[item.name] = item.at(level, bars_bytes)
+        placed[item.name] = item.at(level, bars_bytes)
         bars_bytes += align(item.size_bytes)
     for item in rest:
-        found[item.name] = item.at(level, bars_bytes + addresses[item.name])
-    check_no_overlap(found.values())
-    return found
+        placed[item.name] = item.at(level, bars_bytes + addresses[item.name])
+    check_no_overlap(placed.values())
+    return placed
 
 
 def _split(items: Sequence[Request]) -> tuple[list[Request], list[Request]]:

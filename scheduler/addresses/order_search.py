@@ -61,10 +61,10 @@ def _search(spans: Sequence[Span], order: list[int], enough_bytes: int, steps: i
         place = order.index(moved)
         tried = [*order[:place], *order[place + 1 :]]
         tried.insert(generator.randrange(place) if place else 0, moved)
-        found = first_fit_addresses(spans, tried)
-        found_score = _score(spans, found, enough_bytes)
+        addresses_tried = first_fit_addresses(spans, tried)
+        found_score = _score(spans, addresses_tried, enough_bytes)
         if found_score <= score:
-            order, addresses, score = tried, found, found_score
+            order, addresses, score = tried, addresses_tried, found_score
     return score[0], addresses
 
 

@@ -102,13 +102,13 @@ def _lines(
             key = tuple(values.get(axis) for axis in others)
             series.setdefault(key, []).append((places[values.get(along)], number))
     plot = figure.add_axes((0.12, 0.14, 0.84, 0.74))
-    for number, (key, found) in enumerate(list(series.items())[:MOST_LINES]):
-        found.sort()
+    for number, (key, line) in enumerate(list(series.items())[:MOST_LINES]):
+        line.sort()
         told = [f"{axis} {value}" for axis, value in zip(others, key, strict=True) if value is not None]
         colour = _COLOURS[number % len(_COLOURS)]
         plot.plot(
-            [x for x, _ in found],
-            [y for _, y in found],
+            [x for x, _ in line],
+            [y for _, y in line],
             marker="o",
             markersize=3.5,
             linewidth=1.2,

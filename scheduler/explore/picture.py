@@ -112,7 +112,7 @@ def free_corners(
     """
     half = _GAP_POINTS / 2
     taken: list[Box] = [(x - half, y - half, x + half, y + half) for x, y in points]
-    found: list[Corner | None] = []
+    corners: list[Corner | None] = []
     for x, y, label in labelled:
         boxes = {corner: label_box(x, y, label, corner) for corner in _CORNERS}
         free = [
@@ -121,9 +121,9 @@ def free_corners(
             if area[0] <= box[0] and area[1] <= box[1] and box[2] <= area[2] and box[3] <= area[3]
             if not any(meet(box, other) for other in taken)
         ]
-        found.append(free[0] if free else None)
+        corners.append(free[0] if free else None)
         taken += [boxes[corner] for corner in free[:1]]
-    return found
+    return corners
 
 
 def label_box(x: float, y: float, label: str, corner: Corner) -> Box:

@@ -51,8 +51,8 @@ def simulate_points(
         drive([one(content) for content in by_content if content not in outcomes], workers)
     except KeyboardInterrupt:
         interrupted = True
-    found = {position: outcomes[content] for content in outcomes for position in by_content[content]}
-    return dict(sorted(found.items())), cached, interrupted
+    by_position = {position: outcomes[content] for content in outcomes for position in by_content[content]}
+    return dict(sorted(by_position.items())), cached, interrupted
 
 
 def _line(value: object) -> TimeLine:

@@ -19,8 +19,6 @@ from scheduler.addresses.allocation import Request, align
 from scheduler.addresses.lifetimes import Life
 from scheduler.tiles.l2_slots import OpStream
 
-Slots = tuple[int, ...]
-
 
 @dataclass(frozen=True, slots=True)
 class Stay:

@@ -99,7 +99,7 @@ class MemoryPlan:
 
     def places(self, op_number: int) -> Mapping[str, Allocation]:
         """`place` of one op as a mapping by tensor name."""
-        return _OpPlaces(self, op_number)
+        return _OpAllocations(self, op_number)
 
     def ending(self, op_number: int) -> list[Allocation]:
         """Allocations in L2 and L3 whose life ends with this op."""
@@ -139,11 +139,11 @@ class MemoryPlan:
         windows = {item.name: item for item in self.allocations if item.level == "l2"}
         kept = {item.name: item for item in self.allocations}
         items: list[Allocation] = []
-        found: list[OpSlots] = []
+        by_op: list[OpSlots] = []
         for number, (op, tiling) in enumerate(ops):
             stream = self.stream(number)
             if not stream.storages:
-                found.append(NO_SLOTS)
+                by_op.append(NO_SLOTS)
                 continue
             window = windows[window_name(op.name)]
             del kept[window.name]
@@ -157,8 +157,8 @@ class MemoryPlan:
                     for index, place in enumerate(slots[role, name])
                 ]  # fmt: skip
                 address += count * size_bytes
-            found.append(OpSlots(slots, {name: self.home(name).address for name in stream.tensors}))
-        return replace(self, allocations=(*kept.values(), *items)), found
+            by_op.append(OpSlots(slots, {name: self.home(name).address for name in stream.tensors}))
+        return replace(self, allocations=(*kept.values(), *items)), by_op
 
     def with_l1(self, ops: Iterable[tuple[Op, Iterable[Allocation]]]) -> MemoryPlan:
         """The plan with the L1 buffers of all ops, each with the kind of the tensor whose boxes it holds."""
@@ -189,7 +189,7 @@ class MemoryPlan:
                 )
 
 
-class _OpPlaces(Mapping[str, Allocation]):
+class _OpAllocations(Mapping[str, Allocation]):
     """What the tensors of one op are called -> where it finds them."""
 
     def __init__(self, plan: MemoryPlan, op_number: int) -> None:

@@ -43,19 +43,19 @@ class StreamingPlan:
         notes = []
         for number, op in enumerate(self._graph.ops if self._wanted else ()):
             sizes = self._sizes(number)
-            own = self._wanted & sizes.keys()
-            if not own or self._streamer is None:
+            wanted = self._wanted & sizes.keys()
+            if not wanted or self._streamer is None:
                 continue
             room_bytes = available_bytes - self._pinned_bytes(number)
-            alone = {name: sizes[name] for name in sorted(own)}
-            rest_bytes = sum(align(size) for name, size in sizes.items() if name not in own)
-            stream = self._streamer.choose(number, self._owners, alone, room_bytes - rest_bytes, own)
-            stream = stream or self._streamer.choose(number, self._owners, sizes, room_bytes, own)
+            alone = {name: sizes[name] for name in sorted(wanted)}
+            rest_bytes = sum(align(size) for name, size in sizes.items() if name not in wanted)
+            stream = self._streamer.choose(number, self._owners, alone, room_bytes - rest_bytes, wanted)
+            stream = stream or self._streamer.choose(number, self._owners, sizes, room_bytes, wanted)
             if stream is not None:
                 self._choice.stream(number, stream)
             notes += [
                 f"{name} is copied as a whole for {op.name}, which cannot stream it"
-                for name in sorted(own)
+                for name in sorted(wanted)
                 if stream is None or name not in stream.storages
             ]
         return notes
@@ -75,10 +75,10 @@ class StreamingPlan:
         used_bytes += stream.window_bytes if stream is not None else 0
         room_bytes = min(available_bytes - self._pinned_bytes(op), used_bytes - missing_bytes)
         wanted = self._wanted & sizes.keys()
-        found = self._streamer.choose(op, self._owners, sizes, room_bytes, wanted)
-        if found is None:
+        streamed = self._streamer.choose(op, self._owners, sizes, room_bytes, wanted)
+        if streamed is None:
             return False
-        self._choice.stream(op, found)
+        self._choice.stream(op, streamed)
         return True
 
     def least(self, op: int) -> Least | None:

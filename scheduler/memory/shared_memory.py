@@ -71,8 +71,8 @@ def _homes_to_try(
     yield {}
     if timing.l3.size_bytes == 0:
         return
-    own = {name: level for name, level in options.homes.items() if name in after.tensors}
-    alone = plan_memory(after, timing, replace(options, homes=own), streamer)
+    homes = {name: level for name, level in options.homes.items() if name in after.tensors}
+    alone = plan_memory(after, timing, replace(options, homes=homes), streamer)
     both = [name for name in after.given if name in before.tensors]
     yield {name: "l3" for name in both if alone.home(name).level == "l3"}
     yield dict.fromkeys([*both, *before.of_kind(*KEPT_KINDS)], "l3")

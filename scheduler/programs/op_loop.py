@@ -143,11 +143,11 @@ class OpLoop:
         slots: list[dict[str, _Input]] = []
         for tile, task in enumerate(self._tiles):
             for operand in task.inputs:
-                known = current.get(operand.name)
+                held = current.get(operand.name)
                 in_place = self._layout.resident.get(operand.tensor)
                 if in_place is not None:
                     current[operand.name] = self._resident_input(in_place, operand, tile)
-                elif known is None or known.operand != operand:
+                elif held is None or held.operand != operand:
                     use = loads.get(operand.name, 0)
                     loads[operand.name] = use + 1
                     address = self._layout.address("in", operand.name, use)
@@ -196,14 +196,14 @@ class OpLoop:
     def _earlier_stores(self) -> dict[tuple[str, int], tuple[str, int]]:
         """(input buffer, tile that loads it) -> (output buffer, earlier tile that stores the same box)."""
         stored: dict[tuple[str, Region], tuple[str, int]] = {}
-        found: dict[tuple[str, int], tuple[str, int]] = {}
+        earlier: dict[tuple[str, int], tuple[str, int]] = {}
         for tile, task in enumerate(self._tiles):
             for operand in task.inputs:
                 if (operand.tensor, operand.region) in stored and operand.tensor not in self._layout.resident:
-                    found[operand.name, tile] = stored[operand.tensor, operand.region]
+                    earlier[operand.name, tile] = stored[operand.tensor, operand.region]
             for operand in task.outputs:
                 stored[operand.tensor, operand.region] = operand.name, tile
-        return found
+        return earlier
 
     def _fresh(self, tile: int) -> list[str]:
         """Inputs of a tile that are loaded for it and are not on their way yet."""
@@ -339,11 +339,11 @@ class OpLoop:
         if streamed is not None:
             return [streamed]
         itemsize_bytes = np.dtype(self._builder.graph.tensors[operand.tensor].dtype).itemsize
-        found = []
+        boxes = []
         for region in operand.boxes:
-            found.append(BoxTransfer(operand.tensor, region, address))
+            boxes.append(BoxTransfer(operand.tensor, region, address))
             address += prod(stop - start for start, stop in region) * itemsize_bytes
-        return found
+        return boxes
 
 
 def _shared(items: Sequence[_Item], most: int) -> list[Sequence[_Item]]:

@@ -146,7 +146,7 @@ class ProgramBuilder:
         code_cycles = 0
         for box in boxes:
             tensor = self.graph.tensors[box.tensor]
-            found = commands_for(
+            of_box = commands_for(
                 (prod(tensor.shape),) if box.flat else tensor.shape,
                 np.dtype(tensor.dtype).itemsize,
                 box.region,
@@ -157,9 +157,9 @@ class ProgramBuilder:
                 max_command_1d_bytes=self.max_command_1d_bytes,
                 max_command_2d_bytes=self.max_command_2d_bytes,
             )
-            flat = all(command.contiguous for command in found)
+            flat = all(command.contiguous for command in of_box)
             code_cycles += self.transfer_code_1d_cycles if flat else self.transfer_code_2d_cycles
-            commands += found
+            commands += of_box
         action = DmaStart(len(self.actions), deps, work, tuple(commands), code_cycles)
         self.actions.append(action)
         self._under_way[action.id] = None

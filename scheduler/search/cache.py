@@ -283,17 +283,17 @@ def _begin_or_check(connection: sqlite3.Connection, path: Path) -> None:
     """Make our table in an empty file, or see that there is nothing else in the file."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        found = connection.execute("SELECT name, sql FROM sqlite_master").fetchall()
+        tables = connection.execute("SELECT name, sql FROM sqlite_master").fetchall()
         number = connection.execute("PRAGMA user_version").fetchone()[0]
-        if number > FORMAT and any(name == f"results_{number}" for name, _ in found):
+        if number > FORMAT and any(name == f"results_{number}" for name, _ in tables):
             raise InputError(
                 f"the cache has format {number}, of a newer pulptrain; this one reads up to {FORMAT}",
                 where=str(path),
                 cure=_ANOTHER_FILE,
             )
-        if not found:
+        if not tables:
             connection.execute(_SCHEMA)
-        elif [sql for _, sql in found] != [_SCHEMA]:
+        elif [sql for _, sql in tables] != [_SCHEMA]:
             raise _DamagedError("its tables are not ours")
         # A cache from before there were numbers gets them; one whose numbers are damaged gets them back.
         if number != FORMAT:

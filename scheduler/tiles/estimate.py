@@ -291,18 +291,18 @@ def _compute_cycles(
             for number in group.tiles:
                 result[number] = least
         yield result
-    known: dict[object, float] = {}
+    priced_cycles: dict[object, float] = {}
     priced = 0
     for group in ranked:
         elements = max(1, _elements(group.task))
-        is_priced = priced < most_priced or group.calls not in known
+        is_priced = priced < most_priced or group.calls not in priced_cycles
         if is_priced:
             cycles = float(cost.compute_cycles(group.task, group.addresses))
             priced += 1
-            known.setdefault(group.shape, cycles)
-            known.setdefault(group.calls, cycles / elements)
+            priced_cycles.setdefault(group.shape, cycles)
+            priced_cycles.setdefault(group.calls, cycles / elements)
         else:
-            cycles = known.get(group.shape, known[group.calls] * elements)
+            cycles = priced_cycles.get(group.shape, priced_cycles[group.calls] * elements)
         for number in group.tiles:
             result[number] = cycles
         if bounded and is_priced:

@@ -90,19 +90,19 @@ class Footprint:
             for block in blocks
         }
         whole = self._probes.shapes({})
-        found = [shapes for along in probes.values() for pieces in along for shapes in pieces]
-        self.keys = tuple(dict.fromkeys(key for shapes in (whole, *found) for key in shapes))
+        probed = [shapes for along in probes.values() for pieces in along for shapes in pieces]
+        self.keys = tuple(dict.fromkeys(key for shapes in (whole, *probed) for key in shapes))
         self.moved = tuple(column for column, (role, _) in enumerate(self.keys) if role != "scratch")
         """The buffers of operands, by number."""
         self.tensors = {
             key: shape.box.tensor
-            for shapes in (whole, *found)
+            for shapes in (whole, *probed)
             for key, shape in shapes.items()
             if shape.box is not None
         }
         self._base = np.maximum(np.array([bytes_of(whole.get(key)) for key in self.keys], np.float64), 1.0)
-        self._shape = self._tensor_shapes(found, whole)
-        self._counting = self._counting_axes(found, whole)
+        self._shape = self._tensor_shapes(probed, whole)
+        self._counting = self._counting_axes(probed, whole)
         self._blocks = [self._block(block, probes[block]) for block in blocks]
         self._turns = [
             self._turns_of(number, next(block for block in blocks if number in block))
@@ -169,12 +169,12 @@ class Footprint:
         numbers = [self._dims.index(name) for name in order]
         result = []
         for column in self.moved:
-            own = [
+            varying = [
                 place
                 for place, number in enumerate(numbers)
                 if self._turns[number].distinct[column].max() > 1
             ]
-            result.append(frozenset(numbers[: own[-1] + 1]) if own else frozenset())
+            result.append(frozenset(numbers[: varying[-1] + 1]) if varying else frozenset())
         return tuple(result)
 
     def changes(self, rows: Integers, orders: Sequence[Sequence[str]]) -> Iterator[Integers]:
@@ -189,9 +189,9 @@ class Footprint:
             last = running
             for name in order:
                 if name in cut:
-                    own, turns = along[name]
+                    changing, turns = along[name]
                     # A loop outside the innermost one that changes the box repeats all its changes.
-                    last = np.where(own > 1, running * own, last)
+                    last = np.where(changing > 1, running * changing, last)
                     running = running * turns
             yield last
 
@@ -254,10 +254,10 @@ class Footprint:
             before = before * extent
         return BoxShape(self._base[column] * mean, lines, commands, pieces)
 
-    def _tensor_shapes(self, found: Sequence[Mapping[Key, Shape]], whole: Mapping[Key, Shape]) -> Integers:
+    def _tensor_shapes(self, probed: Sequence[Mapping[Key, Shape]], whole: Mapping[Key, Shape]) -> Integers:
         """Extents of the tensor behind each buffer, [buffer, axis], 1 for axes it has not."""
         tensors: dict[Key, tuple[int, ...]] = {}
-        for shapes in (whole, *found):
+        for shapes in (whole, *probed):
             for key, shape in shapes.items():
                 tensors.setdefault(key, shape.whole)
         axes = max([1, *(len(shape) for shape in tensors.values())])
@@ -299,12 +299,12 @@ class Footprint:
             first = {other: (0, size) for other, size in zip(dims, sizes, strict=True)}
             pieces, scale = self._probes.pieces(number, first[number][1])
             standing_in = len(pieces) - len(set(pieces))
-            found = [self._probes.shapes({**first, number: piece}) for piece in pieces]
+            probed = [self._probes.shapes({**first, number: piece}) for piece in pieces]
             for column, key in enumerate(self.keys):
-                boxes = [shapes[key].box for shapes in found if key in shapes]
+                boxes = [shapes[key].box for shapes in probed if key in shapes]
                 if boxes:
                     changed = 1 + sum(one != other for one, other in pairwise(boxes))
-                    if standing_in and key in found[1] and found[1][key].box != found[2][key].box:
+                    if standing_in and key in probed[1] and probed[1][key].box != probed[2][key].box:
                         changed += standing_in
                     distinct[column, row] = _scaled(changed, scale)
                     present[column, row] = _scaled(len(boxes), scale)

@@ -83,8 +83,8 @@ def lay_out_ops(
             for item in tiling.tiles[0].inputs
             if item.tensor in readable[number] and item.tensor not in in_place
         ]
-        found = _beside(tiling, number, packed, before, wanted, min(limits), period_bytes)
-        layouts.append(replace(found, resident=in_place) if found is not None else packed)
+        beside = _beside(tiling, number, packed, before, wanted, min(limits), period_bytes)
+        layouts.append(replace(beside, resident=in_place) if beside is not None else packed)
     return layouts
 
 
@@ -131,12 +131,12 @@ def _rest(
 ) -> dict[tuple[str, str], tuple[int, ...]] | None:
     """Addresses of all slots around the `early` first ones; None if they do not fit."""
     spans = [(place, place + sizes[key]) for key, place in early.items()]
-    found: dict[tuple[str, str], list[int]] = {key: [0] * len(slots) for key, slots in packed.slots.items()}
+    taken: dict[tuple[str, str], list[int]] = {key: [0] * len(slots) for key, slots in packed.slots.items()}
     single: list[tuple[int, tuple[str, str], int]] = []
     for key, slots in packed.slots.items():
         for index in range(len(slots)):
             if index == 0 and key in early:
-                found[key][0] = early[key]
+                taken[key][0] = early[key]
             else:
                 single.append((sizes[key], key, index))
     for size_bytes, key, index in sorted(single, key=lambda item: -item[0]):
@@ -144,9 +144,9 @@ def _rest(
         place = _place(spans, size_bytes, remainder, period_bytes, available_bytes, high=False)
         if place is None:
             return None
-        found[key][index] = place
+        taken[key][index] = place
         spans.append((place, place + size_bytes))
-    return {key: tuple(places) for key, places in found.items()}
+    return {key: tuple(places) for key, places in taken.items()}
 
 
 def _layout(

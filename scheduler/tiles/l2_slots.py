@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 Key = tuple[str, str]
 """Role (in, out) and name of a buffer."""
 
-Slots = Mapping[Key, tuple[int, int]]
-"""Per streamed buffer: bytes of a slot in L2, number of slots."""
-
 ONE_SLOT = 1
 MANY_SLOTS = 1 << 30
 """No limit but the number of slots the buffer has in L1."""

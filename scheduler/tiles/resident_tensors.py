@@ -139,10 +139,10 @@ def residents_of(
     storage that overlap, `DoesNotFitError` if all of them do not fit L1.
     """
     lives = storage_lives(graph, owners)
-    found: dict[Residence, None] = {}
+    named: dict[Residence, None] = {}
     for text in texts:
         residence = _residence(graph, owners, lives, text)
-        same = [other for other in found if other.storage == residence.storage]
+        same = [other for other in named if other.storage == residence.storage]
         if any(_span(other) == _span(residence) for other in same):
             continue
         for other in same:
@@ -152,8 +152,8 @@ def residents_of(
                     where="--resident",
                     cure="one of them",
                 )
-        found[residence] = None
-    residences = tuple(found)
+        named[residence] = None
+    residences = tuple(named)
     allocations = _placed(graph, lives, residences, usable_bytes)
     in_place: dict[int, dict[str, InPlace]] = {}
     for residence, item in zip(residences, allocations, strict=True):
@@ -326,4 +326,4 @@ def _moves(
 
 def _windowed(graph: TrainingGraph, owners: Mapping[str, str], life: Life, number: int) -> bool:
     op = graph.ops[number]
-    return any(owners[op[role]] == life.name for role in op.windows if role in op.writes)
+    return any(owners[op[role]] == life.name for role in op.sections if role in op.writes)

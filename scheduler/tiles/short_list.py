@@ -154,14 +154,14 @@ class KernelCount:
     def cycles(self) -> Floats:
         """Per candidate."""
         footprint, rows = self._candidates.footprint, self._candidates.rows
-        found = np.zeros(len(footprint.sizes))
+        cycles = np.zeros(len(footprint.sizes))
         used = np.flatnonzero(np.bincount(rows))
-        found[used] = self._whole
+        cycles[used] = self._whole
         for column, name in enumerate(self._candidates.dims):
             sizes, places = np.unique(footprint.sizes[used, column], return_inverse=True)
             factors = np.array([self._all_pieces(name, size) / self._whole for size in sizes.tolist()])
-            found[used] *= factors[places]
-        return np.asarray((found * self._scale)[rows])
+            cycles[used] *= factors[places]
+        return np.asarray((cycles * self._scale)[rows])
 
     def counted(self, sizes: Mapping[str, int]) -> float:
         """Of one candidate."""

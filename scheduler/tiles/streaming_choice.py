@@ -120,7 +120,7 @@ class Streamer:
     def least(self, number: int, owners: Mapping[str, str], sizes: Mapping[str, int]) -> Least | None:
         """The least L2 the storages of op `number` can do with; None if none of them can be streamed."""
         ways = self._ways(number, owners)
-        found: Least | None = None
+        least: Least | None = None
         for streamed in self._subsets(sizes, ways, frozenset()):
             possible = np.flatnonzero(sum(ways.cycles[name] for name in streamed) < np.inf)
             if not len(possible):
@@ -129,10 +129,10 @@ class Streamer:
             row = possible[int(np.argmin(slots))]
             kept_bytes = sum(align(size) for name, size in sizes.items() if name not in streamed)
             size_bytes = kept_bytes + int(slots.min())
-            if found is None or size_bytes < found.size_bytes:
+            if least is None or size_bytes < least.size_bytes:
                 parts = {name: int(ways.single[name][row]) for name in sorted(streamed)}
-                found = Least(size_bytes, parts)
-        return found
+                least = Least(size_bytes, parts)
+        return least
 
     def _tensors(self, number: int) -> tuple[str, ...]:
         op = self._graph.ops[number]
@@ -205,12 +205,12 @@ class Streamer:
         ]
 
 
-def _by_storage(moved: Sequence[Streamed], own: Mapping[str, str], unsafe: frozenset[str]) -> _Ways:
+def _by_storage(moved: Sequence[Streamed], owners: Mapping[str, str], unsafe: frozenset[str]) -> _Ways:
     cycles: dict[str, Floats] = {}
     many: dict[str, Integers] = {}
     single: dict[str, Integers] = {}
     for item in moved:
-        storage = own[item.tensor]
+        storage = owners[item.tensor]
         if storage not in unsafe:
             cycles[storage] = cycles.get(storage, 0.0) + item.cycles
             many[storage] = many.get(storage, 0) + item.slot_bytes * item.slots

@@ -49,20 +49,20 @@ def streamed_buffers(candidates: TilingCandidates, udma_cost: UdmaCost) -> dict[
 
 def _streamed_of_some(candidates: TilingCandidates, udma_cost: UdmaCost) -> dict[Key, Streamed]:
     loads, footprint, boxes = candidates.loads, candidates.footprint, candidates.boxes
-    found = {}
+    streamed = {}
     for place, key in enumerate(loads.keys):
         lines = np.maximum(1, loads.lines[:, place])
         line_bytes = np.maximum(1, np.rint(loads.box_bytes[:, place] / lines)).astype(np.int64)
         cycles = loads.boxes[:, place] * udma_cost.box_cycles(line_bytes, lines)
         column = footprint.keys.index(key)
         size_bytes = -(-boxes.largest_bytes[:, column] // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        found[key] = Streamed(
+        streamed[key] = Streamed(
             footprint.tensors[key],
             np.where(loads.reloads[:, place] > 0, np.inf, cycles),
             size_bytes,
             np.minimum(candidates.tiler.depths.of(*key), boxes.changes[:, column]),
         )
-    return found
+    return streamed
 
 
 def streaming_cycles(candidates: TilingCandidates, timing: SocTiming) -> Floats:
@@ -98,14 +98,14 @@ def with_streams(cycles: int, tiling: Tiling, tiler: Tiler, timing: SocTiming) -
     for task in tiling.tiles:
         fresh = [operand for operand in task.inputs if last.get(operand.name) != operand]
         last |= {operand.name: operand for operand in fresh}
-        for operands, found in ((fresh, loads), (task.outputs, stores)):
+        for operands, moved in ((fresh, loads), (task.outputs, stores)):
             sizes = [
                 [size_bytes for box in operand.boxes for _, size_bytes in tiler.lines(operand, box)]
                 for operand in operands
                 if tiler.stream.holds(operand)
             ]
             bus = [float(sum(udma_cost.bus_cycles(size_bytes) for size_bytes in lines)) for lines in sizes]
-            found.append(sum(bus))
+            moved.append(sum(bus))
             for lines, cycles_of_box in zip(sizes, bus, strict=True):
                 master_cycles += len(lines) * timing.l3.program_cycles + timing.l3.wake_cycles
                 master_cycles += udma_cost.blocked_cycles(cycles_of_box, len(lines))

@@ -51,7 +51,7 @@ class TileProbes:
             joined = {block_of[number] for number in numbers}
             block_of = [min(joined) if block in joined else block for block in block_of]
         return [
-            tuple(number for number, own in enumerate(block_of) if own == block)
+            tuple(number for number, other in enumerate(block_of) if other == block)
             for block in sorted(set(block_of))
         ]
 

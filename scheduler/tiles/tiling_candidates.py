@@ -113,8 +113,8 @@ class Loads:
     """Per candidate and moved buffer (columns are `keys`): boxes moved, and a box's bytes, lines, commands.
 
     An input is moved `boxes` times into L1, an output out of it. Of an output that is a cut sum, `reloads` of
-    the boxes come back before that, and `additions` tiles add to a sum. Of channels that are cut across
-    groups, boxes that happen to repeat are counted as if they changed.
+    the boxes come back before that. Of channels that are cut across groups, boxes that happen to repeat are
+    counted as if they changed.
     """
 
     keys: tuple[Key, ...]
@@ -125,7 +125,6 @@ class Loads:
     pieces: Integers
     """Boxes that one load gathers."""
     reloads: Integers
-    additions: Integers
 
 
 @dataclass(frozen=True)
@@ -178,7 +177,6 @@ class TilingCandidates:
         """Boxes moved per buffer and candidate."""
         footprint, columns = self.footprint, list(self.footprint.moved)
         moved = [footprint.box(column) for column in columns]
-        sums = [self.of_sum(column) for column in columns]
         return Loads(
             tuple(footprint.keys[column] for column in columns),
             self.changes[columns].T,
@@ -186,8 +184,7 @@ class TilingCandidates:
             np.stack([box.lines[self.rows] for box in moved], axis=1),
             np.stack([box.commands[self.rows] for box in moved], axis=1),
             np.stack([box.pieces[self.rows] for box in moved], axis=1),
-            np.stack([reloads for reloads, _ in sums], axis=1),
-            np.stack([additions for _, additions in sums], axis=1),
+            np.stack([self.of_sum(column)[0] for column in columns], axis=1),
         )
 
     def of_sum(self, column: int) -> tuple[Integers, Integers]:
@@ -237,9 +234,9 @@ def enumerate_tilings(
     With `reductions` False no sum is cut. Of more than `MOST_CANDIDATES` pairs sizes are left out, and the
     `note` says so. Raises `InputError` for an unknown rule. There may be no candidate at all.
     """
-    for word, known in ((sizes, SIZE_RULES), (loop_orders, ORDER_RULES)):
-        if word not in known:
-            raise InputError(f"unknown rule {word!r}", where=tiler.op.name, cure=f"one of {', '.join(known)}")
+    for word, rules in ((sizes, SIZE_RULES), (loop_orders, ORDER_RULES)):
+        if word not in rules:
+            raise InputError(f"unknown rule {word!r}", where=tiler.op.name, cure=f"one of {', '.join(rules)}")
     dims = tuple(tiler.dims)
     asked = [
         sizes_of(extent, sizes) if reductions or name in tiler.extents else [extent]
@@ -260,15 +257,8 @@ def enumerate_tilings(
     may_fit = footprint.least_l1_bytes(tiler.depths) <= available_bytes
     may_fit |= footprint.least_l1_bytes(BufferDepths(1)) <= available_bytes
     orders_of[~may_fit] = 0
-    rows, first = np.repeat(np.arange(len(masks)), orders_of), np.cumsum(orders_of) - orders_of
-    order = np.zeros(len(rows), np.int64)
-    changes = np.ones((len(footprint.keys), len(rows)), np.int64)
-    for mask, numbers in enumerate(kept):
-        members = np.flatnonzero(may_fit & (masks == mask))
-        found = footprint.changes(members, [orders[number] for number in numbers])
-        for place, (number, along) in enumerate(zip(numbers, found, strict=True)):
-            order[first[members] + place] = number
-            changes[:, first[members] + place] = along
+    alike = [np.flatnonzero(may_fit & (masks == mask)) for mask in range(len(kept))]
+    rows, order, changes = _pairs(footprint, orders, orders_of, list(zip(kept, alike, strict=True)))
     l1_bytes = footprint.l1_bytes(rows, changes, tiler.depths)
     fits = l1_bytes <= available_bytes
     alone = footprint.tiles[rows[footprint.l1_bytes(rows, changes, BufferDepths(1)) <= available_bytes]]
@@ -295,6 +285,27 @@ def enumerate_tilings(
     )
 
 
+def _pairs(
+    footprint: Footprint,
+    orders: Sequence[tuple[str, ...]],
+    orders_of: Integers,
+    kept: Sequence[tuple[Sequence[int], Integers]],
+) -> tuple[Integers, Integers, Integers]:
+    """(row of the sizes, number of the order, changes of each buffer) of all sizes with all of their orders.
+
+    `orders_of` counts the orders of each row; `kept` has numbers of orders and the rows that have these.
+    """
+    rows, first = np.repeat(np.arange(len(orders_of)), orders_of), np.cumsum(orders_of) - orders_of
+    order = np.zeros(len(rows), np.int64)
+    changes = np.ones((len(footprint.keys), len(rows)), np.int64)
+    for numbers, members in kept:
+        changing = footprint.changes(members, [orders[number] for number in numbers])
+        for place, (number, along) in enumerate(zip(numbers, changing, strict=True)):
+            order[first[members] + place] = number
+            changes[:, first[members] + place] = along
+    return rows, order, changes
+
+
 _KeptOrders = Callable[[int], list[tuple[str, ...]]]
 """Loop orders that are tried, by the dimensions that are cut (a bit each)."""
 
@@ -311,13 +322,13 @@ def _bounded(tiler: Tiler, asked: Sequence[Sequence[int]], rule: str) -> tuple[F
             _thin_longest(tried)
         footprint = Footprint(tiler, tried)
         tried = list(footprint.tried)
-        known: dict[int, list[tuple[str, ...]]] = {}
+        by_mask: dict[int, list[tuple[str, ...]]] = {}
 
-        def kept_orders(mask: int, footprint: Footprint = footprint, known: Any = known) -> Any:
-            if mask not in known:
+        def kept_orders(mask: int, footprint: Footprint = footprint, by_mask: Any = by_mask) -> Any:
+            if mask not in by_mask:
                 loops = [name for number, name in enumerate(dims) if mask >> number & 1]
-                known[mask] = _orders(loops, dims, footprint, rule)
-            return known[mask]
+                by_mask[mask] = _orders(loops, dims, footprint, rule)
+            return by_mask[mask]
 
         pairs = 0
         for mask in range(1 << len(dims)):

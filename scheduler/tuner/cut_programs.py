@@ -142,12 +142,12 @@ def _places(task: TileTask, computes: Sequence[Compute]) -> dict[str, int]:
     """L1 address of every buffer, and part of one, that the calls of a tile name."""
     shapes = {box.name: box.shape for box in (*task.inputs, *written(task))}
     shapes |= {scratch.name: scratch.shape for scratch in task.scratch}
-    found: dict[str, int] = {}
+    addresses: dict[str, int] = {}
     for call, compute in zip(task.calls, computes, strict=True):
         assert compute.effect is not None
         places = (*compute.effect.reads, *compute.effect.writes)
         for name, place in zip((*call.reads, *call.writes), places, strict=True):
             buffer, first, _ = find_part(name, lambda known: shapes[known])
-            found[buffer] = place.address - first * np.dtype(place.dtype).itemsize
-            found[name] = place.address
-    return found
+            addresses[buffer] = place.address - first * np.dtype(place.dtype).itemsize
+            addresses[name] = place.address
+    return addresses

@@ -72,15 +72,15 @@ class CandidateSimulator:
 
     def bounds(self, question: Question, candidates: Sequence[Candidate]) -> list[int]:
         """Cycles the candidates certainly take (`scheduler.tuner.lower_bound`); 0 if one is impossible."""
-        known: dict[tuple[int, bool], tuple[TeamWork, int]] = {}
+        floors: dict[tuple[int, bool], tuple[TeamWork, int]] = {}
         timelines: dict[Cut, Timeline] = {}
 
         def duration(team: TeamWork, fork: bool) -> int:
-            found = known.get((id(team), fork))
-            if found is None:
+            floor = floors.get((id(team), fork))
+            if floor is None:
                 # The work is kept, so that no other takes its identity.
-                found = known[id(team), fork] = team, self._floor.kernel_cycles(team, fork=fork)
-            return found[1]
+                floor = floors[id(team), fork] = team, self._floor.kernel_cycles(team, fork=fork)
+            return floor[1]
 
         result = []
         for candidate in candidates:

@@ -17,7 +17,7 @@ from scheduler.search.fingerprint import model_version
 from scheduler.search.progress import Meter
 from scheduler.search.workers import Workers
 from scheduler.time_line import TimeLine
-from scheduler.tuner.op_tuner import OpTuner, Programs
+from scheduler.tuner.op_tuner import OpTuner, RepeatedGraphs
 from scheduler.tuner.search_space import Candidate, SpaceRules
 from scheduler.tuner.strategies import StrategyOptions
 from scheduler.tuner.tuned_residents import ProgramResidents, residents_by_program
@@ -45,7 +45,7 @@ class Tuning:
 
 
 def tune(
-    programs: Programs,
+    programs: RepeatedGraphs,
     timing: SocTiming,
     options: ScheduleOptions,
     workers: Workers,
@@ -80,7 +80,7 @@ def tune(
 
 
 def tune_iteration(
-    programs: Programs, options: ScheduleOptions, tuner: OpTuner, *, version: str = ""
+    programs: RepeatedGraphs, options: ScheduleOptions, tuner: OpTuner, *, version: str = ""
 ) -> Tuning:
     """What the ops `tuner` has searched come to together: residents and cycles of the iteration.
 
@@ -133,7 +133,7 @@ def tune_iteration(
 
 
 def _tuned(
-    programs: Programs,
+    programs: RepeatedGraphs,
     timing: SocTiming,
     options: ScheduleOptions,
     choices: Sequence[OpChoice],
@@ -146,13 +146,13 @@ def _tuned(
         chosen = [(choice.op, choice.best.candidate) for choice in choices if choice.op in ops]
         tuned.append(with_choices(options, graph, timing, chosen))
     return [
-        point_of(graph, timing, own)
-        for graph, own in zip(graphs, in_one_memory(graphs, timing, tuned), strict=True)
+        point_of(graph, timing, program_options)
+        for graph, program_options in zip(graphs, in_one_memory(graphs, timing, tuned), strict=True)
     ]
 
 
 def _iterations(
-    programs: Programs,
+    programs: RepeatedGraphs,
     tuned: Sequence[Point],
     options: ScheduleOptions,
     workers: Workers,

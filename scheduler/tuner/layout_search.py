@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from configs.errors import PulptrainError
 from configs.model_file import ModelSpec
-from scheduler.tuner.op_tuner import OpTuner, Programs
+from scheduler.tuner.op_tuner import OpTuner, RepeatedGraphs
 from trainlib.ir.graph import LAYOUTS
 from trainlib.training.layouts import layers_with_choice, with_layouts
 from trainlib.training.phases import build_training_phases
@@ -19,7 +19,7 @@ PASSES = 4
 """Rounds over all runs of layers, at most; one that changes nothing is the last."""
 
 
-def programs_of(spec: ModelSpec) -> Programs:
+def programs_of(spec: ModelSpec) -> RepeatedGraphs:
     """The graphs of one iteration of a model and how often each runs. Raises the errors of the builder."""
     phases = build_training_phases(spec)
     programs = [(phases.mini_batch, phases.mini_batches)]
@@ -36,22 +36,22 @@ def search_layouts(spec: ModelSpec, tuner: OpTuner) -> dict[str, str]:
     the best of these, runs of layers one after the other change while that saves cycles. The ops that differ
     are few, so they are searched before. Equal cycles leave things as they are.
     """
-    known = _Assignments(spec, tuner)
-    names = list(known.written)
+    tried = _Assignments(spec, tuner)
+    names = list(tried.written)
     whole = [dict.fromkeys(names, layout) for layout in LAYOUTS]
-    single = [{**base, **change} for base in (known.written, *whole) for change in _changes(names, 1)]
-    known.search([known.written, *whole, *single])
-    if tuner.interrupted or known.cycles(known.written) is None:
+    single = [{**base, **change} for base in (tried.written, *whole) for change in _changes(names, 1)]
+    tried.search([tried.written, *whole, *single])
+    if tuner.interrupted or tried.cycles(tried.written) is None:
         return {}
-    best = min([known.written, *whole], key=known.rank)
+    best = min([tried.written, *whole], key=tried.rank)
     for _ in range(PASSES):
         before = best
         for length in range(1, len(names) + 1):
             for change in _changes(names, length):
-                best = min([best, {**best, **change}], key=known.rank)
+                best = min([best, {**best, **change}], key=tried.rank)
         if best == before or tuner.interrupted:
             break
-    return {name: layout for name, layout in best.items() if layout != known.written[name]}
+    return {name: layout for name, layout in best.items() if layout != tried.written[name]}
 
 
 def _changes(names: list[str], length: int) -> Iterator[dict[str, str]]:
@@ -70,7 +70,7 @@ class _Assignments:
         self.written = layers_with_choice(spec)
         self._cycles: dict[tuple[str, ...], int | None] = {}
 
-    def _programs(self, layouts: Mapping[str, str]) -> Programs | None:
+    def _programs(self, layouts: Mapping[str, str]) -> RepeatedGraphs | None:
         try:
             return programs_of(with_layouts(self._spec, layouts))
         except PulptrainError:

@@ -17,7 +17,7 @@ from scheduler.tuner.task import Task, task_of
 from scheduler.tuner.tuned_schedule import OpChoice, Timed
 from trainlib.ir.graph import TrainingGraph
 
-Programs = Sequence[tuple[TrainingGraph, int]]
+RepeatedGraphs = Sequence[tuple[TrainingGraph, int]]
 """The graphs one iteration consists of and how often each runs in it, the main one first."""
 
 
@@ -55,7 +55,7 @@ class OpTuner:
         self.interrupted = False
         """Whether Ctrl-C ended a search; nothing more is searched then."""
 
-    def search(self, alternatives: Iterable[Programs]) -> None:
+    def search(self, alternatives: Iterable[RepeatedGraphs]) -> None:
         """Search all ops of these programs that have not been searched, first those of the first ones."""
         new: list[OpSearch] = []
         for programs in alternatives:
@@ -77,12 +77,12 @@ class OpTuner:
             except KeyboardInterrupt:
                 self.interrupted = True
 
-    def choices(self, programs: Programs) -> tuple[OpChoice, ...]:
+    def choices(self, programs: RepeatedGraphs) -> tuple[OpChoice, ...]:
         """The choice of every op of programs that were searched; none for one of which nothing is known."""
         found = (_choice(name, self._searches[task.content]) for name, task in _tasks(programs).items())
         return tuple(choice for choice in found if choice is not None)
 
-    def cycles(self, programs: Programs) -> int | None:
+    def cycles(self, programs: RepeatedGraphs) -> int | None:
         """Cycles of all ops of an iteration, each at its best by itself; None if one fits in no way."""
         total = 0
         for graph, count in programs:
@@ -92,7 +92,7 @@ class OpTuner:
             total += count * sum(choice.best.cycles for choice in best if choice is not None)
         return total
 
-    def bounded(self, programs: Programs) -> tuple[str, ...]:
+    def bounded(self, programs: RepeatedGraphs) -> tuple[str, ...]:
         """Ops of programs that have more cuts than a search lists (`search_space.MOST_CUTS`)."""
         return tuple(name for name, task in _tasks(programs).items() if self._searches[task.content].bounded)
 
@@ -112,7 +112,7 @@ class OpTuner:
         return sum(search.cached for search in self._searches.values())
 
 
-def _tasks(programs: Programs) -> dict[str, Task]:
+def _tasks(programs: RepeatedGraphs) -> dict[str, Task]:
     return {op.name: task_of(graph, op) for graph, _ in programs for op in graph.ops}
 
 

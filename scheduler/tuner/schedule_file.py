@@ -299,7 +299,7 @@ def _read(node: Node) -> ScheduleFile:
 
 
 def _layouts(node: Node) -> dict[str, str]:
-    found = {}
+    layouts = {}
     for layer, item in node.mapping("'layout'").items():
         if item.value not in LAYOUTS:
             raise ConfigError(
@@ -307,8 +307,8 @@ def _layouts(node: Node) -> dict[str, str]:
                 where=item.where,
                 cure=suggestion(str(item.value), LAYOUTS),
             )
-        found[layer] = str(item.value)
-    return found
+        layouts[layer] = str(item.value)
+    return layouts
 
 
 def as_tuned(file: ScheduleFile, spec: ModelSpec) -> ModelSpec:
@@ -374,14 +374,14 @@ def options_from(
             where=file.where("codegen"),
             cure=f"--codegen {file.codegen}",
         )
-    found = []
-    for program, graph, own in zip(PROGRAMS, graphs, of_programs(base, graphs), strict=False):
-        options = _options(file, graph, timing, own)
+    by_program = []
+    for program, graph, given in zip(PROGRAMS, graphs, of_programs(base, graphs), strict=False):
+        options = _options(file, graph, timing, given)
         if not base.resident:
             check_resident(file, program, graph)
             options = replace(options, resident=file.resident.get(program, ()))
-        found.append(options)
-    return found
+        by_program.append(options)
+    return by_program
 
 
 def check_resident(file: ScheduleFile, program: str, graph: TrainingGraph) -> None:
@@ -412,10 +412,10 @@ def check_model(
             where=file.where("model"),
             cure="tune this model (`pulptrain tune`)",
         )
-    known = [op.name for graph in graphs for op in graph.ops]
+    op_names = [op.name for graph in graphs for op in graph.ops]
     for choice in file.choices:
-        if choice.op not in known:
-            cure = suggestion(choice.op, known).split(" (")[0]
+        if choice.op not in op_names:
+            cure = suggestion(choice.op, op_names).split(" (")[0]
             raise ConfigError(f"{name} has no op {choice.op!r}", where=choice.where, cure=cure)
 
 
@@ -440,12 +440,12 @@ def _options(
             raise ConfigError(
                 f"{choice.op} has no matmul{without}", where=choice.kernel_where, cure="remove 'kernel'"
             )
-        known = matmuls_of(op, graph.tensors, base.codegen)
-        if has_kernel and candidate.kernel not in known:
+        kernels = matmuls_of(op, graph.tensors, base.codegen)
+        if has_kernel and candidate.kernel not in kernels:
             raise ConfigError(
                 f"unknown kernel {candidate.kernel!r} of {choice.op}",
                 where=choice.kernel_where,
-                cure=suggestion(candidate.kernel, known),
+                cure=suggestion(candidate.kernel, kernels),
             )
         tiler = tiler_for(graph, op, timing, base.codegen, candidate)
         try:

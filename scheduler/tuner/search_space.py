@@ -143,39 +143,39 @@ class Question:
 def list_cuts(question: Question) -> list[Cut]:
     """The cuts of an op under the rules that fit L1, those of least overhead first; there may be none."""
     cuts: list[Cut] = []
-    known: set[tuple[object, ...]] = set()
+    listed: set[tuple[object, ...]] = set()
     dma = DmaCost(question.timing)
     for depth in question.rules.depths:
         tiler = question.tiler(question.default_kernel, depth)
-        found = enumerate_tilings(tiler, question.timing.l1_usable_bytes)
-        if not len(found):
+        candidates = enumerate_tilings(tiler, question.timing.l1_usable_bytes)
+        if not len(candidates):
             continue
-        rows = _wanted(found, tiler.dims)
-        rows = rows[np.argsort(overhead_cycles(found, dma)[rows], kind="stable")]
+        rows = _wanted(candidates, tiler.dims)
+        rows = rows[np.argsort(overhead_cycles(candidates, dma)[rows], kind="stable")]
         for row in rows[: question.rules.cuts or MOST_CUTS].tolist():
-            order = found.orders[found.order[row]]
-            sizes = tuple(found.sizes_at(row).items())
-            l1_bytes = int(found.l1_bytes[row])
+            order = candidates.orders[candidates.order[row]]
+            sizes = tuple(candidates.sizes_at(row).items())
+            l1_bytes = int(candidates.l1_bytes[row])
             # More buffers that nothing would ever lie in are no more buffers.
-            if (sizes, order, l1_bytes) not in known:
-                known.add((sizes, order, l1_bytes))
-                cuts.append(Cut(sizes, order, depth, int(found.tiles[row]), l1_bytes))
+            if (sizes, order, l1_bytes) not in listed:
+                listed.add((sizes, order, l1_bytes))
+                cuts.append(Cut(sizes, order, depth, int(candidates.tiles[row]), l1_bytes))
     return cuts
 
 
-def _wanted(found: TilingCandidates, dims: Mapping[str, int]) -> NDArray[np.int64]:
+def _wanted(candidates: TilingCandidates, dims: Mapping[str, int]) -> NDArray[np.int64]:
     """Rows whose sizes are divisors but for at most one, which is the largest that fits."""
-    extents = np.array([dims[name] for name in found.dims], dtype=np.int64)
-    divides = extents % found.sizes == 0
+    extents = np.array([dims[name] for name in candidates.dims], dtype=np.int64)
+    divides = extents % candidates.sizes == 0
     keep = divides.all(axis=1)
-    for column in range(len(found.dims)):
+    for column in range(len(candidates.dims)):
         others = np.delete(divides, column, axis=1).all(axis=1)
         rows = np.flatnonzero(others)
-        groups = np.column_stack([found.order[rows], np.delete(found.sizes[rows], column, axis=1)])
+        groups = np.column_stack([candidates.order[rows], np.delete(candidates.sizes[rows], column, axis=1)])
         largest: dict[tuple[int, ...], int] = {}
         for row, group in zip(rows.tolist(), map(tuple, groups.tolist()), strict=True):
             best = largest.get(group)
-            if best is None or found.sizes[row, column] > found.sizes[best, column]:
+            if best is None or candidates.sizes[row, column] > candidates.sizes[best, column]:
                 largest[group] = row
         keep[list(largest.values())] = True
     return np.flatnonzero(keep)

@@ -135,23 +135,24 @@ class OpSearch:
         for variant in self.variants:
             kernels = len(variant.kernels)
             size = kernels * max(1, CHUNK // kernels)
-            own = [number for number in sorted(missing) if number in variant.numbers]  # cut by cut
+            numbers = [number for number in sorted(missing) if number in variant.numbers]  # cut by cut
             jobs += [
-                self._evaluation_job(variant, own[first : first + size]) for first in range(0, len(own), size)
+                self._evaluation_job(variant, numbers[first : first + size])
+                for first in range(0, len(numbers), size)
             ]
         if jobs:
             yield jobs
 
     def bounds(self) -> Generator[Sequence[Job], Sequence[Any], list[int]]:
         """Lower bounds of all candidates."""
-        known: dict[int, int] = {}
+        by_number: dict[int, int] = {}
 
         def job(variant: Variant, numbers: Sequence[int]) -> Job:
             def arrived(bounds: Sequence[int]) -> None:
-                found = dict(zip(numbers, bounds, strict=True))
-                known.update(found)
+                new = dict(zip(numbers, bounds, strict=True))
+                by_number.update(new)
                 self._keep(
-                    variant, {f"bound {self._item(number)}": str(bound) for number, bound in found.items()}
+                    variant, {f"bound {self._item(number)}": str(bound) for number, bound in new.items()}
                 )
 
             candidates = [self.candidates[number] for number in numbers]
@@ -163,7 +164,7 @@ class OpSearch:
             for number in variant.numbers:
                 kept = variant.stored.get(f"bound {self._item(number)}")
                 if isinstance(kept, int):
-                    known[number] = kept
+                    by_number[number] = kept
                 else:
                     missing.append(number)
             jobs += [
@@ -172,7 +173,7 @@ class OpSearch:
             ]
         if jobs:
             yield jobs
-        return [known[number] for number in range(len(self.candidates))]
+        return [by_number[number] for number in range(len(self.candidates))]
 
     @property
     def bounded(self) -> bool:

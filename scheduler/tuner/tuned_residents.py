@@ -65,17 +65,17 @@ def residents_by_program(
     """What stays in L1 in each of the programs (at most two) of `points`; from the cache if it is there."""
     context = f"resident {model_version()}"
     stored = cache.read(context, _from_cache) if cache is not None else {}
-    found: dict[int, ProgramResidents] = {}
+    by_number: dict[int, ProgramResidents] = {}
 
     def one(number: int, point: Point) -> Generator[Sequence[Job], Sequence[Any], None]:
         content = point.content
         if content in stored and all(names_known(point.graph, text) for text in stored[content].resident):
-            found[number] = stored[content]
+            by_number[number] = stored[content]
             return
         residents: FoundResidents = (yield [Job(find_residents, (point,))])[0]
-        found[number] = ProgramResidents(PROGRAMS[number], **asdict(residents))
+        by_number[number] = ProgramResidents(PROGRAMS[number], **asdict(residents))
         if cache is not None:
-            cache.write(context, {content: json.dumps(asdict(found[number]))})
+            cache.write(context, {content: json.dumps(asdict(by_number[number]))})
 
     drive([one(number, point) for number, point in enumerate(points)], workers)
-    return [found[number] for number in sorted(found)]
+    return [by_number[number] for number in sorted(by_number)]

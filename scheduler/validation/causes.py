@@ -26,14 +26,14 @@ def worst_on_rtl(done: Mapping[str, Sequence[Result]], count: int) -> list[tuple
 
     `done` maps the names of sets to their results.
     """
-    found = [
+    off = [
         (abs(row.error_percent), name, row)
         for name, results in done.items()
         if name.startswith("rtl ") and name != OWN_LIST
         for row in farthest_off(results, count)
     ]
-    found.sort(key=lambda item: -item[0])
-    return [(name, row, cause(name, row, done[name])) for _, name, row in found[:count]]
+    off.sort(key=lambda item: -item[0])
+    return [(name, row, cause(name, row, done[name])) for _, name, row in off[:count]]
 
 
 def cause(name: str, row: Result, others: Sequence[Result]) -> str:

@@ -32,9 +32,8 @@ from scheduler.validation.rows.statistics import (
     top1_regret_percent,
 )
 from scheduler.validation.runner import Validation, validate
-from scheduler.validation.sets import FITTED, GAPS, READ_OFF, SETS, TARGETS, MeasuredSet
+from scheduler.validation.sets import FITTED, GAPS, GOALS, READ_OFF, SETS, MeasuredSet
 
-PUBLISHED = "tutorial-anchors"
 WORST_ROWS = 5
 WORST_ON_RTL = 10
 PEAK_PERCENT = 5
@@ -112,7 +111,7 @@ ASKED = {
 def _targets(done: Mapping[str, Validation]) -> list[str]:
     heads = [head for name in ASKED.values() for head in (f"{name} %", "asked")]
     lines = _head(("set", "rows", "read off", "not predicted", *heads, "noise %", "reached"))
-    for target in TARGETS:
+    for target in GOALS:
         results = [row for row in done[target.set].results if target.holds(row.case)]
         refused = sum(row.case is None or target.holds(row.case) for row in done[target.set].refused)
         if not results and not refused:

@@ -79,12 +79,12 @@ def validate(
     cannot be read, and for the first row that cannot be predicted; with `keep_going` rows that can be neither
     read nor predicted are `refused`.
     """
-    found = kind_named(kind)
+    named = kind_named(kind)
     workers = default_workers() if workers is None else workers
     if not 1 <= workers <= MAX_WORKERS:
         raise InputError(f"{workers} workers", where="--workers", cure=f"1 to {MAX_WORKERS}")
     unreadable: list[ConfigError] = []
-    cases = found.read(path, selections, unreadable if keep_going else None)
+    cases = named.read(path, selections, unreadable if keep_going else None)
     for column in group_by if cases else ():
         if column not in cases[0].cells:
             cure = suggestion(column, tuple(cases[0].cells))
@@ -110,7 +110,7 @@ def validate(
     finally:
         parts.close()
     results = tuple(
-        Result(case, answer, found.measure_of(case).column)
+        Result(case, answer, named.measure_of(case).column)
         for case, answer in zip(cases, answers, strict=False)
         if isinstance(answer, Prediction)
     )
@@ -120,7 +120,7 @@ def validate(
         for case, answer in zip(cases, answers, strict=False)
         if isinstance(answer, InputError)
     ]
-    return Validation(found, results, tuple(refused), len(cases) + len(unreadable))
+    return Validation(named, results, tuple(refused), len(cases) + len(unreadable))
 
 
 def predict_rows(kind: str, cases: Sequence[Case]) -> list[Answer]:

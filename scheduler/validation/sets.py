@@ -131,7 +131,7 @@ READ_OFF = {
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Goal:
     """Rows of a set and how far off they may be, in percent; None where nothing is asked."""
 
     title: str
@@ -174,8 +174,8 @@ def _smallest(case: Case) -> bool:
     return (case.number("n"), case.number("k"), case.number("m")) == (4, 4, 4)
 
 
-TARGETS = (
-    Target(
+GOALS = (
+    Goal(
         "RTL: mm, 1 core, larger than 4x4x4",
         "rtl mm",
         lambda row: _one_core(row) and not _smallest(row),
@@ -183,7 +183,7 @@ TARGETS = (
         2,
         0.3,
     ),
-    Target(
+    Goal(
         "RTL: mm, 2 to 8 cores, larger than 4x4x4",
         "rtl mm",
         lambda row: not _one_core(row) and not _smallest(row),
@@ -191,56 +191,56 @@ TARGETS = (
         7,
         1,
     ),
-    Target("RTL: mm 4x4x4, 1 core", "rtl mm", lambda row: _one_core(row) and _smallest(row), 4, 10, 3),
-    Target(
+    Goal("RTL: mm 4x4x4, 1 core", "rtl mm", lambda row: _one_core(row) and _smallest(row), 4, 10, 3),
+    Goal(
         "RTL: mm 4x4x4, 2 to 8 cores", "rtl mm", lambda row: not _one_core(row) and _smallest(row), 6, 16, 4
     ),
-    Target("RTL: loops", "rtl loops", _all, 4, 10, 2),
-    Target("RTL: tiled, single and double buffered", "rtl tiled", _all, 4, 10, 2),
-    Target("RTL: overlap, the kernel", "rtl overlap, kernel", _all, 4, 10, 2),
-    Target("RTL: overlap, the transfers", "rtl overlap, transfers", _all, 4, 10, 2),
-    Target("RTL: dma", "rtl dma", _all, 3, 8, 2),
-    Target("RTL: dma-contention, the transfer", "rtl dma-contention, transfer", _all, 6, 12),
-    Target("RTL: dma-contention, core 1, cycles a load", "rtl dma-contention, core", _all, 6, 12),
-    Target("RTL: icache, first pass", "rtl icache, cold", _all, 3, 8),
-    Target("RTL: icache, fourth pass", "rtl icache, warm", _all, 10, 25),
-    Target("RTL: micro", "rtl micro", _all, 5),
-    Target("mm cycles, 1 core", "mm", _one_core, 1.5, 4),
-    Target(
+    Goal("RTL: loops", "rtl loops", _all, 4, 10, 2),
+    Goal("RTL: tiled, single and double buffered", "rtl tiled", _all, 4, 10, 2),
+    Goal("RTL: overlap, the kernel", "rtl overlap, kernel", _all, 4, 10, 2),
+    Goal("RTL: overlap, the transfers", "rtl overlap, transfers", _all, 4, 10, 2),
+    Goal("RTL: dma", "rtl dma", _all, 3, 8, 2),
+    Goal("RTL: dma-contention, the transfer", "rtl dma-contention, transfer", _all, 6, 12),
+    Goal("RTL: dma-contention, core 1, cycles a load", "rtl dma-contention, core", _all, 6, 12),
+    Goal("RTL: icache, first pass", "rtl icache, cold", _all, 3, 8),
+    Goal("RTL: icache, fourth pass", "rtl icache, warm", _all, 10, 25),
+    Goal("RTL: micro", "rtl micro", _all, 5),
+    Goal("mm cycles, 1 core", "mm", _one_core, 1.5, 4),
+    Goal(
         "mm cycles, 8 cores, private FPUs, no conflicts",
         "mm",
         lambda row: cores_of(row) == 8 and undisturbed(row),
         2.5,
         6,
     ),
-    Target("mm cycles, 2 to 8 cores, shared FPUs or conflicts", "mm", _disturbed, 5, 14, 2),
-    Target(
+    Goal("mm cycles, 2 to 8 cores, shared FPUs or conflicts", "mm", _disturbed, 5, 14, 2),
+    Goal(
         "mm choice of kernel, 1 core, and private FPUs without conflicts",
         "mm",
         lambda row: _one_core(row) or undisturbed(row),
         None,
         top1_regret_percent=0.5,
     ),
-    Target("mm choice of kernel, elsewhere", "mm", _disturbed, None, top1_regret_percent=2),
-    Target("dma", "dma", _all, 3, 8),
-    Target("loops", "loop", _all, 5, 12),
-    Target("layer steps", "layer", _all, 6, 15),
-    Target("tiled, single and double buffered", "tiled", _all, 5, 10),
-    Target("icache, first pass", "icache, cold", _all, 4, 10),
-    Target("icache, fourth pass", "icache, warm", _all, 4, 10),
-    Target("dma-contention", "dma-contention", _all, 4, 10),
-    Target("overlap, the kernel", "overlap, kernel", _all, 4, 10),
-    Target("overlap, the transfers", "overlap, transfers", _all, 4, 10),
-    Target("micro", "micro", _all, 4, 10),
-    Target("tiled-layers", "tiled-layers", _all, 6, 15),
-    Target("tiled-layers, only rows that compute", "tiled-layers", _computes, 6, 15),
-    Target(
+    Goal("mm choice of kernel, elsewhere", "mm", _disturbed, None, top1_regret_percent=2),
+    Goal("dma", "dma", _all, 3, 8),
+    Goal("loops", "loop", _all, 5, 12),
+    Goal("layer steps", "layer", _all, 6, 15),
+    Goal("tiled, single and double buffered", "tiled", _all, 5, 10),
+    Goal("icache, first pass", "icache, cold", _all, 4, 10),
+    Goal("icache, fourth pass", "icache, warm", _all, 4, 10),
+    Goal("dma-contention", "dma-contention", _all, 4, 10),
+    Goal("overlap, the kernel", "overlap, kernel", _all, 4, 10),
+    Goal("overlap, the transfers", "overlap, transfers", _all, 4, 10),
+    Goal("micro", "micro", _all, 4, 10),
+    Goal("tiled-layers", "tiled-layers", _all, 6, 15),
+    Goal("tiled-layers, only rows that compute", "tiled-layers", _computes, 6, 15),
+    Goal(
         "tutorial-anchors, 1-core layers (fitted, no test)",
         "tutorial-anchors",
         lambda row: _one_core(row) and row.text("primitive") != "tutorial_step",
         8,
     ),
-    Target(
+    Goal(
         "tutorial-anchors, 8 cores and whole step",
         "tutorial-anchors",
         lambda row: not _one_core(row) or row.text("primitive") == "tutorial_step",

@@ -113,15 +113,15 @@ def section(results: Sequence[Result]) -> list[str]:
     rows = {result.case.id: result for result in results}
     lines = [*INTRODUCTION, f"| {' | '.join(HEADS)} |", "| --- " * len(HEADS) + "|"]
     for step in STEPS:
-        found = rows.get(step.row)
-        if found is None:
+        row = rows.get(step.row)
+        if row is None:
             continue
-        case, ours = found.case, _default_cycles(found.case, step)
+        case, ours = row.case, _default_cycles(row.case, step)
         shape = "x".join(str(case.number(name)) for name in ("ci", "hi", "wi", "co"))
         cells = (
             *(step.title, shape, f"`{step.row}`", f"{step.ratio_then:.2f}"),
-            *(f"{found.measured:,}", f"{found.prediction.cycles:,}", f"{found.error_percent:+.1f}"),
-            *(f"{ours:,}", f"{ours / found.measured:.2f}", step.reason),
+            *(f"{row.measured:,}", f"{row.prediction.cycles:,}", f"{row.error_percent:+.1f}"),
+            *(f"{ours:,}", f"{ours / row.measured:.2f}", step.reason),
         )
         lines.append(f"| {' | '.join(cells)} |")
     return lines

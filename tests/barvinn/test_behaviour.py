@@ -3,24 +3,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from barvinn.machine.array import BarvinnArray
-from barvinn.machine.behaviour import BEHAVIOURS, DOCUMENTED, RTL, Behaviour, behaviour_of, rules
+from barvinn.machine.behaviour import BEHAVIOURS, DOCUMENTED, RTL, Behaviour, behaviour_of
 from barvinn.machine.job import csr_writes, job_of
-from barvinn.machine.timing import BarvinnTiming, load_barvinn
+from barvinn.machine.timing import BarvinnTiming
 from barvinn.mapping.compiler import compile_network
 from barvinn.mapping.images import map_words
 from barvinn.mapping.layers import IntegerLayer, Integers, LayerShape, pool_layer
-from barvinn.mapping.measured import Case, predict, read_cases
-from barvinn.mapping.reference import outputs
 from configs.errors import DoesNotFitError, InputError, RaceError, UnsupportedLayerError
 from shared.barvinn_layers import drawn, drawn_layer, executed, integer_layer, machine, published
 from shared.paths import MEASURED
+from tools.barvinn_jobs import Case, load_barvinn, outputs, predict, read_cases
 from traces.events import COMPUTE
 from traces.recorder import Recorder
 
@@ -262,9 +261,9 @@ def test_two_writes_to_a_bank_in_one_cycle_are_refused() -> None:
 
 
 def test_rules_have_sources_and_names_are_checked() -> None:
-    found = list(rules())
-    assert len(found) == 10
-    assert all(len(about) > 20 and len(source) > 10 for _, about, source in found)
+    rules = [field.metadata for field in fields(Behaviour) if field.metadata]
+    assert len(rules) == 10
+    assert all(len(rule["about"]) > 20 and len(rule["source"]) > 10 for rule in rules)
     assert behaviour_of("rtl") is RTL
     assert behaviour_of("documented") is DOCUMENTED
     with pytest.raises(InputError, match="unknown behaviour 'rlt'") as caught:

@@ -16,13 +16,14 @@ from barvinn.machine.array import BarvinnArray
 from barvinn.machine.behaviour import DOCUMENTED
 from barvinn.machine.job import CSR_ADDRESSES, CsrWrite, Job, Loops, csr_writes, write_instructions
 from barvinn.machine.program import ArrayProgram, LayerProgram, Segment
-from barvinn.machine.timing import BarvinnTiming, load_barvinn
+from barvinn.machine.timing import BarvinnTiming
 from barvinn.mapping.compiler import compile_network
 from barvinn.mapping.layers import IntegerLayer, Integers, LayerShape
 from configs.errors import ConfigError, PulptrainError, RaceError
 from configs.library import list_names
 from configs.parameters import load_parameters
 from shared.barvinn_layers import POLLING, drawn, executed, integer_layer, machine
+from tools.barvinn_jobs import load_barvinn
 from traces.events import COMPUTE, TRANSFER
 from traces.metrics import check_overlap
 from traces.recorder import Recorder

@@ -13,9 +13,9 @@ from barvinn.mapping.compiler import deal
 from barvinn.mapping.images import map_values, map_words
 from barvinn.mapping.layers import IntegerLayer, LayerShape, pool_layer
 from barvinn.mapping.network import Precision, RealLayer, integer_network, integer_weights
-from barvinn.mapping.reference import outputs
 from configs.errors import DoesNotFitError, InputError, ShapeError
 from shared.barvinn_layers import drawn, drawn_layer, executed, integer_layer, machine
+from tools.barvinn_jobs import outputs
 from tools.plain_resnet18 import layers as plain_resnet18
 
 SEEDS = 200

@@ -22,7 +22,6 @@ def test_every_number_of_an_entry_is_that_of_the_format(dtype: DType) -> None:
     assert (dtype.bits, element_bytes(dtype.name)) == (truth.bits, truth.bits // 8)
     assert dtype.unit_roundoff == float(truth.eps) / 2
     assert dtype.least_exponent == truth.minexp
-    assert dtype.smallest_normal == float(truth.smallest_normal)
     assert dtype.finest_step == float(truth.smallest_subnormal)
     assert dtype.largest == float(truth.max)
     with np.errstate(over="ignore"):

@@ -9,22 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from configs.grades import (
-    ASSUMED,
-    CITED,
-    FITTED,
-    GRADES,
-    MEASURED,
-    assumed_count,
-    counts,
-    grade,
-    grades,
-    read_off,
-    rows_of,
-)
+from configs.grades import ASSUMED, CITED, FITTED, GRADES, MEASURED, assumed_count, grade, grades
 from configs.library import list_names
 from configs.parameters import PROFILES, ParameterTree, load_parameters
 from shared import paths
+from tools.read_off import counts, read_off, rows_of
 
 FOLDER = paths.MEASURED
 TREES = [load_parameters(name, profile) for name in list_names("soc") for profile in PROFILES]

@@ -3,7 +3,7 @@
 
 import pytest
 
-from configs.datasets import DIGITS_CLASSES, DIGITS_PIXEL_MAX, load_digits_arrays
+from configs.datasets import DIGITS_PIXEL_MAX, load_digits_arrays
 from configs.errors import ConfigError, InputError, MistakesError
 from configs.library import list_names
 from configs.model_file import LayerSpec, load_model
@@ -190,7 +190,7 @@ def test_digits_arrays():
     )
     assert (int(images.min()), int(images.max())) == (0, DIGITS_PIXEL_MAX)
     # Digits per class as the UCI repository states them for its test part.
-    counts = [int((labels == digit).sum()) for digit in range(DIGITS_CLASSES)]
+    counts = [int((labels == digit).sum()) for digit in range(10)]
     assert counts == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
     # First image, a zero: dark ring around a blank centre.
     assert images[0].tolist()[3] == [0, 4, 12, 0, 0, 8, 8, 0]

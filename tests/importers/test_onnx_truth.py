@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 
 from configs.errors import UnsupportedLayerError, WrongNumbersError
-from importers.onnx_call import HANDLERS, WeightPlaces
+from importers.onnx_call import HANDLERS, WeightNumbers
 from importers.onnx_file import load_onnx
 from importers.onnx_folding import _FOLDED
 from importers.onnx_forward import import_forward
 from importers.onnx_fusion import OWN
 from pulptrain.__main__ import run
 from pulptrain.foreign import foreign_check
-from pulptrain.foreign.foreign_check import OnnxOrigin, check_gradients, check_output
+from pulptrain.foreign.foreign_check import OnnxOrigin, check_file, check_output
 from shared.onnx_models import NodeText, model, node, saved, value
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import build_training_graph, initial_weights
 from trainlib.training.training_data import sample_stream
-from truth.onnx_graph import known_ops
+from truth.onnx_graph import _OPS
 
 pytestmark = [pytest.mark.needs_onnx, pytest.mark.needs_torch]
 
@@ -50,7 +50,7 @@ def gradients_of(origin: OnnxOrigin, seed: int = 0) -> Any:
     sample = next(sample_stream(graph, spec, seed))
     results = evaluate(graph, {**sample, **initial_weights(graph, seed), **origin.read.values})
     own = {"input": sample[graph.input], "label": sample[graph.label]}
-    return check_gradients(origin, spec, graph, own, results)
+    return check_file(origin, spec, graph, own, results)
 
 
 def gemm(x: str, y: str, name: str, *more: str, **attributes: Any) -> NodeText:
@@ -215,7 +215,7 @@ def test_another_output_is_refused_with_its_name_and_the_error(
 
 def test_a_gradient_of_another_weight_and_a_frozen_weight_show(tmp_path: Path) -> None:
     origin = read(tmp_path, *EXACT["a matrix joined of two weights"])
-    places = WeightPlaces(("v", "w"), origin.read.places.starts, origin.read.places.shapes)
+    places = WeightNumbers(("v", "w"), origin.read.places.starts, origin.read.places.shapes)
     assert not gradients_of(spoilt(origin, lambda found: replace(found, places=places))).passed
     check = gradients_of(spoilt(origin, lambda found: replace(found, sources={})))
     assert not check.passed
@@ -252,4 +252,4 @@ def test_a_run_says_who_has_compared_what(
 
 def test_all_ops_that_are_read_are_described_a_second_time() -> None:
     names = {name for name in (*HANDLERS, *_FOLDED) if not name.startswith(OWN)}
-    assert names <= known_ops()
+    assert names <= _OPS.keys()

@@ -14,9 +14,9 @@ from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule
+from shared.initial_values import initial_values
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import build_training_graph
-from trainlib.training.training_data import initial_values
 
 SPEC = ModelSpec(
     name="bad",

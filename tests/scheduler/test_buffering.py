@@ -25,7 +25,7 @@ from scheduler.schedule import build_schedule
 from scheduler.tiles.l1_layout import lay_out, lay_out_ops
 from scheduler.tiles.tiling import Buffer, Tiling
 from trainlib.ir.steps import Operand, TileTask
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 from trainlib.training.phases import build_training_graph
 
 TIMING = load_soc("pulp-open", "rtl")
@@ -51,7 +51,7 @@ def most_ids_taken(actions) -> int:
 def test_more_boxes_than_transfer_ids(step: str, buffering: str) -> None:
     """A tile of this concat moves 20 boxes, while there are 16 IDs."""
     settings = Settings(buffering=buffering, tiles=("concat.FW=d1:3",) if step == "fw" else ())
-    outcome = run_primitive("concat", step, [InputCase((2, 8))] * 20, {"axis": 0}, settings=settings)
+    outcome = run_primitive("concat", step, [DrawnInput((2, 8))] * 20, {"axis": 0}, settings=settings)
     assert outcome.summary["functional"]["passed"]
     program = outcome.schedule.program
     assert most_ids_taken(program.actions) <= TIMING.dma.transfer_ids

@@ -11,10 +11,10 @@ from configs.errors import DoesNotFitError
 from scheduler.executor import Executor
 from scheduler.schedule import build_schedule
 from shared.agreement import compare
+from shared.initial_values import initial_values
 from shared.random_schedules import Fixed, check_report, schedules
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import build_training_graph
-from trainlib.training.training_data import initial_values
 
 
 @settings(max_examples=120, deadline=None, derandomize=True)

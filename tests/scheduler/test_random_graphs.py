@@ -24,10 +24,10 @@ from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule
 from shared.agreement import ROUNDING_MARGIN
+from shared.initial_values import initial_values
 from shared.oracle_torch import evaluate_torch
 from trainlib.ir.numerics import FP32_TOLERANCE
 from trainlib.training.phases import build_training_graph
-from trainlib.training.training_data import initial_values
 
 pytestmark = pytest.mark.needs_torch
 

@@ -27,11 +27,11 @@ from scheduler.schedule import build_schedule, tiler_of
 from scheduler.tiles.partial_sums import written
 from scheduler.tiles.resident_tensors import box_bytes, missing, residents_of
 from shared.agreement import compare
+from shared.initial_values import initial_values
 from shared.random_schedules import STACK_BYTES, TIMING, Fixed, check_report, schedules
 from trainlib.ir.graph import Tensor
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import build_training_graph
-from trainlib.training.training_data import initial_values
 
 DIGITS = load_model("digits-cnn")
 ROOMY = with_options(TIMING, l1="1MiB")

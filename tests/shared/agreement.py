@@ -15,8 +15,8 @@ import numpy as np
 from configs.dtypes import is_narrow
 from configs.errors import InputError
 from shared.oracle_torch import evaluate_torch
+from shared.tolerances import tolerance
 from trainlib.ir.graph import TrainingGraph
-from trainlib.ir.numerics import tolerance
 from trainlib.ir.steps import Array
 from trainlib.registry import lowering_of
 
@@ -78,7 +78,7 @@ def compare(
 
 
 def graph_tolerance(graph: TrainingGraph, accumulation: str = "reference") -> float:
-    """Largest relative error allowed to a tensor of an iteration (`trainlib.ir.numerics.tolerance`).
+    """Largest relative error allowed to a tensor of an iteration (`tolerances.tolerance`).
 
     fp32 throughout: the fp32 tolerance. Else that of the coarsest narrow format for one rounding per op that
     writes it, over the ops that lie one behind the other; with the longest reduction of the graph for

@@ -11,10 +11,11 @@ import numpy as np
 
 from barvinn.machine.array import ArrayResult, BarvinnArray
 from barvinn.machine.behaviour import DOCUMENTED, RTL
-from barvinn.machine.timing import BarvinnTiming, load_barvinn
+from barvinn.machine.timing import BarvinnTiming
 from barvinn.mapping.compiler import CompiledNetwork, compile_network
 from barvinn.mapping.images import map_values
 from barvinn.mapping.layers import IntegerLayer, Integers, LayerShape
+from tools.barvinn_jobs import load_barvinn
 from traces.events import Tracer
 
 POLLING = {"hart.handler_instructions": 0}

@@ -19,8 +19,9 @@ import numpy as np
 from arch.spec.isa import TeamWork
 from configs.dtypes import BY_NAME, is_float
 from shared.oracle_torch import evaluate_torch
+from shared.tolerances import tolerance
 from trainlib.ir.graph import Op, TrainingGraph
-from trainlib.ir.numerics import dtype_named, rounded, tolerance, widened
+from trainlib.ir.numerics import dtype_named, rounded, widened
 from trainlib.ir.steps import KernelChoice, find_part, reductions_of
 from trainlib.kernels import catalogue
 from trainlib.primitives.definition import Example, OptimizerPrimitive

@@ -8,12 +8,12 @@ import numpy as np
 
 from configs.model_file import load_model
 from shared.agreement import compare, gradient_scales, graph_tolerance
+from shared.initial_values import initial_values
 from shared.oracle_torch import evaluate_torch
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.numerics import rounded
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import build_training_graph
-from trainlib.training.training_data import initial_values
 
 HEADER = """\
 name: form

@@ -9,10 +9,11 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
 from configs.errors import InputError
 from shared.synthetic_trace import training_run
+from shared.transfer_counters import bytes_in_flight
 from traces.errors import TraceError
 from traces.events import COMPUTE, TRANSFER, Slice
 from traces.files.perfetto_trace import cycles_to_ns, write_perfetto
-from traces.recorder import CounterSample, bytes_in_flight
+from traces.recorder import CounterSample
 
 CLOCK_HZ = 360_000_000  # a period of 2.77 ns, so that rounding matters
 

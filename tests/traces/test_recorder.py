@@ -3,9 +3,10 @@ import itertools
 
 import pytest
 
+from shared.transfer_counters import bytes_in_flight
 from traces.errors import TraceError
 from traces.events import TRANSFER, Slice, Work
-from traces.recorder import CounterSample, Recorder, bytes_in_flight, transfer_direction
+from traces.recorder import CounterSample, Recorder, transfer_direction
 from traces.tracks import op_label, track_name
 
 

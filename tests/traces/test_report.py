@@ -6,7 +6,7 @@ import pytest
 from configs.errors import InputError
 from shared.synthetic_trace import training_run
 from traces.metrics import measure
-from traces.report import View, functional_line, report_lines, top_stalls
+from traces.report import Detail, functional_line, report_lines, top_stalls
 
 
 def summary(**changes: Any) -> dict[str, Any]:
@@ -37,8 +37,8 @@ def summary(**changes: Any) -> dict[str, Any]:
     }
 
 
-def printed(text: dict[str, Any], width: int = 100, view: View | None = None) -> list[str]:
-    return report_lines(text, width, view)
+def printed(text: dict[str, Any], width: int = 100, detail: Detail | None = None) -> list[str]:
+    return report_lines(text, width, detail)
 
 
 @pytest.mark.smoke
@@ -115,7 +115,7 @@ def test_repeated_steps_of_a_layer_are_one_row() -> None:
     assert sum("FW_STEP" in line for line in lines) == 1
     row = next(line for line in lines if line.startswith("gru.FW_STEP x49"))
     assert f"{49 * op['cycles']:,}" in row
-    whole = printed(summary(ops=steps), 100, View(full=True))
+    whole = printed(summary(ops=steps), 100, Detail(full=True))
     assert sum("FW_STEP" in line for line in whole) == 49
 
 
@@ -123,13 +123,13 @@ def test_notes_are_a_line_unless_all_are_asked_for() -> None:
     lines = printed(long_names(), 100)
     at = next(number for number, line in enumerate(lines) if line.startswith("notes"))
     assert lines[at] == "notes       tiles shrank to hold 2 buffers (x30); --full lists all 30"
-    full = printed(long_names(), 200, View(full=True))
+    full = printed(long_names(), 200, Detail(full=True))
     assert sum(line.startswith("note ") for line in full) == 30
 
 
 @pytest.mark.parametrize(("by", "rows"), [("layer", 6), ("step", 2), ("kernel", 2)])
 def test_ops_are_added_up_by_what_is_asked(by: str, rows: int) -> None:
-    lines = printed(long_names(), 100, View(top=4, by=by))
+    lines = printed(long_names(), 100, Detail(top=4, by=by))
     first = next(number for number, line in enumerate(lines) if line.startswith(by))
     last = next(number for number, line in enumerate(lines) if line.startswith("total"))
     offload = 1
@@ -140,9 +140,9 @@ def test_ops_are_added_up_by_what_is_asked(by: str, rows: int) -> None:
 
 def test_a_wrong_view_is_refused() -> None:
     with pytest.raises(InputError, match="0 rows"):
-        View(top=0)
+        Detail(top=0)
     with pytest.raises(InputError, match="added up by 'colour'"):
-        View(by="colour")
+        Detail(by="colour")
 
 
 def test_numbers_that_were_not_checked_are_said_to_be_so() -> None:

@@ -43,7 +43,7 @@ def main() -> int:
         while tally.next < asked.count and time.monotonic() - started < asked.seconds:
             numbers = range(tally.next, min(tally.next + BATCH, asked.count))
             items = ((number, subject(asked.seed, number, kinds)) for number in numbers)
-            for number, item, outcome in sorted(pool.outcomes(items), key=lambda found: found[0]):
+            for number, item, outcome in sorted(pool.outcomes(items), key=lambda done: done[0]):
                 if tally.add(number, item, outcome):
                     _keep(folder, pool, number, item, outcome)
             tally.next = numbers.stop

@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from random import Random
 from typing import Any
 
-from trainlib.primitives.definition import Example, InputCase, InternalPrimitive
+from trainlib.primitives.definition import DrawnInput, Example, InternalPrimitive
 from trainlib.registry import PRIMITIVES, is_internal
 from trainlib.training.single import Single, single
 
@@ -21,7 +21,7 @@ class Case:
 
     primitive: str
     options: Mapping[str, Any]
-    inputs: tuple[InputCase, ...]
+    inputs: tuple[DrawnInput, ...]
     batch: int
 
     @cached_property

@@ -67,16 +67,16 @@ def _put(thing: Thing, folder: Path) -> None:
 
 def state(folder: Path) -> State:
     """Everything in the folder, links not followed."""
-    found: dict[str, tuple[int, bytes]] = {}
+    entries: dict[str, tuple[int, bytes]] = {}
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = os.path.join(parent, name)
             try:
                 mode = os.lstat(path).st_mode
-                found[path] = mode, _content(path, mode)
+                entries[path] = mode, _content(path, mode)
             except OSError:
-                found[path] = stat.S_IFREG, b"nobody may read it"
-    return found
+                entries[path] = stat.S_IFREG, b"nobody may read it"
+    return entries
 
 
 def _content(path: str, mode: int) -> bytes:

@@ -147,18 +147,18 @@ def _socs(generator: Random) -> Subject:
 
 @cache
 def _parameter_paths() -> tuple[str, ...]:
-    found: list[str] = []
+    paths: list[str] = []
 
     def walk(node: object, path: str) -> None:
         if isinstance(node, dict):
             if "value" in node:
-                found.append(path)
+                paths.append(path)
                 return
             for key, child in node.items():
                 walk(child, f"{path}.{key}" if path else key)
 
     walk(load_yaml(ROOT / "configs" / "soc" / "pulp-open.yaml").plain()["parameters"], "")
-    return tuple(found)
+    return tuple(paths)
 
 
 def _kernels(generator: Random) -> Subject:
@@ -349,20 +349,20 @@ def _likely(values: Sequence[str]) -> Sequence[str]:
     )
 
 
-def _some_options(known: Mapping[str, Sequence[str]], generator: Random, share: float = 1.0) -> list[str]:
+def _some_options(options: Mapping[str, Sequence[str]], generator: Random, share: float = 1.0) -> list[str]:
     """Some of the options with values they know, and some they do not."""
     if generator.random() > share:
         return []
     result: list[str] = []
-    for name in generator.sample(sorted(known), min(len(known), generator.choice((1, 1, 2, 2, 3, 5)))):
+    for name in generator.sample(sorted(options), min(len(options), generator.choice((1, 1, 2, 2, 3, 5)))):
         result.append(name)
-        if known[name]:
+        if options[name]:
             drawn = generator.random()
             odd = generator.choice(NUMBERS) if drawn < 0.1 else generator.choice(WORDS)
             if odd in WORK.get(name, ()):
-                odd = known[name][-1]
-            result.append(odd if drawn < 0.14 else generator.choice(_likely(known[name])))
-    if "--soc" in known and generator.random() < 0.15:
+                odd = options[name][-1]
+            result.append(odd if drawn < 0.14 else generator.choice(_likely(options[name])))
+    if "--soc" in options and generator.random() < 0.15:
         result += [
             "--set",
             f"{generator.choice((*SETTABLE, *_parameter_paths()))}={generator.choice(NUMBERS)}",
@@ -479,12 +479,12 @@ def base_files() -> Mapping[str, bytes]:
         run(["run", *uncached, "--out", str(out), "--save-values", str(values)])
         run(["run", *small, "--no-functional", "--cache", str(kept)])
         run(["explore", str(spec), "--workers", "1", "--no-cache", "-q", "--out", str(points)])
-        found = {path.name: path.read_bytes() for path in (schedule, values, kept, points / "points.json")}
+        files = {path.name: path.read_bytes() for path in (schedule, values, kept, points / "points.json")}
         slices = read_table(out)
         for parquet in (True, False):
             table = write_table(slices, out, parquet=parquet)
-            found[f"run/{table.name}"] = table.read_bytes()
-        return found | {f"run/{name}": (out / name).read_bytes() for name in ("summary.json", "memory.csv")}
+            files[f"run/{table.name}"] = table.read_bytes()
+        return files | {f"run/{name}": (out / name).read_bytes() for name in ("summary.json", "memory.csv")}
 
 
 KINDS: Mapping[str, Callable[[Random], Subject]] = {

@@ -4,18 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
-from barvinn.machine.behaviour import BEHAVIOURS, rules
+from barvinn.machine.behaviour import BEHAVIOURS, Behaviour
 from barvinn.machine.hart import instructions_of
 from barvinn.machine.job import csr_writes
-from barvinn.machine.timing import LANES, MACHINE, load_barvinn
+from barvinn.machine.timing import LANES, MACHINE
 from barvinn.mapping.layers import LayerShape
-from barvinn.mapping.measured import predict, read_cases
 from barvinn.mapping.network import RealLayer
 from barvinn.run import BarvinnOutcome, barvinn
 from configs.parameters import load_parameters
+from tools.barvinn_jobs import load_barvinn, predict, read_cases
 from tools.pages.page import Page, table
 from tools.plain_resnet18 import layers as plain_resnet18
 
@@ -104,9 +105,10 @@ def times() -> str:
 def behaviour() -> str:
     """Every rule, its two values and its source."""
     rows = []
-    for name, about, source in rules():
-        values = [getattr(each, name) for each in BEHAVIOURS.values()]
-        rows.append((about, *map(_value, values), source))
+    for rule in fields(Behaviour):
+        if rule.metadata:
+            values = [_value(getattr(each, rule.name)) for each in BEHAVIOURS.values()]
+            rows.append((rule.metadata["about"], *values, rule.metadata["source"]))
     return table(("rule", *BEHAVIOURS, "source"), rows)
 
 

@@ -18,7 +18,7 @@ from scheduler.schedule import Schedule, build_schedule
 from tools.pages.page import Page, golden, table
 from traces.recorder import Recorder
 from trainlib.ir.graph import TrainingGraph
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 from trainlib.training.phases import build_layer_graph, build_training_graph, only
 
 L1_SIZES = ("16KiB", "32KiB", "64KiB", "128KiB", "256KiB", "512KiB", "1MiB")
@@ -56,7 +56,7 @@ def graph_of(workload: str) -> TrainingGraph:
     if workload not in LAYERS:
         return replace(build_training_graph(load_model(workload)), draws={})
     kind, options, shape, batch = LAYERS[workload]
-    graph = build_layer_graph(kind, options, [InputCase(shape)], batch=batch)
+    graph = build_layer_graph(kind, options, [DrawnInput(shape)], batch=batch)
     return only(graph, [op for op in graph.ops if op.step == "FW"])
 
 

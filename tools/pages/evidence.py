@@ -7,12 +7,13 @@ import re
 from collections import defaultdict
 
 from configs.errors import InputError
-from configs.grades import ASSUMED, GRADES, counts, grades, read_off
+from configs.grades import ASSUMED, GRADES, grades
 from configs.library import list_names
 from configs.parameters import PROFILES, load_parameters
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import run_model
 from tools.pages.page import Page, accuracy, golden, table
+from tools.read_off import counts, read_off
 from traces.report import evidence_line
 from trainlib.kernels.evidence import NestEvidence, nest_evidence
 from trainlib.kernels.library import FP32_BYTES, LIBRARY, WORDS, sibling

@@ -12,10 +12,13 @@ from functools import cache
 
 import numpy as np
 
-from arch.pricing.window_plan import START_OFFSETS_CYCLES, Window
+from arch.pricing.window_plan import START_OFFSETS_CYCLES, PricingWindow
 from pulptrain.given.settings import Settings
 from pulptrain.running.kernel_cost import kernel_cost
-from scheduler.validation.kernel_regret import (
+from scheduler.validation.rows import layer
+from scheduler.validation.rows.statistics import Result
+from scheduler.validation.runner import validate
+from tools.kernel_regret import (
     Cell,
     KernelRegret,
     kernel_choices,
@@ -23,9 +26,6 @@ from scheduler.validation.kernel_regret import (
     share_within,
     sharing_agreements,
 )
-from scheduler.validation.rows import layer
-from scheduler.validation.rows.statistics import Result
-from scheduler.validation.runner import validate
 from tools.pages.page import ROOT, Page, accuracy, table
 from trainlib.kernels.catalogue import kernel_names
 
@@ -120,7 +120,7 @@ def layers() -> str:
         one = on_one.get(_layer(row))
         if row.case.number("cores") != 8 or one is None:
             continue
-        found = [layer.predict(row.case, Window(starts=(start,))).cycles for start in starts()]
+        found = [layer.predict(row.case, PricingWindow(starts=(start,))).cycles for start in starts()]
         alone, measured = one.prediction.cycles, one.measured / row.measured
         low, high = alone / max(found), alone / min(found)
         rows.append(

@@ -10,7 +10,7 @@ from typing import Any
 
 from arch.pricing.cost_model import TeamCost, Traffic
 from arch.pricing.team_cost_model import TeamCostModel
-from arch.pricing.window_plan import START_OFFSETS_CYCLES, Window
+from arch.pricing.window_plan import START_OFFSETS_CYCLES, PricingWindow
 from arch.spec.isa import TeamWork
 from arch.spec.program import Compute
 from arch.spec.timing import IcacheTiming, SocTiming
@@ -22,7 +22,7 @@ from traces.drawing import RC, empty_figure, save_figure
 from traces.events import COMPUTE, TRANSFER, Slice
 from traces.palette import BUSY_STYLE, MOVING_STYLE, STALL_STYLES, Style, ink_on
 from trainlib.kernels.catalogue import matmul_work
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 
 ELEMENTS = 64
 """Of the ReLU that is added up by hand."""
@@ -39,13 +39,13 @@ MATMUL = ("mm_unroll_2x4", 32, 32, 32)
 @cache
 def relu(cores: int) -> RunOutcome:
     """`pulptrain primitive relu --shape 64 --cores CORES`."""
-    return run_primitive("relu", "fw", [InputCase((ELEMENTS,))], settings=Settings(cores=cores))
+    return run_primitive("relu", "fw", [DrawnInput((ELEMENTS,))], settings=Settings(cores=cores))
 
 
 @cache
 def two_tiles() -> RunOutcome:
     """`pulptrain primitive relu --shape 512 --cores 2 --tile d0:256`."""
-    return run_primitive("relu", "fw", [InputCase((512,))], settings=TWO_TILES)
+    return run_primitive("relu", "fw", [DrawnInput((512,))], settings=TWO_TILES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def team_of(outcome: RunOutcome) -> TeamWork:
 
 def priced_from(outcome: RunOutcome, offsets: tuple[int, ...]) -> TeamCost:
     """Price of its kernel from one start alone."""
-    return TeamCostModel(outcome.timing, Window(starts=(offsets,))).price(team_of(outcome))
+    return TeamCostModel(outcome.timing, PricingWindow(starts=(offsets,))).price(team_of(outcome))
 
 
 def eight_cores() -> str:

@@ -35,13 +35,13 @@ def _figures(cycles: Cycles) -> dict[str, dict[str, float]]:
     }
 
 
-def _record(found: Sequence[Move]) -> dict[str, Any]:
+def _record(moved: Sequence[Move]) -> dict[str, Any]:
     """What is written of a defect: its farthest figure, and how many have left their bounds."""
-    if not found:
+    if not moved:
         return {"figures": 0}
-    first = found[0]
+    first = moved[0]
     return {
-        "figures": len(found),
+        "figures": len(moved),
         "figure": first.figure,
         "from_percent": first.committed,
         "to_percent": round(first.percent, DIGITS),
@@ -86,10 +86,10 @@ def main() -> int:
         _write(_figures(cycles), records)
     fine = True
     for name, cycles in predictions([AS_IT_IS, *names], workers=given.workers):
-        found = moves(cycles)
-        fine &= _tell(name, found)
+        moved = moves(cycles)
+        fine &= _tell(name, moved)
         if name in DEFECTS:
-            records[name] = _record(found)
+            records[name] = _record(moved)
     if given.write:
         _write(committed()["figures"], records)
     seen = sum(record["figures"] > 0 for record in records.values())

@@ -10,7 +10,7 @@ from typing import Any
 
 from arch.pricing import code_fetch, team_cost_model
 from arch.pricing.cost_model import CoreCost
-from arch.pricing.window_plan import START_OFFSETS_CYCLES, Window
+from arch.pricing.window_plan import START_OFFSETS_CYCLES, PricingWindow
 from scheduler.programs.op_loop import OpLoop
 from scheduler.tiles.l1_layout import L1Layout
 from tools.timing_defects.change import Change, Replacement, registrar
@@ -22,7 +22,7 @@ _harmless = registrar(HARMLESS, "harmless")
 @_harmless("arch/pricing/window_plan.py", "the second start of a team is another one")
 def _other_start() -> Sequence[Replacement]:
     first, second = START_OFFSETS_CYCLES
-    other = Window(starts=(first, second[::-1]))
+    other = PricingWindow(starts=(first, second[::-1]))
     return [(team_cost_model, "Window", lambda: other)]
 
 

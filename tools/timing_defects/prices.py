@@ -11,7 +11,7 @@ from arch.pricing import code_fetch, contention, pipeline, team_cost_model, wind
 from arch.pricing.contention import ClusterModel
 from arch.pricing.nest_reader import NestReader
 from arch.pricing.team_cost_model import TeamCostModel
-from arch.pricing.window_plan import Window
+from arch.pricing.window_plan import PricingWindow
 from arch.spec.isa import CoreWork, Instruction, Loop, Node, Op
 from arch.spec.timing import CoreTiming, FpuTiming, SocTiming
 from tools.timing_defects.change import Change, Replacement, registrar
@@ -151,7 +151,7 @@ def _far_refill() -> Sequence[Replacement]:
 
 @_defect("arch/pricing/window_plan.py", "a window ends after 2,000 instructions")
 def _short_window() -> Sequence[Replacement]:
-    wrong = Window(budget_instructions=2_000)
+    wrong = PricingWindow(budget_instructions=2_000)
     return [(team_cost_model, "Window", lambda: wrong)]
 
 

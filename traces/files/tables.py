@@ -169,12 +169,12 @@ def _read_parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             require_host_memory(rows * ROW_BYTES, f"{rows:,} rows need", where=str(path))
             table = file.read()
         _require_columns(table.column_names, str(path))
-        found = table.select(list(COLUMNS)).to_pylist()
+        cells = table.select(list(COLUMNS)).to_pylist()
     except InputError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:  # a text that is no UTF-8 is a ValueError
         raise InputError(f"not a Parquet file: {error}", where=str(path), cure=AGAIN) from error
-    for index, row in enumerate(found):
+    for index, row in enumerate(cells):
         yield f"{path}: row {index}", row
 
 

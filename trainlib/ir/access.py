@@ -147,8 +147,8 @@ class Index:
         rows, window = ranges[outer], ranges[inner]
         # The tiles of a search ask for the same ones again and again; large ones would fill the memory.
         small = (rows[1] - rows[0]) * (window[1] - window[0]) <= KEPT_TAPS
-        found = _kept_taps if small else _taps
-        return found(self, outer, inner, rows, window, fetched)
+        made = _kept_taps if small else _taps
+        return made(self, outer, inner, rows, window, fetched)
 
     def owned(self, outer: str, extent: Extent, loop_size: int) -> Extent:
         """Elements that belong to part of a loop if every element is to belong to one part of it.
@@ -188,8 +188,8 @@ def _taps(index: Index, outer: str, inner: str, rows: Extent, window: Extent, fe
         inside = inside[::-1]
     values = np.arange(*rows)[:, None] * strides[outer] + inside * strides[inner] + index.offset
     places = values // index.divisor
-    found = (places >= fetched[0]) & (places < fetched[1]) & (values % index.divisor == 0)
-    taps: Taps = np.where(found, places - fetched[0], -1)
+    hits = (places >= fetched[0]) & (places < fetched[1]) & (values % index.divisor == 0)
+    taps: Taps = np.where(hits, places - fetched[0], -1)
     taps.flags.writeable = False
     return taps
 
@@ -253,13 +253,13 @@ class Space:
         sets: list[set[str]] = []
         for access in self.accesses.values():
             for index in access:
-                own = wanted.intersection(index.loops)
-                if len(own) < 2:
+                varying = wanted.intersection(index.loops)
+                if len(varying) < 2:
                     continue
-                joined = [other for other in sets if other & own]
-                sets = [other for other in sets if not other & own]
-                sets.append(own.union(*joined))
-        return [tuple(name for name in self.loops if name in own) for own in sets]
+                joined = [other for other in sets if other & varying]
+                sets = [other for other in sets if not other & varying]
+                sets.append(varying.union(*joined))
+        return [tuple(name for name in self.loops if name in varying) for varying in sets]
 
 
 @dataclass(frozen=True)
@@ -313,7 +313,7 @@ def _space(
 def _gathered(forward: Mapping[str, tuple[Index, ...]], loops: Mapping[str, int]) -> Space:
     """The nest that writes the gradient of `x`: its axes are loops, the loops of `y` expressions of them."""
     outputs = {index.loop for index in forward["y"]}
-    own = {index.axis: index.size for index in forward["x"]}
+    input_sizes = {index.axis: index.size for index in forward["x"]}
     solved: dict[str, Index] = {}
     rest = dict(loops)
     for index in forward["x"]:
@@ -347,9 +347,9 @@ def _gathered(forward: Mapping[str, tuple[Index, ...]], loops: Mapping[str, int]
     accesses = {
         "dy": through(forward["y"]),
         "w": through(forward["w"]),
-        "dx": tuple(Index(name, size, (Term(name),)) for name, size in own.items()),
+        "dx": tuple(Index(name, size, (Term(name),)) for name, size in input_sizes.items()),
     }
-    return Space({**own, **rest}, accesses, "dx")
+    return Space({**input_sizes, **rest}, accesses, "dx")
 
 
 def _size(sizes: Mapping[str, int], role: str, name: str) -> int:
@@ -365,14 +365,14 @@ def _simplified(index: Index, loops: Mapping[str, int]) -> Index:
 def _axes(text: str) -> tuple[tuple[str, ast.expr], ...]:
     """(name, expression) of every axis."""
     parts = [part.strip() for part in text.split(",")]
-    found = []
+    axes = []
     for part in parts:
         name, colon, expression = part.partition(":")
         if colon:
-            found.append((name.strip(), ast.parse(expression.strip(), mode="eval").body))
+            axes.append((name.strip(), ast.parse(expression.strip(), mode="eval").body))
         else:
-            found += [(name, ast.parse(name, mode="eval").body) for name in part.split()]
-    return tuple(found)
+            axes += [(name, ast.parse(name, mode="eval").body) for name in part.split()]
+    return tuple(axes)
 
 
 def _index(axis: str, expression: ast.expr, size: int, symbols: Mapping[str, int]) -> Index:

@@ -6,26 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from configs.dtypes import element_bytes
-
-if TYPE_CHECKING:
-    import networkx as nx
-
-KINDS = (
-    "input",
-    "label",
-    "random",
-    "weight",
-    "buffer",
-    "optimizer_state",
-    "activation",
-    "saved",
-    "gradient",
-    "loss",
-)
-"""What tensors are for. `GIVEN_KINDS` have values before an iteration begins."""
 
 FED_KINDS = ("input", "label", "random")
 """New values in every iteration: the sample, and random numbers (dropout masks)."""
@@ -53,9 +36,10 @@ class Initial:
 class Tensor:
     """A tensor of the graph: C-contiguous; activations and their gradients have the batch first.
 
-    `kind` is one of `KINDS`, `dtype` a NumPy dtype name. `alias_of` names the tensor whose storage this one
-    takes over (the updated weight takes that of the weight; what flatten makes is a view of its input: same
-    bytes, other shape, no op). `layout` is that of an image [N, ...], `initial` the start of a kept tensor.
+    `kind` is one of `GIVEN_KINDS`, "activation", "saved", "gradient" or "loss", `dtype` a NumPy dtype name.
+    `alias_of` names the tensor whose storage this one takes over (the updated weight takes that of the
+    weight; what flatten makes is a view of its input: same bytes, other shape, no op). `layout` is that of an
+    image [N, ...], `initial` the start of a kept tensor.
     """
 
     name: str
@@ -73,7 +57,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorWindow:
+class TensorSection:
     """Elements [start, stop) of one dimension of a tensor, all of the others."""
 
     axis: int
@@ -96,7 +80,7 @@ class Op:
 
     `inputs` and `outputs` are tensor names; `roles` maps the primitive's own names of them (x, w, dy ...) to
     tensor names: ``op["w"]`` is the weight tensor's name, ``"b" in op`` says whether there is a bias.
-    `windows` maps a role to the only part of its tensor the step sees: the step works as if that were all.
+    `sections` maps a role to the only part of its tensor the step sees: the step works as if that were all.
     """
 
     name: str
@@ -110,7 +94,7 @@ class Op:
     """Roles of `inputs`, in the same order."""
     writes: tuple[str, ...] = ()
     """Roles of `outputs`, in the same order."""
-    windows: Mapping[str, TensorWindow] = field(default_factory=dict)
+    sections: Mapping[str, TensorSection] = field(default_factory=dict)
     roles: Mapping[str, str] = field(init=False, repr=False, compare=False)
     """Role -> tensor name of everything the op reads or writes."""
 
@@ -154,7 +138,7 @@ class TrainingGraph:
     kept: tuple[str, ...] = ()
     """Further tensors that are read after the iteration."""
 
-    parts: Mapping[str, TensorWindow] = field(default_factory=dict)
+    parts: Mapping[str, TensorSection] = field(default_factory=dict)
     """Weight -> the only part of it that is trained; its gradient has the shape of that part."""
 
     def of_kind(self, *kinds: str) -> tuple[str, ...]:
@@ -195,21 +179,3 @@ class TrainingGraph:
         while tensor.alias_of is not None:
             tensor = self.tensors[tensor.alias_of]
         return tensor.name
-
-    def digraph(self) -> nx.DiGraph:
-        """Ops as nodes, an edge where one op reads what another wrote, views included (for analysis)."""
-        import networkx as nx
-
-        graph = nx.DiGraph(name=self.name)
-        writer: dict[str, str] = {}
-        for op in self.ops:
-            graph.add_node(op.name, op=op)
-            for tensor in op.inputs:
-                source = tensor
-                while source not in writer and self.is_view(source):
-                    source = str(self.tensors[source].alias_of)
-                if source in writer:
-                    graph.add_edge(writer[source], op.name, tensor=tensor)
-            for tensor in op.outputs:
-                writer[tensor] = op.name
-        return graph

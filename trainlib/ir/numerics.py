@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounding to a format, how a matmul accumulates, and how far a result may be from the truth.
+"""Rounding to a format, and how a matmul accumulates.
 
 The formats themselves are `configs.dtypes`.
 """
@@ -7,7 +7,6 @@ The formats themselves are `configs.dtypes`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -25,9 +24,6 @@ after each multiply-add, in its order."""
 
 FP32_TOLERANCE = 1e-5
 """Largest max|a - b| / max|b| of an fp32 tensor (the contract of the design)."""
-
-ROUNDING_SPREAD = 6.0
-"""Standard deviations allowed to a sum of rounding errors (Higham and Mary 2019: it grows with sqrt(n))."""
 
 
 def dtype_named(word: str, where: str | None = None) -> str:
@@ -164,19 +160,3 @@ def roundings_by_format(dtype: DType, stored: int, summed: int) -> dict[DType, i
     if dtype.is_storage_only:
         return {dtype: stored, BY_NAME[dtype.sums_in]: summed}
     return {dtype: stored + summed}
-
-
-def tolerance(dtype: str, *, roundings: int = 1, length: int = 0, parts: int = 0) -> float:
-    """Largest error of a tensor of `dtype`, relative to the largest sum of magnitudes behind an element.
-
-    fp32: `FP32_TOLERANCE`. Narrower, u the unit roundoff: 2u per rounding on the way (two computations may
-    round to either side) and, where a sum of `parts` parts is stored after each of them, or one of `length`
-    terms is rounded after every term (`kernel` accumulation), u·min(n, 6·sqrt(n)) for n of them: the worst
-    case, or six standard deviations of a random walk.
-    """
-    if not is_narrow(dtype):
-        return FP32_TOLERANCE
-    found = BY_NAME[dtype]
-    walks = roundings_by_format(found, parts, length).items()
-    allowed = sum(kind.unit_roundoff * min(n, ROUNDING_SPREAD * sqrt(n)) for kind, n in walks)
-    return max(2 * roundings * found.unit_roundoff + allowed, FP32_TOLERANCE)

@@ -8,7 +8,7 @@ The loop nests come from `configs/kernels/<codegen>/*.yaml`, whose language is d
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from arch.spec.isa import TeamWork
 from configs.dtypes import DTYPES
@@ -100,10 +100,10 @@ def matmul_work(
     """
     positive("matmul", n=n, k=k, m=m, cores=cores)
     size = element_bytes or library.header(codegen, kernel).element_bytes
-    found = _matmul(library, codegen, library.named(codegen, kernel, size), accumulate)
-    if found.trans_b not in (None, trans_b):
+    nest = _matmul(library, codegen, library.named(codegen, kernel, size), accumulate)
+    if nest.trans_b not in (None, trans_b):
         raise InputError(
-            f"'{found.name}' only multiplies with B {'' if found.trans_b else 'not '}transposed",
+            f"'{nest.name}' only multiplies with B {'' if nest.trans_b else 'not '}transposed",
             where="kernel",
         )
     arrays = {
@@ -114,7 +114,7 @@ def matmul_work(
     sizes = {"N": n, "K": k, "M": m, "trans_b": int(trans_b)}
     return team_work(
         codegen,
-        found.name,
+        nest.name,
         sizes,
         arrays,
         cores,
@@ -144,13 +144,13 @@ def depthwise_work(
     `kernel` is one of `depthwise_names`. Raises InputError for unknown kernel or codegen and sizes below 1.
     """
     positive("depthwise", n=n, k=k, m=m, cores=cores)
-    found = library.kernel(codegen, kernel, accumulate=accumulate)
-    if not found.header.is_depthwise:
+    nest = library.kernel(codegen, kernel, accumulate=accumulate)
+    if not nest.header.is_depthwise:
         names = depthwise_names(codegen)
         raise InputError(
             f"'{kernel}' is not a depthwise kernel", where="kernel", cure=suggestion(kernel, names)
         )
-    size = found.element_bytes
+    size = nest.element_bytes
     arrays = {
         "A": Array(a_address, (k, 1), size),
         "B": Array(b_address, (1, k, n * k), size),
@@ -167,19 +167,6 @@ def depthwise_work(
         library=library,
         accumulate=accumulate,
     )
-
-
-def vector_work(codegen: str, name: str, elements: int, cores: int, addresses: Sequence[int]) -> TeamWork:
-    """A nest over fp32 vectors, such as an activation, an update or a loss (those run on one core).
-
-    One address per array of the kernel file, in its order. Raises InputError for another number of them.
-    """
-    positive(name, elements=elements, cores=cores)
-    names = tuple(LIBRARY.header(codegen, name).arrays)
-    if len(addresses) != len(names):
-        raise InputError(f"{name} needs {len(names)} addresses, not {len(addresses)}", where=name)
-    arrays = {array: Array(address) for array, address in zip(names, addresses, strict=True)}
-    return team_work(codegen, name, {"elements": elements}, arrays, cores)
 
 
 def is_free_loop(header: Header) -> bool:
@@ -207,8 +194,8 @@ def loop_work(
         raise InputError(f"the arrays of '{name}' have more than one index", where="kernel")
     names = {**sizes, "cores": cores}
     try:
-        for known, expression in kernel.team_names:
-            names[known] = expression.evaluate(names)
+        for word, expression in kernel.team_names:
+            names[word] = expression.evaluate(names)
     except (KeyError, ArithmeticError, RecursionError) as error:
         raise kernel.failure(error, names) from None
     arrays, address = {}, 0
@@ -278,28 +265,6 @@ def im2row_work(
     sizes |= {"cols_in": cols_in, "cols_out": max(cols - cols_in, 0)}
     nest = "im2col" if columns else "im2row_fw" if mode == "FW" else "im2row_ig"
     return team_work(codegen, nest, sizes, arrays, cores, element_bytes=element_bytes)
-
-
-def blocktransp_work(
-    codegen: str,
-    *,
-    co: int,
-    ci: int,
-    hk: int,
-    wk: int,
-    cores: int,
-    source_address: int,
-    target_address: int,
-) -> TeamWork:
-    """Weights[co,ci,hk,wk] -> [ci,co,hk,wk] with every kernel window reversed, split over co."""
-    positive("blocktransp", co=co, ci=ci, hk=hk, wk=wk, cores=cores)
-    window = hk * wk
-    arrays = {
-        "X": Array(source_address, (ci * window, window, 1)),
-        "Y": Array(target_address, (co * window, window, 1)),
-    }
-    sizes = {"co": co, "ci": ci, "hk": hk, "wk": wk}
-    return team_work(codegen, "blocktransp", sizes, arrays, cores)
 
 
 def inside(outputs: int, taps: int, inputs: int, stride: int, pad: int) -> int:

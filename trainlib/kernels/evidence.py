@@ -15,16 +15,12 @@ A nest is that of one codegen, name and element size; formats of one size run th
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from arch.spec.isa import FPU_OPS, Op
 from configs.grades import DESCRIBED, ESTIMATED, MEASURED
 from trainlib.kernels.library import CHANGED, LIBRARY, NARROWED, OWN, SHARED, KernelLibrary
 from trainlib.kernels.nodes import Choice, Code, Counted, NestNode
-
-_ROWS = re.compile(r"[\w-]+\.csv( \w+=[^\s;]+)+(; [\w-]+\.csv( \w+=[^\s;]+)+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +42,9 @@ def nest_evidence(codegen: str, name: str, library: KernelLibrary = LIBRARY) -> 
     if origin.how == SHARED or origin.listed:
         base = nest_evidence(origin.codegen, origin.name, library)
         return NestEvidence(base.label, base.rows, codegen if origin.listed else base.rows_of, base.fitted)
-    own = origin.how not in (CHANGED, NARROWED)
-    fitted = library.rows(codegen, name, "fitted") if own else ""
-    if own and (rows := library.rows(codegen, name)):
+    is_own = origin.how not in (CHANGED, NARROWED)
+    fitted = library.rows(codegen, name, "fitted") if is_own else ""
+    if is_own and (rows := library.rows(codegen, name)):
         return NestEvidence(MEASURED, rows, codegen, fitted)
     described = False
     if origin.name and nest_evidence(origin.codegen, origin.name, library).label != ESTIMATED:
@@ -63,21 +59,6 @@ def nest_evidence(codegen: str, name: str, library: KernelLibrary = LIBRARY) -> 
 def on_machine(label: str, *, measured_machine: bool) -> str:
     """The label on a machine: off the one the rows were taken on, nothing is measured."""
     return DESCRIBED if label == MEASURED and not measured_machine else label
-
-
-def parse_rows(text: str) -> tuple[tuple[str, Mapping[str, tuple[str, ...]]], ...]:
-    """``layer.csv primitive=relu step=FW|IG; mm.csv kernel=mm`` as (file, column -> values).
-
-    Raises `ValueError` for any other text.
-    """
-    if _ROWS.fullmatch(text) is None:
-        raise ValueError(f"rows are named as 'mm.csv kernel=mm', not {text!r}")
-    found = []
-    for part in text.split("; "):
-        file, *cells = part.split(" ")
-        pairs = (cell.partition("=") for cell in cells)
-        found.append((file, {column: tuple(values.split("|")) for column, _, values in pairs}))
-    return tuple(found)
 
 
 def _computes(nodes: tuple[NestNode, ...]) -> bool:

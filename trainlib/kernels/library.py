@@ -323,15 +323,15 @@ class KernelLibrary:
 
     def header(self, codegen: str, name: str) -> Header:
         """What the file of a kernel says without its text. Raises like `kernel`."""
-        found = self._headers.get((codegen, name))
-        if found is None:
+        header = self._headers.get((codegen, name))
+        if header is None:
             source = self._source(codegen, name)
-            found = _header(source.file, codegen)
+            header = _header(source.file, codegen)
             if source.described:
-                about = f"described, {found.name} with narrower accesses: {found.about}"
-                found = replace(found, name=name, element_bytes=source.described, about=about)
-            self._headers[codegen, name] = found
-        return found
+                about = f"described, {header.name} with narrower accesses: {header.about}"
+                header = replace(header, name=name, element_bytes=source.described, about=about)
+            self._headers[codegen, name] = header
+        return header
 
     def origin(self, codegen: str, name: str) -> Origin:
         """Where a nest comes from. Raises like `kernel`."""
@@ -358,17 +358,19 @@ class KernelLibrary:
         Raises InputError like `kernel`, and for a kernel that has no form for such elements.
         """
         key = (codegen, name, element_bytes)
-        found = self._named.get(key)
-        if found is not None:
-            return found
+        name_there = self._named.get(key)
+        if name_there is not None:
+            return name_there
         header = self.header(codegen, name)
         if header.element_bytes == FP32_BYTES and element_bytes in WORDS:
-            found = sibling(name, element_bytes)
+            name_there = sibling(name, element_bytes)
         if header.element_bytes == element_bytes:
-            found = name
-        if found and (found in self._find(codegen) or self._described(codegen, found) is not None):
-            self._named[key] = found
-            return found
+            name_there = name
+        if name_there and (
+            name_there in self._find(codegen) or self._described(codegen, name_there) is not None
+        ):
+            self._named[key] = name_there
+            return name_there
         names = self.sized_like(codegen, name, element_bytes)
         raise InputError(
             f"'{name}' is for elements of {header.element_bytes} bytes, not of {element_bytes}",
@@ -397,20 +399,20 @@ class KernelLibrary:
         Raises InputError with a suggestion when codegen or name is unknown, ConfigError with ``file:line``.
         """
         key = (codegen, name, accumulate)
-        found = self._kernels.get(key)
-        if found is None:
+        kernel = self._kernels.get(key)
+        if kernel is None:
             source = self._source(codegen, name)
-            found = _kernel(self.header(codegen, name), source.transform, accumulate)
-            known = self._find(codegen)
-            for fallback in found.fallbacks:
-                if fallback.use not in known:
+            kernel = _kernel(self.header(codegen, name), source.transform, accumulate)
+            nests = self._find(codegen)
+            for fallback in kernel.fallbacks:
+                if fallback.use not in nests:
                     raise ConfigError(
                         f"fallback to unknown kernel '{fallback.use}'",
-                        where=found.where,
-                        cure=suggestion(fallback.use, known),
+                        where=kernel.where,
+                        cure=suggestion(fallback.use, nests),
                     )
-            self._kernels[key] = found
-        return found
+            self._kernels[key] = kernel
+        return kernel
 
     def _source(self, codegen: str, name: str) -> _Source:
         sources = self._find(codegen)

@@ -46,11 +46,11 @@ def team_work(
     Raises InputError for an unknown codegen or kernel, one without a form for such elements and an array
     narrower than the kernel's accesses; ConfigError for a name or array the nest uses and the call lacks.
     """
-    found = library.kernel(codegen, library.named(codegen, kernel, element_bytes), accumulate)
+    nest = library.kernel(codegen, library.named(codegen, kernel, element_bytes), accumulate)
     if type(cores) is not int or cores < 1:
-        raise InputError(f"cores must be a positive integer, not {cores!r}", where=found.name)
-    own = tuple([tuple(names.items()) for names in per_core])
-    return _team(library, found, tuple(sizes.items()), tuple(arrays.items()), cores, macs, own)
+        raise InputError(f"cores must be a positive integer, not {cores!r}", where=nest.name)
+    names_per_core = tuple([tuple(names.items()) for names in per_core])
+    return _team(library, nest, tuple(sizes.items()), tuple(arrays.items()), cores, macs, names_per_core)
 
 
 @lru_cache(KEPT_TEAMS)
@@ -67,11 +67,11 @@ def _team(
     shared: dict[Kernel, dict[str, int]] = {}
     works = []
     for core in range(cores):
-        own = {**dict(sizes), "cores": cores}
+        names = {**dict(sizes), "cores": cores}
         if per_core:
-            own |= dict(per_core[core])
+            names |= dict(per_core[core])
             shared = {}
-        works.append(_core_work(library, kernel, own, core, placed, shared))
+        works.append(_core_work(library, kernel, names, core, placed, shared))
     return TeamWork(kernel.name, tuple(works), macs, _origin(kernel, sizes, arrays, cores, per_core, library))
 
 

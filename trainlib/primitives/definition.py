@@ -197,7 +197,7 @@ class LayerPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class InputCase:
+class DrawnInput:
     """An input of an example, without the batch: uniform in [low, high), integers for an integer dtype.
 
     `dtype` None means the dtype under test. `distinct` makes all values differ (no ties for max-pooling).
@@ -221,16 +221,16 @@ class Example:
     """
 
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    inputs: tuple[Shape | InputCase, ...] = ((6,),)
+    inputs: tuple[Shape | DrawnInput, ...] = ((6,),)
     dtypes: tuple[str, ...] = tuple(BY_WORD)
     batches: tuple[int, ...] = (1, 3)
     roundings: int = 3
     kernels: tuple[str, ...] = ()
 
     @property
-    def cases(self) -> tuple[InputCase, ...]:
-        """The inputs, all as `InputCase`."""
-        return tuple(case if isinstance(case, InputCase) else InputCase(case) for case in self.inputs)
+    def cases(self) -> tuple[DrawnInput, ...]:
+        """The inputs, all as `DrawnInput`."""
+        return tuple(case if isinstance(case, DrawnInput) else DrawnInput(case) for case in self.inputs)
 
 
 @dataclass(frozen=True, slots=True)

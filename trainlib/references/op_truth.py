@@ -46,7 +46,7 @@ PART_ELEMENTS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TruthSlice:
     """Some elements of an output of an op: their truth, and the gain of each."""
 
     name: str
@@ -135,13 +135,13 @@ class OpTruth:
             for part in self.parts(nudges):
                 if part.gain is not None:
                     flat.setdefault(part.name, []).append(part.gain)
-            return {name: np.concatenate(found).reshape(self._shapes[name]) for name, found in flat.items()}
+            return {name: np.concatenate(pieces).reshape(self._shapes[name]) for name, pieces in flat.items()}
         if self._gains[0] != nudges:
             self._gains = 0, {}  # those of fewer nudges are not asked for again
             self._gains = nudges, self._moved(self._pieces[0], self._whole, nudges)
         return self._gains[1]
 
-    def parts(self, nudges: int) -> Iterator[Part]:
+    def parts(self, nudges: int) -> Iterator[TruthSlice]:
         """Every output, part by part, in the order of its elements."""
         for piece in self._pieces:
             made = self._whole if self._whole is not None else _exact(self._made(piece))
@@ -149,12 +149,12 @@ class OpTruth:
             for name, array in made.items():
                 if name not in gains:
                     if piece.start == 0:
-                        yield Part(name, slice(0, array.size), array, None)
+                        yield TruthSlice(name, slice(0, array.size), array, None)
                     continue
                 value, gain = array.reshape(-1), gains[name].reshape(-1)
                 for where in slices(value.size):
                     first, last = piece.start + where.start, piece.start + where.stop
-                    yield Part(name, slice(first, last), value[where], gain[where])
+                    yield TruthSlice(name, slice(first, last), value[where], gain[where])
 
     @property
     def _numbers(self) -> frozenset[str]:

@@ -70,19 +70,19 @@ def evaluate(
     InputError if a value is missing or wrong (`check_given`), and if an op makes an infinity or a NaN.
     """
     check_values(graph, values)
-    known = {name: values[name] for name in graph.given}
+    evaluated = {name: values[name] for name in graph.given}
     views = views_of(graph)
-    complete(views, known)
+    complete(views, evaluated)
     for op in graph.ops:
         with np.errstate(all="ignore"):
-            read = {name: reading(op, name, known[name]) for name in op.inputs}
+            read = {name: reading(op, name, evaluated[name]) for name in op.inputs}
             results = run_reference(op, graph.tensors, read)
         astray = not_finite(op.name, results)
         if astray is not None:
             raise astray
-        known.update(results)
-        complete(views, known)
-    return known
+        evaluated.update(results)
+        complete(views, evaluated)
+    return evaluated
 
 
 def not_finite(op: str, results: Mapping[str, Array]) -> NotFiniteError | None:
@@ -147,8 +147,8 @@ def predict(graph: TrainingGraph, weights: Mapping[str, Array], images: Array) -
         results = step_of(op).reference(quiet, arrays)
         for role, array in results.items():
             if role in op.writes:
-                known = np.asarray(array)
-                values[op[role]] = rounded(known, "float32") if known.dtype.kind == "f" else known
+                given = np.asarray(array)
+                values[op[role]] = rounded(given, "float32") if given.dtype.kind == "f" else given
     return values[graph.output] if graph.output in values else _batched_view(graph, values, graph.output)
 
 

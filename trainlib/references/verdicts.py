@@ -107,21 +107,21 @@ class Judgement:
     def add(self, ours: Array, truth: Array, room: Array, gain: Array, first: int = 0) -> None:
         """Compare the elements from number `first` on; `room` and `gain` are those of
         `trainlib.references.op_truth`."""
-        found = _with_infinities(ours.astype(np.float64), truth, self._dtype)
+        checked = _with_infinities(ours.astype(np.float64), truth, self._dtype)
         room = np.where(np.isfinite(room), room, 0)
         magnitude = np.abs(truth)
-        beyond = np.isfinite(truth) & (magnitude + gain >= self._overflow) & ~np.isfinite(found)
+        beyond = np.isfinite(truth) & (magnitude + gain >= self._overflow) & ~np.isfinite(checked)
         if self._cap is None:
             self._largest = max(self._largest, _largest_finite(magnitude))
             self._largest_room = max(self._largest_room, float(np.max(room, initial=0.0)))
             self._largest_gain = max(self._largest_gain, _largest_finite(gain))
-            self._look(found, truth, _outside(found, truth, room, self._dtype) & ~beyond, first)
+            self._look(checked, truth, _outside(checked, truth, room, self._dtype) & ~beyond, first)
         if beyond.any():
-            found, truth = np.where(beyond, 0, found), np.where(beyond, 0, truth)
+            checked, truth = np.where(beyond, 0, checked), np.where(beyond, 0, truth)
         if self._cap is not None:
             room = np.minimum(room, self._cap)
-            self._hidden = self._hidden or bool(_outside(found, truth, room, self._dtype).any())
-        self._worst.add(found, truth, room, self._dtype)
+            self._hidden = self._hidden or bool(_outside(checked, truth, room, self._dtype).any())
+        self._worst.add(checked, truth, room, self._dtype)
 
     def end(self) -> None:
         """All elements have been added."""

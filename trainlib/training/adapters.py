@@ -18,7 +18,7 @@ from configs.model_file import LayerSpec
 from trainlib.ir.graph import Initial
 from trainlib.primitives.definition import ZEROS
 from trainlib.training.builder import GraphBuilder
-from trainlib.training.built_layer import place_of
+from trainlib.training.built_layer import where_of
 
 _OUTPUTS = {"linear": "out_features", "pointwise": "out_channels", "conv2d": "out_channels"}
 """Layer types that can have an adapter, and the option that says how many channels they make."""
@@ -30,8 +30,8 @@ def add_adapted(builder: GraphBuilder, spec: LayerSpec, inputs: Sequence[str]) -
     Raises UnsupportedLayerError for a layer that can have none, ConfigError for options that contradict it.
     """
     assert spec.adapter is not None
-    place = place_of(spec)
-    _check(spec, place)
+    where = where_of(spec)
+    _check(spec, where)
     option, rank = _OUTPUTS[spec.type], spec.adapter.rank
     frozen = replace(spec, adapter=None, trainable=False)
     (straight,) = builder.add_layer(frozen, inputs)
@@ -52,18 +52,18 @@ def add_adapted(builder: GraphBuilder, spec: LayerSpec, inputs: Sequence[str]) -
     return builder.add_layer(_part(spec, "sum", "add", {}), [straight, low_rank])
 
 
-def _check(spec: LayerSpec, place: str) -> None:
+def _check(spec: LayerSpec, where: str) -> None:
     if spec.type not in _OUTPUTS or spec.attributes.get("groups", 1) != 1:
         grouped = " with groups" if spec.type in _OUTPUTS else ""
         cure = "one of " + ", ".join(_OUTPUTS)
         if spec.type == "mhsa":
             cure = "attention written out: linear (with adapter), matmul, scale, softmax, matmul"
-        raise UnsupportedLayerError(f"{spec.type}{grouped} cannot have an adapter", where=place, cure=cure)
+        raise UnsupportedLayerError(f"{spec.type}{grouped} cannot have an adapter", where=where, cure=cure)
     if spec.trainable is not True or spec.update_channels is not None:
         key = "update_channels" if spec.update_channels is not None else "trainable"
         raise ConfigError(
             f"a layer with an adapter is frozen: '{key}' contradicts it",
-            where=place,
+            where=where,
             cure=f"leave out '{key}' or the adapter",
         )
 

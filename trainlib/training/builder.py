@@ -14,7 +14,7 @@ from configs.errors import ShapeError, UnsupportedLayerError
 from configs.limits import MOST_ELEMENTS, require_host_memory
 from configs.model_file import LayerSpec
 from configs.suggest import suggestion
-from trainlib.ir.graph import LAYOUTS, Op, Tensor, TensorWindow
+from trainlib.ir.graph import LAYOUTS, Op, Tensor, TensorSection
 from trainlib.ir.numerics import dtype_named
 from trainlib.ir.parameters import PARAMETER_NAMES, trained_roles
 from trainlib.primitives.definition import (
@@ -29,7 +29,7 @@ from trainlib.primitives.definition import (
     Step,
 )
 from trainlib.registry import layer_primitive
-from trainlib.training.built_layer import BuiltLayer, expanded, gradient_name, place_of
+from trainlib.training.built_layer import BuiltLayer, expanded, gradient_name, where_of
 from trainlib.training.options import layer_options
 
 OP_BYTES = 100_000
@@ -79,7 +79,7 @@ class GraphBuilder:
         *,
         reads: Sequence[str] | None = None,
         writes: Sequence[str] | None = None,
-        windows: Mapping[str, TensorWindow] | None = None,
+        sections: Mapping[str, TensorSection] | None = None,
     ) -> None:
         """Append an op; `reads` and `writes` default to those of the step."""
         read, written = tuple(reads or step.reads), tuple(writes or step.writes)
@@ -95,7 +95,7 @@ class GraphBuilder:
                 attributes=dict(attributes),
                 reads=read,
                 writes=written,
-                windows=dict(windows or {}),
+                sections=dict(sections or {}),
             )
         )
 
@@ -107,9 +107,9 @@ class GraphBuilder:
         Casts and layout conversions are inserted where an input has another format. Raises the errors of the
         schema and of the plan, with the layer's place.
         """
-        place = place_of(spec)
-        primitive = layer_primitive(spec.type, place)
-        variant = self._wanted_variant(spec, primitive, place)
+        where = where_of(spec)
+        primitive = layer_primitive(spec.type, where)
+        variant = self._wanted_variant(spec, primitive, where)
         options = layer_options(spec, primitive)
         if variant == AS_PUBLISHED and primitive.published is not None:
             unsaid = primitive.published.options.keys() - spec.attributes.keys()
@@ -117,18 +117,18 @@ class GraphBuilder:
         least, most = primitive.inputs
         if not least <= len(inputs) <= most:
             wanted = str(least) if least == most else f"{least} to {most}"
-            raise ShapeError(f"{spec.type} takes {wanted} inputs, not {len(inputs)}", where=place)
-        dtype = dtype_named(spec.dtype or self.dtype, place)
+            raise ShapeError(f"{spec.type} takes {wanted} inputs, not {len(inputs)}", where=where)
+        dtype = dtype_named(spec.dtype or self.dtype, where)
         if not primitive.internal:
-            layout = self._wanted_layout(spec, primitive, place) or self._common_layout(inputs)
+            layout = self._wanted_layout(spec, primitive, where) or self._common_layout(inputs)
             inputs = [self._in_layout(spec, self._in_dtype(spec, name, dtype), layout) for name in inputs]
-        plan = primitive.plan(options, [self.tensors[name] for name in inputs], place)
+        plan = primitive.plan(options, [self.tensors[name] for name in inputs], where)
         if variant != DEFAULT and primitive.in_variant(variant, plan.attributes):
             plan = replace(plan, attributes={**plan.attributes, VARIANT: variant})
         elif spec.variant not in (None, DEFAULT):
             raise UnsupportedLayerError(
                 f"{spec.type} {variant} cannot do this layer",
-                where=place,
+                where=where,
                 cure=f"variant: {DEFAULT}, or without the options the published code does not know",
             )
         roles = {f"x{number or ''}": name for number, name in enumerate(inputs)}
@@ -137,37 +137,37 @@ class GraphBuilder:
         self.layers.append(layer)
         for step in primitive.steps_of(plan):
             if step.forward:
-                known = set(layer.roles)
-                self._emit_step(layer, step, known, known)
+                present = set(layer.roles)
+                self._emit_step(layer, step, present, present)
         outputs = tuple(layer.roles[role] for role in layer.outputs)
         if layer.trained or any(name in self.differentiable for name in inputs):
             self.differentiable |= {name for name in outputs if is_float(self.tensors[name].dtype)}
         return outputs
 
-    def _wanted_layout(self, spec: LayerSpec, primitive: LayerPrimitive, place: str) -> str | None:
+    def _wanted_layout(self, spec: LayerSpec, primitive: LayerPrimitive, where: str) -> str | None:
         asked = spec.layout or self.layout
         if asked not in LAYOUTS:
             raise UnsupportedLayerError(
-                f"there is no layout called '{asked}'", where=place, cure=suggestion(asked, LAYOUTS)
+                f"there is no layout called '{asked}'", where=where, cure=suggestion(asked, LAYOUTS)
             )
         if primitive.layouts is None or asked in primitive.layouts:
             return None if primitive.layouts is None else asked
         if spec.layout is not None:
             raise UnsupportedLayerError(
-                f"{spec.type} has no layout {asked}", where=place, cure=" or ".join(primitive.layouts)
+                f"{spec.type} has no layout {asked}", where=where, cure=" or ".join(primitive.layouts)
             )
         return primitive.layouts[0]
 
-    def _wanted_variant(self, spec: LayerSpec, primitive: LayerPrimitive, place: str) -> str:
+    def _wanted_variant(self, spec: LayerSpec, primitive: LayerPrimitive, where: str) -> str:
         """What the layer says, or the model of all layers that have it."""
         if spec.variant is None:
             return self.variant
-        known = (DEFAULT, *primitive.variant_names)
-        if spec.variant not in known:
+        variants = (DEFAULT, *primitive.variant_names)
+        if spec.variant not in variants:
             raise UnsupportedLayerError(
                 f"{spec.type} has no variant '{spec.variant}'",
-                where=place,
-                cure=suggestion(spec.variant, known),
+                where=where,
+                cure=suggestion(spec.variant, variants),
             )
         return spec.variant
 
@@ -223,7 +223,7 @@ class GraphBuilder:
             layout = given.layout or source.layout
             if layer.primitive.is_view:
                 if prod(source.shape) != prod(given.shape):
-                    raise ShapeError(f"cannot view {source.shape} as {given.shape}", where=place_of(spec))
+                    raise ShapeError(f"cannot view {source.shape} as {given.shape}", where=where_of(spec))
                 tensor = Tensor(name, given.shape, source.kind, source.dtype, source.name, layout)
             else:
                 tensor = Tensor(name, given.shape, "activation", dtype, layout=layout)
@@ -233,7 +233,7 @@ class GraphBuilder:
             dtype = parameter.dtype or layer.dtype
             roles[role] = self.add(Tensor(name, parameter.shape, "weight", dtype, initial=parameter.initial))
         possible = {role: parameter.trainable for role, parameter in plan.parameters.items()}
-        layer.trained = trained_roles(spec, possible, place_of(spec))
+        layer.trained = trained_roles(spec, possible, where_of(spec))
         for role, buffer in plan.buffers.items():
             name = self.add(
                 Tensor(f"{spec.name}.{role}", buffer.shape, "buffer", buffer.dtype, initial=buffer.initial)
@@ -256,13 +256,13 @@ class GraphBuilder:
                 name = PARAMETER_NAMES.get(role[1:], role[1:])
                 raise UnsupportedLayerError(
                     f"step {step.name} of {layer.spec.type} computes the gradient of {name} with the others",
-                    where=place_of(layer.spec),
+                    where=where_of(layer.spec),
                     cure=f"'{name}' in the list of what is trained",
                 )
             if role not in layer.roles:
                 raise ShapeError(
                     f"step {step.name} needs role '{role}', which this layer does not have",
-                    where=place_of(layer.spec),
+                    where=where_of(layer.spec),
                     cure="an output that nobody uses has no gradient",
                 )
         for role in writes:
@@ -362,7 +362,7 @@ class GraphBuilder:
             source, gradient = self.tensors[layer.roles[role[1:]]], layer.roles["dy"]
             if role[1:] not in layer.inputs or prod(source.shape) != prod(self.tensors[gradient].shape):
                 raise UnsupportedLayerError(
-                    f"{layer.spec.type} has no gradient of {role[1:]}", where=place_of(layer.spec)
+                    f"{layer.spec.type} has no gradient of {role[1:]}", where=where_of(layer.spec)
                 )
             self.add(
                 Tensor(name, source.shape, "gradient", self.tensors[gradient].dtype, gradient, source.layout)
@@ -402,7 +402,7 @@ class GraphBuilder:
         optimizer: OptimizerPrimitive,
         attributes: Mapping[str, Any],
         gradients: Mapping[str, str],
-        parts: Mapping[str, TensorWindow] = MappingProxyType({}),
+        parts: Mapping[str, TensorSection] = MappingProxyType({}),
     ) -> None:
         """Emit an update op per trained weight; the optimizer's states become kept tensors.
 
@@ -412,10 +412,10 @@ class GraphBuilder:
             tensor = self.tensors[weight]
             roles = {"w": weight, "dw": gradient, "w_updated": f"{weight}_updated"}
             self.add(replace(tensor, name=roles["w_updated"], alias_of=weight))
-            trained, windows = tensor, {}
+            trained, sections = tensor, {}
             if weight in parts:
                 trained = replace(tensor, shape=parts[weight].shape(tensor.shape))
-                windows = {"w": parts[weight], "w_updated": parts[weight]}
+                sections = {"w": parts[weight], "w_updated": parts[weight]}
             for role, state in optimizer.states(attributes, trained).items():
                 name = f"{weight}.{role}"
                 stored = Tensor(name, state.shape, "optimizer_state", state.dtype, initial=state.initial)
@@ -434,7 +434,7 @@ class GraphBuilder:
                 attributes,
                 reads=reads,
                 writes=writes,
-                windows=windows,
+                sections=sections,
             )
 
 

@@ -15,7 +15,7 @@ def gradient_name(tensor: str) -> str:
     return f"{tensor}.grad"
 
 
-def place_of(spec: LayerSpec) -> str:
+def where_of(spec: LayerSpec) -> str:
     """Where a layer stands, for messages."""
     return f"{spec.where}: layer {spec.name}"
 

@@ -15,7 +15,7 @@ from configs.schema import Schema, SchemaT, validate, validate_values
 from configs.yaml_file import Node
 from trainlib.primitives.definition import LayerPrimitive, LossPrimitive, OptimizerPrimitive
 from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
-from trainlib.training.built_layer import place_of
+from trainlib.training.built_layer import where_of
 
 MOST_MINI_BATCHES = 1_000_000
 """Mini-batches of one update: each is computed."""
@@ -54,7 +54,7 @@ def check_options(spec: ModelSpec) -> None:
 
 
 def _check_layer(layer: LayerSpec) -> None:
-    layer_options(layer, layer_primitive(layer.type, place_of(layer)))
+    layer_options(layer, layer_primitive(layer.type, where_of(layer)))
 
 
 def _check_loss(spec: ModelSpec) -> None:

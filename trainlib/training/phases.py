@@ -17,12 +17,12 @@ from configs.suggest import suggestion
 from trainlib.ir.graph import KEPT_KINDS, Initial, Op, Tensor, TrainingGraph
 from trainlib.ir.numerics import dtype_named, rounded
 from trainlib.ir.steps import Array
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 from trainlib.primitives.optimizers import gradient_steps
 from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
 from trainlib.training.adapters import add_adapted
 from trainlib.training.builder import GraphBuilder
-from trainlib.training.built_layer import BuiltLayer, gradient_name, place_of
+from trainlib.training.built_layer import BuiltLayer, gradient_name, where_of
 from trainlib.training.options import (
     GRADIENT_KEYS,
     GradientOptions,
@@ -142,7 +142,7 @@ def _unclipped(spec: ModelSpec) -> TrainingGraph:
     options = loss_options(spec.loss, loss)
     last = spec.layers[-1]
     output = builder.cast(replace(last, name=f"{last.name}.loss"), output, "float32")
-    label = loss.plan(options, builder.tensors[output], place_of(last))
+    label = loss.plan(options, builder.tensors[output], where_of(last))
     builder.add(Tensor(LABEL, label.shape, "label", label.dtype))
     builder.add(Tensor(LOSS, (1,), "loss"))
     seed = builder.add(Tensor(gradient_name(output), builder.tensors[output].shape, "gradient"))
@@ -210,11 +210,11 @@ def _forward(spec: ModelSpec, builder: GraphBuilder) -> str:
     for layer in spec.layers:
         if layer.name in outputs:
             raise ShapeError(
-                f"two layers are called {layer.name}", where=place_of(layer), cure="another name"
+                f"two layers are called {layer.name}", where=where_of(layer), cure="another name"
             )
         wanted = layer.inputs if layer.inputs is not None else (before,)
         if not wanted:
-            raise ShapeError("an empty list of inputs", where=place_of(layer), cure="name a layer before")
+            raise ShapeError("an empty list of inputs", where=where_of(layer), cure="name a layer before")
         inputs = [_named(word, outputs, layer) for word in wanted]
         outputs[layer.name] = (
             add_adapted(builder, layer, inputs) if layer.adapter else builder.add_layer(layer, inputs)
@@ -224,10 +224,10 @@ def _forward(spec: ModelSpec, builder: GraphBuilder) -> str:
     for layer in spec.layers[:-1]:
         if layer.name not in used:
             raise ShapeError(
-                "no other layer uses its output", where=place_of(layer), cure="name it in some 'inputs'"
+                "no other layer uses its output", where=where_of(layer), cure="name it in some 'inputs'"
             )
     if len(outputs[before]) != 1:
-        raise ShapeError("the last layer has several outputs", where=place_of(spec.layers[-1]))
+        raise ShapeError("the last layer has several outputs", where=where_of(spec.layers[-1]))
     return outputs[before][0]
 
 
@@ -237,19 +237,19 @@ def _named(word: str, outputs: Mapping[str, Sequence[str]], layer: LayerSpec) ->
     if name not in outputs:
         raise ShapeError(
             f"input '{word}' is no layer before this one",
-            where=place_of(layer),
+            where=where_of(layer),
             cure=suggestion(name, outputs),
         )
     tensors = outputs[name]
     if number and not (number.isascii() and number.isdigit() and int(number) < len(tensors)):
-        raise ShapeError(f"layer {name} has {len(tensors)} outputs, not '{word}'", where=place_of(layer))
+        raise ShapeError(f"layer {name} has {len(tensors)} outputs, not '{word}'", where=where_of(layer))
     return tensors[int(number or 0)]
 
 
 def build_layer_graph(
     kind: str,
     attributes: Mapping[str, Any],
-    inputs: Sequence[InputCase],
+    inputs: Sequence[DrawnInput],
     *,
     batch: int = 1,
     dtype: str = "fp32",

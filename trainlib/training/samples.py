@@ -103,8 +103,8 @@ def own_samples(arrays: Mapping[str, Array], where: str) -> Samples:
 
     Raises `InputError` for a missing array and for samples and labels of different number.
     """
-    found = next((names for names in NAMES if names[0] in arrays), None)
-    if found is None or found[1] not in arrays:
+    train = next((names for names in NAMES if names[0] in arrays), None)
+    if train is None or train[1] not in arrays:
         raise InputError(
             f"it has the arrays {', '.join(sorted(arrays)) or 'none'}",
             where=where,
@@ -112,17 +112,17 @@ def own_samples(arrays: Mapping[str, Array], where: str) -> Samples:
         )
     test = ("x_test", "y_test")
     for name in arrays:
-        if name not in (*found, *test):
+        if name not in (*train, *test):
             raise InputError(
-                f"what is the array {name!r}?", where=where, cure=suggestion(name, (*found, *test))
+                f"what is the array {name!r}?", where=where, cure=suggestion(name, (*train, *test))
             )
     if (test[0] in arrays) != (test[1] in arrays):
         raise InputError("of x_test and y_test one is missing", where=where, cure="both, or neither")
-    inputs, labels = arrays[found[0]], arrays[found[1]]
+    inputs, labels = arrays[train[0]], arrays[train[1]]
     empty = test[0] not in arrays
     test_inputs = inputs[:0] if empty else arrays[test[0]]
     test_labels = labels[:0] if empty else arrays[test[1]]
-    for one, other, names in ((inputs, labels, found), (test_inputs, test_labels, test)):
+    for one, other, names in ((inputs, labels, train), (test_inputs, test_labels, test)):
         if one.ndim < 1 or other.ndim < 1 or len(one) != len(other):
             raise InputError(
                 f"{names[0]} has shape {one.shape}, {names[1]} {other.shape}",

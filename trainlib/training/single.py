@@ -19,7 +19,7 @@ from trainlib.ir.numerics import rounded
 from trainlib.ir.steps import Array
 from trainlib.primitives.definition import (
     VARIANT,
-    InputCase,
+    DrawnInput,
     LayerPrimitive,
     LossPrimitive,
     OptimizerPrimitive,
@@ -29,7 +29,7 @@ from trainlib.training.phases import build_layer_graph, build_loss_graph, build_
 from trainlib.training.training_data import random_tensors
 
 KINK_DISTANCE = 0.05
-"""How far values stay from the points of `InputCase.away_from`."""
+"""How far values stay from the points of `DrawnInput.away_from`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Single:
 def single(
     name: str,
     attributes: Mapping[str, Any],
-    inputs: Sequence[InputCase],
+    inputs: Sequence[DrawnInput],
     *,
     batch: int = 1,
     dtype: str = "fp32",
@@ -61,9 +61,9 @@ def single(
     """
     primitive = PRIMITIVES.get(name)
     if primitive is None:
-        known = [key for key, item in PRIMITIVES.items() if not is_internal(item)]
+        public = [key for key, item in PRIMITIVES.items() if not is_internal(item)]
         raise UnsupportedLayerError(
-            f"there is no primitive called '{name}'", where=where, cure=suggestion(name, known)
+            f"there is no primitive called '{name}'", where=where, cure=suggestion(name, public)
         )
     classes, cases = 0, {f"x{number or ''}": case for number, case in enumerate(inputs)}
     if isinstance(primitive, LayerPrimitive):
@@ -99,7 +99,7 @@ def single(
 
 
 def _values(
-    graph: TrainingGraph, cases: Mapping[str, InputCase], classes: int, seed: int
+    graph: TrainingGraph, cases: Mapping[str, DrawnInput], classes: int, seed: int
 ) -> dict[str, Array]:
     generator = np.random.default_rng(seed)
     values = random_tensors(graph, seed, 0)
@@ -113,11 +113,11 @@ def _values(
         elif tensor.kind == "label" and classes:
             values[name] = _labels(generator, tensor, classes)
         else:
-            values[name] = _draw(cases.get(name, InputCase(())), tensor, generator)
+            values[name] = _draw(cases.get(name, DrawnInput(())), tensor, generator)
     return values
 
 
-def _draw(case: InputCase, tensor: Tensor, generator: np.random.Generator) -> Array:
+def _draw(case: DrawnInput, tensor: Tensor, generator: np.random.Generator) -> Array:
     if not is_float(tensor.dtype):
         integers: Array = generator.integers(int(case.low), int(case.high), size=tensor.shape)
         return integers.astype(tensor.dtype)

@@ -18,7 +18,6 @@ from trainlib.ir.steps import Array
 from trainlib.primitives.definition import LabelPlan
 from trainlib.registry import loss_primitive
 from trainlib.training.options import loss_options
-from trainlib.training.phases import initial_weights
 from trainlib.training.samples import Samples, digits_split, endless, sequences
 
 
@@ -34,13 +33,13 @@ def sample_order(samples: int, seed: int, epoch: int) -> Array:
     return np.random.default_rng([seed, epoch]).permutation(samples)
 
 
-def samples_of(spec: ModelSpec, own: Samples | None = None) -> Samples | None:
-    """The samples of a model's data set: `own` if the user gives any, None where they are made up one by one.
+def samples_of(spec: ModelSpec, given: Samples | None = None) -> Samples | None:
+    """The samples of a model's data set: `given` by the user, None where they are made up one by one.
 
     Raises `ShapeError` for sequences that are none.
     """
-    if own is not None or spec.dataset not in ("digits", "sequences"):
-        return own
+    if given is not None or spec.dataset not in ("digits", "sequences"):
+        return given
     if spec.dataset == "digits":
         return digits_split()
     wanted = 1 if spec.input_classes else 2
@@ -61,25 +60,25 @@ def sample_stream(
     graph: TrainingGraph,
     spec: ModelSpec,
     seed: int,
-    own: Samples | Iterable[tuple[Any, Any]] | None = None,
+    given: Samples | Iterable[tuple[Any, Any]] | None = None,
 ) -> Iterator[dict[str, Array]]:
     """Endless values of the fed tensors (input, label, random masks), the same for the same seed.
 
-    With samples (`samples_of`, or `own`): those to train on, each epoch in a new order, the next batch of
+    With samples (`samples_of`, or `given`): those to train on, each epoch in a new order, the next batch of
     them at a time; pairs of the user are taken as they come. Dataset ``random``: inputs uniform in -1..1 (or
     random words); a random class for a classifying loss, else a target uniform in -1..1. Raises ShapeError if
     the network does not take the samples or has too few outputs for their classes.
     """
     loss = loss_primitive(spec.loss.name)
     labels = loss.plan(loss_options(spec.loss, loss), graph.tensors[graph.output], spec.where)
-    known = samples_of(spec, own if isinstance(own, Samples) else None)
-    if own is not None and not isinstance(own, Samples):
-        pairs = (_checked_pair(graph, spec, labels, pair) for pair in endless(own, "data"))
+    samples = samples_of(spec, given if isinstance(given, Samples) else None)
+    if given is not None and not isinstance(given, Samples):
+        pairs = (_checked_pair(graph, spec, labels, pair) for pair in endless(given, "data"))
         return _batches(graph, pairs, seed)
-    if known is not None:
-        check_samples(graph, spec, known)
+    if samples is not None:
+        check_samples(graph, spec, samples)
         kind = np.int32 if spec.input_classes else np.float32
-        return _batches(graph, _in_epochs(known, labels, seed, kind), seed)
+        return _batches(graph, _in_epochs(samples, labels, seed, kind), seed)
     return _batches(graph, _random_samples(graph, spec, labels, seed), seed)
 
 
@@ -212,8 +211,3 @@ def _random_samples(
             yield image, label_array(int(generator.integers(labels.classes)), labels)
         else:
             yield image, generator.uniform(-1, 1, labels.shape[1:]).astype(np.float32)
-
-
-def initial_values(graph: TrainingGraph, spec: ModelSpec, seed: int) -> dict[str, Array]:
-    """Values of the first iteration: start of all kept tensors, and the first values of the stream."""
-    return {**next(sample_stream(graph, spec, seed)), **initial_weights(graph, seed)}

@@ -60,15 +60,15 @@ def own_variant(op: Op) -> str:
 
 def with_variant(op: Op, name: str) -> Op:
     """The op in a variant. Raises `InputError` if it cannot be."""
-    known = variants_of(op)
-    if not known:
+    variants = variants_of(op)
+    if not variants:
         raise InputError(
             "there is one way to compute it, no variant to choose", where=op.name, cure=_before_the_graph(op)
         )
-    if name not in known:
+    if name not in variants:
         several = name in WAYS and op.attributes.get("groups", 1) > 1
         why = " with several groups" if several else ""
-        raise InputError(f"no variant {name!r}{why}", where=op.name, cure=f"one of {', '.join(known)}")
+        raise InputError(f"no variant {name!r}{why}", where=op.name, cure=f"one of {', '.join(variants)}")
     if IM2COL in op.attributes:
         return replace(op, attributes={**op.attributes, IM2COL: name})
     others = {key: value for key, value in op.attributes.items() if key != VARIANT}
@@ -101,13 +101,13 @@ def with_variants(graph: TrainingGraph, variants: Mapping[str, str]) -> Training
         return graph
     names = {op.name for op in graph.ops}
     choosing = [op for op in graph.ops if variants_of(op)]
-    known = dict.fromkeys([*(op.name for op in choosing), *(op.step for op in choosing)])
+    choices = dict.fromkeys([*(op.name for op in choosing), *(op.step for op in choosing)])
     for name, variant in variants.items():
-        if name not in names and name not in known:
+        if name not in names and name not in choices:
             raise InputError(
                 f"no op or step {name!r} to choose a variant for",
                 where=graph.name,
-                cure=suggestion(name, known),
+                cure=suggestion(name, choices),
             )
         if name not in names:
             _check_step(name, variant, [op for op in choosing if op.step == name])

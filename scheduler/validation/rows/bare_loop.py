@@ -64,7 +64,7 @@ _PART = re.compile(r"#@ part ([^;]+?)(?:; wide targets (\d+))?(?:; late returns 
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Part:
+class ListingPart:
     """A part of a listing: its instructions, and what its jumps cost beside them, in the mean."""
 
     body: tuple[Node, ...]
@@ -72,27 +72,27 @@ class Part:
 
 
 @cache
-def parts(file: str = LISTING) -> Mapping[str, Part]:
+def parts(file: str = LISTING) -> Mapping[str, ListingPart]:
     """The parts of a listing by name. Raises ConfigError with ``file:line``."""
     path = files("configs").joinpath("listings", file)
-    found: dict[str, Part] = {}
+    by_name: dict[str, ListingPart] = {}
     name, first_line, lines, jumps_cycles = "", 1, [], 0.0
     for number, line in enumerate([*path.read_text(encoding="utf-8").split("\n"), "#@ part end"], start=1):
         match = _PART.fullmatch(line.strip())
         if match is None:
             lines.append(line)
             continue
-        if match[1] in found:
+        if match[1] in by_name:
             raise ConfigError(f"part '{match[1]}' is there twice", where=f"{path}:{number}")
         nest = parse_nest(listing_to_nest("\n".join(lines), str(path), first_line), str(path), first_line)
         body = Expander(nest, f"{path}:{first_line}", 4).core_work({}, {}, 0).body
         if name:
-            found[name] = Part(body, jumps_cycles)
+            by_name[name] = ListingPart(body, jumps_cycles)
         elif body:
             raise ConfigError("instructions before the first part", where=f"{path}:{number}")
         name, first_line, lines = match[1], number + 1, []
         jumps_cycles = int(match[2] or 0) * WIDE_TARGET_CYCLES + int(match[3] or 0) * LATE_RETURN_CYCLES
-    return found
+    return by_name
 
 
 def code(*names: str) -> CoreWork:

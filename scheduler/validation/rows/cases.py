@@ -236,6 +236,6 @@ def _value(cells: Mapping[str, str], column: Column, where: str, name: str) -> s
         if not column.least <= value <= column.most:
             raise ConfigError(f"{row}: {text} is not between {column.least} and {column.most}", where=where)
     if column.choices and value not in column.choices:
-        known = ", ".join(str(choice) or "(empty)" for choice in column.choices)
-        raise ConfigError(f"{row}: '{text}' is not known", where=where, cure=f"one of {known}")
+        choices = ", ".join(str(choice) or "(empty)" for choice in column.choices)
+        raise ConfigError(f"{row}: '{text}' is not known", where=where, cure=f"one of {choices}")
     return value

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from arch.pricing.cost_model import Traffic
-from arch.pricing.window_plan import Window
+from arch.pricing.window_plan import PricingWindow
 from arch.spec.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWork
 from arch.spec.program import Action, Command, Compute, DmaStart, DmaWait
 from arch.spec.soc_config import MAX_CORES
@@ -41,7 +41,7 @@ STARTS = 16
 """Starts the loads measured on RTL are priced from, see `_scattered`."""
 
 
-def _scattered(starts: int) -> Window:
+def _scattered(starts: int) -> PricingWindow:
     """Starts whose cores are anywhere in their loops.
 
     Cores that load without end have run for hundreds of cycles when the transfer begins, and each waited for
@@ -54,7 +54,7 @@ def _scattered(starts: int) -> Window:
     def offset(start: int, core: int) -> int:
         return int((start * MAX_CORES + core) * golden % 1 * turn_cycles)
 
-    return Window(
+    return PricingWindow(
         starts=tuple(tuple(offset(start, core) for core in range(MAX_CORES)) for start in range(starts))
     )
 
@@ -162,7 +162,7 @@ def _behind_another(
     to_l1: bool,
     size_bytes: int,
     team: TeamWork | None,
-    window: Window | None = None,
+    window: PricingWindow | None = None,
 ) -> int:
     actions: list[Action] = [
         DmaStart(0, commands=(Command(to_l1, 0, "l2", 0, COVER_BYTES),)),

@@ -73,7 +73,7 @@ class Kind:
         """
         if len(self.measures) == 1:
             return read_cases(path, self.columns, selections, self.named_by, unreadable)
-        own = [item for item in selections if item.column == MEASURE]
+        measures = [item for item in selections if item.column == MEASURE]
         others = [item for item in selections if item.column != MEASURE]
         rows = read_cases(path, self.columns, others, self.named_by, unreadable)
         if rows and MEASURE in rows[0].cells:
@@ -83,14 +83,14 @@ class Kind:
                 cure="give the column another name",
             )
         names = tuple(measure.name for measure in self.measures)
-        for value in (value for item in own for value in item.values):
+        for value in (value for item in measures for value in item.values):
             if value not in names:
                 raise InputError(
                     f"KIND {self.name} has no measure '{value}'",
                     where="--where",
                     cure=suggestion(value, names),
                 )
-        chosen = [name for name in names if all(name in item.values for item in own)]
+        chosen = [name for name in names if all(name in item.values for item in measures)]
         return tuple(
             dataclasses.replace(row, id=f"{row.id}:{name}", cells={**row.cells, MEASURE: name})
             for row in rows

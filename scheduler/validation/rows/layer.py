@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from arch.pricing.window_plan import Window
+from arch.pricing.window_plan import PricingWindow
 from arch.spec.isa import CoreWork, TeamWork
 from arch.spec.program import Action, Compute
 from arch.spec.timing import SocTiming
@@ -45,7 +45,7 @@ COLUMNS = (
 )
 
 
-def predict(case: Case, window: Window | None = None) -> Prediction:
+def predict(case: Case, window: PricingWindow | None = None) -> Prediction:
     """The kernels of the step. A step ``WG+IG`` with kernel ``mm+mm_M`` is both steps one after the other.
 
     `window` says from which starts a team is priced, where not from the usual ones.
@@ -61,24 +61,26 @@ def predict(case: Case, window: Window | None = None) -> Prediction:
     return Prediction(sum(_cycles(case, layer, *names, window) for names in zip(steps, kernels, strict=True)))
 
 
-def _cycles(case: Case, layer: Layer, step: str, kernel: str, window: Window | None) -> int:
+def _cycles(case: Case, layer: Layer, step: str, kernel: str, window: PricingWindow | None) -> int:
     """Cycles of one step with a matmul kernel."""
     return cycles_of(case, layer, _step(case, step), kernel, window)
 
 
-def cycles_of(case: Case, layer: Layer, found: LayerStep, kernel: str, window: Window | None = None) -> int:
+def cycles_of(
+    case: Case, layer: Layer, step: LayerStep, kernel: str, window: PricingWindow | None = None
+) -> int:
     """Cycles of a step of ours with the shape of a row, the whole op in L1, from the first fork on."""
-    graph = found.graph(case, layer)
+    graph = step.graph(case, layer)
     options = options_of(
         case,
         graph,
         kernels=_kernels(case, graph, kernel),
         buffer_gap_bytes=gap_bytes(case.text("codegen")),
     )
-    change = as_it_is if found.wrapped else without_wrapper
+    change = as_it_is if step.wrapped else without_wrapper
     program, timing = program_of(case, graph, options, change=change, window=window)
-    own = kernels_of(program, found.kernels)
-    actions: list[Action] = [*(with_layer_calls(own, case.text("codegen")) if found.called else own)]
+    kernels = kernels_of(program, step.kernels)
+    actions: list[Action] = [*(with_layer_calls(kernels, case.text("codegen")) if step.called else kernels)]
     if case.text("variant") == DMA_IM2COL:
         before = _patches(case, layer, timing)
         actions = [

@@ -14,7 +14,7 @@ from typing import Any
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from scheduler.validation.rows.cases import Case
 from trainlib.ir.graph import TrainingGraph
-from trainlib.primitives.definition import AS_PUBLISHED, DEFAULT, InputCase
+from trainlib.primitives.definition import AS_PUBLISHED, DEFAULT, DrawnInput
 from trainlib.training.phases import (
     build_layer_graph,
     build_loss_graph,
@@ -106,7 +106,7 @@ def layer_graph(
     where: str,
 ) -> TrainingGraph:
     """One step of a layer of ours on inputs of these shapes. Raises as `build_layer_graph`."""
-    cases = [InputCase(shape) for shape in shapes]
+    cases = [DrawnInput(shape) for shape in shapes]
     graph = build_layer_graph(name, options, cases, dtype=dtype, layout=layout, variant=variant, where=where)
     return _of_step(graph, step)
 
@@ -249,7 +249,7 @@ def _sum_of_gradients(variant: str = DEFAULT) -> Graph:
 def _zeros(case: Case, layer: Layer) -> TrainingGraph:
     """The gradient of a table begins as zeros."""
     table = {"vocabulary": layer.elements, "features": 1}
-    ids = InputCase((1,), "int32", 0, layer.elements)
+    ids = DrawnInput((1,), "int32", 0, layer.elements)
     return _of_step(build_layer_graph("embedding", table, [ids], where=case.where), "WG")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from arch.blocks.soc import Soc
 from arch.pricing.team_cost_model import TeamCostModel
-from arch.pricing.window_plan import Window
+from arch.pricing.window_plan import PricingWindow
 from arch.spec.program import Action, Program
 from arch.spec.soc_config import load_soc, with_values
 from arch.spec.timing import SocTiming
@@ -101,7 +101,7 @@ def _whole_memory(size_bytes: int) -> int:
 
 
 @cache
-def cost_model_of(timing: SocTiming, window: Window | None = None) -> TeamCostModel:
+def cost_model_of(timing: SocTiming, window: PricingWindow | None = None) -> TeamCostModel:
     """The cost model of a machine; it remembers its answers for the life of the process.
 
     `window` says from which starts it prices a team, where not from the usual ones.
@@ -110,13 +110,13 @@ def cost_model_of(timing: SocTiming, window: Window | None = None) -> TeamCostMo
 
 
 @cache
-def _soc(timing: SocTiming, window: Window | None) -> tuple[Soc, int]:
+def _soc(timing: SocTiming, window: PricingWindow | None) -> tuple[Soc, int]:
     soc = Soc(timing, cost_model_of(timing, window))
     return soc, soc.run(_NOTHING, effects=False).cycles
 
 
 def program_cycles(
-    timing: SocTiming, name: str, actions: Sequence[Action], window: Window | None = None
+    timing: SocTiming, name: str, actions: Sequence[Action], window: PricingWindow | None = None
 ) -> int:
     """Cycles the master core spends on the actions, offload and completion not counted."""
     soc, overhead_cycles = _soc(timing, window)
@@ -124,7 +124,7 @@ def program_cycles(
 
 
 def transfer_cycles(
-    timing: SocTiming, name: str, actions: Sequence[Action], number: int, window: Window | None = None
+    timing: SocTiming, name: str, actions: Sequence[Action], number: int, window: PricingWindow | None = None
 ) -> int:
     """Cycles from start to end of transfer `number` (from 0, in order of their starts) of a program."""
     recorder = Recorder()

@@ -361,8 +361,8 @@ def predict(case: Case) -> Prediction:
         return Prediction(micro_sync.predict(case, timing))
     if name == BASE:
         return Prediction(0)
-    known: Mapping[str, object] = SHARED if group.startswith("multi") else {**OPERATIONS, **LOOPS}
-    if group not in GROUPS or name not in known:
+    operations: Mapping[str, object] = SHARED if group.startswith("multi") else {**OPERATIONS, **LOOPS}
+    if group not in GROUPS or name not in operations:
         raise case.error(
             f"group '{group}' has no operation '{name}' that is modelled",
             "its names are in scheduler/validation/rows/micro.py",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from arch.pricing.window_plan import Window
+from arch.pricing.window_plan import PricingWindow
 from arch.spec.program import Action, Compute, DmaStart, DmaWait, Program
 from arch.spec.timing import SocTiming
 from scheduler.options import WHOLE_OPS, ScheduleOptions
@@ -66,7 +66,7 @@ def program_of(
     options: ScheduleOptions,
     *,
     change: Change = as_it_is,
-    window: Window | None = None,
+    window: PricingWindow | None = None,
 ) -> tuple[Program, SocTiming]:
     """The program of a graph on the team of a row, and the machine of the row with room for it.
 
@@ -117,7 +117,7 @@ def transfers_of(program: Program) -> list[Action]:
 
 
 def predicted(
-    case: Case, timing: SocTiming, actions: Sequence[Action], window: Window | None = None
+    case: Case, timing: SocTiming, actions: Sequence[Action], window: PricingWindow | None = None
 ) -> Prediction:
     """Cycles the master spends on the actions, and the instructions of their kernels."""
     cost_model = cost_model_of(timing, window)

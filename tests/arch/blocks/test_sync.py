@@ -109,22 +109,6 @@ def test_freeing_a_mutex_of_another_core_is_an_error() -> None:
         bench.env.run()
 
 
-def test_a_software_event_wakes_who_waits_and_stays_pending_for_who_does_not() -> None:
-    bench = Bench(EVENT_UNIT)
-    unit = bench.unit
-    bench.core(1, unit.wait_event(1, 3, Thread("core1")))
-    bench.core(2, unit.wait_event(2, 3, Thread("core2")), start_cycles=40)
-    bench.core(4, unit.wait_event(4, 3, Thread("core4")))
-    bench.core(0, unit.trigger(3, (1, 2)), start_cycles=10)
-    bench.env.run()
-    raised = 10 + EVENT_UNIT.event_store_cycles
-    assert bench.ended == {
-        0: raised,
-        1: raised + EVENT_UNIT.event_wake_cycles,
-        2: 40 + EVENT_UNIT.event_load_cycles,
-    }
-
-
 @pytest.mark.parametrize("cores", range(2, 9))
 def test_barriers_take_the_measured_cycles(cores: int) -> None:
     rounds = 10

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from arch.pricing.cost_model import TeamCost, Traffic
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.pricing.window import EngineChoice
-from arch.pricing.window_plan import START_OFFSETS_CYCLES, WHOLE_KERNEL, Window
-from arch.pricing.word_oracle import WordOracle
+from arch.pricing.window_plan import START_OFFSETS_CYCLES, PricingWindow
 from arch.spec.isa import CoreWork, Loop, Node, Op, Stream, TeamWork
 from arch.spec.timing import SocTiming
 from configs.errors import InputError
@@ -28,6 +27,8 @@ from shared.arch_pricing_cases import (
     nests,
     soc,
 )
+from shared.whole_kernel import WHOLE_KERNEL
+from shared.word_oracle import WordOracle
 
 ENGINES = (EngineChoice(1 << 60), EngineChoice(0))
 """Plain Python whatever it takes, and compiled from the first item on."""
@@ -259,7 +260,7 @@ def test_random_teams_equal_the_oracle(cores, timing, traffic):
         assert core.cycles == core.instructions + sum(cycles for _, cycles in core.stalls)
 
 
-SHORT_WINDOW = Window(100_000, starts=START_OFFSETS_CYCLES[:1])
+SHORT_WINDOW = PricingWindow(100_000, starts=START_OFFSETS_CYCLES[:1])
 """Extrapolates what the default would execute whole, so that the whole is at hand to compare with."""
 
 WINDOW_CASES = [
@@ -284,7 +285,7 @@ def test_what_waiting_cannot_change_is_exact_in_any_window():
     """A tiny window guesses bank conflicts, but not instructions, branches, load-use or multiplications."""
     timing = soc(conflicts=True, fpu=STATIC_FPU)
     work = matmul_team(5, 50, 26)
-    tiny = TeamCostModel(timing, Window(1600, 2)).price(work)
+    tiny = TeamCostModel(timing, PricingWindow(1600, 2)).price(work)
     whole = TeamCostModel(timing, WHOLE_KERNEL).price(work)
     for word in ("load_use", "branch", "multicycle"):
         assert [dict(core.stalls).get(word) for core in tiny.cores] == [

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arch.pricing.team_cost_model import TeamCostModel
-from arch.pricing.window_plan import BUDGET_INSTRUCTIONS, START_OFFSETS_CYCLES, WHOLE_KERNEL, Window
+from arch.pricing.window_plan import BUDGET_INSTRUCTIONS, START_OFFSETS_CYCLES, PricingWindow
 from arch.spec.isa import TeamWork
 from arch.spec.timing import SocTiming
 from shared.arch_pricing_cases import (
@@ -22,6 +22,7 @@ from shared.arch_pricing_cases import (
     nests,
     soc,
 )
+from shared.whole_kernel import WHOLE_KERNEL
 from trainlib.kernels.catalogue import matmul_work
 
 KERNELS = ["mm", "mm_M", "mm_u2", "mm_unroll_2x2", "mm_unroll_2x4", "mm_unroll_4x1", "mm_M_unroll_4x4"]
@@ -30,7 +31,7 @@ LOCK_STEP = [(128, 256, 192), (256, 192, 128), (192, 128, 256), (192, 192, 192),
 """Rows and columns are whole turns of the 16 banks, so all cores meet at one bank."""
 
 
-DEFAULT_WINDOW = Window(starts=START_OFFSETS_CYCLES[:1])
+DEFAULT_WINDOW = PricingWindow(starts=START_OFFSETS_CYCLES[:1])
 """The default from one start, as the whole kernel is priced."""
 
 

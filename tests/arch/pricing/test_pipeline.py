@@ -13,7 +13,6 @@ from arch.pricing.code_fetch import private_miss_share, refill_stall_cycles
 from arch.pricing.cost_model import CoreCost
 from arch.pricing.nest_reader import NestReader
 from arch.pricing.team_cost_model import TeamCostModel
-from arch.pricing.word_oracle import WordOracle
 from arch.spec.isa import CoreWork, Instruction, Loop, Node, Op, Stream, TeamWork
 from arch.spec.timing import FpuTiming
 from configs.errors import InputError
@@ -27,6 +26,7 @@ from shared.arch_pricing_cases import (
     nests,
     soc,
 )
+from shared.word_oracle import WordOracle
 
 NO_ICACHE = dataclasses.replace(soc().icache, private_bytes=1 << 20)
 

@@ -12,8 +12,9 @@ import pytest
 from arch.pricing.cost_model import Traffic
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.pricing.window import PLAIN, EngineChoice, compiled
-from arch.pricing.window_plan import WHOLE_KERNEL, Window
+from arch.pricing.window_plan import PricingWindow
 from shared.arch_pricing_cases import DYNAMIC_FPU, matmul_team, soc
+from shared.whole_kernel import WHOLE_KERNEL
 
 ENGINES = (EngineChoice(1 << 60), EngineChoice(0))
 """Plain Python whatever it takes, and compiled from the first item on."""
@@ -26,7 +27,7 @@ def test_plain_and_compiled_engine_give_the_same_extrapolated_numbers(arbitratio
     machine = dataclasses.replace(machine, l1=dataclasses.replace(machine.l1, arbitration=arbitration))
     work = matmul_team(6, 27, 30)
     plain, fast = (
-        TeamCostModel(machine, Window(3000), engine).price(work, Traffic.BOTH) for engine in ENGINES
+        TeamCostModel(machine, PricingWindow(3000), engine).price(work, Traffic.BOTH) for engine in ENGINES
     )
     assert (plain, plain.dma) == (fast, fast.dma)
     assert plain != TeamCostModel(machine, WHOLE_KERNEL).price(work, Traffic.BOTH)

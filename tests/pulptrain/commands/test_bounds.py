@@ -29,7 +29,7 @@ from scheduler.tiles.tiling_candidates import MOST_CANDIDATES, balanced_sizes, e
 from scheduler.validation.rows.cases import Column, read_cases
 from shared.counted_work import counted
 from shared.paths import DATA
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 from trainlib.training.phases import build_layer_graph, build_training_phases
 
 MOST_CALLS = 5_000_000
@@ -141,7 +141,7 @@ def test_a_primitive_on_huge_inputs_is_refused(
 
 def test_sixteen_thousand_channels_are_searched_in_bounds() -> None:
     graph = build_layer_graph(
-        "conv2d", {"out_channels": 16_000, "kernel": 1}, [InputCase((16_000, 64, 64))], where="here"
+        "conv2d", {"out_channels": 16_000, "kernel": 1}, [DrawnInput((16_000, 64, 64))], where="here"
     )
     settings = Settings(l1="64KiB")
     with in_little_memory():
@@ -152,7 +152,7 @@ def test_sixteen_thousand_channels_are_searched_in_bounds() -> None:
 
 
 def test_a_search_that_was_bounded_says_so() -> None:
-    graph = build_layer_graph("linear", {"out_features": 1_000_000}, [InputCase((1_000_000,))], where="here")
+    graph = build_layer_graph("linear", {"out_features": 1_000_000}, [DrawnInput((1_000_000,))], where="here")
     settings = Settings()
     tiler = tiler_of(graph.ops[0], graph, soc_timing(settings), schedule_options(settings))
     with in_little_memory():
@@ -181,7 +181,7 @@ def test_sizes_are_found_without_counting_to_the_extent() -> None:
 
 
 def test_tiles_that_are_too_many_to_build_are_refused() -> None:
-    graph = build_layer_graph("linear", {"out_features": 1000}, [InputCase((1000,))], where="here")
+    graph = build_layer_graph("linear", {"out_features": 1000}, [DrawnInput((1000,))], where="here")
     settings = Settings()
     tiler = tiler_of(graph.ops[0], graph, soc_timing(settings), schedule_options(settings))
     with at_once(), pytest.raises(InputError, match="1,000,000 tiles take"):

@@ -11,7 +11,7 @@ from pulptrain.__main__ import run
 from pulptrain.given.settings import Settings
 from pulptrain.running.primitive_run import run_primitive
 from pulptrain.running.session import run_model
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 
 CONV = {"out_channels": 16, "kernel": 3}
 
@@ -20,7 +20,7 @@ def test_a_step_alone_costs_what_it_costs_in_its_network() -> None:
     """Without loads pushed for it by the op before, which it has not when it is alone."""
     summary = run_model("tutorial-cnn", Settings(prefetch="off")).summary
     network = {op["name"]: op["cycles"] for op in summary["ops"]}
-    alone = run_primitive("conv2d", "wg", [InputCase((8, 8, 8))], CONV).summary
+    alone = run_primitive("conv2d", "wg", [DrawnInput((8, 8, 8))], CONV).summary
     assert alone["ops"][0]["cycles"] == network["conv1.WG"]
     assert alone["macs"] == 41472
     assert alone["functional"]["checked_against"] == "PyTorch"
@@ -33,7 +33,7 @@ def test_numbers_cycles_and_stalls_of_every_step(step: str, dtype: str, accumula
     summary = run_primitive(
         "linear",
         step,
-        [InputCase((20,))],
+        [DrawnInput((20,))],
         {"out_features": 12, "bias": True},
         batch=3,
         dtype=dtype,
@@ -50,7 +50,7 @@ def test_numbers_cycles_and_stalls_of_every_step(step: str, dtype: str, accumula
 def test_16_bit_data_moves_half_the_bytes() -> None:
     for dtype, element_bytes in (("fp32", 4), ("fp16", 2), ("bf16", 2)):
         roomy = Settings(l1="256KiB", buffering="single")
-        result = run_primitive("conv2d", "fw", [InputCase((8, 8, 8))], CONV, dtype=dtype, settings=roomy)
+        result = run_primitive("conv2d", "fw", [DrawnInput((8, 8, 8))], CONV, dtype=dtype, settings=roomy)
         # One tile: the image and 16 filters of 8x3x3 in, 16 images of 6x6 out.
         assert result.summary["bytes_in"] == element_bytes * (8 * 8 * 8 + 16 * 8 * 3 * 3)
         assert result.summary["bytes_out"] == element_bytes * 16 * 6 * 6
@@ -86,7 +86,7 @@ def test_bad_requests_say_what_to_change(
 
 
 def test_a_step_made_of_several_is_run_as_a_whole_or_one_of_them_alone() -> None:
-    options, inputs = {"heads": 2}, [InputCase((6, 8))]
+    options, inputs = {"heads": 2}, [DrawnInput((6, 8))]
     forward = run_primitive("mhsa", "fw", inputs, options).summary
     steps = [op["step"] for op in forward["ops"]]
     assert steps == ["FW_Q", "FW_K", "FW_V", "FW_SCORES", "FW_SOFTMAX", "FW_CONTEXT", "FW"]

@@ -20,7 +20,7 @@ from shared.tampering import tampered
 from trainlib.ir.numerics import matmul
 from trainlib.kernels.catalogue import matmul_work
 from trainlib.kernels.team import Array, team_work
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 from trainlib.training.phases import build_training_graph
 
 FORMATS = ("fp8_e4m3", "fp8_e5m2")
@@ -38,9 +38,9 @@ BOTH = pytest.mark.parametrize("dtype", FORMATS)
     ],
 )
 def test_a_step_alone_is_right_in_8_bits(dtype, primitive, step, shape, options) -> None:
-    summary = run_primitive(primitive, step, [InputCase(shape)], options, batch=2, dtype=dtype).summary
+    summary = run_primitive(primitive, step, [DrawnInput(shape)], options, batch=2, dtype=dtype).summary
     assert summary["functional"]["passed"] is True
-    wide = run_primitive(primitive, step, [InputCase(shape)], options, batch=2, dtype="fp32").summary
+    wide = run_primitive(primitive, step, [DrawnInput(shape)], options, batch=2, dtype="fp32").summary
     (ours,), (theirs,) = summary["ops"], wide["ops"]
     assert (4 * ours["bytes_in"], 4 * ours["bytes_out"]) == (theirs["bytes_in"], theirs["bytes_out"])
 
@@ -60,7 +60,7 @@ def test_a_network_trains_in_8_bits(dtype: str, model: str) -> None:
 def test_numbers_are_right_whether_sums_are_in_fp32_or_in_fp16(dtype: str) -> None:
     for accumulation in ("reference", "kernel"):
         outcome = run_primitive(
-            "linear", "fw", [InputCase((300,))], {"out_features": 16}, dtype=dtype, accumulation=accumulation
+            "linear", "fw", [DrawnInput((300,))], {"out_features": 16}, dtype=dtype, accumulation=accumulation
         )
         assert outcome.summary["functional"]["passed"] is True
 

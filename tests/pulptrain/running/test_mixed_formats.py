@@ -9,11 +9,11 @@ import pytest
 from configs.model_file import load_model
 from pulptrain.running.session import RunOutcome, run_model
 from shared.agreement import compare, graph_tolerance
+from shared.initial_values import initial_values
 from shared.oracle_torch import evaluate_torch
 from trainlib.ir.numerics import rounded
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import build_training_graph
-from trainlib.training.training_data import initial_values
 from truth.given import torch_available
 
 MODEL = """\

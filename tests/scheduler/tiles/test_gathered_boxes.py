@@ -15,7 +15,7 @@ from scheduler.tiles.tiling import Buffer, Tiler, Tiling
 from scheduler.tiles.transfers import commands_for
 from trainlib.ir.graph import Op, Tensor, TrainingGraph
 from trainlib.ir.steps import KernelChoice, Operand, TileTask, gathered
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 from trainlib.registry import lowering_of
 from trainlib.training.single import single
 
@@ -88,7 +88,7 @@ def test_the_quick_count_of_commands_and_lines_is_that_of_the_boxes(
     """What ranks candidates, against the commands themselves: im2row by DMA, without padding."""
     shape = (6, 8, 5) if layout == "HWC" else (5, 6, 8)
     options = {"out_channels": 4, "kernel": 3, "im2col": "dma", "layout": layout}
-    graph = single("conv2d", options, [InputCase(shape)]).graph
+    graph = single("conv2d", options, [DrawnInput(shape)]).graph
     op = next(op for op in graph.ops if op.step == step)
     tiler = Tiler(op, graph.tensors, lowering_of(op), KernelChoice("mm", "clang-xpulp"), 1)
     sizes = {**tiler.dims, "ho": rows}

@@ -3,15 +3,15 @@
 
 import pytest
 
-from scheduler.validation.kernel_regret import (
+from scheduler.validation.rows.cases import Case
+from scheduler.validation.rows.prediction import Prediction
+from scheduler.validation.rows.statistics import Result
+from tools.kernel_regret import (
     kernel_choices,
     share_repeated_within,
     share_within,
     sharing_agreements,
 )
-from scheduler.validation.rows.cases import Case
-from scheduler.validation.rows.prediction import Prediction
-from scheduler.validation.rows.statistics import Result
 
 SHARED = {"fpus": "4-static", "cores": 8}
 ROW = {

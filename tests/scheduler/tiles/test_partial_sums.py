@@ -24,7 +24,7 @@ from scheduler.tiles.tiling import Tiler
 from shared.agreement import graph_tolerance
 from trainlib.ir.graph import Op, Tensor, TrainingGraph
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, TileTask, part
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 from trainlib.references.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.training.phases import only
@@ -157,7 +157,7 @@ def test_a_sum_is_never_prefetched_before_its_store_has_been_awaited() -> None:
 
 def test_both_ways_in_one_loop() -> None:
     """Samples outermost: dW comes back for the second one; its rows innermost: they stay."""
-    graph = single(*CONV[:2], [InputCase(CONV[2])], batch=2).graph
+    graph = single(*CONV[:2], [DrawnInput(CONV[2])], batch=2).graph
     op = next(op for op in graph.ops if op.step == "WG")
     tiler = Tiler(op, graph.tensors, lowering_of(op), KernelChoice("mm", "clang-xpulp"), 1)
     tiling = tiler.build({"n": 1, "co": 3, "ho": 3}, ("n", "co", "ho"))
@@ -186,7 +186,7 @@ def test_both_ways_in_one_loop() -> None:
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_numbers_of_cut_sums_are_those_of_the_whole(layer, step, sizes, order, depth, dtype) -> None:
     name, attributes, shape = layer
-    made = single(name, attributes, [InputCase(shape)], batch=3, dtype=dtype)
+    made = single(name, attributes, [DrawnInput(shape)], batch=3, dtype=dtype)
     op = next(op for op in made.graph.ops if op.step == step)
     known = evaluate(made.graph, made.values)
     graph = only(made.graph, [op])

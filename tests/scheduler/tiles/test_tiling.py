@@ -12,12 +12,14 @@ import pytest
 from arch.pricing.team_cost_model import TeamCostModel
 from arch.spec.soc_config import load_soc
 from configs.errors import DoesNotFitError, InputError
+from scheduler.options import ScheduleOptions
+from scheduler.schedule_cache import ScheduleCache
 from scheduler.tiles.partial_sums import written
 from scheduler.tiles.tiling import BufferDepths, Tiler, tile_ranges
 from scheduler.tiles.tiling_candidates import balanced_sizes, enumerate_tilings, sizes_of
-from scheduler.tiling_choice import choose_tiling, smallest_does_not_fit, whole_op
+from scheduler.tiling_choice import TilingChooser, smallest_does_not_fit, whole_op
 from trainlib.ir.steps import KernelChoice
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 from trainlib.registry import lowering_of
 from trainlib.training.single import single
 
@@ -34,7 +36,7 @@ CASES = [
 
 def tilers(name, attributes, shape, batch, depth=2):
     """One tiler per step of a layer."""
-    graph = single(name, attributes, [InputCase(shape)], batch=batch).graph
+    graph = single(name, attributes, [DrawnInput(shape)], batch=batch).graph
     return [Tiler(op, graph.tensors, lowering_of(op), CHOICE, depth) for op in graph.ops]
 
 
@@ -159,7 +161,7 @@ def test_a_fixed_tile_must_name_dimensions_of_the_step() -> None:
 
 
 def test_depth_of_one_operand() -> None:
-    graph = single("linear", {"out_features": 6}, [InputCase((10,))], batch=3).graph
+    graph = single("linear", {"out_features": 6}, [DrawnInput((10,))], batch=3).graph
     op = graph.ops[0]
     tiler = Tiler(op, graph.tensors, lowering_of(op), CHOICE, BufferDepths(3, {"w": 1}))
     slots = {buffer.name: buffer.slots for buffer in tiler.build({"co": 1}).buffers}
@@ -172,8 +174,9 @@ def test_what_does_not_fit_says_what_is_needed_and_what_to_do() -> None:
     assert len(enumerate_tilings(tiler, int(smallest)))
     assert not len(enumerate_tilings(tiler, int(smallest) - 1))
     timing = load_soc("pulp-open", "rtl")
+    chooser = TilingChooser(timing, TeamCostModel(timing), ScheduleOptions(), ScheduleCache())
     with pytest.raises(DoesNotFitError) as raised:
-        choose_tiling(tiler, int(smallest) - 1, timing, TeamCostModel(timing))
+        chooser.choose(tiler, int(smallest) - 1)
     assert raised.value.exit_code == 3
     assert raised.value.available_bytes == smallest - 1
     needed = smallest_does_not_fit(tiler, 0).required_bytes

@@ -14,14 +14,15 @@ from arch.spec.soc_config import load_soc
 from pulptrain.given.settings import with_options
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule, tiler_of
+from scheduler.schedule_cache import ScheduleCache
 from scheduler.tiles.dma_cost import DmaCost
 from scheduler.tiles.estimate import NOTHING_EARLY, Early, TileCost, estimate_cycles
 from scheduler.tiles.short_list import KernelCount, issued, moves_of, short_list
 from scheduler.tiles.tiling import Tiling
 from scheduler.tiles.tiling_candidates import enumerate_tilings
-from scheduler.tiling_choice import TilingChoice, choose_tiling, early_beside
+from scheduler.tiling_choice import TilingChoice, TilingChooser, early_beside
 from trainlib.kernels.catalogue import matmul_work
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 from trainlib.training.phases import build_layer_graph, only
 
 TIMING = with_options(load_soc("pulp-open", "rtl"), l1="16KiB", l2="8MiB")
@@ -35,7 +36,7 @@ LAYERS = {
 
 def graph_of(kind: str):
     options, shape = LAYERS[kind]
-    graph = build_layer_graph(kind, options, [InputCase(shape)], batch=1)
+    graph = build_layer_graph(kind, options, [DrawnInput(shape)], batch=1)
     return only(graph, [op for op in graph.ops if op.step == "FW"])
 
 
@@ -77,7 +78,8 @@ def test_the_estimate_of_single_buffered_tiles_is_that_of_the_simulation(kind: s
 def test_the_choice_is_hardly_slower_than_the_best_of_a_sample(kind: str, depth: int) -> None:
     """Of 16 KiB the stacks leave 7: tiles are small, and what kernels do around sums weighs most."""
     tiler = tiler_for(kind, depth)
-    chosen = choose_tiling(tiler, TIMING.l1_usable_bytes, TIMING, COST_MODEL).tiling
+    chooser = TilingChooser(TIMING, COST_MODEL, ScheduleOptions(depth), ScheduleCache())
+    chosen = chooser.choose(tiler).tiling
     own = simulated_cycles(kind, depth, chosen)
     candidates = enumerate_tilings(tiler, TIMING.l1_usable_bytes)
     few = np.flatnonzero(candidates.tiles <= 2 * len(chosen.tiles) + 10)

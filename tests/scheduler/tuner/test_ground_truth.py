@@ -3,10 +3,10 @@
 
 import pytest
 
-from scheduler.validation.kernel_regret import kernel_choices, share_repeated_within, share_within
 from scheduler.validation.rows.cases import parse_selection
 from scheduler.validation.runner import validate
 from shared.paths import MEASURED
+from tools.kernel_regret import kernel_choices, share_repeated_within, share_within
 
 ROWS = MEASURED / "mm.csv.gz"
 

@@ -36,7 +36,7 @@ from scheduler.validation.runner import predict_rows, validate
 from shared.closed_forms import fork_to_join_cycles
 from shared.paths import MEASURED
 from traces.events import COMPUTE
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 
 MM_HEADER = (
     "id,soc,timing,bank_conflicts,fpus,codegen,kernel,dtype,n,k,m,trans_b,cores,cycles,cycles_kernel,"
@@ -571,7 +571,7 @@ def test_a_row_takes_what_primitive_charges_for_its_kernels(
     row = case(layer.COLUMNS, codegen="clang-xpulp", kernel="mm", cores=8, fpus="4-static")
     program, timing = programs.program_of(row, graph, programs.options_of(row, graph))
     settings = Settings(timing="gvsoc", buffering="none", l1="512KiB", fpus="4-static", bank_conflicts="off")
-    outcome = run_primitive(name, step, [InputCase(shape) for shape in shapes], options, settings=settings)
+    outcome = run_primitive(name, step, [DrawnInput(shape) for shape in shapes], options, settings=settings)
     charged = sum(
         item.end_cycles - item.start_cycles
         for item in outcome.slices

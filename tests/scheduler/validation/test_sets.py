@@ -19,9 +19,9 @@ from scheduler.validation.rows.cases import Case, Selection
 from scheduler.validation.rows.kinds import KINDS, kind_named
 from scheduler.validation.rows.prediction import Prediction
 from scheduler.validation.rows.statistics import Result, figures
-from scheduler.validation.sample import sample_figures
-from scheduler.validation.sets import FITTED, GAPS, SETS, TARGETS
+from scheduler.validation.sets import FITTED, GAPS, GOALS, SETS
 from shared.paths import MEASURED, TESTS
+from tools.validation_sample import sample_figures
 
 FIGURES = json.loads((TESTS / "validation-figures.json").read_text(encoding="utf-8"))
 
@@ -34,7 +34,7 @@ def test_the_accuracy_is_the_committed_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["icache, cold", "icache, warm", "dma-contention"])
 def test_caches_and_contention_are_met(name: str) -> None:
-    (target,) = (item for item in TARGETS if item.set == name)
+    (target,) = (item for item in GOALS if item.set == name)
     item = SETS[name]
     sizes = [Selection("bytes", ("1024", "4096"))] if name == "dma-contention" else []
     done = runner.validate(item.kind, MEASURED / item.file, workers=1, selections=[*sizes, *item.selections])
@@ -137,8 +137,8 @@ def test_the_best_of_a_configuration_may_be_another_row_than_the_measured_best()
 
 
 def test_sets_targets_and_gaps_name_each_other() -> None:
-    assert {item.set for item in (*TARGETS, *GAPS)} <= set(SETS)
-    assert {item.set for item in TARGETS} == set(SETS), "every set has a target"
+    assert {item.set for item in (*GOALS, *GAPS)} <= set(SETS)
+    assert {item.set for item in GOALS} == set(SETS), "every set has a target"
     assert {item.kind for item in SETS.values()} == set(KINDS)
     assert all((MEASURED / item.file).exists() for item in SETS.values())
     assert all(len(row) == 4 for row in FITTED)

@@ -3,17 +3,16 @@
 
 import dataclasses
 
-import networkx as nx
 import pytest
 
 from configs.errors import ConfigError, InputError, ShapeError, UnsupportedLayerError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec, load_model
 from shared.agreement import compare, graph_tolerance
+from shared.initial_values import initial_values
 from shared.oracle_torch import evaluate_torch
 from trainlib.references.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.training.phases import build_training_graph
-from trainlib.training.training_data import initial_values
 
 
 def layer(name, kind, **attributes):
@@ -68,16 +67,6 @@ def test_flatten_is_a_view_in_both_directions():
     assert not graph.is_view("fc.weight_updated")
     assert graph.storage_of("fc.weight_updated") == "fc.weight"
     assert graph.storage_of("relu2.out.grad") == "flatten.out.grad"
-
-
-def test_dependences_go_through_views_and_follow_the_op_order():
-    graph = build_training_graph(load_model("digits-cnn"))
-    digraph = graph.digraph()
-    assert digraph.has_edge("relu2.FW", "fc.FW")
-    assert digraph.has_edge("fc.IG", "relu2.IG")
-    assert nx.is_directed_acyclic_graph(digraph)
-    position = {op.name: index for index, op in enumerate(graph.ops)}
-    assert all(position[source] < position[target] for source, target in digraph.edges)
 
 
 def test_no_input_gradient_before_the_first_weight():

@@ -12,7 +12,8 @@ from arch.spec.isa import Loop
 from configs.grades import MEASURED
 from pulptrain.__main__ import run
 from shared.primitive_harness import all_cases, check_work
-from trainlib.kernels import catalogue, nest, transform
+from shared.vector_calls import vector_work
+from trainlib.kernels import nest, transform
 from trainlib.kernels.catalogue import codegen_names, kind_of
 from trainlib.kernels.evidence import nest_evidence
 from trainlib.kernels.library import LIBRARY
@@ -76,7 +77,7 @@ def test_the_rule_of_clang_postinc_gives_the_loops_measured_for_it(name: str) ->
     ours = transform.TRANSFORMS["branch_loops"](text)
     (derived,) = innermost(ours.body)
     addresses = (0x1000_0000, 0x1000_1000)
-    team = catalogue.vector_work("clang-postinc", name, 16, 1, addresses)
+    team = vector_work("clang-postinc", name, 16, 1, addresses)
     assert team.cores[0] is not None
     (measured,) = loops(team.cores[0].body)
     assert derived == measured

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -20,9 +21,27 @@ from configs.grades import DESCRIBED, ESTIMATED, LABELS, MEASURED
 from scheduler.validation.rows.cases import Case
 from scheduler.validation.rows.kinds import kind_named
 from shared import paths
-from trainlib.kernels.evidence import NestEvidence, nest_evidence, on_machine, parse_rows
+from trainlib.kernels.evidence import NestEvidence, nest_evidence, on_machine
 from trainlib.kernels.library import LIBRARY, sibling
 from trainlib.kernels.nodes import Choice, Counted, NestNode
+
+_ROWS = re.compile(r"[\w-]+\.csv( \w+=[^\s;]+)+(; [\w-]+\.csv( \w+=[^\s;]+)+)*")
+
+
+def parse_rows(text: str) -> tuple[tuple[str, Mapping[str, tuple[str, ...]]], ...]:
+    """``layer.csv primitive=relu step=FW|IG; mm.csv kernel=mm`` as (file, column -> values).
+
+    Raises `ValueError` for any other text.
+    """
+    if _ROWS.fullmatch(text) is None:
+        raise ValueError(f"rows are named as 'mm.csv kernel=mm', not {text!r}")
+    found = []
+    for part in text.split("; "):
+        file, *cells = part.split(" ")
+        pairs = (cell.partition("=") for cell in cells)
+        found.append((file, {column: tuple(values.split("|")) for column, _, values in pairs}))
+    return tuple(found)
+
 
 FOLDER = paths.MEASURED
 KINDS = {

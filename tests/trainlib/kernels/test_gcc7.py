@@ -17,8 +17,9 @@ from pulptrain.given.settings import with_options
 from scheduler.validation.runner import validate
 from shared.closed_forms import fork_to_join_cycles
 from shared.paths import ROOT
+from shared.vector_calls import vector_work
 from tools import fit_gcc7
-from trainlib.kernels.catalogue import im2row_work, kernel_names, matmul_work, vector_work
+from trainlib.kernels.catalogue import im2row_work, kernel_names, matmul_work
 
 FOLDER = ROOT / "configs" / "kernels" / "pulp-gcc7"
 ANCHORS = ROOT / "measured" / "tutorial-anchors.csv.gz"

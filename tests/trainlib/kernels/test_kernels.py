@@ -14,13 +14,13 @@ from arch.spec.isa import CoreWork, Instruction, Loop, Node, Op, TeamWork
 from configs.errors import ConfigError, InputError
 from scheduler.validation.rows.layer_steps import layer_graph
 from shared.closed_forms import works_of
+from shared.vector_calls import vector_work
 from trainlib.kernels.assembly import listing_to_nest
 from trainlib.kernels.catalogue import (
     codegen_names,
     im2row_work,
     kernel_names,
     matmul_work,
-    vector_work,
 )
 from trainlib.kernels.expand import Array, Expander
 from trainlib.kernels.expressions import parse_expression

@@ -23,6 +23,7 @@ from scheduler.validation.rows.layer_steps import Layer, layer_graph, step_named
 from scheduler.validation.rows.programs import kernels_of, options_of, program_of
 from shared.closed_forms import works_of
 from shared.paths import MEASURED
+from shared.vector_calls import vector_work
 from trainlib.kernels import catalogue
 from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.definition import AS_PUBLISHED
@@ -162,7 +163,7 @@ def test_instance_norm_divides_twice_per_element_backward() -> None:
 def test_clang_postinc_leaves_counting_loops_as_branches(name: str, per_element: int, around: int) -> None:
     addresses = tuple(range(0, 64 * len(LIBRARY.header(CODEGEN, name).arrays), 64))
     for elements in (64, 1000):
-        found = counters(catalogue.vector_work("clang-postinc", name, elements, 1, addresses).cores[0])
+        found = counters(vector_work("clang-postinc", name, elements, 1, addresses).cores[0])
         assert found[0] == per_element * elements + around
         assert found[3] >= elements - 1
 
@@ -193,6 +194,6 @@ def test_clang_postinc_unrolls_patches_as_measured(
 
 def test_what_cannot_be_is_refused_by_name() -> None:
     with pytest.raises(InputError, match="needs 2 addresses"):
-        catalogue.vector_work(CODEGEN, "copy", 8, 1, (0,))
+        vector_work(CODEGEN, "copy", 8, 1, (0,))
     with pytest.raises(InputError, match="cores must be a positive integer"):
-        catalogue.vector_work(CODEGEN, "copy", 8, 0, (0, 64))
+        vector_work(CODEGEN, "copy", 8, 0, (0, 64))

@@ -9,7 +9,7 @@ from arch.spec.isa import TeamWork
 from shared.primitive_harness import CODEGEN
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.steps import KernelCall, KernelChoice
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 from trainlib.primitives.lowering.calls import transpose_call, transpose_piece_call, vector_add_call
 from trainlib.primitives.lowering.pieces import Piece, add_call
 from trainlib.registry import lowering_of, matmul_of
@@ -37,20 +37,20 @@ def calls_of(graph: TrainingGraph, step: str) -> list[KernelCall]:
 def test_a_transposition_has_one_price() -> None:
     by_names = transpose_call(CHOICE, source="x", target="y", rows=16, columns=32)
     pieces = transpose_piece_call(CHOICE, Piece("x", (16, 32)), Piece("y", (32, 16)), "float32")
-    (layer,) = calls_of(build_layer_graph("transpose", {"axes": [1, 0]}, [InputCase((16, 32))]), "FW")
+    (layer,) = calls_of(build_layer_graph("transpose", {"axes": [1, 0]}, [DrawnInput((16, 32))]), "FW")
     found = [priced(call, 0, 4096) for call in (by_names, pieces, layer)]
     assert found[0].kernel == by_names.kernel == "transpose_matrix"
     assert found == [found[0]] * 3
 
 
 def test_a_batch_of_matrices_is_a_fork_each() -> None:
-    graph = build_layer_graph("transpose", {"axes": [1, 0]}, [InputCase((16, 32))], batch=3)
+    graph = build_layer_graph("transpose", {"axes": [1, 0]}, [DrawnInput((16, 32))], batch=3)
     assert [call.kernel for call in calls_of(graph, "FW")] == ["transpose_matrix"] * 3
 
 
 @pytest.mark.parametrize("axes", [[2, 0, 1], [0, 2, 1], [2, 1, 0]])
 def test_other_orders_keep_their_nest(axes: list[int]) -> None:
-    (call,) = calls_of(build_layer_graph("transpose", {"axes": axes}, [InputCase((3, 4, 5))]), "FW")
+    (call,) = calls_of(build_layer_graph("transpose", {"axes": axes}, [DrawnInput((3, 4, 5))]), "FW")
     assert call.kernel in ("permute_nd", "transpose_matrix")
     assert (call.kernel == "transpose_matrix") == (axes == [2, 0, 1])
 
@@ -60,7 +60,7 @@ def test_a_vector_add_has_one_price() -> None:
     pieces = add_call(CHOICE, Piece("x", (512,)), Piece("g", (512,)), "float32")
     assert priced(in_place, 0, 4096) == priced(pieces, 0, 4096)
     adds = [
-        calls_of(build_layer_graph(name, {}, [InputCase((16, 32)), InputCase((16, 32))]), "FW")
+        calls_of(build_layer_graph(name, {}, [DrawnInput((16, 32)), DrawnInput((16, 32))]), "FW")
         for name in ("add", "broadcast_add")
     ]
     found = [priced(call, 0, 4096, 8192) for (call,) in adds]
@@ -69,5 +69,5 @@ def test_a_vector_add_has_one_price() -> None:
 
 
 def test_the_gradient_of_an_add_that_repeats_nothing_is_a_copy() -> None:
-    graph = build_layer_graph("broadcast_add", {}, [InputCase((4, 3)), InputCase((4, 3))])
+    graph = build_layer_graph("broadcast_add", {}, [DrawnInput((4, 3)), DrawnInput((4, 3))])
     assert [call.kernel for call in calls_of(graph, "IG")] == ["copy"]

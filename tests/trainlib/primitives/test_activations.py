@@ -12,7 +12,7 @@ import pytest
 from configs.dtypes import is_narrow
 from shared.primitive_harness import CODEGEN, run_op
 from trainlib.ir.steps import KernelChoice
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 from trainlib.primitives.elementwise import functions
 from trainlib.references.reference import evaluate
 from trainlib.registry import lowering_of, step_of
@@ -22,7 +22,7 @@ CHOICE = KernelChoice("", CODEGEN)
 
 
 def layer(name, shape=(4,), options=None, inputs=1, dtype="fp32"):
-    return build_layer_graph(name, options or {}, [InputCase(shape)] * inputs, dtype=dtype)
+    return build_layer_graph(name, options or {}, [DrawnInput(shape)] * inputs, dtype=dtype)
 
 
 def op_of(graph, step):

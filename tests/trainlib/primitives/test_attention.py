@@ -15,7 +15,7 @@ from shared.finite_differences import check_gradients
 from shared.oracle_torch import evaluate_torch
 from shared.primitive_harness import CODEGEN, Case, build, check_tiles, run_op
 from trainlib.ir.steps import KernelChoice, reductions_of
-from trainlib.primitives.definition import Example, InputCase
+from trainlib.primitives.definition import DrawnInput, Example
 from trainlib.references.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.training.phases import build_layer_graph
@@ -34,13 +34,13 @@ def calls_of(graph, step: str, ranges=None):
     "options", [{"heads": 2}, {"heads": 3, "features": 6, "bias": True}, {"heads": 1, "bias": True}]
 )
 def test_gradients_are_the_slopes_of_the_loss(options) -> None:
-    found = check_gradients("mhsa", options, [InputCase((5, 4))])
+    found = check_gradients("mhsa", options, [DrawnInput((5, 4))])
     assert len(found) == 5 + 3 * bool(options.get("bias"))
 
 
 def test_products_are_the_published_ones_and_transposes_only_where_a_layout_needs_them() -> None:
     """Per head of FW: transpose q, scores, v times the probabilities. Softmax takes all rows at once."""
-    graph = build_layer_graph("mhsa", {"heads": 5, "features": 160}, [InputCase((10, 10))])
+    graph = build_layer_graph("mhsa", {"heads": 5, "features": 160}, [DrawnInput((10, 10))])
     kernels = {op.step: [call.kernel for call in calls_of(graph, op.step)] for op in graph.ops}
     assert kernels["FW_Q"] == kernels["FW_K"] == kernels["FW_V"] == ["mm"]
     assert kernels["FW_SCORES"] == [*["transpose_matrix", "mm"] * 5, "scale_by_number"]
@@ -107,7 +107,7 @@ L1_BYTES = 64 * 1024 - 16 * 1024
 )
 def test_every_step_of_a_transformer_layer_can_be_cut_to_fit_64_kib_twice(length, width, heads) -> None:
     """Two buffers per operand, no dimension cut to less than 8, a row per core (heads and samples: 1)."""
-    graph = build_layer_graph("mhsa", {"heads": heads, "bias": True}, [InputCase((length, width))])
+    graph = build_layer_graph("mhsa", {"heads": heads, "bias": True}, [DrawnInput((length, width))])
     for op in graph.ops:
         lowering = lowering_of(op)
         sizes = {**lowering.extents(op, graph.tensors), **reductions_of(lowering, op, graph.tensors)}
@@ -153,7 +153,7 @@ def test_a_layer_of_196_tokens_is_right_within_what_its_roundings_allow(dtype: s
     """fp32: 1e-5. 16 bit, u = 2^-11 or 2^-8: the longest way, by q, s, p, ds and dq to dx, rounds six times
     and PyTorch as often, so 12 u; in fact it is below 2 u, since rounding errors go either way.
     """
-    made = single("mhsa", {"heads": 8, "features": 160, "bias": True}, [InputCase((196, 160))], dtype=dtype)
+    made = single("mhsa", {"heads": 8, "features": 160, "bias": True}, [DrawnInput((196, 160))], dtype=dtype)
     ours, truth = evaluate(made.graph, made.values), evaluate_torch(made.graph, made.values)
     allowed = graph_tolerance(made.graph)
     if dtype != "fp32":

@@ -12,7 +12,7 @@ from pulptrain.running.primitive_run import run_primitive
 from shared.convolution_tasks import task_of, work_of
 from shared.primitive_harness import Case, build, check_reference, check_tiles, run_tile
 from trainlib.kernels import catalogue
-from trainlib.primitives.definition import Example, InputCase
+from trainlib.primitives.definition import DrawnInput, Example
 
 # What the library gets wrong (found by reading or running it): primitive, options, shape of the input.
 DEFECTS = {
@@ -267,6 +267,6 @@ def test_a_wrong_group_would_be_noticed():
     ],
 )
 def test_steps_run_on_the_simulated_soc(primitive, step, options, shape):
-    outcome = run_primitive(primitive, step, [InputCase(shape)], options)
+    outcome = run_primitive(primitive, step, [DrawnInput(shape)], options)
     assert outcome.summary["functional"]["passed"]
     assert outcome.summary["cycles"] > outcome.summary["macs"] / 8

@@ -15,6 +15,7 @@ from pulptrain.running.session import run_model
 from scheduler.executor import Executor
 from scheduler.options import ScheduleOptions
 from scheduler.schedule import build_schedule
+from shared.initial_values import initial_values
 from shared.oracle_torch import evaluate_torch
 from trainlib.ir.graph import KEPT_KINDS
 from trainlib.references.reference import evaluate
@@ -24,7 +25,7 @@ from trainlib.training.phases import (
     build_update_graph,
     initial_weights,
 )
-from trainlib.training.training_data import initial_values, sample_stream
+from trainlib.training.training_data import sample_stream
 
 MODEL = """\
 name: options

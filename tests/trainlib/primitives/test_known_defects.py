@@ -19,7 +19,7 @@ from shared.paths import TESTS
 from shared.primitive_harness import Case, assert_close, build, check_tiles, run_op
 from trainlib.ir.steps import KernelChoice
 from trainlib.kernels import catalogue
-from trainlib.primitives.definition import Example, InputCase
+from trainlib.primitives.definition import DrawnInput, Example
 from trainlib.references.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.training.phases import build_training_graph
@@ -96,7 +96,7 @@ def test_frozen_weights_biases_and_depthwise_weights_have_their_bytes() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(DoesNotFitError):
-        run_primitive("relu", "fw", [InputCase((64, 64, 64))], {}, settings=Settings(l2="64KiB", l3="0"))
+        run_primitive("relu", "fw", [DrawnInput((64, 64, 64))], {}, settings=Settings(l2="64KiB", l3="0"))
 
 
 def test_every_layer_of_the_resnet_goes_backward_once() -> None:

@@ -10,7 +10,7 @@ from configs.errors import InputError
 from pulptrain.running.primitive_run import run_primitive
 from shared.primitive_harness import CODEGEN, run_op
 from trainlib.ir.steps import KernelChoice
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 from trainlib.references.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.training.phases import build_loss_graph
@@ -112,5 +112,5 @@ def test_the_published_size_runs_on_the_master_alone(name: str, options: dict) -
 def test_equal_logits_share_the_probability_however_large_they_are(labels: str) -> None:
     label = np.array([0], np.int32) if labels == "hard" else np.array([[1.0, 0, 0]], np.float32)
     values = {"y": np.array([[8e18, 8e18, -8e18]], np.float32), "label": label}
-    made = run_primitive("cross_entropy", "loss", [InputCase((3,))], {"labels": labels}, values=values)
+    made = run_primitive("cross_entropy", "loss", [DrawnInput((3,))], {"labels": labels}, values=values)
     assert made.summary["functional"]["passed"]

@@ -10,7 +10,7 @@ from configs.errors import InputError
 from shared.finite_differences import check_gradients
 from shared.primitive_harness import CODEGEN, Case, build, check_reference, check_tiles, run_op
 from trainlib.ir.steps import KernelChoice
-from trainlib.primitives.definition import Example, InputCase
+from trainlib.primitives.definition import DrawnInput, Example
 from trainlib.references.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.training.phases import build_layer_graph
@@ -33,7 +33,7 @@ def test_published_broadcast_shapes(dtype: str) -> None:
 
 def test_one_fork_per_output_matrix_and_the_kernel_that_was_asked_for() -> None:
     """With OPTIMIZE the published kernel number is not initialised. Here it is the caller's."""
-    graph = build_layer_graph("matmul", {}, [InputCase(shape) for shape in PUBLISHED])
+    graph = build_layer_graph("matmul", {}, [DrawnInput(shape) for shape in PUBLISHED])
     op = graph.ops[0]
     lowering = lowering_of(op)
     ranges = {name: (0, size) for name, size in lowering.extents(op, graph.tensors).items()}
@@ -44,13 +44,13 @@ def test_one_fork_per_output_matrix_and_the_kernel_that_was_asked_for() -> None:
 
 @pytest.mark.parametrize("shapes", [((2, 1, 2, 3), (4, 3, 2)), ((3,), (2, 3, 2)), ((2, 3), (3,))])
 def test_matmul_gradients_are_the_slopes_of_the_loss(shapes) -> None:
-    found = check_gradients("matmul", {}, [InputCase(shape) for shape in shapes])
+    found = check_gradients("matmul", {}, [DrawnInput(shape) for shape in shapes])
     assert found == ["x.grad", "x1.grad"]
 
 
 def embedding(numbers: list[int], vocabulary: int = 5, **options):
     example = Example(
-        {"vocabulary": vocabulary, "features": 3, **options}, (InputCase((len(numbers),), "int32"),)
+        {"vocabulary": vocabulary, "features": 3, **options}, (DrawnInput((len(numbers),), "int32"),)
     )
     graph, values = build(Case("embedding", 0, example, "fp32", 1))
     values["x"] = np.array([numbers], np.int32)
@@ -89,7 +89,7 @@ def test_numbers_outside_the_table_are_refused_by_reference_and_tiles(wrong: int
 def test_kernel_accumulation_rounds_every_addition_of_a_row() -> None:
     """256 gradients of 1/256 in bf16 stop growing the sum at 1; in fp32 accumulation nothing is lost."""
     count = 1024
-    example = Example({"vocabulary": 2, "features": 1}, (InputCase((count,), "int32"),))
+    example = Example({"vocabulary": 2, "features": 1}, (DrawnInput((count,), "int32"),))
     graph, values = build(Case("embedding", 0, example, "bf16", 1))
     values["x"] = np.zeros((1, count), np.int32)
     op = next(op for op in graph.ops if op.step == "WG")

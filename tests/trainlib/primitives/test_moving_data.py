@@ -16,7 +16,7 @@ from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from shared.primitive_harness import CODEGEN, poisoned, run_op, run_tile
 from trainlib.ir.graph import Tensor
 from trainlib.ir.steps import KernelChoice
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 from trainlib.primitives.lowering.kernel_call import Piece
 from trainlib.primitives.shapes.box_copies import Walk, walk_call
 from trainlib.references.reference import evaluate
@@ -33,7 +33,7 @@ def ramp(*shape):
 
 def run(name, options, *arrays):
     """The layer on these arrays (batch first), its output as its own output gradient."""
-    cases = [InputCase(array.shape[1:]) for array in arrays]
+    cases = [DrawnInput(array.shape[1:]) for array in arrays]
     graph = build_layer_graph(name, options, cases, batch=len(arrays[0]))
     values = {f"x{number or ''}": array for number, array in enumerate(arrays)}
     for seed in (name for name in graph.given if name.endswith(".grad")):
@@ -102,7 +102,7 @@ def test_dimensions_that_are_contiguous_on_both_sides_become_one_loop() -> None:
 
 
 def test_a_matrix_is_transposed_by_the_measured_loop_of_the_library() -> None:
-    graph = build_layer_graph("transpose", {"axes": [1, 0]}, [InputCase((4, 6))])
+    graph = build_layer_graph("transpose", {"axes": [1, 0]}, [DrawnInput((4, 6))])
     forward = graph.ops[0]
     ranges = {"d0": (0, 6), "d1": (0, 4)}
     (call,) = lowering_of(forward).tile(forward, graph.tensors, ranges, CHOICE).calls
@@ -144,7 +144,7 @@ def test_tiles_that_see_only_the_rim_only_fill() -> None:
 
 
 def test_padding_is_shared_among_the_cores() -> None:
-    graph = build_layer_graph("pad", {"pads": [[0, 0], [1, 1], [1, 1]]}, [InputCase((2, 3, 3))])
+    graph = build_layer_graph("pad", {"pads": [[0, 0], [1, 1], [1, 1]]}, [DrawnInput((2, 3, 3))])
     forward = graph.ops[0]
     ranges = {"d0": (0, 2), "d1": (0, 5)}
     for call in lowering_of(forward).tile(forward, graph.tensors, ranges, CHOICE).calls:

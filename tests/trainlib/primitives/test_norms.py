@@ -16,7 +16,7 @@ from pulptrain.running.primitive_run import run_primitive
 from shared.finite_differences import check_gradients
 from shared.primitive_harness import CODEGEN, Case, build, check_reference, check_tiles, run_op
 from trainlib.ir.steps import KernelChoice, reductions_of
-from trainlib.primitives.definition import Example, InputCase, is_forward
+from trainlib.primitives.definition import DrawnInput, Example, is_forward
 from trainlib.references.reference import evaluate, predict
 from trainlib.registry import lowering_of
 from trainlib.training.phases import build_layer_graph, build_training_graph, initial_weights
@@ -43,7 +43,7 @@ def task_of(graph, step: str, **ranges):
 @pytest.mark.parametrize("affine", [True, False])
 def test_gradients_are_the_slopes_of_the_loss(name: str, way: dict, affine: bool) -> None:
     options, shape = NORMS[name]
-    found = check_gradients(name, {**options, **way, "affine": affine}, [InputCase(shape)], batch=3)
+    found = check_gradients(name, {**options, **way, "affine": affine}, [DrawnInput(shape)], batch=3)
     assert len(found) == 1 + affine * (1 if name == "rms_norm" else 2)
 
 
@@ -70,7 +70,7 @@ def test_any_shape_agrees_with_pytorch_and_with_its_tiles(data: st.DataObject) -
         options["running"] = data.draw(st.booleans())
     dtype = data.draw(st.sampled_from(["fp32", "fp16", "bf16"]))
     # A row of two elements normalises to ±1, and its gradient is what cancellation leaves.
-    inputs = (InputCase(image if options.get("axes") != 1 else (*image[:2], 6)),)
+    inputs = (DrawnInput(image if options.get("axes") != 1 else (*image[:2], 6)),)
     case = Case(
         name, data.draw(st.integers(0, 99)), Example(options, inputs), dtype, data.draw(st.integers(1, 3))
     )
@@ -82,7 +82,7 @@ def test_any_shape_agrees_with_pytorch_and_with_its_tiles(data: st.DataObject) -
 def test_defect_the_variance_does_not_cancel_for_a_large_mean(name: str) -> None:
     """E[x²] - mean² in fp32 is off by several hundred percent at mean 3000, deviation 1."""
     options, shape = NORMS[name]
-    graph = build_layer_graph(name, options, [InputCase(shape)], batch=2)
+    graph = build_layer_graph(name, options, [DrawnInput(shape)], batch=2)
     generator = np.random.default_rng(1)
     values = {key: np.ones(graph.tensors[key].shape, np.float32) for key in graph.given}
     values["x"] = (3000 + generator.normal(0, 1, graph.tensors["x"].shape)).astype(np.float32)
@@ -124,7 +124,7 @@ CUTS = {
 
 def stepwise(name: str, shape: tuple[int, ...], batch: int, **more: object):
     options = {**NORMS[name][0], **({} if name == "batch_norm" else {"stepwise": True}), **more}
-    return build_layer_graph(name, options, [InputCase(shape)], batch=batch)
+    return build_layer_graph(name, options, [DrawnInput(shape)], batch=batch)
 
 
 @pytest.mark.parametrize(("name", "step"), CUTS)
@@ -150,7 +150,7 @@ def test_a_norm_with_fixed_statistics_sums_nothing_but_its_weight_gradients(
 ) -> None:
     """So its rows need not fit L1, and dx needs no x."""
     for name, wanted in (("batch_norm", batch_cuts), ("instance_norm", instance_cuts)):
-        graph = build_layer_graph(name, {"fixed_statistics": True}, [InputCase((4, 6, 8))], batch=2)
+        graph = build_layer_graph(name, {"fixed_statistics": True}, [DrawnInput((4, 6, 8))], batch=2)
         op = next(op for op in graph.ops if op.step == step)
         lowering = lowering_of(op)
         found = (lowering.extents(op, graph.tensors), reductions_of(lowering, op, graph.tensors))
@@ -213,20 +213,20 @@ def test_a_group_larger_than_l1_fits(name: str, options: dict, buffering: str) -
     shape = (1, 40, 500) if name.startswith(("layer", "rms")) else (2, 20, 500)
     settings = Settings(l1="32KiB", l2="4MiB", buffering=buffering)
     for step in ("fw", "wg", "ig"):
-        found = run_primitive(name, step, [InputCase(shape)], options, batch=2, settings=settings).summary
+        found = run_primitive(name, step, [DrawnInput(shape)], options, batch=2, settings=settings).summary
         assert found["functional"]["max_rel_error"] < 1e-5
     if name == "batch_norm":
         return
     with pytest.raises(DoesNotFitError):
         run_primitive(
-            name, "fw", [InputCase(shape)], {**options, "stepwise": False}, batch=2, settings=settings
+            name, "fw", [DrawnInput(shape)], {**options, "stepwise": False}, batch=2, settings=settings
         )
 
 
 @pytest.mark.parametrize("rows", [7, 8, 9, 16])
 def test_defect_layer_norm_of_rows_that_the_cores_do_not_divide_stays_inside(rows: int) -> None:
     """The published loop compares rows with elements: 7 rows on 8 cores write one row past the end."""
-    graph = build_layer_graph("layer_norm", {}, [InputCase((rows, 16))])
+    graph = build_layer_graph("layer_norm", {}, [DrawnInput((rows, 16))])
     call = task_of(graph, "FW").calls[0]
     base = {name: 0x1000_0000 + 0x10_0000 * index for index, name in enumerate((*call.reads, *call.writes))}
     done = 0
@@ -239,13 +239,13 @@ def test_defect_layer_norm_of_rows_that_the_cores_do_not_divide_stays_inside(row
 
 def test_defect_parameter_gradients_of_a_batch_add_up_and_need_no_zeroed_buffer() -> None:
     """dw of two samples is the sum of theirs: the published steps overwrite, one sample at a time."""
-    graph = build_layer_graph("instance_norm", {}, [InputCase((3, 4, 4))], batch=2)
+    graph = build_layer_graph("instance_norm", {}, [DrawnInput((3, 4, 4))], batch=2)
     generator = np.random.default_rng(3)
     values = {
         name: generator.normal(size=graph.tensors[name].shape).astype(np.float32) for name in graph.given
     }
     whole = evaluate(graph, values)["instance_norm.weight.grad"]
-    alone = build_layer_graph("instance_norm", {}, [InputCase((3, 4, 4))])
+    alone = build_layer_graph("instance_norm", {}, [DrawnInput((3, 4, 4))])
     one_by_one = [
         evaluate(
             alone,
@@ -265,7 +265,7 @@ def test_defect_parameter_gradients_of_a_batch_add_up_and_need_no_zeroed_buffer(
 
 @pytest.mark.parametrize("eps", [1e-10, 1e-5])
 def test_a_constant_channel_gives_the_bias_and_no_infinity(eps: float) -> None:
-    graph = build_layer_graph("instance_norm", {"eps": eps}, [InputCase((2, 3, 3))])
+    graph = build_layer_graph("instance_norm", {"eps": eps}, [DrawnInput((2, 3, 3))])
     values = {name: np.full(graph.tensors[name].shape, 0.7, np.float32) for name in graph.given}
     known = evaluate(graph, values)
     np.testing.assert_array_equal(known[graph.output], np.full((1, 2, 3, 3), np.float32(0.7)))
@@ -307,7 +307,7 @@ def test_running_statistics_follow_training_and_prediction_uses_them() -> None:
 
 
 def test_fixed_statistics_stay_and_make_the_norm_a_scale_of_every_channel() -> None:
-    graph = build_layer_graph("batch_norm", {"fixed_statistics": True}, [InputCase((2, 3, 3))], batch=1)
+    graph = build_layer_graph("batch_norm", {"fixed_statistics": True}, [DrawnInput((2, 3, 3))], batch=1)
     generator = np.random.default_rng(6)
     values = {
         name: generator.uniform(0.5, 2, graph.tensors[name].shape).astype(np.float32) for name in graph.given
@@ -341,7 +341,7 @@ def test_the_published_sizes(
 
 def test_forks_are_those_of_the_library() -> None:
     """Instance norm one per sample and step (so two backward), RMS norm two forward, the others one."""
-    inputs = [InputCase((4, 3, 3))]
+    inputs = [DrawnInput((4, 3, 3))]
     instance = build_layer_graph("instance_norm", {}, inputs, batch=2)
     assert [len(task_of(instance, step).calls) for step in ("FW", "WG", "IG")] == [2, 2, 2]
     assert {call.kernel for call in task_of(instance, "IG").calls} == {"instnorm_bw_input"}

@@ -8,7 +8,7 @@ import pytest
 
 from shared.primitive_harness import CODEGEN, Case, check_reference, check_tiles, run_op
 from trainlib.ir.steps import KernelChoice
-from trainlib.primitives.definition import Example, InputCase
+from trainlib.primitives.definition import DrawnInput, Example
 from trainlib.references.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.training.phases import build_layer_graph
@@ -16,7 +16,7 @@ from trainlib.training.phases import build_layer_graph
 
 def evaluated(name: str, options: dict, image: np.ndarray, dy: np.ndarray | None = None):
     """(graph, all values) of a pooling layer on one image [c, h, w]; the gradient of y is `dy` or ones."""
-    graph = build_layer_graph(name, options, [InputCase(image.shape)])
+    graph = build_layer_graph(name, options, [DrawnInput(image.shape)])
     seed = f"{name}.out.grad"
     shape = graph.tensors[seed].shape
     gradient = np.ones(shape, np.float32) if dy is None else dy.reshape(shape).astype(np.float32)
@@ -93,7 +93,7 @@ def test_rows_no_window_reaches_get_a_gradient_of_zero() -> None:
 
 
 def test_nan_is_a_maximum_and_not_hidden() -> None:
-    graph = build_layer_graph("max_pool2d", {"kernel": 2}, [InputCase((1, 2, 2))])
+    graph = build_layer_graph("max_pool2d", {"kernel": 2}, [DrawnInput((1, 2, 2))])
     image = np.array([[[[1, np.nan], [3, 2]]]], np.float32)
     results, _ = run_op(
         graph.ops[0], graph.tensors, {"x": image}, {"c": 1, "ho": 1}, KernelChoice("", CODEGEN)

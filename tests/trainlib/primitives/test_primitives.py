@@ -25,7 +25,7 @@ from shared.primitive_harness import (
     terms,
 )
 from shared.tiers import sweep_nine_of_ten
-from trainlib.primitives.definition import Example, InputCase, LayerPrimitive
+from trainlib.primitives.definition import DrawnInput, Example, LayerPrimitive
 from trainlib.registry import PRIMITIVES, is_internal
 from trainlib.training.single import single
 
@@ -87,7 +87,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("name", "refused"), REFUSED)
 def test_bad_input_is_refused_with_a_reason(name: str, refused) -> None:  # type: ignore[no-untyped-def]
-    inputs = [InputCase(shape) for shape in refused.inputs]
+    inputs = [DrawnInput(shape) for shape in refused.inputs]
     with pytest.raises(InputError) as caught:
         single(name, refused.attributes, inputs, where="net.yaml:7")
     assert re.search(refused.message, str(caught.value))

@@ -13,7 +13,7 @@ from shared.finite_differences import check_gradients
 from shared.oracle_torch import evaluate_torch
 from shared.primitive_harness import CODEGEN, Case, build, check_tiles
 from trainlib.ir.steps import KernelChoice, reductions_of
-from trainlib.primitives.definition import Example, InputCase
+from trainlib.primitives.definition import DrawnInput, Example
 from trainlib.references.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.training.phases import build_layer_graph
@@ -26,8 +26,8 @@ L1_BYTES = 64 * 1024 - 16 * 1024
 """L1 of the smallest cluster here, less what its stacks take."""
 
 
-def sequence(*shape: int) -> InputCase:
-    return InputCase(shape)
+def sequence(*shape: int) -> DrawnInput:
+    return DrawnInput(shape)
 
 
 def calls_of(graph, step: str):
@@ -84,7 +84,7 @@ def test_a_sequence_in_two_halves_with_the_state_handed_over_is_the_sequence(nam
 
 
 def test_the_gradient_of_a_zero_initial_state_is_not_computed() -> None:
-    graph = build_layer_graph("rnn", {"hidden": 3}, [InputCase((4, 2))])
+    graph = build_layer_graph("rnn", {"hidden": 3}, [DrawnInput((4, 2))])
     steps = [op.step for op in graph.ops]
     assert steps == ["FW", "BPTT", "WG_X", "WG", "IG"]
     last = [call for call in calls_of(graph, "BPTT") if call.macs]

@@ -9,7 +9,7 @@ import pytest
 from arch.spec.isa import Op as Code
 from shared.primitive_harness import CODEGEN, run_op
 from trainlib.ir.steps import KernelChoice
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 from trainlib.primitives.pooling.interpolation import taps
 from trainlib.references.reference import evaluate, predict
 from trainlib.registry import lowering_of
@@ -20,7 +20,7 @@ CHOICE = KernelChoice("", CODEGEN)
 
 
 def run(name, options, x, dy=None):
-    graph = build_layer_graph(name, options, [InputCase(x.shape[1:])], batch=len(x))
+    graph = build_layer_graph(name, options, [DrawnInput(x.shape[1:])], batch=len(x))
     seed = f"{name}.out.grad"
     values = {"x": x.astype(np.float32), **random_tensors(graph, 0, 0)}
     values[seed] = np.ones(graph.tensors[seed].shape, np.float32) if dy is None else dy
@@ -114,7 +114,7 @@ def test_no_output_reads_beyond_the_image(mode) -> None:
 
 
 def mask(seed, iteration, p=0.23, size=10_000, dtype="fp32"):
-    graph = build_layer_graph("dropout", {"p": p}, [InputCase((size,))], dtype=dtype)
+    graph = build_layer_graph("dropout", {"p": p}, [DrawnInput((size,))], dtype=dtype)
     (drawn,) = random_tensors(graph, seed, iteration).values()
     return drawn.astype(np.float32)
 
@@ -149,6 +149,6 @@ def test_a_16_bit_mask_is_exact_so_only_the_product_is_rounded(dtype) -> None:
 
 
 def test_prediction_drops_nothing_and_scales_nothing() -> None:
-    graph = build_layer_graph("dropout", {"p": 0.9}, [InputCase((5,))])
+    graph = build_layer_graph("dropout", {"p": 0.9}, [DrawnInput((5,))])
     images = np.arange(15, dtype=np.float32).reshape(3, 5)
     assert np.array_equal(predict(graph, {}, images), images)

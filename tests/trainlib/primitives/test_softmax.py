@@ -8,7 +8,7 @@ import pytest
 
 from shared.primitive_harness import CODEGEN
 from trainlib.ir.steps import KernelChoice
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 from trainlib.references.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.training.phases import build_layer_graph
@@ -18,7 +18,7 @@ KINDS = ("exact", "schraudolph", "taylor")
 
 
 def run(x, kind="exact", dy=None):
-    graph = build_layer_graph("softmax", {"exponential": kind}, [InputCase(x.shape[1:])], batch=len(x))
+    graph = build_layer_graph("softmax", {"exponential": kind}, [DrawnInput(x.shape[1:])], batch=len(x))
     given = {"x": x.astype(np.float32), "softmax.out.grad": x.astype(np.float32) if dy is None else dy}
     return evaluate(graph, given)
 
@@ -69,7 +69,7 @@ def test_the_exact_gradient_agrees_with_finite_differences() -> None:
     ("kind", "middle"), [("exact", "exp_sum_exact"), ("schraudolph", "exp_sum"), ("taylor", "exp_sum_taylor")]
 )
 def test_three_passes_forward_and_two_backward_each_with_a_fork(kind, middle) -> None:
-    graph = build_layer_graph("softmax", {"exponential": kind}, [InputCase((4, 6))])
+    graph = build_layer_graph("softmax", {"exponential": kind}, [DrawnInput((4, 6))])
     forward, backward = graph.ops
     task = lowering_of(forward).tile(forward, graph.tensors, {"d0": (1, 3)}, CHOICE)
     assert [call.kernel for call in task.calls] == ["row_max", middle, "row_div"]
@@ -80,6 +80,6 @@ def test_three_passes_forward_and_two_backward_each_with_a_fork(kind, middle) ->
 
 
 def test_the_reduced_axis_is_never_cut() -> None:
-    graph = build_layer_graph("softmax", {}, [InputCase((3, 4, 5))], batch=2)
+    graph = build_layer_graph("softmax", {}, [DrawnInput((3, 4, 5))], batch=2)
     for op in graph.ops:
         assert lowering_of(op).extents(op, graph.tensors) == {"n": 2, "d0": 3, "d1": 4}

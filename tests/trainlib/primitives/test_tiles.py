@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec, load_model
+from shared.initial_values import initial_values
 from shared.oracle_torch import evaluate_torch
 from shared.primitive_harness import assert_close, random_sizes, run_op, run_tile, terms
 from trainlib.ir.steps import KernelChoice
 from trainlib.references.reference import evaluate, run_reference
 from trainlib.registry import lowering_of
 from trainlib.training.phases import build_training_graph
-from trainlib.training.training_data import initial_values
 from truth.given import torch_available
 
 TOLERANCE = 1e-5

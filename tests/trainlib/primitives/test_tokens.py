@@ -9,14 +9,14 @@ import pytest
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from shared.agreement import compare
 from shared.finite_differences import check_gradients
+from shared.initial_values import initial_values
 from shared.oracle_torch import evaluate_torch
 from shared.primitive_harness import CODEGEN, Case, build, check_reference, check_tiles, run_op
 from trainlib.ir.steps import KernelChoice
-from trainlib.primitives.definition import Example, InputCase
+from trainlib.primitives.definition import DrawnInput, Example
 from trainlib.references.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.training.phases import build_training_graph
-from trainlib.training.training_data import initial_values
 
 
 def made(name: str, shapes, options=None, batch: int = 1):
@@ -53,7 +53,7 @@ def test_gradients_of_a_broadcast_sum_add_up_over_what_was_repeated() -> None:
 )
 def test_gradients_are_the_slopes_of_the_loss(name: str, shapes) -> None:
     options = {"out_features": 2, "bias": True} if name == "linear" else {}
-    assert check_gradients(name, options, [InputCase(shape) for shape in shapes])
+    assert check_gradients(name, options, [DrawnInput(shape) for shape in shapes])
 
 
 def test_the_gradient_behind_a_position_is_that_before_it_and_no_op() -> None:

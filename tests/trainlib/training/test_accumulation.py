@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.dtypes import BY_NAME, DTYPES
-from trainlib.ir.numerics import IN_ORDER, matmul, rounded, sum_order, tolerance
+from shared.tolerances import tolerance
+from trainlib.ir.numerics import IN_ORDER, matmul, rounded, sum_order
 from trainlib.ir.steps import KernelChoice
 from trainlib.primitives.lowering.calls import matmul_call
 

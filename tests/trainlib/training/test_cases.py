@@ -15,7 +15,7 @@ from pulptrain.running.primitive_run import run_primitive
 from shared.tiers import sweep_nine_of_ten
 from shared.trainlib_cases import NO_PRIMITIVE, Call, calls_of, rows
 from trainlib.kernels import catalogue
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 
 ROWS = [row for row in rows() if not row.composite]
 CODEGENS = ("clang-xpulp", "asm-xpulp")
@@ -62,7 +62,7 @@ def codegen_of(call: Call) -> str:
 def summary_of(call: Call):
     codegen = codegen_of(call)
     size = SMALL if call.primitive == "mhsa" else 1.0
-    inputs = [InputCase(shape, low=-size, high=size) for shape in call.inputs]
+    inputs = [DrawnInput(shape, low=-size, high=size) for shape in call.inputs]
     options = {key: list(value) if isinstance(value, tuple) else value for key, value in call.options}
     if "pads" in options:
         options["pads"] = [list(pair) for pair in options["pads"]]

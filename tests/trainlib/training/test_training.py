@@ -9,10 +9,11 @@ import pytest
 from configs.errors import InputError, ShapeError
 from configs.model_file import load_model
 from shared.agreement import Difference, compare
+from shared.initial_values import initial_values
 from shared.oracle_torch import evaluate_torch
 from trainlib.references.reference import accuracy, evaluate, predict
 from trainlib.training.phases import build_training_graph, initial_weights
-from trainlib.training.training_data import digits_split, initial_values, one_hot, sample_order, sample_stream
+from trainlib.training.training_data import digits_split, one_hot, sample_order, sample_stream
 
 
 def train(name, iterations, seed):

@@ -158,7 +158,7 @@ def test_adapters_agree_with_torch_and_the_layer_itself_is_frozen(tmp_path: Path
 
 def test_an_adapter_starts_as_the_frozen_layer(tmp_path: Path) -> None:
     from configs.model_file import load_model
-    from trainlib.training.training_data import initial_values
+    from shared.initial_values import initial_values
 
     path = written(tmp_path, ADAPTED)
     graph = graph_of(path)

@@ -17,7 +17,7 @@ from shared.closed_forms import fork_to_join_cycles, works_of
 from shared.primitive_harness import CODEGEN
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.steps import KernelChoice
-from trainlib.primitives.definition import InputCase
+from trainlib.primitives.definition import DrawnInput
 from trainlib.registry import lowering_of
 from trainlib.training.phases import build_layer_graph, build_training_graph
 from trainlib.training.variants import VARIANTS, own_variant, variants_of, with_variants
@@ -59,7 +59,7 @@ def shape_of(graph: TrainingGraph) -> dict[str, tuple[tuple[str, ...], tuple[str
 
 
 def layer(kind: str, options: Mapping[str, Any], *shapes: tuple[int, ...], variant: str) -> TrainingGraph:
-    return build_layer_graph(kind, options, [InputCase(shape) for shape in shapes], variant=variant)
+    return build_layer_graph(kind, options, [DrawnInput(shape) for shape in shapes], variant=variant)
 
 
 def test_a_model_as_published_is_another_graph_where_the_library_s_is() -> None:
@@ -175,7 +175,7 @@ def test_the_published_passes_run_the_published_nests(
 
 
 def test_a_direct_pointwise_gradient_transposes_nothing() -> None:
-    case = [InputCase((4, 5, 6))]
+    case = [DrawnInput((4, 5, 6))]
     for variant, kernels in (("default", ["transpose_matrix", "mm"]), ("direct", ["mm"])):
         graph = build_layer_graph("pointwise", {"out_channels": 3}, case, layout="HWC", variant=variant)
         (op,) = (op for op in graph.ops if op.step == "IG")

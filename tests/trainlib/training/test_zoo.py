@@ -10,13 +10,13 @@ import pytest
 from configs.library import list_names
 from configs.model_file import load_model
 from shared.agreement import ROUNDING_MARGIN, compare, gradient_scales, graph_tolerance, own_rounding
+from shared.initial_values import initial_values
 from shared.oracle_torch import evaluate_torch
 from trainlib.ir.graph import TrainingGraph
 from trainlib.primitives.definition import is_forward
 from trainlib.references.reference import evaluate
 from trainlib.registry import lowering_of
 from trainlib.training.phases import build_training_graph
-from trainlib.training.training_data import initial_values
 
 MODELS = list_names("models")
 

@@ -23,8 +23,8 @@ from trainlib.ir.graph import Initial, Op, Tensor
 from trainlib.ir.numerics import rounded, widened
 from trainlib.ir.steps import Array, Extent, Function, KernelCall, KernelChoice, Region, TileTask
 from trainlib.primitives.definition import (
+    DrawnInput,
     Example,
-    InputCase,
     LayerPlan,
     LayerPrimitive,
     NotNegative,
@@ -219,7 +219,7 @@ def _cases() -> Any:
 
     def example(vocabulary: int, features: int, shape: list[int], padded: bool) -> Example:
         options = {"vocabulary": vocabulary, "features": features}
-        numbers = InputCase(tuple(shape), "int32", 0, vocabulary)
+        numbers = DrawnInput(tuple(shape), "int32", 0, vocabulary)
         return Example(options | ({"padding_id": vocabulary - 1} if padded else {}), (numbers,), roundings=12)
 
     small = st.integers(1, 6)
@@ -236,13 +236,13 @@ PRIMITIVE = LayerPrimitive(
     ),
     torch_forward=_torch_forward,
     examples=(
-        Example({"vocabulary": 5, "features": 4}, (InputCase((6,), "int32", 0, 5),)),
+        Example({"vocabulary": 5, "features": 4}, (DrawnInput((6,), "int32", 0, 5),)),
         Example(
             {"vocabulary": 9, "features": 3, "padding_id": 2},
-            (InputCase((2, 4), "int32", 0, 4),),
+            (DrawnInput((2, 4), "int32", 0, 4),),
             roundings=4,
         ),
-        Example({"vocabulary": 1, "features": 1}, (InputCase((1,), "int32", 0, 1),)),
+        Example({"vocabulary": 1, "features": 1}, (DrawnInput((1,), "int32", 0, 1),)),
     ),
     refused=(
         Refused({"vocabulary": 5, "features": 4}, ((6,),), "needs integer numbers"),

@@ -21,8 +21,8 @@ from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, KernelCall, KernelChoice, Scratch
 from trainlib.primitives.attention.softmax import MAXIMA, SUMS, Rows, row_call, row_maxima
 from trainlib.primitives.definition import (
+    DrawnInput,
     Example,
-    InputCase,
     LayerPlan,
     LayerPrimitive,
     Refused,
@@ -142,8 +142,8 @@ PRIMITIVE = LayerPrimitive(
     torch_forward=lambda torch, attributes, tensors: torch.log_softmax(tensors["x"], dim=-1),
     examples=(
         Example(inputs=((7,),)),
-        Example(inputs=(InputCase((3, 4, 5), low=-9, high=9),)),
-        Example(inputs=(InputCase((2, 9), low=-4, high=4),)),
+        Example(inputs=(DrawnInput((3, 4, 5), low=-9, high=9),)),
+        Example(inputs=(DrawnInput((2, 9), low=-4, high=4),)),
     ),
     refused=(Refused({"exponential": "taylor"}, ((3,),), "exponential"),),
 )

@@ -24,8 +24,8 @@ from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Scratch, TileTask
 from trainlib.primitives.definition import (
     AsPublished,
+    DrawnInput,
     Example,
-    InputCase,
     LayerPlan,
     LayerPrimitive,
     Refused,
@@ -263,7 +263,7 @@ def _cases() -> Any:
     from hypothesis import strategies as st
 
     def example(shape: list[int], kind: str, high: float) -> Example:
-        return Example({"exponential": kind}, (InputCase(tuple(shape), low=-high, high=high),))
+        return Example({"exponential": kind}, (DrawnInput(tuple(shape), low=-high, high=high),))
 
     return st.builds(
         example,
@@ -285,11 +285,11 @@ PRIMITIVE = LayerPrimitive(
     torch_forward=_torch_forward,
     examples=(
         Example(inputs=((7,),)),
-        Example(inputs=(InputCase((3, 4, 5), low=-9, high=9),)),
-        Example(inputs=(InputCase((2, 9), low=-4, high=4),)),
-        Example({"exponential": "schraudolph"}, (InputCase((3, 8), low=-4, high=4),)),
-        Example({"exponential": "taylor"}, (InputCase((2, 3, 6), low=-2, high=2),)),
-        Example({"variant": "as-published"}, (InputCase((2, 5), low=-4, high=4),)),
+        Example(inputs=(DrawnInput((3, 4, 5), low=-9, high=9),)),
+        Example(inputs=(DrawnInput((2, 9), low=-4, high=4),)),
+        Example({"exponential": "schraudolph"}, (DrawnInput((3, 8), low=-4, high=4),)),
+        Example({"exponential": "taylor"}, (DrawnInput((2, 3, 6), low=-2, high=2),)),
+        Example({"variant": "as-published"}, (DrawnInput((2, 5), low=-4, high=4),)),
     ),
     refused=(Refused({"exponential": "fast"}, ((3,),), "exponential"),),
     cases=_cases,

@@ -30,7 +30,7 @@ BIAS, BIAS_GRADIENT = "b", "db"
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class LoopTile:
     """One tile of a step: the interval of every loop, and what follows from it."""
 
     op: Op
@@ -111,7 +111,7 @@ class Strategy(ABC):
         return "mm"
 
     @abstractmethod
-    def task(self, cut: Cut) -> TileTask:
+    def task(self, tile: LoopTile) -> TileTask:
         """Operands, scratch and kernel calls of a tile."""
 
 
@@ -192,8 +192,8 @@ class ContractionStep:
         """What the strategy makes of the tile."""
         space = self.space(op)
         orders = self.description.orders(op)
-        cut = Cut(op, tensors, space, space.whole(ranges), choice, self.roles, orders)
-        return self.strategy.task(cut)
+        tile = LoopTile(op, tensors, space, space.whole(ranges), choice, self.roles, orders)
+        return self.strategy.task(tile)
 
     def default_kernel(self, op: Op) -> str:
         """That of the strategy."""

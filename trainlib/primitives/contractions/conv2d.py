@@ -21,7 +21,7 @@ from trainlib.ir.access import Space
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import TileTask
 from trainlib.primitives.contractions import conv2d_reference as reference
-from trainlib.primitives.contractions.contraction import Cut, Strategy
+from trainlib.primitives.contractions.contraction import LoopTile, Strategy
 from trainlib.primitives.contractions.conv_direct import DirectLoops
 from trainlib.primitives.contractions.conv_examples import CONV2D_EXAMPLES, CONV2D_REFUSED, conv2d_cases
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
@@ -80,9 +80,9 @@ class _AsAsked(Strategy):
         """That of the chosen one."""
         return self._of(op).default_kernel(op, space)
 
-    def task(self, cut: Cut) -> TileTask:
+    def task(self, tile: LoopTile) -> TileTask:
         """That of the chosen one."""
-        return self._of(cut.op).task(cut)
+        return self._of(tile.op).task(tile)
 
 
 STRATEGY = _AsAsked(Im2col(), DirectLoops())

@@ -14,7 +14,7 @@ from trainlib.ir.access import Span
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, part
 from trainlib.kernels import catalogue
 from trainlib.primitives.contractions import conv_nests
-from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, Cut
+from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, LoopTile
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_transpose, patches
 from trainlib.primitives.contractions.conv_nests import Reach
 from trainlib.primitives.lowering.calls import matmul_call, vector_add_call
@@ -33,7 +33,7 @@ PARTIAL = "dw_of_sample"
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TileImage:
     """What a tile reads of an image: rows, columns, and which of them each kernel position meets.
 
     `mode` FW: the input for a box of the output. IG: the output gradient for a box of the input.
@@ -50,33 +50,33 @@ class View:
         return self.reach.positions
 
 
-def view_of(cut: Cut, *, owned: bool = False) -> View:
+def tile_image(tile: LoopTile, *, owned: bool = False) -> TileImage:
     """The image a tile reads through the window: x, or for the gradient of x the output gradient.
 
     If `owned`, with the positions of x that belong to the tile's positions of y as well.
     """
-    gathers = cut.space.result == "dx"
+    gathers = tile.space.result == "dx"
     image, axes, outer = ("dy", ("ho", "wo"), ("hi", "wi")) if gathers else ("x", ("hi", "wi"), ("ho", "wo"))
     spans, taps = [], []
     for axis, loop, inner in zip(axes, outer, ("hk", "wk"), strict=True):
-        if loop not in cut.space.loops:  # an image of one row
+        if loop not in tile.space.loops:  # an image of one row
             spans.append(Span(0, 1, 0, 0))
             taps.append(np.zeros((1, 1), np.int64))
             continue
-        index = cut.space.index(image, axis)
-        span = index.span(cut.ranges)
+        index = tile.space.index(image, axis)
+        span = index.span(tile.ranges)
         if owned:
-            span = span.with_also(index.owned(loop, cut.ranges[loop], cut.space.loops[loop]))
+            span = span.with_also(index.owned(loop, tile.ranges[loop], tile.space.loops[loop]))
         spans.append(span)
-        taps.append(index.taps(loop, inner, cut.ranges, span.extent))
+        taps.append(index.taps(loop, inner, tile.ranges, span.extent))
     (high, wide), (rows, columns) = spans, taps
-    return View("IG" if gathers else "FW", high, wide, Reach(rows, columns, high.count, wide.count))
+    return TileImage("IG" if gathers else "FW", high, wide, Reach(rows, columns, high.count, wide.count))
 
 
 def im2row_call(
     geometry: ConvGeometry,
     choice: KernelChoice,
-    view: View,
+    view: TileImage,
     *,
     source: str,
     groups: Sequence[Extent],
@@ -114,7 +114,7 @@ def im2row_call(
 def _library_im2row(
     geometry: ConvGeometry,
     choice: KernelChoice,
-    view: View,
+    view: TileImage,
     channels: int,
     cores: int,
     places: Sequence[int],
@@ -238,10 +238,10 @@ def accumulated(
     return calls
 
 
-def bias_add_call(cut: Cut, image: str) -> KernelCall:
+def bias_add_call(tile: LoopTile, image: str) -> KernelCall:
     """image += bias per channel: a fork of its own, so that the matmul is finished (see trainlib's race)."""
-    geometry, codegen, dtype = ConvGeometry.of(cut.op.attributes), cut.choice.codegen, cut.dtype
-    channels, positions = cut.count("co"), cut.count("ho", "wo")
+    geometry, codegen, dtype = ConvGeometry.of(tile.op.attributes), tile.choice.codegen, tile.dtype
+    channels, positions = tile.count("co"), tile.count("ho", "wo")
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
         places = (addresses[image], addresses[BIAS])
@@ -255,18 +255,18 @@ def bias_add_call(cut: Cut, image: str) -> KernelCall:
 
 
 def bias_sum_call(
-    cut: Cut, channels: Extent | None = None, inside: tuple[Extent, Extent] | None = None
+    tile: LoopTile, channels: Extent | None = None, inside: tuple[Extent, Extent] | None = None
 ) -> KernelCall:
     """The gradient of a bias: sums of the output gradient over the samples and positions of a tile.
 
     `channels` and the rows and columns `inside` are counted in the boxes of dy; all, unless something else is
     said. A sum of no positions is 0 and costs as one of one.
     """
-    geometry, codegen, dtype = ConvGeometry.of(cut.op.attributes), cut.choice.codegen, cut.dtype
-    sources = tuple(part("dy", sample) for sample in range(cut.count(BATCH)))
-    first, last = channels or (0, cut.count("co"))
+    geometry, codegen, dtype = ConvGeometry.of(tile.op.attributes), tile.choice.codegen, tile.dtype
+    sources = tuple(part("dy", sample) for sample in range(tile.count(BATCH)))
+    first, last = channels or (0, tile.count("co"))
     rows, columns = (slice(*extent) for extent in inside) if inside else (slice(None), slice(None))
-    positions = prod(stop - start for start, stop in inside) if inside else cut.count("ho", "wo")
+    positions = prod(stop - start for start, stop in inside) if inside else tile.count("ho", "wo")
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
         places = (addresses[sources[0]], addresses[BIAS_GRADIENT])

@@ -24,8 +24,14 @@ from trainlib.ir.graph import Op
 from trainlib.ir.numerics import matmul
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
 from trainlib.primitives.contractions import conv_nests
-from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, Cut, Strategy
-from trainlib.primitives.contractions.conv_calls import PARTIAL, View, accumulated, bias_sum_call, view_of
+from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, LoopTile, Strategy
+from trainlib.primitives.contractions.conv_calls import (
+    PARTIAL,
+    TileImage,
+    accumulated,
+    bias_sum_call,
+    tile_image,
+)
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_transpose, patches
 from trainlib.primitives.contractions.conv_groups import channels_met, within_group
 from trainlib.primitives.contractions.conv_nests import Direct
@@ -90,19 +96,19 @@ class DirectLoops(Strategy):
         """No matmul, so no choice."""
         return ""
 
-    def task(self, cut: Cut) -> TileTask:
+    def task(self, tile: LoopTile) -> TileTask:
         """A box of an image with its halo and the filters it meets; a nest per sample, sums, biases."""
-        return self._weights(cut) if cut.space.result == "dw" else self._image(cut)
+        return self._weights(tile) if tile.space.result == "dw" else self._image(tile)
 
-    def _image(self, cut: Cut) -> TileTask:
+    def _image(self, tile: LoopTile) -> TileTask:
         """The result or its adjoint: an image from an image, with the bias where the part begins the sum."""
-        geometry = ConvGeometry.of(cut.op.attributes)
-        gathers = cut.space.result == "dx"
+        geometry = ConvGeometry.of(tile.op.attributes)
+        gathers = tile.space.result == "dx"
         image, over = ("dy", "co") if gathers else ("x", "ci")
-        parts, sources, within = channels_met(cut, image, over)
-        view, dtype, choice = view_of(cut), cut.dtype, cut.choice
-        own, fetched = cut.ranges[cut.channel], cut.span("w", "ci").start
-        bias = cut.adds_bias
+        parts, sources, within = channels_met(tile, image, over)
+        view, dtype, choice = tile_image(tile), tile.dtype, tile.choice
+        own, fetched = tile.ranges[tile.channel], tile.span("w", "ci").start
+        bias = tile.adds_bias
 
         def filters_of(weights: Array, number: int) -> Array:
             """The filters of a group, those of a gradient turned round."""
@@ -122,7 +128,7 @@ class DirectLoops(Strategy):
             return (_finished(geometry, products, view, arrays[2] if bias else None),)
 
         loop = Direct(
-            geometry, view.reach, cut.count(cut.channel), cut.count(over), sources[1] - sources[0], bias
+            geometry, view.reach, tile.count(tile.channel), tile.count(over), sources[1] - sources[0], bias
         )
         if self.published and gathers:
             nest = _Nest("dw_ig", conv_nests.depthwise_input, loop, "X", function, choice, dtype)
@@ -132,23 +138,23 @@ class DirectLoops(Strategy):
             nest = _Nest("conv_direct_ig", conv_nests.direct_input, loop, "X", function, choice, dtype)
         else:
             nest = _Nest("conv_direct_fw", conv_nests.direct_forward, loop, "Y", function, choice, dtype)
-        x, y = (cut.role(name) for name in (("dx", "dy") if gathers else ("x", "y")))
-        calls = tuple(nest.call(part(x, sample), "w", part(y, sample)) for sample in range(cut.count(BATCH)))
-        inputs = [cut.box(image), cut.box("w")]
+        x, y = (tile.role(name) for name in (("dx", "dy") if gathers else ("x", "y")))
+        calls = tuple(nest.call(part(x, sample), "w", part(y, sample)) for sample in range(tile.count(BATCH)))
+        inputs = [tile.box(image), tile.box("w")]
         if bias:
-            inputs.append(box(cut.op, BIAS, own))
-        return TileTask(tuple(inputs), (cut.box(cut.space.result),), (), calls)
+            inputs.append(box(tile.op, BIAS, own))
+        return TileTask(tuple(inputs), (tile.box(tile.space.result),), (), calls)
 
-    def _weights(self, cut: Cut) -> TileTask:
+    def _weights(self, tile: LoopTile) -> TileTask:
         """The gradient of the weights from two images, and that of the bias."""
-        geometry = ConvGeometry.of(cut.op.attributes)
-        image, gradient = cut.role("x"), cut.role("dy")
-        parts, sources, within = channels_met(cut, "x", "ci")
+        geometry = ConvGeometry.of(tile.op.attributes)
+        image, gradient = tile.role("x"), tile.role("dy")
+        parts, sources, within = channels_met(tile, "x", "ci")
         # A bias gradient needs positions of the image that no kernel position reads, too.
-        view = view_of(cut, owned=image == "dy" and BIAS_GRADIENT in cut.op)
-        reach, dtype, choice = view.reach, cut.dtype, cut.choice
-        own, others = cut.count("co"), cut.count("ci")
-        first = cut.ranges["co"][0]
+        view = tile_image(tile, owned=image == "dy" and BIAS_GRADIENT in tile.op)
+        reach, dtype, choice = view.reach, tile.dtype, tile.choice
+        own, others = tile.count("co"), tile.count("ci")
+        first = tile.ranges["co"][0]
         loop = Direct(geometry, reach, own, others, sources[1] - sources[0])
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
@@ -166,22 +172,22 @@ class DirectLoops(Strategy):
             kernel, pricing = "dw_wg", conv_nests.depthwise_weights
         nest = _Nest(kernel, pricing, loop, "W", function, choice, dtype)
         terms = []
-        for sample in range(cut.count(BATCH)):
+        for sample in range(tile.count(BATCH)):
             x, y = part(image, sample), part(gradient, sample)
             terms.append(((), nest.call(x, "dw", y), nest.call(x, PARTIAL, y)))
-        written = cut.box("dw")
+        written = tile.box("dw")
         elements = prod(written.shape)
         calls = accumulated(choice, terms, total="dw", scratch=PARTIAL, elements=elements, dtype=dtype)
         outputs = [written]
-        if BIAS_GRADIENT in cut.op:
-            made = _bias_gradient(cut, geometry, sources, view)
+        if BIAS_GRADIENT in tile.op:
+            made = _bias_gradient(tile, geometry, sources, view)
             if made is not None:
                 calls.append(made[0])
                 outputs.append(made[1])
         # The view may hold more than the window reads.
-        image_box = cut.box("x", hi=view.rows.extent, wi=view.columns.extent)
-        scratch = (Scratch(PARTIAL, written.shape, dtype),) if cut.count(BATCH) > 1 else ()
-        return TileTask((image_box, cut.box("dy")), tuple(outputs), scratch, tuple(calls))
+        image_box = tile.box("x", hi=view.rows.extent, wi=view.columns.extent)
+        scratch = (Scratch(PARTIAL, written.shape, dtype),) if tile.count(BATCH) > 1 else ()
+        return TileTask((image_box, tile.box("dy")), tuple(outputs), scratch, tuple(calls))
 
 
 def published_depthwise(attributes: Mapping[str, Any]) -> bool:
@@ -191,14 +197,14 @@ def published_depthwise(attributes: Mapping[str, Any]) -> bool:
 
 
 def _bias_gradient(
-    cut: Cut, geometry: ConvGeometry, sources: Extent, view: View
+    tile: LoopTile, geometry: ConvGeometry, sources: Extent, view: TileImage
 ) -> tuple[KernelCall, Operand] | None:
     """db by the tile that sees its channels of dy first; None for the others."""
-    channels = cut.ranges["co"]
-    if cut.role("dy") == "dy":
+    channels = tile.ranges["co"]
+    if tile.role("dy") == "dy":
         if geometry.groups == 1 and sources[0] > 0:
             return None
-        return bias_sum_call(cut), box(cut.op, BIAS_GRADIENT, channels)
+        return bias_sum_call(tile), box(tile.op, BIAS_GRADIENT, channels)
     if geometry.groups == 1 and channels[0] > 0:
         return None
     # Of a group that another tile began, that tile sums the channels.
@@ -208,16 +214,16 @@ def _bias_gradient(
         return None
     # Boxes of the image overlap where windows do: each position counts in the part that owns it.
     inside = (
-        _counted_from(view.rows.start, _owned(cut, "hi", "ho")),
-        _counted_from(view.columns.start, _owned(cut, "wi", "wo")),
+        _counted_from(view.rows.start, _owned(tile, "hi", "ho")),
+        _counted_from(view.columns.start, _owned(tile, "wi", "wo")),
     )
-    call = bias_sum_call(cut, (own[0] - sources[0], own[1] - sources[0]), inside)
-    return call, box(cut.op, BIAS_GRADIENT, own)
+    call = bias_sum_call(tile, (own[0] - sources[0], own[1] - sources[0]), inside)
+    return call, box(tile.op, BIAS_GRADIENT, own)
 
 
-def _owned(cut: Cut, axis: str, loop: str) -> Extent:
+def _owned(tile: LoopTile, axis: str, loop: str) -> Extent:
     """Positions of x that belong to the tile's part of a loop of y."""
-    return cut.space.index("x", axis).owned(loop, cut.ranges[loop], cut.space.loops[loop])
+    return tile.space.index("x", axis).owned(loop, tile.ranges[loop], tile.space.loops[loop])
 
 
 def _counted_from(start: int, extent: Extent) -> Extent:
@@ -229,7 +235,9 @@ def _product(left: Array, rows: Array, choice: KernelChoice, dtype: str) -> Arra
     return matmul(left, rows.T, dtype=dtype, accumulation=choice.accumulation)
 
 
-def _finished(geometry: ConvGeometry, products: Sequence[Array], view: View, bias: Array | None) -> Array:
+def _finished(
+    geometry: ConvGeometry, products: Sequence[Array], view: TileImage, bias: Array | None
+) -> Array:
     """Channels [c, positions] of the groups as one image in the layout, with the bias."""
     planes = np.concatenate(products)
     if bias is not None:

@@ -17,7 +17,7 @@ import numpy as np
 from arch.spec.isa import CoreWork, Instruction, Loop, Node, Op, Origin, Stream, TeamWork
 from configs.dtypes import element_bytes
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice
-from trainlib.primitives.contractions.contraction import Cut
+from trainlib.primitives.contractions.contraction import LoopTile
 from trainlib.primitives.contractions.conv_calls import product_call
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Segment, segments
 from trainlib.primitives.lowering.calls import matmul_call
@@ -79,20 +79,20 @@ def grouped_product_call(
     return KernelCall(choice.kernel, (a, b), (c,), work, function, macs=sum(call.macs for call in calls))
 
 
-def channels_met(cut: Cut, image: str, over: str) -> tuple[list[Segment], Extent, list[Extent]]:
+def channels_met(tile: LoopTile, image: str, over: str) -> tuple[list[Segment], Extent, list[Extent]]:
     """The groups of a tile's own channels, and the channels of `image` they meet.
 
     The image is fetched from the first to the last channel any group meets; of each group those the tile
     takes, counted from there. `over` is the loop over the channels of a group that are met.
     """
-    geometry = ConvGeometry.of(cut.op.attributes)
+    geometry = ConvGeometry.of(tile.op.attributes)
     own, met = geometry.co_of_group, geometry.ci_of_group
     loop, axis = "co", "ci"
     if image == "dy":
         loop, axis, own, met = "ci", "co", met, own
-    parts = segments(cut.ranges[loop], own, met)
-    sources = cut.span(image, axis).extent
-    taken = cut.ranges[over]
+    parts = segments(tile.ranges[loop], own, met)
+    sources = tile.span(image, axis).extent
+    taken = tile.ranges[over]
     within = [
         (item.others[0] + taken[0] - sources[0], item.others[0] + taken[1] - sources[0]) for item in parts
     ]

@@ -20,16 +20,16 @@ from math import prod
 
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import Extent, KernelCall, Scratch, TileTask, part
-from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, Cut, Strategy
+from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, LoopTile, Strategy
 from trainlib.primitives.contractions.conv_calls import (
     PARTIAL,
     TRANSPOSED,
-    View,
+    TileImage,
     accumulated,
     bias_add_call,
     bias_sum_call,
     block_transpose_call,
-    view_of,
+    tile_image,
 )
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, Segment
 from trainlib.primitives.contractions.conv_groups import (
@@ -51,7 +51,7 @@ class Unrolled:
     """Patches of a tile as matrices, by sample, and what of the channels each group has."""
 
     geometry: ConvGeometry
-    view: View
+    view: TileImage
     parts: list[Segment]
     within: list[Extent]
     matrices: Matrices
@@ -76,30 +76,30 @@ class Im2col(Strategy):
             return ()
         return (("hi", "wi") if op.step == "IG" else ("ho", "wo"),)
 
-    def task(self, cut: Cut) -> TileTask:
+    def task(self, tile: LoopTile) -> TileTask:
         """Per sample an im2row of the box with its halo and a matmul; sums and biases."""
-        return self._weights(cut) if cut.space.result == "dw" else self._image(cut)
+        return self._weights(tile) if tile.space.result == "dw" else self._image(tile)
 
-    def _image(self, cut: Cut) -> TileTask:
+    def _image(self, tile: LoopTile) -> TileTask:
         """FW, and IG with the weights block-transposed once."""
-        gathers = cut.space.result == "dx"
+        gathers = tile.space.result == "dx"
         image, over = ("dy", "co") if gathers else ("x", "ci")
-        patches = _unrolled(cut, image, over)
+        patches = _unrolled(tile, image, over)
         geometry, positions = patches.geometry, patches.positions
-        k = cut.count(over, *WINDOW)
-        written = cut.box(cut.space.result)
+        k = tile.count(over, *WINDOW)
+        written = tile.box(tile.space.result)
         weights = TRANSPOSED if gathers else "w"
         scratch = list(patches.matrices.scratch)
         calls: list[KernelCall] = []
         for sample, names in enumerate(patches.matrices.names):
             calls += patches.matrices.calls[sample]
             if gathers and sample == 0:
-                calls.append(_block_transpose(cut, patches))
-            target = part(cut.space.result, sample)
+                calls.append(_block_transpose(tile, patches))
+            target = part(tile.space.result, sample)
             calls.append(
                 filter_product(
                     geometry,
-                    cut.choice,
+                    tile.choice,
                     patches.parts,
                     weights,
                     names,
@@ -107,43 +107,43 @@ class Im2col(Strategy):
                     k,
                     positions,
                     written.shape[1:],
-                    cut.dtype,
+                    tile.dtype,
                 )
             )
-            if cut.adds_bias:
-                calls.append(bias_add_call(cut, target))
+            if tile.adds_bias:
+                calls.append(bias_add_call(tile, target))
         if gathers:
-            scratch.append(Scratch(TRANSPOSED, (cut.count("ci"), k), cut.dtype))
-        inputs = [*patches.matrices.operands, cut.box("w")]
-        if cut.adds_bias:
-            inputs.append(box(cut.op, BIAS, cut.ranges["co"]))
+            scratch.append(Scratch(TRANSPOSED, (tile.count("ci"), k), tile.dtype))
+        inputs = [*patches.matrices.operands, tile.box("w")]
+        if tile.adds_bias:
+            inputs.append(box(tile.op, BIAS, tile.ranges["co"]))
         return TileTask(tuple(inputs), (written,), tuple(scratch), tuple(calls))
 
-    def _weights(self, cut: Cut) -> TileTask:
+    def _weights(self, tile: LoopTile) -> TileTask:
         """WG: a sum over the samples of dy · im2row(x)."""
-        hwc = cut.op.attributes["layout"] == "HWC"
-        as_columns = hwc and cut.op.attributes["im2col"] == "cores"
-        patches = _unrolled(cut, "x", "ci", columns=as_columns)
-        written = cut.box("dw")
-        channels, positions, width = cut.count("co"), patches.positions, cut.count("ci", *WINDOW)
+        hwc = tile.op.attributes["layout"] == "HWC"
+        as_columns = hwc and tile.op.attributes["im2col"] == "cores"
+        patches = _unrolled(tile, "x", "ci", columns=as_columns)
+        written = tile.box("dw")
+        channels, positions, width = tile.count("co"), patches.positions, tile.count("ci", *WINDOW)
         terms = []
         for sample, names in enumerate(patches.matrices.names):
             before, left = list(patches.matrices.calls[sample]), part("dy", sample)
             if hwc:
                 before.append(
                     transpose_call(
-                        cut.choice,
+                        tile.choice,
                         source=left,
                         target=GRADIENT_TRANSPOSED,
                         rows=positions,
                         columns=channels,
-                        dtype=cut.dtype,
+                        dtype=tile.dtype,
                     )
                 )
                 left = GRADIENT_TRANSPOSED
             first, further = (
                 gradient_product(
-                    cut.choice,
+                    tile.choice,
                     patches.parts,
                     left,
                     names,
@@ -152,43 +152,43 @@ class Im2col(Strategy):
                     width,
                     as_columns,
                     written.shape,
-                    cut.dtype,
+                    tile.dtype,
                 )
                 for target in ("dw", PARTIAL)
             )
             terms.append((before, first, further))
         elements = prod(written.shape)
         calls = accumulated(
-            cut.choice, terms, total="dw", scratch=PARTIAL, elements=elements, dtype=cut.dtype
+            tile.choice, terms, total="dw", scratch=PARTIAL, elements=elements, dtype=tile.dtype
         )
         outputs = [written]
-        if BIAS_GRADIENT in cut.op and cut.begins("ci"):
-            outputs.append(box(cut.op, BIAS_GRADIENT, cut.ranges["co"]))
-            calls.append(bias_sum_call(cut))
+        if BIAS_GRADIENT in tile.op and tile.begins("ci"):
+            outputs.append(box(tile.op, BIAS_GRADIENT, tile.ranges["co"]))
+            calls.append(bias_sum_call(tile))
         scratch = list(patches.matrices.scratch)
         if hwc:
-            scratch.append(Scratch(GRADIENT_TRANSPOSED, (channels, positions), cut.dtype))
-        if cut.count(BATCH) > 1:
-            scratch.append(Scratch(PARTIAL, written.shape, cut.dtype))
-        inputs = (*patches.matrices.operands, cut.box("dy"))
+            scratch.append(Scratch(GRADIENT_TRANSPOSED, (channels, positions), tile.dtype))
+        if tile.count(BATCH) > 1:
+            scratch.append(Scratch(PARTIAL, written.shape, tile.dtype))
+        inputs = (*patches.matrices.operands, tile.box("dy"))
         return TileTask(inputs, tuple(outputs), tuple(scratch), tuple(calls))
 
 
-def _unrolled(cut: Cut, image: str, over: str, *, columns: bool = False) -> Unrolled:
+def _unrolled(tile: LoopTile, image: str, over: str, *, columns: bool = False) -> Unrolled:
     """The patches of an image, of the channels `over` that the tile sums over or multiplies with."""
-    geometry = ConvGeometry.of(cut.op.attributes)
-    view = view_of(cut)
-    parts, sources, within = channels_met(cut, image, over)
-    matrices = unrolled(cut, image, geometry, view, sources, within, columns=columns)
+    geometry = ConvGeometry.of(tile.op.attributes)
+    view = tile_image(tile)
+    parts, sources, within = channels_met(tile, image, over)
+    matrices = unrolled(tile, image, geometry, view, sources, within, columns=columns)
     return Unrolled(geometry, view, parts, within, matrices)
 
 
-def _block_transpose(cut: Cut, patches: Unrolled) -> KernelCall:
+def _block_transpose(tile: LoopTile, patches: Unrolled) -> KernelCall:
     """The weights of every group, input channels first, each window rotated."""
     geometry = patches.geometry
-    fetched = cut.span("w", "ci")
+    fetched = tile.span("w", "ci")
     wanted = []
     for item, of_group in zip(patches.parts, patches.within, strict=True):
         start, stop = within_group(item, geometry.ci_of_group)
         wanted.append((of_group, (start - fetched.start, stop - fetched.start)))
-    return block_transpose_call(geometry, cut.choice, groups=wanted, dtype=cut.dtype)
+    return block_transpose_call(geometry, tile.choice, groups=wanted, dtype=tile.dtype)

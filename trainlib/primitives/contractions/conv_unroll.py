@@ -23,8 +23,8 @@ from arch.spec.isa import TeamWork
 from trainlib.ir.access import Taps
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, gathered, part
 from trainlib.primitives.contractions import conv_nests
-from trainlib.primitives.contractions.contraction import BATCH, Cut
-from trainlib.primitives.contractions.conv_calls import COLUMNS, ROWS, View, im2row_call
+from trainlib.primitives.contractions.contraction import BATCH, LoopTile
+from trainlib.primitives.contractions.conv_calls import COLUMNS, ROWS, TileImage, im2row_call
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.contractions.conv_nests import Reach
 
@@ -43,10 +43,10 @@ class Matrices:
 
 
 def unrolled(
-    cut: Cut,
+    tile: LoopTile,
     image: str,
     geometry: ConvGeometry,
-    view: View,
+    view: TileImage,
     channels: Extent,
     groups: Sequence[Extent],
     *,
@@ -57,9 +57,9 @@ def unrolled(
     `groups` are the channels of each group within `channels`. `columns` asks for the transposed matrix
     (im2col), which the cores only can make. The DMA knows one group only.
     """
-    if cut.op.attributes["im2col"] == "dma" and not columns:
-        return _by_dma(cut, image, geometry, view, channels)
-    choice, dtype = cut.choice, cut.dtype
+    if tile.op.attributes["im2col"] == "dma" and not columns:
+        return _by_dma(tile, image, geometry, view, channels)
+    choice, dtype = tile.choice, tile.dtype
     shape = (view.positions, (groups[0][1] - groups[0][0]) * geometry.window)
     target, shape = (COLUMNS, shape[::-1]) if columns else (ROWS, shape)
     outer = (len(groups),) if len(groups) > 1 else ()
@@ -75,10 +75,10 @@ def unrolled(
                 columns=columns,
             )
         ]
-        for sample in range(cut.count(BATCH))
+        for sample in range(tile.count(BATCH))
     )
     return Matrices(
-        (cut.box(image),), (Scratch(target, (*outer, *shape), dtype),), calls, ((target,),) * len(calls)
+        (tile.box(image),), (Scratch(target, (*outer, *shape), dtype),), calls, ((target,),) * len(calls)
     )
 
 
@@ -194,8 +194,8 @@ class _Fetched:
         return found
 
 
-def _by_dma(cut: Cut, role: str, geometry: ConvGeometry, view: View, channels: Extent) -> Matrices:
-    op, choice, dtype, samples = cut.op, cut.choice, cut.dtype, cut.ranges[BATCH]
+def _by_dma(tile: LoopTile, role: str, geometry: ConvGeometry, view: TileImage, channels: Extent) -> Matrices:
+    op, choice, dtype, samples = tile.op, tile.choice, tile.dtype, tile.ranges[BATCH]
     rows = _lines(view.reach.rows, view.rows.start)
     columns = _lines(view.reach.columns, view.columns.start)
     depth = channels[1] - channels[0]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from trainlib.ir.access import Space
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import KernelCall, Scratch, TileTask, part
-from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, Cut, Strategy
+from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, LoopTile, Strategy
 from trainlib.primitives.contractions.conv_calls import (
     PARTIAL,
     accumulated,
@@ -67,7 +67,7 @@ class Arranged:
 
 
 def arranged(
-    cut: Cut,
+    tile: LoopTile,
     result: Matrix,
     one: Matrix,
     other: Matrix,
@@ -81,15 +81,15 @@ def arranged(
     because PULP-TrainLib does so. With `vectors` a matrix of one row is taken as its own transpose, and a
     result of one row computed as one column where that saves reading B transposed.
     """
-    found = _arranged(cut, result.rows, result.columns, one, other, published, vectors)
-    if vectors and found.trans_b and cut.total(*result.rows) == 1:
-        turned = _arranged(cut, result.columns, result.rows, one, other, published, vectors)
+    found = _arranged(tile, result.rows, result.columns, one, other, published, vectors)
+    if vectors and found.trans_b and tile.total(*result.rows) == 1:
+        turned = _arranged(tile, result.columns, result.rows, one, other, published, vectors)
         return found if turned.turned else replace(turned, trans_b=False)
     return found
 
 
 def _arranged(
-    cut: Cut,
+    tile: LoopTile,
     rows: tuple[str, ...],
     columns: tuple[str, ...],
     one: Matrix,
@@ -100,7 +100,7 @@ def _arranged(
     a, b = (one, other) if rows in (one.rows, one.columns) else (other, one)
     inner = a.columns if a.rows == rows else a.rows
     turned = []
-    if a.rows != rows and not (vectors and cut.count(*inner) == 1):
+    if a.rows != rows and not (vectors and tile.count(*inner) == 1):
         turned.append(a)
         a = a.transposed
     if b.role in published:
@@ -109,39 +109,39 @@ def _arranged(
     return Arranged(a, b, rows, inner, columns, b.columns != columns, tuple(turned))
 
 
-def transposes(cut: Cut, arrangement: Arranged) -> tuple[list[KernelCall], list[Scratch]]:
+def transposes(tile: LoopTile, arrangement: Arranged) -> tuple[list[KernelCall], list[Scratch]]:
     """The calls that transpose what an arrangement wants transposed, and the buffers they fill."""
     calls, scratch = [], []
     for matrix in arrangement.turned:
         target = matrix.transposed
-        rows, columns = cut.count(*matrix.rows), cut.count(*matrix.columns)
-        scratch.append(Scratch(target.name, (columns, rows), cut.dtype))
+        rows, columns = tile.count(*matrix.rows), tile.count(*matrix.columns)
+        scratch.append(Scratch(target.name, (columns, rows), tile.dtype))
         calls.append(
             transpose_call(
-                cut.choice,
+                tile.choice,
                 source=matrix.name,
                 target=target.name,
                 rows=rows,
                 columns=columns,
-                dtype=cut.dtype,
+                dtype=tile.dtype,
             )
         )
     return calls, scratch
 
 
-def product(cut: Cut, arrangement: Arranged, target: str, shape: tuple[int, ...]) -> KernelCall:
+def product(tile: LoopTile, arrangement: Arranged, target: str, shape: tuple[int, ...]) -> KernelCall:
     """The matmul into the buffer `target`, whose box has this shape."""
     return matmul_call(
-        cut.choice,
+        tile.choice,
         a=arrangement.a.name,
         b=arrangement.b.name,
         c=target,
-        n=cut.count(*arrangement.rows),
-        k=cut.count(*arrangement.inner),
-        m=cut.count(*arrangement.columns),
+        n=tile.count(*arrangement.rows),
+        k=tile.count(*arrangement.inner),
+        m=tile.count(*arrangement.columns),
         trans_b=arrangement.trans_b,
         c_shape=shape,
-        dtype=cut.dtype,
+        dtype=tile.dtype,
     )
 
 
@@ -155,30 +155,30 @@ class RowProducts(Strategy):
         """That of the layer."""
         return self.kernel(op, space)
 
-    def task(self, cut: Cut) -> TileTask:
+    def task(self, tile: LoopTile) -> TileTask:
         """Boxes of two matrices, a transpose of the one that lies the wrong way, matmul, bias."""
-        rows = tuple(name for name in cut.space.loops if name not in ("co", "ci"))
+        rows = tuple(name for name in tile.space.loops if name not in ("co", "ci"))
         stored = {"x": (rows, ("ci",)), "w": (("co",), ("ci",)), "y": (rows, ("co",))}
-        matrices = {role: Matrix(role, *stored[role[-1]]) for role in cut.space.accesses}
-        result = cut.space.result
-        one, other = (matrices[role] for role in cut.op.reads if role in matrices)
-        arrangement = arranged(cut, matrices[result], one, other, vectors=True)
-        calls, scratch = transposes(cut, arrangement)
-        written = cut.box(result)
-        calls.append(product(cut, arrangement, result, written.shape))
-        inputs = [cut.box(one.role), cut.box(other.role)]
+        matrices = {role: Matrix(role, *stored[role[-1]]) for role in tile.space.accesses}
+        result = tile.space.result
+        one, other = (matrices[role] for role in tile.op.reads if role in matrices)
+        arrangement = arranged(tile, matrices[result], one, other, vectors=True)
+        calls, scratch = transposes(tile, arrangement)
+        written = tile.box(result)
+        calls.append(product(tile, arrangement, result, written.shape))
+        inputs = [tile.box(one.role), tile.box(other.role)]
         outputs = [written]
-        if cut.adds_bias:
-            inputs.append(box(cut.op, BIAS, cut.ranges["co"]))
-            elements = cut.count(*rows, "co")
+        if tile.adds_bias:
+            inputs.append(box(tile.op, BIAS, tile.ranges["co"]))
+            elements = tile.count(*rows, "co")
             calls.append(
-                vector_add_call(cut.choice, total="y", term=BIAS, elements=elements, dtype=cut.dtype)
+                vector_add_call(tile.choice, total="y", term=BIAS, elements=elements, dtype=tile.dtype)
             )
-        if BIAS_GRADIENT in cut.op and cut.begins("ci"):
-            outputs.append(box(cut.op, BIAS_GRADIENT, cut.ranges["co"]))
-            gradient = Piece("dy", (cut.count(*rows), cut.count("co")))
-            target = Piece(BIAS_GRADIENT, (cut.count("co"),))
-            calls.append(column_sum_call(cut.choice, gradient, target, cut.dtype))
+        if BIAS_GRADIENT in tile.op and tile.begins("ci"):
+            outputs.append(box(tile.op, BIAS_GRADIENT, tile.ranges["co"]))
+            gradient = Piece("dy", (tile.count(*rows), tile.count("co")))
+            target = Piece(BIAS_GRADIENT, (tile.count("co"),))
+            calls.append(column_sum_call(tile.choice, gradient, target, tile.dtype))
         return TileTask(tuple(inputs), tuple(outputs), tuple(scratch), tuple(calls))
 
 
@@ -191,56 +191,56 @@ class ImageProducts(Strategy):
 
     published: Callable[[Op], Sequence[str]] = lambda op: ()
 
-    def task(self, cut: Cut) -> TileTask:
+    def task(self, tile: LoopTile) -> TileTask:
         """Boxes of two tensors; per sample transposes, matmul, bias; a weight gradient adds samples up."""
-        geometry = ConvGeometry.of(cut.op.attributes)
-        one, other = (role for role in cut.op.reads if role in cut.space.accesses)
-        result = cut.space.result
-        outputs = [cut.box(result)]
+        geometry = ConvGeometry.of(tile.op.attributes)
+        one, other = (role for role in tile.op.reads if role in tile.space.accesses)
+        result = tile.space.result
+        outputs = [tile.box(result)]
         shape = outputs[0].shape
-        summing = BATCH in cut.space.reductions
+        summing = BATCH in tile.space.reductions
         calls: list[KernelCall] = []
         scratch: dict[str, Scratch] = {}
         terms = []
-        for sample in range(cut.count(BATCH)):
-            matrices = {role: self._matrix(cut, role, geometry, sample) for role in cut.space.accesses}
+        for sample in range(tile.count(BATCH)):
+            matrices = {role: self._matrix(tile, role, geometry, sample) for role in tile.space.accesses}
             arrangement = arranged(
-                cut, matrices[result], matrices[one], matrices[other], published=self.published(cut.op)
+                tile, matrices[result], matrices[one], matrices[other], published=self.published(tile.op)
             )
-            before, buffers = transposes(cut, arrangement)
+            before, buffers = transposes(tile, arrangement)
             scratch |= {buffer.name: buffer for buffer in buffers}
             if sample:
                 # What all samples share is transposed once.
                 before = [call for call in before if call.reads != ("w",)]
             if summing:
-                first, further = (product(cut, arrangement, name, shape) for name in (result, PARTIAL))
+                first, further = (product(tile, arrangement, name, shape) for name in (result, PARTIAL))
                 terms.append((before, first, further))
                 continue
-            calls += [*before, product(cut, arrangement, matrices[result].name, shape[1:])]
-            if cut.adds_bias:
-                calls.append(bias_add_call(cut, matrices[result].name))
+            calls += [*before, product(tile, arrangement, matrices[result].name, shape[1:])]
+            if tile.adds_bias:
+                calls.append(bias_add_call(tile, matrices[result].name))
         if summing:
             elements = shape[0] * shape[1]
             calls = accumulated(
-                cut.choice, terms, total=result, scratch=PARTIAL, elements=elements, dtype=cut.dtype
+                tile.choice, terms, total=result, scratch=PARTIAL, elements=elements, dtype=tile.dtype
             )
-            if cut.count(BATCH) > 1:
-                scratch[PARTIAL] = Scratch(PARTIAL, shape, cut.dtype)
-        if BIAS_GRADIENT in cut.op and cut.begins("ci"):
-            outputs.append(box(cut.op, BIAS_GRADIENT, cut.ranges["co"]))
-            calls.append(bias_sum_call(cut))
-        inputs = [cut.box(one), cut.box(other)]
-        if cut.adds_bias:
-            inputs.append(box(cut.op, BIAS, cut.ranges["co"]))
+            if tile.count(BATCH) > 1:
+                scratch[PARTIAL] = Scratch(PARTIAL, shape, tile.dtype)
+        if BIAS_GRADIENT in tile.op and tile.begins("ci"):
+            outputs.append(box(tile.op, BIAS_GRADIENT, tile.ranges["co"]))
+            calls.append(bias_sum_call(tile))
+        inputs = [tile.box(one), tile.box(other)]
+        if tile.adds_bias:
+            inputs.append(box(tile.op, BIAS, tile.ranges["co"]))
         return TileTask(tuple(inputs), tuple(outputs), tuple(scratch.values()), tuple(calls))
 
     @staticmethod
-    def _matrix(cut: Cut, role: str, geometry: ConvGeometry, sample: int) -> Matrix:
+    def _matrix(tile: LoopTile, role: str, geometry: ConvGeometry, sample: int) -> Matrix:
         """A tensor of one sample as a matrix."""
-        first, *others = (index.loop or "" for index in cut.space.accesses[role])
+        first, *others = (index.loop or "" for index in tile.space.accesses[role])
         if role.endswith("w"):
             loops = (first, others[0])
-            rows, columns = reversed(loops) if cut.orders.get("w") == (1, 0) else loops
+            rows, columns = reversed(loops) if tile.orders.get("w") == (1, 0) else loops
             return Matrix(role, (rows,), (columns,))
         channels, positions = (others[0],), tuple(others[1:])
         rows_of, columns_of = (positions, channels) if geometry.hwc else (channels, positions)

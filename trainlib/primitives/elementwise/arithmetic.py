@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from configs.model_file import LayerSchema
-from trainlib.primitives.definition import Example, InputCase, LayerPrimitive, Refused
+from trainlib.primitives.definition import DrawnInput, Example, LayerPrimitive, Refused
 from trainlib.primitives.elementwise import functions as fn
 from trainlib.primitives.elementwise.entry import WIDE, Elementwise, elementwise
 from trainlib.primitives.lowering.calls import VECTOR_ADD
@@ -77,8 +77,8 @@ class Relation(LayerSchema):
 
 
 POSITIVE = (
-    Example(inputs=(InputCase((7,), low=0.2, high=2),)),
-    Example(inputs=(InputCase((3, 4, 5), low=0.5, high=4),)),
+    Example(inputs=(DrawnInput((7,), low=0.2, high=2),)),
+    Example(inputs=(DrawnInput((3, 4, 5), low=0.5, high=4),)),
 )
 """Cases of functions of positive numbers."""
 
@@ -138,8 +138,8 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         ),
         torch=lambda torch, x, x1: x / x1,
         examples=(
-            Example(inputs=((7,), InputCase((7,), low=0.5, high=2))),
-            Example(inputs=((2, 3, 5), InputCase((2, 3, 5), low=-3, high=-1))),
+            Example(inputs=((7,), DrawnInput((7,), low=0.5, high=2))),
+            Example(inputs=((2, 3, 5), DrawnInput((2, 3, 5), low=-3, high=-1))),
         ),
         refused=(Refused({}, ((3,), (4,)), "cannot divide shapes"),),
     ),
@@ -182,8 +182,8 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         ),
         torch=lambda torch, x, x1, x2: torch.where(x != 0, x1, x2),
         examples=(
-            Example(inputs=(InputCase((9,), "int32", low=0, high=2), (9,), (9,))),
-            Example(inputs=(InputCase((2, 3, 5), low=0.2, high=1), (2, 3, 5), (2, 3, 5))),
+            Example(inputs=(DrawnInput((9,), "int32", low=0, high=2), (9,), (9,))),
+            Example(inputs=(DrawnInput((2, 3, 5), low=0.2, high=1), (2, 3, 5), (2, 3, 5))),
         ),
         refused=(Refused({}, ((3,), (3,)), "takes 3 inputs"),),
     ),
@@ -193,7 +193,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         options=Relation,
         torch=lambda torch, x, form, value: getattr(torch, form)(x, value).to(x.dtype) + 0 * x,
         examples=tuple(
-            Example({"form": form, "value": 0.25}, (InputCase((3, 4), away_from=(0.25,)),))
+            Example({"form": form, "value": 0.25}, (DrawnInput((3, 4), away_from=(0.25,)),))
             for form in ("ge", "gt", "le", "lt", "eq")
         ),
         refused=(Refused({"form": "near"}, ((3,),), "form"),),
@@ -209,9 +209,9 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         options=Bounds,
         torch=lambda torch, x, low=None, high=None: torch.clamp(x, low, high),
         examples=(
-            Example({"low": 0.0, "high": 6.0}, (InputCase((3, 4, 5), low=-4, high=9, away_from=(0, 6)),)),
-            Example({"high": 0.5}, (InputCase((7,), away_from=(0.5,)),)),
-            Example({"low": -0.5}, (InputCase((2, 9), away_from=(-0.5,)),)),
+            Example({"low": 0.0, "high": 6.0}, (DrawnInput((3, 4, 5), low=-4, high=9, away_from=(0, 6)),)),
+            Example({"high": 0.5}, (DrawnInput((7,), away_from=(0.5,)),)),
+            Example({"low": -0.5}, (DrawnInput((2, 9), away_from=(-0.5,)),)),
         ),
         refused=(Refused({}, ((3,),), "'low' or 'high'"), Refused({"low": float("nan")}, ((3,),), "low")),
     ),
@@ -228,8 +228,8 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         options=Line,
         torch=lambda torch, x, alpha, beta: torch.clamp(alpha * x + beta, 0, 1),
         examples=(
-            Example(inputs=(InputCase((3, 4, 5), low=-5, high=5, away_from=(-3, 3)),)),
-            Example({"alpha": 0.2}, (InputCase((7,), low=-5, high=5, away_from=(-2.5, 2.5)),)),
+            Example(inputs=(DrawnInput((3, 4, 5), low=-5, high=5, away_from=(-3, 3)),)),
+            Example({"alpha": 0.2}, (DrawnInput((7,), low=-5, high=5, away_from=(-2.5, 2.5)),)),
         ),
     ),
     elementwise(  # Howard et al. 2019, MobileNetV3
@@ -242,7 +242,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         ),
         torch=lambda torch, x: torch.nn.functional.hardswish(x),
         examples=(
-            Example(inputs=(InputCase((4, 3, 5), low=-5, high=5, away_from=(-3, 3)),)),
+            Example(inputs=(DrawnInput((4, 3, 5), low=-5, high=5, away_from=(-3, 3)),)),
             Example(inputs=((7,),)),
         ),
     ),
@@ -257,8 +257,8 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         options=EluSlope,
         torch=lambda torch, x, alpha: torch.nn.functional.elu(x, alpha),
         examples=(
-            Example(inputs=(InputCase((3, 4, 5), low=-6, high=6, away_from=(0,)),)),
-            Example({"alpha": 0.5}, (InputCase((7,), low=-3, high=3, away_from=(0,)),)),
+            Example(inputs=(DrawnInput((3, 4, 5), low=-6, high=6, away_from=(0,)),)),
+            Example({"alpha": 0.5}, (DrawnInput((7,), low=-3, high=3, away_from=(0,)),)),
         ),
         refused=(Refused({"alpha": 0.0}, ((3,),), "alpha"),),
     ),
@@ -307,7 +307,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             nests=("exponential", "multiply"),
         ),
         torch=lambda torch, x: torch.exp(x),
-        examples=(Example(inputs=((7,),)), Example(inputs=(InputCase((3, 4, 5), low=-4, high=4),))),
+        examples=(Example(inputs=((7,),)), Example(inputs=(DrawnInput((3, 4, 5), low=-4, high=4),))),
     ),
     elementwise(
         "logarithm",
@@ -320,8 +320,8 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         torch=lambda torch, x: torch.log(x),
         examples=(
             # Near 1 the result has no digits to compare.
-            Example(inputs=(InputCase((7,), low=0.05, high=0.5),)),
-            Example(inputs=(InputCase((3, 4, 5), low=1.5, high=6),)),
+            Example(inputs=(DrawnInput((7,), low=0.05, high=0.5),)),
+            Example(inputs=(DrawnInput((3, 4, 5), low=1.5, high=6),)),
         ),
     ),
     elementwise(  # dx from the stored output
@@ -372,7 +372,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         examples=(
             Example({"exponent": 1.5}, POSITIVE[0].inputs),
             Example({"exponent": -2.0}, POSITIVE[1].inputs),
-            Example({"exponent": 3.0}, (InputCase((2, 9)),)),
+            Example({"exponent": 3.0}, (DrawnInput((2, 9)),)),
         ),
         refused=(Refused({}, ((3,),), "no 'exponent'"),),
     ),
@@ -385,7 +385,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             nests=("error_function", "exponential_product"),
         ),
         torch=lambda torch, x: torch.erf(x),
-        examples=(Example(inputs=((7,),)), Example(inputs=(InputCase((3, 4, 5), low=-3, high=3),))),
+        examples=(Example(inputs=((7,),)), Example(inputs=(DrawnInput((3, 4, 5), low=-3, high=3),))),
     ),
     elementwise(  # no slope at 0, as in PyTorch
         "absolute",

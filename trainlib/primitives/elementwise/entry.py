@@ -15,8 +15,8 @@ from trainlib.ir.graph import Op, Tensor
 from trainlib.primitives.definition import (
     AS_PUBLISHED,
     AsPublished,
+    DrawnInput,
     Example,
-    InputCase,
     LayerPlan,
     LayerPrimitive,
     Refused,
@@ -33,8 +33,8 @@ Plan = Callable[[Mapping[str, Any], Sequence[Tensor], str], LayerPlan]
 
 WIDE = (
     Example(inputs=((7,),)),
-    Example(inputs=(InputCase((3, 4, 5), low=-6, high=6),)),
-    Example(inputs=(InputCase((4, 16), low=-12, high=12),)),
+    Example(inputs=(DrawnInput((3, 4, 5), low=-6, high=6),)),
+    Example(inputs=(DrawnInput((4, 16), low=-12, high=12),)),
 )
 """Cases of smooth activations, into their flat ends."""
 

@@ -18,8 +18,8 @@ from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Extent, KernelChoice, TileTask, part
 from trainlib.primitives.definition import (
+    DrawnInput,
     Example,
-    InputCase,
     LayerPlan,
     LayerPrimitive,
     Parameter,
@@ -33,7 +33,7 @@ from trainlib.primitives.lowering.boxes import leading_extents, leading_region, 
 from trainlib.primitives.lowering.calls import NoMatmul, box
 from trainlib.primitives.lowering.pieces import Piece, copy_call
 
-COUNTED = InputCase((1,), "int32", low=0, high=9)
+COUNTED = DrawnInput((1,), "int32", low=0, high=9)
 """An input that has no gradient."""
 
 

@@ -19,8 +19,8 @@ from configs.model_file import LayerSchema
 from trainlib.ir.graph import Initial, Op, Tensor
 from trainlib.ir.steps import Array, Extent, KernelChoice, Region, Scratch, TileTask
 from trainlib.primitives.definition import (
+    DrawnInput,
     Example,
-    InputCase,
     LayerPlan,
     LayerPrimitive,
     Parameter,
@@ -188,7 +188,7 @@ PRIMITIVE = LayerPrimitive(
         Example(inputs=((7,),)),
         Example(inputs=((3, 4, 5),)),
         Example({"per_channel": True}, ((3, 4, 5),)),
-        Example({"per_channel": True}, (InputCase((9,), low=-0.5, high=0.2),)),
+        Example({"per_channel": True}, (DrawnInput((9,), low=-0.5, high=0.2),)),
         Example({"per_channel": True}, ((3, 2, 3, 2),)),
     ),
 )

@@ -14,8 +14,8 @@ from configs.model_file import LayerSchema
 from trainlib.ir.graph import Tensor
 from trainlib.ir.steps import Array
 from trainlib.primitives.definition import (
+    DrawnInput,
     Example,
-    InputCase,
     LayerPlan,
     LayerPrimitive,
     Output,
@@ -104,7 +104,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         examples=(
             Example(inputs=((7,),)),
             Example(inputs=((3, 5, 4),)),
-            Example(inputs=(InputCase((2, 9), low=-0.1, high=0.1),)),
+            Example(inputs=(DrawnInput((2, 9), low=-0.1, high=0.1),)),
         ),
         takes_over=True,
     ),
@@ -122,7 +122,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         examples=(
             Example(inputs=((7,),)),
             Example({"slope": 0.2}, ((3, 4, 5),)),
-            Example({"slope": 0.0}, (InputCase((2, 9), low=-0.1, high=0.1),)),
+            Example({"slope": 0.0}, (DrawnInput((2, 9), low=-0.1, high=0.1),)),
         ),
         refused=(Refused({"slope": 1.5}, ((3,),), "slope"), Refused({"slope": -0.1}, ((3,),), "slope")),
     ),
@@ -160,9 +160,9 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         torch=fn.torch_tanh,
         examples=(
             Example(inputs=((7,),)),
-            Example(inputs=(InputCase((3, 4, 5), low=-4, high=4),)),
-            Example(inputs=(InputCase((4, 16), low=-12, high=12),)),
-            Example({"form": "pulp_fastexp"}, (InputCase((4, 8), low=-4, high=4),)),
+            Example(inputs=(DrawnInput((3, 4, 5), low=-4, high=4),)),
+            Example(inputs=(DrawnInput((4, 16), low=-12, high=12),)),
+            Example({"form": "pulp_fastexp"}, (DrawnInput((4, 8), low=-4, high=4),)),
         ),
         refused=(Refused({"form": "fast"}, ((3,),), "form"),),
     ),
@@ -213,10 +213,10 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         options=GeluForm,
         torch=fn.torch_gelu,
         examples=(
-            Example(inputs=(InputCase((3, 4, 5), low=-5, high=5),)),
-            Example({"form": "tanh"}, (InputCase((3, 4, 5), low=-5, high=5),)),
-            Example({"form": "pulp_rational"}, (InputCase((3, 4, 5), low=-4, high=4),)),
-            Example({"form": "pulp_rational"}, (InputCase((2, 9), low=5, high=9),)),
+            Example(inputs=(DrawnInput((3, 4, 5), low=-5, high=5),)),
+            Example({"form": "tanh"}, (DrawnInput((3, 4, 5), low=-5, high=5),)),
+            Example({"form": "pulp_rational"}, (DrawnInput((3, 4, 5), low=-4, high=4),)),
+            Example({"form": "pulp_rational"}, (DrawnInput((2, 9), low=5, high=9),)),
         ),
         refused=(Refused({"form": "fast"}, ((3,),), "form"),),
     ),
@@ -233,7 +233,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         torch=lambda torch, x, x1: torch.nn.functional.silu(x) * x1,
         examples=(
             Example(inputs=((7,), (7,))),
-            Example(inputs=(InputCase((3, 4, 5), low=-6, high=6), (3, 4, 5))),
+            Example(inputs=(DrawnInput((3, 4, 5), low=-6, high=6), (3, 4, 5))),
         ),
         refused=(Refused({}, ((3,), (4,)), "cannot swiglu shapes"), Refused({}, ((3,),), "takes 2 inputs")),
     ),
@@ -308,7 +308,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         options=Format,
         plan=in_format,
         torch=lambda torch, x: x,
-        examples=tuple(Example({"to": to}, (InputCase((3, 5)),), roundings=2) for to in BY_NAME),
+        examples=tuple(Example({"to": to}, (DrawnInput((3, 5)),), roundings=2) for to in BY_NAME),
         takes_over=True,
         internal=True,
     ),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that see only a part of some of their tensors: sparse updates, without a copy of the part.
+"""Steps that see only a section of some of their tensors: sparse updates, without a copy of it.
 
-A step with windows works as if the parts were whole tensors; here its boxes move to where the parts lie.
-What it writes to a part leaves the rest of the tensor as it was, so such a tensor takes over the storage of
+A step with sections works as if they were whole tensors; here its boxes move to where the sections lie.
+What it writes to one leaves the rest of the tensor as it was, so such a tensor takes over the storage of
 another.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trainlib.ir.graph import Op, Tensor, TensorWindow
+from trainlib.ir.graph import Op, Tensor, TensorSection
 from trainlib.ir.steps import (
     Extent,
     KernelChoice,
@@ -27,22 +27,22 @@ from trainlib.ir.steps import (
 from trainlib.primitives.definition import Reference, Step, Values
 
 
-def windowed(step: Step) -> Step:
-    """The step with a reference and a lowering that heed the windows of an op."""
-    return replace(step, reference=_reference(step.reference), lowering=_Windowed(step.lowering))
+def on_sections(step: Step) -> Step:
+    """The step with a reference and a lowering that heed the sections of an op."""
+    return replace(step, reference=_reference(step.reference), lowering=_OnSections(step.lowering))
 
 
 def _reference(base: Reference) -> Reference:
     def reference(op: Op, values: Values) -> Values:
         seen = {
-            role: array[op.windows[role].index] if role in op.windows else array
+            role: array[op.sections[role].index] if role in op.sections else array
             for role, array in values.items()
         }
         results = dict(base(op, seen))
-        for role, window in op.windows.items():
+        for role, section in op.sections.items():
             if role in results:
                 whole = np.array(values[role.removesuffix("_updated")])
-                whole[window.index] = results[role]
+                whole[section.index] = results[role]
                 results[role] = whole
         return results
 
@@ -50,7 +50,7 @@ def _reference(base: Reference) -> Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class _Windowed:
+class _OnSections:
     """A lowering on the parts, its boxes shifted to their places in the whole tensors."""
 
     base: StepLowering
@@ -72,11 +72,11 @@ class _Windowed:
     ) -> TileTask:
         """The tile of the step on the parts, its boxes where the parts lie."""
         task = self.base.tile(op, _seen(op, tensors), ranges, choice)
-        windows = {op[role]: window for role, window in op.windows.items()}
+        sections = {op[role]: section for role, section in op.sections.items()}
         return replace(
             task,
-            inputs=tuple(_moved(operand, windows) for operand in task.inputs),
-            outputs=tuple(_moved(operand, windows) for operand in task.outputs),
+            inputs=tuple(_moved(operand, sections) for operand in task.inputs),
+            outputs=tuple(_moved(operand, sections) for operand in task.outputs),
         )
 
     def default_kernel(self, op: Op) -> str:
@@ -94,19 +94,19 @@ class _Windowed:
 
 def _seen(op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     seen = dict(tensors)
-    for role, window in op.windows.items():
+    for role, section in op.sections.items():
         tensor = tensors[op[role]]
-        seen[op[role]] = replace(tensor, shape=window.shape(tensor.shape))
+        seen[op[role]] = replace(tensor, shape=section.shape(tensor.shape))
     return seen
 
 
-def _moved(operand: Operand, windows: Mapping[str, TensorWindow]) -> Operand:
-    window = windows.get(operand.tensor)
-    if window is None:
+def _moved(operand: Operand, sections: Mapping[str, TensorSection]) -> Operand:
+    section = sections.get(operand.tensor)
+    if section is None:
         return operand
     region, pieces = list(operand.region), list(operand.pieces)
-    start, stop = region[window.axis]
-    region[window.axis] = (start + window.start, stop + window.start)
+    start, stop = region[section.axis]
+    region[section.axis] = (start + section.start, stop + section.start)
     if pieces:
-        pieces[window.axis] = tuple((a + window.start, b + window.start) for a, b in pieces[window.axis])
+        pieces[section.axis] = tuple((a + section.start, b + section.start) for a, b in pieces[section.axis])
     return replace(operand, region=tuple(region), pieces=tuple(pieces))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainlib.ir.graph import Tensor
-from trainlib.primitives.definition import Example, InputCase, LayerPlan, LayerPrimitive, Refused
+from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Refused
 from trainlib.primitives.norms.norm import RunningSchema, norm_plan
 from trainlib.primitives.norms.norm_steps import BATCH_STEPS
 
@@ -44,7 +44,7 @@ PRIMITIVE = LayerPrimitive(
     torch_forward=_torch_forward,
     examples=(
         Example({}, ((3, 4, 5),), batches=(1, 2)),
-        Example({"momentum": 0.3, "eps": 0.01}, (InputCase((5,), low=0.0, high=4.0),), batches=(4, 7)),
+        Example({"momentum": 0.3, "eps": 0.01}, (DrawnInput((5,), low=0.0, high=4.0),), batches=(4, 7)),
         Example({"affine": False}, ((2, 3, 3),)),
         Example({"fixed_statistics": True}, ((3, 4, 2),)),
     ),

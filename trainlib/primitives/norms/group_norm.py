@@ -8,8 +8,8 @@ from typing import Any
 
 from trainlib.ir.graph import Tensor
 from trainlib.primitives.definition import (
+    DrawnInput,
     Example,
-    InputCase,
     LayerPlan,
     LayerPrimitive,
     Positive,
@@ -49,7 +49,7 @@ PRIMITIVE = LayerPrimitive(
     torch_forward=_torch_forward,
     examples=(
         Example({"groups": 2}, ((4, 3, 3),)),
-        Example({"groups": 1, "eps": 0.01}, (InputCase((6,), low=-3.0, high=3.0),)),
+        Example({"groups": 1, "eps": 0.01}, (DrawnInput((6,), low=-3.0, high=3.0),)),
         Example({"groups": 3, "affine": False}, ((6, 2, 2),)),
         Example({"groups": 4}, ((4, 2, 4),)),
         Example({"groups": 2, "stepwise": True}, ((4, 3, 3),)),

@@ -13,7 +13,7 @@ from typing import Any
 
 from configs.errors import ShapeError
 from trainlib.ir.graph import Tensor
-from trainlib.primitives.definition import Example, InputCase, LayerPlan, LayerPrimitive, Refused
+from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Refused
 from trainlib.primitives.norms.norm import RunningSchema, StepwiseSchema, norm_plan
 from trainlib.primitives.norms.norm_steps import NORM_STEPS
 
@@ -58,7 +58,7 @@ PRIMITIVE = LayerPrimitive(
     torch_forward=_torch_forward,
     examples=(
         Example({}, ((3, 4, 5),)),
-        Example({"eps": 0.01}, (InputCase((2, 9), low=2.0, high=3.0),)),
+        Example({"eps": 0.01}, (DrawnInput((2, 9), low=2.0, high=3.0),)),
         Example({"affine": False}, ((3, 3, 3),)),
         Example({"running": True, "momentum": 0.4}, ((3, 4, 3),)),
         Example({"fixed_statistics": True}, ((3, 4, 2),)),

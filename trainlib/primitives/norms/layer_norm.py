@@ -12,8 +12,8 @@ from typing import Any
 
 from trainlib.ir.graph import Tensor
 from trainlib.primitives.definition import (
+    DrawnInput,
     Example,
-    InputCase,
     LayerPlan,
     LayerPrimitive,
     Positive,
@@ -57,7 +57,7 @@ PRIMITIVE = LayerPrimitive(
     torch_forward=_torch_forward,
     examples=(
         Example({}, ((7, 6),)),
-        Example({"bias": False, "eps": 0.001}, (InputCase((9,), low=1.0, high=4.0),)),
+        Example({"bias": False, "eps": 0.001}, (DrawnInput((9,), low=1.0, high=4.0),)),
         Example({"axes": 3}, ((2, 3, 4),)),
         Example({"axes": 2, "affine": False}, ((3, 2, 5),)),
         Example({"stepwise": True}, ((7, 6),)),

@@ -8,8 +8,8 @@ from typing import Any
 
 from trainlib.ir.graph import Tensor
 from trainlib.primitives.definition import (
+    DrawnInput,
     Example,
-    InputCase,
     LayerPlan,
     LayerPrimitive,
     Positive,
@@ -50,7 +50,7 @@ PRIMITIVE = LayerPrimitive(
     torch_forward=_torch_forward,
     examples=(
         Example({}, ((7, 6),)),
-        Example({"eps": 0.001}, (InputCase((9,), low=1.0, high=4.0),)),
+        Example({"eps": 0.001}, (DrawnInput((9,), low=1.0, high=4.0),)),
         Example({"axes": 2}, ((2, 3, 4),)),
         Example({"affine": False}, ((3, 5),)),
         Example({"stepwise": True}, ((7, 6),)),

@@ -82,7 +82,7 @@ def taps(mode: str, inputs: int, outputs: int) -> Taps:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _AxisTaps:
     """Outputs of one axis that a tile needs, and where they come from, counted in the tile's inputs."""
 
     inputs: Extent
@@ -92,21 +92,21 @@ class _Part:
     share: Array
 
 
-def _for_outputs(mode: str, sizes: tuple[int, int], outputs: Extent) -> _Part:
+def _for_outputs(mode: str, sizes: tuple[int, int], outputs: Extent) -> _AxisTaps:
     """The inputs that `outputs` come from; `sizes` are those of the axis before and after."""
     lower, upper, share = (array[slice(*outputs)] for array in taps(mode, *sizes))
     inputs = (int(lower[0]), int(upper[-1]) + 1)
-    return _Part(inputs, outputs, lower - inputs[0], upper - inputs[0], share)
+    return _AxisTaps(inputs, outputs, lower - inputs[0], upper - inputs[0], share)
 
 
-def _for_inputs(mode: str, sizes: tuple[int, int], inputs: Extent) -> _Part:
+def _for_inputs(mode: str, sizes: tuple[int, int], inputs: Extent) -> _AxisTaps:
     """The outputs that come from `inputs`; an axis that shrinks has inputs nothing comes from."""
     lower, upper, share = taps(mode, *sizes)
     reached = np.flatnonzero((upper >= inputs[0]) & (lower < inputs[1]))
     # A tile nothing comes from reads an output all the same, which adds to none of its inputs.
     outputs = (int(reached[0]), int(reached[-1]) + 1) if reached.size else (0, 1)
     own = slice(*outputs)
-    return _Part(inputs, outputs, lower[own] - inputs[0], upper[own] - inputs[0], share[own])
+    return _AxisTaps(inputs, outputs, lower[own] - inputs[0], upper[own] - inputs[0], share[own])
 
 
 def _axes(op: Op) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -227,7 +227,7 @@ class _InputGradient(_Interpolation):
         )
 
 
-def _boxes(rows: _Part, columns: _Part) -> tuple[Region, Region]:
+def _boxes(rows: _AxisTaps, columns: _AxisTaps) -> tuple[Region, Region]:
     """Rows and columns of the small side (x, dx) and of the large one (y, dy)."""
     return (rows.inputs, columns.inputs), (rows.outputs, columns.outputs)
 

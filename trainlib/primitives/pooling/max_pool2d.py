@@ -18,8 +18,8 @@ from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, Function
 from trainlib.primitives.definition import (
     AsPublished,
+    DrawnInput,
     Example,
-    InputCase,
     LayerPlan,
     LayerPrimitive,
     Refused,
@@ -179,14 +179,14 @@ PRIMITIVE = LayerPrimitive(
     ),
     torch_forward=_torch_forward,
     examples=(
-        Example({"kernel": 2}, (InputCase((3, 6, 4), distinct=True),)),
+        Example({"kernel": 2}, (DrawnInput((3, 6, 4), distinct=True),)),
         Example({"kernel": [3, 2], "stride": [2, 1], "padding": [1, 0]}, ((2, 5, 7),)),
-        Example({"kernel": 3, "stride": 2, "padding": 1}, (InputCase((2, 6, 5), low=-2, high=-1),)),
+        Example({"kernel": 3, "stride": 2, "padding": 1}, (DrawnInput((2, 6, 5), low=-2, high=-1),)),
         Example({"kernel": 2, "stride": 3}, ((1, 8, 9),)),
-        Example({"kernel": 2, "variant": "as-published"}, (InputCase((3, 7, 4), distinct=True),)),
+        Example({"kernel": 2, "variant": "as-published"}, (DrawnInput((3, 7, 4), distinct=True),)),
         Example(
             {"kernel": [3, 2], "stride": 2, "variant": "as-published"},
-            (InputCase((2, 8, 7), low=-2, high=-1, distinct=True),),
+            (DrawnInput((2, 8, 7), low=-2, high=-1, distinct=True),),
         ),
     ),
     refused=(

@@ -17,8 +17,8 @@ import numpy as np
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, Extent, KernelChoice, TileTask
 from trainlib.primitives.definition import (
+    DrawnInput,
     Example,
-    InputCase,
     LayerPlan,
     LayerPrimitive,
     Refused,
@@ -143,7 +143,7 @@ def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[s
 
 def _examples() -> tuple[Example, ...]:
     return tuple(
-        Example({"ties": ties, **axes}, (InputCase(shape, distinct=True),))
+        Example({"ties": ties, **axes}, (DrawnInput(shape, distinct=True),))
         for ties, axes, shape in (
             ("shared", {"axes": [0]}, (12, 2)),
             ("first", {"axes": [1, 2]}, (3, 4, 5)),

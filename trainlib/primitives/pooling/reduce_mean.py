@@ -20,8 +20,8 @@ from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, Extent, KernelChoice, Region, TileTask
 from trainlib.primitives.definition import (
+    DrawnInput,
     Example,
-    InputCase,
     LayerPlan,
     LayerPrimitive,
     NotNegative,
@@ -184,7 +184,7 @@ def _cases() -> Any:
         last = draw(st.integers(first, len(shape) - 1))
         options = {"axes": list(range(first, last + 1)), "keep_dims": draw(st.booleans())}
         # A mean near zero would have no digits to compare.
-        return Example(options, (InputCase(shape, low=0.5, high=1.5),))
+        return Example(options, (DrawnInput(shape, low=0.5, high=1.5),))
 
     return example()
 
@@ -218,7 +218,7 @@ SUM = replace(
     name="reduce_sum",
     plan=reduced_plan,
     examples=(
-        Example({"axes": [0]}, (InputCase((12, 2), low=0.5, high=1.5),)),
-        Example({"axes": [0, 1], "keep_dims": True}, (InputCase((3, 4, 5), low=0.5, high=1.5),)),
+        Example({"axes": [0]}, (DrawnInput((12, 2), low=0.5, high=1.5),)),
+        Example({"axes": [0, 1], "keep_dims": True}, (DrawnInput((3, 4, 5), low=0.5, high=1.5),)),
     ),
 )

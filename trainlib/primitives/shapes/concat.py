@@ -22,7 +22,7 @@ from trainlib.primitives.definition import (
 )
 from trainlib.primitives.lowering.boxes import sample_axis
 from trainlib.primitives.shapes.box_copies import check_rank
-from trainlib.primitives.shapes.joining import Join, Part, piece_number, piece_offsets
+from trainlib.primitives.shapes.joining import Join, Split, piece_number, piece_offsets
 
 MOST_INPUTS = 64
 """How many tensors one layer may join."""
@@ -85,7 +85,7 @@ PRIMITIVE = LayerPrimitive(
     plan=_plan,
     steps=(
         Step("FW", ("x*",), ("y",), _forward, Join()),
-        Step("IG", ("dy",), ("dx*",), _backward, Part()),
+        Step("IG", ("dy",), ("dx*",), _backward, Split()),
     ),
     torch_forward=_torch_forward,
     examples=(

@@ -81,7 +81,7 @@ class Join(_Joining):
         return TileTask(inputs, (box(op, target, *regions[target]),), (), tuple(calls))
 
 
-class Part(_Joining):
+class Split(_Joining):
     """One into pieces: a copy per piece that is needed."""
 
     def tile(

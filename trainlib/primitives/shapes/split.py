@@ -28,7 +28,7 @@ from trainlib.primitives.definition import (
 )
 from trainlib.primitives.lowering.boxes import sample_axis
 from trainlib.primitives.shapes.box_copies import check_rank
-from trainlib.primitives.shapes.joining import Join, Part, piece_number, piece_offsets
+from trainlib.primitives.shapes.joining import Join, Split, piece_number, piece_offsets
 
 
 class _Schema(LayerSchema):
@@ -96,7 +96,7 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW", ("x",), ("y*",), _forward, Part()),
+        Step("FW", ("x",), ("y*",), _forward, Split()),
         Step("IG", ("dy*",), ("dx",), _backward, Join()),
     ),
     torch_forward=_torch_forward,

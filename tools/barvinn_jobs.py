@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -19,12 +19,13 @@ import numpy as np
 
 from barvinn.machine.array import BarvinnArray
 from barvinn.machine.behaviour import DOCUMENTED, RTL, Behaviour
-from barvinn.machine.timing import BarvinnTiming
+from barvinn.machine.timing import MACHINE, BarvinnTiming, timing_of
 from barvinn.mapping.compiler import compile_network
 from barvinn.mapping.images import map_words
 from barvinn.mapping.layers import IntegerLayer, Integers, LayerShape
-from barvinn.mapping.reference import outputs
+from barvinn.mapping.reference import quantised, scaled
 from configs.errors import InputError
+from configs.parameters import load_parameters
 from traces.events import COMPUTE, TRANSFER
 from traces.recorder import Recorder
 
@@ -102,6 +103,27 @@ class Prediction:
     words: int
 
 
+def load_barvinn(
+    name_or_path: str | Path = "barvinn",
+    overrides: Mapping[str, str | int | float] | None = None,
+    behaviour: Behaviour = RTL,
+) -> BarvinnTiming:
+    """Load a machine by installed name or path; `overrides` maps dotted paths to values.
+
+    Raises `ConfigError` for unknown, missing or illegal parameters, and for a file of another machine.
+    """
+    return timing_of(load_parameters(name_or_path, "rtl", overrides, machine=MACHINE), behaviour)
+
+
+def outputs(layers: Sequence[IntegerLayer], x: Integers) -> list[Integers]:
+    """The output map of every layer, one after the other."""
+    maps: list[Integers] = []
+    for layer in layers:
+        x = quantised(layer, scaled(layer, x))
+        maps.append(x)
+    return maps
+
+
 def read_cases(path: Path) -> list[Case]:
     """The cases of a file, in order."""
     with gzip.open(path, "rt", encoding="utf-8") as stream:
@@ -139,7 +161,7 @@ def predict(case: Case, timing: BarvinnTiming, seed: int = 0) -> Prediction:
     array.run(program)
     expected = map_words(outputs([layer], x)[0], layer.output_bits)
     base = program.layers[0].first_word
-    found = [int(activations.held(base + word)) for word in range(len(expected))]
+    words = [int(activations.held(base + word)) for word in range(len(expected))]
     runs = [
         event for event in recorder.slices if event.kind == COMPUTE and event.track == array.units[0].path
     ]
@@ -151,7 +173,7 @@ def predict(case: Case, timing: BarvinnTiming, seed: int = 0) -> Prediction:
         tuple(result.end_cycles - run.end_cycles for run, result in zip(runs, results, strict=True)),
         tuple(result.bytes // activations.word_bytes for result in results),
         sum(run.duration_cycles for run in runs),
-        sum(int(word) != other for word, other in zip(expected, found, strict=True)),
+        sum(int(word) != other for word, other in zip(expected, words, strict=True)),
         len(expected),
     )
 
