@@ -17,11 +17,10 @@ file that ends in `PRIMITIVE = ...`:
 4. Each step has an untiled NumPy `reference` and a lowering (`trainlib.steps.StepLowering`) that share no
    code. Both see float32 for narrower tensors (see `KernelCall`); results are rounded when stored. A
    reference takes the batch size from its arrays, not from the attributes: prediction runs other batches.
-5. `torch_forward(torch, attributes, tensors)`: the FW of the layer in PyTorch on a dict of roles; returns y,
-   or a dict of roles. Autograd then is the truth for every backward step.
-6. `examples`: small cases that together touch every option. tests/test_trainlib_primitives.py runs them in
-   every step, dtype, batch and random tile sizes. `refused`: cases that must raise, with the message.
-7. One line in trainlib/registry.py.
+5. `examples`: small cases that together touch every option. tests/test_trainlib_primitives.py runs them in
+   every step, dtype, batch and random tile sizes, and against the layer's entry in truth/layers.py, whose
+   backward pass autograd has. `refused`: cases that must raise, with the message.
+6. One line in trainlib/registry.py.
 
 A gradient ``dx`` that no step writes is a view of ``dy`` (flatten, residual add). A layer without FW is a
 view.
@@ -269,7 +268,6 @@ class LayerPrimitive:
     schema: type[LayerSchema]
     plan: Callable[[Mapping[str, Any], Sequence[Tensor], str], LayerPlan]
     steps: tuple[Step, ...]
-    torch_forward: Callable[[Any, Mapping[str, Any], Mapping[str, Any]], Any]
     examples: tuple[Example, ...]
     refused: tuple[Refused, ...] = ()
     inputs: tuple[int, int] = (1, 1)
@@ -332,15 +330,14 @@ class LabelPlan:
 class LossPrimitive:
     """A loss: roles ``y`` and ``label`` in, ``loss`` (shape (1,), mean over the batch) and ``dy`` out.
 
-    `plan(attributes, output, where)` says what labels it wants, or raises ShapeError. `torch_loss(torch,
-    attributes, y, label)` is the same loss in PyTorch. Examples have one input: the output of the network.
+    `plan(attributes, output, where)` says what labels it wants, or raises ShapeError. Examples have one
+    input: the output of the network.
     """
 
     name: str
     schema: type[LossSchema]
     step: Step
     plan: Callable[[Mapping[str, Any], Tensor, str], LabelPlan]
-    torch_loss: Callable[[Any, Mapping[str, Any], Any, Any], Any]
     examples: tuple[Example, ...]
     refused: tuple[Refused, ...] = ()
 
@@ -361,14 +358,12 @@ class OptimizerPrimitive:
 
     `states(attributes, weight)` are its own kept tensors by role (momentum, step count); the step reads role
     ``r`` and writes ``r_updated``, which takes over the storage (``r?`` where it may be missing).
-    `torch_optimizer(torch, parameters, attributes)` is the same in PyTorch. The examples' one input is the
-    shape of the weight, without batch.
+    The examples' one input is the shape of the weight, without batch.
     """
 
     name: str
     schema: type[OptimizerSchema]
     step: Step
-    torch_optimizer: Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
     examples: tuple[Example, ...]
     states: Callable[[Mapping[str, Any], Tensor], Mapping[str, Buffer]] = lambda attributes, weight: {}
 

@@ -97,11 +97,6 @@ def _reference(op: Op, values: Values) -> Values:
     return {"y": np.concatenate([np.broadcast_to(w, (len(x), 1, len(w))), x], axis=1)}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    x, w = tensors["x"], tensors["w"]
-    return torch.cat([w.expand(len(x), 1, -1), x], dim=1)
-
-
 PRIMITIVE = LayerPrimitive(
     name="class_token",
     schema=LayerSchema,
@@ -123,7 +118,6 @@ PRIMITIVE = LayerPrimitive(
             ShiftLowering(lambda op: (-1, 0), lambda op: 0.0),
         ),
     ),
-    torch_forward=_torch_forward,
     examples=(Example(inputs=((5, 4),), batches=(1, 3)), Example(inputs=((1, 1),))),
     refused=(Refused({}, ((4,),), "needs a sequence"),),
     layouts=None,

@@ -208,12 +208,6 @@ def _reference_weight_gradient(op: Op, values: Values) -> Values:
     return {"dw": dw}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    return torch.nn.functional.embedding(
-        tensors["x"].long(), tensors["w"], padding_idx=attributes["padding_id"]
-    )
-
-
 def _cases() -> Any:
     from hypothesis import strategies as st
 
@@ -234,7 +228,6 @@ PRIMITIVE = LayerPrimitive(
         Step("FW", ("x", "w"), ("y",), _reference_forward, _Forward()),
         Step("WG", ("x", "dy"), ("dw",), _reference_weight_gradient, _WeightGradient()),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example({"vocabulary": 5, "features": 4}, (InputCase((6,), "int32", 0, 5),)),
         Example(

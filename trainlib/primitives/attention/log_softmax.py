@@ -139,7 +139,6 @@ PRIMITIVE = LayerPrimitive(
         Step("FW", ("x",), ("y",), _forward, _Forward()),
         Step("IG", ("y", "dy"), ("dx",), _backward, _InputGradient()),
     ),
-    torch_forward=lambda torch, attributes, tensors: torch.log_softmax(tensors["x"], dim=-1),
     examples=(
         Example(inputs=((7,),)),
         Example(inputs=(InputCase((3, 4, 5), low=-9, high=9),)),

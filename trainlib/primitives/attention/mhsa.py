@@ -85,15 +85,6 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan((batch, length, width), parameters, saved, attributes=numbers)
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    x, heads = tensors["x"], attributes["heads"]
-    linear = torch.nn.functional.linear
-    projected = [linear(x, tensors[f"w{name}"], tensors.get(f"b{name}")) for name in "qkv"]
-    split = [item.unflatten(2, (heads, -1)).transpose(1, 2) for item in projected]
-    attended = torch.nn.functional.scaled_dot_product_attention(*split)
-    return linear(attended.transpose(1, 2).flatten(2), tensors["wo"], tensors.get("bo"))
-
-
 def _cases() -> Any:
     from hypothesis import strategies as st
 
@@ -149,7 +140,6 @@ PRIMITIVE = LayerPrimitive(
         ),
         Step("IG", ("dq", "dk", "dv", "wq", "wk", "wv"), ("dx",), reference.input_gradient, InputGradient()),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example({"heads": 2, "bias": True}, ((5, 6),), roundings=12),
         Example({"heads": 3, "features": 9}, ((4, 5),), roundings=12),

@@ -104,10 +104,6 @@ def _reference(op: Op, values: Values) -> Values:
     return {"y": values["x"] + values["w"][None]}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    return tensors["x"] + tensors["w"]
-
-
 PRIMITIVE = LayerPrimitive(
     name="position",
     schema=LayerSchema,
@@ -116,7 +112,6 @@ PRIMITIVE = LayerPrimitive(
         Step("FW", ("x", "w"), ("y",), _reference, _Forward()),
         Step("WG", ("dy",), ("dw",), lambda op, values: {"dw": values["dy"].sum(axis=0)}, PositionGradient()),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example(inputs=((5, 4),), batches=(1, 3)),
         Example(inputs=((7,),), batches=(1, 2)),

@@ -31,7 +31,7 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
-from trainlib.primitives.elementwise.functions import TAYLOR_TERMS, schraudolph, taylor
+from trainlib.primitives.elementwise.functions import schraudolph, taylor
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
@@ -238,26 +238,6 @@ def _backward(op: Op, values: Values) -> Values:
     return {"dx": y * dy - y * inner[..., None]}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    x = tensors["x"]
-    if attributes["exponential"] == "exact":
-        return torch.softmax(x, dim=-1)
-    with torch.no_grad():
-        low = (x - x.amax(-1, keepdim=True)).float()
-        if attributes["exponential"] == "schraudolph":
-            bits = low * torch.tensor(12102203.17133801) + torch.tensor(1064986823.010288)
-            bits = torch.where(bits < 8388608, torch.zeros_like(bits), bits).to(torch.int32)
-            weights = bits.view(torch.float32)
-        else:
-            weights = sum(factor * (-low) ** power for power, factor in enumerate(TAYLOR_TERMS))
-            weights = torch.where(-low * 1.442695040 < 3.14, weights, torch.zeros_like(weights))
-        weights = weights.to(x.dtype)
-        y = weights / weights.sum(-1, keepdim=True)
-    # The derivative of y · (x - sum(y · x)) with y held fixed is that of softmax at y.
-    linear = y * (x - (y * x).sum(-1, keepdim=True))
-    return y + linear - linear.detach()
-
-
 def _cases() -> Any:
     """Rows of any length and number, any exponential."""
     from hypothesis import strategies as st
@@ -282,7 +262,6 @@ PRIMITIVE = LayerPrimitive(
         Step("IG", ("y", "dy"), ("dx",), _backward, _InputGradient()),
     ),
     published=AsPublished(options={"exponential": "schraudolph"}),
-    torch_forward=_torch_forward,
     examples=(
         Example(inputs=((7,),)),
         Example(inputs=(InputCase((3, 4, 5), low=-9, high=9),)),

@@ -30,7 +30,6 @@ from trainlib.primitives.contractions.conv_options import (
     convolution_attributes,
     convolution_parameters,
     image_shape,
-    torch_convolution,
 )
 from trainlib.primitives.contractions.convolution import convolution_step
 from trainlib.primitives.definition import LayerPlan, LayerPrimitive, Step
@@ -103,7 +102,6 @@ PRIMITIVE = LayerPrimitive(
         ),
         Step("IG", ("dy", "w"), ("dx",), reference.input_gradient, convolution_step("dx", STRATEGY)),
     ),
-    torch_forward=torch_convolution,
     examples=CONV2D_EXAMPLES,
     refused=CONV2D_REFUSED,
     cases=conv2d_cases,

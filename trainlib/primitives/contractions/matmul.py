@@ -327,14 +327,6 @@ def _shape(tile: _Tile, role: str) -> Shape:
     return tuple(stop - start for start, stop in tile.matrix(role))
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    results = []
-    for left, right in zip(tensors["x"], tensors["x1"], strict=True):
-        result = torch.matmul(left, right.mT if attributes["transpose_b"] else right)
-        results.append(result.reshape(1) if result.ndim == 0 else result)
-    return torch.stack(results)
-
-
 def _cases() -> Any:
     from hypothesis import strategies as st
 
@@ -364,7 +356,6 @@ PRIMITIVE = LayerPrimitive(
         Step("IG", ("dy", "x1"), ("dx",), reference.left_gradient, _LeftGradient()),
         Step("IG1", ("x", "dy"), ("dx1",), reference.right_gradient, _RightGradient()),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example(inputs=((2, 1, 3, 4), (5, 4, 2)), kernels=("mm", "mm_M")),
         Example({"transpose_b": True}, ((3, 2, 4), (3, 5, 4))),

@@ -122,13 +122,6 @@ def _weight_gradient(op: Op, values: Values) -> Values:
     return results
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    weights = tensors["w"].T if attributes["sources_first"] else tensors["w"]
-    if attributes["layout"] == "HWC":
-        return torch.nn.functional.linear(tensors["x"], weights, tensors.get("b"))
-    return torch.nn.functional.conv2d(tensors["x"], weights[:, :, None, None], tensors.get("b"))
-
-
 PRIMITIVE = LayerPrimitive(
     name="pointwise",
     schema=_Schema,
@@ -151,7 +144,6 @@ PRIMITIVE = LayerPrimitive(
             _direct("dx"),
         ),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example({"out_channels": 3}, ((5, 4, 3),), kernels=("mm_M", "mm_unroll_2x4")),
         Example({"out_channels": 4, "bias": True}, ((2, 3, 5),)),

@@ -187,10 +187,6 @@ def reduced(op: Op, dy: Array, shape: Shape) -> Array:
     return result
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    return torch.stack([left + right for left, right in zip(tensors["x"], tensors["x1"], strict=True)])
-
-
 def _cases() -> Any:
     """Any two shapes that can be broadcast, of up to four dimensions."""
     from hypothesis import strategies as st
@@ -228,7 +224,6 @@ PRIMITIVE = LayerPrimitive(
             BroadcastGradient(),
         ),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example(inputs=((3, 1, 4), (5, 1))),
         Example(inputs=((6,), (2, 3, 1)), batches=(1, 2)),

@@ -92,10 +92,6 @@ def _forward(op: Op, values: Values) -> Values:
     return {"y": np.stack([np.broadcast_to(sample, shape) for sample in x])}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    return torch.stack([sample.expand(attributes["shape"][1:]) for sample in tensors["x"]])
-
-
 def _cases() -> Any:
     """Any shape that can be repeated to another."""
     from hypothesis import strategies as st
@@ -123,7 +119,6 @@ PRIMITIVE = LayerPrimitive(
             BroadcastGradient(),
         ),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example({"shape": [3, 4, 5]}, ((3, 1, 1),)),
         Example({"shape": [2, 3, 4]}, ((4,),)),

@@ -73,11 +73,6 @@ def _reference(op: Op, values: Values) -> Values:
     return {"y": np.broadcast_to(w, (op.attributes["batch"], *w.shape))}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    w = tensors["w"]
-    return w.expand(attributes["batch"], *w.shape)
-
-
 PRIMITIVE = LayerPrimitive(
     name="parameter",
     schema=_Schema,
@@ -86,7 +81,6 @@ PRIMITIVE = LayerPrimitive(
         Step("FW", ("w",), ("y",), _reference, _Forward()),
         Step("WG", ("dy",), ("dw",), lambda op, values: {"dw": values["dy"].sum(axis=0)}, PositionGradient()),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example({"shape": [5, 4]}, (COUNTED,), batches=(1, 3)),
         Example({"shape": [7]}, (COUNTED,), batches=(1, 2)),

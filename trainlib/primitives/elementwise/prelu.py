@@ -183,7 +183,6 @@ PRIMITIVE = LayerPrimitive(
         Step("WG", ("x", "dy"), ("dw",), _weights, _SlopeGradient()),
         Step("IG", ("x", "w", "dy"), ("dx",), _backward, _Elementwise("prelu_bw", "dy", "dx")),
     ),
-    torch_forward=lambda torch, attributes, tensors: torch.prelu(tensors["x"], tensors["w"]),
     examples=(
         Example(inputs=((7,),)),
         Example(inputs=((3, 4, 5),)),

@@ -112,7 +112,6 @@ CROSS_ENTROPY = loss(
     options=LabelKind,
     labels=_plan,
     per_sample=True,
-    torch=lambda torch, y, label: torch.nn.functional.cross_entropy(y, label),
     examples=(Example(inputs=((7,),)), Example({"labels": "hard"}, ((5,),))),
     refused=(Refused({}, ((2, 3, 4),), "vector of logits"),),
 )

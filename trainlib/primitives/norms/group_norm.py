@@ -35,18 +35,11 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     )
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    return torch.nn.functional.group_norm(
-        tensors["x"], attributes["groups"], tensors.get("w"), tensors.get("b"), attributes["eps"]
-    )
-
-
 PRIMITIVE = LayerPrimitive(
     name="group_norm",
     schema=_Schema,
     plan=_plan,
     steps=NORM_STEPS,
-    torch_forward=_torch_forward,
     examples=(
         Example({"groups": 2}, ((4, 3, 3),)),
         Example({"groups": 1, "eps": 0.01}, (InputCase((6,), low=-3.0, high=3.0),)),

@@ -42,19 +42,11 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     )
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    row = attributes["shape"][len(attributes["shape"]) - attributes["trailing"] :]
-    return torch.nn.functional.layer_norm(
-        tensors["x"], row, tensors.get("w"), tensors.get("b"), attributes["eps"]
-    )
-
-
 PRIMITIVE = LayerPrimitive(
     name="layer_norm",
     schema=_Schema,
     plan=_plan,
     steps=NORM_STEPS,
-    torch_forward=_torch_forward,
     examples=(
         Example({}, ((7, 6),)),
         Example({"bias": False, "eps": 0.001}, (InputCase((9,), low=1.0, high=4.0),)),

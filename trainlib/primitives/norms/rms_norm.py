@@ -37,17 +37,11 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     )
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    row = attributes["shape"][len(attributes["shape"]) - attributes["trailing"] :]
-    return torch.nn.functional.rms_norm(tensors["x"], row, tensors.get("w"), attributes["eps"])
-
-
 PRIMITIVE = LayerPrimitive(
     name="rms_norm",
     schema=_Schema,
     plan=_plan,
     steps=NORM_STEPS,
-    torch_forward=_torch_forward,
     examples=(
         Example({}, ((7, 6),)),
         Example({"eps": 0.001}, (InputCase((9,), low=1.0, high=4.0),)),

@@ -267,13 +267,6 @@ def _backward(op: Op, values: Values) -> Values:
     return {"dx": rows.T @ values["dy"].astype(np.float64) @ columns}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    options = {} if attributes["mode"] == "nearest" else {"align_corners": False}
-    return torch.nn.functional.interpolate(
-        tensors["x"], size=(attributes["ho"], attributes["wo"]), mode=attributes["mode"], **options
-    )
-
-
 def _cases() -> Any:
     """Any size to any size, growing and shrinking."""
     from hypothesis import strategies as st
@@ -297,7 +290,6 @@ PRIMITIVE = LayerPrimitive(
         Step("FW", ("x",), ("y",), _forward, _Forward()),
         Step("IG", ("dy",), ("dx",), _backward, _InputGradient()),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example({"scale": 2}, ((2, 3, 4),)),
         Example({"size": [5, 3]}, ((2, 7, 8),)),

@@ -128,19 +128,6 @@ def _backward(op: Op, values: Values) -> Values:
     return {"dx": np.where(chosen, share, 0).reshape(x.shape)}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    first, last = attributes["first"], attributes["last"]
-    flat = tensors["x"].flatten(first, last - 1)
-    word = "max" if attributes["largest"] else "min"
-    if attributes["first_only"]:
-        y = getattr(flat, word)(dim=first, keepdim=True).values
-    else:
-        y = getattr(flat, f"a{word}")(dim=first, keepdim=True)
-    if not attributes["keep_dims"]:
-        return y.squeeze(first)
-    return y.reshape(*y.shape[:first], *(1,) * (last - first), *y.shape[first + 1 :])
-
-
 def _examples() -> tuple[Example, ...]:
     return tuple(
         Example({"ties": ties, **axes}, (InputCase(shape, distinct=True),))
@@ -161,7 +148,6 @@ MAX = LayerPrimitive(
         Step("FW", ("x",), ("y",), _forward, _Forward()),
         Step("IG", ("x", "y", "dy"), ("dx",), _backward, _InputGradient()),
     ),
-    torch_forward=_torch_forward,
     examples=_examples(),
     refused=(
         Refused({"axes": [3]}, ((2, 3),), "axis 3 is none"),

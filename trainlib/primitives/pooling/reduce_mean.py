@@ -167,12 +167,6 @@ def _backward(op: Op, values: Values) -> Values:
     return {"dx": np.broadcast_to(wide.astype(np.float64) / op.attributes["divisor"], shape)}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    axes = tuple(range(attributes["first"], attributes["last"]))
-    total = tensors["x"].sum(dim=axes, keepdim=attributes["keep_dims"])
-    return total / attributes["divisor"]
-
-
 def _cases() -> Any:
     """Any neighbouring axes of up to four."""
     from hypothesis import strategies as st
@@ -197,7 +191,6 @@ MEAN = LayerPrimitive(
         Step("FW", ("x",), ("y",), _forward, _Forward()),
         Step("IG", ("dy",), ("dx",), _backward, _InputGradient()),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example({"axes": [0]}, ((12, 2),)),
         Example({"axes": [1, 2]}, ((3, 4, 5),)),

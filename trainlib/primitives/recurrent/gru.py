@@ -9,8 +9,7 @@ gates and qh_n. PULP-TrainLib has no GRU; the lowering follows its RNN. See
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -101,19 +100,10 @@ def _retreat(kept: Values, dh: Array, dc: Array) -> dict[str, Array]:
     }
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    x, has_bias = tensors["x"], "bx" in tensors
-    start = tensors.get("x1", x.new_zeros(len(x), attributes["hidden"]))
-    weights = [tensors["wx"].T, tensors["wh"].T, *(tensors[role] for role in ("bx", "bh") if has_bias)]
-    output, _ = torch.gru(x, start[None], weights, has_bias, 1, 0.0, False, False, True)
-    return output
-
-
 PRIMITIVE = recurrent_primitive(
     "gru",
     _GruCell(),
     CellReference(_advance, _retreat, ("gates", "hn")),
-    _torch_forward,
     examples=(
         Example({"hidden": 5}, ((4, 3),), roundings=14),
         Example({"hidden": 4, "bias": False}, ((3, 6), (4,)), roundings=14),

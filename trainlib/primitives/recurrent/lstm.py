@@ -7,8 +7,7 @@ PULP-TrainLib has no LSTM; the lowering follows its RNN. See `trainlib.primitive
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -93,20 +92,10 @@ def _retreat(kept: Values, dh: Array, dc: Array) -> dict[str, Array]:
     return {"g": np.hstack([*parts, dh * tanh_c * (o - o**2)]), "dc": dc * f}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    x, has_bias = tensors["x"], "bx" in tensors
-    zero = x.new_zeros(len(x), attributes["hidden"])
-    start = [tensors.get(role, zero)[None] for role in ("x1", "x2")]
-    weights = [tensors["wx"].T, tensors["wh"].T, *(tensors[role] for role in ("bx", "bh") if has_bias)]
-    output, _, _ = torch.lstm(x, start, weights, has_bias, 1, 0.0, False, False, True)
-    return output
-
-
 PRIMITIVE = recurrent_primitive(
     "lstm",
     _LstmCell(),
     CellReference(_advance, _retreat, ("gates", "c")),
-    _torch_forward,
     examples=(
         Example({"hidden": 5}, ((4, 3),), roundings=14),
         Example({"hidden": 4, "bias": False}, ((3, 6), (4,), (4,)), roundings=14),

@@ -7,8 +7,7 @@ compile on its main branch. See `trainlib.primitives.recurrent.recurrent`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -67,19 +66,10 @@ def _retreat(kept: Values, dh: Array, dc: Array) -> dict[str, Array]:
     return {"g": (1 - kept["y"] ** 2) * dh}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    x, has_bias = tensors["x"], "bx" in tensors
-    start = tensors.get("x1", x.new_zeros(len(x), attributes["hidden"]))
-    weights = [tensors["wx"].T, tensors["wh"].T, *(tensors[role] for role in ("bx", "bh") if has_bias)]
-    output, _ = torch.rnn_tanh(x, start[None], weights, has_bias, 1, 0.0, False, False, True)
-    return output
-
-
 PRIMITIVE = recurrent_primitive(
     "rnn",
     _TanhCell(),
     CellReference(_advance, _retreat),
-    _torch_forward,
     examples=(
         Example({"hidden": 5}, ((4, 3),), roundings=10),
         Example({"hidden": 4, "bias": False}, ((3, 6), (4,)), roundings=10),

@@ -61,10 +61,6 @@ def _backward(op: Op, values: Values) -> Values:
     return {role: pieces[piece_number(role)] for role in op.writes}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    return torch.cat(list(tensors.values()), dim=1 + attributes["axis"])
-
-
 def _cases() -> Any:
     """Two to four pieces along any axis."""
     from hypothesis import strategies as st
@@ -87,7 +83,6 @@ PRIMITIVE = LayerPrimitive(
         Step("FW", ("x*",), ("y",), _forward, Join()),
         Step("IG", ("dy",), ("dx*",), _backward, Part()),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example(inputs=((3,), (5,))),
         Example(inputs=((2, 4, 3), (1, 4, 3), (3, 4, 3))),

@@ -83,11 +83,6 @@ def _backward(op: Op, values: Values) -> Values:
     return {"dx": np.ascontiguousarray(_permuted(op, values["dy"]))}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    order = (0, 2, 3, 1) if attributes["to_hwc"] else (0, 3, 1, 2)
-    return tensors["x"].permute(*order)
-
-
 PRIMITIVE = LayerPrimitive(
     name="layout",
     schema=_Schema,
@@ -96,7 +91,6 @@ PRIMITIVE = LayerPrimitive(
         Step("FW", ("x",), ("y",), _forward, _Lowering()),
         Step("IG", ("dy",), ("dx",), _backward, _Lowering()),
     ),
-    torch_forward=_torch_forward,
     examples=(Example({"to": "HWC"}, ((3, 4, 5),)), Example({"to": "CHW"}, ((4, 5, 3),))),
     internal=True,
     layouts=None,

@@ -41,7 +41,6 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(),
-    torch_forward=lambda torch, attributes, tensors: tensors["x"].reshape(-1, *attributes["shape"]),
     examples=(
         Example({"shape": [4, 6]}, ((2, 3, 4),)),
         Example({"shape": [2, -1, 2]}, ((12,),)),

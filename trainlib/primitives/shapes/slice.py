@@ -69,11 +69,6 @@ def _backward(op: Op, values: Values) -> Values:
     return {"dx": np.pad(dy, widths)}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    length = attributes["stop"] - attributes["start"]
-    return tensors["x"].narrow(1 + attributes["axis"], attributes["start"], length)
-
-
 def _cases() -> Any:
     """Any range of any axis."""
     from hypothesis import strategies as st
@@ -97,7 +92,6 @@ PRIMITIVE = LayerPrimitive(
         Step("FW", ("x",), ("y",), _forward, ShiftLowering(lambda op: _shift(op, -1), lambda op: 0.0)),
         Step("IG", ("dy",), ("dx",), _backward, ShiftLowering(lambda op: _shift(op, 1), lambda op: 0.0)),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example({"stop": 3}, ((7,),)),
         Example({"axis": 0, "start": 1, "stop": 3}, ((4, 3, 5),)),

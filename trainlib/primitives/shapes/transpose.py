@@ -147,9 +147,6 @@ PRIMITIVE = LayerPrimitive(
         Step("FW", ("x",), ("y",), _forward, _Lowering(), _PUBLISHED),
         Step("IG", ("dy",), ("dx",), _backward, _Lowering(), _PUBLISHED),
     ),
-    torch_forward=lambda torch, attributes, tensors: tensors["x"].permute(
-        0, *(1 + axis for axis in attributes["axes"])
-    ),
     examples=(
         Example({"axes": [1, 0]}, ((4, 5),)),
         Example({"axes": [1, 0], "variant": AS_PUBLISHED}, ((4, 5),)),
