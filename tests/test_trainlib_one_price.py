@@ -7,6 +7,7 @@ import pytest
 from primitive_harness import CODEGEN
 
 from arch.isa import TeamWork
+from configs.dtypes import FP32
 from trainlib.graph import TrainingGraph
 from trainlib.primitives.definition import InputCase
 from trainlib.primitives.lowering.calls import transpose_call, transpose_piece_call, vector_add_call
@@ -36,7 +37,7 @@ def calls_of(graph: TrainingGraph, step: str) -> list[KernelCall]:
 
 def test_a_transposition_has_one_price() -> None:
     by_names = transpose_call(CHOICE, source="x", target="y", rows=16, columns=32)
-    pieces = transpose_piece_call(CHOICE, Piece("x", (16, 32)), Piece("y", (32, 16)), "float32")
+    pieces = transpose_piece_call(CHOICE, Piece("x", (16, 32)), Piece("y", (32, 16)), FP32)
     (layer,) = calls_of(build_layer_graph("transpose", {"axes": [1, 0]}, [InputCase((16, 32))]), "FW")
     found = [priced(call, 0, 4096) for call in (by_names, pieces, layer)]
     assert found[0].kernel == by_names.kernel == "transpose_matrix"
@@ -57,7 +58,7 @@ def test_other_orders_keep_their_nest(axes: list[int]) -> None:
 
 def test_a_vector_add_has_one_price() -> None:
     in_place = vector_add_call(CHOICE, total="x", term="g", elements=512)
-    pieces = add_call(CHOICE, Piece("x", (512,)), Piece("g", (512,)), "float32")
+    pieces = add_call(CHOICE, Piece("x", (512,)), Piece("g", (512,)), FP32)
     assert priced(in_place, 0, 4096) == priced(pieces, 0, 4096)
     adds = [
         calls_of(build_layer_graph(name, {}, [InputCase((16, 32)), InputCase((16, 32))]), "FW")

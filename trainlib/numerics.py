@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from configs.dtypes import BY_NAME, BY_WORD, DType, is_narrow
+from configs.dtypes import BY_WORD, DType, is_narrow
 from configs.errors import UnsupportedLayerError
 from configs.suggest import suggestion
 
@@ -30,13 +30,13 @@ ROUNDING_SPREAD = 6.0
 """Standard deviations allowed to a sum of rounding errors (Higham and Mary 2019: it grows with sqrt(n))."""
 
 
-def dtype_named(word: str, where: str | None = None) -> str:
-    """Name of the dtype of tensors for the word of a model file. Raises UnsupportedLayerError for others."""
+def dtype_named(word: str, where: str | None = None) -> DType:
+    """The dtype of tensors for the word of a model file. Raises UnsupportedLayerError for others."""
     if word not in BY_WORD:
         raise UnsupportedLayerError(
             f"there is no dtype called '{word}'", where=where, cure=suggestion(word, BY_WORD)
         )
-    return BY_WORD[word].name
+    return BY_WORD[word]
 
 
 def widened(array: Array) -> Array:
@@ -44,7 +44,7 @@ def widened(array: Array) -> Array:
     return array.astype(np.float32) if is_narrow(array.dtype) else array
 
 
-def rounded(array: Array, dtype: str) -> Array:
+def rounded(array: Array, dtype: DType) -> Array:
     """The array in `dtype`, rounded to nearest even once; what is too large for it is infinite, or NaN."""
     return array if str(array.dtype) == dtype else array.astype(np.dtype(dtype))
 
@@ -89,7 +89,7 @@ def sum_order(kernel: str, *, n: int, k: int, m: int, trans_b: bool, cores: int 
 
 
 def matmul(
-    a: Array, b: Array, *, dtype: str, accumulation: str = "reference", order: SumOrder = IN_ORDER
+    a: Array, b: Array, *, dtype: DType, accumulation: str = "reference", order: SumOrder = IN_ORDER
 ) -> Array:
     """C[N,M] = A[N,K] · B[K,M], result float32, to be rounded to `dtype` where it is stored.
 
@@ -100,7 +100,7 @@ def matmul(
     if accumulation == "reference":
         product: Array = np.matmul(widened(a), widened(b))
         return product
-    dtype = BY_NAME[dtype].sums_in
+    dtype = dtype.sums_in
     left, right = a.astype(np.float64), b.astype(np.float64)
     rows, columns = order.paired_rows, order.paired_columns
     result = np.empty((left.shape[0], right.shape[1]), np.float32)
@@ -111,7 +111,7 @@ def matmul(
     return result
 
 
-def _sums(left: Array, right: Array, dtype: str) -> Array:
+def _sums(left: Array, right: Array, dtype: DType) -> Array:
     """Sums over all k in their order, float64 arrays of `dtype` numbers in and out."""
     total = np.zeros((left.shape[0], right.shape[1]))
     if total.size:
@@ -120,7 +120,7 @@ def _sums(left: Array, right: Array, dtype: str) -> Array:
     return total
 
 
-def _paired_sums(left: Array, right: Array, dtype: str, tail: str) -> Array:
+def _paired_sums(left: Array, right: Array, dtype: DType, tail: str) -> Array:
     paired = left.shape[1] // 2 * 2
     even = _sums(left[:, :paired:2], right[:paired:2], dtype)
     odd = _sums(left[:, 1:paired:2], right[1:paired:2], dtype)
@@ -132,7 +132,7 @@ def _paired_sums(left: Array, right: Array, dtype: str, tail: str) -> Array:
     return _added(_added(np.zeros_like(even), last, dtype), _added(even, odd, dtype), dtype)
 
 
-def _added(total: Array, term: Array, dtype: str) -> Array:
+def _added(total: Array, term: Array, dtype: DType) -> Array:
     """total + term rounded once to `dtype`, as float64. A product of two `dtype` numbers is an exact term.
 
     A float64 sum may itself be rounded, and ml_dtypes goes to its formats (those that are not NumPy's own) by
@@ -162,11 +162,11 @@ def _to_odd(value: Array, lost: Array, bits: type[np.int32] | type[np.int64]) ->
 def roundings_by_format(dtype: DType, stored: int, summed: int) -> dict[DType, int]:
     """How often a result is rounded to which format: `stored` times in memory, `summed` times in a sum."""
     if dtype.is_storage_only:
-        return {dtype: stored, BY_NAME[dtype.sums_in]: summed}
+        return {dtype: stored, dtype.sums_in: summed}
     return {dtype: stored + summed}
 
 
-def tolerance(dtype: str, *, roundings: int = 1, length: int = 0, parts: int = 0) -> float:
+def tolerance(dtype: DType, *, roundings: int = 1, length: int = 0, parts: int = 0) -> float:
     """Largest error of a tensor of `dtype`, relative to the largest sum of magnitudes behind an element.
 
     fp32: `FP32_TOLERANCE`. Narrower, u the unit roundoff: 2u per rounding on the way (two computations may
@@ -174,9 +174,8 @@ def tolerance(dtype: str, *, roundings: int = 1, length: int = 0, parts: int = 0
     terms is rounded after every term (`kernel` accumulation), u·min(n, 6·sqrt(n)) for n of them: the worst
     case, or six standard deviations of a random walk.
     """
-    if not is_narrow(dtype):
+    if not dtype.is_narrow:
         return FP32_TOLERANCE
-    found = BY_NAME[dtype]
-    walks = roundings_by_format(found, parts, length).items()
+    walks = roundings_by_format(dtype, parts, length).items()
     allowed = sum(kind.unit_roundoff * min(n, ROUNDING_SPREAD * sqrt(n)) for kind, n in walks)
-    return max(2 * roundings * found.unit_roundoff + allowed, FP32_TOLERANCE)
+    return max(2 * roundings * dtype.unit_roundoff + allowed, FP32_TOLERANCE)

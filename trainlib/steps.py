@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arch.isa import TeamWork
+from configs.dtypes import FP32, DType
 from trainlib.graph import Op, Tensor
 from trainlib.numerics import widened
 
@@ -85,7 +86,7 @@ class Scratch:
 
     name: str
     shape: tuple[int, ...]
-    dtype: str = "float32"
+    dtype: DType = FP32
 
 
 def part(buffer: str, first: int, last: int | None = None) -> str:

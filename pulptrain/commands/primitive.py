@@ -184,6 +184,7 @@ def _command_of(name: str, step: str, example: Example) -> str:
 
 def parse_shape(text: str) -> InputCase:
     """``8x8x8``, or ``5:int32:10`` for integers below 10. Raises `InputError`."""
+    from configs.dtypes import dtype_of
     from configs.errors import InputError
     from trainlib.primitives.definition import InputCase
 
@@ -199,7 +200,7 @@ def parse_shape(text: str) -> InputCase:
         return InputCase(shape)
     if dtype not in ("int32", "uint8"):
         raise InputError(f"no input of dtype {dtype!r}", where="--shape", cure="int32 or uint8")
-    return InputCase(shape, dtype, 0, int(high))
+    return InputCase(shape, dtype_of(dtype), 0, int(high))
 
 
 def _is_size(text: str) -> bool:

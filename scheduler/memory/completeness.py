@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arch.program import Action, Command, Compute, DmaStart, Place, Program, Release, TeamTransfer, UdmaStart
-from configs.dtypes import element_bytes
 from configs.errors import PulptrainError
 from scheduler.addresses.allocation import Allocation
 from scheduler.memory.memory_plan import MemoryPlan
@@ -268,7 +267,7 @@ def _resident(number: int, place: Place, plan: MemoryPlan) -> Allocation | None:
 
 def _lines(tensor: Tensor, window: TensorWindow | None, start: int) -> _Lines:
     """All bytes of a tensor that begins at `start`, or those of a part of it."""
-    size, shape = element_bytes(tensor.dtype), tensor.shape
+    size, shape = tensor.dtype.bytes, tensor.shape
     if window is None:
         return _Lines(np.array([start]), np.array([start + tensor.size_bytes]))
     inner = prod(shape[window.axis + 1 :]) * size
@@ -366,7 +365,7 @@ def _refuse(
         if item.lines.starts[0] <= place < item.lines.ends[-1]:
             if seen is None:
                 same &= (bounds[wrong] >= item.lines.starts[0]) & (bounds[wrong] < item.lines.ends[-1])
-            size = element_bytes(item.tensor.dtype)
+            size = item.tensor.dtype.bytes
             what = f"of the {prod(item.tensor.shape):,} elements of '{item.tensor.name}'"
     missing = -(-int(sizes[same & (excess[wrong] < 0)].sum()) // size)
     double = -(-int(sizes[same & (excess[wrong] > 0)].sum()) // size)

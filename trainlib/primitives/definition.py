@@ -35,7 +35,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from configs.dtypes import BY_WORD
+from configs.dtypes import BY_WORD, FP32, DType
 from configs.model_file import LayerSchema, LossSchema, OptimizerSchema
 from trainlib.graph import Initial, Op, Tensor
 from trainlib.steps import Array, StepLowering
@@ -126,7 +126,7 @@ class Parameter:
     shape: Shape
     initial: Initial
     trainable: bool = True
-    dtype: str | None = None
+    dtype: DType | None = None
     """None: the dtype of the layer."""
 
 
@@ -135,7 +135,7 @@ class Saved:
     """What one step writes and a later one of the same iteration reads: mask, statistics, hidden state."""
 
     shape: Shape
-    dtype: str | None = None
+    dtype: DType | None = None
     """None: the dtype of the layer."""
 
 
@@ -148,7 +148,7 @@ class Buffer:
 
     shape: Shape
     initial: Initial
-    dtype: str = "float32"
+    dtype: DType = FP32
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Random:
     shape: Shape
     draw: Callable[[Any, Shape], Array]
     inference: float = 1.0
-    dtype: str | None = None
+    dtype: DType | None = None
     only: tuple[float, ...] = ()
 
 
@@ -171,7 +171,7 @@ class Output:
     """An output whose dtype or layout differs from those of the layer."""
 
     shape: Shape
-    dtype: str | None = None
+    dtype: DType | None = None
     layout: str | None = None
 
 
@@ -203,7 +203,7 @@ class InputCase:
     """
 
     shape: Shape
-    dtype: str | None = None
+    dtype: DType | None = None
     low: float = -1.0
     high: float = 1.0
     distinct: bool = False
@@ -321,7 +321,7 @@ class LabelPlan:
     """
 
     shape: Shape
-    dtype: str = "float32"
+    dtype: DType = FP32
     classes: int = 0
     hard: bool = False
 

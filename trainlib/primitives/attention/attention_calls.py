@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from configs.dtypes import DType
 from trainlib.primitives.lowering.pieces import (
     Piece,
     kernel_call,
@@ -15,7 +16,7 @@ from trainlib.primitives.lowering.pieces import (
 from trainlib.steps import Array, KernelCall, KernelChoice
 
 
-def row_bias_call(choice: KernelChoice, total: Piece, bias: Piece, dtype: str) -> KernelCall:
+def row_bias_call(choice: KernelChoice, total: Piece, bias: Piece, dtype: DType) -> KernelCall:
     """total[n, m] += bias[n]."""
     rows, columns = total.shape
     return kernel_call(
@@ -30,7 +31,7 @@ def row_bias_call(choice: KernelChoice, total: Piece, bias: Piece, dtype: str) -
     )
 
 
-def row_sum_call(choice: KernelChoice, source: Piece, target: Piece, dtype: str) -> KernelCall:
+def row_sum_call(choice: KernelChoice, source: Piece, target: Piece, dtype: DType) -> KernelCall:
     """target[n] = sum over p and m of source[p, n, m]: the gradient of a bias per row, in one fork."""
     matrices, rows, columns = source.shape
     return kernel_call(
@@ -45,7 +46,7 @@ def row_sum_call(choice: KernelChoice, source: Piece, target: Piece, dtype: str)
     )
 
 
-def scale_call(choice: KernelChoice, target: Piece, factor: float, dtype: str) -> KernelCall:
+def scale_call(choice: KernelChoice, target: Piece, factor: float, dtype: DType) -> KernelCall:
     """target *= factor."""
     return kernel_call(
         choice,
@@ -60,7 +61,7 @@ def scale_call(choice: KernelChoice, target: Piece, factor: float, dtype: str) -
 
 
 def softmax_calls(
-    choice: KernelChoice, source: Piece, target: Piece, maxima: str, sums: str, dtype: str
+    choice: KernelChoice, source: Piece, target: Piece, maxima: str, sums: str, dtype: DType
 ) -> tuple[KernelCall, ...]:
     """Softmax of every row of source[n, m], exact: row maximum, exponentials and sum, division."""
     rows, columns = target.shape
@@ -106,7 +107,7 @@ def softmax_calls(
 
 
 def softmax_gradient_calls(
-    choice: KernelChoice, result: Piece, weights: Piece, gradient: Piece, sums: str, dtype: str
+    choice: KernelChoice, result: Piece, weights: Piece, gradient: Piece, sums: str, dtype: DType
 ) -> tuple[KernelCall, ...]:
     """result = (gradient - sum over the row of gradient · weights) · weights, for every row."""
     rows, columns = weights.shape

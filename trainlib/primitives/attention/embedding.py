@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from configs.dtypes import is_float
+from configs.dtypes import INT32, DType
 from configs.errors import InputError, ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Initial, Op, Tensor
@@ -50,7 +50,7 @@ class _Schema(LayerSchema):
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     vocabulary, features = attributes["vocabulary"], attributes["features"]
     source, padding = inputs[0], attributes["padding_id"]
-    if is_float(source.dtype):
+    if source.dtype.is_float:
         raise ShapeError(
             f"embedding needs integer numbers, its input is {source.dtype}",
             where=where,
@@ -88,7 +88,7 @@ def _table_call(
     columns: int,
     buffers: tuple[tuple[str, ...], str],
     function: Function,
-    dtype: str,
+    dtype: DType,
 ) -> KernelCall:
     """A nest over tokens between a table of `rows` and vectors; `buffers` are those read and the written."""
     reads, written = buffers
@@ -96,7 +96,7 @@ def _table_call(
     arrays = {
         "W": Piece(table, strides=(rows // tokens * columns, 1)),
         "Y": Piece(vectors, strides=(columns, 1)),
-        "T": Piece("x", dtype="int32"),
+        "T": Piece("x", dtype=INT32),
     }
     sizes = {"N": tokens, "M": columns}
     return kernel_call(choice, nest, sizes, arrays, reads, (written,), function, dtype)
@@ -213,7 +213,7 @@ def _cases() -> Any:
 
     def example(vocabulary: int, features: int, shape: list[int], padded: bool) -> Example:
         options = {"vocabulary": vocabulary, "features": features}
-        numbers = InputCase(tuple(shape), "int32", 0, vocabulary)
+        numbers = InputCase(tuple(shape), INT32, 0, vocabulary)
         return Example(options | ({"padding_id": vocabulary - 1} if padded else {}), (numbers,), roundings=12)
 
     small = st.integers(1, 6)
@@ -229,13 +229,13 @@ PRIMITIVE = LayerPrimitive(
         Step("WG", ("x", "dy"), ("dw",), _reference_weight_gradient, _WeightGradient()),
     ),
     examples=(
-        Example({"vocabulary": 5, "features": 4}, (InputCase((6,), "int32", 0, 5),)),
+        Example({"vocabulary": 5, "features": 4}, (InputCase((6,), INT32, 0, 5),)),
         Example(
             {"vocabulary": 9, "features": 3, "padding_id": 2},
-            (InputCase((2, 4), "int32", 0, 4),),
+            (InputCase((2, 4), INT32, 0, 4),),
             roundings=4,
         ),
-        Example({"vocabulary": 1, "features": 1}, (InputCase((1,), "int32", 0, 1),)),
+        Example({"vocabulary": 1, "features": 1}, (InputCase((1,), INT32, 0, 1),)),
     ),
     refused=(
         Refused({"vocabulary": 5, "features": 4}, ((6,),), "needs integer numbers"),

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from configs.dtypes import DType
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
@@ -44,7 +45,7 @@ def _rows(array: Array) -> Array:
 
 class _Forward(Rows):
     def passes(
-        self, op: Op, shape: tuple[int, ...], dtype: str, choice: KernelChoice
+        self, op: Op, shape: tuple[int, ...], dtype: DType, choice: KernelChoice
     ) -> tuple[tuple[Scratch, ...], tuple[KernelCall, ...]]:
         """Row maxima; logarithms of the sums of exponentials; both taken off."""
 
@@ -89,7 +90,7 @@ class _Forward(Rows):
 
 class _InputGradient(Rows):
     def passes(
-        self, op: Op, shape: tuple[int, ...], dtype: str, choice: KernelChoice
+        self, op: Op, shape: tuple[int, ...], dtype: DType, choice: KernelChoice
     ) -> tuple[tuple[Scratch, ...], tuple[KernelCall, ...]]:
         """Row sums of dy; then dy - exp(y) · sum."""
 

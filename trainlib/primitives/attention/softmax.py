@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from configs.dtypes import DType
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
@@ -93,7 +94,7 @@ class Rows(NoMatmul):
         )
 
     def passes(
-        self, op: Op, shape: tuple[int, ...], dtype: str, choice: KernelChoice
+        self, op: Op, shape: tuple[int, ...], dtype: DType, choice: KernelChoice
     ) -> tuple[tuple[Scratch, ...], tuple[KernelCall, ...]]:
         """Scratch buffers and calls on boxes of this shape."""
         raise NotImplementedError
@@ -105,7 +106,7 @@ def row_call(
     arrays: Mapping[str, int],
     places: Sequence[str],
     shape: tuple[int, ...],
-    dtype: str,
+    dtype: DType,
     reads: Sequence[str],
     writes: Sequence[str],
     function: Callable[..., tuple[Array, ...]],
@@ -120,7 +121,7 @@ def row_call(
     return kernel_call(choice, kernel, sizes, pieces, reads, writes, lambda values: function(*values), dtype)
 
 
-def row_maxima(choice: KernelChoice, shape: tuple[int, ...], dtype: str) -> KernelCall:
+def row_maxima(choice: KernelChoice, shape: tuple[int, ...], dtype: DType) -> KernelCall:
     """The largest element of every row of x, into `MAXIMA`."""
 
     def maxima(x: Array) -> tuple[Array, ...]:
@@ -132,7 +133,7 @@ def row_maxima(choice: KernelChoice, shape: tuple[int, ...], dtype: str) -> Kern
 
 class _Forward(Rows):
     def passes(
-        self, op: Op, shape: tuple[int, ...], dtype: str, choice: KernelChoice
+        self, op: Op, shape: tuple[int, ...], dtype: DType, choice: KernelChoice
     ) -> tuple[tuple[Scratch, ...], tuple[KernelCall, ...]]:
         """Row maxima; exponentials into y, and their sums; y divided by the sums."""
         kernel, exponential = _EXPONENTIALS[op.attributes["exponential"]]
@@ -178,7 +179,7 @@ class _Forward(Rows):
 
 class _InputGradient(Rows):
     def passes(
-        self, op: Op, shape: tuple[int, ...], dtype: str, choice: KernelChoice
+        self, op: Op, shape: tuple[int, ...], dtype: DType, choice: KernelChoice
     ) -> tuple[tuple[Scratch, ...], tuple[KernelCall, ...]]:
         """Row sums of dy · y; then (dy - sum) · y."""
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from configs.dtypes import DType
 from trainlib.access import Contraction, Space, Span
 from trainlib.graph import Op, Tensor
 from trainlib.steps import Extent, KernelChoice, Operand, TileTask
@@ -42,7 +43,7 @@ class Cut:
     orders: Mapping[str, tuple[int, ...]]
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> DType:
         """Dtype of the result."""
         return self.tensors[self.op[self.role(self.space.result)]].dtype
 

@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 
 from arch.isa import TeamWork
+from configs.dtypes import DType
 from trainlib.access import Span
 from trainlib.kernels import catalogue
 from trainlib.primitives.contractions import conv_nests
@@ -80,7 +81,7 @@ def im2row_call(
     *,
     source: str,
     groups: Sequence[Extent],
-    dtype: str,
+    dtype: DType,
     columns: bool = False,
 ) -> KernelCall:
     """The im2row (im2col if `columns`) of the image `source`, into `ROWS` (`COLUMNS`).
@@ -118,7 +119,7 @@ def _library_im2row(
     channels: int,
     cores: int,
     places: Sequence[int],
-    dtype: str,
+    dtype: DType,
 ) -> TeamWork:
     """The im2row loops of the library: CHW, one stride, no dilation."""
     high, wide, reach = view.rows, view.columns, view.reach
@@ -150,7 +151,7 @@ def _library_im2row(
         cores=cores,
         source_address=places[0],
         target_address=places[1],
-        element_bytes=np.dtype(dtype).itemsize,
+        element_bytes=dtype.bytes,
     )
 
 
@@ -159,7 +160,7 @@ def block_transpose_call(
     choice: KernelChoice,
     *,
     groups: Sequence[tuple[Extent, Extent]],
-    dtype: str,
+    dtype: DType,
 ) -> KernelCall:
     """The box of weights ``w`` to `TRANSPOSED`: per input channel a row [co of its group · window], rotated.
 
@@ -194,7 +195,7 @@ def product_call(
     m: int,
     trans_b: bool,
     c_shape: tuple[int, ...],
-    dtype: str,
+    dtype: DType,
 ) -> KernelCall:
     """`matmul_call` of matrices that may lie in several buffers, one row of the matrix each.
 
@@ -223,7 +224,7 @@ def accumulated(
     total: str,
     scratch: str,
     elements: int,
-    dtype: str,
+    dtype: DType,
 ) -> list[KernelCall]:
     """Sum of terms (calls before, the call into `total`, the same call into `scratch`): WG over a batch.
 

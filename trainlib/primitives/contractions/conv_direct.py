@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from arch.isa import TeamWork
+from configs.dtypes import DType
 from trainlib.access import Space
 from trainlib.graph import Op
 from trainlib.numerics import matmul
@@ -32,7 +33,7 @@ from trainlib.primitives.contractions.convolution import WINDOW
 from trainlib.primitives.lowering.calls import box
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
 
-_Pricing = Callable[[str, Direct, int, Mapping[str, int], str], TeamWork]
+_Pricing = Callable[[str, Direct, int, Mapping[str, int], DType], TeamWork]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class _Nest:
     result: str
     function: Callable[[Sequence[Array]], tuple[Array, ...]]
     choice: KernelChoice
-    dtype: str
+    dtype: DType
 
     def call(self, x: str, w: str, y: str) -> KernelCall:
         """The loop on these buffers."""
@@ -224,7 +225,7 @@ def _counted_from(start: int, extent: Extent) -> Extent:
     return (extent[0] - start, extent[1] - start) if extent[0] < extent[1] else (0, 0)
 
 
-def _product(left: Array, rows: Array, choice: KernelChoice, dtype: str) -> Array:
+def _product(left: Array, rows: Array, choice: KernelChoice, dtype: DType) -> Array:
     """left [n, k] times rows [m, k] transposed, summed as the loop does."""
     return matmul(left, rows.T, dtype=dtype, accumulation=choice.accumulation)
 

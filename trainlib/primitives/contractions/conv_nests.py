@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from arch.isa import TeamWork
+from configs.dtypes import DType
 from trainlib.access import Taps
 from trainlib.kernels.library import LIBRARY
 from trainlib.kernels.team import Array, team_work
@@ -53,7 +52,7 @@ class Reach:
 
 
 def im2row(
-    codegen: str, mode: str, reach: Reach, channels: int, cores: int, places: Sequence[int], dtype: str
+    codegen: str, mode: str, reach: Reach, channels: int, cores: int, places: Sequence[int], dtype: DType
 ) -> TeamWork:
     """CHW im2row of any stride and dilation: the nest of the library, every element tested, counts as real.
 
@@ -80,7 +79,7 @@ def unroll_hwc(
     channels: int,
     cores: int,
     places: Sequence[int],
-    dtype: str,
+    dtype: DType,
     *,
     columns: bool,
 ) -> TeamWork:
@@ -121,7 +120,7 @@ def unroll_hwc(
 
 
 def blocktransp(
-    codegen: str, geometry: ConvGeometry, co: int, ci: int, cores: int, places: Sequence[int], dtype: str
+    codegen: str, geometry: ConvGeometry, co: int, ci: int, cores: int, places: Sequence[int], dtype: DType
 ) -> TeamWork:
     """Weights to [ci, co, window] (CHW) or [ci, window, co] (HWC), rotated; co over the cores in both.
 
@@ -188,7 +187,9 @@ class Direct:
         }
 
 
-def direct_forward(codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str) -> TeamWork:
+def direct_forward(
+    codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: DType
+) -> TeamWork:
     """Each own (output) channel from the input; places: X, W, Y and D if there is a bias."""
     geometry, reach = loop.geometry, loop.reach
     rows, columns = len(reach.rows), len(reach.columns)
@@ -218,7 +219,9 @@ def direct_forward(codegen: str, loop: Direct, cores: int, places: Mapping[str, 
     return _team(dtype, codegen, "conv_direct_fw", sizes, arrays, cores, macs=loop.macs)
 
 
-def direct_weights(codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str) -> TeamWork:
+def direct_weights(
+    codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: DType
+) -> TeamWork:
     """The weight gradient of each own (output) channel; places: X, W, Y."""
     geometry, reach = loop.geometry, loop.reach
     rows, columns = len(reach.rows), len(reach.columns)
@@ -241,7 +244,7 @@ def direct_weights(codegen: str, loop: Direct, cores: int, places: Mapping[str, 
     return _team(dtype, codegen, "conv_direct_wg", loop.sizes(), arrays, cores, macs=loop.macs)
 
 
-def direct_input(codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str) -> TeamWork:
+def direct_input(codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: DType) -> TeamWork:
     """The gradient of each own (input) channel, gathered; places: X (result), W, Y (output gradient)."""
     geometry, reach = loop.geometry, loop.reach
     rows, columns = len(reach.rows), len(reach.columns)
@@ -267,21 +270,21 @@ def direct_input(codegen: str, loop: Direct, cores: int, places: Mapping[str, in
 
 
 def depthwise_weights(
-    codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str
+    codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: DType
 ) -> TeamWork:
     """PULP-TrainLib's depthwise weight gradient: every core does all channels; places: X, W, Y."""
     return _depthwise(codegen, "dw_wg", loop, cores, places, dtype)
 
 
 def depthwise_input(
-    codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str
+    codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: DType
 ) -> TeamWork:
     """PULP-TrainLib's depthwise input gradient: every core does all channels; places: X (result), W, Y."""
     return _depthwise(codegen, "dw_ig", loop, cores, places, dtype)
 
 
 def _depthwise(
-    codegen: str, nest: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str
+    codegen: str, nest: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: DType
 ) -> TeamWork:
     """A published depthwise loop, in CHW; the image of the result has the positions, the other is read."""
     geometry, reach = loop.geometry, loop.reach
@@ -296,7 +299,7 @@ def _depthwise(
     return _team(dtype, codegen, nest, sizes, arrays, cores, macs=loop.macs)
 
 
-def scatter(codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str) -> TeamWork:
+def scatter(codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: DType) -> TeamWork:
     """As `direct_input`, by adding every product to the result in memory; places: X, W, Y, D for a bias."""
     geometry, reach = loop.geometry, loop.reach
     target, source, tap = _filters(geometry, loop.own)
@@ -318,7 +321,7 @@ def bias_add(
     positions: int,
     cores: int,
     places: Sequence[int],
-    dtype: str,
+    dtype: DType,
 ) -> TeamWork:
     """A bias per channel added in place; places: image, bias."""
     planes = _planes(geometry, channels, positions)
@@ -335,7 +338,7 @@ def bias_sum(
     samples: int,
     cores: int,
     places: Sequence[int],
-    dtype: str,
+    dtype: DType,
 ) -> TeamWork:
     """The sum of each channel over samples and positions; places: first image, sums."""
     channel, position = _planes(geometry, channels, positions)
@@ -375,12 +378,12 @@ def _window(geometry: ConvGeometry) -> dict[str, int]:
     }
 
 
-def _array(dtype: str, address: int, *strides: int) -> Array:
-    return Array(address, strides, np.dtype(dtype).itemsize)
+def _array(dtype: DType, address: int, *strides: int) -> Array:
+    return Array(address, strides, dtype.bytes)
 
 
 def _team(
-    dtype: str,
+    dtype: DType,
     codegen: str,
     nest: str,
     sizes: Mapping[str, int],
@@ -390,7 +393,7 @@ def _team(
     macs: int = 0,
     per_core: Sequence[Mapping[str, int]] = (),
 ) -> TeamWork:
-    element_bytes = np.dtype(dtype).itemsize
+    element_bytes = dtype.bytes
     return team_work(
         codegen, nest, sizes, arrays, cores, macs=macs, per_core=per_core, element_bytes=element_bytes
     )

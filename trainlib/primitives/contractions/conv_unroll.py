@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arch.isa import TeamWork
+from configs.dtypes import DType
 from trainlib.access import Taps
 from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.contraction import BATCH, Cut
@@ -226,7 +227,7 @@ def _border_call(
     fetched: _Fetched,
     image: str,
     border: Sequence[tuple[int, int]],
-    dtype: str,
+    dtype: DType,
 ) -> KernelCall:
     """Complete patches that are not solid: from fetched boxes to rows of k, with zeros where none is read."""
     reads, writes = (image,) if image else (), tuple(part(BORDER, run, end) for run, end in border)

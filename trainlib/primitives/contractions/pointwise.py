@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from configs.dtypes import is_narrow
 from configs.model_file import LayerSchema
 from trainlib.access import Contraction
 from trainlib.graph import Initial, Op, Tensor
@@ -55,7 +54,7 @@ class _Schema(LayerSchema):
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     batch, ci, height, width = image_extents("pointwise", inputs[0], where)
     co, layout = attributes["out_channels"], inputs[0].layout
-    sources_first = layout == "HWC" and not is_narrow(inputs[0].dtype)
+    sources_first = layout == "HWC" and not inputs[0].dtype.is_narrow
     start = Initial("uniform", float((6 / ci) ** 0.5))
     parameters = {"w": Parameter((ci, co) if sources_first else (co, ci), start)}
     if attributes["bias"]:

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from configs.dtypes import INT32
 from configs.model_file import LayerSchema
 from trainlib.primitives.definition import Example, InputCase, LayerPrimitive, Refused
 from trainlib.primitives.elementwise import functions as fn
@@ -176,7 +177,7 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             nests=("choose", "scale_by_number", "multiply", "multiply"),
         ),
         examples=(
-            Example(inputs=(InputCase((9,), "int32", low=0, high=2), (9,), (9,))),
+            Example(inputs=(InputCase((9,), INT32, low=0, high=2), (9,), (9,))),
             Example(inputs=(InputCase((2, 3, 5), low=0.2, high=1), (2, 3, 5), (2, 3, 5))),
         ),
         refused=(Refused({}, ((3,), (3,)), "takes 3 inputs"),),

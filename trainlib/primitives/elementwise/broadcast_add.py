@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from configs.dtypes import DType
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
@@ -77,7 +78,7 @@ def _add_call(
     roles: tuple[str, str, str],
     shapes: tuple[Shape, Shape, Shape],
     whole: Shape,
-    dtype: str,
+    dtype: DType,
 ) -> KernelCall:
     """roles[2] = roles[0] + roles[1] over all of `whole`; a result that is smaller adds up, on what it holds.
 

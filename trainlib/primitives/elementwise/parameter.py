@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
+from configs.dtypes import INT32
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.attention.position import START, PositionGradient
@@ -33,7 +34,7 @@ from trainlib.primitives.lowering.calls import NoMatmul, box
 from trainlib.primitives.lowering.pieces import Piece, copy_call
 from trainlib.steps import Extent, KernelChoice, TileTask, part
 
-COUNTED = InputCase((1,), "int32", low=0, high=9)
+COUNTED = InputCase((1,), INT32, low=0, high=9)
 """An input that has no gradient."""
 
 

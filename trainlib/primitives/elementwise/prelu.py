@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from configs.dtypes import FP32, DType
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Initial, Op, Tensor
@@ -124,7 +125,7 @@ class _SlopeGradient(NoMatmul):
             terms = np.where(arrays[0] > 0, 0, arrays[0].astype(np.float64) * arrays[1])
             return np.asarray(terms.sum(axis=axes).astype(np.float32)).reshape(-1)
 
-        def call(target: str, dtype: str, sizes: tuple[int, int, int], axes: tuple[int, ...]) -> Any:
+        def call(target: str, dtype: DType, sizes: tuple[int, int, int], axes: tuple[int, ...]) -> Any:
             named = dict(zip(("samples", "channels", "elements"), sizes, strict=True))
             arrays = {
                 "X": Piece("x", sizes, dtype=x),
@@ -147,13 +148,13 @@ class _SlopeGradient(NoMatmul):
             choice,
             "row_sum",
             {"P": 1, "N": 1, "M": rows},
-            {"X": Piece(ROWS, (1, 1, rows), dtype="float32"), "Y": Piece("dw", (1,))},
+            {"X": Piece(ROWS, (1, 1, rows), dtype=FP32), "Y": Piece("dw", (1,))},
             (ROWS,),
             ("dw",),
             lambda arrays: (arrays[0].sum(dtype=np.float64).astype(np.float32).reshape(1),),
             dw,
         )
-        of_rows = call(ROWS, "float32", (1, rows, prod(shape[2:])), inner)
+        of_rows = call(ROWS, FP32, (1, rows, prod(shape[2:])), inner)
         return TileTask(boxes, result, (Scratch(ROWS, (rows,)),), (of_rows, total))
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from configs.dtypes import BY_NAME
+from configs.dtypes import BY_NAME, dtype_of
 from configs.model_file import LayerSchema
 from trainlib.graph import Tensor
 from trainlib.primitives.definition import (
@@ -73,7 +73,7 @@ class Format(LayerSchema):
 
 def in_format(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     """The same shape in another format."""
-    return LayerPlan(Output(inputs[0].shape, attributes["to"]), attributes=dict(attributes))
+    return LayerPlan(Output(inputs[0].shape, dtype_of(attributes["to"])), attributes=dict(attributes))
 
 
 def draw_mask(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:

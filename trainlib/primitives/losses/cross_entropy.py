@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from configs.dtypes import INT32
 from configs.errors import InputError, ShapeError
 from configs.model_file import LossSchema
 from trainlib.graph import Op, Tensor
@@ -38,7 +39,7 @@ def _plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPla
         )
     samples, classes = output.shape
     if attributes["labels"] == "hard":
-        return LabelPlan((samples,), "int32", classes, hard=True)
+        return LabelPlan((samples,), INT32, classes, hard=True)
     return LabelPlan(output.shape, classes=classes)
 
 

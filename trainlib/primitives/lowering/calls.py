@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 
 from arch.isa import TeamWork
+from configs.dtypes import FP32, DType
 from trainlib.graph import Op, Tensor
 from trainlib.kernels import catalogue
 from trainlib.numerics import matmul, sum_order
@@ -65,7 +66,7 @@ def matmul_call(
     m: int,
     trans_b: bool,
     c_shape: tuple[int, ...],
-    dtype: str = "float32",
+    dtype: DType = FP32,
 ) -> KernelCall:
     """C[N,M] = A[N,K] · B[K,M] in `dtype`, B stored [M,K] if `trans_b`; `a`, `b`, `c` name buffers or parts.
 
@@ -86,7 +87,7 @@ def matmul_call(
             a_address=addresses[a],
             b_address=addresses[b],
             c_address=addresses[c],
-            element_bytes=np.dtype(dtype).itemsize,
+            element_bytes=dtype.bytes,
         )
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
@@ -105,7 +106,7 @@ def matmul_call(
 
 
 def vector_add_call(
-    choice: KernelChoice, *, total: str | Piece, term: str | Piece, elements: int, dtype: str = "float32"
+    choice: KernelChoice, *, total: str | Piece, term: str | Piece, elements: int, dtype: DType = FP32
 ) -> KernelCall:
     """total += term, forked; a `term` shorter than `total` repeats (a bias added to each row).
 
@@ -131,7 +132,7 @@ def transpose_call(
     target: str,
     rows: int,
     columns: int,
-    dtype: str = "float32",
+    dtype: DType = FP32,
     target_shape: tuple[int, ...] | None = None,
 ) -> KernelCall:
     """target[columns, rows] = source[rows, columns] transposed.
@@ -142,7 +143,7 @@ def transpose_call(
     return transpose_piece_call(choice, *pieces, dtype)
 
 
-def transpose_piece_call(choice: KernelChoice, source: Piece, target: Piece, dtype: str) -> KernelCall:
+def transpose_piece_call(choice: KernelChoice, source: Piece, target: Piece, dtype: DType) -> KernelCall:
     """target[m, n] = source[n, m], larger dimension over the cores; measured (KIND layer, transpose_matrix).
 
     The target may be a buffer of another shape with as many elements.

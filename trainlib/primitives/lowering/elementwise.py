@@ -13,6 +13,7 @@ from math import prod
 
 import numpy as np
 
+from configs.dtypes import DType
 from configs.errors import InputError
 from trainlib.graph import Op, Tensor
 from trainlib.kernels.library import LIBRARY
@@ -45,7 +46,7 @@ def vector_call(
     choice: KernelChoice,
     nest: str,
     elements: int,
-    vectors: Sequence[tuple[str, str]],
+    vectors: Sequence[tuple[str, DType]],
     reads: Sequence[str],
     writes: Sequence[str],
     function: Function,
@@ -126,7 +127,7 @@ def _loop_call(
     choice: KernelChoice,
     op: Op,
     loop: VectorLoop,
-    dtypes: Mapping[str, str],
+    dtypes: Mapping[str, DType],
     elements: int,
     written: Sequence[str],
 ) -> KernelCall:

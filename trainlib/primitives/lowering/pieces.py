@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 
 from arch.isa import TeamWork
+from configs.dtypes import DType
 from trainlib.primitives.lowering.calls import matmul_call, transpose_piece_call, vector_add_call
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call, piece_call
 from trainlib.steps import KernelCall, KernelChoice
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 
-def copy_call(choice: KernelChoice, source: Piece, target: Piece, dtype: str) -> KernelCall:
+def copy_call(choice: KernelChoice, source: Piece, target: Piece, dtype: DType) -> KernelCall:
     """target = source, elements over the cores."""
     return kernel_call(
         choice,
@@ -42,7 +43,7 @@ def copy_call(choice: KernelChoice, source: Piece, target: Piece, dtype: str) ->
     )
 
 
-def zero_call(choice: KernelChoice, target: Piece, dtype: str) -> KernelCall:
+def zero_call(choice: KernelChoice, target: Piece, dtype: DType) -> KernelCall:
     """target = 0."""
     return kernel_call(
         choice,
@@ -56,12 +57,12 @@ def zero_call(choice: KernelChoice, target: Piece, dtype: str) -> KernelCall:
     )
 
 
-def add_call(choice: KernelChoice, total: Piece, term: Piece, dtype: str) -> KernelCall:
+def add_call(choice: KernelChoice, total: Piece, term: Piece, dtype: DType) -> KernelCall:
     """`vector_add_call` of pieces."""
     return vector_add_call(choice, total=total, term=term, elements=prod(total.shape), dtype=dtype)
 
 
-def column_sum_call(choice: KernelChoice, source: Piece, target: Piece, dtype: str) -> KernelCall:
+def column_sum_call(choice: KernelChoice, source: Piece, target: Piece, dtype: DType) -> KernelCall:
     """target[m] = sum over the other dimensions of source[..., m]: the gradient of a bias, in one fork."""
     columns = source.shape[-1]
     rows = prod(source.shape[:-1])
@@ -88,7 +89,7 @@ def piece_matmul_call(
     k: int,
     m: int,
     trans_b: bool,
-    dtype: str,
+    dtype: DType,
     again: bool = False,
 ) -> KernelCall:
     """C[n,m] = A[n,k] · B, as `matmul_call`, on pieces of as many elements.
@@ -118,7 +119,7 @@ def added_matmul_calls(
     k: int,
     m: int,
     trans_b: bool,
-    dtype: str,
+    dtype: DType,
     scratch: Piece | None,
 ) -> list[KernelCall]:
     """C = A · B, or C += A · B by way of `scratch` if there is one (PULP-TrainLib's ``mm_add``)."""

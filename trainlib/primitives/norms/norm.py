@@ -26,6 +26,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
+from configs.dtypes import FP32
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
@@ -224,7 +225,7 @@ def norm_plan(
         parameters["w"] = Parameter(geometry.parameter_shape, ONES)
         if biased:
             parameters["b"] = Parameter(geometry.parameter_shape, ZEROS)
-    statistics = Saved(geometry.statistics_shape, "float32")
+    statistics = Saved(geometry.statistics_shape, FP32)
     roles = ["mean", "inv_std"] if centred else ["inv_std"]
     steps: tuple[str, ...] = ("FW", "WG", "IG")
     if stepwise:

@@ -14,6 +14,7 @@ from math import prod
 
 import numpy as np
 
+from configs.dtypes import FP32
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.lowering.calls import NoMatmul, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
@@ -180,7 +181,7 @@ class NormForward(NormLowering):
         row = (sizes["elements"], 1)
         kinds = {role: tensors[op[role]].dtype for role in (*op.reads, *op.writes)}
         x, y = (Piece(role, strides=row, dtype=kinds[role]) for role in "xy")
-        inverse = Piece("inv_std", dtype="float32")
+        inverse = Piece("inv_std", dtype=FP32)
         scale_role = "w" if "w" in op else "y"
         weights = Piece(scale_role, strides=(1,), dtype=kinds[scale_role])
         eps, rows = op.attributes["eps"], Rows(geometry)

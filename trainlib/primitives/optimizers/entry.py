@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from configs.dtypes import INT32
 from configs.model_file import OptimizerSchema
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import ZEROS, Buffer, Example, OptimizerPrimitive, Step, Values
@@ -55,7 +56,7 @@ def optimizer(
 
     def states_of(attributes: Mapping[str, Any], weight: Tensor) -> Mapping[str, Buffer]:
         return {
-            state: Buffer((1,), ZEROS, "int32") if item.number else Buffer(weight.shape, ZEROS)
+            state: Buffer((1,), ZEROS, INT32) if item.number else Buffer(weight.shape, ZEROS)
             for state, item in kept.items()
             if not item.when or attributes[item.when]
         }

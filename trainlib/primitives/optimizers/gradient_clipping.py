@@ -13,6 +13,7 @@ from math import prod, sqrt
 
 import numpy as np
 
+from configs.dtypes import FP32
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import InternalPrimitive, Step, Values
 from trainlib.primitives.lowering.calls import NoMatmul, box, whole
@@ -112,7 +113,7 @@ class _Scale(NoMatmul):
             last = number == len(op.reads) - 1
             target = "scale" if last else _SUM
             reads = (role, _SUM) if number else (role,)
-            vectors, elements = ((role, "float32"), (target, "float32")), tensors[op[role]].shape[0]
+            vectors, elements = ((role, FP32), (target, FP32)), tensors[op[role]].shape[0]
             function = self._finish(op) if last else self._add
             calls.append(
                 vector_call(choice, "clip_scale", elements, vectors, reads, (target,), function, fork=False)

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
+from configs.dtypes import DType
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
@@ -129,7 +130,7 @@ class _Interpolation(NoMatmul):
         choice: KernelChoice,
         shapes: tuple[tuple[int, ...], tuple[int, ...]],
         function: Function,
-        dtype: str,
+        dtype: DType,
     ) -> KernelCall:
         """Loops over the outputs' rows and columns of all channels of a tile.
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
+from configs.dtypes import INT32, DType
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
@@ -112,7 +113,7 @@ def pooling_plan(
     output = (batch, channels, *outputs)
     return LayerPlan(
         output,
-        saved={"argmax": Saved(output, "int32")} if save_positions else {},
+        saved={"argmax": Saved(output, INT32)} if save_positions else {},
         attributes={
             "batch": batch,
             "channels": channels,
@@ -140,7 +141,7 @@ class Plane:
         """Numbers of rows and columns."""
         return self.rows[1] - self.rows[0], self.columns[1] - self.columns[0]
 
-    def placed(self, buffer: str, dtype: str) -> Piece:
+    def placed(self, buffer: str, dtype: DType) -> Piece:
         """The channels of such a box in a buffer, as an array of a nest."""
         height, width = self.shape
         return Piece(buffer, strides=(height * width, width, 1), dtype=dtype)

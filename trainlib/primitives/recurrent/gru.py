@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from configs.dtypes import DType
 from trainlib.primitives.definition import Example, Values
 from trainlib.primitives.lowering.pieces import kernel_call
 from trainlib.primitives.recurrent.recurrent import Cell, Pieces, logistic
@@ -31,7 +32,7 @@ class _GruCell(Cell):
     hidden_gradient = True
     uses = ("gates", "hn", "before")
 
-    def forward(self, choice: KernelChoice, pieces: Pieces, dtype: str) -> KernelCall:
+    def forward(self, choice: KernelChoice, pieces: Pieces, dtype: DType) -> KernelCall:
         """The gates in place of the projection, the new state, the part of n that r multiplies."""
         names = ("projected", "recurrent", "before", "after", "hn")
         projected, recurrent, state, after, kept = (pieces[name] for name in names)
@@ -54,7 +55,7 @@ class _GruCell(Cell):
             dtype,
         )
 
-    def backward(self, choice: KernelChoice, pieces: Pieces, dtype: str) -> KernelCall:
+    def backward(self, choice: KernelChoice, pieces: Pieces, dtype: DType) -> KernelCall:
         """Gradients at both products, and the way of the gradient around the gates (times z)."""
         names = ("gates", "hn", "before", "dy", "carry")
         given = tuple(pieces[name] for name in names)

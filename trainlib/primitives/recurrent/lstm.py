@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from configs.dtypes import DType
 from trainlib.primitives.definition import Example, Values
 from trainlib.primitives.lowering.pieces import kernel_call
 from trainlib.primitives.recurrent.recurrent import Cell, Pieces, logistic
@@ -27,7 +28,7 @@ class _LstmCell(Cell):
     gates_saved = True
     uses = ("gates", "c", "cell_before")
 
-    def forward(self, choice: KernelChoice, pieces: Pieces, dtype: str) -> KernelCall:
+    def forward(self, choice: KernelChoice, pieces: Pieces, dtype: DType) -> KernelCall:
         """The gates in place of the projection, the new cell and the new state."""
         names = ("projected", "recurrent", "cell_before", "cell_after", "after")
         projected, recurrent, cell, cell_after, state = (pieces[name] for name in names)
@@ -51,7 +52,7 @@ class _LstmCell(Cell):
             dtype,
         )
 
-    def backward(self, choice: KernelChoice, pieces: Pieces, dtype: str) -> KernelCall:
+    def backward(self, choice: KernelChoice, pieces: Pieces, dtype: DType) -> KernelCall:
         """Gradients of the gates, and of the cell before, in place of that of the cell after."""
         names = ("gates", "c", "cell_before", "dy", "carry", "cell_carry")
         given, result = tuple(pieces[name] for name in names), pieces["g"]

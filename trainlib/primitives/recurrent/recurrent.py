@@ -22,6 +22,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from configs.dtypes import DType
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import (
@@ -80,11 +81,11 @@ class Cell:
         found = {"gates": self.gates * self.gates_saved, "hn": self.hidden_saved, "c": self.has_cell}
         return {role: int(count) for role, count in found.items() if count}
 
-    def forward(self, choice: KernelChoice, pieces: Pieces, dtype: str) -> KernelCall:
+    def forward(self, choice: KernelChoice, pieces: Pieces, dtype: DType) -> KernelCall:
         """The cell at one time step."""
         raise NotImplementedError
 
-    def backward(self, choice: KernelChoice, pieces: Pieces, dtype: str) -> KernelCall:
+    def backward(self, choice: KernelChoice, pieces: Pieces, dtype: DType) -> KernelCall:
         """Gradients of the gates at one time step."""
         raise NotImplementedError
 
@@ -154,7 +155,7 @@ class Forward(RecurrentLowering):
             calls += self._sample(op, choice, sample, dtype)
         return TileTask(tuple(inputs), tuple(outputs), tuple(scratch), tuple(calls))
 
-    def _sample(self, op: Op, choice: KernelChoice, sample: int, dtype: str) -> list[KernelCall]:
+    def _sample(self, op: Op, choice: KernelChoice, sample: int, dtype: DType) -> list[KernelCall]:
         length, features, hidden, columns = self.sizes(op)
         cell = self.cell
         projection, recurrent = Piece(PROJECTION, (length, columns)), Piece(RECURRENT, (columns,))

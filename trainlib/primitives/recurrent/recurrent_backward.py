@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from configs.dtypes import DType
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.lowering.calls import batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import (
@@ -71,7 +72,7 @@ class Backward(RecurrentLowering):
             calls += self._sample(op, choice, sample, dtype)
         return TileTask(tuple(inputs), tuple(outputs), tuple(scratch), tuple(calls))
 
-    def _sample(self, op: Op, choice: KernelChoice, sample: int, dtype: str) -> list[KernelCall]:
+    def _sample(self, op: Op, choice: KernelChoice, sample: int, dtype: DType) -> list[KernelCall]:
         length, _, hidden, columns = self.sizes(op)
         cell = self.cell
         carry, start = Piece(CARRY, (hidden,)), Piece(START, (hidden,))
@@ -217,7 +218,7 @@ class WeightGradient(_SequenceLowering):
         return TileTask(tuple(inputs), tuple(outputs), tuple(scratch), tuple(calls))
 
     def _before(
-        self, op: Op, choice: KernelChoice, sample: int, shape: tuple[int, int], dtype: str
+        self, op: Op, choice: KernelChoice, sample: int, shape: tuple[int, int], dtype: DType
     ) -> list[KernelCall]:
         """The states before the first steps: the initial one, then those of y."""
         length, height = shape

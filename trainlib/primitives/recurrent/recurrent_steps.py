@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from configs.dtypes import DType
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, add_call, copy_call, piece_matmul_call, zero_call
@@ -144,7 +145,7 @@ class StepForward(_OneStep):
         return TileTask(tuple(inputs), tuple(outputs), tuple(scratch), tuple(calls))
 
     def _sample(
-        self, choice: KernelChoice, sample: int, hidden: int, units: Extent, given: set[str], dtype: str
+        self, choice: KernelChoice, sample: int, hidden: int, units: Extent, given: set[str], dtype: DType
     ) -> list[KernelCall]:
         cell, count = self.cell, _size(units)
         state = Piece(part("before", sample) if "before" in given else "start", (hidden,), 0)
@@ -244,7 +245,13 @@ class StepBackward(_OneStep):
         return TileTask(tuple(inputs), tuple(outputs), tuple(scratch), tuple(calls))
 
     def _sample(
-        self, choice: KernelChoice, sample: int, count: int, known: set[str], made: Sequence[str], dtype: str
+        self,
+        choice: KernelChoice,
+        sample: int,
+        count: int,
+        known: set[str],
+        made: Sequence[str],
+        dtype: DType,
     ) -> list[KernelCall]:
         gates = self.cell.gates
 

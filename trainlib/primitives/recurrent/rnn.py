@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from configs.dtypes import DType
 from trainlib.primitives.definition import Example, Values
 from trainlib.primitives.lowering.pieces import kernel_call
 from trainlib.primitives.recurrent.recurrent import Cell, Pieces
@@ -24,7 +25,7 @@ class _TanhCell(Cell):
 
     uses = ("y",)
 
-    def forward(self, choice: KernelChoice, pieces: Pieces, dtype: str) -> KernelCall:
+    def forward(self, choice: KernelChoice, pieces: Pieces, dtype: DType) -> KernelCall:
         """h = tanh(p + q)."""
         projected, recurrent, state = (pieces[name] for name in ("projected", "recurrent", "after"))
         return kernel_call(
@@ -38,7 +39,7 @@ class _TanhCell(Cell):
             dtype,
         )
 
-    def backward(self, choice: KernelChoice, pieces: Pieces, dtype: str) -> KernelCall:
+    def backward(self, choice: KernelChoice, pieces: Pieces, dtype: DType) -> KernelCall:
         """g = (1 - y²)(dy + carry)."""
         y, dy, carry, result = (pieces[name] for name in ("y", "dy", "carry", "g"))
 

@@ -13,6 +13,7 @@ from math import prod
 
 import numpy as np
 
+from configs.dtypes import DType
 from configs.errors import ShapeError
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import Shape
@@ -72,7 +73,7 @@ def walk_call(
     reads: Sequence[str],
     writes: Sequence[str],
     function: Function,
-    dtype: str,
+    dtype: DType,
     *,
     dimensions: int = 0,
     matrix: str = "transpose_matrix",
@@ -110,7 +111,7 @@ def _loops(plain: Walk, dimensions: int, matrix: str) -> tuple[str, dict[str, in
     return nest, sizes, ordered(plain.source, 0), ordered(plain.target, 0)
 
 
-def fill_call(choice: KernelChoice, target: str, shape: Shape, value: float, dtype: str) -> KernelCall:
+def fill_call(choice: KernelChoice, target: str, shape: Shape, value: float, dtype: DType) -> KernelCall:
     """All of a buffer set to a value."""
     return kernel_call(
         choice,
@@ -129,7 +130,7 @@ def box_copy_call(
     *,
     source: tuple[str, Shape, Region],
     target: tuple[str, Shape, Region],
-    dtype: str,
+    dtype: DType,
     first: bool,
 ) -> KernelCall:
     """Copy a box of the buffer `source` to a box of `target`; each is (name, shape of the buffer, box).
