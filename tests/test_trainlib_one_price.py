@@ -11,7 +11,7 @@ from configs.dtypes import FP32
 from trainlib.graph import TrainingGraph
 from trainlib.primitives.definition import InputCase
 from trainlib.primitives.lowering.calls import transpose_call, transpose_piece_call, vector_add_call
-from trainlib.primitives.lowering.pieces import Piece, add_call
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.registry import lowering_of, matmul_of
 from trainlib.steps import KernelCall, KernelChoice
 from trainlib.training import build_layer_graph
@@ -58,8 +58,9 @@ def test_other_orders_keep_their_nest(axes: list[int]) -> None:
 
 def test_a_vector_add_has_one_price() -> None:
     in_place = vector_add_call(CHOICE, total="x", term="g", elements=512)
-    pieces = add_call(CHOICE, Piece("x", (512,)), Piece("g", (512,)), FP32)
-    assert priced(in_place, 0, 4096) == priced(pieces, 0, 4096)
+    build = TileBuilder(CHOICE, FP32)
+    build.add(Piece("x", (512,)), Piece("g", (512,)))
+    assert priced(in_place, 0, 4096) == priced(build.calls[0], 0, 4096)
     adds = [
         calls_of(build_layer_graph(name, {}, [InputCase((16, 32)), InputCase((16, 32))]), "FW")
         for name in ("add", "broadcast_add")

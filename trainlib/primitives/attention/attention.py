@@ -8,165 +8,163 @@ keys]. One step does one product (or one softmax), so that every dimension of it
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import prod
 
+import numpy as np
+
 from trainlib.graph import Op, Tensor
-from trainlib.primitives.attention.attention_calls import scale_call, softmax_calls, softmax_gradient_calls
-from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
-from trainlib.primitives.lowering.pieces import Piece, piece_matmul_call, transpose_piece_call
-from trainlib.steps import Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
+from trainlib.primitives.attention.softmax import RowPasses, softmax_gradient_passes, softmax_passes
+from trainlib.primitives.lowering.calls import BATCH, NoMatmul, box
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
+from trainlib.steps import Extent, KernelChoice, Operand, TileTask, part
 
 Tensors = Mapping[str, Tensor]
 Ranges = Mapping[str, Extent]
 
+_SIZES = {
+    BATCH: "batch",
+    "heads": "heads",
+    "queries": "length",
+    "keys": "length",
+    "tokens": "length",
+    "width": "width",
+    "features": "features",
+}
+"""Dimensions of steps, and the attributes that hold their sizes."""
 
-def length_of(extent: Extent) -> int:
-    """Elements of an interval."""
-    return extent[1] - extent[0]
+SCORES = (BATCH, "heads", "queries", "keys")
+
+
+class Area:
+    """What a tile covers of every dimension; what `ranges` does not name is whole."""
+
+    def __init__(self, op: Op, ranges: Ranges) -> None:
+        self.op = op
+        self.extents = {name: (0, op.attributes[size]) for name, size in _SIZES.items()} | dict(ranges)
+        self.head = op.attributes["features"] // op.attributes["heads"]
+        first, last = self.extents["heads"]
+        self.extents["rows"] = first * self.head, last * self.head
+
+    def box(self, role: str, axes: tuple[str, ...]) -> Operand:
+        """The box of a tensor with these axes."""
+        return box(self.op, role, *(self.extents[axis] for axis in axes))
+
+    def shape(self, *axes: str) -> tuple[int, ...]:
+        """Elements along these axes."""
+        return tuple(stop - start for start, stop in (self.extents[axis] for axis in axes))
+
+    @property
+    def samples(self) -> range:
+        """Counted from 0 in the tile."""
+        return range(*self.shape(BATCH))
+
+    def heads(self) -> Iterator[tuple[int, int]]:
+        """Every sample and head, counted from 0 in the tile."""
+        (count,) = self.shape("heads")
+        return ((sample, head) for sample in self.samples for head in range(count))
+
+    def of_head(self, role: str, axes: tuple[str, ...], sample: int, head: int) -> Piece:
+        """The matrix of one head of a sequence or of scores."""
+        (heads,), (rows, columns) = self.shape("heads"), self.shape(*axes[-2:])
+        rows = self.head if axes[-2] == "rows" else rows
+        return Piece(part(role, sample), (heads, rows, columns), 0).row(head)
 
 
 class AttentionLowering(NoMatmul):
     """What the steps of attention share."""
 
+    kept: tuple[str, ...] = ()
+    """Dimensions of the result."""
+    summed: tuple[str, ...] = ()
+    multiplied: tuple[str, ...] = ("batch", "features", "length", "length")
+    """What the multiply-accumulates are the product of."""
+
     def default_kernel(self, op: Op) -> str:
         """The naive row-parallel kernel."""
         return "mm"
 
-    @staticmethod
-    def scale(op: Op) -> float:
-        """1 / sqrt(H)."""
-        return float((op.attributes["features"] // op.attributes["heads"]) ** -0.5)
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
+        """The result's own dimensions."""
+        return _sizes(op, self.kept)
 
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
+        """What is summed."""
+        return _sizes(op, self.summed)
 
-@dataclass(frozen=True, slots=True)
-class _HeadTile:
-    """Samples, heads, queries and keys of a tile; what `ranges` does not name is whole."""
+    def macs(self, op: Op, tensors: Tensors) -> int:
+        """Of all samples."""
+        return prod(op.attributes[name] for name in self.multiplied)
 
-    op: Op
-    samples: Extent
-    heads: Extent
-    queries: Extent
-    keys: Extent
+    def axes(self, role: str) -> tuple[str, ...]:
+        """Dimensions of a tensor, as this step names them."""
+        raise NotImplementedError
 
-    @classmethod
-    def of(cls, op: Op, ranges: Ranges) -> _HeadTile:
-        """From the ranges of a tile."""
-        numbers = op.attributes
-        whole = (0, numbers["length"])
-        return cls(
-            op,
-            batch_range(ranges, numbers["batch"]),
-            ranges.get("heads", (0, numbers["heads"])),
-            ranges.get("queries", whole),
-            ranges.get("keys", whole),
+    def moved(self, area: Area, role: str) -> bool:
+        """Whether a tile reads or writes a tensor of the step."""
+        return True
+
+    def compute(self, area: Area, build: RowPasses) -> None:
+        """The calls of a tile."""
+        raise NotImplementedError
+
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+        """A box of everything."""
+        area, dtype = Area(op, ranges), tensors[op.outputs[0]].dtype
+        build = RowPasses(choice, area.shape(*SCORES), dtype, of_rows=dtype)
+        self.compute(area, build)
+        inputs, outputs = (
+            [area.box(role, self.axes(role)) for role in roles if self.moved(area, role)]
+            for roles in (op.reads, op.writes)
         )
-
-    @property
-    def head(self) -> int:
-        """H: rows of one head."""
-        return int(self.op.attributes["features"] // self.op.attributes["heads"])
-
-    def sequence(self, role: str, columns: Extent) -> Operand:
-        """The rows of the heads of a sequence, some of its columns."""
-        rows = (self.heads[0] * self.head, self.heads[1] * self.head)
-        return box(self.op, role, self.samples, rows, columns)
-
-    def matrix(self, role: str) -> Operand:
-        """The box of scores, probabilities or their gradients."""
-        return box(self.op, role, self.samples, self.heads, self.queries, self.keys)
-
-    def whole_matrix(self, role: str) -> Piece:
-        """All rows of that box as one matrix."""
-        rows = length_of(self.samples) * length_of(self.heads) * length_of(self.queries)
-        return Piece(role, (rows, length_of(self.keys)), 0)
-
-    def each(self) -> Iterator[tuple[int, int]]:
-        """Sample and head, counted from 0 in the tile."""
-        for sample in range(length_of(self.samples)):
-            for head in range(length_of(self.heads)):
-                yield sample, head
-
-    def rows_of(self, role: str, columns: Extent, sample: int, head: int) -> Piece:
-        """One head of the box of a sequence."""
-        count = length_of(columns)
-        return Piece(part(role, sample), (self.head, count), head * self.head * count)
-
-    def matrix_of(self, role: str, sample: int, head: int) -> Piece:
-        """One head of the box of scores."""
-        shape = (length_of(self.queries), length_of(self.keys))
-        return Piece(part(role, sample), shape, head * prod(shape))
+        return build.task(inputs, outputs)
 
 
-def _head_extents(op: Op, *names: str) -> dict[str, int]:
-    """Samples, heads and these of queries and keys."""
-    numbers = op.attributes
-    return {
-        **batch_extent(numbers["batch"]),
-        "heads": numbers["heads"],
-        **dict.fromkeys(names, numbers["length"]),
-    }
+def _sizes(op: Op, names: tuple[str, ...]) -> dict[str, int]:
+    """Sizes of dimensions, without a batch of 1."""
+    sizes = {name: op.attributes[_SIZES[name]] for name in names}
+    return {name: size for name, size in sizes.items() if name != BATCH or size > 1}
 
 
-def _head_macs(op: Op) -> int:
-    """One product of L x L per head."""
-    numbers = op.attributes
-    return int(numbers["batch"] * numbers["features"] * numbers["length"] ** 2)
+def scale(build: TileBuilder, target: Piece, op: Op) -> None:
+    """target *= 1 / sqrt(H)."""
+    factor = np.float32((op.attributes["features"] // op.attributes["heads"]) ** -0.5)
+    arrays, size = {"X": target, "Y": target}, prod(target.shape)
+    build.run("scale_by_number", arrays, (target,), (target,), lambda x: x * factor, elements=size)
 
 
-@dataclass(frozen=True, slots=True)
+def whole_matrix(area: Area, role: str) -> Piece:
+    """All rows of a box of scores as one matrix."""
+    *rows, columns = area.shape(*SCORES)
+    return Piece(role, (prod(rows), columns), 0)
+
+
 class HeadScores(AttentionLowering):
     """result[q, k] = leftᵀ[q, H] · right[H, k] of every head, times 1 / sqrt(H) if `scaled`.
 
     (queries, H, keys), the left one transposed first. Nothing of it is a sum that is cut: H is short.
     """
 
-    left: str
-    right: str
-    result: str
-    scaled: bool
+    kept = SCORES
 
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples, heads, queries, keys."""
-        return _head_extents(op, "queries", "keys")
+    def __init__(self, left: str, right: str, result: str, *, scaled: bool) -> None:
+        self._axes = {left: (BATCH, "rows", "queries"), right: (BATCH, "rows", "keys"), result: SCORES}
+        self.left, self.right, self.result, self.scaled = left, right, result, scaled
 
-    def macs(self, op: Op, tensors: Tensors) -> int:
-        """One product per head."""
-        return _head_macs(op)
+    def axes(self, role: str) -> tuple[str, ...]:
+        """Rows of heads by queries or keys."""
+        return self._axes[role]
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """Some queries and keys of some heads."""
-        tile, dtype = _HeadTile.of(op, ranges), tensors[op[self.result]].dtype
-        n, m = length_of(tile.queries), length_of(tile.keys)
-        turned = Piece("turned", (n, tile.head))
-        calls: list[KernelCall] = []
-        for sample, head in tile.each():
-            left = tile.rows_of(self.left, tile.queries, sample, head)
-            calls += [
-                transpose_piece_call(choice, left, turned, dtype),
-                piece_matmul_call(
-                    choice,
-                    a=turned,
-                    b=tile.rows_of(self.right, tile.keys, sample, head),
-                    c=tile.matrix_of(self.result, sample, head),
-                    n=n,
-                    k=tile.head,
-                    m=m,
-                    trans_b=False,
-                    dtype=dtype,
-                ),
-            ]
+        turned = build.temporary("turned", *area.shape("queries"), area.head)
+        for at in area.heads():
+            left, right, result = (area.of_head(role, axes, *at) for role, axes in self._axes.items())
+            build.transpose(left, turned)
+            build.matmul(turned, right, result)
         if self.scaled:
-            calls.append(scale_call(choice, tile.whole_matrix(self.result), self.scale(op), dtype))
-        return TileTask(
-            (tile.sequence(self.left, tile.queries), tile.sequence(self.right, tile.keys)),
-            (tile.matrix(self.result),),
-            (Scratch("turned", turned.shape, dtype),),
-            tuple(calls),
-        )
+            scale(build, whole_matrix(area, self.result), area.op)
 
 
-@dataclass(frozen=True, slots=True)
 class HeadSum(AttentionLowering):
     """A sum of columns of `source`, weighted by the matrix `weights`, of every head.
 
@@ -174,87 +172,52 @@ class HeadSum(AttentionLowering):
     result[H, k] = source[H, q] · weights[q, k].
     """
 
-    source: str
-    weights: str
-    result: str
-    over: str
+    def __init__(self, source: str, weights: str, result: str, over: str) -> None:
+        left = "queries" if over == "keys" else "keys"
+        self.kept, self.summed = (BATCH, "heads", left), (over,)
+        self._axes = {source: (BATCH, "rows", over), weights: SCORES, result: (BATCH, "rows", left)}
 
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples, heads, and the one of queries and keys that is not summed."""
-        return _head_extents(op, "queries" if self.over == "keys" else "keys")
+    def axes(self, role: str) -> tuple[str, ...]:
+        """Rows of heads by queries or keys."""
+        return self._axes[role]
 
-    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """The other one."""
-        return {self.over: op.attributes["length"]}
-
-    def macs(self, op: Op, tensors: Tensors) -> int:
-        """One product per head."""
-        return _head_macs(op)
-
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """Some columns of some heads of the result, or what a part of their sums gives to them."""
-        tile, dtype = _HeadTile.of(op, ranges), tensors[op[self.result]].dtype
-        by_keys = self.over == "keys"
-        summed, kept = (tile.keys, tile.queries) if by_keys else (tile.queries, tile.keys)
-        calls = [
-            piece_matmul_call(
-                choice,
-                a=tile.rows_of(self.source, summed, sample, head),
-                b=tile.matrix_of(self.weights, sample, head),
-                c=tile.rows_of(self.result, kept, sample, head),
-                n=tile.head,
-                k=length_of(summed),
-                m=length_of(kept),
-                trans_b=by_keys,
-                dtype=dtype,
-            )
-            for sample, head in tile.each()
-        ]
-        return TileTask(
-            (tile.sequence(self.source, summed), tile.matrix(self.weights)),
-            (tile.sequence(self.result, kept),),
-            (),
-            tuple(calls),
-        )
+        for at in area.heads():
+            pieces = (area.of_head(role, axes, *at) for role, axes in self._axes.items())
+            build.matmul(*pieces, trans_b=self.summed == ("keys",))
 
 
-class _Rows(NoMatmul):
+class _Rows(AttentionLowering):
     """A step on whole rows of scores."""
 
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples, heads, queries."""
-        return _head_extents(op, "queries")
+    kept = (BATCH, "heads", "queries")
+
+    def default_kernel(self, op: Op) -> str:
+        """No matmul, so no choice."""
+        return ""
+
+    def macs(self, op: Op, tensors: Tensors) -> int:
+        """No multiply-accumulates are counted."""
+        return 0
+
+    def axes(self, role: str) -> tuple[str, ...]:
+        """Those of scores."""
+        return SCORES
 
 
 class Probabilities(_Rows):
     """p = softmax of every row of the scores s."""
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def compute(self, area: Area, build: RowPasses) -> None:
         """Some rows, in the three passes of softmax."""
-        tile, dtype = _HeadTile.of(op, ranges), tensors[op["p"]].dtype
-        source, target = tile.whole_matrix("s"), tile.whole_matrix("p")
-        rows = source.shape[:1]
-        return TileTask(
-            (tile.matrix("s"),),
-            (tile.matrix("p"),),
-            (Scratch("maxima", rows, dtype), Scratch("sums", rows, dtype)),
-            softmax_calls(choice, source, target, "maxima", "sums", dtype),
-        )
+        softmax_passes(build, "s", "p")
 
 
 class ProbabilityGradient(_Rows):
     """ds = (dp - sum of the row's dp · p) · p / sqrt(H)."""
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def compute(self, area: Area, build: RowPasses) -> None:
         """Some rows, in two passes and the scale."""
-        tile, dtype = _HeadTile.of(op, ranges), tensors[op["ds"]].dtype
-        p, dp, ds = (tile.whole_matrix(role) for role in ("p", "dp", "ds"))
-        return TileTask(
-            (tile.matrix("p"), tile.matrix("dp")),
-            (tile.matrix("ds"),),
-            (Scratch("sums", p.shape[:1], dtype),),
-            (
-                *softmax_gradient_calls(choice, ds, p, dp, "sums", dtype),
-                scale_call(choice, ds, AttentionLowering.scale(op), dtype),
-            ),
-        )
+        softmax_gradient_passes(build, "p", "dp", "ds")
+        scale(build, whole_matrix(area, "ds"), area.op)

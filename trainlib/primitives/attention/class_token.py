@@ -25,9 +25,9 @@ from trainlib.primitives.definition import (
     Values,
 )
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
-from trainlib.primitives.lowering.pieces import Piece, column_sum_call, copy_call
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.shapes.box_copies import ShiftLowering
-from trainlib.steps import Extent, KernelCall, KernelChoice, TileTask, part
+from trainlib.steps import Extent, KernelChoice, TileTask, part
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
@@ -52,7 +52,7 @@ class _Forward(NoMatmul):
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
         """A copy of w and one of x per sample."""
-        dtype = tensors[op["y"]].dtype
+        build = TileBuilder(choice, tensors[op["y"]].dtype)
         samples = batch_range(ranges, tensors[op["y"]].shape[0])
         (first, last), wanted = ranges["tokens"], ranges["features"]
         taken, width = (max(first - 1, 0), last - 1), wanted[1] - wanted[0]
@@ -60,15 +60,13 @@ class _Forward(NoMatmul):
         inputs = [box(op, "x", samples, taken, wanted)] if count else []
         if own:
             inputs.append(box(op, "w", wanted))
-        calls: list[KernelCall] = []
         for sample in range(samples[1] - samples[0]):
             y = Piece(part("y", sample), (last - first, width), 0)
             if own:
-                calls.append(copy_call(choice, Piece("w", (width,)), y.row(0), dtype))
+                build.copy(Piece("w", (width,)), y.row(0))
             if count:
-                x = Piece(part("x", sample), (count, width))
-                calls.append(copy_call(choice, x, y.rows(int(own), last - first), dtype))
-        return TileTask(tuple(inputs), (box(op, "y", samples, (first, last), wanted),), (), tuple(calls))
+                build.copy(Piece(part("x", sample), (count, width)), y.rows(int(own), last - first))
+        return build.task(inputs, (box(op, "y", samples, (first, last), wanted),))
 
 
 class _WeightGradient(NoMatmul):
@@ -88,8 +86,9 @@ class _WeightGradient(NoMatmul):
         """The first token of some samples."""
         samples, wanted = batch_range(ranges, tensors[op["dy"]].shape[0]), ranges["features"]
         shape = (samples[1] - samples[0], wanted[1] - wanted[0])
-        call = column_sum_call(choice, Piece("dy", shape), Piece("dw", shape[1:]), tensors[op["dw"]].dtype)
-        return TileTask((box(op, "dy", samples, (0, 1), wanted),), (box(op, "dw", wanted),), (), (call,))
+        build = TileBuilder(choice, tensors[op["dw"]].dtype)
+        build.column_sum(Piece("dy", shape), Piece("dw", shape[1:]))
+        return build.task((box(op, "dy", samples, (0, 1), wanted),), (box(op, "dw", wanted),))
 
 
 def _reference(op: Op, values: Values) -> Values:

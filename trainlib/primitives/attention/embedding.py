@@ -34,7 +34,8 @@ from trainlib.primitives.definition import (
     Values,
 )
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box, region_elements
-from trainlib.primitives.lowering.pieces import Piece, kernel_call, zero_call
+from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.primitives.lowering.pieces import TileBuilder
 from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Region, TileTask
 
 
@@ -185,11 +186,11 @@ class _WeightGradient(NoMatmul):
 
         tokens, buffers = region_elements(region), (("x", "dy", "dw"), "dw")
         call = _table_call("embedding_bw", choice, height, tokens, columns, buffers, function, dtype)
-        return TileTask(
-            (box(op, "x", *region), box(op, "dy", *region, wanted)),
-            (box(op, "dw", rows, wanted),),
-            (),
-            (zero_call(choice, Piece("dw", (height, columns)), dtype), call),
+        build = TileBuilder(choice, dtype)
+        build.zero(Piece("dw", (height, columns)))
+        build.calls.append(call)
+        return build.task(
+            (box(op, "x", *region), box(op, "dy", *region, wanted)), (box(op, "dw", rows, wanted),)
         )
 
 

@@ -101,9 +101,9 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW_Q", ("x", "wq", "bq?"), ("q",), reference.projection("q"), Projection("q")),
-        Step("FW_K", ("x", "wk", "bk?"), ("k",), reference.projection("k"), Projection("k")),
-        Step("FW_V", ("x", "wv", "bv?"), ("v",), reference.projection("v"), Projection("v")),
+        Step("FW_Q", ("x", "wq", "bq?"), ("q",), reference.projection("q"), Projection()),
+        Step("FW_K", ("x", "wk", "bk?"), ("k",), reference.projection("k"), Projection()),
+        Step("FW_V", ("x", "wv", "bv?"), ("v",), reference.projection("v"), Projection()),
         Step("FW_SCORES", ("q", "k"), ("s",), reference.scores, HeadScores("q", "k", "s", scaled=True)),
         Step("FW_SOFTMAX", ("s",), ("p",), reference.probabilities, Probabilities()),
         Step("FW_CONTEXT", ("v", "p"), ("map",), reference.context, HeadSum("v", "p", "map", "keys")),
@@ -124,19 +124,11 @@ PRIMITIVE = LayerPrimitive(
         Step("IG_Q", ("k", "ds"), ("dq",), reference.queries_gradient, HeadSum("k", "ds", "dq", "keys")),
         Step("IG_K", ("q", "ds"), ("dk",), reference.keys_gradient, HeadSum("q", "ds", "dk", "queries")),
         Step(
-            "WG_Q",
-            ("dq", "x"),
-            ("dwq", "dbq?"),
-            reference.projection_weight("q"),
-            ProjectionWeightGradient("q"),
+            "WG_Q", ("dq", "x"), ("dwq", "dbq?"), reference.projection_weight("q"), ProjectionWeightGradient()
         ),
-        Step("WG_K", ("dk", "x"), ("dwk",), reference.projection_weight("k"), ProjectionWeightGradient("k")),
+        Step("WG_K", ("dk", "x"), ("dwk",), reference.projection_weight("k"), ProjectionWeightGradient()),
         Step(
-            "WG_V",
-            ("dv", "x"),
-            ("dwv", "dbv?"),
-            reference.projection_weight("v"),
-            ProjectionWeightGradient("v"),
+            "WG_V", ("dv", "x"), ("dwv", "dbv?"), reference.projection_weight("v"), ProjectionWeightGradient()
         ),
         Step("IG", ("dq", "dk", "dv", "wq", "wk", "wv"), ("dx",), reference.input_gradient, InputGradient()),
     ),

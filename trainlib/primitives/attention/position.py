@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Initial, Op, Tensor
@@ -30,7 +32,7 @@ from trainlib.primitives.lowering.boxes import (
     sizes_of,
 )
 from trainlib.primitives.lowering.calls import VECTOR_ADD, NoMatmul, batch_extent, box
-from trainlib.primitives.lowering.pieces import Piece, column_sum_call, kernel_call
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.steps import Extent, KernelChoice, TileTask, part
 
 START = Initial("normal", 0.02)
@@ -54,27 +56,14 @@ class _Forward(NoMatmul):
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
         """One fork per sample."""
-        region, dtype = leading_region(tensors[op["y"]].shape, ranges), tensors[op["y"]].dtype
+        region = leading_region(tensors[op["y"]].shape, ranges)
         samples, *inner = sizes_of(region)
-        shape = tuple(inner)
-        term = Piece("w", shape)
-        calls = []
+        build, w = TileBuilder(choice, tensors[op["y"]].dtype), Piece("w", tuple(inner))
         for sample in range(samples):
-            x, y = Piece(part("x", sample), shape), Piece(part("y", sample), shape)
-            calls.append(
-                kernel_call(
-                    choice,
-                    VECTOR_ADD,
-                    {"elements": prod(shape)},
-                    {"X": x, "G": term, "Y": y},
-                    (x, term),
-                    (y,),
-                    lambda arrays: (arrays[0] + arrays[1],),
-                    dtype,
-                )
-            )
-        inputs = (box(op, "x", *region), box(op, "w", *region[1:]))
-        return TileTask(inputs, (box(op, "y", *region),), (), tuple(calls))
+            x, y = (Piece(part(role, sample), w.shape) for role in "xy")
+            arrays = {"X": x, "G": w, "Y": y}
+            build.run(VECTOR_ADD, arrays, (x, w), (y,), np.add, elements=prod(inner))
+        return build.task((box(op, "x", *region), box(op, "w", *region[1:])), (box(op, "y", *region),))
 
 
 class PositionGradient(NoMatmul):
@@ -95,9 +84,9 @@ class PositionGradient(NoMatmul):
         """One fork."""
         region = leading_region(tensors[op["dy"]].shape, ranges)
         samples, *inner = sizes_of(region)
-        source = Piece("dy", (samples, prod(inner)))
-        call = column_sum_call(choice, source, Piece("dw", tuple(inner)), tensors[op["dw"]].dtype)
-        return TileTask((box(op, "dy", *region),), (box(op, "dw", *region[1:]),), (), (call,))
+        build = TileBuilder(choice, tensors[op["dw"]].dtype)
+        build.column_sum(Piece("dy", (samples, prod(inner))), Piece("dw", tuple(inner)))
+        return build.task((box(op, "dy", *region),), (box(op, "dw", *region[1:]),))
 
 
 def _reference(op: Op, values: Values) -> Values:

@@ -28,8 +28,8 @@ from trainlib.graph import Op, Tensor
 from trainlib.primitives.contractions import matmul_reference as reference
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Shape, Step
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
-from trainlib.primitives.lowering.pieces import Piece, added_matmul_calls, transpose_piece_call
-from trainlib.steps import Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
+from trainlib.steps import Extent, KernelChoice, Operand, TileTask
 
 TURNED, TERM = "turned", "term"
 """Scratch: a transposed matrix, and one further term of a sum over broadcast dimensions."""
@@ -126,15 +126,15 @@ class _Tile:
         """The box of the tensor (or gradient) `name`, which has the shape of `role`."""
         return box(self.op, name, self.samples, *self.leading_region(role), *self.matrix(role))
 
-    def piece(self, name: str, role: str, sample: int, index: Sequence[int]) -> Piece:
-        """The matrix of `name` that belongs to output matrix `index` of a sample."""
+    def piece(self, name: str, role: str, at: tuple[int, Shape], *matrix: int) -> Piece:
+        """What belongs to an output matrix of `matrices`, as a `matrix` of so many rows and columns."""
         region = self.leading_region(role)
         sizes = [stop - start for start, stop in region]
         shape = tuple(stop - start for start, stop in self.matrix(role))
-        place = sample
-        for size, at in zip(sizes, index[len(index) - len(sizes) :], strict=True):
-            place = place * size + (at if size > 1 else 0)
-        return Piece(name, shape, place * prod(shape))
+        place, index = at
+        for size, here in zip(sizes, index[len(index) - len(sizes) :], strict=True):
+            place = place * size + (here if size > 1 else 0)
+        return Piece(name, matrix or shape, place * prod(shape))
 
     def matrices(self) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Every sample and every output matrix."""
@@ -211,25 +211,12 @@ class _Forward(_Product):
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
         """A box of the left matrices, one of the right ones."""
-        tile, dtype = self.ranges(op, ranges), tensors[op["y"]].dtype
+        tile, build = self.ranges(op, ranges), TileBuilder(choice, tensors[op["y"]].dtype)
         n, k, m = tile.counts
-        calls: list[KernelCall] = []
-        for sample, index in tile.matrices():
-            x, x1, y = (tile.piece(role, role, sample, index) for role in ROLES)
-            calls += added_matmul_calls(
-                choice,
-                a=x,
-                b=x1,
-                c=y,
-                n=n,
-                k=k,
-                m=m,
-                trans_b=op.attributes["transpose_b"],
-                dtype=dtype,
-                scratch=None,
-            )
-        inputs = (tile.operand("x", "x"), tile.operand("x1", "x1"))
-        return TileTask(inputs, (tile.operand("y", "y"),), (), tuple(calls))
+        for at in tile.matrices():
+            x, y = tile.piece("x", "x", at, n, k), tile.piece("y", "y", at, n, m)
+            build.matmul(x, tile.piece("x1", "x1", at), y, trans_b=op.attributes["transpose_b"])
+        return build.task((tile.operand("x", "x"), tile.operand("x1", "x1")), (tile.operand("y", "y"),))
 
 
 class _LeftGradient(_Product):
@@ -246,28 +233,16 @@ class _LeftGradient(_Product):
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
         """A box of dy; the first term of a sum is written, further ones are added."""
-        tile, dtype = self.ranges(op, ranges), tensors[op["dx"]].dtype
+        tile, build = self.ranges(op, ranges), TileBuilder(choice, tensors[op["dx"]].dtype)
         n, k, m = tile.counts
+        term = build.temporary(TERM, n, k) if _sums(op, "x") else None
         seen: set[int | None] = set()
-        calls: list[KernelCall] = []
-        for sample, index in tile.matrices():
-            target = tile.piece("dx", "x", sample, index)
-            calls += added_matmul_calls(
-                choice,
-                a=tile.piece("dy", "y", sample, index),
-                b=tile.piece("x1", "x1", sample, index),
-                c=target,
-                n=n,
-                k=m,
-                m=k,
-                trans_b=not op.attributes["transpose_b"],
-                dtype=dtype,
-                scratch=Piece(TERM, target.shape) if target.first in seen else None,
-            )
-            seen.add(target.first)
-        inputs = (tile.operand("dy", "y"), tile.operand("x1", "x1"))
-        scratch = (Scratch(TERM, _shape(tile, "x"), dtype),) if _sums(op, "x") else ()
-        return TileTask(inputs, (tile.operand("dx", "x"),), scratch, tuple(calls))
+        for at in tile.matrices():
+            dy, dx = tile.piece("dy", "y", at, n, m), tile.piece("dx", "x", at, n, k)
+            further, turned = term if dx.first in seen else None, not op.attributes["transpose_b"]
+            build.added_matmul(dy, tile.piece("x1", "x1", at), dx, further, trans_b=turned)
+            seen.add(dx.first)
+        return build.task((tile.operand("dy", "y"), tile.operand("x1", "x1")), (tile.operand("dx", "x"),))
 
 
 class _RightGradient(_Product):
@@ -286,45 +261,26 @@ class _RightGradient(_Product):
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
         """A box of dy; the first term of a sum is written, further ones are added."""
-        tile, dtype = self.ranges(op, ranges), tensors[op["dx1"]].dtype
+        tile, build = self.ranges(op, ranges), TileBuilder(choice, tensors[op["dx1"]].dtype)
         n, k, m = tile.counts
         stored = op.attributes["transpose_b"]
-        height = m if stored else k
+        height, width = (m, k) if stored else (k, m)
+        turned = build.temporary(TURNED, height, n)
+        term = build.temporary(TERM, height, width) if _sums(op, "x1") else None
         seen: set[int | None] = set()
-        calls: list[KernelCall] = []
-        for sample, index in tile.matrices():
-            x, dy = tile.piece("x", "x", sample, index), tile.piece("dy", "y", sample, index)
+        for at in tile.matrices():
+            x, dy = tile.piece("x", "x", at, n, k), tile.piece("dy", "y", at, n, m)
             left, right = (dy, x) if stored else (x, dy)
-            target = tile.piece("dx1", "x1", sample, index)
-            matrix = Piece(left.name, (n, height), left.first)
-            calls.append(transpose_piece_call(choice, matrix, Piece(TURNED, (height, n)), dtype))
-            calls += added_matmul_calls(
-                choice,
-                a=Piece(TURNED, (height, n)),
-                b=right,
-                c=target,
-                n=height,
-                k=n,
-                m=k if stored else m,
-                trans_b=False,
-                dtype=dtype,
-                scratch=Piece(TERM, target.shape) if target.first in seen else None,
-            )
-            seen.add(target.first)
-        inputs = (tile.operand("x", "x"), tile.operand("dy", "y"))
-        scratch = [Scratch(TURNED, (height, n), dtype)]
-        if _sums(op, "x1"):
-            scratch.append(Scratch(TERM, _shape(tile, "x1"), dtype))
-        return TileTask(inputs, (tile.operand("dx1", "x1"),), tuple(scratch), tuple(calls))
+            dx1 = tile.piece("dx1", "x1", at, height, width)
+            build.transpose(left, turned)
+            build.added_matmul(turned, right, dx1, term if dx1.first in seen else None)
+            seen.add(dx1.first)
+        return build.task((tile.operand("x", "x"), tile.operand("dy", "y")), (tile.operand("dx1", "x1"),))
 
 
 def _sums(op: Op, role: str) -> bool:
     leading = op.attributes["leading"]
     return bool(prod(leading[role]) != prod(leading["y"]))
-
-
-def _shape(tile: _Tile, role: str) -> Shape:
-    return tuple(stop - start for start, stop in tile.matrix(role))
 
 
 def _cases() -> Any:

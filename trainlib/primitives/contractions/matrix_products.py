@@ -28,7 +28,7 @@ from trainlib.primitives.contractions.conv_calls import (
 )
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.lowering.calls import box, matmul_call, transpose_call, vector_add_call
-from trainlib.primitives.lowering.pieces import Piece, column_sum_call
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.steps import KernelCall, Scratch, TileTask, part
 
 
@@ -176,9 +176,10 @@ class RowProducts(Strategy):
             )
         if BIAS_GRADIENT in cut.op and cut.begins("ci"):
             outputs.append(box(cut.op, BIAS_GRADIENT, cut.ranges["co"]))
+            build = TileBuilder(cut.choice, cut.dtype)
             gradient = Piece("dy", (cut.count(*rows), cut.count("co")))
-            target = Piece(BIAS_GRADIENT, (cut.count("co"),))
-            calls.append(column_sum_call(cut.choice, gradient, target, cut.dtype))
+            build.column_sum(gradient, Piece(BIAS_GRADIENT, (cut.count("co"),)))
+            calls += build.calls
         return TileTask(tuple(inputs), tuple(outputs), tuple(scratch), tuple(calls))
 
 

@@ -28,7 +28,7 @@ from trainlib.primitives.lowering.boxes import (
 )
 from trainlib.primitives.lowering.calls import VECTOR_ADD, NoMatmul, batch_extent, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.primitives.lowering.pieces import copy_call
+from trainlib.primitives.lowering.pieces import TileBuilder
 from trainlib.primitives.shapes.box_copies import check_rank, fill_call
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Region, TileTask
 
@@ -165,13 +165,15 @@ class BroadcastGradient(NoMatmul):
         region = leading_region(whole, ranges)
         own = repeated_region(tensor.shape, whole, region)
         shape, wide = sizes_of(own), sizes_of(region)
-        calls: tuple[KernelCall, ...] = (
-            fill_call(choice, target, shape, 0.0, tensor.dtype),
-            _add_call(choice, (target, "dy", target), (shape, wide, shape), wide, tensor.dtype),
-        )
+        build = TileBuilder(choice, tensor.dtype)
         if prod(shape) == prod(wide):
-            calls = (copy_call(choice, Piece("dy", wide), Piece(target, shape), tensor.dtype),)
-        return TileTask((box(op, "dy", *region),), (box(op, target, *own),), (), calls)
+            build.copy(Piece("dy", wide), Piece(target, shape))
+        else:
+            build.calls += [
+                fill_call(choice, target, shape, 0.0, tensor.dtype),
+                _add_call(choice, (target, "dy", target), (shape, wide, shape), wide, tensor.dtype),
+            ]
+        return build.task((box(op, "dy", *region),), (box(op, target, *own),))
 
 
 def _forward(op: Op, values: Values) -> Values:

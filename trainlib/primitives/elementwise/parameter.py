@@ -31,7 +31,7 @@ from trainlib.primitives.definition import (
 )
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, box
-from trainlib.primitives.lowering.pieces import Piece, copy_call
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.steps import Extent, KernelChoice, TileTask, part
 
 COUNTED = InputCase((1,), INT32, low=0, high=9)
@@ -59,14 +59,12 @@ class _Forward(NoMatmul):
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
         """One copy per sample."""
-        region, dtype = leading_region(tensors[op["y"]].shape, ranges), tensors[op["y"]].dtype
+        region = leading_region(tensors[op["y"]].shape, ranges)
         samples, *inner = sizes_of(region)
-        shape = tuple(inner)
-        calls = [
-            copy_call(choice, Piece("w", shape), Piece(part("y", sample), shape), dtype)
-            for sample in range(samples)
-        ]
-        return TileTask((box(op, "w", *region[1:]),), (box(op, "y", *region),), (), tuple(calls))
+        build, w = TileBuilder(choice, tensors[op["y"]].dtype), Piece("w", tuple(inner))
+        for sample in range(samples):
+            build.copy(w, Piece(part("y", sample), w.shape))
+        return build.task((box(op, "w", *region[1:]),), (box(op, "y", *region),))
 
 
 def _reference(op: Op, values: Values) -> Values:

@@ -7,17 +7,14 @@ PULP-TrainLib has no LSTM; the lowering follows its RNN. See `trainlib.primitive
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from configs.dtypes import DType
 from trainlib.primitives.definition import Example, Values
-from trainlib.primitives.lowering.pieces import kernel_call
+from trainlib.primitives.lowering.pieces import TileBuilder
 from trainlib.primitives.recurrent.recurrent import Cell, Pieces, logistic
 from trainlib.primitives.recurrent.recurrent_layer import recurrent_primitive
 from trainlib.primitives.recurrent.recurrent_reference import CellReference, sigmoid
-from trainlib.steps import Array, KernelCall, KernelChoice
+from trainlib.steps import Array
 
 
 class _LstmCell(Cell):
@@ -28,37 +25,30 @@ class _LstmCell(Cell):
     gates_saved = True
     uses = ("gates", "c", "cell_before")
 
-    def forward(self, choice: KernelChoice, pieces: Pieces, dtype: DType) -> KernelCall:
+    def forward(self, build: TileBuilder, pieces: Pieces) -> None:
         """The gates in place of the projection, the new cell and the new state."""
         names = ("projected", "recurrent", "cell_before", "cell_after", "after")
         projected, recurrent, cell, cell_after, state = (pieces[name] for name in names)
         hidden = state.shape[0]
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        def states(*arrays: Array) -> tuple[Array, ...]:
             sums = (arrays[0] + arrays[1]).reshape(4, hidden)
             let_in, keep, let_out = (logistic(sums[index]) for index in (0, 1, 3))
             candidate = np.tanh(sums[2])
             new = keep * arrays[2] + let_in * candidate
             return np.concatenate([let_in, keep, candidate, let_out]), new, let_out * np.tanh(new)
 
-        return kernel_call(
-            choice,
-            "lstm_cell_fw",
-            {"elements": hidden},
-            {"P": projected, "Q": recurrent, "C": cell, "D": cell_after, "Y": state},
-            (projected, recurrent, cell),
-            (projected, cell_after, state),
-            function,
-            dtype,
-        )
+        arrays = {"P": projected, "Q": recurrent, "C": cell, "D": cell_after, "Y": state}
+        reads, writes = (projected, recurrent, cell), (projected, cell_after, state)
+        build.run("lstm_cell_fw", arrays, reads, writes, states, elements=hidden)
 
-    def backward(self, choice: KernelChoice, pieces: Pieces, dtype: DType) -> KernelCall:
+    def backward(self, build: TileBuilder, pieces: Pieces) -> None:
         """Gradients of the gates, and of the cell before, in place of that of the cell after."""
         names = ("gates", "c", "cell_before", "dy", "carry", "cell_carry")
         given, result = tuple(pieces[name] for name in names), pieces["g"]
         hidden = given[1].shape[0]
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        def gradients(*arrays: Array) -> tuple[Array, ...]:
             let_in, keep, candidate, let_out = arrays[0].reshape(4, hidden)
             _, now, previous, arriving, from_next, cell_gradient = arrays
             gradient, squashed = arriving + from_next, np.tanh(now)
@@ -73,9 +63,7 @@ class _LstmCell(Cell):
 
         arrays = dict(zip("PCXGDZY", (*given, result), strict=True))
         results = (result, given[-1])
-        return kernel_call(
-            choice, "lstm_cell_bw", {"elements": hidden}, arrays, given, results, function, dtype
-        )
+        build.run("lstm_cell_bw", arrays, given, results, gradients, elements=hidden)
 
 
 def _advance(from_x: Array, from_h: Array, h: Array, c: Array) -> dict[str, Array]:

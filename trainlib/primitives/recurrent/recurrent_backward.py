@@ -5,19 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from configs.dtypes import DType
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.lowering.calls import batch_extent, batch_range, box
-from trainlib.primitives.lowering.pieces import (
-    Piece,
-    add_call,
-    added_matmul_calls,
-    column_sum_call,
-    copy_call,
-    piece_matmul_call,
-    transpose_piece_call,
-    zero_call,
-)
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.recurrent.recurrent import (
     CARRY,
     CELL_CARRY,
@@ -28,7 +18,7 @@ from trainlib.primitives.recurrent.recurrent import (
     Cell,
     RecurrentLowering,
 )
-from trainlib.steps import Extent, KernelCall, KernelChoice, Scratch, TileTask, part
+from trainlib.steps import Extent, KernelChoice, TileTask, part
 
 
 class Backward(RecurrentLowering):
@@ -49,7 +39,7 @@ class Backward(RecurrentLowering):
     ) -> TileTask:
         """Some samples, one after the other, each from its last step to its first."""
         length, _, hidden, columns = self.sizes(op)
-        cell, dtype = self.cell, tensors[op["g"]].dtype
+        cell, build = self.cell, TileBuilder(choice, tensors[op["g"]].dtype)
         samples = batch_range(ranges, op.attributes["batch"])
         widths = {"y": hidden, "dy": hidden, "gates": columns, "c": hidden, "hn": hidden}
         inputs = [self.sequence(op, role, samples, widths[role]) for role in op.reads if role in widths]
@@ -57,30 +47,28 @@ class Backward(RecurrentLowering):
         inputs += [box(op, role, samples, (0, hidden)) for role in ("x1", "x2") if role in op.reads]
         outputs = [self.sequence(op, role, samples, columns) for role in ("g", "gh") if role in op.writes]
         outputs += [box(op, role, samples, (0, hidden)) for role in ("dx1", "dx2") if role in op]
-        scratch = [
-            Scratch(START, (hidden,), dtype),
-            Scratch(CARRY, (hidden,), dtype),
-            Scratch(GATES_OUT, (length, columns), dtype),
-        ]
+        start = build.temporary(START, hidden)
+        build.temporary(CARRY, hidden)
+        build.temporary(GATES_OUT, length, columns)
         if cell.has_cell:
-            scratch.append(Scratch(CELL_CARRY, (hidden,), dtype))
+            build.temporary(CELL_CARRY, hidden)
         if cell.hidden_gradient:
-            scratch.append(Scratch(HIDDEN_OUT, (length, columns), dtype))
-            scratch.append(Scratch(DIRECT, (hidden,), dtype))
-        calls = [zero_call(choice, Piece(START, (hidden,)), dtype)]
+            build.temporary(HIDDEN_OUT, length, columns)
+            build.temporary(DIRECT, hidden)
+        build.zero(start)
         for sample in range(samples[1] - samples[0]):
-            calls += self._sample(op, choice, sample, dtype)
-        return TileTask(tuple(inputs), tuple(outputs), tuple(scratch), tuple(calls))
+            self._sample(op, build, sample)
+        return build.task(inputs, outputs)
 
-    def _sample(self, op: Op, choice: KernelChoice, sample: int, dtype: DType) -> list[KernelCall]:
+    def _sample(self, op: Op, build: TileBuilder, sample: int) -> None:
         length, _, hidden, columns = self.sizes(op)
         cell = self.cell
         carry, start = Piece(CARRY, (hidden,)), Piece(START, (hidden,))
         wh = Piece("wh", (hidden, columns))
         gradients = HIDDEN_OUT if cell.hidden_gradient else GATES_OUT
-        calls = [zero_call(choice, carry, dtype)]
+        build.zero(carry)
         if cell.has_cell:
-            calls.append(zero_call(choice, Piece(CELL_CARRY, (hidden,)), dtype))
+            build.zero(Piece(CELL_CARRY, (hidden,)))
         for time in reversed(range(length)):
             before = Piece(part("y", sample), (hidden,), (time - 1) * hidden)
             cell_before = Piece(part("c", sample), (hidden,), (time - 1) * hidden)
@@ -98,28 +86,20 @@ class Backward(RecurrentLowering):
                 "gh": Piece(part(HIDDEN_OUT, time), (columns,)),
                 "direct": Piece(DIRECT, (hidden,)),
             }
-            calls.append(cell.backward(choice, at, dtype))
+            cell.backward(build, at)
             if time == 0 and "dx1" not in op:
                 break
-            at_time = Piece(part(gradients, time), (columns,))
-            calls.append(
-                piece_matmul_call(
-                    choice, a=at_time, b=wh, c=carry, n=1, k=columns, m=hidden, trans_b=True, dtype=dtype
-                )
-            )
+            build.matmul(Piece(part(gradients, time), (columns,)), wh, carry, trans_b=True)
             if cell.hidden_gradient:
-                calls.append(add_call(choice, carry, Piece(DIRECT, (hidden,)), dtype))
+                build.add(carry, Piece(DIRECT, (hidden,)))
         results = {
             "g": Piece(GATES_OUT, (length, columns)),
             "gh": Piece(HIDDEN_OUT, (length, columns)),
             "dx1": carry,
             "dx2": Piece(CELL_CARRY, (hidden,)),
         }
-        calls += [
-            copy_call(choice, results[role], Piece(part(role, sample), results[role].shape), dtype)
-            for role in op.writes
-        ]
-        return calls
+        for role in op.writes:
+            build.copy(results[role], Piece(part(role, sample), results[role].shape))
 
 
 class _SequenceLowering(RecurrentLowering):
@@ -174,7 +154,7 @@ class WeightGradient(_SequenceLowering):
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
         """A box of the weights, from some steps of some samples."""
-        dtype = tensors[op[self.weight]].dtype
+        build = TileBuilder(choice, tensors[op[self.weight]].dtype)
         samples, steps, rows, columns = self.cut(op, ranges, self.width)
         batch, length, height, count = (last - first for first, last in (samples, steps, rows, columns))
         shifted = self.width == "hidden"
@@ -185,51 +165,28 @@ class WeightGradient(_SequenceLowering):
         started = shifted and steps[0] == 0
         if started and "x1" in op:
             inputs.append(box(op, "x1", samples, rows))
-        scratch = [Scratch("transposed", (height, length), dtype)]
-        if started:
-            scratch.append(Scratch("before", (length, height), dtype))
-        if batch > 1:
-            scratch.append(Scratch("dw_of_sample", (height, count), dtype))
-        turned = Piece("transposed", (height, length))
-        calls: list[KernelCall] = []
+        turned = build.temporary("transposed", height, length)
+        before = build.temporary("before", length, height) if started else None
+        term = build.temporary("dw_of_sample", height, count) if batch > 1 else None
         for sample in range(batch):
-            left = Piece(part(source, sample), (length, height))
-            if started:
-                left = Piece("before", (length, height))
-                calls += self._before(op, choice, sample, (length, height), dtype)
-            calls.append(transpose_piece_call(choice, left, turned, dtype))
-            calls += added_matmul_calls(
-                choice,
-                a=turned,
-                b=Piece(part(self.gradient, sample), (length, count)),
-                c=Piece(self.weight, (height, count)),
-                n=height,
-                k=length,
-                m=count,
-                trans_b=False,
-                dtype=dtype,
-                scratch=Piece("dw_of_sample", (height, count)) if sample else None,
-            )
+            if before:
+                self._before(op, build, sample, length, height)
+            build.transpose(before or Piece(part(source, sample), (length, height)), turned)
+            g, dw = Piece(part(self.gradient, sample), (length, count)), Piece(self.weight, (height, count))
+            build.added_matmul(turned, g, dw, term if sample else None)
         outputs = [box(op, self.weight, rows, columns)]
         if self.bias in op and rows[0] == 0:
             outputs.append(box(op, self.bias, columns))
-            whole = Piece(self.gradient, (batch, length, count))
-            calls.append(column_sum_call(choice, whole, Piece(self.bias, (count,)), dtype))
-        return TileTask(tuple(inputs), tuple(outputs), tuple(scratch), tuple(calls))
+            build.column_sum(Piece(self.gradient, (batch, length, count)), Piece(self.bias, (count,)))
+        return build.task(inputs, outputs)
 
-    def _before(
-        self, op: Op, choice: KernelChoice, sample: int, shape: tuple[int, int], dtype: DType
-    ) -> list[KernelCall]:
+    def _before(self, op: Op, build: TileBuilder, sample: int, length: int, height: int) -> None:
         """The states before the first steps: the initial one, then those of y."""
-        length, height = shape
-        first = Piece(part("before", 0), (height,))
-        given = Piece(part("x1", sample), (height,))
-        calls = [copy_call(choice, given, first, dtype) if "x1" in op else zero_call(choice, first, dtype)]
+        given = Piece(part("x1", sample), (height,)) if "x1" in op else None
+        build.copy_or_zero(given, Piece(part("before", 0), (height,)))
         if length > 1:
             y = Piece(part("y", sample), (length - 1, height))
-            later = Piece(part("before", 1, length), (length - 1, height))
-            calls.append(copy_call(choice, y, later, dtype))
-        return calls
+            build.copy(y, Piece(part("before", 1, length), (length - 1, height)))
 
 
 class InputGradient(_SequenceLowering):
@@ -256,28 +213,13 @@ class InputGradient(_SequenceLowering):
         self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
     ) -> TileTask:
         """Some steps of some samples, a box of Wx, transposed once."""
-        dtype = tensors[op["dx"]].dtype
+        build = TileBuilder(choice, tensors[op["dx"]].dtype)
         samples, steps, wanted, summed = self.cut(op, ranges, "features")
         batch, length, count, columns = (last - first for first, last in (samples, steps, wanted, summed))
-        turned = Piece("wx_transposed", (columns, count))
-        calls = [transpose_piece_call(choice, Piece("wx", (count, columns)), turned, dtype)]
+        turned = build.temporary("wx_transposed", columns, count)
+        build.transpose(Piece("wx", (count, columns)), turned)
         for sample in range(batch):
-            calls.append(
-                piece_matmul_call(
-                    choice,
-                    a=Piece(part("g", sample), (length, columns)),
-                    b=turned,
-                    c=Piece(part("dx", sample), (length, count)),
-                    n=length,
-                    k=columns,
-                    m=count,
-                    trans_b=False,
-                    dtype=dtype,
-                )
-            )
-        return TileTask(
-            (box(op, "g", samples, steps, summed), box(op, "wx", wanted, summed)),
-            (box(op, "dx", samples, steps, wanted),),
-            (Scratch("wx_transposed", (columns, count), dtype),),
-            tuple(calls),
-        )
+            g, dx = Piece(part("g", sample), (length, columns)), Piece(part("dx", sample), (length, count))
+            build.matmul(g, turned, dx)
+        inputs = (box(op, "g", samples, steps, summed), box(op, "wx", wanted, summed))
+        return build.task(inputs, (box(op, "dx", samples, steps, wanted),))

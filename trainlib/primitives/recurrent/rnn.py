@@ -7,17 +7,16 @@ compile on its main branch. See `trainlib.primitives.recurrent.recurrent`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from configs.dtypes import DType
 from trainlib.primitives.definition import Example, Values
-from trainlib.primitives.lowering.pieces import kernel_call
+from trainlib.primitives.lowering.pieces import TileBuilder
 from trainlib.primitives.recurrent.recurrent import Cell, Pieces
 from trainlib.primitives.recurrent.recurrent_layer import recurrent_primitive
 from trainlib.primitives.recurrent.recurrent_reference import CellReference
-from trainlib.steps import Array, KernelCall, KernelChoice
+from trainlib.steps import Array
 
 
 class _TanhCell(Cell):
@@ -25,38 +24,22 @@ class _TanhCell(Cell):
 
     uses = ("y",)
 
-    def forward(self, choice: KernelChoice, pieces: Pieces, dtype: DType) -> KernelCall:
+    def forward(self, build: TileBuilder, pieces: Pieces) -> None:
         """h = tanh(p + q)."""
         projected, recurrent, state = (pieces[name] for name in ("projected", "recurrent", "after"))
-        return kernel_call(
-            choice,
-            "rnn_cell_fw",
-            {"elements": state.shape[0]},
-            {"P": projected, "Q": recurrent, "Y": state},
-            (projected, recurrent),
-            (state,),
-            lambda arrays: (np.tanh(arrays[0] + arrays[1]),),
-            dtype,
-        )
+        arrays, reads = {"P": projected, "Q": recurrent, "Y": state}, (projected, recurrent)
+        hidden = state.shape[0]
+        build.run("rnn_cell_fw", arrays, reads, (state,), lambda p, q: np.tanh(p + q), elements=hidden)
 
-    def backward(self, choice: KernelChoice, pieces: Pieces, dtype: DType) -> KernelCall:
+    def backward(self, build: TileBuilder, pieces: Pieces) -> None:
         """g = (1 - y²)(dy + carry)."""
         y, dy, carry, result = (pieces[name] for name in ("y", "dy", "carry", "g"))
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            state, arriving, from_next = arrays
-            return ((arriving + from_next) * (1 - state) * (1 + state),)
+        def gates(state: Array, arriving: Array, from_next: Array) -> Any:
+            return (arriving + from_next) * (1 - state) * (1 + state)
 
-        return kernel_call(
-            choice,
-            "rnn_cell_bw",
-            {"elements": y.shape[0]},
-            {"X": y, "G": dy, "D": carry, "Y": result},
-            (y, dy, carry),
-            (result,),
-            function,
-            dtype,
-        )
+        arrays = {"X": y, "G": dy, "D": carry, "Y": result}
+        build.run("rnn_cell_bw", arrays, (y, dy, carry), (result,), gates, elements=y.shape[0])
 
 
 def _advance(from_x: Array, from_h: Array, h: Array, c: Array) -> dict[str, Array]:
