@@ -12,14 +12,11 @@ from math import prod
 
 import numpy as np
 
-from trainlib.graph import Op, Tensor
+from trainlib.graph import Op
 from trainlib.primitives.attention.softmax import RowPasses, softmax_gradient_passes, softmax_passes
 from trainlib.primitives.lowering.calls import BATCH, NoMatmul, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
-from trainlib.steps import Extent, KernelChoice, Operand, TileTask, part
-
-Tensors = Mapping[str, Tensor]
-Ranges = Mapping[str, Extent]
+from trainlib.steps import KernelChoice, Operand, Ranges, Tensors, TileTask, part
 
 _SIZES = {
     BATCH: "batch",

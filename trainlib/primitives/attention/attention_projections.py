@@ -8,10 +8,10 @@ its transposes where a layout needs them.
 from __future__ import annotations
 
 from trainlib.graph import Op
-from trainlib.primitives.attention.attention import Area, AttentionLowering, Tensors
+from trainlib.primitives.attention.attention import Area, AttentionLowering
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
-from trainlib.steps import part
+from trainlib.steps import Tensors, part
 
 _AXES = {
     **dict.fromkeys("xy", (BATCH, "tokens", "width")),

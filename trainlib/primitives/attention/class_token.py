@@ -27,7 +27,7 @@ from trainlib.primitives.definition import (
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.shapes.box_copies import ShiftLowering
-from trainlib.steps import Extent, KernelChoice, TileTask, part
+from trainlib.steps import KernelChoice, Ranges, Tensors, TileTask, part
 
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
@@ -43,14 +43,12 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
 class _Forward(NoMatmul):
     """FW: samples, tokens and features may be cut; the first tokens of a sample hold w."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, tokens, features."""
         batch, length, features = tensors[op["y"]].shape
         return {**batch_extent(batch), "tokens": length, "features": features}
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """A copy of w and one of x per sample."""
         build = TileBuilder(choice, tensors[op["y"]].dtype)
         samples = batch_range(ranges, tensors[op["y"]].shape[0])
@@ -72,17 +70,15 @@ class _Forward(NoMatmul):
 class _WeightGradient(NoMatmul):
     """WG: features may be cut, and the sum over the batch."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Features."""
         return {"features": tensors[op["dw"]].shape[0]}
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples."""
         return batch_extent(tensors[op["dy"]].shape[0])
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The first token of some samples."""
         samples, wanted = batch_range(ranges, tensors[op["dy"]].shape[0]), ranges["features"]
         shape = (samples[1] - samples[0], wanted[1] - wanted[0])

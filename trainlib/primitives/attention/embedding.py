@@ -36,7 +36,16 @@ from trainlib.primitives.definition import (
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box, region_elements
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import TileBuilder
-from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Region, TileTask
+from trainlib.steps import (
+    Array,
+    Function,
+    KernelCall,
+    KernelChoice,
+    Ranges,
+    Region,
+    Tensors,
+    TileTask,
+)
 
 
 class _Schema(LayerSchema):
@@ -103,12 +112,12 @@ def _table_call(
     return kernel_call(choice, nest, sizes, arrays, reads, (written,), function, dtype)
 
 
-def _token_extents(op: Op, tensors: Mapping[str, Tensor]) -> dict[str, int]:
+def _token_extents(op: Op, tensors: Tensors) -> dict[str, int]:
     """Samples, and the first dimension of a sample's numbers."""
     return {**batch_extent(op.attributes["batch"]), "tokens": tensors[op["x"]].shape[1]}
 
 
-def _token_region(op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent]) -> Region:
+def _token_region(op: Op, tensors: Tensors, ranges: Ranges) -> Region:
     """The numbers of a tile."""
     batch, first, *rest = tensors[op["x"]].shape
     inner = tuple((0, size) for size in rest)
@@ -118,17 +127,15 @@ def _token_region(op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Ex
 class _Forward(NoMatmul):
     """FW."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, tokens, features."""
         return {**_token_extents(op, tensors), "features": op.attributes["features"]}
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Rows of the table."""
         return {"vocabulary": op.attributes["vocabulary"]}
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Some numbers, a box of the table."""
         wanted, dtype = ranges["features"], tensors[op["y"]].dtype
         rows = ranges.get("vocabulary", (0, op.attributes["vocabulary"]))
@@ -155,17 +162,15 @@ class _Forward(NoMatmul):
 class _WeightGradient(NoMatmul):
     """WG."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Rows and columns of the table."""
         return {"vocabulary": op.attributes["vocabulary"], "features": op.attributes["features"]}
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, tokens."""
         return _token_extents(op, tensors)
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Some numbers, some columns of their gradients; tokens of other rows are passed over."""
         numbers, rows, wanted = op.attributes, ranges["vocabulary"], ranges["features"]
         dtype, region = tensors[op["dw"]].dtype, _token_region(op, tensors, ranges)

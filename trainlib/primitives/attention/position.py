@@ -27,13 +27,13 @@ from trainlib.primitives.definition import (
 )
 from trainlib.primitives.lowering.boxes import (
     CUT_DIMENSIONS,
-    leading_extents,
+    LeadingBoxes,
     leading_region,
     sizes_of,
 )
 from trainlib.primitives.lowering.calls import VECTOR_ADD, NoMatmul, batch_extent, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
-from trainlib.steps import Extent, KernelChoice, TileTask, part
+from trainlib.steps import KernelChoice, Ranges, Tensors, TileTask, part
 
 START = Initial("normal", 0.02)
 
@@ -45,16 +45,10 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan(shape, {"w": Parameter(shape[1:], START)})
 
 
-class _Forward(NoMatmul):
+class _Forward(LeadingBoxes):
     """FW: any box of y; w is read once for all samples of a tile."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """``n`` and the first two dimensions of a sample."""
-        return leading_extents(tensors[op["y"]].shape)
-
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One fork per sample."""
         region = leading_region(tensors[op["y"]].shape, ranges)
         samples, *inner = sizes_of(region)
@@ -69,18 +63,16 @@ class _Forward(NoMatmul):
 class PositionGradient(NoMatmul):
     """WG: any box of dw; the batch is summed and may be cut."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """The first two dimensions of dw."""
         shape = tensors[op["dw"]].shape
         return {f"d{axis}": size for axis, size in enumerate(shape[:CUT_DIMENSIONS])}
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples."""
         return batch_extent(tensors[op["dy"]].shape[0])
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One fork."""
         region = leading_region(tensors[op["dy"]].shape, ranges)
         samples, *inner = sizes_of(region)

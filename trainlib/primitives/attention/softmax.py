@@ -37,7 +37,7 @@ from trainlib.primitives.lowering.boxes import leading_extents, leading_region, 
 from trainlib.primitives.lowering.calls import NoMatmul, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import TileBuilder
-from trainlib.steps import Array, Extent, KernelChoice, Scratch, TileTask
+from trainlib.steps import Array, KernelChoice, Ranges, Scratch, Tensors, TileTask
 
 MAXIMA, SUMS = VECTORS = ("maxima", "sums")
 """Names of the scratch buffers of one number per row."""
@@ -107,14 +107,12 @@ class Rows(NoMatmul):
     def __init__(self, passes: Callable[[RowPasses, Op], None]) -> None:
         self.passes = passes
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """``n`` and up to two dimensions before the last, which is reduced over."""
         shape = tensors[op.outputs[0]].shape
         return leading_extents(shape, range(len(shape) - 2))
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The same box of everything, and the passes of the step."""
         tensor = tensors[op.outputs[0]]
         region = leading_region(tensor.shape, ranges)

@@ -29,7 +29,7 @@ from trainlib.primitives.contractions import matmul_reference as reference
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Shape, Step
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
-from trainlib.steps import Extent, KernelChoice, Operand, TileTask
+from trainlib.steps import Extent, KernelChoice, Operand, Ranges, Tensors, TileTask
 
 TURNED, TERM = "turned", "term"
 """Scratch: a transposed matrix, and one further term of a sum over broadcast dimensions."""
@@ -167,7 +167,7 @@ class _Product(NoMatmul):
         own, whole = op.attributes["leading"][self.result], op.attributes["leading"]["y"]
         return bool(own) and len(own) == len(whole) and own[0] == whole[0]
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, first leading dimension, two of rows, columns and inner dimension."""
         numbers = op.attributes
         sizes = dict(batch_extent(numbers["batch"]))
@@ -178,7 +178,7 @@ class _Product(NoMatmul):
                 sizes[name] = numbers[attribute]
         return sizes
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """The dimension that is multiplied away, and a first leading dimension that is summed."""
         numbers = op.attributes
         sizes = {self.summed: numbers[DIMENSIONS[self.summed]]}
@@ -187,13 +187,13 @@ class _Product(NoMatmul):
             sizes["leading"] = whole[0]
         return sizes
 
-    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+    def macs(self, op: Op, tensors: Tensors) -> int:
         """n · k · m per output matrix, in every step."""
         numbers = op.attributes
         matrices = numbers["batch"] * prod(numbers["leading"]["y"])
         return int(matrices * numbers["n"] * numbers["k"] * numbers["m"])
 
-    def ranges(self, op: Op, ranges: Mapping[str, Extent]) -> _Tile:
+    def ranges(self, op: Op, ranges: Ranges) -> _Tile:
         """What a tile covers; dimensions that are not cut are whole."""
         numbers = op.attributes
         whole = numbers["leading"]["y"]
@@ -207,9 +207,7 @@ class _Product(NoMatmul):
 class _Forward(_Product):
     """FW: one matmul per output matrix."""
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """A box of the left matrices, one of the right ones."""
         tile, build = self.ranges(op, ranges), TileBuilder(choice, tensors[op["y"]].dtype)
         n, k, m = tile.counts
@@ -229,9 +227,7 @@ class _LeftGradient(_Product):
         """Extents of the kernel."""
         return op.attributes["n"], op.attributes["m"], op.attributes["k"]
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """A box of dy; the first term of a sum is written, further ones are added."""
         tile, build = self.ranges(op, ranges), TileBuilder(choice, tensors[op["dx"]].dtype)
         n, k, m = tile.counts
@@ -257,9 +253,7 @@ class _RightGradient(_Product):
         n, k, m = numbers["n"], numbers["k"], numbers["m"]
         return (m, n, k) if numbers["transpose_b"] else (k, n, m)
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """A box of dy; the first term of a sum is written, further ones are added."""
         tile, build = self.ranges(op, ranges), TileBuilder(choice, tensors[op["dx1"]].dtype)
         n, k, m = tile.counts

@@ -21,7 +21,7 @@ from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Shape, Step, Values
 from trainlib.primitives.lowering.boxes import (
     CUT_DIMENSIONS,
-    leading_extents,
+    LeadingBoxes,
     leading_region,
     row_major,
     sizes_of,
@@ -30,7 +30,7 @@ from trainlib.primitives.lowering.calls import VECTOR_ADD, NoMatmul, batch_exten
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.lowering.pieces import TileBuilder
 from trainlib.primitives.shapes.box_copies import check_rank, fill_call
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Region, TileTask
+from trainlib.steps import Array, KernelCall, KernelChoice, Ranges, Region, Tensors, TileTask
 
 _LOOPS = ("a", "b", "c", "d", "e", "m")
 """Extents of the loops of add_nd: the one over the cores, four outer ones, the inner one."""
@@ -116,16 +116,10 @@ def _add_call(
     return kernel_call(choice, nest, sizes, arrays, roles[:2], (roles[2],), function, dtype)
 
 
-class _Forward(NoMatmul):
+class _Forward(LeadingBoxes):
     """FW: boxes of y, with what of x and x1 they repeat."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """``n`` and the first two dimensions of y."""
-        return leading_extents(tensors[op["y"]].shape)
-
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One fork."""
         whole = tensors[op["y"]].shape
         region = leading_region(whole, ranges)
@@ -138,7 +132,7 @@ class _Forward(NoMatmul):
 class BroadcastGradient(NoMatmul):
     """IG or IG1: boxes of a gradient; the sums over dimensions it was repeated in may be cut."""
 
-    def _dimensions(self, op: Op, tensors: Mapping[str, Tensor], *, repeated: bool) -> dict[str, int]:
+    def _dimensions(self, op: Op, tensors: Tensors, *, repeated: bool) -> dict[str, int]:
         whole = op.attributes["shape"]
         own = _aligned(tensors[op.outputs[0]].shape, whole)
         found = {
@@ -148,17 +142,15 @@ class BroadcastGradient(NoMatmul):
         }
         return dict(list(found.items())[:CUT_DIMENSIONS])
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """``n`` and the first two dimensions that were not repeated."""
         return {**batch_extent(op.attributes["shape"][0]), **self._dimensions(op, tensors, repeated=False)}
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """The first two dimensions that were."""
         return self._dimensions(op, tensors, repeated=True)
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Zeros, to which the box of dy is added; the box of dy itself where nothing was repeated."""
         (target,) = op.writes
         whole, tensor = op.attributes["shape"], tensors[op[target]]

@@ -30,11 +30,16 @@ from trainlib.primitives.elementwise.broadcast_add import (
     repeated_region,
     repeating_strides,
 )
-from trainlib.primitives.lowering.boxes import leading_extents, leading_region, row_major, sizes_of
-from trainlib.primitives.lowering.calls import NoMatmul, box
+from trainlib.primitives.lowering.boxes import (
+    LeadingBoxes,
+    leading_region,
+    row_major,
+    sizes_of,
+)
+from trainlib.primitives.lowering.calls import box
 from trainlib.primitives.lowering.kernel_call import Piece
 from trainlib.primitives.shapes.box_copies import Walk, check_rank, walk_call
-from trainlib.steps import Array, Extent, KernelChoice, TileTask
+from trainlib.steps import Array, KernelChoice, Ranges, Tensors, TileTask
 
 
 class _Schema(LayerSchema):
@@ -60,16 +65,10 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan(output, attributes={"shape": output, "left": tuple(sample)})
 
 
-class _Forward(NoMatmul):
+class _Forward(LeadingBoxes):
     """FW: boxes of y, with what of x they repeat."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """``n`` and the first two dimensions of y."""
-        return leading_extents(tensors[op["y"]].shape)
-
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One fork."""
         whole = tensors[op["y"]].shape
         region = leading_region(whole, ranges)

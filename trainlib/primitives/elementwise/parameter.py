@@ -29,10 +29,10 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
-from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sizes_of
-from trainlib.primitives.lowering.calls import NoMatmul, box
+from trainlib.primitives.lowering.boxes import LeadingBoxes, leading_region, sizes_of
+from trainlib.primitives.lowering.calls import box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
-from trainlib.steps import Extent, KernelChoice, TileTask, part
+from trainlib.steps import KernelChoice, Ranges, Tensors, TileTask, part
 
 COUNTED = InputCase((1,), INT32, low=0, high=9)
 """An input that has no gradient."""
@@ -48,16 +48,10 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan((batch, *shape), {"w": Parameter(shape, START)}, attributes={"batch": batch})
 
 
-class _Forward(NoMatmul):
+class _Forward(LeadingBoxes):
     """FW: any box of y; w is read once for all samples of a tile."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """``n`` and the first two dimensions of a sample."""
-        return leading_extents(tensors[op["y"]].shape)
-
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One copy per sample."""
         region = leading_region(tensors[op["y"]].shape, ranges)
         samples, *inner = sizes_of(region)

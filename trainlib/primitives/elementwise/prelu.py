@@ -27,10 +27,10 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
-from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sizes_of
+from trainlib.primitives.lowering.boxes import LeadingBoxes, leading_region, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.steps import Array, Extent, KernelChoice, Region, Scratch, TileTask
+from trainlib.steps import Array, KernelChoice, Ranges, Region, Scratch, Tensors, TileTask
 
 START = Initial("constant", 0.25)
 
@@ -68,19 +68,13 @@ def _spread(w: Array, rank: int) -> Array:
     return w.reshape(1, -1, *(1,) * (rank - 2))
 
 
-class _Elementwise(NoMatmul):
+class _Elementwise(LeadingBoxes):
     """FW and IG: any box; `source` is what is passed on, or multiplied with the slope."""
 
     def __init__(self, nest: str, source: str, result: str) -> None:
         self.nest, self.source, self.result = nest, source, result
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """``n`` and the first two dimensions of a sample."""
-        return leading_extents(tensors[op["x"]].shape)
-
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One fork."""
         region = leading_region(tensors[op["x"]].shape, ranges)
         sizes, kinds = _sizes(op, sizes_of(region)), {role: tensors[op[role]].dtype for role in op.roles}
@@ -103,19 +97,17 @@ class _Elementwise(NoMatmul):
 class _SlopeGradient(NoMatmul):
     """WG: some channels of dw; samples and the dimension behind the channels are summed and may be cut."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Channels that have a slope of their own."""
         return {"d0": tensors[op["x"]].shape[1]} if op.attributes["per_channel"] else {}
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, channels of one slope, and the next dimension."""
         shape = tensors[op["x"]].shape
         cut = {} if op.attributes["per_channel"] else {"d0": shape[1]}
         return {**batch_extent(shape[0]), **cut, **({"d1": shape[2]} if len(shape) > 2 else {})}
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One fork; of a single slope a second one, on the sums of rows."""
         region = leading_region(tensors[op["x"]].shape, ranges)
         shape, own = sizes_of(region), op.attributes["per_channel"]

@@ -14,11 +14,11 @@ import numpy as np
 
 from arch.isa import TeamWork
 from configs.dtypes import FP32, DType
-from trainlib.graph import Op, Tensor
+from trainlib.graph import Op
 from trainlib.kernels import catalogue
 from trainlib.numerics import matmul, sum_order
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Region
+from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Ranges, Region, Tensors
 
 VECTOR_ADD = "vect_sum"
 """Nest of the sum Y of two vectors X and G, elements over the cores; measured (KIND layer, vect_sum)."""
@@ -30,7 +30,7 @@ BATCH = "n"
 """Name of the dimension that cuts the batch, in extents and tile sizes."""
 
 
-def whole(op: Op, tensors: Mapping[str, Tensor], role: str) -> Operand:
+def whole(op: Op, tensors: Tensors, role: str) -> Operand:
     """The box that covers the whole tensor of a role, in the buffer of that name."""
     return Operand(op[role], tuple((0, size) for size in tensors[op[role]].shape), role)
 
@@ -50,7 +50,7 @@ def batch_extent(count: int) -> dict[str, int]:
     return {BATCH: count} if count > 1 else {}
 
 
-def batch_range(ranges: Mapping[str, Extent], count: int) -> Extent:
+def batch_range(ranges: Ranges, count: int) -> Extent:
     """The samples of a tile."""
     return ranges.get(BATCH, (0, count))
 
@@ -168,6 +168,6 @@ class NoMatmul:
         """No matmul, so no choice."""
         return ""
 
-    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+    def macs(self, op: Op, tensors: Tensors) -> int:
         """No multiply-accumulates are counted."""
         return 0

@@ -15,13 +15,23 @@ import numpy as np
 
 from configs.dtypes import DType
 from configs.errors import InputError
-from trainlib.graph import Op, Tensor
+from trainlib.graph import Op
 from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.definition import Shape, Values
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region
 from trainlib.primitives.lowering.calls import NoMatmul, region_elements, whole
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Operand, TileTask, part
+from trainlib.steps import (
+    Array,
+    Function,
+    KernelCall,
+    KernelChoice,
+    Operand,
+    Ranges,
+    Tensors,
+    TileTask,
+    part,
+)
 
 Compute = Callable[[Op, Values], Values]
 """What a loop computes: arrays by role in, arrays by role out (more than it writes, if that is easier)."""
@@ -87,17 +97,15 @@ class ElementwiseLowering(NoMatmul):
     batched: bool = True
     takes_over: bool = False
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """``n`` (if there is a batch), then the leading dimensions ``d0``, ``d1``."""
         return leading_extents(self._batch_of(tensors[op.outputs[0]].shape))
 
-    def alike(self, op: Op, tensors: Mapping[str, Tensor]) -> Collection[str]:
+    def alike(self, op: Op, tensors: Tensors) -> Collection[str]:
         """All dimensions: a tile takes its part of every axis."""
         return self.extents(op, tensors)
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The same box of everything, one fork per loop."""
         shape, names = tensors[op.outputs[0]].shape, op.roles
         region = leading_region(self._batch_of(shape), ranges)[-len(shape) :]
@@ -160,13 +168,11 @@ class LossLowering(NoMatmul):
     gradient: Callable[[Op, Values], Array]
     per_sample: bool = False
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Nothing may be cut: the value reduces over all elements."""
         return {}
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The whole step."""
         shape = tensors[op["y"]].shape
         samples = shape[0] if self.per_sample else 1

@@ -32,7 +32,7 @@ from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import ONES, ZEROS, Buffer, LayerPlan, Parameter, Saved, Shape
 from trainlib.primitives.lowering.calls import BATCH, batch_extent, batch_range
-from trainlib.steps import Array, Extent, Region
+from trainlib.steps import Array, Ranges, Region
 
 _SPACE = ("h", "w")
 """Names of the first dimensions behind the channels."""
@@ -163,7 +163,7 @@ class NormGeometry:
     def _rows(self) -> Mapping[str, int]:
         return {"d0": self.leading[0]} if self.leading else {}
 
-    def regions(self, ranges: Mapping[str, Extent]) -> tuple[Region, Region, Region]:
+    def regions(self, ranges: Ranges) -> tuple[Region, Region, Region]:
         """Boxes of x (or y, dx, dy), of the statistics and of the parameters for a tile."""
         samples = batch_range(ranges, self.batch)
         full = tuple((0, size) for size in self.shape)

@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 
 from configs.dtypes import FP32
-from trainlib.graph import Op, Tensor
+from trainlib.graph import Op
 from trainlib.primitives.lowering.calls import NoMatmul, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.norms.norm import NormGeometry, Rows, geometry_of
@@ -27,7 +27,9 @@ from trainlib.steps import (
     KernelCall,
     KernelChoice,
     Operand,
+    Ranges,
     Region,
+    Tensors,
     TileTask,
     part,
 )
@@ -55,11 +57,11 @@ def _size(extent: Extent) -> int:
 class NormLowering(NoMatmul):
     """What the steps share: how a nest sees the arrays of one call. Its extents are those of a step alone."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples and rows or groups, or channels."""
         return geometry_of(op).result_extents()
 
-    def alike(self, op: Op, tensors: Mapping[str, Tensor]) -> Collection[str]:
+    def alike(self, op: Op, tensors: Tensors) -> Collection[str]:
         """All dimensions: a tile takes its part of every axis."""
         reductions = self.reductions(op, tensors) if isinstance(self, CutsReductions) else {}
         return {**self.extents(op, tensors), **reductions}
@@ -78,7 +80,7 @@ class NormLowering(NoMatmul):
     def arrays(
         self,
         op: Op,
-        tensors: Mapping[str, Tensor],
+        tensors: Tensors,
         image: Region,
         streams: Mapping[str, str],
         sample: int | None,
@@ -127,9 +129,7 @@ def named(roles: Sequence[str], sample: int | None) -> tuple[str, ...]:
 class NormForward(NormLowering):
     """FW: y, saved statistics, running statistics."""
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Whole rows of x; running statistics behind all samples."""
         geometry = geometry_of(op)
         regions = geometry.regions(ranges)
@@ -145,7 +145,7 @@ class NormForward(NormLowering):
     def _calls(
         self,
         op: Op,
-        tensors: Mapping[str, Tensor],
+        tensors: Tensors,
         image: Region,
         sample: int | None,
         choice: KernelChoice,
@@ -173,9 +173,7 @@ class NormForward(NormLowering):
         function = _forward_function(op, reads)
         return [kernel_call(choice, nest, sizes, arrays, named(reads, sample), writes, function)]
 
-    def _rms_calls(
-        self, op: Op, tensors: Mapping[str, Tensor], image: Region, choice: KernelChoice
-    ) -> list[KernelCall]:
+    def _rms_calls(self, op: Op, tensors: Tensors, image: Region, choice: KernelChoice) -> list[KernelCall]:
         geometry = geometry_of(op)
         sizes = {**self.sizes(geometry, image), **self.flags(op)}
         row = (sizes["elements"], 1)
@@ -216,7 +214,7 @@ class NormForward(NormLowering):
     def _running_call(
         self,
         op: Op,
-        tensors: Mapping[str, Tensor],
+        tensors: Tensors,
         regions: tuple[Region, Region, Region],
         choice: KernelChoice,
     ) -> KernelCall:
@@ -281,17 +279,15 @@ class NormWeightGradient(NormLowering):
     In batch norm dw and db over D are the means the input gradient needs (without w); they are kept in fp32.
     """
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Channels, groups or the first dimension of a row."""
         return geometry_of(op).parameter_extents()
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, the first dimension that counts the rows of a sample, rows and columns of a channel."""
         return geometry_of(op).parameter_reductions()
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Some parameters, what some samples and rows give to them."""
         geometry = geometry_of(op)
         regions = geometry.regions(ranges)
@@ -307,7 +303,7 @@ class NormWeightGradient(NormLowering):
         )
 
     def _nest(
-        self, op: Op, tensors: Mapping[str, Tensor], image: Region, sample: int | None
+        self, op: Op, tensors: Tensors, image: Region, sample: int | None
     ) -> tuple[str, dict[str, int], dict[str, Piece]]:
         geometry = geometry_of(op)
         sizes = {**self.sizes(geometry, image), **self.flags(op), "means": int("mean_gx" in op)}
@@ -359,9 +355,7 @@ class NormWeightGradient(NormLowering):
 class NormInputGradient(NormLowering):
     """IG: dx; samples and rows, samples and groups, or channels may be cut."""
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Whole rows of x and dy."""
         geometry = geometry_of(op)
         regions = geometry.regions(ranges)
@@ -375,7 +369,7 @@ class NormInputGradient(NormLowering):
         )
 
     def _nest(
-        self, op: Op, tensors: Mapping[str, Tensor], image: Region, sample: int | None
+        self, op: Op, tensors: Tensors, image: Region, sample: int | None
     ) -> tuple[str, dict[str, int], dict[str, Piece]]:
         geometry = geometry_of(op)
         sizes = {**self.sizes(geometry, image), **self.flags(op)}

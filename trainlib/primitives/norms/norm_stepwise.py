@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainlib.graph import Op, Tensor
+from trainlib.graph import Op
 from trainlib.primitives.definition import Values
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.norms.norm import BIASED, Rows, geometry_of
 from trainlib.primitives.norms.norm_lowering import NormLowering, given_xhat, named, operands_of, samples_of
-from trainlib.steps import Array, Extent, KernelChoice, TileTask
+from trainlib.steps import Array, KernelChoice, Ranges, Tensors, TileTask
 
 Compute = Callable[[Op, Values], tuple[Array, ...]]
 """What a call computes: arrays by role to the arrays of the roles written, in that order."""
@@ -42,9 +42,7 @@ class _Pass(NormLowering):
     compute: Compute
     result: str = "y"
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One box of x, and what it gives to the step."""
         geometry = geometry_of(op)
         regions = geometry.regions(ranges)
@@ -73,11 +71,11 @@ class _Pass(NormLowering):
 class SumPass(_Pass):
     """A step that sums over all elements of a mean: a result is one number per mean."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples and rows or groups, or channels."""
         return geometry_of(op).statistics_extents()
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """What the elements of a mean count: samples, rows, columns, or elements of a row."""
         return geometry_of(op).statistics_reductions()
 
@@ -86,7 +84,7 @@ class SumPass(_Pass):
 class ElementPass(_Pass):
     """A step whose results are one per element of x."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Everything."""
         return geometry_of(op).dimensions
 
@@ -94,15 +92,13 @@ class ElementPass(_Pass):
 class InverseDeviation(NormLowering):
     """FW_INV: 1 / sqrt(variance + eps); running statistics. One fork on one number per mean."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """That of the statistics; running ones are a mean over the batch, which then is whole."""
         geometry = geometry_of(op)
         extents = geometry.statistics_extents()
         return {name: size for name, size in extents.items() if not (geometry.running and name == BATCH)}
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Some statistics."""
         geometry = geometry_of(op)
         regions = geometry.regions(ranges)
@@ -136,14 +132,12 @@ class InverseDeviation(NormLowering):
 class KnownStatistics(NormLowering):
     """FW_KNOWN: the running statistics, given on as they are. One fork on one number per mean."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Channels; those of all samples together."""
         extents = geometry_of(op).statistics_extents()
         return {name: size for name, size in extents.items() if name != BATCH}
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Some channels, in the loop of `InverseDeviation`."""
         regions = geometry_of(op).regions(ranges)
         (channels,) = regions[2]

@@ -14,12 +14,21 @@ from math import prod, sqrt
 import numpy as np
 
 from configs.dtypes import FP32
-from trainlib.graph import Op, Tensor
+from trainlib.graph import Op
 from trainlib.primitives.definition import InternalPrimitive, Step, Values
 from trainlib.primitives.lowering.calls import NoMatmul, box, whole
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop, vector_call
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Scratch, TileTask
+from trainlib.steps import (
+    Array,
+    Function,
+    KernelCall,
+    KernelChoice,
+    Ranges,
+    Scratch,
+    Tensors,
+    TileTask,
+)
 
 NORM_GUARD = 1e-6
 """Added to the norm before the division (torch.nn.utils.clip_grad_norm_)."""
@@ -59,13 +68,11 @@ def _squares_reference(op: Op, values: Values) -> Values:
 class _Squares(NoMatmul):
     """Square sums of the rows of a gradient; rows may be cut."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Rows: the first dimension of the gradient."""
         return {"d0": tensors[op["dw"]].shape[0]}
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Whole rows, over the cores."""
         rows, gradient = ranges["d0"], tensors[op["dw"]]
         count, elements = rows[1] - rows[0], prod(gradient.shape[1:])
@@ -100,13 +107,11 @@ def _scale_reference(op: Op, values: Values) -> Values:
 class _Scale(NoMatmul):
     """One number from the square sums of all gradients, on the master core; never cut."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Nothing may be cut."""
         return {}
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """A running sum over the gradients; the last call makes the scale."""
         calls: list[KernelCall] = []
         for number, role in enumerate(op.reads):

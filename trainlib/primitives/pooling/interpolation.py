@@ -32,7 +32,17 @@ from trainlib.primitives.definition import (
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.shapes.box_copies import fill_call
-from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Region, TileTask
+from trainlib.steps import (
+    Array,
+    Extent,
+    Function,
+    KernelCall,
+    KernelChoice,
+    Ranges,
+    Region,
+    Tensors,
+    TileTask,
+)
 
 Taps = tuple[Array, Array, Array]
 """Per output: its lower input, its upper input, and the weight of the upper one."""
@@ -119,7 +129,7 @@ def _axes(op: Op) -> tuple[tuple[int, int], tuple[int, int]]:
 class _Interpolation(NoMatmul):
     """What both steps share; samples, channels, rows and columns of the result may be cut."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, channels, rows and columns of the result."""
         batch, channels, rows, columns = tensors[op.outputs[0]].shape
         return {**batch_extent(batch), "c": channels, "h": rows, "w": columns}
@@ -157,9 +167,7 @@ class _Interpolation(NoMatmul):
 class _Forward(_Interpolation):
     """FW: a box of y, with the box of x it lies between."""
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One fork."""
         y = tensors[op["y"]]
         samples, channels = batch_range(ranges, y.shape[0]), ranges["c"]
@@ -189,9 +197,7 @@ class _Forward(_Interpolation):
 class _InputGradient(_Interpolation):
     """IG: a box of dx, with the box of dy that came from it; zeros, then additions."""
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Two forks; channels over the cores, so that no two cores add to one element."""
         dx = tensors[op["dx"]]
         samples, channels = batch_range(ranges, dx.shape[0]), ranges["c"]

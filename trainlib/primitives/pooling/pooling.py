@@ -23,7 +23,7 @@ from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import LayerPlan, NotNegative, Positive, Saved, Values
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, TileTask, part
+from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Ranges, Tensors, TileTask, part
 
 """What a tile computes: boxes [c, h, w] of the inputs of one sample to those of the results."""
 
@@ -193,7 +193,7 @@ def _extents(op: Op, **plane: int) -> dict[str, int]:
     return {**batch_extent(op.attributes["batch"]), "c": op.attributes["channels"], **plane}
 
 
-def _cut(op: Op, ranges: Mapping[str, Extent], **plane: int) -> tuple[Extent, Extent, Plane]:
+def _cut(op: Op, ranges: Ranges, **plane: int) -> tuple[Extent, Extent, Plane]:
     """Samples, channels and plane of a tile; `plane` as in `_extents`."""
     rows, columns = (ranges.get(name, (0, size)) for name, size in plane.items())
     return batch_range(ranges, op.attributes["batch"]), ranges["c"], Plane(rows, columns)
@@ -209,14 +209,12 @@ class PoolingForward(NoMatmul):
         self.nest = nest
         self.function = function
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, channels, output rows, output columns."""
         rows, columns = axes_of(op.attributes)
         return _extents(op, ho=rows.outputs, wo=columns.outputs)
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The rows and columns of x that the windows of this box touch."""
         rows, columns = axes_of(op.attributes)
         samples, channels, outputs = _cut(op, ranges, ho=rows.outputs, wo=columns.outputs)
@@ -252,14 +250,12 @@ class PoolingBackward(NoMatmul):
         self.streams = streams
         self.function = function
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, channels, input rows, input columns."""
         rows, columns = axes_of(op.attributes)
         return _extents(op, hi=rows.size, wi=columns.size)
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The box of dy whose windows touch this box of dx, and the box of x that these windows read."""
         rows, columns = axes_of(op.attributes)
         samples, channels, inputs = _cut(op, ranges, hi=rows.size, wi=columns.size)
@@ -359,18 +355,16 @@ def average_forward() -> PoolingForward:
 class GlobalAverageForward(NoMatmul):
     """FW of the average of whole images: samples and channels may be cut, and the sum over positions."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, channels."""
         return {**batch_extent(op.attributes["batch"]), "c": op.attributes["channels"]}
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Rows, columns of the image."""
         rows, columns = axes_of(op.attributes)
         return {name: axis.size for name, axis in (("hi", rows), ("wi", columns)) if axis.size > 1}
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The average loop with a window of the positions of the tile, divided by those of the image."""
         rows, columns = axes_of(op.attributes)
         samples, channels = batch_range(ranges, op.attributes["batch"]), ranges["c"]

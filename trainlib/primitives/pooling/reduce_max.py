@@ -35,7 +35,7 @@ from trainlib.primitives.pooling.reduce_mean import (
     reduced_axes,
     reduced_plan,
 )
-from trainlib.steps import Array, Extent, KernelChoice, TileTask
+from trainlib.steps import Array, KernelChoice, Ranges, Tensors, TileTask
 
 SAME = 2.0**-30
 """Relative difference of equal elements at most: finer than any format, coarser than nudges of the check."""
@@ -58,9 +58,7 @@ def _plan(largest: bool) -> Any:
 class _Forward(OfKept):
     """FW: boxes of y, each with all that it is the largest of."""
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One fork."""
         large = leading_region(tensors[op["x"]].shape, ranges)
         small = kept_box(op, large)
@@ -80,9 +78,7 @@ class _Forward(OfKept):
 class _InputGradient(OfKept):
     """IG: boxes of dx, all of what is reduced."""
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One fork."""
         large = leading_region(tensors[op["dx"]].shape, ranges)
         shape, small = sizes_of(large), kept_box(op, large)

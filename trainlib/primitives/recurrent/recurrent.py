@@ -22,10 +22,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from trainlib.graph import Op, Tensor
+from trainlib.graph import Op
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
-from trainlib.steps import Array, Extent, KernelChoice, Operand, TileTask, part
+from trainlib.steps import Array, Extent, KernelChoice, Operand, Ranges, Tensors, TileTask, part
 
 PROJECTION, RECURRENT, STATES, CELLS = "projection", "recurrent", "states", "cells"
 """Scratch of FW: X·Wx, h·Wh of one step, states and LSTM cells of all steps, the initial one first."""
@@ -109,18 +109,16 @@ class RecurrentLowering(NoMatmul):
 class Forward(RecurrentLowering):
     """FW; the batch may be cut."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples."""
         return batch_extent(op.attributes["batch"])
 
-    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+    def macs(self, op: Op, tensors: Tensors) -> int:
         """Input and recurrent product of every step."""
         length, features, hidden, columns = self.sizes(op)
         return int(op.attributes["batch"]) * length * columns * (features + hidden)
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Some samples, one after the other; all weights."""
         length, features, hidden, columns = self.sizes(op)
         cell, build = self.cell, TileBuilder(choice, tensors[op["y"]].dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trainlib.graph import Op, Tensor
+from trainlib.graph import Op
 from trainlib.primitives.lowering.calls import batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.recurrent.recurrent import (
@@ -18,25 +18,23 @@ from trainlib.primitives.recurrent.recurrent import (
     Cell,
     RecurrentLowering,
 )
-from trainlib.steps import Extent, KernelChoice, TileTask, part
+from trainlib.steps import Extent, KernelChoice, Ranges, Tensors, TileTask, part
 
 
 class Backward(RecurrentLowering):
     """BPTT: gradients of the gates of all steps, and of the initial states; the batch may be cut."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples."""
         return batch_extent(op.attributes["batch"])
 
-    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+    def macs(self, op: Op, tensors: Tensors) -> int:
         """One recurrent product per step; before the first step only if its state wants a gradient."""
         length, _, hidden, columns = self.sizes(op)
         steps = length if "dx1" in op else length - 1
         return int(op.attributes["batch"]) * steps * columns * hidden
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Some samples, one after the other, each from its last step to its first."""
         length, _, hidden, columns = self.sizes(op)
         cell, build = self.cell, TileBuilder(choice, tensors[op["g"]].dtype)
@@ -113,7 +111,7 @@ class _SequenceLowering(RecurrentLowering):
         """Samples, steps."""
         return {**batch_extent(op.attributes["batch"]), "steps": op.attributes["length"]}
 
-    def cut(self, op: Op, ranges: Mapping[str, Extent], width: str) -> tuple[Extent, Extent, Extent, Extent]:
+    def cut(self, op: Op, ranges: Ranges, width: str) -> tuple[Extent, Extent, Extent, Extent]:
         """Samples, steps, `width` and columns of a tile; what `ranges` does not name is whole."""
         length, _, _, columns = self.sizes(op)
         return (
@@ -137,22 +135,20 @@ class WeightGradient(_SequenceLowering):
         self.weight, self.bias = ("dwx", "dbx") if width == "features" else ("dwh", "dbh")
         self.gradient = "gh" if width == "hidden" and cell.hidden_gradient else "g"
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Rows and columns of the weights."""
         return {self.width: op.attributes[self.width], "columns": self.sizes(op)[3]}
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, steps."""
         return self.dimensions(op)
 
-    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+    def macs(self, op: Op, tensors: Tensors) -> int:
         """batch · length · rows · columns."""
         length, _, _, columns = self.sizes(op)
         return int(op.attributes["batch"] * length * columns * op.attributes[self.width])
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """A box of the weights, from some steps of some samples."""
         build = TileBuilder(choice, tensors[op[self.weight]].dtype)
         samples, steps, rows, columns = self.cut(op, ranges, self.width)
@@ -196,22 +192,20 @@ class InputGradient(_SequenceLowering):
         """Columns over cores."""
         return "mm_M"
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, steps, input features."""
         return {**self.dimensions(op), "features": op.attributes["features"]}
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Columns of Wx."""
         return {"columns": self.sizes(op)[3]}
 
-    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+    def macs(self, op: Op, tensors: Tensors) -> int:
         """batch · length · gates·hidden · features."""
         length, features, _, columns = self.sizes(op)
         return int(op.attributes["batch"]) * length * columns * features
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Some steps of some samples, a box of Wx, transposed once."""
         build = TileBuilder(choice, tensors[op["dx"]].dtype)
         samples, steps, wanted, summed = self.cut(op, ranges, "features")

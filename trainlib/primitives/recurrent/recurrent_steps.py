@@ -14,14 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import product
 
-from trainlib.graph import Op, Tensor
+from trainlib.graph import Op
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.recurrent.recurrent import Cell, RecurrentLowering
-from trainlib.steps import Extent, KernelChoice, Operand, TileTask, part
-
-Tensors = Mapping[str, Tensor]
-Ranges = Mapping[str, Extent]
+from trainlib.steps import Extent, KernelChoice, Operand, Ranges, Tensors, TileTask, part
 
 
 def _size(extent: Extent) -> int:

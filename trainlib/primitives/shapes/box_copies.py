@@ -7,7 +7,7 @@ is the inner loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -15,12 +15,26 @@ import numpy as np
 
 from configs.dtypes import DType
 from configs.errors import ShapeError
-from trainlib.graph import Op, Tensor
+from trainlib.graph import Op
 from trainlib.primitives.definition import Shape
-from trainlib.primitives.lowering.boxes import leading_extents, leading_region, row_major, sizes_of
-from trainlib.primitives.lowering.calls import NoMatmul, box
+from trainlib.primitives.lowering.boxes import (
+    LeadingBoxes,
+    leading_region,
+    row_major,
+    sizes_of,
+)
+from trainlib.primitives.lowering.calls import box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.steps import Array, Extent, Function, KernelCall, KernelChoice, Region, TileTask
+from trainlib.steps import (
+    Array,
+    Function,
+    KernelCall,
+    KernelChoice,
+    Ranges,
+    Region,
+    Tensors,
+    TileTask,
+)
 
 LARGEST_RANK = 5
 """Dimensions of a sample the loops of a strided copy can have."""
@@ -159,7 +173,7 @@ def box_copy_call(
 
 
 @dataclass(frozen=True, slots=True)
-class ShiftLowering(NoMatmul):
+class ShiftLowering(LeadingBoxes):
     """A tensor laid into another at an offset: y[i] = x[i - offset] where there is one, else `value`.
 
     `offset(op)` has one entry per dimension of a sample; a negative one cuts away (cropping). Tiles are boxes
@@ -169,17 +183,11 @@ class ShiftLowering(NoMatmul):
     offset: Callable[[Op], Sequence[int]]
     value: Callable[[Op], float]
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """``n`` and the first two dimensions of a sample of the result."""
-        return leading_extents(tensors[op.outputs[0]].shape)
-
-    def meeting(self, op: Op, tensors: Mapping[str, Tensor]) -> Sequence[tuple[str, ...]]:
+    def meeting(self, op: Op, tensors: Tensors) -> Sequence[tuple[str, ...]]:
         """All: whether anything of x reaches a tile depends on each of them."""
         return (tuple(self.extents(op, tensors)),)
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """What of x lies in the tile; a fill unless that is everything, then a copy."""
         (source,), (target,) = op.reads, op.writes
         before, after = tensors[op[source]], tensors[op[target]]

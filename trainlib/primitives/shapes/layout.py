@@ -13,7 +13,7 @@ from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Output, Step, Values
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box, transpose_call
-from trainlib.steps import Extent, KernelChoice, TileTask, part
+from trainlib.steps import KernelChoice, Ranges, Tensors, TileTask, part
 
 
 class _Schema(LayerSchema):
@@ -33,13 +33,11 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
 class _Lowering(NoMatmul):
     """A sample [rows, columns] becomes [columns, rows]; only the batch may be cut."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """The batch."""
         return batch_extent(tensors[op.outputs[0]].shape[0])
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One transpose per sample."""
         (source,), (target,) = op.reads, op.writes
         before, after = tensors[op[source]], tensors[op[target]]

@@ -28,11 +28,16 @@ from trainlib.primitives.definition import (
     Values,
     Variant,
 )
-from trainlib.primitives.lowering.boxes import leading_extents, leading_region, row_major, sizes_of
-from trainlib.primitives.lowering.calls import NoMatmul, box
+from trainlib.primitives.lowering.boxes import (
+    LeadingBoxes,
+    leading_region,
+    row_major,
+    sizes_of,
+)
+from trainlib.primitives.lowering.calls import box
 from trainlib.primitives.lowering.kernel_call import Piece
 from trainlib.primitives.shapes.box_copies import Walk, check_rank, walk_call
-from trainlib.steps import Array, Extent, KernelCall, KernelChoice, TileTask, part
+from trainlib.steps import Array, KernelCall, KernelChoice, Ranges, Tensors, TileTask, part
 
 
 class _Schema(LayerSchema):
@@ -61,18 +66,12 @@ def _order(op: Op) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class _Lowering(NoMatmul):
+class _Lowering(LeadingBoxes):
     """FW and IG alike: a box of the result is a box of the source; one fork, or one per `matrix`."""
 
     matrix: str = "transpose_matrix"
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """``n`` and the first two dimensions of a sample of the result."""
-        return leading_extents(tensors[op.outputs[0]].shape)
-
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The source box has the intervals of the result box in its own order."""
         (source,), (target,), order = op.reads, op.writes, _order(op)
         region = leading_region(tensors[op[target]].shape, ranges)
