@@ -116,6 +116,11 @@ class NormGeometry:
         return self.shape[0] // self.groups
 
     @property
+    def per_channel(self) -> bool:
+        """Whether every channel of a sample has a mean of its own, as in instance norm."""
+        return self.family == "group" and self.of_group == 1
+
+    @property
     def elements(self) -> int:
         """D: elements that share one mean."""
         space = prod(self.shape[1:])
@@ -268,6 +273,15 @@ class Rows:
             turned = matrix.reshape(shape[1], shape[0], *shape[2:]).swapaxes(0, 1)
             return np.ascontiguousarray(turned).astype(np.float32)
         return matrix.reshape(shape).astype(np.float32)
+
+    def statistic(self, values: Array, box: Array) -> Array:
+        """One number per row of a box, as the box of a statistic, float32."""
+        if self.geometry.family == "batch":
+            shape: Shape = (len(values),)
+        else:
+            row = self.geometry.family == "row"
+            shape = box.shape[: 1 + len(self.geometry.leading)] if row else (len(box), -1)
+        return values.reshape(shape).astype(np.float32)
 
     def parameters(self, values: Array | None, box: Array) -> Array:
         """w or b of a tile, to be multiplied with or added to a matrix; 1 without parameters."""
