@@ -7,11 +7,14 @@ its transposes where a layout needs them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trainlib.graph import Op
-from trainlib.primitives.attention.attention import Area, AttentionLowering
+from trainlib.primitives.attention.attention import AttentionLowering
+from trainlib.primitives.lowering.axes import Area, Axes
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
-from trainlib.steps import Tensors, part
+from trainlib.steps import Tensors
 
 _AXES = {
     **dict.fromkeys("xy", (BATCH, "tokens", "width")),
@@ -27,28 +30,26 @@ _AXES = {
 class _Projection(AttentionLowering):
     """What the steps share."""
 
-    multiplied = ("batch", "length", "width", "features")
     once = ""
     """A bias and its gradient belong to the tile that begins this dimension."""
 
-    def axes(self, role: str) -> tuple[str, ...]:
+    def axes(self, role: str) -> Axes:
         """Batch, tokens (L), width (E) and features (F)."""
         return _AXES[role.removeprefix("d")]
 
-    def moved(self, area: Area, role: str) -> bool:
+    def loaded(self, area: Area) -> Sequence[str]:
         """A bias only once."""
-        return not role.removeprefix("d").startswith("b") or area.extents[self.once][0] == 0
+        return [role for role in area.op.reads if role[0] != "b" or area.begins(self.once)]
 
-    def piece(self, area: Area, role: str, sample: int | None = None) -> Piece:
-        """The box of a tensor, or that of a sample."""
-        shape = area.shape(*self.axes(role))
-        return Piece(role, shape) if sample is None else Piece(part(role, sample), shape[1:])
+    def stored(self, area: Area) -> Sequence[str]:
+        """Its gradient as well."""
+        return [role for role in area.op.writes if role[:2] != "db" or area.begins(self.once)]
 
     def add_bias(self, area: Area, build: TileBuilder, total: Piece, bias: str) -> None:
         """total[n, m] += bias[n], if there is one."""
-        if bias in area.op and self.moved(area, bias):
+        if bias in self.loaded(area):
             rows, columns = total.shape
-            term = self.piece(area, bias)
+            term = area.piece(bias)
             arrays = {"Y": total, "G": term}
             build.run(
                 "row_bias", arrays, (total, term), (total,), lambda y, b: y + b[:, None], N=rows, M=columns
@@ -57,17 +58,17 @@ class _Projection(AttentionLowering):
     def add_products(self, area: Area, build: TileBuilder, left: str, right: str, result: str) -> None:
         """result = sum over the samples of left · right; d and map are transposed first."""
         turned = {
-            role: build.temporary(f"{role}_transposed", *reversed(self.piece(area, role, 0).shape))
+            role: build.temporary(f"{role}_transposed", *reversed(area.piece(role, 0).shape))
             for role in (left, right)
             if role in ("dy", "map")
         }
-        target = self.piece(area, result)
+        target = area.piece(result)
         several = len(area.samples) > 1
         term = build.temporary("dw_of_sample", *target.shape) if several else None
         for sample in area.samples:
             for role, matrix in turned.items():
-                build.transpose(self.piece(area, role, sample), matrix)
-            a, b = (turned.get(role) or self.piece(area, role, sample) for role in (left, right))
+                build.transpose(area.piece(role, sample), matrix)
+            a, b = (turned.get(role) or area.piece(role, sample) for role in (left, right))
             build.added_matmul(a, b, target, term if sample else None)
 
 
@@ -80,8 +81,8 @@ class Projection(_Projection):
         """Some features of some tokens; the bias with the first elements of the tokens."""
         (name,) = area.op.writes
         for sample in area.samples:
-            target = self.piece(area, name, sample)
-            build.matmul(self.piece(area, f"w{name}"), self.piece(area, "x", sample), target, trans_b=True)
+            target = area.piece(name, sample)
+            build.matmul(area.piece(f"w{name}"), area.piece("x", sample), target, trans_b=True)
             self.add_bias(area, build, target, f"b{name}")
 
 
@@ -94,9 +95,9 @@ class OutputProjection(_Projection):
         """Some elements of some tokens; the bias with the first features."""
         turned = build.temporary("y_transposed", *area.shape("width", "tokens"))
         for sample in area.samples:
-            build.matmul(self.piece(area, "wo"), self.piece(area, "map", sample), turned)
+            build.matmul(area.piece("wo"), area.piece("map", sample), turned)
             self.add_bias(area, build, turned, "bo")
-            build.transpose(turned, self.piece(area, "y", sample))
+            build.transpose(turned, area.piece("y", sample))
 
 
 class OutputGradient(_Projection):
@@ -107,9 +108,9 @@ class OutputGradient(_Projection):
     def compute(self, area: Area, build: TileBuilder) -> None:
         """Some columns of Wo, transposed once."""
         turned = build.temporary("wo_transposed", *area.shape("features", "width"))
-        build.transpose(self.piece(area, "wo"), turned)
+        build.transpose(area.piece("wo"), turned)
         for sample in area.samples:
-            dy, dmap = (self.piece(area, role, sample) for role in ("dy", "dmap"))
+            dy, dmap = (area.piece(role, sample) for role in ("dy", "dmap"))
             build.matmul(turned, dy, dmap, trans_b=True)
 
 
@@ -120,10 +121,10 @@ class ProjectionWeightGradient(_Projection):
 
     def compute(self, area: Area, build: TileBuilder) -> None:
         """A box of dW; the bias with the first of its columns."""
-        (source, _), (result, *bias) = area.op.reads, area.op.writes
+        (source, _), (result, *bias) = area.op.reads, self.stored(area)
         self.add_products(area, build, source, "x", result)
-        if bias and self.moved(area, bias[0]):
-            whole, target = self.piece(area, source), self.piece(area, bias[0])
+        if bias:
+            whole, target = area.piece(source), area.piece(bias[0])
             sizes = dict(zip("PNM", whole.shape, strict=True))
             arrays = {"X": whole, "Y": target}
             build.run("row_sum", arrays, (whole,), (target,), lambda x: x.sum(axis=(0, 2)), **sizes)
@@ -137,8 +138,8 @@ class OutputWeightGradient(_Projection):
     def compute(self, area: Area, build: TileBuilder) -> None:
         """A box of dWo; the bias with the first of its columns."""
         self.add_products(area, build, "dy", "map", "dwo")
-        if "dbo" in area.op and self.moved(area, "dbo"):
-            build.column_sum(self.piece(area, "dy"), self.piece(area, "dbo"))
+        if "dbo" in self.stored(area):
+            build.column_sum(area.piece("dy"), area.piece("dbo"))
 
 
 class InputGradient(_Projection):
@@ -158,7 +159,7 @@ class InputGradient(_Projection):
         )
         for sample in area.samples:
             for name in "qkv":
-                build.transpose(self.piece(area, f"w{name}"), turned)
+                build.transpose(area.piece(f"w{name}"), turned)
                 further = term if name != "q" else None
-                build.added_matmul(turned, self.piece(area, f"d{name}", sample), total, further)
-            build.transpose(total, self.piece(area, "dx", sample))
+                build.added_matmul(turned, area.piece(f"d{name}", sample), total, further)
+            build.transpose(total, area.piece("dx", sample))

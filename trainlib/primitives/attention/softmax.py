@@ -62,20 +62,21 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan(shape, attributes={"exponential": attributes["exponential"]})
 
 
-class RowPasses(TileBuilder):
-    """Calls on matrices of one shape, rows by rows, which split them over the cores."""
+class RowPasses:
+    """Calls on boxes of one shape, taken as matrices whose rows are split over the cores.
 
-    def __init__(
-        self, choice: KernelChoice, shape: tuple[int, ...], dtype: DType, of_rows: DType = FP32
-    ) -> None:
-        super().__init__(choice, dtype)
+    Vectors of one number per row are kept as `of_rows`.
+    """
+
+    def __init__(self, build: TileBuilder, shape: tuple[int, ...], of_rows: DType = FP32) -> None:
+        self.build = build
         self.shape = shape
         self._rows, self._columns = prod(shape[:-1]), shape[-1]
         self._of_rows = of_rows
 
     def vector(self, name: str) -> None:
         """A scratch buffer of one number per row, `MAXIMA` or `SUMS`."""
-        self.scratch.append(Scratch(name, (self._rows,), self._of_rows))
+        self.build.scratch.append(Scratch(name, (self._rows,), self._of_rows))
 
     def over_rows(self, nest: str, arrays: str, moves: str, compute: Callable[..., Any]) -> None:
         """A pass ``x maxima -> y sums``, of a nest whose arrays are these buffers, ``X:x R:maxima ...``.
@@ -98,7 +99,8 @@ class RowPasses(TileBuilder):
             )
 
         pieces = {name: Piece(place, shapes[place]) for name, place in places.items()}
-        self.calls.append(kernel_call(self.choice, nest, sizes, pieces, reads, writes, function, self.dtype))
+        choice, dtype = self.build.choice, self.build.dtype
+        self.build.calls.append(kernel_call(choice, nest, sizes, pieces, reads, writes, function, dtype))
 
 
 class Rows(NoMatmul):
@@ -116,10 +118,10 @@ class Rows(NoMatmul):
         """The same box of everything, and the passes of the step."""
         tensor = tensors[op.outputs[0]]
         region = leading_region(tensor.shape, ranges)
-        rows = RowPasses(choice, sizes_of(region), tensor.dtype)
-        self.passes(rows, op)
+        build = TileBuilder(choice, tensor.dtype)
+        self.passes(RowPasses(build, sizes_of(region)), op)
         inputs, outputs = ([box(op, role, *region) for role in roles] for roles in (op.reads, op.writes))
-        return rows.task(inputs, outputs)
+        return build.task(inputs, outputs)
 
 
 def row_maxima(rows: RowPasses, x: str = "x") -> None:

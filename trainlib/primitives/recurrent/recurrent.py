@@ -23,7 +23,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from trainlib.graph import Op
-from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
+from trainlib.primitives.lowering.calls import BATCH, NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.steps import Array, Extent, KernelChoice, Operand, Ranges, Tensors, TileTask, part
 
@@ -99,6 +99,12 @@ class RecurrentLowering(NoMatmul):
         numbers = op.attributes
         hidden = numbers["hidden"]
         return numbers["length"], numbers["features"], hidden, numbers["gates"] * hidden
+
+    def dimensions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
+        """Samples, steps, input features, the state; columns of all gates, or gates and units of each."""
+        length, features, hidden, columns = self.sizes(op)
+        sizes = {BATCH: op.attributes["batch"], "steps": length, "features": features, "hidden": hidden}
+        return {**sizes, "columns": columns, "gates": self.cell.gates, "units": hidden}
 
     @staticmethod
     def sequence(op: Op, role: str, samples: Extent, width: int) -> Operand:

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from trainlib.graph import Op
-from trainlib.primitives.lowering.calls import batch_extent, batch_range, box
+from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering
+from trainlib.primitives.lowering.calls import BATCH, batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.recurrent.recurrent import (
     CARRY,
@@ -18,7 +19,7 @@ from trainlib.primitives.recurrent.recurrent import (
     Cell,
     RecurrentLowering,
 )
-from trainlib.steps import Extent, KernelChoice, Ranges, Tensors, TileTask, part
+from trainlib.steps import KernelChoice, Ranges, Tensors, TileTask, part
 
 
 class Backward(RecurrentLowering):
@@ -100,120 +101,86 @@ class Backward(RecurrentLowering):
             build.copy(results[role], Piece(part(role, sample), results[role].shape))
 
 
-class _SequenceLowering(RecurrentLowering):
-    """Matmuls over the whole sequence, every dimension of which may be cut."""
-
-    def default_kernel(self, op: Op) -> str:
-        """The kernel PULP-TrainLib's RNN is hard-wired to."""
-        return "mm_unroll_4x1"
-
-    def dimensions(self, op: Op) -> dict[str, int]:
-        """Samples, steps."""
-        return {**batch_extent(op.attributes["batch"]), "steps": op.attributes["length"]}
-
-    def cut(self, op: Op, ranges: Ranges, width: str) -> tuple[Extent, Extent, Extent, Extent]:
-        """Samples, steps, `width` and columns of a tile; what `ranges` does not name is whole."""
-        length, _, _, columns = self.sizes(op)
-        return (
-            batch_range(ranges, op.attributes["batch"]),
-            ranges.get("steps", (0, length)),
-            ranges.get(width, (0, op.attributes[width])),
-            ranges.get("columns", (0, columns)),
-        )
-
-
-class WeightGradient(_SequenceLowering):
+class WeightGradient(RecurrentLowering, AxesLowering):
     """dW [rows x columns] = sum over samples and steps of sourceᵀ·g, and the bias with the first rows.
 
     `width` names the rows: features for dWx, whose source is x; hidden for dWh, whose source is the state
     before each step. (rows, length, columns), the source transposed first.
     """
 
+    summed = (BATCH, "steps")
+
     def __init__(self, cell: Cell, width: str) -> None:
         super().__init__(cell)
-        self.width = width
-        self.weight, self.bias = ("dwx", "dbx") if width == "features" else ("dwh", "dbh")
+        self.kept = (width, "columns")
+        self.source = "x" if width == "features" else "y"
         self.gradient = "gh" if width == "hidden" and cell.hidden_gradient else "g"
 
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Rows and columns of the weights."""
-        return {self.width: op.attributes[self.width], "columns": self.sizes(op)[3]}
+    def default_kernel(self, op: Op) -> str:
+        """The kernel PULP-TrainLib's RNN is hard-wired to."""
+        return "mm_unroll_4x1"
 
-    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples, steps."""
-        return self.dimensions(op)
+    def axes(self, role: str) -> Axes:
+        """The states before the steps are y one step earlier, and the initial one."""
+        axes = {"x": (BATCH, "steps", "features"), "y": (BATCH, "earlier", "hidden"), "x1": (BATCH, "hidden")}
+        if role[0] == "g":
+            return BATCH, "steps", "columns"
+        return axes[role] if role in axes else self.kept if role[1] == "w" else self.kept[1:]
 
-    def macs(self, op: Op, tensors: Tensors) -> int:
-        """batch · length · rows · columns."""
-        length, _, _, columns = self.sizes(op)
-        return int(op.attributes["batch"] * length * columns * op.attributes[self.width])
+    def area(self, op: Op, tensors: Tensors, ranges: Ranges) -> Area:
+        """With the steps before those of the tile."""
+        area = super().area(op, tensors, ranges)
+        first, last = area.extents["steps"]
+        area.extents["earlier"] = (max(first - 1, 0), last - 1)
+        return area
 
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def loaded(self, area: Area) -> Sequence[str]:
+        """Of the states what there is before the steps."""
+        if self.source == "x":
+            return self.gradient, "x"
+        given = {"y": min(area.shape("earlier")) > 0, "x1": "x1" in area.op and area.begins("steps")}
+        return self.gradient, *(role for role, there in given.items() if there)
+
+    def stored(self, area: Area) -> Sequence[str]:
+        """The bias with the first rows."""
+        return area.op.writes if area.begins(self.kept[0]) else area.op.writes[:1]
+
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """A box of the weights, from some steps of some samples."""
-        build = TileBuilder(choice, tensors[op[self.weight]].dtype)
-        samples, steps, rows, columns = self.cut(op, ranges, self.width)
-        batch, length, height, count = (last - first for first, last in (samples, steps, rows, columns))
-        shifted = self.width == "hidden"
-        inputs = [box(op, self.gradient, samples, steps, columns)]
-        source, taken = ("y", (max(steps[0] - 1, 0), steps[1] - 1)) if shifted else ("x", steps)
-        if taken[1] > taken[0]:
-            inputs.append(box(op, source, samples, taken, rows))
-        started = shifted and steps[0] == 0
-        if started and "x1" in op:
-            inputs.append(box(op, "x1", samples, rows))
+        (length,), (height, count) = area.shape("steps"), area.shape(*self.kept)
+        target, *bias = (area.piece(role) for role in self.stored(area))
         turned = build.temporary("transposed", height, length)
+        started = self.source == "y" and area.begins("steps")
         before = build.temporary("before", length, height) if started else None
-        term = build.temporary("dw_of_sample", height, count) if batch > 1 else None
-        for sample in range(batch):
+        term = build.temporary("dw_of_sample", height, count) if len(area.samples) > 1 else None
+        for sample in area.samples:
+            source = Piece(part(self.source, sample), (length, height))
             if before:
-                self._before(op, build, sample, length, height)
-            build.transpose(before or Piece(part(source, sample), (length, height)), turned)
-            g, dw = Piece(part(self.gradient, sample), (length, count)), Piece(self.weight, (height, count))
-            build.added_matmul(turned, g, dw, term if sample else None)
-        outputs = [box(op, self.weight, rows, columns)]
-        if self.bias in op and rows[0] == 0:
-            outputs.append(box(op, self.bias, columns))
-            build.column_sum(Piece(self.gradient, (batch, length, count)), Piece(self.bias, (count,)))
-        return build.task(inputs, outputs)
-
-    def _before(self, op: Op, build: TileBuilder, sample: int, length: int, height: int) -> None:
-        """The states before the first steps: the initial one, then those of y."""
-        given = Piece(part("x1", sample), (height,)) if "x1" in op else None
-        build.copy_or_zero(given, Piece(part("before", 0), (height,)))
-        if length > 1:
-            y = Piece(part("y", sample), (length - 1, height))
-            build.copy(y, Piece(part("before", 1, length), (length - 1, height)))
+                given = area.piece("x1", sample) if "x1" in area.op else None
+                build.copy_or_zero(given, Piece(part("before", 0), (height,)))
+                if length > 1:
+                    later = Piece(part("before", 1, length), (length - 1, height))
+                    build.copy(Piece(source.name, later.shape), later)
+            build.transpose(before or source, turned)
+            g = area.piece(self.gradient, sample)
+            build.added_matmul(turned, g, target, term if sample else None)
+        if bias:
+            build.column_sum(area.piece(self.gradient), bias[0])
 
 
-class InputGradient(_SequenceLowering):
+class InputGradient(RecurrentLowering, AxesLowering):
     """IG: dX = g·Wxᵀ; (length, columns, features)."""
 
-    def default_kernel(self, op: Op) -> str:
-        """Columns over cores."""
-        return "mm_M"
+    kept, summed = (BATCH, "steps", "features"), ("columns",)
 
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples, steps, input features."""
-        return {**self.dimensions(op), "features": op.attributes["features"]}
+    def axes(self, role: str) -> Axes:
+        """Sequences of columns and of features, and the weights between them."""
+        return {"g": (BATCH, "steps", "columns"), "wx": ("features", "columns"), "dx": self.kept}[role]
 
-    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Columns of Wx."""
-        return {"columns": self.sizes(op)[3]}
-
-    def macs(self, op: Op, tensors: Tensors) -> int:
-        """batch · length · gates·hidden · features."""
-        length, features, _, columns = self.sizes(op)
-        return int(op.attributes["batch"]) * length * columns * features
-
-    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """Some steps of some samples, a box of Wx, transposed once."""
-        build = TileBuilder(choice, tensors[op["dx"]].dtype)
-        samples, steps, wanted, summed = self.cut(op, ranges, "features")
-        batch, length, count, columns = (last - first for first, last in (samples, steps, wanted, summed))
-        turned = build.temporary("wx_transposed", columns, count)
-        build.transpose(Piece("wx", (count, columns)), turned)
-        for sample in range(batch):
-            g, dx = Piece(part("g", sample), (length, columns)), Piece(part("dx", sample), (length, count))
+        turned = build.temporary("wx_transposed", *area.shape("columns", "features"))
+        build.transpose(area.piece("wx"), turned)
+        for sample in area.samples:
+            g, dx = (area.piece(role, sample) for role in ("g", "dx"))
             build.matmul(g, turned, dx)
-        inputs = (box(op, "g", samples, steps, summed), box(op, "wx", wanted, summed))
-        return build.task(inputs, (box(op, "dx", samples, steps, wanted),))

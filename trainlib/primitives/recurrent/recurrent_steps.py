@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 
 from trainlib.graph import Op
-from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
+from trainlib.primitives.lowering.axes import Axes, AxesLowering
+from trainlib.primitives.lowering.calls import BATCH, NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.recurrent.recurrent import Cell, RecurrentLowering
 from trainlib.steps import Extent, KernelChoice, Operand, Ranges, Tensors, TileTask, part
@@ -30,50 +31,32 @@ def _of_gate(gate: int, hidden: int, units: Extent) -> Extent:
     return gate * hidden + units[0], gate * hidden + units[1]
 
 
-class Projection(RecurrentLowering):
+class Projection(RecurrentLowering, AxesLowering):
     """FW_X: one matmul per sample and gate; (steps, features, units)."""
 
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples, gates, steps, units."""
-        length, _, hidden, _ = self.sizes(op)
-        return {
-            **batch_extent(op.attributes["batch"]),
-            "gates": self.cell.gates,
-            "steps": length,
-            "units": hidden,
-        }
+    kept, summed = (BATCH, "gates", "steps", "units"), ("features",)
 
-    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Features of the input."""
-        return {"features": op.attributes["features"]}
-
-    def macs(self, op: Op, tensors: Tensors) -> int:
-        """batch · length · features · gates·hidden."""
-        length, features, _, columns = self.sizes(op)
-        return int(op.attributes["batch"]) * length * features * columns
+    def axes(self, role: str) -> Axes:
+        """Of x and px; the weights are taken gate by gate."""
+        return (BATCH, "steps", "features") if role == "x" else self.kept
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Some units of some gates; the biases with the first features."""
-        _, features, hidden, _ = self.sizes(op)
-        build = TileBuilder(choice, tensors[op["px"]].dtype)
-        samples = batch_range(ranges, op.attributes["batch"])
-        gates, steps, units = ranges["gates"], ranges["steps"], ranges["units"]
-        summed = ranges.get("features", (0, features))
-        count, rows, inner = _size(units), _size(steps), _size(summed)
-        inputs = [box(op, "x", samples, steps, summed)]
-        biases = [role for role in ("bx", "bh") if role in op and summed[0] == 0]
-        for number, gate in enumerate(range(*gates)):
-            columns = _of_gate(gate, hidden, units)
+        area, build = self.area(op, tensors, ranges), TileBuilder(choice, tensors[op["px"]].dtype)
+        inputs, summed = [area.box("x")], area.extents["features"]
+        biases = [role for role in ("bx", "bh") if role in op and area.begins("features")]
+        for number, gate in enumerate(range(*area.extents["gates"])):
+            columns = _of_gate(gate, op.attributes["hidden"], area.extents["units"])
             inputs.append(Operand(op["wx"], (summed, columns), f"wx{number}"))
             inputs += [Operand(op[role], (columns,), f"{role}{number}") for role in biases]
-        for sample in range(_size(samples)):
-            for number in range(_size(gates)):
-                target = Piece(part("px", sample), (rows, count), number * rows * count)
-                x = Piece(part("x", sample), (rows, inner))
-                build.matmul(x, Piece(f"wx{number}", (inner, count)), target)
-                for role in biases:
-                    build.add(target, Piece(f"{role}{number}", (count,)))
-        return build.task(inputs, (box(op, "px", samples, gates, steps, units),))
+        (gates,), (rows, inner, count) = area.shape("gates"), area.shape("steps", "features", "units")
+        for sample, number in product(area.samples, range(gates)):
+            target = Piece(part("px", sample), (rows, count), number * rows * count)
+            x = area.piece("x", sample)
+            build.matmul(x, Piece(f"wx{number}", (inner, count)), target)
+            for role in biases:
+                build.add(target, Piece(f"{role}{number}", (count,)))
+        return build.task(inputs, (area.box("px"),))
 
 
 class _OneStep(RecurrentLowering):
