@@ -16,7 +16,7 @@ from trainlib.kernels import catalogue
 from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, Cut
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_transpose, patches
-from trainlib.primitives.contractions.conv_nests import Reach
+from trainlib.primitives.contractions.conv_nests import Reach, Site
 from trainlib.primitives.lowering.calls import matmul_call, vector_add_call
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, part
 
@@ -93,14 +93,12 @@ def im2row_call(
     channels = sum(stop - start for start, stop in groups)
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        places = (addresses[source], addresses[target])
+        site = Site(choice.codegen, cores, dtype, {"X": addresses[source], "R": addresses[target]})
         if geometry.plain:
-            return _library_im2row(geometry, choice, view, channels, cores, places, dtype)
+            return _library_im2row(site, geometry, view, channels)
         if geometry.hwc:
-            return conv_nests.unroll_hwc(
-                choice.codegen, geometry, view.reach, channels, cores, places, dtype, columns=columns
-            )
-        return conv_nests.im2row(choice.codegen, view.mode, view.reach, channels, cores, places, dtype)
+            return conv_nests.unroll_hwc(site, geometry, view.reach, channels, columns=columns)
+        return conv_nests.im2row(site, view.mode, view.reach, channels)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         image, axes = geometry.image_chw(arrays[0]), (view.reach.rows, view.reach.columns)
@@ -112,15 +110,7 @@ def im2row_call(
     return KernelCall(target, (source,), (target,), work, function)
 
 
-def _library_im2row(
-    geometry: ConvGeometry,
-    choice: KernelChoice,
-    view: View,
-    channels: int,
-    cores: int,
-    places: Sequence[int],
-    dtype: DType,
-) -> TeamWork:
+def _library_im2row(site: Site, geometry: ConvGeometry, view: View, channels: int) -> TeamWork:
     """The im2row loops of the library: CHW, one stride, no dilation."""
     high, wide, reach = view.rows, view.columns, view.reach
     if view.mode == "FW":
@@ -137,7 +127,7 @@ def _library_im2row(
             max(last[1] - wide.after, 0),
         )
     return catalogue.im2row_work(
-        choice.codegen,
+        site.codegen,
         mode=view.mode,
         ci=channels,
         hi=hi,
@@ -148,10 +138,10 @@ def _library_im2row(
         wo=wo,
         stride=geometry.strides[0],
         pads=pads,
-        cores=cores,
-        source_address=places[0],
-        target_address=places[1],
-        element_bytes=dtype.bytes,
+        cores=site.cores,
+        source_address=site.places["X"],
+        target_address=site.places["R"],
+        element_bytes=site.dtype.bytes,
     )
 
 
@@ -170,8 +160,8 @@ def block_transpose_call(
     channels = sum(stop - start for _, (start, stop) in groups)
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        places = (addresses["w"], addresses[TRANSPOSED])
-        return conv_nests.blocktransp(choice.codegen, geometry, co, channels, cores, places, dtype)
+        places = {"X": addresses["w"], "Y": addresses[TRANSPOSED]}
+        return conv_nests.blocktransp(Site(choice.codegen, cores, dtype, places), geometry, co, channels)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         weights = geometry.filters_chw(arrays[0])
@@ -245,8 +235,8 @@ def bias_add_call(cut: Cut, image: str) -> KernelCall:
     channels, positions = cut.count("co"), cut.count("ho", "wo")
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        places = (addresses[image], addresses[BIAS])
-        return conv_nests.bias_add(codegen, geometry, channels, positions, cores, places, dtype)
+        site = Site(codegen, cores, dtype, {"Y": addresses[image], "D": addresses[BIAS]})
+        return conv_nests.bias_add(site, geometry, channels, positions)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         shape = (-1,) if geometry.hwc else (-1, *(1,) * (arrays[0].ndim - 1))
@@ -270,10 +260,8 @@ def bias_sum_call(
     positions = prod(stop - start for start, stop in inside) if inside else cut.count("ho", "wo")
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        places = (addresses[sources[0]], addresses[BIAS_GRADIENT])
-        return conv_nests.bias_sum(
-            codegen, geometry, last - first, max(positions, 1), len(sources), cores, places, dtype
-        )
+        site = Site(codegen, cores, dtype, {"Y": addresses[sources[0]], "D": addresses[BIAS_GRADIENT]})
+        return conv_nests.bias_sum(site, geometry, last - first, max(positions, 1), len(sources))
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         own = [geometry.image_chw(array)[first:last, rows, columns] for array in arrays]

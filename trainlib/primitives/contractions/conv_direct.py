@@ -28,12 +28,12 @@ from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADI
 from trainlib.primitives.contractions.conv_calls import PARTIAL, View, accumulated, bias_sum_call, view_of
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_transpose, patches
 from trainlib.primitives.contractions.conv_groups import channels_met, within_group
-from trainlib.primitives.contractions.conv_nests import Direct
+from trainlib.primitives.contractions.conv_nests import Direct, Site
 from trainlib.primitives.contractions.convolution import WINDOW
 from trainlib.primitives.lowering.calls import box
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
 
-_Pricing = Callable[[str, Direct, int, Mapping[str, int], DType], TeamWork]
+_Pricing = Callable[[Site, Direct], TeamWork]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class _Nest:
 
         def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
             places = {key: addresses[name] for key, name in buffers.items()}
-            return self.pricing(self.choice.codegen, self.loop, cores, places, self.dtype)
+            return self.pricing(Site(self.choice.codegen, cores, self.dtype, places), self.loop)
 
         # The image stands before the weights, whichever side it is; the weight gradient reads both images.
         order = [key for key in "XYWD" if key in buffers and key != self.result]

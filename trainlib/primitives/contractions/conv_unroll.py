@@ -26,7 +26,7 @@ from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.contraction import BATCH, Cut
 from trainlib.primitives.contractions.conv_calls import COLUMNS, ROWS, View, im2row_call
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
-from trainlib.primitives.contractions.conv_nests import Reach
+from trainlib.primitives.contractions.conv_nests import Reach, Site
 from trainlib.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, gathered, part
 
 BORDER = "im2row_border"
@@ -238,8 +238,8 @@ def _border_call(
         line.reshape(-1)[: fetched.border_elements()] = 0
         reach = Reach(line, np.zeros((1, 1), np.int64), 1, geometry.window)
 
-        places = (addresses[image or writes[0]], addresses[writes[0]])
-        return conv_nests.im2row(choice.codegen, "FW", reach, fetched.channels, cores, places, dtype)
+        places = {"X": addresses[image or writes[0]], "R": addresses[writes[0]]}
+        return conv_nests.im2row(Site(choice.codegen, cores, dtype, places), "FW", reach, fetched.channels)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         found = fetched.border_patches(arrays[0] if arrays else np.zeros(0, np.float32))
