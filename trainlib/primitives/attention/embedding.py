@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from configs.dtypes import INT32, DType
+from configs.dtypes import INT32
 from configs.errors import InputError, ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Initial, Op, Tensor
@@ -34,12 +34,9 @@ from trainlib.primitives.definition import (
     Values,
 )
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box, region_elements
-from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.primitives.lowering.pieces import TileBuilder
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.steps import (
     Array,
-    Function,
-    KernelCall,
     KernelChoice,
     Ranges,
     Region,
@@ -90,26 +87,13 @@ def _check(op: Op, numbers: Array) -> None:
         )
 
 
-def _table_call(
-    nest: str,
-    choice: KernelChoice,
-    rows: int,
-    tokens: int,
-    columns: int,
-    buffers: tuple[tuple[str, ...], str],
-    function: Function,
-    dtype: DType,
-) -> KernelCall:
-    """A nest over tokens between a table of `rows` and vectors; `buffers` are those read and the written."""
-    reads, written = buffers
-    table, vectors = ("w", "y") if nest == "embedding_fw" else ("dw", "dy")
-    arrays = {
+def _arrays(table: str, rows: int, vectors: str, tokens: int, columns: int) -> dict[str, Piece]:
+    """Of a nest over tokens between a table of `rows` and vectors."""
+    return {
         "W": Piece(table, strides=(rows // tokens * columns, 1)),
         "Y": Piece(vectors, strides=(columns, 1)),
         "T": Piece("x", dtype=INT32),
     }
-    sizes = {"N": tokens, "M": columns}
-    return kernel_call(choice, nest, sizes, arrays, reads, (written,), function, dtype)
 
 
 def _token_extents(op: Op, tensors: Tensors) -> dict[str, int]:
@@ -137,25 +121,20 @@ class _Forward(NoMatmul):
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Some numbers, a box of the table."""
-        wanted, dtype = ranges["features"], tensors[op["y"]].dtype
+        wanted, build = ranges["features"], TileBuilder(choice, tensors[op["y"]].dtype)
         rows = ranges.get("vocabulary", (0, op.attributes["vocabulary"]))
         region = _token_region(op, tensors, ranges)
         tokens, columns, height = region_elements(region), wanted[1] - wanted[0], rows[1] - rows[0]
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            numbers, table = arrays
+        def rows_of(numbers: Array, table: Array) -> Array:
             _check(op, numbers)
             here = (rows[0] <= numbers) & (numbers < rows[1])
-            return (np.where(here[..., None], table[np.where(here, numbers - rows[0], 0)], np.float32(0)),)
+            return np.where(here[..., None], table[np.where(here, numbers - rows[0], 0)], np.float32(0))
 
-        call = _table_call(
-            "embedding_fw", choice, height, tokens, columns, (("x", "w"), "y"), function, dtype
-        )
-        return TileTask(
-            (box(op, "x", *region), box(op, "w", rows, wanted)),
-            (box(op, "y", *region, wanted),),
-            (),
-            (call,),
+        arrays = _arrays("w", height, "y", tokens, columns)
+        build.run("embedding_fw", arrays, ("x", "w"), ("y",), rows_of, N=tokens, M=columns)
+        return build.task(
+            (box(op, "x", *region), box(op, "w", rows, wanted)), (box(op, "y", *region, wanted),)
         )
 
 
@@ -173,27 +152,25 @@ class _WeightGradient(NoMatmul):
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Some numbers, some columns of their gradients; tokens of other rows are passed over."""
         numbers, rows, wanted = op.attributes, ranges["vocabulary"], ranges["features"]
-        dtype, region = tensors[op["dw"]].dtype, _token_region(op, tensors, ranges)
+        build, region = TileBuilder(choice, tensors[op["dw"]].dtype), _token_region(op, tensors, ranges)
         height, columns = rows[1] - rows[0], wanted[1] - wanted[0]
-        padding = numbers["padding_id"]
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            _check(op, arrays[0])
-            total = arrays[2].copy()
-            gradients = arrays[1].reshape(-1, columns)
-            for place, number in enumerate(arrays[0].reshape(-1)):
-                if rows[0] <= number < rows[1] and number != padding:
+        def added(x: Array, dy: Array, dw: Array) -> Array:
+            _check(op, x)
+            total = dw.copy()
+            gradients = dy.reshape(-1, columns)
+            for place, number in enumerate(x.reshape(-1)):
+                if rows[0] <= number < rows[1] and number != numbers["padding_id"]:
                     row = total[number - rows[0]] + gradients[place]
                     total[number - rows[0]] = (
-                        widened(rounded(row, dtype)) if choice.accumulation == "kernel" else row
+                        widened(rounded(row, build.dtype)) if choice.accumulation == "kernel" else row
                     )
-            return (total,)
+            return total
 
-        tokens, buffers = region_elements(region), (("x", "dy", "dw"), "dw")
-        call = _table_call("embedding_bw", choice, height, tokens, columns, buffers, function, dtype)
-        build = TileBuilder(choice, dtype)
+        tokens = region_elements(region)
         build.zero(Piece("dw", (height, columns)))
-        build.calls.append(call)
+        arrays = _arrays("dw", height, "dy", tokens, columns)
+        build.run("embedding_bw", arrays, ("x", "dy", "dw"), ("dw",), added, N=tokens, M=columns)
         return build.task(
             (box(op, "x", *region), box(op, "dy", *region, wanted)), (box(op, "dw", rows, wanted),)
         )

@@ -39,9 +39,9 @@ class TileBuilder:
     def run(
         self,
         nest: str,
-        arrays: Mapping[str, Piece],
-        reads: Sequence[Piece],
-        writes: Sequence[Piece],
+        arrays: Mapping[str, Piece | str],
+        reads: Sequence[Piece | str],
+        writes: Sequence[Piece | str],
         compute: Callable[..., Any],
         **sizes: int,
     ) -> None:

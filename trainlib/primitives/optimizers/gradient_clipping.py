@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod, sqrt
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from trainlib.graph import Op
 from trainlib.primitives.definition import InternalPrimitive, Step, Values
 from trainlib.primitives.lowering.calls import NoMatmul, box, whole
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop, vector_call
-from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.steps import (
     Array,
     Function,
@@ -77,19 +78,15 @@ class _Squares(NoMatmul):
         rows, gradient = ranges["d0"], tensors[op["dw"]]
         count, elements = rows[1] - rows[0], prod(gradient.shape[1:])
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            matrix = arrays[0].reshape(count, elements)
-            return (np.einsum("re,re->r", matrix, matrix, dtype=np.float32),)
+        def squares(dw: Array) -> Any:
+            matrix = dw.reshape(count, elements)
+            return np.einsum("re,re->r", matrix, matrix, dtype=np.float32)
 
+        build = TileBuilder(choice, FP32)
         arrays = {"X": Piece("dw", (count, elements), dtype=gradient.dtype), "Y": Piece("squares")}
-        sizes = {"rows": count, "elements": elements}
+        build.run("square_sum", arrays, ("dw",), ("squares",), squares, rows=count, elements=elements)
         inner = tuple((0, size) for size in gradient.shape[1:])
-        return TileTask(
-            inputs=(box(op, "dw", rows, *inner),),
-            outputs=(box(op, "squares", rows),),
-            scratch=(),
-            calls=(kernel_call(choice, "square_sum", sizes, arrays, ("dw",), ("squares",), function),),
-        )
+        return build.task((box(op, "dw", rows, *inner),), (box(op, "squares", rows),))
 
 
 SQUARES = InternalPrimitive(
