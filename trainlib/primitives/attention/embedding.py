@@ -35,14 +35,7 @@ from trainlib.primitives.definition import (
 )
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box, region_elements
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
-from trainlib.steps import (
-    Array,
-    KernelChoice,
-    Ranges,
-    Region,
-    Tensors,
-    TileTask,
-)
+from trainlib.steps import Array, KernelChoice, Ranges, Region, Tensors, TileTask
 
 
 class _Schema(LayerSchema):
@@ -214,9 +207,7 @@ PRIMITIVE = LayerPrimitive(
     examples=(
         Example({"vocabulary": 5, "features": 4}, (InputCase((6,), INT32, 0, 5),)),
         Example(
-            {"vocabulary": 9, "features": 3, "padding_id": 2},
-            (InputCase((2, 4), INT32, 0, 4),),
-            roundings=4,
+            {"vocabulary": 9, "features": 3, "padding_id": 2}, (InputCase((2, 4), INT32, 0, 4),), roundings=4
         ),
         Example({"vocabulary": 1, "features": 1}, (InputCase((1,), INT32, 0, 1),)),
     ),

@@ -25,12 +25,7 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
-from trainlib.primitives.lowering.boxes import (
-    CUT_DIMENSIONS,
-    LeadingBoxes,
-    leading_region,
-    sizes_of,
-)
+from trainlib.primitives.lowering.boxes import CUT_DIMENSIONS, LeadingBoxes, leading_region, sizes_of
 from trainlib.primitives.lowering.calls import VECTOR_ADD, NoMatmul, batch_extent, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.steps import KernelChoice, Ranges, Tensors, TileTask, part

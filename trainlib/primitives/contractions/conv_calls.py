@@ -146,11 +146,7 @@ def _library_im2row(site: Site, geometry: ConvGeometry, view: View, channels: in
 
 
 def block_transpose_call(
-    geometry: ConvGeometry,
-    choice: KernelChoice,
-    *,
-    groups: Sequence[tuple[Extent, Extent]],
-    dtype: DType,
+    geometry: ConvGeometry, choice: KernelChoice, *, groups: Sequence[tuple[Extent, Extent]], dtype: DType
 ) -> KernelCall:
     """The box of weights ``w`` to `TRANSPOSED`: per input channel a row [co of its group · window], rotated.
 

@@ -178,12 +178,7 @@ class Direct:
     def published_sizes(self) -> dict[str, int]:
         """Sizes the nests written from the library's code share."""
         geometry = self.geometry
-        return {
-            "hk": geometry.hk,
-            "wk": geometry.wk,
-            "stride": geometry.strides[0],
-            **self.reach.counts(),
-        }
+        return {"hk": geometry.hk, "wk": geometry.wk, "stride": geometry.strides[0], **self.reach.counts()}
 
 
 def direct_forward(site: Site, loop: Direct) -> TeamWork:

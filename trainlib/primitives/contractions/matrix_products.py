@@ -20,12 +20,7 @@ from dataclasses import dataclass, replace
 from trainlib.access import Space
 from trainlib.graph import Op
 from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, Cut, Strategy
-from trainlib.primitives.contractions.conv_calls import (
-    PARTIAL,
-    accumulated,
-    bias_add_call,
-    bias_sum_call,
-)
+from trainlib.primitives.contractions.conv_calls import PARTIAL, accumulated, bias_add_call, bias_sum_call
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.lowering.calls import box, matmul_call, transpose_call, vector_add_call
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder

@@ -15,27 +15,14 @@ from pydantic import Field
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
-from trainlib.primitives.definition import (
-    Example,
-    LayerPlan,
-    LayerPrimitive,
-    Positive,
-    Refused,
-    Step,
-    Values,
-)
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Positive, Refused, Step, Values
 from trainlib.primitives.elementwise.broadcast_add import (
     BroadcastGradient,
     reduced,
     repeated_region,
     repeating_strides,
 )
-from trainlib.primitives.lowering.boxes import (
-    LeadingBoxes,
-    leading_region,
-    row_major,
-    sizes_of,
-)
+from trainlib.primitives.lowering.boxes import LeadingBoxes, leading_region, row_major, sizes_of
 from trainlib.primitives.lowering.calls import box
 from trainlib.primitives.lowering.kernel_call import Piece
 from trainlib.primitives.shapes.box_copies import Walk, check_rank, walk_call

@@ -98,10 +98,7 @@ def _reference(op: Op, values: Values) -> Values:
         target = values["label"].astype(np.float64)
         loss = -np.sum(target * log_probabilities) / len(logits)
         gradient = np.exp(log_probabilities) * target.sum(axis=1, keepdims=True) - target
-    return {
-        "loss": np.array([loss]),
-        "dy": gradient / len(logits),
-    }
+    return {"loss": np.array([loss]), "dy": gradient / len(logits)}
 
 
 CROSS_ENTROPY = loss(

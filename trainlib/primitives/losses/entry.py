@@ -10,15 +10,7 @@ import numpy as np
 
 from configs.model_file import LossSchema
 from trainlib.graph import Op, Tensor
-from trainlib.primitives.definition import (
-    Example,
-    LabelPlan,
-    LossPrimitive,
-    Reference,
-    Refused,
-    Step,
-    Values,
-)
+from trainlib.primitives.definition import Example, LabelPlan, LossPrimitive, Reference, Refused, Step, Values
 from trainlib.primitives.derivative import derivative
 from trainlib.primitives.formulas import Formula, arguments, by_name, parameters, wide
 from trainlib.primitives.lowering.elementwise import LossLowering

@@ -94,11 +94,7 @@ def matmul_call(
         left, right = arrays
         right = right.reshape(m, k).T if trans_b else right.reshape(k, m)
         product = matmul(
-            left.reshape(n, k),
-            right,
-            dtype=dtype,
-            accumulation=choice.accumulation,
-            order=order,
+            left.reshape(n, k), right, dtype=dtype, accumulation=choice.accumulation, order=order
         )
         return (product.reshape(c_shape),)
 

@@ -21,17 +21,7 @@ from trainlib.primitives.definition import Shape, Values
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region
 from trainlib.primitives.lowering.calls import NoMatmul, region_elements, whole
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.steps import (
-    Array,
-    Function,
-    KernelCall,
-    KernelChoice,
-    Operand,
-    Ranges,
-    Tensors,
-    TileTask,
-    part,
-)
+from trainlib.steps import Array, Function, KernelCall, KernelChoice, Operand, Ranges, Tensors, TileTask, part
 
 Compute = Callable[[Op, Values], Values]
 """What a loop computes: arrays by role in, arrays by role out (more than it writes, if that is easier)."""

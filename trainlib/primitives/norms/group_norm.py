@@ -7,14 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainlib.graph import Tensor
-from trainlib.primitives.definition import (
-    Example,
-    InputCase,
-    LayerPlan,
-    LayerPrimitive,
-    Positive,
-    Refused,
-)
+from trainlib.primitives.definition import Example, InputCase, LayerPlan, LayerPrimitive, Positive, Refused
 from trainlib.primitives.norms.norm import StepwiseSchema, norm_plan
 from trainlib.primitives.norms.norm_steps import NORM_STEPS
 
@@ -26,12 +19,7 @@ class _Schema(StepwiseSchema):
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     return norm_plan(
-        "group",
-        attributes,
-        inputs,
-        where,
-        groups=attributes["groups"],
-        stepwise=attributes["stepwise"],
+        "group", attributes, inputs, where, groups=attributes["groups"], stepwise=attributes["stepwise"]
     )
 
 

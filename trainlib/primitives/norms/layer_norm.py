@@ -11,14 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainlib.graph import Tensor
-from trainlib.primitives.definition import (
-    Example,
-    InputCase,
-    LayerPlan,
-    LayerPrimitive,
-    Positive,
-    Refused,
-)
+from trainlib.primitives.definition import Example, InputCase, LayerPlan, LayerPrimitive, Positive, Refused
 from trainlib.primitives.norms.norm import StepwiseSchema, norm_plan
 from trainlib.primitives.norms.norm_steps import NORM_STEPS
 

@@ -212,9 +212,7 @@ def norm_plan(
         )
     if family != "row" and shape[0] % groups != 0:
         raise ShapeError(
-            f"{groups} groups do not divide {shape[0]} channels",
-            where=where,
-            cure=f"a divisor of {shape[0]}",
+            f"{groups} groups do not divide {shape[0]} channels", where=where, cure=f"a divisor of {shape[0]}"
         )
     geometry = NormGeometry(
         family, batch, shape, groups, trailing, running, centred, attributes.get("fixed_statistics", False)

@@ -20,16 +20,7 @@ from trainlib.primitives.definition import InternalPrimitive, Step, Values
 from trainlib.primitives.lowering.calls import NoMatmul, box, whole
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop, vector_call
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
-from trainlib.steps import (
-    Array,
-    Function,
-    KernelCall,
-    KernelChoice,
-    Ranges,
-    Scratch,
-    Tensors,
-    TileTask,
-)
+from trainlib.steps import Array, Function, KernelCall, KernelChoice, Ranges, Scratch, Tensors, TileTask
 
 NORM_GUARD = 1e-6
 """Added to the norm before the division (torch.nn.utils.clip_grad_norm_)."""
@@ -90,8 +81,7 @@ class _Squares(NoMatmul):
 
 
 SQUARES = InternalPrimitive(
-    name="gradient_squares",
-    step=Step("SQUARES", ("dw",), ("squares",), _squares_reference, _Squares()),
+    name="gradient_squares", step=Step("SQUARES", ("dw",), ("squares",), _squares_reference, _Squares())
 )
 
 

@@ -19,28 +19,12 @@ from pydantic import Field
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.graph import Op, Tensor
-from trainlib.primitives.definition import (
-    Example,
-    LayerPlan,
-    LayerPrimitive,
-    Positive,
-    Refused,
-    Step,
-    Values,
-)
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Positive, Refused, Step, Values
 from trainlib.primitives.lowering.boxes import sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.shapes.box_copies import fill_call
-from trainlib.steps import (
-    Array,
-    Extent,
-    KernelChoice,
-    Ranges,
-    Region,
-    Tensors,
-    TileTask,
-)
+from trainlib.steps import Array, Extent, KernelChoice, Ranges, Region, Tensors, TileTask
 
 Taps = tuple[Array, Array, Array]
 """Per output: its lower input, its upper input, and the weight of the upper one."""
@@ -66,9 +50,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     size, scale = attributes["size"], attributes["scale"]
     if (size is None) == (scale is None):
         raise ShapeError(
-            "interpolation needs either size or scale",
-            where=where,
-            cure="size: [height, width], or scale: 2",
+            "interpolation needs either size or scale", where=where, cure="size: [height, width], or scale: 2"
         )
     ho, wo = size if scale is None else (int(hi * scale), int(wi * scale))
     if min(ho, wo) < 1:

@@ -82,11 +82,7 @@ def _retreat(kept: Values, dh: Array, dc: Array) -> dict[str, Array]:
     da_n = dh * (1 - z) * (1 - n**2)
     da_z = dh * (kept["before"] - n) * (z - z**2)
     da_r = da_n * kept["hn"] * (r - r**2)
-    return {
-        "g": np.hstack([da_r, da_z, da_n]),
-        "gh": np.hstack([da_r, da_z, r * da_n]),
-        "direct": z * dh,
-    }
+    return {"g": np.hstack([da_r, da_z, da_n]), "gh": np.hstack([da_r, da_z, r * da_n]), "direct": z * dh}
 
 
 PRIMITIVE = recurrent_primitive(

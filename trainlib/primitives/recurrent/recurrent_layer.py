@@ -248,10 +248,7 @@ def _sequence_cases(states: int) -> Any:
 
 
 def recurrent_primitive(
-    name: str,
-    cell: Cell,
-    reference: CellReference,
-    examples: tuple[Example, ...],
+    name: str, cell: Cell, reference: CellReference, examples: tuple[Example, ...]
 ) -> LayerPrimitive:
     """The layer of a cell: with one step for the whole sequence, or with steps per time step."""
     states = 2 if cell.has_cell else 1

@@ -229,10 +229,7 @@ class StepCarry(_OneStep):
         samples, units = batch_range(ranges, op.attributes["batch"]), ranges["units"]
         batch, count = _size(samples), _size(units)
         gradient = op[f"gh{time}" if self.cell.hidden_gradient else f"g{time}"]
-        inputs = [
-            Operand(gradient, (samples, (0, columns)), "g"),
-            box(op, "wh", units, (0, columns)),
-        ]
+        inputs = [Operand(gradient, (samples, (0, columns)), "g"), box(op, "wh", units, (0, columns))]
         result = Piece("carry", (batch, count))
         build.matmul(Piece("g", (batch, columns)), Piece("wh", (count, columns)), result, trans_b=True)
         if self.cell.hidden_gradient:

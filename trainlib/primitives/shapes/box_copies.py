@@ -17,24 +17,10 @@ from configs.dtypes import DType
 from configs.errors import ShapeError
 from trainlib.graph import Op
 from trainlib.primitives.definition import Shape
-from trainlib.primitives.lowering.boxes import (
-    LeadingBoxes,
-    leading_region,
-    row_major,
-    sizes_of,
-)
+from trainlib.primitives.lowering.boxes import LeadingBoxes, leading_region, row_major, sizes_of
 from trainlib.primitives.lowering.calls import box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.steps import (
-    Array,
-    Function,
-    KernelCall,
-    KernelChoice,
-    Ranges,
-    Region,
-    Tensors,
-    TileTask,
-)
+from trainlib.steps import Array, Function, KernelCall, KernelChoice, Ranges, Region, Tensors, TileTask
 
 LARGEST_RANK = 5
 """Dimensions of a sample the loops of a strided copy can have."""

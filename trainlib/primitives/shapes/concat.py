@@ -79,10 +79,7 @@ PRIMITIVE = LayerPrimitive(
     name="concat",
     schema=_Schema,
     plan=_plan,
-    steps=(
-        Step("FW", ("x*",), ("y",), _forward, Join()),
-        Step("IG", ("dy",), ("dx*",), _backward, Part()),
-    ),
+    steps=(Step("FW", ("x*",), ("y",), _forward, Join()), Step("IG", ("dy",), ("dx*",), _backward, Part())),
     examples=(
         Example(inputs=((3,), (5,))),
         Example(inputs=((2, 4, 3), (1, 4, 3), (3, 4, 3))),

@@ -47,8 +47,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     check_rank(shape, where)
     output = (*shape[: 1 + axis], stop - start, *shape[2 + axis :])
     return LayerPlan(
-        output,
-        attributes={"axis": axis, "start": start, "stop": stop, "size": size, "rank": len(shape) - 1},
+        output, attributes={"axis": axis, "start": start, "stop": stop, "size": size, "rank": len(shape) - 1}
     )
 
 

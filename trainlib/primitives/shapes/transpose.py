@@ -28,12 +28,7 @@ from trainlib.primitives.definition import (
     Values,
     Variant,
 )
-from trainlib.primitives.lowering.boxes import (
-    LeadingBoxes,
-    leading_region,
-    row_major,
-    sizes_of,
-)
+from trainlib.primitives.lowering.boxes import LeadingBoxes, leading_region, row_major, sizes_of
 from trainlib.primitives.lowering.calls import box
 from trainlib.primitives.lowering.kernel_call import Piece
 from trainlib.primitives.shapes.box_copies import Walk, check_rank, walk_call
