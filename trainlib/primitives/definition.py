@@ -15,8 +15,10 @@ file that ends in `PRIMITIVE = ...`:
    a frozen layer), ``x*`` and ``dx*`` stand for all inputs and all needed input gradients. A backward step
    appears in the graph if one of its results is needed; what no step writes is no step's business.
 4. Each step has an untiled NumPy `reference` and a lowering (`trainlib.steps.StepLowering`) that share no
-   code. Both see float32 for narrower tensors (see `KernelCall`); results are rounded when stored. A
-   reference takes the batch size from its arrays, not from the attributes: prediction runs other batches.
+   code. `lowering.pieces.TileBuilder` collects the kernel calls of a tile; where every tensor is a box of
+   named dimensions `lowering.axes.AxesLowering` has the rest. Both see float32 for narrower tensors (see
+   `KernelCall`); results are rounded when stored. A reference takes the batch size from its arrays, not from
+   the attributes: prediction runs other batches.
 5. `examples`: small cases that together touch every option. tests/test_trainlib_primitives.py runs them in
    every step, dtype, batch and random tile sizes, and against the layer's entry in truth/layers.py, whose
    backward pass autograd has. `refused`: cases that must raise, with the message.
