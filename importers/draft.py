@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from configs.dtypes import dtype_of
 from configs.errors import PulptrainError, UnsupportedLayerError
 from configs.model_file import LayerSpec
 from importers.views import BATCH, Shape, View
@@ -106,7 +107,7 @@ class Draft:
 
     def feed(self, word: str, shape: Shape, dtype: str) -> View:
         """The network's input."""
-        self.tensors[word] = Tensor(word, shape, "input", dtype)
+        self.tensors[word] = Tensor(word, shape, "input", dtype_of(dtype))
         return View.of(word, shape)
 
     def layer(
@@ -165,8 +166,9 @@ class Draft:
         for number, output in enumerate((plan.output, *plan.outputs.values())):
             found = output if isinstance(output, Output) else Output(output)
             word = f"{name}.{number}" if number else name
-            self.tensors[word] = Tensor(word, tuple(found.shape), "activation", found.dtype or self.dtype)
-            views.append(View.of(word, tuple(found.shape)))
+            shape, dtype = tuple(found.shape), found.dtype or dtype_of(self.dtype)
+            self.tensors[word] = Tensor(word, shape, "activation", dtype)
+            views.append(View.of(word, shape))
         return tuple(views)
 
     def stored(self, view: View, order: Sequence[Sequence[int]], name: str, where: str = "") -> str:

@@ -19,6 +19,7 @@ import numpy as np
 
 import importers.onnx_out_layers
 import importers.onnx_out_moves  # noqa: F401  (these two fill the table of writers)
+from configs.dtypes import FP32, INT32
 from configs.errors import InputError, UnsupportedLayerError
 from configs.model_file import DATASETS, ModelSpec, read_model
 from configs.model_text import model_text
@@ -198,9 +199,7 @@ def _proto(node: OnnxNode) -> onnx.NodeProto:
 def _drafted(spec: ModelSpec, start: Start) -> _Graph:
     """The graph of all layers. Raises UnsupportedLayerError that lists those without a form in ONNX."""
     draft, problems = OnnxDraft(), []
-    fed = Tensor(
-        "input", (spec.batch, *spec.input_shape), "input", "int32" if spec.input_classes else "float32"
-    )
+    fed = Tensor("input", (spec.batch, *spec.input_shape), "input", INT32 if spec.input_classes else FP32)
     tensors, before = {"input": fed}, "input"
     for layer in spec.layers:
         words = layer.inputs if layer.inputs is not None else (before,)
@@ -257,7 +256,7 @@ def _results(name: str, plan: LayerPlan) -> list[Tensor]:
     for number, item in enumerate((plan.output, *plan.outputs.values())):
         output = item if isinstance(item, Output) else Output(item)
         word = f"{name}.{number}" if number else name
-        found.append(Tensor(word, tuple(output.shape), "activation", output.dtype or "float32"))
+        found.append(Tensor(word, tuple(output.shape), "activation", output.dtype or FP32))
     return found
 
 

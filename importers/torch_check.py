@@ -4,24 +4,24 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from configs.model_file import ModelSpec
 from importers.draft import Given
 from importers.extras import require_extra
 from trainlib.ir.steps import Array
-from trainlib.registry import loss_primitive
-from trainlib.training.options import loss_options
 
 ROUNDING = 1e-5
 """Share of the largest gradient of a parameter that may be lost in fp32 without anybody noticing."""
 
 NOISE = 32.0
 """Times what the module's own gradients differ between fp32 and fp64 that ours may differ."""
+
+Loss = Callable[[Any, Any], Any]
+"""Of an output and a label, in PyTorch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class ModuleCheck:
 
 
 def gradients_of_module(
-    module: Any, spec: ModelSpec, sources: Mapping[str, Given], sample: Mapping[str, Array], *, double: bool
+    module: Any, loss: Loss, sources: Mapping[str, Given], sample: Mapping[str, Array], *, double: bool
 ) -> dict[str, Array]:
     """Loss and gradients of a copy of the module, by the names of our tensors.
 
@@ -66,8 +66,7 @@ def gradients_of_module(
         (output,) = output
     if label.is_floating_point():
         output = output.reshape(label.shape)  # a number per sample is [batch, 1] here
-    loss = loss_primitive(spec.loss.name)
-    value = loss.torch_loss(torch, loss_options(spec.loss, loss), output, label)
+    value = loss(output, label)
     value.backward()
     parameters = dict(copied.named_parameters(remove_duplicate=False))
     found = {"loss": value.detach().reshape(1).numpy()}
@@ -82,7 +81,7 @@ def gradients_of_module(
 
 def check_module(
     module: Any,
-    spec: ModelSpec,
+    loss: Loss,
     sources: Mapping[str, Given],
     sample: Mapping[str, Array],
     results: Mapping[str, Array],
@@ -92,8 +91,8 @@ def check_module(
     What is allowed for a gradient is `ROUNDING` of its largest element and `NOISE` times what the module's
     own one differs between fp32 and fp64.
     """
-    exact = gradients_of_module(module, spec, sources, sample, double=True)
-    single = gradients_of_module(module, spec, sources, sample, double=False)
+    exact = gradients_of_module(module, loss, sources, sample, double=True)
+    single = gradients_of_module(module, loss, sources, sample, double=False)
     return judged(results, exact, single)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from configs.dtypes import BY_NAME
+from configs.dtypes import BY_NAME, FP32
 from configs.errors import InputError, UnsupportedLayerError
 from configs.model_file import LossSpec, ModelSpec
 from configs.suggest import suggestion
@@ -100,7 +100,7 @@ def from_torch(
     )
     check_options(spec)
     values = {
-        tensor: rounded(value, dtype if value.dtype.kind == "f" and not _kept_wide(tensor) else "float32")
+        tensor: rounded(value, BY_NAME[dtype] if value.dtype.kind == "f" and not _kept_wide(tensor) else FP32)
         for tensor, value in draft.values.items()
     }
     return ImportedModel(spec, values, dict(draft.sources), tuple(notes))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from configs.dtypes import dtype_of
 from configs.errors import PulptrainError
 from configs.model_file import LayerSpec
 from importers.draft import CannotTakeError
@@ -64,7 +65,7 @@ class TrainingDraft:
         self, name: str, shape: Shape, kind: str, dtype: str = "float32", alias_of: str | None = None
     ) -> str:
         """Add a tensor."""
-        return self.builder.add(Tensor(name, tuple(shape), kind, dtype, alias_of))
+        return self.builder.add(Tensor(name, tuple(shape), kind, dtype_of(dtype), alias_of))
 
     def read(self, name: str) -> str:
         """Our tensor for one of the file that a node reads; a constant becomes a frozen weight."""
@@ -143,7 +144,8 @@ class TrainingDraft:
             primitive = layer_primitive(kind)
             checked = layer_options(LayerSpec("node", kind, dict(options), self.graph.path), primitive)
             tensors = [
-                Tensor(f"x{index}", tuple(shape), "activation", dtype) for index, shape in enumerate(inputs)
+                Tensor(f"x{index}", tuple(shape), "activation", dtype_of(dtype))
+                for index, shape in enumerate(inputs)
             ]
             return primitive.plan(checked, tensors, self.graph.path)
         except PulptrainError as error:

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TypeVar
 
-import numpy as np
-
 from configs.errors import UnsupportedLayerError
 from configs.suggest import suggestion
 from trainlib.ir.graph import Op, Tensor
@@ -202,4 +200,4 @@ def matmuls_of(op: Op, tensors: Mapping[str, Tensor], codegen: str) -> tuple[str
 
 
 def _element_bytes(op: Op, tensors: Mapping[str, Tensor]) -> int:
-    return np.dtype(tensors[op.outputs[0]].dtype).itemsize
+    return tensors[op.outputs[0]].dtype.bytes

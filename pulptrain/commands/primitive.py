@@ -185,6 +185,7 @@ def _command_of(name: str, step: str, example: Example) -> str:
 
 def parse_shape(text: str) -> DrawnInput:
     """``8x8x8``, or ``5:int32:10`` for integers below 10. Raises `InputError`."""
+    from configs.dtypes import dtype_of
     from configs.errors import InputError
     from trainlib.primitives.definition import DrawnInput
 
@@ -200,7 +201,7 @@ def parse_shape(text: str) -> DrawnInput:
         return DrawnInput(shape)
     if dtype not in ("int32", "uint8"):
         raise InputError(f"no input of dtype {dtype!r}", where="--shape", cure="int32 or uint8")
-    return DrawnInput(shape, dtype, 0, int(high))
+    return DrawnInput(shape, dtype_of(dtype), 0, int(high))
 
 
 def _is_size(text: str) -> bool:

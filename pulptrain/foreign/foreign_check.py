@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -20,12 +21,11 @@ from configs.errors import InputError, NotFiniteError, WrongNumbersError
 from configs.limits import host_memory_bytes
 from configs.model_file import ModelSpec
 from importers.extras import require_extra
-from importers.torch_check import NOISE, ModuleCheck, judged
+from importers.torch_check import NOISE, Loss, ModuleCheck, judged
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.steps import Array
 from trainlib.references.reference import evaluate
-from trainlib.registry import loss_primitive, lowering_of
-from trainlib.training.options import loss_options
+from trainlib.registry import lowering_of
 from trainlib.training.phases import build_forward_graph, initial_weights
 
 if TYPE_CHECKING:
@@ -181,6 +181,13 @@ def _tried(who: str, compute: Callable[[], _Truth]) -> _Truth | str:
     return truth if np.isfinite(truth.exact).all() else f"{who}: numbers that are not finite"
 
 
+def loss_of(spec: ModelSpec) -> Loss:
+    """The loss of a model, with its options."""
+    from truth.steps import LOSSES
+
+    return partial(LOSSES[spec.loss.name], **spec.loss.options)
+
+
 @dataclass(frozen=True, slots=True)
 class FileGradients:
     """Loss and gradients of a file by PyTorch: `tensors` by the names of ours, `weights` all their elements.
@@ -207,8 +214,7 @@ def gradients_of_file(
     label = torch.tensor(sample["label"])
     label = label.to(computed.kind) if label.is_floating_point() else label.long()
     output = computed.output().reshape(graph.tensors[graph.output].shape)
-    loss = loss_primitive(spec.loss.name)
-    value = loss.torch_loss(torch, loss_options(spec.loss, loss), output, label)
+    value = loss_of(spec)(output, label)
     (terms,) = torch.autograd.grad(value, [output], retain_graph=True)
     gradients = computed.gradients(value)
     flat = np.zeros(int(places.starts[-1]))

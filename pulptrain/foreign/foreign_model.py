@@ -236,7 +236,7 @@ def compare_with_origin(
 def _compared(foreign: ForeignModel, outcome: RunOutcome, settings: Settings) -> ModuleCheck | str:
     """What came of it; a text says why it cannot be computed."""
     from importers.torch_check import check_module
-    from pulptrain.foreign.foreign_check import check_file
+    from pulptrain.foreign.foreign_check import check_file, loss_of
     from trainlib.training.training_data import sample_stream
 
     spec, graph = foreign.spec, outcome.schedule.graph
@@ -249,7 +249,7 @@ def _compared(foreign: ForeignModel, outcome: RunOutcome, settings: Settings) ->
     }
     if foreign.file is not None:
         return check_file(foreign.file, spec, graph, fed, results)
-    return check_module(foreign.module, spec, foreign.sources, fed, results)
+    return check_module(foreign.module, loss_of(spec), foreign.sources, fed, results)
 
 
 def refuse_other_gradients(foreign: ForeignModel, outcome: RunOutcome) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from configs.dtypes import is_float
 from configs.errors import InputError
 from configs.suggest import suggestion
 from pulptrain.given.npz_file import WHERE
@@ -62,7 +61,7 @@ def replaced(
                 where=WHERE,
                 cure="the batch comes first",
             )
-        if is_float(tensor.dtype):
+        if tensor.dtype.is_float:
             if not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
                 raise InputError(f"'{name}' holds {array.dtype}, not numbers", where=WHERE)
             with np.errstate(over="ignore"):

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from configs.dtypes import is_float
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.numerics import FP32_TOLERANCE
 from trainlib.ir.steps import Array
@@ -105,7 +104,7 @@ class Confirmation:
             is_known = name in self._names and name in self._seen
             if is_known or self._reads.after(self._added, name):
                 chain[name] = self._seen[name] if is_known else truth.output(name)
-            if is_known and is_float(graph.tensors[name].dtype) and self._gone.isdisjoint(op.inputs):
+            if is_known and graph.tensors[name].dtype.is_float and self._gone.isdisjoint(op.inputs):
                 self._compare(truth, name)
             torch.made.pop(name, None)
         over = overwritten(graph, {name: chain[name] for name in truth.names if name in chain})

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from arch.pricing.team_cost_model import TeamCostModel
-from configs.dtypes import is_float
 from configs.errors import InputError
 from configs.model_file import LossSpec, ModelSpec, OptimizerSpec
 from importers.onnx_file import load_onnx
@@ -76,7 +75,7 @@ def drawn_samples(graph: TrainingGraph, seed: int) -> Iterator[Mapping[str, Arra
         generator = np.random.default_rng([seed, 1, iteration])
         values: dict[str, Array] = {}
         for tensor in fed:
-            if is_float(tensor.dtype):
+            if tensor.dtype.is_float:
                 values[tensor.name] = generator.uniform(-1, 1, tensor.shape).astype(tensor.dtype)
             else:
                 values[tensor.name] = generator.integers(classes, size=tensor.shape).astype(tensor.dtype)

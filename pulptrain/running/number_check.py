@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from configs.dtypes import float_of, is_narrow
+from configs.dtypes import FP32, DType, dtype_of, float_of, is_narrow
 from pulptrain.running.confirmation import Confirmation, OwnUpdates
 from scheduler.executor import Executor
 from scheduler.roundings import roundings_behind
@@ -170,7 +170,7 @@ class NumberCheck:
 
     def roundings(self, schedule: Schedule, op: Op) -> int:
         """Roundings to narrow formats behind a result of an op, at most; 1 where none is on the way."""
-        if not any(is_narrow(schedule.graph.tensors[name].dtype) for name in op.outputs):
+        if not any(schedule.graph.tensors[name].dtype.is_narrow for name in op.outputs):
             return 1
         key = id(schedule), op.name
         if key not in self._roundings:
@@ -338,7 +338,7 @@ class Follower:
                 if name not in judgements:
                     judgements[name] = Judgement(name, ours.shape, ours.dtype, _summed_as(ours, kernel))
                 if judgements[name].open:
-                    far = room(truth, part.value, part.gain, str(ours.dtype), roundings, kernel)
+                    far = room(truth, part.value, part.gain, dtype_of(ours.dtype), roundings, kernel)
                     first = part.where.start
                     judgements[name].add(ours.reshape(-1)[part.where], part.value, far, part.gain, first)
             for item in judgements.values():
@@ -380,10 +380,10 @@ class Follower:
             memory[name] = left if verdict.verdict == PASSED else fetched  # equal ones lie there once
 
 
-def _summed_as(stored: Array, kernel: bool) -> str:
+def _summed_as(stored: Array, kernel: bool) -> DType:
     """The format sums are made in: that of the kernels for such results in `kernel` accumulation."""
     found = float_of(stored.dtype)
-    return found.sums_in if kernel and found else "float32"
+    return found.sums_in if kernel and found else FP32
 
 
 def functional_summary(

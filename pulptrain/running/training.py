@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from configs.dtypes import is_float
 from configs.errors import NotFiniteError
 from pulptrain.given.npz_file import LOSSES
 from pulptrain.running.machine import Machine
@@ -213,7 +212,7 @@ def stirred_values(graph: TrainingGraph, kept: Mapping[str, Array]) -> dict[str,
     result = dict(kept)
     for name, array in kept.items():
         tensor = graph.tensors[name]
-        if is_float(tensor.dtype) and array.size and (array == array.flat[0]).all():
+        if tensor.dtype.is_float and array.size and (array == array.flat[0]).all():
             low = 0.0 if tensor.kind == "optimizer_state" else -STIR
             generator = np.random.default_rng(zlib.crc32(name.encode()))
             moved = array.astype(np.float32) + generator.uniform(low, STIR, array.shape)

@@ -12,13 +12,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from arch.spec.soc_config import soc_from_parameters
+from configs.dtypes import DTYPES
 from configs.errors import InputError
 from configs.library import list_names
 from configs.model_file import load_model
 from configs.parameters import load_parameters
 from configs.suggest import suggestion
 from trainlib.about import ABOUT
-from trainlib.kernels.catalogue import DTYPE_BYTES, codegen_names, kind_of
+from trainlib.kernels.catalogue import codegen_names, kind_of
 from trainlib.kernels.evidence import nest_evidence
 from trainlib.kernels.library import LIBRARY
 from trainlib.registry import PRIMITIVES
@@ -185,7 +186,7 @@ _KINDS = ("matmul", "depthwise", "loop")
 
 def _dtypes(element_bytes: int) -> str:
     """Element types of a kernel, by their size."""
-    return " ".join(dtype for dtype, size in DTYPE_BYTES.items() if size == element_bytes)
+    return " ".join(dtype.word for dtype in DTYPES if dtype.bytes == element_bytes)
 
 
 def _primitives() -> Listing:

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from scheduler.addresses.allocation import Request
 from trainlib.ir.graph import GIVEN_KINDS, KEPT_KINDS, Op, Tensor, TrainingGraph
 from trainlib.primitives.definition import is_forward
@@ -144,7 +142,7 @@ def _dying_input(graph: TrainingGraph, lives: Mapping[str, Life], op: Op, number
     ending: list[tuple[int, str]] = []
     for name, storage in zip(op.inputs, storages, strict=True):
         source, life = graph.tensors[name], lives[storage]
-        same = source.shape == target.shape and np.dtype(source.dtype) == np.dtype(target.dtype)
+        same = source.shape == target.shape and source.dtype == target.dtype
         if same and not life.kept and life.last_op == number and storages.count(storage) == 1:
             ending.append((life.first_op, storage))
     # The youngest: the longer a tensor waits unused, the more it is worth to keep its bytes movable.

@@ -31,7 +31,6 @@ from arch.spec.program import (
     TeamTransfer,
     UdmaStart,
 )
-from configs.dtypes import element_bytes
 from configs.errors import PulptrainError
 from scheduler.addresses.allocation import Allocation
 from scheduler.memory.memory_plan import MemoryPlan
@@ -278,7 +277,7 @@ def _resident(number: int, place: Place, plan: MemoryPlan) -> Allocation | None:
 
 def _lines(tensor: Tensor, section: TensorSection | None, start: int) -> _Lines:
     """All bytes of a tensor that begins at `start`, or those of a part of it."""
-    size, shape = element_bytes(tensor.dtype), tensor.shape
+    size, shape = tensor.dtype.bytes, tensor.shape
     if section is None:
         return _Lines(np.array([start]), np.array([start + tensor.size_bytes]))
     inner = prod(shape[section.axis + 1 :]) * size
@@ -376,7 +375,7 @@ def _refuse(
         if item.lines.starts[0] <= place < item.lines.ends[-1]:
             if seen is None:
                 same &= (bounds[wrong] >= item.lines.starts[0]) & (bounds[wrong] < item.lines.ends[-1])
-            size = element_bytes(item.tensor.dtype)
+            size = item.tensor.dtype.bytes
             what = f"of the {prod(item.tensor.shape):,} elements of '{item.tensor.name}'"
     missing = -(-int(sizes[same & (excess[wrong] < 0)].sum()) // size)
     double = -(-int(sizes[same & (excess[wrong] > 0)].sum()) // size)

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from arch.spec.timing import DmaTiming, SocTiming
 from configs.limits import (
     PROCESS_BYTES,
@@ -121,7 +119,7 @@ def _flat_commands(size_bytes: int, dma: DmaTiming) -> int:
 
 def _commands(operand: Operand, tensors: Mapping[str, Tensor], dma: DmaTiming) -> int:
     tensor = tensors[operand.tensor]
-    itemsize_bytes = np.dtype(tensor.dtype).itemsize
+    itemsize_bytes = tensor.dtype.bytes
     return sum(
         count_commands(
             tensor.shape, itemsize_bytes, extents, dma.max_command_1d_bytes, dma.max_command_2d_bytes

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-
 from arch.spec.program import Place
 from scheduler.programs.streaming_emitter import StreamingEmitter
 from scheduler.tiles.l1_layout import L1Layout
@@ -188,7 +186,7 @@ class OpLoop:
     def _part(self, tensor: str, address: int, part: Bytes) -> BoxTransfer:
         """Some bytes of a resident tensor that begins at an address."""
         first, last = part
-        itemsize_bytes = np.dtype(self._builder.graph.tensors[tensor].dtype).itemsize
+        itemsize_bytes = self._builder.graph.tensors[tensor].dtype.bytes
         return BoxTransfer(
             tensor, ((first // itemsize_bytes, last // itemsize_bytes),), address + first, flat=True
         )
@@ -338,7 +336,7 @@ class OpLoop:
         streamed = self._streaming.loaded((name, tile), address)
         if streamed is not None:
             return [streamed]
-        itemsize_bytes = np.dtype(self._builder.graph.tensors[operand.tensor].dtype).itemsize
+        itemsize_bytes = self._builder.graph.tensors[operand.tensor].dtype.bytes
         boxes = []
         for region in operand.boxes:
             boxes.append(BoxTransfer(operand.tensor, region, address))

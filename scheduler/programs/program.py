@@ -148,7 +148,7 @@ class ProgramBuilder:
             tensor = self.graph.tensors[box.tensor]
             of_box = commands_for(
                 (prod(tensor.shape),) if box.flat else tensor.shape,
-                np.dtype(tensor.dtype).itemsize,
+                tensor.dtype.bytes,
                 box.region,
                 external_level=self.home_level,
                 external_address=self._l2_address(box),

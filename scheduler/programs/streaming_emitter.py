@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from arch.spec.program import UdmaCommand
 from scheduler.tiles.l2_slots import Key, OpSlots
 from scheduler.tiles.transfers import BoxTransfer, lines_of
@@ -150,7 +148,7 @@ class StreamingEmitter:
         tensor = self._builder.graph.tensors[operand.tensor]
         commands = []
         for box in operand.boxes:
-            for first, size_bytes in lines_of(tensor.shape, np.dtype(tensor.dtype).itemsize, box):
+            for first, size_bytes in lines_of(tensor.shape, tensor.dtype.bytes, box):
                 home = self._homes[operand.tensor] + first
                 commands.append(UdmaCommand(to_l2, address, home, size_bytes))
                 address += size_bytes

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, prod
 
-import numpy as np
-
 from arch.pricing.cost_model import CostModel
 from arch.spec.isa import TeamWork
 from arch.spec.timing import SocTiming
@@ -95,7 +93,7 @@ class TileCost:
         shapes = {operand.name: operand.shape for operand in (*task.inputs, *written(task))}
         shapes |= {scratch.name: scratch.shape for scratch in task.scratch}
         itemsize = {operand.name: self._itemsize_bytes(operand) for operand in (*task.inputs, *written(task))}
-        itemsize |= {scratch.name: np.dtype(scratch.dtype).itemsize for scratch in task.scratch}
+        itemsize |= {scratch.name: scratch.dtype.bytes for scratch in task.scratch}
         for call in task.calls:
             for name in (*call.reads, *call.writes):
                 if name not in places:
@@ -116,7 +114,7 @@ class TileCost:
         return unit.fork_master_cycles + unit.join_cycles
 
     def _itemsize_bytes(self, operand: Operand) -> int:
-        return np.dtype(self.tensors[operand.tensor].dtype).itemsize
+        return self.tensors[operand.tensor].dtype.bytes
 
     def transfer(self, operands: Sequence[Operand], *, to_l1: bool) -> Transfer:
         """What moving some boxes one after another takes, pushed together on an idle DMA."""
@@ -153,7 +151,7 @@ class TileCost:
             tensor = self.tensors[name]
             commands = commands_for(
                 tensor.shape,
-                np.dtype(tensor.dtype).itemsize,
+                tensor.dtype.bytes,
                 tuple((0, size) for size in shape),
                 external_level="l2",
                 external_address=0,

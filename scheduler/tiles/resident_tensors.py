@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-import numpy as np
-
 from configs.errors import Contributor, DoesNotFitError, InputError
 from configs.suggest import suggestion
 from scheduler.addresses.allocation import ALIGNMENT_BYTES, Allocation, Request, align, peak_bytes
@@ -194,7 +192,7 @@ def box_bytes(tensor: Tensor, region: Region) -> Bytes | None:
 
     Contiguous are boxes that are whole in all dimensions behind one and a single index in all before it.
     """
-    itemsize = np.dtype(tensor.dtype).itemsize
+    itemsize = tensor.dtype.bytes
     lengths = [stop - start for start, stop in region]
     line = len(region) - 1
     while line > 0 and lengths[line] == tensor.shape[line]:

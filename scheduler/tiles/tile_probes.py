@@ -8,8 +8,6 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
-import numpy as np
-
 from scheduler.tiles.tiling import Tiler, interval
 from trainlib.ir.steps import Extent, Operand, TileTask, alike_of, meeting_of
 
@@ -90,7 +88,7 @@ class TileProbes:
                 extents, around = _extents_of(operand, self._tiler.tensors[operand.tensor].shape)
                 shapes[role, operand.name] = Shape(extents, around, size_bytes, operand)
         for scratch in task.scratch:
-            size_bytes = prod(scratch.shape) * np.dtype(scratch.dtype).itemsize
+            size_bytes = prod(scratch.shape) * scratch.dtype.bytes
             shapes["scratch", scratch.name] = Shape((), (), size_bytes, None)
         return shapes
 

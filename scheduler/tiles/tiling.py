@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from itertools import islice, product
 from math import prod
 
-import numpy as np
-
 from configs.errors import InputError
 from configs.limits import PROCESS_BYTES, require_host_memory
 from scheduler.addresses.allocation import align
@@ -230,7 +228,7 @@ class Tiler:
                     if operand.tensor in self.resident:
                         resident.add((role, operand.name))
             for scratch in task.scratch:
-                itemsize_bytes = np.dtype(scratch.dtype).itemsize
+                itemsize_bytes = scratch.dtype.bytes
                 note(("scratch", scratch.name), None, prod(scratch.shape) * itemsize_bytes)
         buffers = []
         for (role, name), size_bytes in slot_bytes.items():
@@ -242,12 +240,12 @@ class Tiler:
 
     def operand_bytes(self, operand: Operand) -> int:
         """Bytes of one box of a tensor."""
-        return prod(operand.shape) * np.dtype(self.tensors[operand.tensor].dtype).itemsize
+        return prod(operand.shape) * self.tensors[operand.tensor].dtype.bytes
 
     def lines(self, operand: Operand, box: Region) -> list[tuple[int, int]]:
         """(first byte in the tensor, bytes) of the runs that one of an operand's boxes is made of."""
         tensor = self.tensors[operand.tensor]
-        return lines_of(tensor.shape, np.dtype(tensor.dtype).itemsize, box)
+        return lines_of(tensor.shape, tensor.dtype.bytes, box)
 
     def fixed(
         self, wanted: Mapping[str, int], available_bytes: int, order: Sequence[str] | None = None

@@ -3,12 +3,28 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import pickle
+
 import ml_dtypes
 import numpy as np
 import pytest
 
-from configs.dtypes import BY_NAME, DTYPES, DType, element_bytes, float_of, is_float, is_narrow
+from configs.dtypes import (
+    BY_NAME,
+    DTYPES,
+    INT32,
+    UINT8,
+    DType,
+    dtype_of,
+    element_bytes,
+    float_of,
+    is_float,
+    is_narrow,
+)
 from shared.paths import ROOT
+from trainlib.ir.graph import Tensor
 from trainlib.ir.numerics import rounded
 
 EIGHT_BITS = [dtype for dtype in DTYPES if dtype.bits == 8]
@@ -50,6 +66,19 @@ def test_the_page_says_the_same(dtype: DType) -> None:
     assert cells[5] == f"2^{-dtype.fraction_bits - 1}"
     assert cells[6] == ("converted" if dtype.is_storage_only else "itself")
     assert cells[7] == BY_NAME[dtype.sums_in].word
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, INT32, UINT8])
+def test_a_format_is_its_name_where_text_is_wanted_and_itself_again(dtype: DType) -> None:
+    assert json.loads(json.dumps(dtype)) == f"{dtype}" == np.dtype(dtype).name == dtype
+    assert repr(dtype) == repr(dtype.name)
+    assert (np.dtype(dtype).itemsize, np.zeros(1, dtype).dtype.kind in "iu") == (
+        dtype.bytes,
+        not dtype.is_float,
+    )
+    for again in (pickle.loads(pickle.dumps(dtype)), copy.deepcopy(dtype), dtype_of(np.dtype(dtype))):
+        assert again is dtype
+    assert Tensor("x", (3,), "input", dtype.name).dtype is dtype  # importers and tests name it
 
 
 def test_integers_are_no_floats_but_have_a_size() -> None:

@@ -14,6 +14,7 @@ from configs.model_text import model_text, model_tree
 from configs.yaml_file import parse_yaml
 from importers.torch_check import check_module
 from importers.torch_module import from_torch
+from pulptrain.foreign.foreign_check import loss_of
 from trainlib.references.reference import evaluate
 from trainlib.training.options import check_options
 from trainlib.training.phases import build_training_graph, initial_weights
@@ -43,7 +44,7 @@ def iteration(model, seed=0):
 def agrees(module, model):
     """The check of loss and gradients by autograd of the module itself."""
     _, tensors, sample = iteration(model)
-    return check_module(module, model.spec, model.sources, sample, tensors)
+    return check_module(module, loss_of(model.spec), model.sources, sample, tensors)
 
 
 IN_MAKE_TEST = ("separable_cnn", "vision_transformer", "lstm_state")
@@ -81,7 +82,7 @@ def test_a_wrong_gradient_shows_in_the_check_against_the_module():
     _, tensors, sample = iteration(model)
     name = next(name for name in model.sources if f"{name}.grad" in tensors)
     spoilt = {**tensors, f"{name}.grad": tensors[f"{name}.grad"] * 1.001}
-    assert not check_module(module, model.spec, model.sources, sample, spoilt).passed
+    assert not check_module(module, loss_of(model.spec), model.sources, sample, spoilt).passed
 
 
 OPTIMIZERS = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from configs.dtypes import is_narrow
+from configs.dtypes import FP32, DType
 from configs.errors import InputError
 from shared.oracle_torch import evaluate_torch
 from shared.tolerances import tolerance
@@ -84,17 +84,17 @@ def graph_tolerance(graph: TrainingGraph, accumulation: str = "reference") -> fl
     writes it, over the ops that lie one behind the other; with the longest reduction of the graph for
     `kernel` accumulation.
     """
-    worst, length = tolerance("float32"), 0
+    worst, length = tolerance(FP32), 0
     for op in graph.ops:
         if accumulation == "kernel" and lowering_of(op).default_kernel(op):
             results = sum(int(np.prod(graph.tensors[name].shape)) for name in op.outputs)
             length = max(length, -(-lowering_of(op).macs(op, graph.tensors) // results))
-    for dtype in {tensor.dtype for tensor in graph.tensors.values() if is_narrow(tensor.dtype)}:
+    for dtype in {tensor.dtype for tensor in graph.tensors.values() if tensor.dtype.is_narrow}:
         worst = max(worst, tolerance(dtype, roundings=_rounded_in_a_row(graph, dtype), length=length))
     return worst
 
 
-def _rounded_in_a_row(graph: TrainingGraph, dtype: str) -> int:
+def _rounded_in_a_row(graph: TrainingGraph, dtype: DType) -> int:
     """The most ops that round to `dtype` on any way through the graph."""
     roundings: dict[str, int] = {}
     for op in graph.ops:

@@ -15,13 +15,19 @@ from typing import Any
 import numpy as np
 
 from configs.dtypes import is_float, is_narrow
+from shared.oracle_layers import forward, known_of
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.steps import Array
 from trainlib.primitives.definition import is_forward
-from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
 
 UPDATED_TOGETHER = 1 << 20
 """Elements of a weight that one optimizer of `torch.optim` updates."""
+
+
+def optimizer_of(op: Op, parameter: Any) -> Any:
+    """The optimizer of `torch.optim` that an update is."""
+    make = import_module("truth.steps").OPTIMIZERS[op.primitive]
+    return make([parameter], **known_of(make, op.attributes))
 
 
 class TorchUpdates:
@@ -47,8 +53,7 @@ class TorchUpdates:
             some, key = slice(first, first + UPDATED_TOGETHER), (op["w"], first)
             if key not in self._known:
                 parameter = torch.tensor(before[some], dtype=precision, requires_grad=True)
-                make = optimizer_primitive(op.primitive).torch_optimizer
-                self._known[key] = parameter, make(torch, [parameter], op.attributes)
+                self._known[key] = parameter, optimizer_of(op, parameter)
             parameter, optimizer = self._known[key] if keep else self._known.pop(key)
             parameter.grad = torch.tensor(slope[some], dtype=precision)
             optimizer.step()
@@ -228,17 +233,15 @@ class _Run:
             if self.graph.tensors[name].kind != "saved"
         }
         written = {role: name for step in steps for role, name in zip(step.writes, step.outputs, strict=True)}
-        results = layer_primitive(op.primitive).torch_forward(self.torch, op.attributes, arguments)
-        if not isinstance(results, Mapping):
-            results = {"y": results}
-        for role, tensor in results.items():
+        for role, tensor in forward(op, arguments).items():
             if role in written:
                 self._keep(written[role], tensor)
 
     def loss(self, op: Op) -> None:
         """LOSS, from which everything goes back."""
         output, label = self.of(op["y"]), self.tensors[op["label"]]
-        value = loss_primitive(op.primitive).torch_loss(self.torch, op.attributes, output, label)
+        loss = import_module("truth.steps").LOSSES[op.primitive]
+        value = loss(output, label, **known_of(loss, op.attributes))
         self.tensors[op["loss"]] = value.reshape(1)
 
     def backward(self) -> None:

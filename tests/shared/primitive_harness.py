@@ -17,7 +17,7 @@ from math import prod
 import numpy as np
 
 from arch.spec.isa import TeamWork
-from configs.dtypes import BY_NAME, is_float
+from configs.dtypes import DType, is_float
 from shared.oracle_torch import evaluate_torch
 from shared.tolerances import tolerance
 from trainlib.ir.graph import Op, TrainingGraph
@@ -173,7 +173,7 @@ def run_op(op: Op, tensors, values, tile_sizes, choice: KernelChoice):
 
 def added(total, term):
     """total + term, rounded once to their dtype."""
-    return rounded(widened(total) + widened(term), str(total.dtype))
+    return rounded(widened(total) + widened(term), total.dtype)
 
 
 def random_sizes(op, tensors, chooser, *, cut_sums=True):
@@ -284,11 +284,10 @@ def check_reference(case: Case) -> None:
     assert gradients <= set(truth), "PyTorch must confirm every gradient"
 
 
-def dtype_of(graph, case) -> str:
+def dtype_of(graph, case) -> DType:
     """The coarsest float format of the graph."""
-    found = {tensor.dtype for tensor in graph.tensors.values()}
-    formats = [BY_NAME[name] for name in {*found, dtype_named(case.dtype)} if is_float(name)]
-    return max(formats, key=lambda dtype: dtype.unit_roundoff).name
+    found = {tensor.dtype for tensor in graph.tensors.values()} | {dtype_named(case.dtype)}
+    return max((dtype for dtype in found if dtype.is_float), key=lambda dtype: dtype.unit_roundoff)
 
 
 def check_tiles(case: Case, accumulation: str = "reference") -> int:

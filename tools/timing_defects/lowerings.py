@@ -36,11 +36,11 @@ def _convolutions(result: str, other: Callable[[Calls], Calls]) -> list[Replacem
     return [(Im2col, "task", wrong)]
 
 
-def _twice(found: Calls, kernel: str) -> Calls:
+def _twice(found: Sequence[KernelCall], kernel: str) -> Calls:
     return tuple(call for item in found for call in ((item,) * 2 if item.kernel == kernel else (item,)))
 
 
-def _without(found: Calls, kernel: str) -> Calls:
+def _without(found: Sequence[KernelCall], kernel: str) -> Calls:
     return tuple(call for call in found if call.kernel != kernel)
 
 
@@ -117,8 +117,8 @@ def _no_padding() -> Sequence[Replacement]:
 def _one_window() -> Sequence[Replacement]:
     right = conv_nests.blocktransp
 
-    def wrong(codegen: str, geometry: Any, co: int, *args: Any) -> Any:
-        return right(codegen, geometry, 1, *args)
+    def wrong(site: Any, geometry: Any, co: int, *args: Any) -> Any:
+        return right(site, geometry, 1, *args)
 
     return [(conv_nests, "blocktransp", wrong)]
 
@@ -141,24 +141,24 @@ def _no_transposes() -> Sequence[Replacement]:
 
 @_defect("trainlib/primitives/attention/softmax.py", "softmax without its division")
 def _no_division() -> Sequence[Replacement]:
-    right = softmax._Forward.passes
+    right = softmax.softmax_passes
 
-    def wrong(self: Any, *args: Any) -> Any:
-        scratch, found = right(self, *args)
-        return scratch, _without(found, "row_div")
+    def wrong(rows: softmax.RowPasses, *args: Any) -> None:
+        right(rows, *args)
+        rows.build.calls[:] = _without(rows.build.calls, "row_div")
 
-    return [(softmax._Forward, "passes", wrong)]
+    return [(softmax, "softmax_passes", wrong)]
 
 
 @_defect("trainlib/primitives/attention/softmax.py", "IG of softmax sums every row twice")
 def _sums_twice() -> Sequence[Replacement]:
-    right = softmax._InputGradient.passes
+    right = softmax.softmax_gradient_passes
 
-    def wrong(self: Any, *args: Any) -> Any:
-        scratch, found = right(self, *args)
-        return scratch, _twice(found, "softmax_bw_sum")
+    def wrong(rows: softmax.RowPasses, *args: Any) -> None:
+        right(rows, *args)
+        rows.build.calls[:] = _twice(rows.build.calls, "softmax_bw_sum")
 
-    return [(softmax._InputGradient, "passes", wrong)]
+    return [(softmax, "softmax_gradient_passes", wrong)]
 
 
 def _other_loop(nest: str, instead: str, arrays: int) -> list[Replacement]:
@@ -195,13 +195,12 @@ def _last_element() -> Sequence[Replacement]:
 
 @_defect("trainlib/primitives/pooling/pooling.py", "pooling leaves one channel out")
 def _one_channel_less() -> Sequence[Replacement]:
-    right = pooling._sizes
+    right: Any = pooling.kernel_call
 
-    def wrong(*args: Any) -> dict[str, int]:
-        sizes = right(*args)
-        return {**sizes, "ci": max(1, sizes["ci"] - 1)}
+    def wrong(choice: Any, nest: str, sizes: Any, *args: Any) -> Any:
+        return right(choice, nest, {**sizes, "ci": max(1, sizes["ci"] - 1)}, *args)
 
-    return [(pooling, "_sizes", wrong)]
+    return [(pooling, "kernel_call", wrong)]
 
 
 @_defect("trainlib/primitives/norms/norm_lowering.py", "WG of a norm runs the loop of FW")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from configs.dtypes import element_bytes
+from configs.dtypes import FP32, DType, dtype_of
 
 FED_KINDS = ("input", "label", "random")
 """New values in every iteration: the sample, and random numbers (dropout masks)."""
@@ -36,7 +36,7 @@ class Initial:
 class Tensor:
     """A tensor of the graph: C-contiguous; activations and their gradients have the batch first.
 
-    `kind` is one of `GIVEN_KINDS`, "activation", "saved", "gradient" or "loss", `dtype` a NumPy dtype name.
+    `kind` is one of `GIVEN_KINDS`, "activation", "saved", "gradient" or "loss".
     `alias_of` names the tensor whose storage this one takes over (the updated weight takes that of the
     weight; what flatten makes is a view of its input: same bytes, other shape, no op). `layout` is that of an
     image [N, ...], `initial` the start of a kept tensor.
@@ -45,15 +45,20 @@ class Tensor:
     name: str
     shape: tuple[int, ...]
     kind: str
-    dtype: str = "float32"
+    dtype: DType = FP32
     alias_of: str | None = None
     layout: str = "CHW"
     initial: Initial = Initial()
 
+    def __post_init__(self) -> None:
+        """Take a dtype by its name as well."""
+        if type(self.dtype) is str:
+            object.__setattr__(self, "dtype", dtype_of(self.dtype))
+
     @property
     def size_bytes(self) -> int:
         """Bytes of storage."""
-        return prod(self.shape) * element_bytes(self.dtype)
+        return prod(self.shape) * self.dtype.bytes
 
 
 @dataclass(frozen=True, slots=True)

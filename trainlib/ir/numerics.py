@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from configs.dtypes import BY_NAME, BY_WORD, DType, is_narrow
+from configs.dtypes import BY_WORD, DType, is_narrow
 from configs.errors import UnsupportedLayerError
 from configs.suggest import suggestion
 
@@ -26,13 +26,13 @@ FP32_TOLERANCE = 1e-5
 """Largest max|a - b| / max|b| of an fp32 tensor (the contract of the design)."""
 
 
-def dtype_named(word: str, where: str | None = None) -> str:
-    """Name of the dtype of tensors for the word of a model file. Raises UnsupportedLayerError for others."""
+def dtype_named(word: str, where: str | None = None) -> DType:
+    """The dtype of tensors for the word of a model file. Raises UnsupportedLayerError for others."""
     if word not in BY_WORD:
         raise UnsupportedLayerError(
             f"there is no dtype called '{word}'", where=where, cure=suggestion(word, BY_WORD)
         )
-    return BY_WORD[word].name
+    return BY_WORD[word]
 
 
 def widened(array: Array) -> Array:
@@ -40,7 +40,7 @@ def widened(array: Array) -> Array:
     return array.astype(np.float32) if is_narrow(array.dtype) else array
 
 
-def rounded(array: Array, dtype: str) -> Array:
+def rounded(array: Array, dtype: DType) -> Array:
     """The array in `dtype`, rounded to nearest even once; what is too large for it is infinite, or NaN."""
     return array if str(array.dtype) == dtype else array.astype(np.dtype(dtype))
 
@@ -85,7 +85,7 @@ def sum_order(kernel: str, *, n: int, k: int, m: int, trans_b: bool, cores: int 
 
 
 def matmul(
-    a: Array, b: Array, *, dtype: str, accumulation: str = "reference", order: SumOrder = IN_ORDER
+    a: Array, b: Array, *, dtype: DType, accumulation: str = "reference", order: SumOrder = IN_ORDER
 ) -> Array:
     """C[N,M] = A[N,K] · B[K,M], result float32, to be rounded to `dtype` where it is stored.
 
@@ -96,7 +96,7 @@ def matmul(
     if accumulation == "reference":
         product: Array = np.matmul(widened(a), widened(b))
         return product
-    dtype = BY_NAME[dtype].sums_in
+    dtype = dtype.sums_in
     left, right = a.astype(np.float64), b.astype(np.float64)
     rows, columns = order.paired_rows, order.paired_columns
     result = np.empty((left.shape[0], right.shape[1]), np.float32)
@@ -107,7 +107,7 @@ def matmul(
     return result
 
 
-def _sums(left: Array, right: Array, dtype: str) -> Array:
+def _sums(left: Array, right: Array, dtype: DType) -> Array:
     """Sums over all k in their order, float64 arrays of `dtype` numbers in and out."""
     total = np.zeros((left.shape[0], right.shape[1]))
     if total.size:
@@ -116,7 +116,7 @@ def _sums(left: Array, right: Array, dtype: str) -> Array:
     return total
 
 
-def _paired_sums(left: Array, right: Array, dtype: str, tail: str) -> Array:
+def _paired_sums(left: Array, right: Array, dtype: DType, tail: str) -> Array:
     paired = left.shape[1] // 2 * 2
     even = _sums(left[:, :paired:2], right[:paired:2], dtype)
     odd = _sums(left[:, 1:paired:2], right[1:paired:2], dtype)
@@ -128,7 +128,7 @@ def _paired_sums(left: Array, right: Array, dtype: str, tail: str) -> Array:
     return _added(_added(np.zeros_like(even), last, dtype), _added(even, odd, dtype), dtype)
 
 
-def _added(total: Array, term: Array, dtype: str) -> Array:
+def _added(total: Array, term: Array, dtype: DType) -> Array:
     """total + term rounded once to `dtype`, as float64. A product of two `dtype` numbers is an exact term.
 
     A float64 sum may itself be rounded, and ml_dtypes goes to its formats (those that are not NumPy's own) by
@@ -158,5 +158,5 @@ def _to_odd(value: Array, lost: Array, bits: type[np.int32] | type[np.int64]) ->
 def roundings_by_format(dtype: DType, stored: int, summed: int) -> dict[DType, int]:
     """How often a result is rounded to which format: `stored` times in memory, `summed` times in a sum."""
     if dtype.is_storage_only:
-        return {dtype: stored, BY_NAME[dtype.sums_in]: summed}
+        return {dtype: stored, dtype.sums_in: summed}
     return {dtype: stored + summed}

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arch.spec.isa import TeamWork
+from configs.dtypes import FP32, DType
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.numerics import widened
 
@@ -29,6 +30,12 @@ Extent = tuple[int, int]
 
 Region = tuple[Extent, ...]
 """A box of a tensor, one interval per dimension."""
+
+Tensors = Mapping[str, Tensor]
+"""Those of a graph, by name."""
+
+Ranges = Mapping[str, Extent]
+"""What a tile covers, by the names of the dimensions that may be cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,7 @@ class Scratch:
 
     name: str
     shape: tuple[int, ...]
-    dtype: str = "float32"
+    dtype: DType = FP32
 
 
 def part(buffer: str, first: int, last: int | None = None) -> str:
@@ -162,16 +169,14 @@ class KernelChoice:
 class StepLowering(Protocol):
     """How one op becomes tiles. One per primitive and step, registered by the primitive's file."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Dimensions of the step's own result that may be cut, in loop order (outermost first), with sizes.
 
         An empty mapping means the step's result cannot be cut. Dimensions the result is a sum over are not
         listed here but by `CutsReductions`.
         """
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The task of the tile that covers `ranges` (one interval per entry of `extents`).
 
         Of a lowering that `CutsReductions`, `ranges` may also hold intervals of reduction dimensions; one not
@@ -181,7 +186,7 @@ class StepLowering(Protocol):
     def default_kernel(self, op: Op) -> str:
         """Matmul kernel used when the user names none; empty for steps without a matmul."""
 
-    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+    def macs(self, op: Op, tensors: Tensors) -> int:
         """Multiply-accumulates of the whole step (0 for elementwise steps)."""
 
 
@@ -189,7 +194,7 @@ class StepLowering(Protocol):
 class CutsReductions(StepLowering, Protocol):
     """A lowering whose sums may be cut as well."""
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Dimensions that every result of the step is a sum over, with sizes; names differ from `extents`.
 
         A tile over part of them writes, to its outputs, what that part contributes to the sum and nothing
@@ -202,7 +207,7 @@ class CutsReductions(StepLowering, Protocol):
 class CutsTogether(StepLowering, Protocol):
     """A lowering of which some boxes depend on several dimensions at once."""
 
-    def meeting(self, op: Op, tensors: Mapping[str, Tensor]) -> Sequence[tuple[str, ...]]:
+    def meeting(self, op: Op, tensors: Tensors) -> Sequence[tuple[str, ...]]:
         """Sets of dimensions that decide together on the elements of a box (or on whether there is one).
 
         Along all others the elements of a box are a product of what each dimension says alone. Of a
@@ -210,7 +215,7 @@ class CutsTogether(StepLowering, Protocol):
         """
 
 
-def meeting_of(lowering: StepLowering, op: Op, tensors: Mapping[str, Tensor]) -> list[tuple[str, ...]]:
+def meeting_of(lowering: StepLowering, op: Op, tensors: Tensors) -> list[tuple[str, ...]]:
     """Sets of dimensions of a step that decide together on a box; none of a lowering that has none."""
     return list(lowering.meeting(op, tensors)) if isinstance(lowering, CutsTogether) else []
 
@@ -219,7 +224,7 @@ def meeting_of(lowering: StepLowering, op: Op, tensors: Mapping[str, Tensor]) ->
 class CutsAlike(StepLowering, Protocol):
     """A lowering of which pieces of one size along some dimensions differ in nothing but where they lie."""
 
-    def alike(self, op: Op, tensors: Mapping[str, Tensor]) -> Collection[str]:
+    def alike(self, op: Op, tensors: Tensors) -> Collection[str]:
         """Dimensions along which inner pieces of one size have boxes of one shape.
 
         If the boxes of two of them one after another differ, those of all do. The first and the last piece
@@ -227,7 +232,7 @@ class CutsAlike(StepLowering, Protocol):
         """
 
 
-def alike_of(lowering: StepLowering, op: Op, tensors: Mapping[str, Tensor]) -> frozenset[str]:
+def alike_of(lowering: StepLowering, op: Op, tensors: Tensors) -> frozenset[str]:
     """Dimensions of a step along which inner pieces are alike; none of a lowering that does not say."""
     return frozenset(lowering.alike(op, tensors)) if isinstance(lowering, CutsAlike) else frozenset()
 
@@ -236,15 +241,15 @@ def alike_of(lowering: StepLowering, op: Op, tensors: Mapping[str, Tensor]) -> f
 class CountsZeros(StepLowering, Protocol):
     """A lowering of which some multiply-accumulates meet a zero by construction."""
 
-    def useful_macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+    def useful_macs(self, op: Op, tensors: Tensors) -> int:
         """Multiply-accumulates but for those with padding, or with the zeros between strided elements."""
 
 
-def useful_macs_of(lowering: StepLowering, op: Op, tensors: Mapping[str, Tensor]) -> int:
+def useful_macs_of(lowering: StepLowering, op: Op, tensors: Tensors) -> int:
     """Multiply-accumulates of a step that meet no zero of padding or stride; all, if it knows of none."""
     return (lowering.useful_macs if isinstance(lowering, CountsZeros) else lowering.macs)(op, tensors)
 
 
-def reductions_of(lowering: StepLowering, op: Op, tensors: Mapping[str, Tensor]) -> dict[str, int]:
+def reductions_of(lowering: StepLowering, op: Op, tensors: Tensors) -> dict[str, int]:
     """Reduction dimensions of a step that may be cut, with sizes; none of a lowering that has none."""
     return dict(lowering.reductions(op, tensors)) if isinstance(lowering, CutsReductions) else {}

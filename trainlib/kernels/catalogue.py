@@ -11,16 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from arch.spec.isa import TeamWork
-from configs.dtypes import DTYPES
+from configs.dtypes import BY_WORD, FP16, FP32
 from configs.errors import InputError
 from trainlib.kernels.library import LIBRARY, Header, Kernel, KernelLibrary, suggestion
 from trainlib.kernels.team import Array, team_work
-
-ELEMENT_BYTES = 4
-"""Bytes of an fp32 element."""
-
-DTYPE_BYTES = {dtype.word: dtype.bytes for dtype in DTYPES}
-"""Bytes of an element; formats of one size cost the same."""
 
 
 def codegen_names() -> tuple[str, ...]:
@@ -49,7 +43,7 @@ def default_matmul(codegen: str, name: str, element_bytes: int) -> str:
 
     Where the codegen has none, or `name` is no plain loop, its form for such elements. Raises InputError.
     """
-    packed = SIMD_DEFAULTS.get(name, "") if element_bytes == DTYPE_BYTES["fp16"] else ""
+    packed = SIMD_DEFAULTS.get(name, "") if element_bytes == FP16.bytes else ""
     if packed in LIBRARY.kernel_names(codegen):
         return packed
     return LIBRARY.named(codegen, name, element_bytes)
@@ -71,9 +65,9 @@ def kind_of(codegen: str, kernel: str) -> str:
 
 def element_bytes_of(dtype: str) -> int:
     """Bytes of an element. Raises InputError for an unknown dtype."""
-    if dtype not in DTYPE_BYTES:
-        raise InputError(f"unknown dtype '{dtype}'", where="dtype", cure=suggestion(dtype, DTYPE_BYTES))
-    return DTYPE_BYTES[dtype]
+    if dtype not in BY_WORD:
+        raise InputError(f"unknown dtype '{dtype}'", where="dtype", cure=suggestion(dtype, BY_WORD))
+    return BY_WORD[dtype].bytes
 
 
 def matmul_work(
@@ -222,7 +216,7 @@ def im2row_work(
     cores: int,
     source_address: int,
     target_address: int,
-    element_bytes: int = ELEMENT_BYTES,
+    element_bytes: int = FP32.bytes,
     columns: bool = False,
 ) -> TeamWork:
     """Unroll patches of a CHW tensor into rows, split over its channels.

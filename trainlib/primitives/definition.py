@@ -15,14 +15,14 @@ file that ends in `PRIMITIVE = ...`:
    a frozen layer), ``x*`` and ``dx*`` stand for all inputs and all needed input gradients. A backward step
    appears in the graph if one of its results is needed; what no step writes is no step's business.
 4. Each step has an untiled NumPy `reference` and a lowering (`trainlib.ir.steps.StepLowering`) that share no
-   code. Both see float32 for narrower tensors (see `KernelCall`); results are rounded when stored. A
-   reference takes the batch size from its arrays, not from the attributes: prediction runs other batches.
-5. `torch_forward(torch, attributes, tensors)`: the FW of the layer in PyTorch on a dict of roles; returns y,
-   or a dict of roles. Autograd then is the truth for every backward step.
-6. `examples`: small cases that together touch every option. tests/trainlib/primitives/test_primitives.py
-   runs them in every step, dtype, batch and random tile sizes. `refused`: cases that must raise, with the
-   message.
-7. One line in trainlib/registry.py.
+   code. `lowering.pieces.TileBuilder` collects the kernel calls of a tile; where every tensor is a box of
+   named dimensions `lowering.axes.AxesLowering` has the rest. Both see float32 for narrower tensors (see
+   `KernelCall`); results are rounded when stored. A reference takes the batch size from its arrays, not from
+   the attributes: prediction runs other batches.
+5. `examples`: small cases that together touch every option. tests/trainlib/primitives/test_primitives.py
+   runs them in every step, dtype, batch and random tile sizes, and against the layer's entry in
+   truth/layers.py, whose backward pass autograd has. `refused`: cases that must raise, with the message.
+6. One line in trainlib/registry.py.
 
 A gradient ``dx`` that no step writes is a view of ``dy`` (flatten, residual add). A layer without FW is a
 view.
@@ -37,7 +37,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from configs.dtypes import BY_WORD
+from configs.dtypes import BY_WORD, FP32, DType
 from configs.model_file import LayerSchema, LossSchema, OptimizerSchema
 from trainlib.ir.graph import Initial, Op, Tensor
 from trainlib.ir.steps import Array, StepLowering
@@ -128,7 +128,7 @@ class Parameter:
     shape: Shape
     initial: Initial
     trainable: bool = True
-    dtype: str | None = None
+    dtype: DType | None = None
     """None: the dtype of the layer."""
 
 
@@ -137,7 +137,7 @@ class Saved:
     """What one step writes and a later one of the same iteration reads: mask, statistics, hidden state."""
 
     shape: Shape
-    dtype: str | None = None
+    dtype: DType | None = None
     """None: the dtype of the layer."""
 
 
@@ -150,7 +150,7 @@ class Buffer:
 
     shape: Shape
     initial: Initial
-    dtype: str = "float32"
+    dtype: DType = FP32
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class Random:
     shape: Shape
     draw: Callable[[Any, Shape], Array]
     inference: float = 1.0
-    dtype: str | None = None
+    dtype: DType | None = None
     only: tuple[float, ...] = ()
 
 
@@ -173,7 +173,7 @@ class Output:
     """An output whose dtype or layout differs from those of the layer."""
 
     shape: Shape
-    dtype: str | None = None
+    dtype: DType | None = None
     layout: str | None = None
 
 
@@ -205,7 +205,7 @@ class DrawnInput:
     """
 
     shape: Shape
-    dtype: str | None = None
+    dtype: DType | None = None
     low: float = -1.0
     high: float = 1.0
     distinct: bool = False
@@ -270,7 +270,6 @@ class LayerPrimitive:
     schema: type[LayerSchema]
     plan: Callable[[Mapping[str, Any], Sequence[Tensor], str], LayerPlan]
     steps: tuple[Step, ...]
-    torch_forward: Callable[[Any, Mapping[str, Any], Mapping[str, Any]], Any]
     examples: tuple[Example, ...]
     refused: tuple[Refused, ...] = ()
     inputs: tuple[int, int] = (1, 1)
@@ -324,7 +323,7 @@ class LabelPlan:
     """
 
     shape: Shape
-    dtype: str = "float32"
+    dtype: DType = FP32
     classes: int = 0
     hard: bool = False
 
@@ -333,15 +332,14 @@ class LabelPlan:
 class LossPrimitive:
     """A loss: roles ``y`` and ``label`` in, ``loss`` (shape (1,), mean over the batch) and ``dy`` out.
 
-    `plan(attributes, output, where)` says what labels it wants, or raises ShapeError. `torch_loss(torch,
-    attributes, y, label)` is the same loss in PyTorch. Examples have one input: the output of the network.
+    `plan(attributes, output, where)` says what labels it wants, or raises ShapeError. Examples have one
+    input: the output of the network.
     """
 
     name: str
     schema: type[LossSchema]
     step: Step
     plan: Callable[[Mapping[str, Any], Tensor, str], LabelPlan]
-    torch_loss: Callable[[Any, Mapping[str, Any], Any, Any], Any]
     examples: tuple[Example, ...]
     refused: tuple[Refused, ...] = ()
 
@@ -362,14 +360,12 @@ class OptimizerPrimitive:
 
     `states(attributes, weight)` are its own kept tensors by role (momentum, step count); the step reads role
     ``r`` and writes ``r_updated``, which takes over the storage (``r?`` where it may be missing).
-    `torch_optimizer(torch, parameters, attributes)` is the same in PyTorch. The examples' one input is the
-    shape of the weight, without batch.
+    The examples' one input is the shape of the weight, without batch.
     """
 
     name: str
     schema: type[OptimizerSchema]
     step: Step
-    torch_optimizer: Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
     examples: tuple[Example, ...]
     states: Callable[[Mapping[str, Any], Tensor], Mapping[str, Buffer]] = lambda attributes, weight: {}
 

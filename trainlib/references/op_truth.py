@@ -21,7 +21,7 @@ from math import prod, sqrt
 
 import numpy as np
 
-from configs.dtypes import BY_NAME, is_float, is_narrow
+from configs.dtypes import FP32, DType
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.numerics import roundings_by_format
 from trainlib.ir.steps import Array
@@ -80,9 +80,7 @@ class OpTruth:
         self._sizes: dict[str, float] = {}
         self._gains: tuple[int, Mapping[str, Array]] = 0, {}
         self._shapes = {name: tensors[name].shape for name in made}
-        self._largest = {
-            name: BY_NAME[tensors[name].dtype].largest for name in made if is_float(tensors[name].dtype)
-        }
+        self._largest = {name: tensors[name].dtype.largest for name in made if tensors[name].dtype.is_float}
 
     def output(self, name: str) -> Array:
         """All of an output, float64 or integers."""
@@ -252,7 +250,7 @@ def _nudged(array: Array, seed: int) -> Array:
 
 
 @np.errstate(all="ignore")
-def room(truth: OpTruth, value: Array, gain: Array, dtype: str, roundings: int, kernel: bool) -> Array:
+def room(truth: OpTruth, value: Array, gain: Array, dtype: DType, roundings: int, kernel: bool) -> Array:
     """How far rounding may have taken elements of an output before they were rounded to be stored in `dtype`.
 
     Two things add up: fp32 arithmetic (a random walk over the terms of a sum) and, in narrower formats,
@@ -261,11 +259,10 @@ def room(truth: OpTruth, value: Array, gain: Array, dtype: str, roundings: int, 
     sums in. Source of the walk: Higham and Mary (2019).
     """
     size = np.abs(value) + gain
-    single = BY_NAME["float32"]
     on_the_way = ROUNDINGS_OF_AN_OP + SPREAD * sqrt(truth.length)
-    far: Array = on_the_way * (single.unit_roundoff * size + single.finest_step / 2)
-    if is_narrow(dtype):
-        walks = roundings_by_format(BY_NAME[dtype], roundings - 1, truth.length if kernel else 0)
+    far: Array = on_the_way * (FP32.unit_roundoff * size + FP32.finest_step / 2)
+    if dtype.is_narrow:
+        walks = roundings_by_format(dtype, roundings - 1, truth.length if kernel else 0)
         for kind, steps in walks.items():
             walk = min(steps, SPREAD * sqrt(steps))
             far = far + walk * (kind.unit_roundoff * (size + gain) + kind.finest_step / 2)
@@ -305,7 +302,7 @@ def _reference(op: Op, inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 def _length(op: Op, tensors: Mapping[str, Tensor], macs: int) -> int:
     """Products per result of a contraction; else inputs per result, if every input went into one result."""
-    results = [prod(tensors[name].shape) for name in op.outputs if is_float(tensors[name].dtype)]
+    results = [prod(tensors[name].shape) for name in op.outputs if tensors[name].dtype.is_float]
     fewest = max(1, min(results, default=1))
     largest = max([prod(tensors[name].shape) for name in op.inputs], default=1)
     return max(1, -(-largest // fewest), -(-macs // max(1, *results)) if macs else 1)

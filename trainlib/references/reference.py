@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from configs.dtypes import is_float
+from configs.dtypes import FP32, is_float
 from configs.errors import InputError, NotFiniteError
 from trainlib.ir.graph import Op, Tensor, TrainingGraph
 from trainlib.ir.numerics import rounded, widened
@@ -148,7 +148,7 @@ def predict(graph: TrainingGraph, weights: Mapping[str, Array], images: Array) -
         for role, array in results.items():
             if role in op.writes:
                 given = np.asarray(array)
-                values[op[role]] = rounded(given, "float32") if given.dtype.kind == "f" else given
+                values[op[role]] = rounded(given, FP32) if given.dtype.kind == "f" else given
     return values[graph.output] if graph.output in values else _batched_view(graph, values, graph.output)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from configs.dtypes import BY_NAME, float_of, is_float
+from configs.dtypes import FP32, DType, float_of, is_float
 from trainlib.ir.steps import Array
 from trainlib.references.op_truth import exact, slices
 
@@ -88,12 +88,12 @@ class Judgement:
     room than the cap allows, the scale of the tensor must be known first.
     """
 
-    def __init__(self, name: str, shape: tuple[int, ...], dtype: Any, summed_as: str = "float32") -> None:
+    def __init__(self, name: str, shape: tuple[int, ...], dtype: Any, summed_as: DType = FP32) -> None:
         self.name = name
         self.open = True
         self._shape = shape
         self._dtype = np.dtype(dtype)
-        self._overflow = BY_NAME[summed_as].largest
+        self._overflow = summed_as.largest
         self._largest = self._largest_room = self._largest_gain = 0.0
         self._wrong = 0
         self._first: tuple[int, float, float] | None = None
@@ -198,7 +198,7 @@ class _Worst:
 
 
 def judged(
-    name: str, ours: Array, truth: Array, room: Array, gain: Array, summed_as: str = "float32"
+    name: str, ours: Array, truth: Array, room: Array, gain: Array, summed_as: DType = FP32
 ) -> Verdict:
     """The `Judgement` of a tensor whose truth, room and gain are known as a whole."""
     judgement = Judgement(name, ours.shape, ours.dtype, summed_as)

@@ -9,7 +9,7 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
-from configs.dtypes import is_float
+from configs.dtypes import DType
 from configs.errors import ShapeError, UnsupportedLayerError
 from configs.limits import MOST_ELEMENTS, require_host_memory
 from configs.model_file import LayerSpec
@@ -141,7 +141,7 @@ class GraphBuilder:
                 self._emit_step(layer, step, present, present)
         outputs = tuple(layer.roles[role] for role in layer.outputs)
         if layer.trained or any(name in self.differentiable for name in inputs):
-            self.differentiable |= {name for name in outputs if is_float(self.tensors[name].dtype)}
+            self.differentiable |= {name for name in outputs if self.tensors[name].dtype.is_float}
         return outputs
 
     def _wanted_layout(self, spec: LayerSpec, primitive: LayerPrimitive, where: str) -> str | None:
@@ -176,8 +176,8 @@ class GraphBuilder:
         images = [self.tensors[name].layout for name in inputs if len(self.tensors[name].shape) == 4]
         return images[0] if images else None
 
-    def _in_dtype(self, spec: LayerSpec, name: str, dtype: str) -> str:
-        if not is_float(self.tensors[name].dtype) or self.tensors[name].dtype == dtype:
+    def _in_dtype(self, spec: LayerSpec, name: str, dtype: DType) -> str:
+        if not self.tensors[name].dtype.is_float or self.tensors[name].dtype == dtype:
             return name
         return self._convert(spec, name, "cast", dtype)
 
@@ -207,7 +207,7 @@ class GraphBuilder:
             (self._converted[name, to],) = self.add_layer(new, [name])
         return self._converted[name, to]
 
-    def cast(self, spec: LayerSpec, name: str, dtype: str) -> str:
+    def cast(self, spec: LayerSpec, name: str, dtype: DType) -> str:
         """The tensor in another float format, by a cast op if it is not in it already."""
         return self._in_dtype(spec, name, dtype)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from configs.dtypes import DType
 from configs.model_file import LayerSpec
 from trainlib.primitives.definition import LayerPlan, LayerPrimitive
 
@@ -27,7 +28,7 @@ class BuiltLayer:
     spec: LayerSpec
     primitive: LayerPrimitive
     plan: LayerPlan
-    dtype: str
+    dtype: DType
     roles: dict[str, str]
     inputs: tuple[str, ...]
     """Roles of the inputs."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from configs.dtypes import is_float
+from configs.dtypes import FP32, INT32
 from configs.errors import InputError, ShapeError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from configs.suggest import suggestion
@@ -141,7 +141,7 @@ def _unclipped(spec: ModelSpec) -> TrainingGraph:
     loss = loss_primitive(spec.loss.name, spec.loss.where or spec.where)
     options = loss_options(spec.loss, loss)
     last = spec.layers[-1]
-    output = builder.cast(replace(last, name=f"{last.name}.loss"), output, "float32")
+    output = builder.cast(replace(last, name=f"{last.name}.loss"), output, FP32)
     label = loss.plan(options, builder.tensors[output], where_of(last))
     builder.add(Tensor(LABEL, label.shape, "label", label.dtype))
     builder.add(Tensor(LOSS, (1,), "loss"))
@@ -191,7 +191,7 @@ def _written_as(layer: BuiltLayer) -> str:
 
 def _forward_graph(spec: ModelSpec) -> tuple[GraphBuilder, str]:
     builder = GraphBuilder(spec.dtype, spec.layout, spec.variant)
-    kind = "int32" if spec.input_classes else "float32"
+    kind = INT32 if spec.input_classes else FP32
     builder.add(Tensor(INPUT, (spec.batch, *spec.input_shape), "input", kind))
     return builder, _forward(spec, builder)
 
@@ -273,7 +273,7 @@ def build_layer_graph(
             name, (batch, *case.shape), "input", case.dtype or dtype_named(dtype, where), layout=form
         )
         names.append(builder.add(tensor))
-        if is_float(tensor.dtype):
+        if tensor.dtype.is_float:
             builder.differentiable.add(name)
     outputs = builder.add_layer(LayerSpec(kind, kind, attributes, where, dtype=dtype, variant=variant), names)
     seeds = {}
@@ -303,7 +303,7 @@ def build_loss_graph(
     builder = GraphBuilder(dtype)
     builder.add(Tensor("y", (batch, *shape), "input", dtype_named(dtype, where)))
     builder.differentiable.add("y")
-    output = builder.tensors[builder.cast(LayerSpec(kind, kind, {}, where, dtype=dtype), "y", "float32")]
+    output = builder.tensors[builder.cast(LayerSpec(kind, kind, {}, where, dtype=dtype), "y", FP32)]
     plan = loss.plan(options, output, where)
     builder.add(Tensor(LABEL, plan.shape, "label", plan.dtype))
     builder.add(Tensor(LOSS, (1,), "loss"))

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from configs.dtypes import is_float
 from configs.errors import InputError, UnsupportedLayerError
 from configs.limits import PROCESS_BYTES, TENSOR_COPIES, require_host_memory
 from configs.suggest import suggestion
@@ -118,7 +117,7 @@ def _values(
 
 
 def _draw(case: DrawnInput, tensor: Tensor, generator: np.random.Generator) -> Array:
-    if not is_float(tensor.dtype):
+    if not tensor.dtype.is_float:
         integers: Array = generator.integers(int(case.low), int(case.high), size=tensor.shape)
         return integers.astype(tensor.dtype)
     if case.distinct:
@@ -134,6 +133,6 @@ def _draw(case: DrawnInput, tensor: Tensor, generator: np.random.Generator) -> A
 
 def _labels(generator: np.random.Generator, tensor: Tensor, classes: int) -> Array:
     """Class numbers, or distributions that do not quite sum to one, as soft labels may."""
-    if not is_float(tensor.dtype):
+    if not tensor.dtype.is_float:
         return generator.integers(classes, size=tensor.shape).astype(tensor.dtype)
     return generator.uniform(0, 2 / classes, tensor.shape).astype(np.float32)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from configs.dtypes import INT32
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from scheduler.validation.rows.cases import Case
 from trainlib.ir.graph import TrainingGraph
@@ -249,7 +250,7 @@ def _sum_of_gradients(variant: str = DEFAULT) -> Graph:
 def _zeros(case: Case, layer: Layer) -> TrainingGraph:
     """The gradient of a table begins as zeros."""
     table = {"vocabulary": layer.elements, "features": 1}
-    ids = DrawnInput((1,), "int32", 0, layer.elements)
+    ids = DrawnInput((1,), INT32, 0, layer.elements)
     return _of_step(build_layer_graph("embedding", table, [ids], where=case.where), "WG")
 
 

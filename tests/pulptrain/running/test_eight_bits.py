@@ -93,10 +93,10 @@ def test_a_layer_of_a_model_may_have_8_bits_alone(tmp_path: Path) -> None:
 
 @BOTH
 def test_a_kernel_sums_8_bit_products_in_fp16(dtype: str) -> None:
-    name = BY_WORD[dtype].name
-    ones = np.ones((1, 4096), name)
-    assert matmul(ones, ones.T, dtype=name) == 4096
-    assert matmul(ones, ones.T, dtype=name, accumulation="kernel") == 2048, "2048 + 1 is 2048 in fp16"
+    kind = BY_WORD[dtype]
+    ones = np.ones((1, 4096), kind)
+    assert matmul(ones, ones.T, dtype=kind) == 4096
+    assert matmul(ones, ones.T, dtype=kind, accumulation="kernel") == 2048, "2048 + 1 is 2048 in fp16"
 
 
 def instructions(work: CoreWork) -> list[Instruction]:

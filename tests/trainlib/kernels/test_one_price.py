@@ -6,12 +6,13 @@ from __future__ import annotations
 import pytest
 
 from arch.spec.isa import TeamWork
+from configs.dtypes import FP32
 from shared.primitive_harness import CODEGEN
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.steps import KernelCall, KernelChoice
 from trainlib.primitives.definition import DrawnInput
 from trainlib.primitives.lowering.calls import transpose_call, transpose_piece_call, vector_add_call
-from trainlib.primitives.lowering.pieces import Piece, add_call
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.registry import lowering_of, matmul_of
 from trainlib.training.phases import build_layer_graph
 
@@ -36,7 +37,7 @@ def calls_of(graph: TrainingGraph, step: str) -> list[KernelCall]:
 
 def test_a_transposition_has_one_price() -> None:
     by_names = transpose_call(CHOICE, source="x", target="y", rows=16, columns=32)
-    pieces = transpose_piece_call(CHOICE, Piece("x", (16, 32)), Piece("y", (32, 16)), "float32")
+    pieces = transpose_piece_call(CHOICE, Piece("x", (16, 32)), Piece("y", (32, 16)), FP32)
     (layer,) = calls_of(build_layer_graph("transpose", {"axes": [1, 0]}, [DrawnInput((16, 32))]), "FW")
     found = [priced(call, 0, 4096) for call in (by_names, pieces, layer)]
     assert found[0].kernel == by_names.kernel == "transpose_matrix"
@@ -57,8 +58,9 @@ def test_other_orders_keep_their_nest(axes: list[int]) -> None:
 
 def test_a_vector_add_has_one_price() -> None:
     in_place = vector_add_call(CHOICE, total="x", term="g", elements=512)
-    pieces = add_call(CHOICE, Piece("x", (512,)), Piece("g", (512,)), "float32")
-    assert priced(in_place, 0, 4096) == priced(pieces, 0, 4096)
+    build = TileBuilder(CHOICE, FP32)
+    build.add(Piece("x", (512,)), Piece("g", (512,)))
+    assert priced(in_place, 0, 4096) == priced(build.calls[0], 0, 4096)
     adds = [
         calls_of(build_layer_graph(name, {}, [DrawnInput((16, 32)), DrawnInput((16, 32))]), "FW")
         for name in ("add", "broadcast_add")

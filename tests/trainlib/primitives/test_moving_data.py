@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arch.spec.isa import Op as Code
+from configs.dtypes import BF16, FP32
 from configs.errors import ShapeError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
 from shared.primitive_harness import CODEGEN, poisoned, run_op, run_tile
@@ -74,7 +75,7 @@ def moves(team):
 @given(
     shape=st.lists(st.integers(1, 5), min_size=1, max_size=6),
     cores=st.sampled_from((1, 3, 8)),
-    dtype=st.sampled_from(("float32", "bfloat16")),
+    dtype=st.sampled_from((FP32, BF16)),
     data=st.data(),
 )
 def test_the_loops_of_a_transposition_touch_every_element_at_its_place(shape, cores, dtype, data) -> None:

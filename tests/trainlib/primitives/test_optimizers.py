@@ -11,6 +11,7 @@ import pytest
 
 from configs.errors import InputError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
+from shared.oracle_torch import optimizer_of
 from shared.primitive_harness import CODEGEN, random_sizes, run_op
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.steps import KernelChoice
@@ -20,7 +21,7 @@ from trainlib.primitives.optimizers.gradient_steps import (
     clip_gradients_by_value,
 )
 from trainlib.references.reference import evaluate
-from trainlib.registry import lowering_of, optimizer_primitive
+from trainlib.registry import lowering_of
 from trainlib.training.phases import build_training_graph, build_update_graph, initial_value, initial_weights
 
 OPTIONS = [
@@ -67,8 +68,7 @@ def test_ten_steps_are_those_of_torch_optim(name: str, options: dict, tiled: boo
     generator = np.random.default_rng(2)
     kept = {key: initial_value(graph.tensors[key], 0) for key in graph.of_kind("weight", "optimizer_state")}
     weight = torch.tensor(kept["w"].astype(np.float64), requires_grad=True)
-    op = graph.ops[0]
-    optimizer = optimizer_primitive(name).torch_optimizer(torch, [weight], op.attributes)
+    optimizer = optimizer_of(graph.ops[0], weight)
     chooser = random.Random(7) if tiled else None
     for _ in range(10):
         gradient = generator.normal(size=(4, 3)).astype(np.float32)

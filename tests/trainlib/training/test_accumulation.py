@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.dtypes import BY_NAME, DTYPES
+from configs.dtypes import BF16, DTYPES, FP16, FP32
 from shared.tolerances import tolerance
 from trainlib.ir.numerics import IN_ORDER, matmul, rounded, sum_order
 from trainlib.ir.steps import KernelChoice
@@ -115,7 +115,7 @@ def computed(kernel, a, b, trans_b, cores, dtype):
 
 
 @pytest.mark.parametrize("trans_b", [False, True])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", [FP16, BF16])
 @pytest.mark.parametrize("kernel", KERNELS)
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(
@@ -129,9 +129,9 @@ def test_kernels_sum_bit_for_bit_as_published(kernel, dtype, trans_b, sizes, cor
     assert np.array_equal(computed(kernel, a, b, trans_b, cores, dtype), expected)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("dtype", [FP16, BF16, FP32])
 def test_a_multiply_add_rounds_once_whatever_the_exponents(dtype):
-    spread = {"float16": 6, "bfloat16": 60, "float32": 55}[dtype]
+    spread = {FP16: 6, BF16: 60, FP32: 55}[dtype]
     a, b = operands(1, 20, 12, 20, dtype, spread)
     expected = [
         [
@@ -149,15 +149,15 @@ def test_a_tie_is_decided_by_what_lies_far_behind_the_point():
     """7·37/256 lies between two bf16 numbers; 2^-100 less, and the sum is the lower of them. A sum formed in
     float64, or float32, has forgotten the 2^-100 and rounds the tie to even, upwards.
     """
-    a = np.array([[-(2.0**-100), 7 / 16]], dtype="bfloat16")
-    b = np.array([[1.0], [37 / 16]], dtype="bfloat16")
-    assert matmul(a, b, dtype="bfloat16", accumulation="kernel")[0, 0] == 258 / 256
-    assert matmul(a, b, dtype="bfloat16").astype("bfloat16")[0, 0] == 260 / 256
+    a = np.array([[-(2.0**-100), 7 / 16]], dtype=BF16)
+    b = np.array([[1.0], [37 / 16]], dtype=BF16)
+    assert matmul(a, b, dtype=BF16, accumulation="kernel")[0, 0] == 258 / 256
+    assert matmul(a, b, dtype=BF16).astype("bfloat16")[0, 0] == 260 / 256
 
 
 def test_sums_beyond_the_format_are_infinite_without_a_warning():
     a = np.full((1, 3), 60000, np.float16)
-    result = matmul(a, np.array([[1], [1], [-1]], np.float16), dtype="float16", accumulation="kernel")
+    result = matmul(a, np.array([[1], [1], [-1]], np.float16), dtype=FP16, accumulation="kernel")
     assert result[0, 0] == np.inf
 
 
@@ -165,16 +165,16 @@ def test_where_kernel_differs_from_reference():
     """Ones are lost one by one on a 16-bit accumulator that fp32 would add up; lanes lose half as many."""
     k = 1024
     a, b = np.ones((4, k), "bfloat16"), np.ones((k, 4), "bfloat16")
-    exact = matmul(a, b, dtype="bfloat16")
+    exact = matmul(a, b, dtype=BF16)
     assert (exact == 1024).all()
-    in_order = computed("mm_fp16", a, b, True, 1, "bfloat16")
-    lanes = computed("mm_fp16_SIMD_4x8", a, b, True, 1, "bfloat16")
+    in_order = computed("mm_fp16", a, b, True, 1, BF16)
+    lanes = computed("mm_fp16_SIMD_4x8", a, b, True, 1, BF16)
     assert (in_order == 256).all(), "256 + 1 is 256 in bf16"
     assert (lanes == 512).all()
-    assert (computed("mm_fp16_SIMD_4x8", a, b, False, 1, "bfloat16") == 256).all(), "no lanes without Bᵀ"
+    assert (computed("mm_fp16_SIMD_4x8", a, b, False, 1, BF16) == 256).all(), "no lanes without Bᵀ"
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", [FP16, BF16])
 def test_kernel_stays_within_its_tolerance_of_reference(dtype):
     a, b = operands(7, 8, 72, 36, dtype)
     exact = a.astype(np.float64) @ b.astype(np.float64)
@@ -185,17 +185,15 @@ def test_kernel_stays_within_its_tolerance_of_reference(dtype):
         ours = computed(kernel, a, b, True, 8, dtype)
         worst = np.abs(ours - exact).max()
         assert worst <= tolerance(dtype, length=72) * scale
-        assert worst > BY_NAME[dtype].unit_roundoff * np.abs(exact).max(), (
-            "kernel accumulation is visibly worse"
-        )
+        assert worst > dtype.unit_roundoff * np.abs(exact).max(), "kernel accumulation is visibly worse"
 
 
 def test_the_last_odd_k_is_a_rounding_of_its_own_in_2x4_only():
-    a, b = operands(3, 8, 9, 8, "bfloat16")
-    fused = computed("mm_fp16_SIMD_4x8", a, b, True, 1, "bfloat16")
-    apart = computed("mm_fp16_SIMD_2x4", a, b, True, 1, "bfloat16")
+    a, b = operands(3, 8, 9, 8, BF16)
+    fused = computed("mm_fp16_SIMD_4x8", a, b, True, 1, BF16)
+    apart = computed("mm_fp16_SIMD_2x4", a, b, True, 1, BF16)
     assert (fused != apart).any()
-    oracle = partial(published, a=a, b=b, trans_b=True, cores=1, dtype="bfloat16")
+    oracle = partial(published, a=a, b=b, trans_b=True, cores=1, dtype=BF16)
     assert np.array_equal(fused, oracle("mm_fp16_SIMD_4x8"))
     assert np.array_equal(apart, oracle("mm_fp16_SIMD_2x4"))
 

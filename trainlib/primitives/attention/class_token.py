@@ -14,7 +14,7 @@ import numpy as np
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Extent, KernelCall, KernelChoice, TileTask, part
+from trainlib.ir.steps import KernelChoice, Ranges, Tensors, TileTask, part
 from trainlib.primitives.definition import (
     Example,
     LayerPlan,
@@ -26,7 +26,7 @@ from trainlib.primitives.definition import (
 )
 from trainlib.primitives.elementwise.position import START
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
-from trainlib.primitives.lowering.pieces import Piece, column_sum_call, copy_call
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.shapes.box_copies import ShiftLowering
 
 
@@ -43,16 +43,14 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
 class _Forward(NoMatmul):
     """FW: samples, tokens and features may be cut; the first tokens of a sample hold w."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, tokens, features."""
         batch, length, features = tensors[op["y"]].shape
         return {**batch_extent(batch), "tokens": length, "features": features}
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """A copy of w and one of x per sample."""
-        dtype = tensors[op["y"]].dtype
+        build = TileBuilder(choice, tensors[op["y"]].dtype)
         samples = batch_range(ranges, tensors[op["y"]].shape[0])
         (first, last), wanted = ranges["tokens"], ranges["features"]
         taken, width = (max(first - 1, 0), last - 1), wanted[1] - wanted[0]
@@ -60,46 +58,38 @@ class _Forward(NoMatmul):
         inputs = [box(op, "x", samples, taken, wanted)] if count else []
         if own:
             inputs.append(box(op, "w", wanted))
-        calls: list[KernelCall] = []
         for sample in range(samples[1] - samples[0]):
             y = Piece(part("y", sample), (last - first, width), 0)
             if own:
-                calls.append(copy_call(choice, Piece("w", (width,)), y.row(0), dtype))
+                build.copy(Piece("w", (width,)), y.row(0))
             if count:
-                x = Piece(part("x", sample), (count, width))
-                calls.append(copy_call(choice, x, y.rows(int(own), last - first), dtype))
-        return TileTask(tuple(inputs), (box(op, "y", samples, (first, last), wanted),), (), tuple(calls))
+                build.copy(Piece(part("x", sample), (count, width)), y.rows(int(own), last - first))
+        return build.task(inputs, (box(op, "y", samples, (first, last), wanted),))
 
 
 class _WeightGradient(NoMatmul):
     """WG: features may be cut, and the sum over the batch."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Features."""
         return {"features": tensors[op["dw"]].shape[0]}
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples."""
         return batch_extent(tensors[op["dy"]].shape[0])
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The first token of some samples."""
         samples, wanted = batch_range(ranges, tensors[op["dy"]].shape[0]), ranges["features"]
         shape = (samples[1] - samples[0], wanted[1] - wanted[0])
-        call = column_sum_call(choice, Piece("dy", shape), Piece("dw", shape[1:]), tensors[op["dw"]].dtype)
-        return TileTask((box(op, "dy", samples, (0, 1), wanted),), (box(op, "dw", wanted),), (), (call,))
+        build = TileBuilder(choice, tensors[op["dw"]].dtype)
+        build.column_sum(Piece("dy", shape), Piece("dw", shape[1:]))
+        return build.task((box(op, "dy", samples, (0, 1), wanted),), (box(op, "dw", wanted),))
 
 
 def _reference(op: Op, values: Values) -> Values:
     x, w = values["x"], values["w"]
     return {"y": np.concatenate([np.broadcast_to(w, (len(x), 1, len(w))), x], axis=1)}
-
-
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    x, w = tensors["x"], tensors["w"]
-    return torch.cat([w.expand(len(x), 1, -1), x], dim=1)
 
 
 PRIMITIVE = LayerPrimitive(
@@ -123,7 +113,6 @@ PRIMITIVE = LayerPrimitive(
             ShiftLowering(lambda op: (-1, 0), lambda op: 0.0),
         ),
     ),
-    torch_forward=_torch_forward,
     examples=(Example(inputs=((5, 4),), batches=(1, 3)), Example(inputs=((1, 1),))),
     refused=(Refused({}, ((4,),), "needs a sequence"),),
     layouts=None,

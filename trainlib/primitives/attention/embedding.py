@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from configs.dtypes import is_float
+from configs.dtypes import INT32
 from configs.errors import InputError, ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Initial, Op, Tensor
 from trainlib.ir.numerics import rounded, widened
-from trainlib.ir.steps import Array, Extent, Function, KernelCall, KernelChoice, Region, TileTask
+from trainlib.ir.steps import Array, KernelChoice, Ranges, Region, Tensors, TileTask
 from trainlib.primitives.definition import (
     DrawnInput,
     Example,
@@ -35,7 +35,7 @@ from trainlib.primitives.definition import (
     Values,
 )
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box, region_elements
-from trainlib.primitives.lowering.pieces import Piece, kernel_call, zero_call
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 
 class _Schema(LayerSchema):
@@ -50,7 +50,7 @@ class _Schema(LayerSchema):
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     vocabulary, features = attributes["vocabulary"], attributes["features"]
     source, padding = inputs[0], attributes["padding_id"]
-    if is_float(source.dtype):
+    if source.dtype.is_float:
         raise ShapeError(
             f"embedding needs integer numbers, its input is {source.dtype}",
             where=where,
@@ -80,34 +80,21 @@ def _check(op: Op, numbers: Array) -> None:
         )
 
 
-def _table_call(
-    nest: str,
-    choice: KernelChoice,
-    rows: int,
-    tokens: int,
-    columns: int,
-    buffers: tuple[tuple[str, ...], str],
-    function: Function,
-    dtype: str,
-) -> KernelCall:
-    """A nest over tokens between a table of `rows` and vectors; `buffers` are those read and the written."""
-    reads, written = buffers
-    table, vectors = ("w", "y") if nest == "embedding_fw" else ("dw", "dy")
-    arrays = {
+def _arrays(table: str, rows: int, vectors: str, tokens: int, columns: int) -> dict[str, Piece]:
+    """Of a nest over tokens between a table of `rows` and vectors."""
+    return {
         "W": Piece(table, strides=(rows // tokens * columns, 1)),
         "Y": Piece(vectors, strides=(columns, 1)),
-        "T": Piece("x", dtype="int32"),
+        "T": Piece("x", dtype=INT32),
     }
-    sizes = {"N": tokens, "M": columns}
-    return kernel_call(choice, nest, sizes, arrays, reads, (written,), function, dtype)
 
 
-def _token_extents(op: Op, tensors: Mapping[str, Tensor]) -> dict[str, int]:
+def _token_extents(op: Op, tensors: Tensors) -> dict[str, int]:
     """Samples, and the first dimension of a sample's numbers."""
     return {**batch_extent(op.attributes["batch"]), "tokens": tensors[op["x"]].shape[1]}
 
 
-def _token_region(op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent]) -> Region:
+def _token_region(op: Op, tensors: Tensors, ranges: Ranges) -> Region:
     """The numbers of a tile."""
     batch, first, *rest = tensors[op["x"]].shape
     inner = tuple((0, size) for size in rest)
@@ -117,79 +104,68 @@ def _token_region(op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Ex
 class _Forward(NoMatmul):
     """FW."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, tokens, features."""
         return {**_token_extents(op, tensors), "features": op.attributes["features"]}
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Rows of the table."""
         return {"vocabulary": op.attributes["vocabulary"]}
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Some numbers, a box of the table."""
-        wanted, dtype = ranges["features"], tensors[op["y"]].dtype
+        wanted, build = ranges["features"], TileBuilder(choice, tensors[op["y"]].dtype)
         rows = ranges.get("vocabulary", (0, op.attributes["vocabulary"]))
         region = _token_region(op, tensors, ranges)
         tokens, columns, height = region_elements(region), wanted[1] - wanted[0], rows[1] - rows[0]
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            numbers, table = arrays
+        def rows_of(numbers: Array, table: Array) -> Array:
             _check(op, numbers)
             here = (rows[0] <= numbers) & (numbers < rows[1])
-            return (np.where(here[..., None], table[np.where(here, numbers - rows[0], 0)], np.float32(0)),)
+            return np.where(here[..., None], table[np.where(here, numbers - rows[0], 0)], np.float32(0))
 
-        call = _table_call(
-            "embedding_fw", choice, height, tokens, columns, (("x", "w"), "y"), function, dtype
-        )
-        return TileTask(
-            (box(op, "x", *region), box(op, "w", rows, wanted)),
-            (box(op, "y", *region, wanted),),
-            (),
-            (call,),
+        arrays = _arrays("w", height, "y", tokens, columns)
+        build.run("embedding_fw", arrays, ("x", "w"), ("y",), rows_of, N=tokens, M=columns)
+        return build.task(
+            (box(op, "x", *region), box(op, "w", rows, wanted)), (box(op, "y", *region, wanted),)
         )
 
 
 class _WeightGradient(NoMatmul):
     """WG."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Rows and columns of the table."""
         return {"vocabulary": op.attributes["vocabulary"], "features": op.attributes["features"]}
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, tokens."""
         return _token_extents(op, tensors)
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Some numbers, some columns of their gradients; tokens of other rows are passed over."""
         numbers, rows, wanted = op.attributes, ranges["vocabulary"], ranges["features"]
-        dtype, region = tensors[op["dw"]].dtype, _token_region(op, tensors, ranges)
+        build, region = TileBuilder(choice, tensors[op["dw"]].dtype), _token_region(op, tensors, ranges)
         height, columns = rows[1] - rows[0], wanted[1] - wanted[0]
-        padding = numbers["padding_id"]
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            _check(op, arrays[0])
-            total = arrays[2].copy()
-            gradients = arrays[1].reshape(-1, columns)
-            for place, number in enumerate(arrays[0].reshape(-1)):
-                if rows[0] <= number < rows[1] and number != padding:
+        def added(x: Array, dy: Array, dw: Array) -> Array:
+            _check(op, x)
+            total = dw.copy()
+            gradients = dy.reshape(-1, columns)
+            for place, number in enumerate(x.reshape(-1)):
+                if rows[0] <= number < rows[1] and number != numbers["padding_id"]:
                     row = total[number - rows[0]] + gradients[place]
                     total[number - rows[0]] = (
-                        widened(rounded(row, dtype)) if choice.accumulation == "kernel" else row
+                        widened(rounded(row, build.dtype)) if choice.accumulation == "kernel" else row
                     )
-            return (total,)
+            return total
 
-        tokens, buffers = region_elements(region), (("x", "dy", "dw"), "dw")
-        call = _table_call("embedding_bw", choice, height, tokens, columns, buffers, function, dtype)
-        return TileTask(
-            (box(op, "x", *region), box(op, "dy", *region, wanted)),
-            (box(op, "dw", rows, wanted),),
-            (),
-            (zero_call(choice, Piece("dw", (height, columns)), dtype), call),
+        tokens = region_elements(region)
+        build.zero(Piece("dw", (height, columns)))
+        arrays = _arrays("dw", height, "dy", tokens, columns)
+        build.run("embedding_bw", arrays, ("x", "dy", "dw"), ("dw",), added, N=tokens, M=columns)
+        return build.task(
+            (box(op, "x", *region), box(op, "dy", *region, wanted)), (box(op, "dw", rows, wanted),)
         )
 
 
@@ -208,18 +184,12 @@ def _reference_weight_gradient(op: Op, values: Values) -> Values:
     return {"dw": dw}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    return torch.nn.functional.embedding(
-        tensors["x"].long(), tensors["w"], padding_idx=attributes["padding_id"]
-    )
-
-
 def _cases() -> Any:
     from hypothesis import strategies as st
 
     def example(vocabulary: int, features: int, shape: list[int], padded: bool) -> Example:
         options = {"vocabulary": vocabulary, "features": features}
-        numbers = DrawnInput(tuple(shape), "int32", 0, vocabulary)
+        numbers = DrawnInput(tuple(shape), INT32, 0, vocabulary)
         return Example(options | ({"padding_id": vocabulary - 1} if padded else {}), (numbers,), roundings=12)
 
     small = st.integers(1, 6)
@@ -234,15 +204,12 @@ PRIMITIVE = LayerPrimitive(
         Step("FW", ("x", "w"), ("y",), _reference_forward, _Forward()),
         Step("WG", ("x", "dy"), ("dw",), _reference_weight_gradient, _WeightGradient()),
     ),
-    torch_forward=_torch_forward,
     examples=(
-        Example({"vocabulary": 5, "features": 4}, (DrawnInput((6,), "int32", 0, 5),)),
+        Example({"vocabulary": 5, "features": 4}, (DrawnInput((6,), INT32, 0, 5),)),
         Example(
-            {"vocabulary": 9, "features": 3, "padding_id": 2},
-            (DrawnInput((2, 4), "int32", 0, 4),),
-            roundings=4,
+            {"vocabulary": 9, "features": 3, "padding_id": 2}, (DrawnInput((2, 4), INT32, 0, 4),), roundings=4
         ),
-        Example({"vocabulary": 1, "features": 1}, (DrawnInput((1,), "int32", 0, 1),)),
+        Example({"vocabulary": 1, "features": 1}, (DrawnInput((1,), INT32, 0, 1),)),
     ),
     refused=(
         Refused({"vocabulary": 5, "features": 4}, ((6,),), "needs integer numbers"),

@@ -10,7 +10,6 @@ logarithm, and dy - exp(y) · sum(dy), cancel almost entirely.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,8 @@ import numpy as np
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, KernelCall, KernelChoice, Scratch
-from trainlib.primitives.attention.softmax import MAXIMA, SUMS, Rows, row_call, row_maxima
+from trainlib.ir.steps import Array
+from trainlib.primitives.attention.softmax import MAXIMA, SUMS, RowPasses, Rows, row_maxima
 from trainlib.primitives.definition import (
     DrawnInput,
     Example,
@@ -38,86 +37,35 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan(shape)
 
 
-def _rows(array: Array) -> Array:
-    return array.reshape(-1, array.shape[-1]).astype(np.float64)
+def _forward_passes(rows: RowPasses, op: Op) -> None:
+    """Row maxima; logarithms of the sums of exponentials; both taken off."""
+
+    def logarithms(x: Array, highest: Array) -> Any:
+        below = np.exp(x.astype(np.float64) - highest[:, None])
+        return np.log(below.sum(axis=1)).astype(np.float32)
+
+    def shifted(x: Array, highest: Array, logs: Array) -> Any:
+        return (x.astype(np.float64) - highest[:, None] - logs[:, None]).astype(np.float32)
+
+    row_maxima(rows)
+    arrays = f"X:x R:{MAXIMA} Z:{SUMS}"
+    rows.over_rows("log_sum", arrays, f"x {MAXIMA} -> {SUMS}", logarithms)
+    rows.over_rows("log_shift", f"{arrays} Y:y", f"x {MAXIMA} {SUMS} -> y", shifted)
 
 
-class _Forward(Rows):
-    def passes(
-        self, op: Op, shape: tuple[int, ...], dtype: str, choice: KernelChoice
-    ) -> tuple[tuple[Scratch, ...], tuple[KernelCall, ...]]:
-        """Row maxima; logarithms of the sums of exponentials; both taken off."""
+def _gradient_passes(rows: RowPasses, op: Op) -> None:
+    """Row sums of dy; then dy - exp(y) · sum."""
 
-        def logarithms(x: Array, highest: Array) -> tuple[Array, ...]:
-            below = np.exp(_rows(x) - highest[:, None])
-            return (np.log(below.sum(axis=1)).astype(np.float32),)
+    def sums(dy: Array) -> Any:
+        return dy.astype(np.float64).sum(axis=1).astype(np.float32)
 
-        def shifted(x: Array, highest: Array, logs: Array) -> tuple[Array, ...]:
-            below = _rows(x) - highest[:, None] - logs[:, None]
-            return (below.astype(np.float32).reshape(shape),)
+    def taken_off(y: Array, dy: Array, totals: Array) -> Any:
+        share = np.exp(y.astype(np.float64)) * totals[:, None]
+        return (dy.astype(np.float64) - share).astype(np.float32)
 
-        rows = (prod(shape[:-1]),)
-        vectors = {"R": 1, "Z": 1}
-        places = ("x", MAXIMA, SUMS)
-        calls = (
-            row_maxima(choice, shape, dtype),
-            row_call(
-                choice,
-                "log_sum",
-                {"X": 2, **vectors},
-                places,
-                shape,
-                dtype,
-                ("x", MAXIMA),
-                (SUMS,),
-                logarithms,
-            ),
-            row_call(
-                choice,
-                "log_shift",
-                {"X": 2, **vectors, "Y": 2},
-                (*places, "y"),
-                shape,
-                dtype,
-                places,
-                ("y",),
-                shifted,
-            ),
-        )
-        return (Scratch(MAXIMA, rows), Scratch(SUMS, rows)), calls
-
-
-class _InputGradient(Rows):
-    def passes(
-        self, op: Op, shape: tuple[int, ...], dtype: str, choice: KernelChoice
-    ) -> tuple[tuple[Scratch, ...], tuple[KernelCall, ...]]:
-        """Row sums of dy; then dy - exp(y) · sum."""
-
-        def sums(dy: Array) -> tuple[Array, ...]:
-            return (_rows(dy).sum(axis=1).astype(np.float32),)
-
-        def taken_off(y: Array, dy: Array, totals: Array) -> tuple[Array, ...]:
-            left = _rows(dy) - np.exp(_rows(y)) * totals[:, None]
-            return (left.astype(np.float32).reshape(shape),)
-
-        places = ("y", "dy", SUMS)
-        calls = (
-            row_call(
-                choice, "row_total", {"X": 2, "Z": 1}, ("dy", SUMS), shape, dtype, ("dy",), (SUMS,), sums
-            ),
-            row_call(
-                choice,
-                "log_softmax_bw",
-                {"X": 2, "G": 2, "Z": 1, "Y": 2},
-                (*places, "dx"),
-                shape,
-                dtype,
-                places,
-                ("dx",),
-                taken_off,
-            ),
-        )
-        return (Scratch(SUMS, (prod(shape[:-1]),)),), calls
+    rows.vector(SUMS)
+    rows.over_rows("row_total", f"X:dy Z:{SUMS}", f"dy -> {SUMS}", sums)
+    rows.over_rows("log_softmax_bw", f"X:y G:dy Z:{SUMS} Y:dx", f"y dy {SUMS} -> dx", taken_off)
 
 
 def _forward(op: Op, values: Values) -> Values:
@@ -136,10 +84,9 @@ PRIMITIVE = LayerPrimitive(
     schema=LayerSchema,
     plan=_plan,
     steps=(
-        Step("FW", ("x",), ("y",), _forward, _Forward()),
-        Step("IG", ("y", "dy"), ("dx",), _backward, _InputGradient()),
+        Step("FW", ("x",), ("y",), _forward, Rows(_forward_passes)),
+        Step("IG", ("y", "dy"), ("dx",), _backward, Rows(_gradient_passes)),
     ),
-    torch_forward=lambda torch, attributes, tensors: torch.log_softmax(tensors["x"], dim=-1),
     examples=(
         Example(inputs=((7,),)),
         Example(inputs=(DrawnInput((3, 4, 5), low=-9, high=9),)),

@@ -85,15 +85,6 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan((batch, length, width), parameters, saved, attributes=numbers)
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    x, heads = tensors["x"], attributes["heads"]
-    linear = torch.nn.functional.linear
-    projected = [linear(x, tensors[f"w{name}"], tensors.get(f"b{name}")) for name in "qkv"]
-    split = [item.unflatten(2, (heads, -1)).transpose(1, 2) for item in projected]
-    attended = torch.nn.functional.scaled_dot_product_attention(*split)
-    return linear(attended.transpose(1, 2).flatten(2), tensors["wo"], tensors.get("bo"))
-
-
 def _cases() -> Any:
     from hypothesis import strategies as st
 
@@ -110,9 +101,9 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW_Q", ("x", "wq", "bq?"), ("q",), reference.projection("q"), Projection("q")),
-        Step("FW_K", ("x", "wk", "bk?"), ("k",), reference.projection("k"), Projection("k")),
-        Step("FW_V", ("x", "wv", "bv?"), ("v",), reference.projection("v"), Projection("v")),
+        Step("FW_Q", ("x", "wq", "bq?"), ("q",), reference.projection("q"), Projection()),
+        Step("FW_K", ("x", "wk", "bk?"), ("k",), reference.projection("k"), Projection()),
+        Step("FW_V", ("x", "wv", "bv?"), ("v",), reference.projection("v"), Projection()),
         Step("FW_SCORES", ("q", "k"), ("s",), reference.scores, HeadScores("q", "k", "s", scaled=True)),
         Step("FW_SOFTMAX", ("s",), ("p",), reference.probabilities, Probabilities()),
         Step("FW_CONTEXT", ("v", "p"), ("map",), reference.context, HeadSum("v", "p", "map", "keys")),
@@ -133,23 +124,14 @@ PRIMITIVE = LayerPrimitive(
         Step("IG_Q", ("k", "ds"), ("dq",), reference.queries_gradient, HeadSum("k", "ds", "dq", "keys")),
         Step("IG_K", ("q", "ds"), ("dk",), reference.keys_gradient, HeadSum("q", "ds", "dk", "queries")),
         Step(
-            "WG_Q",
-            ("dq", "x"),
-            ("dwq", "dbq?"),
-            reference.projection_weight("q"),
-            ProjectionWeightGradient("q"),
+            "WG_Q", ("dq", "x"), ("dwq", "dbq?"), reference.projection_weight("q"), ProjectionWeightGradient()
         ),
-        Step("WG_K", ("dk", "x"), ("dwk",), reference.projection_weight("k"), ProjectionWeightGradient("k")),
+        Step("WG_K", ("dk", "x"), ("dwk",), reference.projection_weight("k"), ProjectionWeightGradient()),
         Step(
-            "WG_V",
-            ("dv", "x"),
-            ("dwv", "dbv?"),
-            reference.projection_weight("v"),
-            ProjectionWeightGradient("v"),
+            "WG_V", ("dv", "x"), ("dwv", "dbv?"), reference.projection_weight("v"), ProjectionWeightGradient()
         ),
         Step("IG", ("dq", "dk", "dv", "wq", "wk", "wv"), ("dx",), reference.input_gradient, InputGradient()),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example({"heads": 2, "bias": True}, ((5, 6),), roundings=12),
         Example({"heads": 3, "features": 9}, ((4, 5),), roundings=12),

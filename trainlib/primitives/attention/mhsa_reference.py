@@ -62,10 +62,7 @@ def output_gradient(op: Op, values: Values) -> Values:
 def output_weight(op: Op, values: Values) -> Values:
     """dwo and dbo."""
     dy = values["dy"]
-    return {
-        "dwo": np.einsum("nle,nfl->ef", dy, values["map"], optimize=True),
-        "dbo": dy.sum(axis=(0, 1)),
-    }
+    return {"dwo": np.einsum("nle,nfl->ef", dy, values["map"], optimize=True), "dbo": dy.sum(axis=(0, 1))}
 
 
 def values_gradient(op: Op, values: Values) -> Values:

@@ -18,10 +18,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from configs.dtypes import FP32, DType
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Scratch, TileTask
+from trainlib.ir.steps import Array, KernelChoice, Ranges, Scratch, Tensors, TileTask
 from trainlib.primitives.definition import (
     AsPublished,
     DrawnInput,
@@ -32,12 +33,13 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
-from trainlib.primitives.elementwise.functions import TAYLOR_TERMS, schraudolph, taylor
+from trainlib.primitives.elementwise.functions import schraudolph, taylor
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.primitives.lowering.pieces import TileBuilder
 
-MAXIMA, SUMS = "maxima", "sums"
+MAXIMA, SUMS = VECTORS = ("maxima", "sums")
 """Names of the scratch buffers of one number per row."""
 
 _EXPONENTIALS: Mapping[str, tuple[str, Callable[[Array], Array]]] = {
@@ -46,15 +48,6 @@ _EXPONENTIALS: Mapping[str, tuple[str, Callable[[Array], Array]]] = {
     "taylor": ("exp_sum_taylor", taylor),
 }
 """Nest and function of each kind of exponential."""
-
-_ARRAYS: Mapping[str, Mapping[str, int]] = {
-    "row_max": {"X": 2, "R": 1},
-    "exp_sum": {"X": 2, "Y": 2, "R": 1, "Z": 1},
-    "row_div": {"X": 2, "Z": 1},
-    "softmax_bw_sum": {"X": 2, "G": 2, "Z": 1},
-    "softmax_bw_scale": {"X": 2, "G": 2, "Z": 1, "Y": 2},
-}
-"""Arrays of each pass, and their number of indices: matrices, and vectors of one number per row."""
 
 
 class _Schema(LayerSchema):
@@ -69,153 +62,100 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan(shape, attributes={"exponential": attributes["exponential"]})
 
 
+class RowPasses:
+    """Calls on boxes of one shape, taken as matrices whose rows are split over the cores.
+
+    Vectors of one number per row are kept as `of_rows`.
+    """
+
+    def __init__(self, build: TileBuilder, shape: tuple[int, ...], of_rows: DType = FP32) -> None:
+        self.build = build
+        self.shape = shape
+        self._rows, self._columns = prod(shape[:-1]), shape[-1]
+        self._of_rows = of_rows
+
+    def vector(self, name: str) -> None:
+        """A scratch buffer of one number per row, `MAXIMA` or `SUMS`."""
+        self.build.scratch.append(Scratch(name, (self._rows,), self._of_rows))
+
+    def over_rows(self, nest: str, arrays: str, moves: str, compute: Callable[..., Any]) -> None:
+        """A pass ``x maxima -> y sums``, of a nest whose arrays are these buffers, ``X:x R:maxima ...``.
+
+        `compute` takes matrices [rows, columns] and vectors, and gives one of them or several.
+        """
+        sizes = {"N": self._rows, "M": self._columns}
+        places = dict(item.split(":") for item in arrays.split())
+        shapes = {
+            place: (self._rows,) if place in VECTORS else tuple(sizes.values()) for place in places.values()
+        }
+        reads, writes = (side.split() for side in moves.split("->"))
+
+        def function(given: Sequence[Array]) -> tuple[Array, ...]:
+            made = compute(*(array.reshape(shapes[place]) for place, array in zip(reads, given, strict=True)))
+            several = made if isinstance(made, tuple) else (made,)
+            return tuple(
+                array if place in VECTORS else array.reshape(self.shape)
+                for place, array in zip(writes, several, strict=True)
+            )
+
+        pieces = {name: Piece(place, shapes[place]) for name, place in places.items()}
+        choice, dtype = self.build.choice, self.build.dtype
+        self.build.calls.append(kernel_call(choice, nest, sizes, pieces, reads, writes, function, dtype))
+
+
 class Rows(NoMatmul):
     """What FW and IG share: tiles are some rows of everything."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def __init__(self, passes: Callable[[RowPasses, Op], None]) -> None:
+        self.passes = passes
+
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """``n`` and up to two dimensions before the last, which is reduced over."""
         shape = tensors[op.outputs[0]].shape
         return leading_extents(shape, range(len(shape) - 2))
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The same box of everything, and the passes of the step."""
         tensor = tensors[op.outputs[0]]
         region = leading_region(tensor.shape, ranges)
-        shape = sizes_of(region)
-        scratch, calls = self.passes(op, shape, tensor.dtype, choice)
-        return TileTask(
-            tuple(box(op, role, *region) for role in op.reads),
-            tuple(box(op, role, *region) for role in op.writes),
-            scratch,
-            calls,
-        )
-
-    def passes(
-        self, op: Op, shape: tuple[int, ...], dtype: str, choice: KernelChoice
-    ) -> tuple[tuple[Scratch, ...], tuple[KernelCall, ...]]:
-        """Scratch buffers and calls on boxes of this shape."""
-        raise NotImplementedError
+        build = TileBuilder(choice, tensor.dtype)
+        self.passes(RowPasses(build, sizes_of(region)), op)
+        inputs, outputs = ([box(op, role, *region) for role in roles] for roles in (op.reads, op.writes))
+        return build.task(inputs, outputs)
 
 
-def row_call(
-    choice: KernelChoice,
-    kernel: str,
-    arrays: Mapping[str, int],
-    places: Sequence[str],
-    shape: tuple[int, ...],
-    dtype: str,
-    reads: Sequence[str],
-    writes: Sequence[str],
-    function: Callable[..., tuple[Array, ...]],
-) -> KernelCall:
-    """A pass over the rows of a box; `places` are the buffers of the nest's `arrays`."""
-    rows, columns = prod(shape[:-1]), shape[-1]
-    pieces = {
-        name: Piece(place, (rows, columns) if indices == 2 else (rows,))
-        for (name, indices), place in zip(arrays.items(), places, strict=True)
-    }
-    sizes = {"N": rows, "M": columns}
-    return kernel_call(choice, kernel, sizes, pieces, reads, writes, lambda values: function(*values), dtype)
-
-
-def row_maxima(choice: KernelChoice, shape: tuple[int, ...], dtype: str) -> KernelCall:
+def row_maxima(rows: RowPasses, x: str = "x") -> None:
     """The largest element of every row of x, into `MAXIMA`."""
-
-    def maxima(x: Array) -> tuple[Array, ...]:
-        return (x.reshape(-1, shape[-1]).max(axis=1),)
-
-    arrays = _ARRAYS["row_max"]
-    return row_call(choice, "row_max", arrays, ("x", MAXIMA), shape, dtype, ("x",), (MAXIMA,), maxima)
+    rows.vector(MAXIMA)
+    rows.vector(SUMS)
+    rows.over_rows("row_max", f"X:{x} R:{MAXIMA}", f"{x} -> {MAXIMA}", lambda x: x.max(axis=1))
 
 
-class _Forward(Rows):
-    def passes(
-        self, op: Op, shape: tuple[int, ...], dtype: str, choice: KernelChoice
-    ) -> tuple[tuple[Scratch, ...], tuple[KernelCall, ...]]:
-        """Row maxima; exponentials into y, and their sums; y divided by the sums."""
-        kernel, exponential = _EXPONENTIALS[op.attributes["exponential"]]
-        rows = prod(shape[:-1])
+def softmax_passes(rows: RowPasses, x: str, y: str, kind: str = "exact") -> None:
+    """Row maxima of x; exponentials into y, and their sums; y divided by the sums."""
+    nest, exponential = _EXPONENTIALS[kind]
 
-        def exponentials(x: Array, highest: Array) -> tuple[Array, ...]:
-            values = exponential(x.reshape(rows, -1) - highest[:, None])
-            return values.reshape(shape), values.sum(axis=1)
+    def exponentials(x: Array, highest: Array) -> tuple[Array, ...]:
+        values = exponential(x - highest[:, None])
+        return values, values.sum(axis=1)
 
-        def quotients(y: Array, sums: Array) -> tuple[Array, ...]:
-            return ((y.reshape(rows, -1) / sums[:, None]).reshape(shape),)
-
-        places = ("x", "y", MAXIMA, SUMS)
-        return (
-            (Scratch(MAXIMA, (rows,)), Scratch(SUMS, (rows,))),
-            (
-                row_maxima(choice, shape, dtype),
-                row_call(
-                    choice,
-                    kernel,
-                    _ARRAYS["exp_sum"],
-                    places,
-                    shape,
-                    dtype,
-                    ("x", MAXIMA),
-                    ("y", SUMS),
-                    exponentials,
-                ),
-                row_call(
-                    choice,
-                    "row_div",
-                    _ARRAYS["row_div"],
-                    ("y", SUMS),
-                    shape,
-                    dtype,
-                    ("y", SUMS),
-                    ("y",),
-                    quotients,
-                ),
-            ),
-        )
+    row_maxima(rows, x)
+    arrays = f"X:{x} Y:{y} R:{MAXIMA} Z:{SUMS}"
+    rows.over_rows(nest, arrays, f"{x} {MAXIMA} -> {y} {SUMS}", exponentials)
+    rows.over_rows("row_div", f"X:{y} Z:{SUMS}", f"{y} {SUMS} -> {y}", lambda y, sums: y / sums[:, None])
 
 
-class _InputGradient(Rows):
-    def passes(
-        self, op: Op, shape: tuple[int, ...], dtype: str, choice: KernelChoice
-    ) -> tuple[tuple[Scratch, ...], tuple[KernelCall, ...]]:
-        """Row sums of dy · y; then (dy - sum) · y."""
-
-        def sums(y: Array, dy: Array) -> tuple[Array, ...]:
-            return ((y * dy).reshape(-1, shape[-1]).sum(axis=1),)
-
-        def scaled(y: Array, dy: Array, totals: Array) -> tuple[Array, ...]:
-            return ((dy - totals.reshape(*shape[:-1], 1)) * y,)
-
-        first, second = "softmax_bw_sum", "softmax_bw_scale"
-        return (
-            (Scratch(SUMS, (prod(shape[:-1]),)),),
-            (
-                row_call(
-                    choice,
-                    first,
-                    _ARRAYS[first],
-                    ("y", "dy", SUMS),
-                    shape,
-                    dtype,
-                    ("y", "dy"),
-                    (SUMS,),
-                    sums,
-                ),
-                row_call(
-                    choice,
-                    second,
-                    _ARRAYS[second],
-                    ("y", "dy", SUMS, "dx"),
-                    shape,
-                    dtype,
-                    ("y", "dy", SUMS),
-                    ("dx",),
-                    scaled,
-                ),
-            ),
-        )
+def softmax_gradient_passes(rows: RowPasses, y: str, dy: str, dx: str) -> None:
+    """Row sums of dy · y; then (dy - sum) · y."""
+    rows.vector(SUMS)
+    arrays = f"X:{y} G:{dy} Z:{SUMS}"
+    rows.over_rows("softmax_bw_sum", arrays, f"{y} {dy} -> {SUMS}", lambda y, dy: (y * dy).sum(axis=1))
+    rows.over_rows(
+        "softmax_bw_scale",
+        f"{arrays} Y:{dx}",
+        f"{y} {dy} {SUMS} -> {dx}",
+        lambda y, dy, sums: (dy - sums[:, None]) * y,
+    )
 
 
 def _forward(op: Op, values: Values) -> Values:
@@ -238,26 +178,6 @@ def _backward(op: Op, values: Values) -> Values:
     return {"dx": y * dy - y * inner[..., None]}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    x = tensors["x"]
-    if attributes["exponential"] == "exact":
-        return torch.softmax(x, dim=-1)
-    with torch.no_grad():
-        low = (x - x.amax(-1, keepdim=True)).float()
-        if attributes["exponential"] == "schraudolph":
-            bits = low * torch.tensor(12102203.17133801) + torch.tensor(1064986823.010288)
-            bits = torch.where(bits < 8388608, torch.zeros_like(bits), bits).to(torch.int32)
-            weights = bits.view(torch.float32)
-        else:
-            weights = sum(factor * (-low) ** power for power, factor in enumerate(TAYLOR_TERMS))
-            weights = torch.where(-low * 1.442695040 < 3.14, weights, torch.zeros_like(weights))
-        weights = weights.to(x.dtype)
-        y = weights / weights.sum(-1, keepdim=True)
-    # The derivative of y · (x - sum(y · x)) with y held fixed is that of softmax at y.
-    linear = y * (x - (y * x).sum(-1, keepdim=True))
-    return y + linear - linear.detach()
-
-
 def _cases() -> Any:
     """Rows of any length and number, any exponential."""
     from hypothesis import strategies as st
@@ -278,11 +198,22 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW", ("x",), ("y",), _forward, _Forward()),
-        Step("IG", ("y", "dy"), ("dx",), _backward, _InputGradient()),
+        Step(
+            "FW",
+            ("x",),
+            ("y",),
+            _forward,
+            Rows(lambda rows, op: softmax_passes(rows, "x", "y", op.attributes["exponential"])),
+        ),
+        Step(
+            "IG",
+            ("y", "dy"),
+            ("dx",),
+            _backward,
+            Rows(lambda rows, op: softmax_gradient_passes(rows, "y", "dy", "dx")),
+        ),
     ),
     published=AsPublished(options={"exponential": "schraudolph"}),
-    torch_forward=_torch_forward,
     examples=(
         Example(inputs=((7,),)),
         Example(inputs=(DrawnInput((3, 4, 5), low=-9, high=9),)),

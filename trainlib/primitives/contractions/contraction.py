@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from configs.dtypes import DType
 from trainlib.ir.access import Contraction, Space, Span
-from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Extent, KernelChoice, Operand, TileTask
+from trainlib.ir.graph import Op
+from trainlib.ir.steps import Extent, KernelChoice, Operand, Ranges, Tensors, TileTask
 
 BATCH = "n"
 """The loop over samples."""
@@ -34,15 +35,15 @@ class LoopTile:
     """One tile of a step: the interval of every loop, and what follows from it."""
 
     op: Op
-    tensors: Mapping[str, Tensor]
+    tensors: Tensors
     space: Space
-    ranges: Mapping[str, Extent]
+    ranges: Ranges
     choice: KernelChoice
     roles: Mapping[str, str]
     orders: Mapping[str, tuple[int, ...]]
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> DType:
         """Dtype of the result."""
         return self.tensors[self.op[self.role(self.space.result)]].dtype
 
@@ -159,7 +160,7 @@ class ContractionStep:
         """The nest of the step."""
         return self.description.space(op, self.result)
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """The loops of the result the kernels do not want whole; the batch if it is one."""
         space = self.space(op)
         uncut = self.strategy.uncut(op)
@@ -169,26 +170,24 @@ class ContractionStep:
             if name not in uncut and (name != BATCH or size > 1)
         }
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """The loops it is a sum over, of more than one iteration."""
         space = self.space(op)
         uncut = self.strategy.uncut(op)
         return {name: size for name, size in space.reductions.items() if name not in uncut and size > 1}
 
-    def meeting(self, op: Op, tensors: Mapping[str, Tensor]) -> Sequence[tuple[str, ...]]:
+    def meeting(self, op: Op, tensors: Tensors) -> Sequence[tuple[str, ...]]:
         """Dimensions that meet in an axis of a tensor, or in a scratch buffer of the strategy."""
         dims = (*self.extents(op, tensors), *self.reductions(op, tensors))
         return [*self.space(op).meeting(dims), *self.strategy.meeting(op)]
 
-    def alike(self, op: Op, tensors: Mapping[str, Tensor]) -> Collection[str]:
+    def alike(self, op: Op, tensors: Tensors) -> Collection[str]:
         """Loops that are an axis by themselves wherever they stand: no halo, no groups, no padding."""
         indices = [index for access in self.space(op).accesses.values() for index in access]
         mixed = {name for index in indices if index.loop is None for name in index.loops}
         return self.space(op).loops.keys() - mixed
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """What the strategy makes of the tile."""
         space = self.space(op)
         orders = self.description.orders(op)
@@ -199,10 +198,10 @@ class ContractionStep:
         """That of the strategy."""
         return self.strategy.default_kernel(op, self.space(op))
 
-    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+    def macs(self, op: Op, tensors: Tensors) -> int:
         """Every iteration of the nest, those with zeros included."""
         return self.space(op).macs
 
-    def useful_macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+    def useful_macs(self, op: Op, tensors: Tensors) -> int:
         """Iterations that touch an element of every operand (see `Space.useful_macs`)."""
         return self.space(op).useful_macs

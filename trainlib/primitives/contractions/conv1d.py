@@ -88,17 +88,6 @@ def _of_images(function: Reference) -> Reference:
     return evaluate
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    return torch.nn.functional.conv1d(
-        torch.nn.functional.pad(tensors["x"], attributes["pads"][2:]),
-        tensors["w"],
-        tensors.get("b"),
-        stride=attributes["strides"][1],
-        dilation=attributes["dilations"][1],
-        groups=attributes["groups"],
-    )
-
-
 PRIMITIVE = LayerPrimitive(
     name="conv1d",
     schema=_Schema,
@@ -116,7 +105,6 @@ PRIMITIVE = LayerPrimitive(
             "IG", ("dy", "w"), ("dx",), _of_images(reference.input_gradient), convolution_step("dx", STRATEGY)
         ),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example({"out_channels": 3, "kernel": 3}, ((2, 9),), kernels=("mm_M", "mm_unroll_2x4")),
         Example({"out_channels": 4, "kernel": 3, "padding": [2, 0], "bias": True}, ((3, 8),)),

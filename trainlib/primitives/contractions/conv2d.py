@@ -31,7 +31,6 @@ from trainlib.primitives.contractions.conv_options import (
     convolution_attributes,
     convolution_parameters,
     image_shape,
-    torch_convolution,
 )
 from trainlib.primitives.contractions.convolution import convolution_step
 from trainlib.primitives.definition import LayerPlan, LayerPrimitive, Step
@@ -94,16 +93,9 @@ PRIMITIVE = LayerPrimitive(
     plan=_plan,
     steps=(
         Step("FW", ("x", "w", "b?"), ("y",), reference.forward, convolution_step("y", STRATEGY)),
-        Step(
-            "WG",
-            ("x", "dy"),
-            ("dw", "db?"),
-            reference.weight_gradient,
-            convolution_step("dw", STRATEGY),
-        ),
+        Step("WG", ("x", "dy"), ("dw", "db?"), reference.weight_gradient, convolution_step("dw", STRATEGY)),
         Step("IG", ("dy", "w"), ("dx",), reference.input_gradient, convolution_step("dx", STRATEGY)),
     ),
-    torch_forward=torch_convolution,
     examples=CONV2D_EXAMPLES,
     refused=CONV2D_REFUSED,
     cases=conv2d_cases,

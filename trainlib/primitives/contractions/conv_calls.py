@@ -10,13 +10,14 @@ from math import prod
 import numpy as np
 
 from arch.spec.isa import TeamWork
+from configs.dtypes import DType
 from trainlib.ir.access import Span
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, part
 from trainlib.kernels import catalogue
 from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, LoopTile
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_transpose, patches
-from trainlib.primitives.contractions.conv_nests import Reach
+from trainlib.primitives.contractions.conv_nests import Reach, Site
 from trainlib.primitives.lowering.calls import matmul_call, vector_add_call
 
 ROWS = "im2row"
@@ -80,7 +81,7 @@ def im2row_call(
     *,
     source: str,
     groups: Sequence[Extent],
-    dtype: str,
+    dtype: DType,
     columns: bool = False,
 ) -> KernelCall:
     """The im2row (im2col if `columns`) of the image `source`, into `ROWS` (`COLUMNS`).
@@ -92,14 +93,12 @@ def im2row_call(
     channels = sum(stop - start for start, stop in groups)
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        places = (addresses[source], addresses[target])
+        site = Site(choice.codegen, cores, dtype, {"X": addresses[source], "R": addresses[target]})
         if geometry.plain:
-            return _library_im2row(geometry, choice, view, channels, cores, places, dtype)
+            return _library_im2row(site, geometry, view, channels)
         if geometry.hwc:
-            return conv_nests.unroll_hwc(
-                choice.codegen, geometry, view.reach, channels, cores, places, dtype, columns=columns
-            )
-        return conv_nests.im2row(choice.codegen, view.mode, view.reach, channels, cores, places, dtype)
+            return conv_nests.unroll_hwc(site, geometry, view.reach, channels, columns=columns)
+        return conv_nests.im2row(site, view.mode, view.reach, channels)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         image, axes = geometry.image_chw(arrays[0]), (view.reach.rows, view.reach.columns)
@@ -111,15 +110,7 @@ def im2row_call(
     return KernelCall(target, (source,), (target,), work, function)
 
 
-def _library_im2row(
-    geometry: ConvGeometry,
-    choice: KernelChoice,
-    view: TileImage,
-    channels: int,
-    cores: int,
-    places: Sequence[int],
-    dtype: str,
-) -> TeamWork:
+def _library_im2row(site: Site, geometry: ConvGeometry, view: TileImage, channels: int) -> TeamWork:
     """The im2row loops of the library: CHW, one stride, no dilation."""
     high, wide, reach = view.rows, view.columns, view.reach
     if view.mode == "FW":
@@ -136,7 +127,7 @@ def _library_im2row(
             max(last[1] - wide.after, 0),
         )
     return catalogue.im2row_work(
-        choice.codegen,
+        site.codegen,
         mode=view.mode,
         ci=channels,
         hi=hi,
@@ -147,19 +138,15 @@ def _library_im2row(
         wo=wo,
         stride=geometry.strides[0],
         pads=pads,
-        cores=cores,
-        source_address=places[0],
-        target_address=places[1],
-        element_bytes=np.dtype(dtype).itemsize,
+        cores=site.cores,
+        source_address=site.places["X"],
+        target_address=site.places["R"],
+        element_bytes=site.dtype.bytes,
     )
 
 
 def block_transpose_call(
-    geometry: ConvGeometry,
-    choice: KernelChoice,
-    *,
-    groups: Sequence[tuple[Extent, Extent]],
-    dtype: str,
+    geometry: ConvGeometry, choice: KernelChoice, *, groups: Sequence[tuple[Extent, Extent]], dtype: DType
 ) -> KernelCall:
     """The box of weights ``w`` to `TRANSPOSED`: per input channel a row [co of its group · window], rotated.
 
@@ -169,8 +156,8 @@ def block_transpose_call(
     channels = sum(stop - start for _, (start, stop) in groups)
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        places = (addresses["w"], addresses[TRANSPOSED])
-        return conv_nests.blocktransp(choice.codegen, geometry, co, channels, cores, places, dtype)
+        places = {"X": addresses["w"], "Y": addresses[TRANSPOSED]}
+        return conv_nests.blocktransp(Site(choice.codegen, cores, dtype, places), geometry, co, channels)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         weights = geometry.filters_chw(arrays[0])
@@ -194,7 +181,7 @@ def product_call(
     m: int,
     trans_b: bool,
     c_shape: tuple[int, ...],
-    dtype: str,
+    dtype: DType,
 ) -> KernelCall:
     """`matmul_call` of matrices that may lie in several buffers, one row of the matrix each.
 
@@ -223,7 +210,7 @@ def accumulated(
     total: str,
     scratch: str,
     elements: int,
-    dtype: str,
+    dtype: DType,
 ) -> list[KernelCall]:
     """Sum of terms (calls before, the call into `total`, the same call into `scratch`): WG over a batch.
 
@@ -244,8 +231,8 @@ def bias_add_call(tile: LoopTile, image: str) -> KernelCall:
     channels, positions = tile.count("co"), tile.count("ho", "wo")
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        places = (addresses[image], addresses[BIAS])
-        return conv_nests.bias_add(codegen, geometry, channels, positions, cores, places, dtype)
+        site = Site(codegen, cores, dtype, {"Y": addresses[image], "D": addresses[BIAS]})
+        return conv_nests.bias_add(site, geometry, channels, positions)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         shape = (-1,) if geometry.hwc else (-1, *(1,) * (arrays[0].ndim - 1))
@@ -269,10 +256,8 @@ def bias_sum_call(
     positions = prod(stop - start for start, stop in inside) if inside else tile.count("ho", "wo")
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
-        places = (addresses[sources[0]], addresses[BIAS_GRADIENT])
-        return conv_nests.bias_sum(
-            codegen, geometry, last - first, max(positions, 1), len(sources), cores, places, dtype
-        )
+        site = Site(codegen, cores, dtype, {"Y": addresses[sources[0]], "D": addresses[BIAS_GRADIENT]})
+        return conv_nests.bias_sum(site, geometry, last - first, max(positions, 1), len(sources))
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         own = [geometry.image_chw(array)[first:last, rows, columns] for array in arrays]

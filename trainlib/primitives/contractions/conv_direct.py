@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from arch.spec.isa import TeamWork
+from configs.dtypes import DType
 from trainlib.ir.access import Space
 from trainlib.ir.graph import Op
 from trainlib.ir.numerics import matmul
@@ -34,11 +35,11 @@ from trainlib.primitives.contractions.conv_calls import (
 )
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry, block_transpose, patches
 from trainlib.primitives.contractions.conv_groups import channels_met, within_group
-from trainlib.primitives.contractions.conv_nests import Direct
+from trainlib.primitives.contractions.conv_nests import Direct, Site
 from trainlib.primitives.contractions.convolution import WINDOW
 from trainlib.primitives.lowering.calls import box
 
-_Pricing = Callable[[str, Direct, int, Mapping[str, int], str], TeamWork]
+_Pricing = Callable[[Site, Direct], TeamWork]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class _Nest:
     result: str
     function: Callable[[Sequence[Array]], tuple[Array, ...]]
     choice: KernelChoice
-    dtype: str
+    dtype: DType
 
     def call(self, x: str, w: str, y: str) -> KernelCall:
         """The loop on these buffers."""
@@ -62,7 +63,7 @@ class _Nest:
 
         def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
             places = {key: addresses[name] for key, name in buffers.items()}
-            return self.pricing(self.choice.codegen, self.loop, cores, places, self.dtype)
+            return self.pricing(Site(self.choice.codegen, cores, self.dtype, places), self.loop)
 
         # The image stands before the weights, whichever side it is; the weight gradient reads both images.
         order = [key for key in "XYWD" if key in buffers and key != self.result]
@@ -230,7 +231,7 @@ def _counted_from(start: int, extent: Extent) -> Extent:
     return (extent[0] - start, extent[1] - start) if extent[0] < extent[1] else (0, 0)
 
 
-def _product(left: Array, rows: Array, choice: KernelChoice, dtype: str) -> Array:
+def _product(left: Array, rows: Array, choice: KernelChoice, dtype: DType) -> Array:
     """left [n, k] times rows [m, k] transposed, summed as the loop does."""
     return matmul(left, rows.T, dtype=dtype, accumulation=choice.accumulation)
 

@@ -171,11 +171,7 @@ def pointwise_cases() -> Any:
     @st.composite
     def cases(draw: Any) -> Example:
         layout = draw(st.sampled_from(["CHW", "HWC"]))
-        options = {
-            "out_channels": draw(st.integers(1, 6)),
-            "bias": draw(st.booleans()),
-            "layout": layout,
-        }
+        options = {"out_channels": draw(st.integers(1, 6)), "bias": draw(st.booleans()), "layout": layout}
         if layout == "HWC" and draw(st.booleans()):
             options["variant"] = "direct"
         return Example(options, (_image(draw, st, layout, draw(st.integers(1, 6)), [1, 1]),))

@@ -15,7 +15,7 @@ from itertools import groupby
 import numpy as np
 
 from arch.spec.isa import CoreWork, Instruction, Loop, Node, Op, Origin, Stream, TeamWork
-from configs.dtypes import element_bytes
+from configs.dtypes import DType
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice
 from trainlib.primitives.contractions.contraction import LoopTile
 from trainlib.primitives.contractions.conv_calls import product_call
@@ -42,7 +42,7 @@ def grouped_product_call(
     buffers: tuple[str, str, str],
     k: int,
     trans_b: bool,
-    dtype: str,
+    dtype: DType,
     pick: Callable[[Array, Array, int], tuple[Array, Array]],
     join: Callable[[Sequence[Array]], Array],
 ) -> KernelCall:
@@ -70,7 +70,7 @@ def grouped_product_call(
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
         places = (addresses[a], addresses[b], addresses[c])
-        return _in_turn(calls, products, cores, places, element_bytes(dtype))
+        return _in_turn(calls, products, cores, places, dtype.bytes)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         results = [call.function(pick(arrays[0], arrays[1], group))[0] for group, call in enumerate(calls)]
@@ -115,7 +115,7 @@ def filter_product(
     k: int,
     positions: int,
     shape: tuple[int, ...],
-    dtype: str,
+    dtype: DType,
 ) -> KernelCall:
     """weights [channels, k] · matrix [positions, k]ᵀ in CHW, matrix · weightsᵀ in HWC, group by group."""
     hwc = geometry.hwc
@@ -161,7 +161,7 @@ def gradient_product(
     width: int,
     trans_b: bool,
     shape: tuple[int, ...],
-    dtype: str,
+    dtype: DType,
 ) -> KernelCall:
     """gradient [channels, positions] · matrix [positions, width] (or its transpose), group by group."""
     if len(parts) == 1:

@@ -4,17 +4,16 @@
 Loops PULP-TrainLib has in this very form are priced with the nests written from its code (`dw_fw`,
 `naive_fw` ...). The general ones, with strides per axis, dilation,
 groups, padding in every step and channels in parallel, do not exist there: their nests (`conv_*`) are
-estimates. Places are L1 byte addresses of arrays of `dtype`.
+estimates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, replace
 
 from arch.spec.isa import TeamWork
+from configs.dtypes import DType
 from trainlib.ir.access import Taps
 from trainlib.kernels.library import LIBRARY
 from trainlib.kernels.team import Array, team_work
@@ -52,12 +51,37 @@ class Reach:
         }
 
 
-def im2row(
-    codegen: str, mode: str, reach: Reach, channels: int, cores: int, places: Sequence[int], dtype: str
-) -> TeamWork:
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a loop runs: cores, the codegen it is from, and L1 byte addresses of its arrays of `dtype`."""
+
+    codegen: str
+    cores: int
+    dtype: DType
+    places: Mapping[str, int]
+    """By name; an array that a loop does not touch may be missing."""
+
+    def team(
+        self,
+        nest: str,
+        sizes: Mapping[str, int],
+        strides: Mapping[str, tuple[int, ...]],
+        *,
+        macs: int = 0,
+        per_core: Sequence[Mapping[str, int]] = (),
+    ) -> TeamWork:
+        """The nest on arrays of these strides, in elements."""
+        size = self.dtype.bytes
+        arrays = {name: Array(self.places.get(name, 0), along, size) for name, along in strides.items()}
+        return team_work(
+            self.codegen, nest, sizes, arrays, self.cores, macs=macs, per_core=per_core, element_bytes=size
+        )
+
+
+def im2row(site: Site, mode: str, reach: Reach, channels: int) -> TeamWork:
     """CHW im2row of any stride and dilation: the nest of the library, every element tested, counts as real.
 
-    `mode` is FW or IG as in `catalogue.im2row_work`; places: source, target.
+    `mode` is FW or IG as in `catalogue.im2row_work`; places: X, R (result).
     """
     hk, wk = reach.rows.shape[1], reach.columns.shape[1]
     rows, columns = len(reach.rows), len(reach.columns)
@@ -66,25 +90,13 @@ def im2row(
     if mode == "IG":
         extents = {"hi": rows, "wi": columns, "ho": reach.height, "wo": reach.width}
     sizes = {"ci": channels, "hk": hk, "wk": wk, "stride": 1, **extents, **reach.counts(), "padded": 1}
-    arrays = {
-        "X": _array(dtype, places[0], reach.height * reach.width, reach.width, 1),
-        "R": _array(dtype, places[1], columns * patch, patch, hk * wk, wk, 1),
-    }
-    return _team(dtype, codegen, "im2row_fw" if mode == "FW" else "im2row_ig", sizes, arrays, cores)
+    image = (reach.height * reach.width, reach.width, 1)
+    strides = {"X": image, "R": (columns * patch, patch, hk * wk, wk, 1)}
+    return site.team("im2row_fw" if mode == "FW" else "im2row_ig", sizes, strides)
 
 
-def unroll_hwc(
-    codegen: str,
-    geometry: ConvGeometry,
-    reach: Reach,
-    channels: int,
-    cores: int,
-    places: Sequence[int],
-    dtype: str,
-    *,
-    columns: bool,
-) -> TeamWork:
-    """HWC im2row (im2col if `columns`), rows of the result over the cores; places: source, target.
+def unroll_hwc(site: Site, geometry: ConvGeometry, reach: Reach, channels: int, *, columns: bool) -> TeamWork:
+    """HWC im2row (im2col if `columns`), rows of the result over the cores; places: X, R (result).
 
     Where a codegen describes the library's own loop, which knows one stride and no padding or dilation, that
     is taken where it can do it.
@@ -92,38 +104,25 @@ def unroll_hwc(
     ho, wo = len(reach.rows), len(reach.columns)
     patch = geometry.window * channels
     library = "im2col_hwc" if columns else "im2row_hwc"
-    if not reach.padded and geometry.one_stride and library in LIBRARY.kernel_names(codegen):
+    image = (reach.width * channels, channels, 1)
+    if not reach.padded and geometry.one_stride and library in LIBRARY.kernel_names(site.codegen):
         walk = (patch * wo, patch, geometry.wk * channels, channels, 1)
         if columns:
             walk = (geometry.wk * channels * ho * wo, channels * ho * wo, ho * wo, wo, 1)
         loops = {"ci": channels, "ho": ho, "wo": wo, "hk": geometry.hk, "wk": geometry.wk}
-        image = _array(dtype, places[0], reach.width * channels, channels, 1)
-        return _team(
-            dtype,
-            codegen,
-            library,
-            {**loops, "stride": geometry.strides[0]},
-            {"X": image, "R": _array(dtype, places[1], *walk)},
-            cores,
-        )
-    strides = (1, channels * ho * wo, ho * wo) if columns else (patch, channels, 1)
-    arrays = {
-        "X": _array(dtype, places[0], reach.width * channels, channels, 1),
-        "R": _array(dtype, places[1], *strides),
-    }
+        return site.team(library, {**loops, "stride": geometry.strides[0]}, {"X": image, "R": walk})
+    result = (1, channels * ho * wo, ho * wo) if columns else (patch, channels, 1)
     sizes = {"ci": channels, "ho": ho, "wo": wo, **_window(geometry), **reach.counts()}
-    block = -(-ho // cores)
+    block = -(-ho // site.cores)
     own = []
-    for core in range(cores):
+    for core in range(site.cores):
         taps = reach.rows[core * block : (core + 1) * block]
         own.append({"rows_in": met(taps), "rows_out": taps.size - met(taps)})
-    return _team(dtype, codegen, "conv_unroll_hwc", sizes, arrays, cores, per_core=own)
+    return site.team("conv_unroll_hwc", sizes, {"X": image, "R": result}, per_core=own)
 
 
-def blocktransp(
-    codegen: str, geometry: ConvGeometry, co: int, ci: int, cores: int, places: Sequence[int], dtype: str
-) -> TeamWork:
-    """Weights to [ci, co, window] (CHW) or [ci, window, co] (HWC), rotated; co over the cores in both.
+def blocktransp(site: Site, geometry: ConvGeometry, co: int, ci: int) -> TeamWork:
+    """Weights X to Y, [ci, co, window] (CHW) or [ci, window, co] (HWC), rotated; co over the cores in both.
 
     In the library every core does the whole HWC transpose; the loop is the same.
     """
@@ -131,9 +130,8 @@ def blocktransp(
     source, target = (ci * window, window, 1), (co * window, window, 1)
     if geometry.hwc:
         source, target = (ci * window, 1, ci), (co * window, 1, co)
-    arrays = {"X": _array(dtype, places[0], *source), "Y": _array(dtype, places[1], *target)}
     sizes = {"co": co, "ci": ci, "hk": geometry.hk, "wk": geometry.wk}
-    return _team(dtype, codegen, "blocktransp", sizes, arrays, cores)
+    return site.team("blocktransp", sizes, {"X": source, "Y": target})
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,171 +178,123 @@ class Direct:
     def published_sizes(self) -> dict[str, int]:
         """Sizes the nests written from the library's code share."""
         geometry = self.geometry
-        return {
-            "hk": geometry.hk,
-            "wk": geometry.wk,
-            "stride": geometry.strides[0],
-            **self.reach.counts(),
-        }
+        return {"hk": geometry.hk, "wk": geometry.wk, "stride": geometry.strides[0], **self.reach.counts()}
 
 
-def direct_forward(codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str) -> TeamWork:
+def direct_forward(site: Site, loop: Direct) -> TeamWork:
     """Each own (output) channel from the input; places: X, W, Y and D if there is a bias."""
     geometry, reach = loop.geometry, loop.reach
     rows, columns = len(reach.rows), len(reach.columns)
     image = _image(geometry, loop.others_box, reach.height, reach.width)
+    strides: dict[str, tuple[int, ...]]
     if loop.as_published:
         extents = {"hi": reach.height, "wi": reach.width, "ho": rows, "wo": columns}
         window = (geometry.window, geometry.wk, 1)
-        arrays = {
-            "X": _array(dtype, places["X"], *image),
-            "Y": _array(dtype, places["Y"], rows * columns, columns, 1),
-            "W": _array(dtype, places["W"], *window),
-        }
+        strides = {"X": image, "Y": (rows * columns, columns, 1), "W": window}
         sizes = {**loop.published_sizes(), **extents}
         if loop.others == 1 and loop.others_box == loop.own:
-            return _team(dtype, codegen, "dw_fw", {**sizes, "ci": loop.own}, arrays, cores, macs=loop.macs)
+            return site.team("dw_fw", {**sizes, "ci": loop.own}, strides, macs=loop.macs)
         if geometry.groups == 1 and not reach.padded:
-            arrays["W"] = _array(dtype, places["W"], loop.others * geometry.window, *window)
+            strides["W"] = (loop.others * geometry.window, *window)
             sizes |= {"ci": loop.others, "co": loop.own}
-            return _team(dtype, codegen, "naive_fw", sizes, arrays, cores, macs=loop.macs)
-    arrays = {
-        "X": _array(dtype, places["X"], *image),
-        "W": _array(dtype, places["W"], *_filters(geometry, loop.others)),
-        "Y": _array(dtype, places["Y"], *_planes(geometry, loop.own, reach.positions)),
-        "D": _array(dtype, places.get("D", 0), 1),
+            return site.team("naive_fw", sizes, strides, macs=loop.macs)
+    strides = {
+        "X": image,
+        "W": _filters(geometry, loop.others),
+        "Y": _planes(geometry, loop.own, reach.positions),
+        "D": (1,),
     }
     sizes = {**loop.sizes(), "ho": rows, "wo": columns}
-    return _team(dtype, codegen, "conv_direct_fw", sizes, arrays, cores, macs=loop.macs)
+    return site.team("conv_direct_fw", sizes, strides, macs=loop.macs)
 
 
-def direct_weights(codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str) -> TeamWork:
+def direct_weights(site: Site, loop: Direct) -> TeamWork:
     """The weight gradient of each own (output) channel; places: X, W, Y."""
     geometry, reach = loop.geometry, loop.reach
     rows, columns = len(reach.rows), len(reach.columns)
     image = _image(geometry, loop.others_box, reach.height, reach.width)
     if loop.as_published and geometry.groups == 1 and not reach.padded:
         window = (loop.others * geometry.window, geometry.window, geometry.wk, 1)
-        arrays = {
-            "X": _array(dtype, places["X"], *image),
-            "W": _array(dtype, places["W"], *window),
-            "Y": _array(dtype, places["Y"], rows * columns, columns, 1),
-        }
+        strides = {"X": image, "W": window, "Y": (rows * columns, columns, 1)}
         sizes = {**loop.published_sizes(), "ci": loop.others, "co": loop.own, "ho": rows, "wo": columns}
         sizes |= {"hi": reach.height, "wi": reach.width}
-        return _team(dtype, codegen, "naive_wg", sizes, arrays, cores, macs=loop.macs)
-    arrays = {
-        "X": _array(dtype, places["X"], *image),
-        "W": _array(dtype, places["W"], *_filters(geometry, loop.others)),
-        "Y": _array(dtype, places["Y"], *_planes(geometry, loop.own, reach.positions)),
+        return site.team("naive_wg", sizes, strides, macs=loop.macs)
+    strides = {
+        "X": image,
+        "W": _filters(geometry, loop.others),
+        "Y": _planes(geometry, loop.own, reach.positions),
     }
-    return _team(dtype, codegen, "conv_direct_wg", loop.sizes(), arrays, cores, macs=loop.macs)
+    return site.team("conv_direct_wg", loop.sizes(), strides, macs=loop.macs)
 
 
-def direct_input(codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str) -> TeamWork:
+def direct_input(site: Site, loop: Direct) -> TeamWork:
     """The gradient of each own (input) channel, gathered; places: X (result), W, Y (output gradient)."""
     geometry, reach = loop.geometry, loop.reach
     rows, columns = len(reach.rows), len(reach.columns)
     gradient = _image(geometry, loop.others_box, reach.height, reach.width)
     extents = {"hi": rows, "wi": columns}
     if loop.as_published and (geometry.groups, geometry.strides, geometry.pads) == (1, (1, 1), (0, 0, 0, 0)):
-        arrays = {
-            "X": _array(dtype, places["X"], rows * columns, columns, 1),
-            "W": _array(dtype, places["W"], loop.own * geometry.window, geometry.window, geometry.wk, 1),
-            "Y": _array(dtype, places["Y"], *gradient),
+        strides = {
+            "X": (rows * columns, columns, 1),
+            "W": (loop.own * geometry.window, geometry.window, geometry.wk, 1),
+            "Y": gradient,
         }
         sizes = {**loop.published_sizes(), **extents, "ci": loop.own, "co": loop.others}
         sizes |= {"ho": reach.height, "wo": reach.width}
-        return _team(dtype, codegen, "naive_ig", sizes, arrays, cores, macs=loop.macs)
+        return site.team("naive_ig", sizes, strides, macs=loop.macs)
     target, source, tap = _filters(geometry, loop.own)
-    arrays = {
-        "X": _array(dtype, places["X"], *_planes(geometry, loop.own, reach.positions)),
-        "W": _array(dtype, places["W"], source, target, tap),
-        "Y": _array(dtype, places["Y"], *gradient),
-    }
+    strides = {"X": _planes(geometry, loop.own, reach.positions), "W": (source, target, tap), "Y": gradient}
     sizes = {**loop.sizes(), **extents, "strided": int(max(geometry.strides) > 1)}
-    return _team(dtype, codegen, "conv_direct_ig", sizes, arrays, cores, macs=loop.macs)
+    return site.team("conv_direct_ig", sizes, strides, macs=loop.macs)
 
 
-def depthwise_weights(
-    codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str
-) -> TeamWork:
+def depthwise_weights(site: Site, loop: Direct) -> TeamWork:
     """PULP-TrainLib's depthwise weight gradient: every core does all channels; places: X, W, Y."""
-    return _depthwise(codegen, "dw_wg", loop, cores, places, dtype)
+    return _depthwise(site, "dw_wg", loop)
 
 
-def depthwise_input(
-    codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str
-) -> TeamWork:
+def depthwise_input(site: Site, loop: Direct) -> TeamWork:
     """PULP-TrainLib's depthwise input gradient: every core does all channels; places: X (result), W, Y."""
-    return _depthwise(codegen, "dw_ig", loop, cores, places, dtype)
+    return _depthwise(site, "dw_ig", loop)
 
 
-def _depthwise(
-    codegen: str, nest: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str
-) -> TeamWork:
+def _depthwise(site: Site, nest: str, loop: Direct) -> TeamWork:
     """A published depthwise loop, in CHW; the image of the result has the positions, the other is read."""
     geometry, reach = loop.geometry, loop.reach
     positions, read = (len(reach.rows), len(reach.columns)), (reach.height, reach.width)
     (hi, wi), (ho, wo) = (positions, read) if nest == "dw_ig" else (read, positions)
-    arrays = {
-        "X": _array(dtype, places["X"], hi * wi, wi, 1),
-        "W": _array(dtype, places["W"], geometry.window, geometry.wk, 1),
-        "Y": _array(dtype, places["Y"], ho * wo, wo, 1),
-    }
+    strides = {"X": (hi * wi, wi, 1), "W": (geometry.window, geometry.wk, 1), "Y": (ho * wo, wo, 1)}
     sizes = {**loop.published_sizes(), "ci": loop.own, "hi": hi, "wi": wi, "ho": ho, "wo": wo}
-    return _team(dtype, codegen, nest, sizes, arrays, cores, macs=loop.macs)
+    return site.team(nest, sizes, strides, macs=loop.macs)
 
 
-def scatter(codegen: str, loop: Direct, cores: int, places: Mapping[str, int], dtype: str) -> TeamWork:
+def scatter(site: Site, loop: Direct) -> TeamWork:
     """As `direct_input`, by adding every product to the result in memory; places: X, W, Y, D for a bias."""
     geometry, reach = loop.geometry, loop.reach
     target, source, tap = _filters(geometry, loop.own)
-    arrays = {
-        "X": _array(dtype, places["Y"], *_image(geometry, loop.others_box, reach.height, reach.width)),
-        "W": _array(dtype, places["W"], source, target, tap),
-        "Y": _array(dtype, places["X"], *_planes(geometry, loop.own, reach.positions)),
-        "D": _array(dtype, places.get("D", 0), 1),
+    strides = {
+        "X": _image(geometry, loop.others_box, reach.height, reach.width),
+        "W": (source, target, tap),
+        "Y": _planes(geometry, loop.own, reach.positions),
+        "D": (1,),
     }
     extents = {"hi": len(reach.rows), "wi": len(reach.columns), "ho": reach.height, "wo": reach.width}
     sizes = {**loop.sizes(), **extents}
-    return _team(dtype, codegen, "conv_scatter_fw", sizes, arrays, cores, macs=loop.macs)
+    exchanged = replace(site, places={**site.places, "X": site.places["Y"], "Y": site.places["X"]})
+    return exchanged.team("conv_scatter_fw", sizes, strides, macs=loop.macs)
 
 
-def bias_add(
-    codegen: str,
-    geometry: ConvGeometry,
-    channels: int,
-    positions: int,
-    cores: int,
-    places: Sequence[int],
-    dtype: str,
-) -> TeamWork:
-    """A bias per channel added in place; places: image, bias."""
-    planes = _planes(geometry, channels, positions)
-    arrays = {"Y": _array(dtype, places[0], *planes), "D": _array(dtype, places[1], 1)}
+def bias_add(site: Site, geometry: ConvGeometry, channels: int, positions: int) -> TeamWork:
+    """A bias D per channel added to the image Y in place."""
     sizes = {"channels": channels, "positions": positions}
-    return _team(dtype, codegen, "conv_bias_fw", sizes, arrays, cores)
+    return site.team("conv_bias_fw", sizes, {"Y": _planes(geometry, channels, positions), "D": (1,)})
 
 
-def bias_sum(
-    codegen: str,
-    geometry: ConvGeometry,
-    channels: int,
-    positions: int,
-    samples: int,
-    cores: int,
-    places: Sequence[int],
-    dtype: str,
-) -> TeamWork:
-    """The sum of each channel over samples and positions; places: first image, sums."""
+def bias_sum(site: Site, geometry: ConvGeometry, channels: int, positions: int, samples: int) -> TeamWork:
+    """The sums D of each channel over samples and positions; Y is the first image."""
     channel, position = _planes(geometry, channels, positions)
-    arrays = {
-        "Y": _array(dtype, places[0], channel, channels * positions, position),
-        "D": _array(dtype, places[1], 1),
-    }
     sizes = {"channels": channels, "positions": positions, "samples": samples}
-    return _team(dtype, codegen, "conv_bias_wg", sizes, arrays, cores)
+    return site.team("conv_bias_wg", sizes, {"Y": (channel, channels * positions, position), "D": (1,)})
 
 
 def _image(geometry: ConvGeometry, channels: int, rows: int, columns: int) -> tuple[int, int, int]:
@@ -373,24 +323,3 @@ def _window(geometry: ConvGeometry) -> dict[str, int]:
         "dilation_h": geometry.dilations[0],
         "dilation_w": geometry.dilations[1],
     }
-
-
-def _array(dtype: str, address: int, *strides: int) -> Array:
-    return Array(address, strides, np.dtype(dtype).itemsize)
-
-
-def _team(
-    dtype: str,
-    codegen: str,
-    nest: str,
-    sizes: Mapping[str, int],
-    arrays: Mapping[str, Array],
-    cores: int,
-    *,
-    macs: int = 0,
-    per_core: Sequence[Mapping[str, int]] = (),
-) -> TeamWork:
-    element_bytes = np.dtype(dtype).itemsize
-    return team_work(
-        codegen, nest, sizes, arrays, cores, macs=macs, per_core=per_core, element_bytes=element_bytes
-    )

@@ -149,21 +149,3 @@ def convolution_parameters(shape: Sequence[int], channels: int, bias: bool) -> d
     if bias:
         parameters["b"] = Parameter((channels,), ZEROS)
     return parameters
-
-
-def torch_convolution(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    """FW by PyTorch, for every layer that is a convolution of `ConvGeometry`."""
-    hwc = attributes["layout"] == "HWC"
-    image, weights = tensors["x"], tensors["w"]
-    if hwc:
-        image, weights = image.permute(0, 3, 1, 2), weights.permute(0, 3, 1, 2)
-    up, down, left, right = attributes["pads"]
-    result = torch.nn.functional.conv2d(
-        torch.nn.functional.pad(image, (left, right, up, down)),
-        weights,
-        tensors.get("b"),
-        stride=attributes["strides"],
-        dilation=attributes["dilations"],
-        groups=attributes["groups"],
-    )
-    return result.permute(0, 2, 3, 1) if hwc else result

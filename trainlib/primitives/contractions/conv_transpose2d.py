@@ -105,27 +105,6 @@ def _input_gradient(op: Op, values: Values) -> Values:
     return {"dx": correlate(ConvGeometry.of(op.attributes), values["dy"], values["w"])}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    hwc = attributes["layout"] == "HWC"
-    image, weights = tensors["x"], tensors["w"]
-    if hwc:
-        image, weights = image.permute(0, 3, 1, 2), weights.permute(0, 3, 1, 2)
-    # PyTorch has the same padding on both sides only: compute all, then cut.
-    whole = torch.nn.functional.conv_transpose2d(
-        image,
-        weights,
-        stride=attributes["strides"],
-        dilation=attributes["dilations"],
-        groups=attributes["groups"],
-        output_padding=attributes["output_padding"],
-    )
-    up, _, left, _ = attributes["pads"]
-    result = whole[:, :, up : up + attributes["hi"], left : left + attributes["wi"]]
-    if "b" in tensors:
-        result = result + tensors["b"][:, None, None]
-    return result.permute(0, 2, 3, 1) if hwc else result
-
-
 PRIMITIVE = LayerPrimitive(
     name="conv_transpose2d",
     schema=_Schema,
@@ -135,7 +114,6 @@ PRIMITIVE = LayerPrimitive(
         Step("WG", ("x", "dy"), ("dw", "db?"), _weight_gradient, transposed_step("dw", DirectLoops())),
         Step("IG", ("dy", "w"), ("dx",), _input_gradient, transposed_step("dx", DirectLoops())),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example({"out_channels": 3, "kernel": 3, "stride": 2, "padding": 1, "bias": True}, ((2, 3, 4),)),
         Example({"out_channels": 2, "kernel": 2}, ((3, 4, 3),)),

@@ -20,13 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arch.spec.isa import TeamWork
+from configs.dtypes import DType
 from trainlib.ir.access import Taps
 from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, gathered, part
 from trainlib.primitives.contractions import conv_nests
 from trainlib.primitives.contractions.contraction import BATCH, LoopTile
 from trainlib.primitives.contractions.conv_calls import COLUMNS, ROWS, TileImage, im2row_call
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
-from trainlib.primitives.contractions.conv_nests import Reach
+from trainlib.primitives.contractions.conv_nests import Reach, Site
 
 BORDER = "im2row_border"
 """Name of the scratch buffer of the patches the cores complete."""
@@ -226,7 +227,7 @@ def _border_call(
     fetched: _Fetched,
     image: str,
     border: Sequence[tuple[int, int]],
-    dtype: str,
+    dtype: DType,
 ) -> KernelCall:
     """Complete patches that are not solid: from fetched boxes to rows of k, with zeros where none is read."""
     reads, writes = (image,) if image else (), tuple(part(BORDER, run, end) for run, end in border)
@@ -237,8 +238,8 @@ def _border_call(
         line.reshape(-1)[: fetched.border_elements()] = 0
         reach = Reach(line, np.zeros((1, 1), np.int64), 1, geometry.window)
 
-        places = (addresses[image or writes[0]], addresses[writes[0]])
-        return conv_nests.im2row(choice.codegen, "FW", reach, fetched.channels, cores, places, dtype)
+        places = {"X": addresses[image or writes[0]], "R": addresses[writes[0]]}
+        return conv_nests.im2row(Site(choice.codegen, cores, dtype, places), "FW", reach, fetched.channels)
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         found = fetched.border_patches(arrays[0] if arrays else np.zeros(0, np.float32))

@@ -23,7 +23,6 @@ from trainlib.primitives.contractions.conv_options import (
     convolution_parameters,
     image_extents,
     image_shape,
-    torch_convolution,
 )
 from trainlib.primitives.contractions.convolution import convolution_step
 from trainlib.primitives.definition import (
@@ -78,7 +77,6 @@ PRIMITIVE = LayerPrimitive(
             _published("dx"),
         ),
     ),
-    torch_forward=torch_convolution,
     examples=(
         Example({"kernel": 3}, ((3, 6, 5),)),
         Example({"kernel": 3, "padding": 1, "bias": True}, ((4, 5, 6),)),

@@ -82,10 +82,6 @@ def _step(result: str) -> ContractionStep:
     return ContractionStep(Description(_described), result, RowProducts(_default_kernel))
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    return torch.nn.functional.linear(tensors["x"], tensors["w"], tensors.get("b"))
-
-
 PRIMITIVE = LayerPrimitive(
     name="linear",
     schema=_Schema,
@@ -95,7 +91,6 @@ PRIMITIVE = LayerPrimitive(
         Step("WG", ("x", "dy"), ("dw", "db?"), reference.weight_gradient, _step("dw")),
         Step("IG", ("dy", "w"), ("dx",), reference.input_gradient, _step("dx")),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example({"out_features": 5}, ((9,),), kernels=("mm", "mm_M", "mm_unroll_2x2")),
         Example({"out_features": 3, "bias": True}, ((4,),), batches=(1, 2, 5)),

@@ -15,7 +15,6 @@ the result was broadcast over.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Any
@@ -25,16 +24,15 @@ import numpy as np
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask
+from trainlib.ir.steps import KernelChoice, Operand, Ranges, Region, Tensors, TileTask
 from trainlib.primitives.contractions import matmul_reference as reference
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Shape, Step
+from trainlib.primitives.lowering.boxes import sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
-from trainlib.primitives.lowering.pieces import Piece, added_matmul_calls, transpose_piece_call
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 TURNED, TERM = "turned", "term"
 """Scratch: a transposed matrix, and one further term of a sum over broadcast dimensions."""
-
-ROLES = ("x", "x1", "y")
 
 
 class _Schema(LayerSchema):
@@ -77,262 +75,137 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan((batch, *output), attributes=numbers)
 
 
-@dataclass(frozen=True, slots=True)
 class _Tile:
-    """Which samples, which part of the first leading dimension, rows, columns and of the inner dimension."""
+    """What a tile covers: samples, of the first leading dimension, rows, columns and the inner dimension.
 
-    op: Op
-    samples: Extent
-    first: Extent
-    rows: Extent
-    columns: Extent
-    inner: Extent
+    Tensors are named by role; a gradient has the shape of what it is of. Not named in `ranges` means whole.
+    """
 
-    @property
-    def counts(self) -> tuple[int, int, int]:
-        """Rows, inner dimension, columns."""
-        n, k, m = (stop - start for start, stop in (self.rows, self.inner, self.columns))
-        return n, k, m
+    def __init__(self, op: Op, ranges: Ranges) -> None:
+        self.op = op
+        numbers = op.attributes
+        self.leading: Mapping[str, Shape] = numbers["leading"]
+        self.samples = batch_range(ranges, numbers["batch"])
+        self.first = ranges.get("leading", (0, (*self.leading["y"], 1)[0]))
+        self.extents = {name: ranges.get(name, (0, numbers[size])) for name, size in DIMENSIONS.items()}
 
-    @property
-    def leading(self) -> Shape:
-        """Leading dimensions of y in this tile."""
-        whole: Shape = self.op.attributes["leading"]["y"]
-        return (self.first[1] - self.first[0], *whole[1:]) if whole else ()
+    def count(self, dimension: str) -> int:
+        """Of rows, columns or the inner dimension."""
+        (size,) = sizes_of((self.extents[dimension],))
+        return size
 
-    def leading_region(self, role: str) -> tuple[Extent, ...]:
-        """The box of the leading dimensions of a tensor."""
-        own: Shape = self.op.attributes["leading"][role]
-        whole: Shape = self.op.attributes["leading"]["y"]
-        region = [(0, size) for size in own]
-        if own and len(own) == len(whole) and own[0] == whole[0]:
-            region[0] = self.first
-        return tuple(region)
+    def _leading_region(self, kind: str) -> Region:
+        whole = tuple((0, size) for size in self.leading[kind])
+        return (self.first, *whole[1:]) if _keeps_leading(self.op, kind) else whole
 
-    def matrix(self, role: str) -> tuple[Extent, ...]:
-        """The box of the stored matrix of a tensor."""
-        numbers, inner = self.op.attributes, self.inner
-        if role == "x":
-            return (inner,) if "x" in numbers["vectors"] else (self.rows, inner)
-        if role == "x1":
-            if "x1" in numbers["vectors"]:
-                return (inner,)
-            return (self.columns, inner) if numbers["transpose_b"] else (inner, self.columns)
-        kept = [("x", self.rows), ("x1", self.columns)]
-        region = tuple(extent for owner, extent in kept if owner not in numbers["vectors"])
-        return region if region or numbers["leading"]["y"] else ((0, 1),)
+    def _matrix(self, kind: str) -> Region:
+        """The box of the stored matrix."""
+        vectors = self.op.attributes["vectors"]
+        axes: tuple[str, ...] = _axes(self.op)[kind]
+        if kind == "y":
+            owners = zip(axes, ("x", "x1"), strict=True)
+            axes = tuple(axis for axis, owner in owners if owner not in vectors)
+        elif kind in vectors:
+            axes = ("inner",)
+        return tuple(self.extents[axis] for axis in axes) if axes or self.leading["y"] else ((0, 1),)
 
-    def operand(self, name: str, role: str) -> Operand:
-        """The box of the tensor (or gradient) `name`, which has the shape of `role`."""
-        return box(self.op, name, self.samples, *self.leading_region(role), *self.matrix(role))
+    def operand(self, role: str) -> Operand:
+        """The box of a tensor."""
+        kind = role.removeprefix("d")
+        return box(self.op, role, self.samples, *self._leading_region(kind), *self._matrix(kind))
 
-    def piece(self, name: str, role: str, sample: int, index: Sequence[int]) -> Piece:
-        """The matrix of `name` that belongs to output matrix `index` of a sample."""
-        region = self.leading_region(role)
-        sizes = [stop - start for start, stop in region]
-        shape = tuple(stop - start for start, stop in self.matrix(role))
-        place = sample
-        for size, at in zip(sizes, index[len(index) - len(sizes) :], strict=True):
-            place = place * size + (at if size > 1 else 0)
-        return Piece(name, shape, place * prod(shape))
+    def piece(self, role: str, at: tuple[int, Shape]) -> Piece:
+        """The matrix of a tensor that belongs to one of `matrices`, as it is stored."""
+        kind, (place, index) = role.removeprefix("d"), at
+        sizes = sizes_of(self._leading_region(kind))
+        for size, here in zip(sizes, index[len(index) - len(sizes) :], strict=True):
+            place = place * size + (here if size > 1 else 0)
+        shape = tuple(self.count(axis) for axis in _axes(self.op)[kind])
+        return Piece(role, shape, place * prod(shape))
 
-    def matrices(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+    def matrices(self) -> Iterator[tuple[int, Shape]]:
         """Every sample and every output matrix."""
-        for sample in range(self.samples[1] - self.samples[0]):
-            for index in product(*(range(size) for size in self.leading)):
-                yield sample, index
+        samples, *leading = sizes_of((self.samples, *self._leading_region("y")))
+        return product(range(samples), product(*map(range, leading)))
 
 
 DIMENSIONS = {"rows": "n", "inner": "k", "columns": "m"}
 """Dimensions of the product that may be cut, with the attribute that holds their size."""
 
 
-class _Product(NoMatmul):
-    """What the three steps share: `result` is the role whose shape the result has, `summed` what it sums."""
+def _axes(op: Op) -> Mapping[str, tuple[str, str]]:
+    """The dimensions of every matrix as it is stored, a vector's with one of 1."""
+    right = ("columns", "inner") if op.attributes["transpose_b"] else ("inner", "columns")
+    return {"x": ("rows", "inner"), "x1": right, "y": ("rows", "columns")}
 
-    result = "y"
-    summed = "inner"
+
+def _keeps_leading(op: Op, kind: str) -> bool:
+    """Whether a tensor has the first leading dimension of y, and was not broadcast over it."""
+    own, whole = op.attributes["leading"][kind], op.attributes["leading"]["y"]
+    return bool(own) and len(own) == len(whole) and own[0] == whole[0]
+
+
+class _Product(NoMatmul):
+    """A product of two of x, x1 and y (or gradients) that gives the third, whose role is `result`.
+
+    Output matrices that were broadcast are terms of a sum: the first is written, further ones are added.
+    """
+
+    def __init__(self, result: str) -> None:
+        self.result = result
+
+    def _summed(self, op: Op) -> str:
+        """The dimension that is multiplied away."""
+        return next(name for name in DIMENSIONS if name not in _axes(op)[self.result])
 
     def default_kernel(self, op: Op) -> str:
         """The naive kernel, split over the rows of its result, or over columns if there are more of them."""
-        n, _, m = self.sizes(op)
-        return "mm" if n >= m else "mm_M"
+        rows, columns = (op.attributes[DIMENSIONS[axis]] for axis in _axes(op)[self.result])
+        return "mm" if rows >= columns else "mm_M"
 
-    def sizes(self, op: Op) -> tuple[int, int, int]:
-        """Extents of the kernel."""
-        return op.attributes["n"], op.attributes["k"], op.attributes["m"]
-
-    def _keeps_leading(self, op: Op) -> bool:
-        """Whether the result has the first leading dimension of y, and was not broadcast over it."""
-        own, whole = op.attributes["leading"][self.result], op.attributes["leading"]["y"]
-        return bool(own) and len(own) == len(whole) and own[0] == whole[0]
-
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, first leading dimension, two of rows, columns and inner dimension."""
         numbers = op.attributes
         sizes = dict(batch_extent(numbers["batch"]))
-        if self._keeps_leading(op) and numbers["leading"]["y"][0] > 1:
+        if _keeps_leading(op, self.result) and numbers["leading"]["y"][0] > 1:
             sizes["leading"] = numbers["leading"]["y"][0]
-        for name, attribute in DIMENSIONS.items():
-            if name != self.summed:
-                sizes[name] = numbers[attribute]
-        return sizes
+        kept = (name for name in DIMENSIONS if name != self._summed(op))
+        return {**sizes, **{name: numbers[DIMENSIONS[name]] for name in kept}}
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """The dimension that is multiplied away, and a first leading dimension that is summed."""
-        numbers = op.attributes
-        sizes = {self.summed: numbers[DIMENSIONS[self.summed]]}
-        whole = numbers["leading"]["y"]
-        if whole and whole[0] > 1 and not self._keeps_leading(op):
+        summed, whole = self._summed(op), op.attributes["leading"]["y"]
+        sizes = {summed: op.attributes[DIMENSIONS[summed]]}
+        if whole and whole[0] > 1 and not _keeps_leading(op, self.result):
             sizes["leading"] = whole[0]
         return sizes
 
-    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+    def macs(self, op: Op, tensors: Tensors) -> int:
         """n · k · m per output matrix, in every step."""
         numbers = op.attributes
         matrices = numbers["batch"] * prod(numbers["leading"]["y"])
         return int(matrices * numbers["n"] * numbers["k"] * numbers["m"])
 
-    def ranges(self, op: Op, ranges: Mapping[str, Extent]) -> _Tile:
-        """What a tile covers; dimensions that are not cut are whole."""
-        numbers = op.attributes
-        whole = numbers["leading"]["y"]
-        first = ranges.get("leading", (0, whole[0] if whole else 1))
-        rows, inner, columns = (
-            ranges.get(name, (0, numbers[attribute])) for name, attribute in DIMENSIONS.items()
-        )
-        return _Tile(op, batch_range(ranges, numbers["batch"]), first, rows, columns, inner)
-
-
-class _Forward(_Product):
-    """FW: one matmul per output matrix."""
-
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
-        """A box of the left matrices, one of the right ones."""
-        tile, dtype = self.ranges(op, ranges), tensors[op["y"]].dtype
-        n, k, m = tile.counts
-        calls: list[KernelCall] = []
-        for sample, index in tile.matrices():
-            x, x1, y = (tile.piece(role, role, sample, index) for role in ROLES)
-            calls += added_matmul_calls(
-                choice,
-                a=x,
-                b=x1,
-                c=y,
-                n=n,
-                k=k,
-                m=m,
-                trans_b=op.attributes["transpose_b"],
-                dtype=dtype,
-                scratch=None,
-            )
-        inputs = (tile.operand("x", "x"), tile.operand("x1", "x1"))
-        return TileTask(inputs, (tile.operand("y", "y"),), (), tuple(calls))
-
-
-class _LeftGradient(_Product):
-    """IG: dx = sum of dy · x1ᵀ, which is B transposed for the kernel unless x1 is stored transposed."""
-
-    result = "x"
-    summed = "columns"
-
-    def sizes(self, op: Op) -> tuple[int, int, int]:
-        """Extents of the kernel."""
-        return op.attributes["n"], op.attributes["m"], op.attributes["k"]
-
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
-        """A box of dy; the first term of a sum is written, further ones are added."""
-        tile, dtype = self.ranges(op, ranges), tensors[op["dx"]].dtype
-        n, k, m = tile.counts
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+        """A box of each; a left operand that lies the other way is transposed first."""
+        tile, (target,) = _Tile(op, ranges), op.writes
+        build, stored = TileBuilder(choice, tensors[op[target]].dtype), _axes(op)
+        (rows, columns), summed = stored[self.result], self._summed(op)
+        left, right = op.reads if rows in stored[op.reads[0].removeprefix("d")] else reversed(op.reads)
+        trans_b = stored[right.removeprefix("d")] != (summed, columns)
+        turned = term = None
+        if stored[left.removeprefix("d")] != (rows, summed):
+            turned = build.temporary(TURNED, tile.count(rows), tile.count(summed))
+        if prod(tile.leading[self.result]) != prod(tile.leading["y"]):
+            term = build.temporary(TERM, tile.count(rows), tile.count(columns))
         seen: set[int | None] = set()
-        calls: list[KernelCall] = []
-        for sample, index in tile.matrices():
-            target = tile.piece("dx", "x", sample, index)
-            calls += added_matmul_calls(
-                choice,
-                a=tile.piece("dy", "y", sample, index),
-                b=tile.piece("x1", "x1", sample, index),
-                c=target,
-                n=n,
-                k=m,
-                m=k,
-                trans_b=not op.attributes["transpose_b"],
-                dtype=dtype,
-                scratch=Piece(TERM, target.shape) if target.first in seen else None,
-            )
-            seen.add(target.first)
-        inputs = (tile.operand("dy", "y"), tile.operand("x1", "x1"))
-        scratch = (Scratch(TERM, _shape(tile, "x"), dtype),) if _sums(op, "x") else ()
-        return TileTask(inputs, (tile.operand("dx", "x"),), scratch, tuple(calls))
-
-
-class _RightGradient(_Product):
-    """IG1: dx1 = sum of xᵀ · dy, or dyᵀ · x if x1 is stored transposed; the left one is transposed first."""
-
-    result = "x1"
-    summed = "rows"
-
-    def sizes(self, op: Op) -> tuple[int, int, int]:
-        """Extents of the kernel."""
-        numbers = op.attributes
-        n, k, m = numbers["n"], numbers["k"], numbers["m"]
-        return (m, n, k) if numbers["transpose_b"] else (k, n, m)
-
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
-        """A box of dy; the first term of a sum is written, further ones are added."""
-        tile, dtype = self.ranges(op, ranges), tensors[op["dx1"]].dtype
-        n, k, m = tile.counts
-        stored = op.attributes["transpose_b"]
-        height = m if stored else k
-        seen: set[int | None] = set()
-        calls: list[KernelCall] = []
-        for sample, index in tile.matrices():
-            x, dy = tile.piece("x", "x", sample, index), tile.piece("dy", "y", sample, index)
-            left, right = (dy, x) if stored else (x, dy)
-            target = tile.piece("dx1", "x1", sample, index)
-            matrix = Piece(left.name, (n, height), left.first)
-            calls.append(transpose_piece_call(choice, matrix, Piece(TURNED, (height, n)), dtype))
-            calls += added_matmul_calls(
-                choice,
-                a=Piece(TURNED, (height, n)),
-                b=right,
-                c=target,
-                n=height,
-                k=n,
-                m=k if stored else m,
-                trans_b=False,
-                dtype=dtype,
-                scratch=Piece(TERM, target.shape) if target.first in seen else None,
-            )
-            seen.add(target.first)
-        inputs = (tile.operand("x", "x"), tile.operand("dy", "y"))
-        scratch = [Scratch(TURNED, (height, n), dtype)]
-        if _sums(op, "x1"):
-            scratch.append(Scratch(TERM, _shape(tile, "x1"), dtype))
-        return TileTask(inputs, (tile.operand("dx1", "x1"),), tuple(scratch), tuple(calls))
-
-
-def _sums(op: Op, role: str) -> bool:
-    leading = op.attributes["leading"]
-    return bool(prod(leading[role]) != prod(leading["y"]))
-
-
-def _shape(tile: _Tile, role: str) -> Shape:
-    return tuple(stop - start for start, stop in tile.matrix(role))
-
-
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    results = []
-    for left, right in zip(tensors["x"], tensors["x1"], strict=True):
-        result = torch.matmul(left, right.mT if attributes["transpose_b"] else right)
-        results.append(result.reshape(1) if result.ndim == 0 else result)
-    return torch.stack(results)
+        for at in tile.matrices():
+            a, b, c = (tile.piece(role, at) for role in (left, right, target))
+            if turned:
+                build.transpose(a, turned)
+            build.added_matmul(turned or a, b, c, term if c.first in seen else None, trans_b=trans_b)
+            seen.add(c.first)
+        return build.task([tile.operand(role) for role in op.reads], (tile.operand(target),))
 
 
 def _cases() -> Any:
@@ -360,11 +233,10 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(
-        Step("FW", ("x", "x1"), ("y",), reference.forward, _Forward()),
-        Step("IG", ("dy", "x1"), ("dx",), reference.left_gradient, _LeftGradient()),
-        Step("IG1", ("x", "dy"), ("dx1",), reference.right_gradient, _RightGradient()),
+        Step("FW", ("x", "x1"), ("y",), reference.forward, _Product("y")),
+        Step("IG", ("dy", "x1"), ("dx",), reference.left_gradient, _Product("x")),
+        Step("IG1", ("x", "dy"), ("dx1",), reference.right_gradient, _Product("x1")),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example(inputs=((2, 1, 3, 4), (5, 4, 2)), kernels=("mm", "mm_M")),
         Example({"transpose_b": True}, ((3, 2, 4), (3, 5, 4))),

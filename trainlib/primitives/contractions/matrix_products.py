@@ -21,15 +21,10 @@ from trainlib.ir.access import Space
 from trainlib.ir.graph import Op
 from trainlib.ir.steps import KernelCall, Scratch, TileTask, part
 from trainlib.primitives.contractions.contraction import BATCH, BIAS, BIAS_GRADIENT, LoopTile, Strategy
-from trainlib.primitives.contractions.conv_calls import (
-    PARTIAL,
-    accumulated,
-    bias_add_call,
-    bias_sum_call,
-)
+from trainlib.primitives.contractions.conv_calls import PARTIAL, accumulated, bias_add_call, bias_sum_call
 from trainlib.primitives.contractions.conv_geometry import ConvGeometry
 from trainlib.primitives.lowering.calls import box, matmul_call, transpose_call, vector_add_call
-from trainlib.primitives.lowering.pieces import Piece, column_sum_call
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +171,10 @@ class RowProducts(Strategy):
             )
         if BIAS_GRADIENT in tile.op and tile.begins("ci"):
             outputs.append(box(tile.op, BIAS_GRADIENT, tile.ranges["co"]))
+            build = TileBuilder(tile.choice, tile.dtype)
             gradient = Piece("dy", (tile.count(*rows), tile.count("co")))
-            target = Piece(BIAS_GRADIENT, (tile.count("co"),))
-            calls.append(column_sum_call(tile.choice, gradient, target, tile.dtype))
+            build.column_sum(gradient, Piece(BIAS_GRADIENT, (tile.count("co"),)))
+            calls += build.calls
         return TileTask(tuple(inputs), tuple(outputs), tuple(scratch), tuple(calls))
 
 

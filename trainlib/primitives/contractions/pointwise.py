@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from configs.dtypes import is_narrow
 from configs.model_file import LayerSchema
 from trainlib.ir.access import Contraction
 from trainlib.ir.graph import Initial, Op, Tensor
@@ -55,7 +54,7 @@ class _Schema(LayerSchema):
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     batch, ci, height, width = image_extents("pointwise", inputs[0], where)
     co, layout = attributes["out_channels"], inputs[0].layout
-    sources_first = layout == "HWC" and not is_narrow(inputs[0].dtype)
+    sources_first = layout == "HWC" and not inputs[0].dtype.is_narrow
     start = Initial("uniform", float((6 / ci) ** 0.5))
     parameters = {"w": Parameter((ci, co) if sources_first else (co, ci), start)}
     if attributes["bias"]:
@@ -122,13 +121,6 @@ def _weight_gradient(op: Op, values: Values) -> Values:
     return results
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    weights = tensors["w"].T if attributes["sources_first"] else tensors["w"]
-    if attributes["layout"] == "HWC":
-        return torch.nn.functional.linear(tensors["x"], weights, tensors.get("b"))
-    return torch.nn.functional.conv2d(tensors["x"], weights[:, :, None, None], tensors.get("b"))
-
-
 PRIMITIVE = LayerPrimitive(
     name="pointwise",
     schema=_Schema,
@@ -151,7 +143,6 @@ PRIMITIVE = LayerPrimitive(
             _direct("dx"),
         ),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example({"out_channels": 3}, ((5, 4, 3),), kernels=("mm_M", "mm_unroll_2x4")),
         Example({"out_channels": 4, "bias": True}, ((2, 3, 5),)),

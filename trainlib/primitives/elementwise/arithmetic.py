@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from configs.dtypes import INT32
 from configs.model_file import LayerSchema
 from trainlib.primitives.definition import DrawnInput, Example, LayerPrimitive, Refused
 from trainlib.primitives.elementwise import functions as fn
@@ -110,7 +111,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             reference=lambda x, x1: np.multiply(x1, x),
             nests=("multiply", "multiply", "multiply"),
         ),
-        torch=lambda torch, x, x1: x * x1,
         examples=PAIRS,
         refused=(Refused({}, ((3,), (4,)), "cannot multiply shapes"),),
     ),
@@ -123,7 +123,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             reference=lambda x, x1: np.add(x, -1 * x1),
             nests=(VECTOR_ADD, "copy", "scale_by_number"),
         ),
-        torch=lambda torch, x, x1: x - x1,
         examples=PAIRS,
         refused=(Refused({}, ((3,), (4,)), "cannot subtract shapes"),),
     ),
@@ -136,7 +135,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             reference=lambda x, x1: x * (1 / x1),
             nests=("divide", "divide", "divide_bw_divisor"),
         ),
-        torch=lambda torch, x, x1: x / x1,
         examples=(
             Example(inputs=((7,), DrawnInput((7,), low=0.5, high=2))),
             Example(inputs=((2, 3, 5), DrawnInput((2, 3, 5), low=-3, high=-1))),
@@ -152,7 +150,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             reference=lambda x, x1: np.maximum(x, x1),
             nests=(VECTOR_ADD, "choose_bw", "choose_bw"),
         ),
-        torch=lambda torch, x, x1: torch.where(x > x1, x, x1),
         examples=PAIRS,
         refused=(Refused({}, ((3,), (4,)), "cannot maximum shapes"),),
     ),
@@ -165,7 +162,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             reference=lambda x, x1: np.minimum(x, x1),
             nests=(VECTOR_ADD, "choose_bw", "choose_bw"),
         ),
-        torch=lambda torch, x, x1: torch.where(x < x1, x, x1),
         examples=PAIRS,
         refused=(Refused({}, ((3,), (4,)), "cannot minimum shapes"),),
     ),
@@ -180,9 +176,8 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             reference_dx=lambda dy: np.zeros_like(dy),
             nests=("choose", "scale_by_number", "multiply", "multiply"),
         ),
-        torch=lambda torch, x, x1, x2: torch.where(x != 0, x1, x2),
         examples=(
-            Example(inputs=(DrawnInput((9,), "int32", low=0, high=2), (9,), (9,))),
+            Example(inputs=(DrawnInput((9,), INT32, low=0, high=2), (9,), (9,))),
             Example(inputs=(DrawnInput((2, 3, 5), low=0.2, high=1), (2, 3, 5), (2, 3, 5))),
         ),
         refused=(Refused({}, ((3,), (3,)), "takes 3 inputs"),),
@@ -191,7 +186,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         "compare",
         {form: _relation(form) for form in ("ge", "gt", "le", "lt", "eq")},
         options=Relation,
-        torch=lambda torch, x, form, value: getattr(torch, form)(x, value).to(x.dtype) + 0 * x,
         examples=tuple(
             Example({"form": form, "value": 0.25}, (DrawnInput((3, 4), away_from=(0.25,)),))
             for form in ("ge", "gt", "le", "lt", "eq")
@@ -207,7 +201,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             nests=("clip_fw", "clip_bw"),
         ),
         options=Bounds,
-        torch=lambda torch, x, low=None, high=None: torch.clamp(x, low, high),
         examples=(
             Example({"low": 0.0, "high": 6.0}, (DrawnInput((3, 4, 5), low=-4, high=9, away_from=(0, 6)),)),
             Example({"high": 0.5}, (DrawnInput((7,), away_from=(0.5,)),)),
@@ -226,7 +219,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             nests=("hard_sigmoid_fw", "hard_sigmoid_bw"),
         ),
         options=Line,
-        torch=lambda torch, x, alpha, beta: torch.clamp(alpha * x + beta, 0, 1),
         examples=(
             Example(inputs=(DrawnInput((3, 4, 5), low=-5, high=5, away_from=(-3, 3)),)),
             Example({"alpha": 0.2}, (DrawnInput((7,), low=-5, high=5, away_from=(-2.5, 2.5)),)),
@@ -240,7 +232,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             reference=lambda x: np.where(x <= -3, 0, np.where(x >= 3, x, x * x / 6 + x / 2)),
             nests=("hard_swish_fw", "hard_swish_bw"),
         ),
-        torch=lambda torch, x: torch.nn.functional.hardswish(x),
         examples=(
             Example(inputs=(DrawnInput((4, 3, 5), low=-5, high=5, away_from=(-3, 3)),)),
             Example(inputs=((7,),)),
@@ -255,7 +246,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             nests=("exponential", "exponential_product"),
         ),
         options=EluSlope,
-        torch=lambda torch, x, alpha: torch.nn.functional.elu(x, alpha),
         examples=(
             Example(inputs=(DrawnInput((3, 4, 5), low=-6, high=6, away_from=(0,)),)),
             Example({"alpha": 0.5}, (DrawnInput((7,), low=-3, high=3, away_from=(0,)),)),
@@ -270,7 +260,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             reference=lambda x: fn.softplus(x),
             nests=("softplus_fw", "softplus_bw"),
         ),
-        torch=lambda torch, x: torch.nn.functional.softplus(x),
         examples=WIDE,
     ),
     elementwise(  # x * tanh(softplus(x)), Misra 2019
@@ -281,7 +270,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             reference=lambda x: x * np.tanh(fn.softplus(x)),
             nests=("mish_fw", "mish_bw"),
         ),
-        torch=lambda torch, x: torch.nn.functional.mish(x),
         examples=WIDE,
     ),
     elementwise(  # dx is dy itself: a view, no op
@@ -292,7 +280,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             nests=("relu_fw",),  # a load, one instruction, a store
         ),
         options=Offset,
-        torch=lambda torch, x, offset: x + offset,
         examples=(Example({"offset": 0.5}, ((7,),)), Example({"offset": -1.5}, ((3, 4, 5),))),
         refused=(Refused({}, ((3,),), "no 'offset'"),),
         takes_over=True,
@@ -306,7 +293,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             reference_dx=lambda y, dy: np.multiply(y, dy),
             nests=("exponential", "multiply"),
         ),
-        torch=lambda torch, x: torch.exp(x),
         examples=(Example(inputs=((7,),)), Example(inputs=(DrawnInput((3, 4, 5), low=-4, high=4),))),
     ),
     elementwise(
@@ -317,7 +303,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             reference=lambda x: np.log1p(x - 1),
             nests=("logarithm", "divide"),
         ),
-        torch=lambda torch, x: torch.log(x),
         examples=(
             # Near 1 the result has no digits to compare.
             Example(inputs=(DrawnInput((7,), low=0.05, high=0.5),)),
@@ -333,7 +318,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             reference_dx=lambda dy, y: 0.5 * dy / y,
             nests=("unary_division", "divide"),
         ),
-        torch=lambda torch, x: torch.sqrt(x),
         examples=POSITIVE,
     ),
     elementwise(  # dx from the stored output
@@ -345,7 +329,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             reference_dx=lambda y, dy: -(y**2) * dy,
             nests=("unary_division", "product_with_square"),
         ),
-        torch=lambda torch, x: 1 / x,
         examples=POSITIVE,
     ),
     elementwise(
@@ -356,7 +339,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             reference=lambda x: np.square(x),
             nests=("scale_by_number", "product_with_square"),
         ),
-        torch=lambda torch, x: x * x,
         examples=(Example(inputs=((7,),)), Example(inputs=((3, 4, 5),))),
     ),
     elementwise(  # of positive numbers, unless the exponent is an integer
@@ -368,7 +350,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             nests=("power", "power_bw"),
         ),
         options=Exponent,
-        torch=lambda torch, x, exponent: x**exponent,
         examples=(
             Example({"exponent": 1.5}, POSITIVE[0].inputs),
             Example({"exponent": -2.0}, POSITIVE[1].inputs),
@@ -384,7 +365,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             reference=lambda x: fn.erf(x),
             nests=("error_function", "exponential_product"),
         ),
-        torch=lambda torch, x: torch.erf(x),
         examples=(Example(inputs=((7,),)), Example(inputs=(DrawnInput((3, 4, 5), low=-3, high=3),))),
     ),
     elementwise(  # no slope at 0, as in PyTorch
@@ -395,7 +375,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             reference=lambda x: np.where(x > 0, x, 0) - np.where(x < 0, x, 0),
             nests=("relu_fw", "clip_bw"),
         ),
-        torch=lambda torch, x: torch.abs(x),
         examples=(Example(inputs=((7,),)), Example(inputs=((3, 4, 5),))),
     ),
 )

@@ -14,21 +14,22 @@ from typing import Any
 
 import numpy as np
 
+from configs.dtypes import DType
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Region, TileTask
+from trainlib.ir.steps import Array, KernelCall, KernelChoice, Ranges, Region, Tensors, TileTask
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Refused, Shape, Step, Values
 from trainlib.primitives.lowering.boxes import (
     CUT_DIMENSIONS,
-    leading_extents,
+    LeadingBoxes,
     leading_region,
     row_major,
     sizes_of,
 )
 from trainlib.primitives.lowering.calls import VECTOR_ADD, NoMatmul, batch_extent, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.primitives.lowering.pieces import copy_call
+from trainlib.primitives.lowering.pieces import TileBuilder
 from trainlib.primitives.shapes.box_copies import check_rank, fill_call
 
 _LOOPS = ("a", "b", "c", "d", "e", "m")
@@ -77,7 +78,7 @@ def _add_call(
     roles: tuple[str, str, str],
     shapes: tuple[Shape, Shape, Shape],
     whole: Shape,
-    dtype: str,
+    dtype: DType,
 ) -> KernelCall:
     """roles[2] = roles[0] + roles[1] over all of `whole`; a result that is smaller adds up, on what it holds.
 
@@ -115,16 +116,10 @@ def _add_call(
     return kernel_call(choice, nest, sizes, arrays, roles[:2], (roles[2],), function, dtype)
 
 
-class _Forward(NoMatmul):
+class _Forward(LeadingBoxes):
     """FW: boxes of y, with what of x and x1 they repeat."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """``n`` and the first two dimensions of y."""
-        return leading_extents(tensors[op["y"]].shape)
-
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One fork."""
         whole = tensors[op["y"]].shape
         region = leading_region(whole, ranges)
@@ -137,7 +132,7 @@ class _Forward(NoMatmul):
 class BroadcastGradient(NoMatmul):
     """IG or IG1: boxes of a gradient; the sums over dimensions it was repeated in may be cut."""
 
-    def _dimensions(self, op: Op, tensors: Mapping[str, Tensor], *, repeated: bool) -> dict[str, int]:
+    def _dimensions(self, op: Op, tensors: Tensors, *, repeated: bool) -> dict[str, int]:
         whole = op.attributes["shape"]
         own = _aligned(tensors[op.outputs[0]].shape, whole)
         found = {
@@ -147,30 +142,30 @@ class BroadcastGradient(NoMatmul):
         }
         return dict(list(found.items())[:CUT_DIMENSIONS])
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """``n`` and the first two dimensions that were not repeated."""
         return {**batch_extent(op.attributes["shape"][0]), **self._dimensions(op, tensors, repeated=False)}
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """The first two dimensions that were."""
         return self._dimensions(op, tensors, repeated=True)
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Zeros, to which the box of dy is added; the box of dy itself where nothing was repeated."""
         (target,) = op.writes
         whole, tensor = op.attributes["shape"], tensors[op[target]]
         region = leading_region(whole, ranges)
         own = repeated_region(tensor.shape, whole, region)
         shape, wide = sizes_of(own), sizes_of(region)
-        calls: tuple[KernelCall, ...] = (
-            fill_call(choice, target, shape, 0.0, tensor.dtype),
-            _add_call(choice, (target, "dy", target), (shape, wide, shape), wide, tensor.dtype),
-        )
+        build = TileBuilder(choice, tensor.dtype)
         if prod(shape) == prod(wide):
-            calls = (copy_call(choice, Piece("dy", wide), Piece(target, shape), tensor.dtype),)
-        return TileTask((box(op, "dy", *region),), (box(op, target, *own),), (), calls)
+            build.copy(Piece("dy", wide), Piece(target, shape))
+        else:
+            build.calls += [
+                fill_call(choice, target, shape, 0.0, tensor.dtype),
+                _add_call(choice, (target, "dy", target), (shape, wide, shape), wide, tensor.dtype),
+            ]
+        return build.task((box(op, "dy", *region),), (box(op, target, *own),))
 
 
 def _forward(op: Op, values: Values) -> Values:
@@ -185,10 +180,6 @@ def reduced(op: Op, dy: Array, shape: Shape) -> Array:
     axes = tuple(axis for axis, size in enumerate(own) if axis and size == 1)
     result: Array = np.add.reduce(dy, axis=axes, keepdims=True).reshape(len(dy), *shape)
     return result
-
-
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    return torch.stack([left + right for left, right in zip(tensors["x"], tensors["x1"], strict=True)])
 
 
 def _cases() -> Any:
@@ -228,7 +219,6 @@ PRIMITIVE = LayerPrimitive(
             BroadcastGradient(),
         ),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example(inputs=((3, 1, 4), (5, 1))),
         Example(inputs=((6,), (2, 3, 1)), batches=(1, 2)),

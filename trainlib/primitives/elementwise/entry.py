@@ -71,7 +71,6 @@ def elementwise(
     name: str,
     forms: Elementwise | Mapping[str, Elementwise],
     *,
-    torch: Formula,
     examples: tuple[Example, ...],
     options: type[LayerSchema] = LayerSchema,
     refused: tuple[Refused, ...] = (),
@@ -82,10 +81,10 @@ def elementwise(
 ) -> LayerPrimitive:
     """The layer `name`: one table entry, or one per value of its option `form`.
 
-    `torch(torch, ...)` is y in PyTorch, by roles and options as the formulas. `plan` differs from "an output
-    like the inputs" where a layer draws random numbers or changes the format. `takes_over` as in
-    `trainlib.primitives.lowering.elementwise.ElementwiseLowering`. `published` is how PULP-TrainLib computes
-    a layer of one form: FW by another nest, gradients by loops where the layer itself has none.
+    `plan` differs from "an output like the inputs" where a layer draws random numbers or changes the format.
+    `takes_over` as in `trainlib.primitives.lowering.elementwise.ElementwiseLowering`. `published` is how
+    PULP-TrainLib computes a layer of one form: FW by another nest, gradients by loops where the layer itself
+    has none.
     """
     by_form = {"": forms} if isinstance(forms, Elementwise) else dict(forms)
     keys = set(options.model_fields) - set(LAYER_KEYS)
@@ -125,16 +124,11 @@ def elementwise(
             ),
         )
 
-    def torch_forward(torch_module: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-        known = {**attributes, **tensors, "torch": torch_module}
-        return torch(**{parameter: known[parameter] for parameter in parameters(torch)})
-
     return LayerPrimitive(
         name=name,
         schema=options,
         plan=plan or _same_shape(name),
         steps=tuple(steps),
-        torch_forward=torch_forward,
         examples=examples,
         refused=refused,
         inputs=(inputs, inputs),

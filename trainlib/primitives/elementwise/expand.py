@@ -15,24 +15,16 @@ from pydantic import Field
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Extent, KernelChoice, TileTask
-from trainlib.primitives.definition import (
-    Example,
-    LayerPlan,
-    LayerPrimitive,
-    Positive,
-    Refused,
-    Step,
-    Values,
-)
+from trainlib.ir.steps import Array, KernelChoice, Ranges, Tensors, TileTask
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Positive, Refused, Step, Values
 from trainlib.primitives.elementwise.broadcast_add import (
     BroadcastGradient,
     reduced,
     repeated_region,
     repeating_strides,
 )
-from trainlib.primitives.lowering.boxes import leading_extents, leading_region, row_major, sizes_of
-from trainlib.primitives.lowering.calls import NoMatmul, box
+from trainlib.primitives.lowering.boxes import LeadingBoxes, leading_region, row_major, sizes_of
+from trainlib.primitives.lowering.calls import box
 from trainlib.primitives.lowering.kernel_call import Piece
 from trainlib.primitives.shapes.box_copies import Walk, check_rank, walk_call
 
@@ -60,16 +52,10 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan(output, attributes={"shape": output, "left": tuple(sample)})
 
 
-class _Forward(NoMatmul):
+class _Forward(LeadingBoxes):
     """FW: boxes of y, with what of x they repeat."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """``n`` and the first two dimensions of y."""
-        return leading_extents(tensors[op["y"]].shape)
-
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One fork."""
         whole = tensors[op["y"]].shape
         region = leading_region(whole, ranges)
@@ -90,10 +76,6 @@ class _Forward(NoMatmul):
 def _forward(op: Op, values: Values) -> Values:
     x, shape = values["x"], op.attributes["shape"][1:]
     return {"y": np.stack([np.broadcast_to(sample, shape) for sample in x])}
-
-
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    return torch.stack([sample.expand(attributes["shape"][1:]) for sample in tensors["x"]])
 
 
 def _cases() -> Any:
@@ -123,7 +105,6 @@ PRIMITIVE = LayerPrimitive(
             BroadcastGradient(),
         ),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example({"shape": [3, 4, 5]}, ((3, 1, 1),)),
         Example({"shape": [2, 3, 4]}, ((4,),)),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elementary functions of activations: exact ones without overflow, and PULP-TrainLib's approximations.
 
-The approximations are elementary functions here, as np.exp is, used by references and tiles alike; what is
-``torch_...`` has them a second time.
+The approximations are elementary functions here, as np.exp is, used by references and tiles alike; `truth`
+has them a second time.
 """
 
 from __future__ import annotations
@@ -194,28 +194,3 @@ def rational_tanh_slope(u: Array) -> Array:
     below_slope = u * ((168 * s + 12600) * s + 124740)
     slope = (above_slope * below - above * below_slope) / (below * below)
     return np.where(np.abs(above) <= below, slope, 0)
-
-
-def torch_tanh(torch: Any, x: Any, form: str) -> Any:
-    """tanh in PyTorch; the derivative of the approximation is 1 - y², as its nest has it."""
-    if form == "exact":
-        return torch.tanh(x)
-    with torch.no_grad():
-        power = torch.clamp(LOG2_E * -2 * x.float(), min=-126)
-        fraction = power - power.trunc() + (power < 0)
-        exponent = power + 121.2740575 + 27.7280233 / (4.84252568 - fraction) - 1.49012907 * fraction
-        bits = (exponent * (1 << 23)).clamp(max=2139095040).to(torch.int64).to(torch.int32)
-        y = (2 / (1 + bits.view(torch.float32)) - 1).to(x.dtype)
-    slope = 1 - y * y
-    return y + slope * (x - x.detach())
-
-
-def torch_gelu(torch: Any, x: Any, form: str) -> Any:
-    """GELU in PyTorch."""
-    if form != "pulp_rational":
-        return torch.nn.functional.gelu(x, approximate="none" if form == "erf" else "tanh")
-    # Clipped where it has long been 1, as in `rational_tanh`: large inputs would have inf / inf.
-    u = torch.clamp(sqrt(2 / pi) * (x + 0.044715 * x**3), -8, 8)
-    above = u**7 + 378 * u**5 + 17325 * u**3 + 135135 * u
-    below = 28 * u**6 + 3150 * u**4 + 62370 * u**2 + 135135
-    return x / 2 * (1 + torch.clamp(above / below, -1, 1))

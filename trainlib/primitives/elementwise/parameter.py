@@ -14,9 +14,10 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
+from configs.dtypes import INT32
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Extent, KernelChoice, TileTask, part
+from trainlib.ir.steps import KernelChoice, Ranges, Tensors, TileTask, part
 from trainlib.primitives.definition import (
     DrawnInput,
     Example,
@@ -29,11 +30,11 @@ from trainlib.primitives.definition import (
     Values,
 )
 from trainlib.primitives.elementwise.position import START, PositionGradient
-from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sizes_of
-from trainlib.primitives.lowering.calls import NoMatmul, box
-from trainlib.primitives.lowering.pieces import Piece, copy_call
+from trainlib.primitives.lowering.boxes import LeadingBoxes, leading_region, sizes_of
+from trainlib.primitives.lowering.calls import box
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
-COUNTED = DrawnInput((1,), "int32", low=0, high=9)
+COUNTED = DrawnInput((1,), INT32, low=0, high=9)
 """An input that has no gradient."""
 
 
@@ -47,35 +48,22 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan((batch, *shape), {"w": Parameter(shape, START)}, attributes={"batch": batch})
 
 
-class _Forward(NoMatmul):
+class _Forward(LeadingBoxes):
     """FW: any box of y; w is read once for all samples of a tile."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """``n`` and the first two dimensions of a sample."""
-        return leading_extents(tensors[op["y"]].shape)
-
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One copy per sample."""
-        region, dtype = leading_region(tensors[op["y"]].shape, ranges), tensors[op["y"]].dtype
+        region = leading_region(tensors[op["y"]].shape, ranges)
         samples, *inner = sizes_of(region)
-        shape = tuple(inner)
-        calls = [
-            copy_call(choice, Piece("w", shape), Piece(part("y", sample), shape), dtype)
-            for sample in range(samples)
-        ]
-        return TileTask((box(op, "w", *region[1:]),), (box(op, "y", *region),), (), tuple(calls))
+        build, w = TileBuilder(choice, tensors[op["y"]].dtype), Piece("w", tuple(inner))
+        for sample in range(samples):
+            build.copy(w, Piece(part("y", sample), w.shape))
+        return build.task((box(op, "w", *region[1:]),), (box(op, "y", *region),))
 
 
 def _reference(op: Op, values: Values) -> Values:
     w = values["w"]
     return {"y": np.broadcast_to(w, (op.attributes["batch"], *w.shape))}
-
-
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    w = tensors["w"]
-    return w.expand(attributes["batch"], *w.shape)
 
 
 PRIMITIVE = LayerPrimitive(
@@ -86,7 +74,6 @@ PRIMITIVE = LayerPrimitive(
         Step("FW", ("w",), ("y",), _reference, _Forward()),
         Step("WG", ("dy",), ("dw",), lambda op, values: {"dw": values["dy"].sum(axis=0)}, PositionGradient()),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example({"shape": [5, 4]}, (COUNTED,), batches=(1, 3)),
         Example({"shape": [7]}, (COUNTED,), batches=(1, 2)),

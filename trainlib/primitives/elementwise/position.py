@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Initial, Op, Tensor
-from trainlib.ir.steps import Extent, KernelChoice, TileTask, part
+from trainlib.ir.steps import KernelChoice, Ranges, Tensors, TileTask, part
 from trainlib.primitives.definition import (
     Example,
     LayerPlan,
@@ -24,14 +26,9 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
-from trainlib.primitives.lowering.boxes import (
-    CUT_DIMENSIONS,
-    leading_extents,
-    leading_region,
-    sizes_of,
-)
+from trainlib.primitives.lowering.boxes import CUT_DIMENSIONS, LeadingBoxes, leading_region, sizes_of
 from trainlib.primitives.lowering.calls import VECTOR_ADD, NoMatmul, batch_extent, box
-from trainlib.primitives.lowering.pieces import Piece, column_sum_call, kernel_call
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 START = Initial("normal", 0.02)
 
@@ -43,69 +40,44 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return LayerPlan(shape, {"w": Parameter(shape[1:], START)})
 
 
-class _Forward(NoMatmul):
+class _Forward(LeadingBoxes):
     """FW: any box of y; w is read once for all samples of a tile."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """``n`` and the first two dimensions of a sample."""
-        return leading_extents(tensors[op["y"]].shape)
-
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One fork per sample."""
-        region, dtype = leading_region(tensors[op["y"]].shape, ranges), tensors[op["y"]].dtype
+        region = leading_region(tensors[op["y"]].shape, ranges)
         samples, *inner = sizes_of(region)
-        shape = tuple(inner)
-        term = Piece("w", shape)
-        calls = []
+        build, w = TileBuilder(choice, tensors[op["y"]].dtype), Piece("w", tuple(inner))
         for sample in range(samples):
-            x, y = Piece(part("x", sample), shape), Piece(part("y", sample), shape)
-            calls.append(
-                kernel_call(
-                    choice,
-                    VECTOR_ADD,
-                    {"elements": prod(shape)},
-                    {"X": x, "G": term, "Y": y},
-                    (x, term),
-                    (y,),
-                    lambda arrays: (arrays[0] + arrays[1],),
-                    dtype,
-                )
-            )
-        inputs = (box(op, "x", *region), box(op, "w", *region[1:]))
-        return TileTask(inputs, (box(op, "y", *region),), (), tuple(calls))
+            x, y = (Piece(part(role, sample), w.shape) for role in "xy")
+            arrays = {"X": x, "G": w, "Y": y}
+            build.run(VECTOR_ADD, arrays, (x, w), (y,), np.add, elements=prod(inner))
+        return build.task((box(op, "x", *region), box(op, "w", *region[1:])), (box(op, "y", *region),))
 
 
 class PositionGradient(NoMatmul):
     """WG: any box of dw; the batch is summed and may be cut."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """The first two dimensions of dw."""
         shape = tensors[op["dw"]].shape
         return {f"d{axis}": size for axis, size in enumerate(shape[:CUT_DIMENSIONS])}
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples."""
         return batch_extent(tensors[op["dy"]].shape[0])
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One fork."""
         region = leading_region(tensors[op["dy"]].shape, ranges)
         samples, *inner = sizes_of(region)
-        source = Piece("dy", (samples, prod(inner)))
-        call = column_sum_call(choice, source, Piece("dw", tuple(inner)), tensors[op["dw"]].dtype)
-        return TileTask((box(op, "dy", *region),), (box(op, "dw", *region[1:]),), (), (call,))
+        build = TileBuilder(choice, tensors[op["dw"]].dtype)
+        build.column_sum(Piece("dy", (samples, prod(inner))), Piece("dw", tuple(inner)))
+        return build.task((box(op, "dy", *region),), (box(op, "dw", *region[1:]),))
 
 
 def _reference(op: Op, values: Values) -> Values:
     return {"y": values["x"] + values["w"][None]}
-
-
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    return tensors["x"] + tensors["w"]
 
 
 PRIMITIVE = LayerPrimitive(
@@ -116,7 +88,6 @@ PRIMITIVE = LayerPrimitive(
         Step("FW", ("x", "w"), ("y",), _reference, _Forward()),
         Step("WG", ("dy",), ("dw",), lambda op, values: {"dw": values["dy"].sum(axis=0)}, PositionGradient()),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example(inputs=((5, 4),), batches=(1, 3)),
         Example(inputs=((7,),), batches=(1, 2)),

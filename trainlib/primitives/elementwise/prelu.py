@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from configs.dtypes import FP32
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Initial, Op, Tensor
-from trainlib.ir.steps import Array, Extent, KernelChoice, Region, Scratch, TileTask
+from trainlib.ir.steps import Array, KernelChoice, Ranges, Region, Scratch, Tensors, TileTask
 from trainlib.primitives.definition import (
     DrawnInput,
     Example,
@@ -27,9 +28,10 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
-from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sizes_of
+from trainlib.primitives.lowering.boxes import LeadingBoxes, leading_region, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.primitives.lowering.pieces import TileBuilder
 
 START = Initial("constant", 0.25)
 
@@ -67,19 +69,13 @@ def _spread(w: Array, rank: int) -> Array:
     return w.reshape(1, -1, *(1,) * (rank - 2))
 
 
-class _Elementwise(NoMatmul):
+class _Elementwise(LeadingBoxes):
     """FW and IG: any box; `source` is what is passed on, or multiplied with the slope."""
 
     def __init__(self, nest: str, source: str, result: str) -> None:
         self.nest, self.source, self.result = nest, source, result
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """``n`` and the first two dimensions of a sample."""
-        return leading_extents(tensors[op["x"]].shape)
-
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One fork."""
         region = leading_region(tensors[op["x"]].shape, ranges)
         sizes, kinds = _sizes(op, sizes_of(region)), {role: tensors[op[role]].dtype for role in op.roles}
@@ -102,59 +98,50 @@ class _Elementwise(NoMatmul):
 class _SlopeGradient(NoMatmul):
     """WG: some channels of dw; samples and the dimension behind the channels are summed and may be cut."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Channels that have a slope of their own."""
         return {"d0": tensors[op["x"]].shape[1]} if op.attributes["per_channel"] else {}
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, channels of one slope, and the next dimension."""
         shape = tensors[op["x"]].shape
         cut = {} if op.attributes["per_channel"] else {"d0": shape[1]}
         return {**batch_extent(shape[0]), **cut, **({"d1": shape[2]} if len(shape) > 2 else {})}
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One fork; of a single slope a second one, on the sums of rows."""
         region = leading_region(tensors[op["x"]].shape, ranges)
-        shape, own = sizes_of(region), op.attributes["per_channel"]
-        x, dy = (tensors[op[role]].dtype for role in ("x", "dy"))
+        shape, build = sizes_of(region), TileBuilder(choice, tensors[op["dw"]].dtype)
+        kinds = {role: tensors[op[role]].dtype for role in ("x", "dy")}
 
-        def sums(arrays: Sequence[Array], axes: tuple[int, ...]) -> Array:
-            terms = np.where(arrays[0] > 0, 0, arrays[0].astype(np.float64) * arrays[1])
-            return np.asarray(terms.sum(axis=axes).astype(np.float32)).reshape(-1)
+        def sums(target: Piece, sizes: tuple[int, int, int], *axes: int) -> None:
+            def function(x: Array, dy: Array) -> Array:
+                terms = np.where(x > 0, 0, x.astype(np.float64) * dy)
+                return np.asarray(terms.sum(axis=axes).astype(np.float32)).reshape(-1)
 
-        def call(target: str, dtype: str, sizes: tuple[int, int, int], axes: tuple[int, ...]) -> Any:
+            x, dy = (Piece(role, sizes, dtype=kind) for role, kind in kinds.items())
             named = dict(zip(("samples", "channels", "elements"), sizes, strict=True))
-            arrays = {
-                "X": Piece("x", sizes, dtype=x),
-                "G": Piece("dy", sizes, dtype=dy),
-                "Y": Piece(target, (sizes[1],), dtype=dtype),
-            }
-            reads = ("x", "dy")
-            return kernel_call(
-                choice, "prelu_wg", named, arrays, reads, (target,), lambda a: (sums(a, axes),), dtype
-            )
+            arrays = {"X": x, "G": dy, "Y": target}
+            build.run("prelu_wg", arrays, ("x", "dy"), (target.name,), function, **named)
 
-        inner, dw = tuple(range(2, len(shape))), tensors[op["dw"]].dtype
-        boxes = tuple(box(op, role, *region) for role in ("x", "dy"))
-        result = (box(op, "dw", *_slopes(op, region)),)
-        if own:
-            calls = (call("dw", dw, (shape[0], shape[1], prod(shape[2:])), (0, *inner)),)
-            return TileTask(boxes, result, (), calls)
-        rows = prod(shape[:2])
-        total = kernel_call(
-            choice,
-            "row_sum",
-            {"P": 1, "N": 1, "M": rows},
-            {"X": Piece(ROWS, (1, 1, rows), dtype="float32"), "Y": Piece("dw", (1,))},
-            (ROWS,),
-            ("dw",),
-            lambda arrays: (arrays[0].sum(dtype=np.float64).astype(np.float32).reshape(1),),
-            dw,
-        )
-        of_rows = call(ROWS, "float32", (1, rows, prod(shape[2:])), inner)
-        return TileTask(boxes, result, (Scratch(ROWS, (rows,)),), (of_rows, total))
+        inner = range(2, len(shape))
+        if op.attributes["per_channel"]:
+            sums(Piece("dw", shape[1:2]), (shape[0], shape[1], prod(shape[2:])), 0, *inner)
+        else:
+            rows = prod(shape[:2])
+            build.scratch.append(Scratch(ROWS, (rows,)))
+            sums(Piece(ROWS, (rows,), dtype=FP32), (1, rows, prod(shape[2:])), *inner)
+            arrays = {"X": Piece(ROWS, (1, 1, rows), dtype=FP32), "Y": Piece("dw", (1,))}
+            build.run(
+                "row_sum",
+                arrays,
+                (ROWS,),
+                ("dw",),
+                lambda x: x.sum(dtype=np.float64).astype(np.float32).reshape(1),
+                **{"P": 1, "N": 1, "M": rows},
+            )
+        boxes = [box(op, role, *region) for role in ("x", "dy")]
+        return build.task(boxes, (box(op, "dw", *_slopes(op, region)),))
 
 
 def _forward(op: Op, values: Values) -> Values:
@@ -183,7 +170,6 @@ PRIMITIVE = LayerPrimitive(
         Step("WG", ("x", "dy"), ("dw",), _weights, _SlopeGradient()),
         Step("IG", ("x", "w", "dy"), ("dx",), _backward, _Elementwise("prelu_bw", "dy", "dx")),
     ),
-    torch_forward=lambda torch, attributes, tensors: torch.prelu(tensors["x"], tensors["w"]),
     examples=(
         Example(inputs=((7,),)),
         Example(inputs=((3, 4, 5),)),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from configs.dtypes import BY_NAME
+from configs.dtypes import BY_NAME, dtype_of
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Tensor
 from trainlib.ir.steps import Array
@@ -73,7 +73,7 @@ class Format(LayerSchema):
 
 def in_format(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     """The same shape in another format."""
-    return LayerPlan(Output(inputs[0].shape, attributes["to"]), attributes=dict(attributes))
+    return LayerPlan(Output(inputs[0].shape, dtype_of(attributes["to"])), attributes=dict(attributes))
 
 
 def draw_mask(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
@@ -100,7 +100,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             reference=lambda x: np.maximum(x, 0),
             nests=("relu_fw", "relu_bw"),
         ),
-        torch=lambda torch, x: torch.relu(x),
         examples=(
             Example(inputs=((7,),)),
             Example(inputs=((3, 5, 4),)),
@@ -118,7 +117,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             nests=("leakyrelu_fw", "leakyrelu_bw"),
         ),
         options=LeakySlope,
-        torch=lambda torch, x, slope: torch.nn.functional.leaky_relu(x, slope),
         examples=(
             Example(inputs=((7,),)),
             Example({"slope": 0.2}, ((3, 4, 5),)),
@@ -135,7 +133,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             reference_dx=lambda y, dy: dy * (y - y * y),
             nests=("sigmoid_fw", "sigmoid_bw"),
         ),
-        torch=lambda torch, x: torch.sigmoid(x),
         examples=WIDE,
     ),
     elementwise(  # dx from the stored output, whatever the form
@@ -157,7 +154,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             ),
         },
         options=TanhForm,
-        torch=fn.torch_tanh,
         examples=(
             Example(inputs=((7,),)),
             Example(inputs=(DrawnInput((3, 4, 5), low=-4, high=4),)),
@@ -174,7 +170,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             reference=lambda x: x * (0.5 + 0.5 * np.tanh(0.5 * x)),
             nests=("silu_fw", "silu_bw"),
         ),
-        torch=lambda torch, x: torch.nn.functional.silu(x),
         examples=WIDE,
     ),
     elementwise(  # x · Phi(x), Phi the normal distribution function; PULP-TrainLib has FW only
@@ -211,7 +206,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             ),
         },
         options=GeluForm,
-        torch=fn.torch_gelu,
         examples=(
             Example(inputs=(DrawnInput((3, 4, 5), low=-5, high=5),)),
             Example({"form": "tanh"}, (DrawnInput((3, 4, 5), low=-5, high=5),)),
@@ -230,7 +224,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             reference=lambda x, x1: x1 * x * (0.5 + 0.5 * np.tanh(0.5 * x)),
             nests=("swiglu_fw", "swiglu_bw_gate", "swiglu_bw_value"),
         ),
-        torch=lambda torch, x, x1: torch.nn.functional.silu(x) * x1,
         examples=(
             Example(inputs=((7,), (7,))),
             Example(inputs=(DrawnInput((3, 4, 5), low=-6, high=6), (3, 4, 5))),
@@ -246,7 +239,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             nests=("scale_by_number", "scale_by_number"),
         ),
         options=Factor,
-        torch=lambda torch, x, factor: x * factor,
         examples=(
             Example({"factor": 0.3}, ((7,),)),
             Example({"factor": -2.0}, ((3, 4, 5),)),
@@ -268,7 +260,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
             reference_dx=lambda dy: 1.0 * dy,
             nests=(BROADCAST_ADD, "copy"),
         ),
-        torch=lambda torch, x, x1: x + x1,
         examples=(
             Example(inputs=((7,), (7,))),
             Example(inputs=((2, 3, 5), (2, 3, 5))),
@@ -289,7 +280,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         ),
         options=DropShare,
         plan=draw_mask,
-        torch=lambda torch, x, mask, p: x * mask.detach() / (1 - p),
         examples=(
             Example(inputs=((20,),)),
             Example({"p": 0.23}, ((3, 4, 5),)),
@@ -307,7 +297,6 @@ PRIMITIVES: tuple[LayerPrimitive, ...] = (
         ),
         options=Format,
         plan=in_format,
-        torch=lambda torch, x: x,
         examples=tuple(Example({"to": to}, (DrawnInput((3, 5)),), roundings=2) for to in BY_NAME),
         takes_over=True,
         internal=True,

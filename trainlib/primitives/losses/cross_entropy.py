@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from configs.dtypes import INT32
 from configs.errors import InputError, ShapeError
 from configs.model_file import LossSchema
 from trainlib.ir.graph import Op, Tensor
@@ -38,7 +39,7 @@ def _plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPla
         )
     samples, classes = output.shape
     if attributes["labels"] == "hard":
-        return LabelPlan((samples,), "int32", classes, hard=True)
+        return LabelPlan((samples,), INT32, classes, hard=True)
     return LabelPlan(output.shape, classes=classes)
 
 
@@ -97,10 +98,7 @@ def _reference(op: Op, values: Values) -> Values:
         target = values["label"].astype(np.float64)
         loss = -np.sum(target * log_probabilities) / len(logits)
         gradient = np.exp(log_probabilities) * target.sum(axis=1, keepdims=True) - target
-    return {
-        "loss": np.array([loss]),
-        "dy": gradient / len(logits),
-    }
+    return {"loss": np.array([loss]), "dy": gradient / len(logits)}
 
 
 CROSS_ENTROPY = loss(
@@ -112,7 +110,6 @@ CROSS_ENTROPY = loss(
     options=LabelKind,
     labels=_plan,
     per_sample=True,
-    torch=lambda torch, y, label: torch.nn.functional.cross_entropy(y, label),
     examples=(Example(inputs=((7,),)), Example({"labels": "hard"}, ((5,),))),
     refused=(Refused({}, ((2, 3, 4),), "vector of logits"),),
 )

@@ -10,15 +10,7 @@ import numpy as np
 
 from configs.model_file import LossSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.primitives.definition import (
-    Example,
-    LabelPlan,
-    LossPrimitive,
-    Reference,
-    Refused,
-    Step,
-    Values,
-)
+from trainlib.primitives.definition import Example, LabelPlan, LossPrimitive, Reference, Refused, Step, Values
 from trainlib.primitives.derivative import derivative
 from trainlib.primitives.formulas import Formula, arguments, by_name, parameters, wide
 from trainlib.primitives.lowering.elementwise import LossLowering
@@ -33,7 +25,6 @@ def loss(
     gradient: Formula,
     reference: Reference,
     nests: tuple[str, str],
-    torch: Formula,
     examples: tuple[Example, ...],
     options: type[LossSchema] = LossSchema,
     refused: tuple[Refused, ...] = (),
@@ -42,21 +33,15 @@ def loss(
 ) -> LossPrimitive:
     """The loss `name`: `value` and `gradient` of y and label are what the two nests compute of the batch.
 
-    Both are of the mean over the batch; `per_sample` as in `LossLowering`. `torch(torch, y, label, ...)` is
-    the loss in PyTorch, `labels` the plan of the labels (default: fp32 of the shape of the output).
+    Both are of the mean over the batch; `per_sample` as in `LossLowering`. `labels` is the plan of
+    the labels (default: fp32 of the shape of the output).
     """
-
-    def torch_loss(torch_module: Any, attributes: Mapping[str, Any], y: Any, label: Any) -> Any:
-        known = {**attributes, "torch": torch_module, "y": y, "label": label}
-        return torch(**{parameter: known[parameter] for parameter in parameters(torch)})
-
     lowering = LossLowering(nests, by_name(value), by_name(gradient), per_sample)
     return LossPrimitive(
         name=name,
         schema=options,
         step=Step("LOSS", ("y", "label"), ("loss", "dy"), reference, lowering),
         plan=labels or _like_output,
-        torch_loss=torch_loss,
         examples=examples,
         refused=refused,
     )

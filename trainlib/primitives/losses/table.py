@@ -49,13 +49,6 @@ def berhu_terms(y: Array, label: Array, alpha: float) -> Any:
     return np.where(size <= limit, size, (size * size + limit * limit) / (2 * limit))
 
 
-def berhu_torch(torch: Any, y: Any, label: Any, alpha: float) -> Any:
-    """The loss in PyTorch."""
-    size = (y - label).abs()
-    limit = (alpha * size.max()).detach()
-    return torch.where(size <= limit, size, (size**2 + limit**2) / (2 * limit)).mean()
-
-
 PRIMITIVES: tuple[LossPrimitive, ...] = (
     CROSS_ENTROPY,
     loss(
@@ -64,7 +57,6 @@ PRIMITIVES: tuple[LossPrimitive, ...] = (
         gradient=lambda y, label: (y - label) * (2 / y.size),
         reference=mean_of(lambda y, label: (y - label) ** 2),
         nests=("mse_fw", "mse_bw"),
-        torch=lambda torch, y, label: torch.nn.functional.mse_loss(y, label),
         examples=(Example(inputs=((7,),)), Example(inputs=((2, 3, 4),))),
     ),
     loss(  # gradient 0 where output and target are equal, as in PyTorch
@@ -73,7 +65,6 @@ PRIMITIVES: tuple[LossPrimitive, ...] = (
         gradient=lambda y, label: np.sign(y - label) * (1 / y.size),
         reference=mean_of(lambda y, label: np.abs(label - y)),
         nests=("l1_fw", "l1_bw"),
-        torch=lambda torch, y, label: torch.nn.functional.l1_loss(y, label),
         examples=(Example(inputs=((7,),)), Example(inputs=((2, 3, 4),))),
     ),
     loss(  # reversed Huber (Laina et al. 2016); PULP-TrainLib subtracts c² and so drops to 0 at |e| = c
@@ -83,7 +74,6 @@ PRIMITIVES: tuple[LossPrimitive, ...] = (
         reference=mean_of(berhu_terms),
         nests=("berhu_fw", "berhu_bw"),
         options=BerhuLimit,
-        torch=berhu_torch,
         examples=(Example(inputs=((10,),)), Example({"alpha": 0.5}, ((2, 3, 4),))),
     ),
 )

@@ -13,9 +13,10 @@ from math import prod
 import numpy as np
 
 from arch.spec.isa import TeamWork
-from trainlib.ir.graph import Op, Tensor
+from configs.dtypes import FP32, DType
+from trainlib.ir.graph import Op
 from trainlib.ir.numerics import matmul, sum_order
-from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, Region
+from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, Ranges, Region, Tensors
 from trainlib.kernels import catalogue
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 
@@ -29,7 +30,7 @@ BATCH = "n"
 """Name of the dimension that cuts the batch, in extents and tile sizes."""
 
 
-def whole(op: Op, tensors: Mapping[str, Tensor], role: str) -> Operand:
+def whole(op: Op, tensors: Tensors, role: str) -> Operand:
     """The box that covers the whole tensor of a role, in the buffer of that name."""
     return Operand(op[role], tuple((0, size) for size in tensors[op[role]].shape), role)
 
@@ -49,7 +50,7 @@ def batch_extent(count: int) -> dict[str, int]:
     return {BATCH: count} if count > 1 else {}
 
 
-def batch_range(ranges: Mapping[str, Extent], count: int) -> Extent:
+def batch_range(ranges: Ranges, count: int) -> Extent:
     """The samples of a tile."""
     return ranges.get(BATCH, (0, count))
 
@@ -65,7 +66,7 @@ def matmul_call(
     m: int,
     trans_b: bool,
     c_shape: tuple[int, ...],
-    dtype: str = "float32",
+    dtype: DType = FP32,
 ) -> KernelCall:
     """C[N,M] = A[N,K] · B[K,M] in `dtype`, B stored [M,K] if `trans_b`; `a`, `b`, `c` name buffers or parts.
 
@@ -86,18 +87,14 @@ def matmul_call(
             a_address=addresses[a],
             b_address=addresses[b],
             c_address=addresses[c],
-            element_bytes=np.dtype(dtype).itemsize,
+            element_bytes=dtype.bytes,
         )
 
     def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
         left, right = arrays
         right = right.reshape(m, k).T if trans_b else right.reshape(k, m)
         product = matmul(
-            left.reshape(n, k),
-            right,
-            dtype=dtype,
-            accumulation=choice.accumulation,
-            order=order,
+            left.reshape(n, k), right, dtype=dtype, accumulation=choice.accumulation, order=order
         )
         return (product.reshape(c_shape),)
 
@@ -105,7 +102,7 @@ def matmul_call(
 
 
 def vector_add_call(
-    choice: KernelChoice, *, total: str | Piece, term: str | Piece, elements: int, dtype: str = "float32"
+    choice: KernelChoice, *, total: str | Piece, term: str | Piece, elements: int, dtype: DType = FP32
 ) -> KernelCall:
     """total += term, forked; a `term` shorter than `total` repeats (a bias added to each row).
 
@@ -131,7 +128,7 @@ def transpose_call(
     target: str,
     rows: int,
     columns: int,
-    dtype: str = "float32",
+    dtype: DType = FP32,
     target_shape: tuple[int, ...] | None = None,
 ) -> KernelCall:
     """target[columns, rows] = source[rows, columns] transposed.
@@ -142,7 +139,7 @@ def transpose_call(
     return transpose_piece_call(choice, *pieces, dtype)
 
 
-def transpose_piece_call(choice: KernelChoice, source: Piece, target: Piece, dtype: str) -> KernelCall:
+def transpose_piece_call(choice: KernelChoice, source: Piece, target: Piece, dtype: DType) -> KernelCall:
     """target[m, n] = source[n, m], larger dimension over the cores; measured (KIND layer, transpose_matrix).
 
     The target may be a buffer of another shape with as many elements.
@@ -167,6 +164,6 @@ class NoMatmul:
         """No matmul, so no choice."""
         return ""
 
-    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+    def macs(self, op: Op, tensors: Tensors) -> int:
         """No multiply-accumulates are counted."""
         return 0

@@ -13,9 +13,20 @@ from math import prod
 
 import numpy as np
 
+from configs.dtypes import DType
 from configs.errors import InputError
-from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Extent, Function, KernelCall, KernelChoice, Operand, TileTask, part
+from trainlib.ir.graph import Op
+from trainlib.ir.steps import (
+    Array,
+    Function,
+    KernelCall,
+    KernelChoice,
+    Operand,
+    Ranges,
+    Tensors,
+    TileTask,
+    part,
+)
 from trainlib.kernels.library import LIBRARY
 from trainlib.primitives.definition import Shape, Values
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region
@@ -45,7 +56,7 @@ def vector_call(
     choice: KernelChoice,
     nest: str,
     elements: int,
-    vectors: Sequence[tuple[str, str]],
+    vectors: Sequence[tuple[str, DType]],
     reads: Sequence[str],
     writes: Sequence[str],
     function: Function,
@@ -86,17 +97,15 @@ class ElementwiseLowering(NoMatmul):
     batched: bool = True
     takes_over: bool = False
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """``n`` (if there is a batch), then the leading dimensions ``d0``, ``d1``."""
         return leading_extents(self._batch_of(tensors[op.outputs[0]].shape))
 
-    def alike(self, op: Op, tensors: Mapping[str, Tensor]) -> Collection[str]:
+    def alike(self, op: Op, tensors: Tensors) -> Collection[str]:
         """All dimensions: a tile takes its part of every axis."""
         return self.extents(op, tensors)
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The same box of everything, one fork per loop."""
         shape, names = tensors[op.outputs[0]].shape, op.roles
         region = leading_region(self._batch_of(shape), ranges)[-len(shape) :]
@@ -126,7 +135,7 @@ def _loop_call(
     choice: KernelChoice,
     op: Op,
     loop: VectorLoop,
-    dtypes: Mapping[str, str],
+    dtypes: Mapping[str, DType],
     elements: int,
     written: Sequence[str],
 ) -> KernelCall:
@@ -159,13 +168,11 @@ class LossLowering(NoMatmul):
     gradient: Callable[[Op, Values], Array]
     per_sample: bool = False
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Nothing may be cut: the value reduces over all elements."""
         return {}
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The whole step."""
         shape = tensors[op["y"]].shape
         samples = shape[0] if self.per_sample else 1

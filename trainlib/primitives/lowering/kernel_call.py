@@ -12,10 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-import numpy as np
-
 from arch.spec.isa import TeamWork
-from configs.dtypes import is_float
+from configs.dtypes import FP32, DType
 from trainlib.ir.steps import Array, Function, KernelCall, KernelChoice
 from trainlib.kernels.library import FP32_BYTES, LIBRARY
 from trainlib.kernels.team import Array as Placed
@@ -27,14 +25,14 @@ class Piece:
     """Elements of the buffer (or part) `name` from its element `first` on, as an array of `shape`.
 
     `first` None means the whole buffer. A nest that has the piece as an array walks it with `strides`, in
-    elements; if there are none, in row-major order by its last dimensions. Empty `dtype`: that of the call.
+    elements; if there are none, in row-major order by its last dimensions. `dtype` None: that of the call.
     """
 
     name: str
     shape: tuple[int, ...] = ()
     first: int | None = None
     strides: tuple[int, ...] = ()
-    dtype: str = ""
+    dtype: DType | None = None
 
     def take(self, array: Array) -> Array:
         """The piece of the buffer's array."""
@@ -60,14 +58,14 @@ class Piece:
         inner = self.shape[1:]
         return replace(self, shape=(last - first, *inner), first=(self.first or 0) + first * prod(inner))
 
-    def address(self, addresses: Mapping[str, int], dtype: str) -> int:
+    def address(self, addresses: Mapping[str, int], dtype: DType) -> int:
         """Byte address of its first element, for elements of `dtype` if the piece has no dtype of its own."""
-        return addresses[self.name] + (self.first or 0) * np.dtype(self.dtype or dtype).itemsize
+        return addresses[self.name] + (self.first or 0) * (self.dtype or dtype).bytes
 
-    def placed(self, addresses: Mapping[str, int], indices: int, dtype: str) -> Placed:
+    def placed(self, addresses: Mapping[str, int], indices: int, dtype: DType) -> Placed:
         """The piece as an array of a nest that has so many indices."""
         strides = self.strides or (*(prod(self.shape[axis:]) for axis in range(1, indices)), 1)
-        return Placed(self.address(addresses, dtype), strides, np.dtype(self.dtype or dtype).itemsize)
+        return Placed(self.address(addresses, dtype), strides, (self.dtype or dtype).bytes)
 
 
 def kernel_call(
@@ -78,7 +76,7 @@ def kernel_call(
     reads: Sequence[Piece | str],
     writes: Sequence[Piece | str],
     function: Function,
-    dtype: str = "float32",
+    dtype: DType = FP32,
     *,
     macs: int = 0,
     fork: bool = True,
@@ -90,8 +88,7 @@ def kernel_call(
     name stands for a whole buffer or part: a vector to the nest. Without `fork` the master core is alone.
     """
 
-    dtypes = [piece.dtype for piece in arrays.values() if isinstance(piece, Piece)]
-    dtypes += [dtype] * any(isinstance(piece, str) or not piece.dtype for piece in arrays.values())
+    dtypes = [(piece.dtype if isinstance(piece, Piece) else None) or dtype for piece in arrays.values()]
 
     def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
         indices = LIBRARY.header(choice.codegen, nest).arrays
@@ -114,9 +111,9 @@ def kernel_call(
     return piece_call(nest, reads, writes, work, function, macs=macs, fork=fork)
 
 
-def _data_bytes(dtypes: Sequence[str]) -> int:
+def _data_bytes(dtypes: Sequence[DType]) -> int:
     """Bytes of the narrowest number format among dtypes; indices and counts do not matter."""
-    return min((np.dtype(dtype).itemsize for dtype in dtypes if is_float(dtype)), default=FP32_BYTES)
+    return min((dtype.bytes for dtype in dtypes if dtype.is_float), default=FP32_BYTES)
 
 
 def piece_call(

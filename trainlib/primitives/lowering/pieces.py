@@ -3,127 +3,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from arch.spec.isa import TeamWork
-from trainlib.ir.steps import KernelCall, KernelChoice
+from configs.dtypes import DType
+from trainlib.ir.steps import Array, KernelCall, KernelChoice, Operand, Scratch, TileTask
 from trainlib.primitives.lowering.calls import matmul_call, transpose_piece_call, vector_add_call
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call, piece_call
 
-__all__ = [
-    "Piece",
-    "add_call",
-    "added_matmul_calls",
-    "column_sum_call",
-    "copy_call",
-    "kernel_call",
-    "piece_call",
-    "piece_matmul_call",
-    "transpose_piece_call",
-    "zero_call",
-]
+__all__ = ["Piece", "TileBuilder"]
 
 
-def copy_call(choice: KernelChoice, source: Piece, target: Piece, dtype: str) -> KernelCall:
-    """target = source, elements over the cores."""
-    return kernel_call(
-        choice,
-        "copy",
-        {"elements": prod(source.shape)},
-        {"X": source, "Y": target},
-        (source,),
-        (target,),
-        lambda arrays: (arrays[0],),
-        dtype,
-    )
+class TileBuilder:
+    """The kernel calls of a tile in their order, on numbers of one dtype, and the scratch they need."""
 
+    def __init__(self, choice: KernelChoice, dtype: DType) -> None:
+        self.choice = choice
+        self.dtype = dtype
+        self.calls: list[KernelCall] = []
+        self.scratch: list[Scratch] = []
 
-def zero_call(choice: KernelChoice, target: Piece, dtype: str) -> KernelCall:
-    """target = 0."""
-    return kernel_call(
-        choice,
-        "set_to_value",
-        {"elements": prod(target.shape)},
-        {"Y": target},
-        (),
-        (target,),
-        lambda arrays: (np.zeros(target.shape, np.float32),),
-        dtype,
-    )
+    def task(self, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> TileTask:
+        """The tile of these boxes."""
+        return TileTask(tuple(inputs), tuple(outputs), tuple(self.scratch), tuple(self.calls))
 
+    def temporary(self, name: str, *shape: int) -> Piece:
+        """A new scratch buffer."""
+        self.scratch.append(Scratch(name, shape, self.dtype))
+        return Piece(name, shape)
 
-def add_call(choice: KernelChoice, total: Piece, term: Piece, dtype: str) -> KernelCall:
-    """`vector_add_call` of pieces."""
-    return vector_add_call(choice, total=total, term=term, elements=prod(total.shape), dtype=dtype)
+    def run(
+        self,
+        nest: str,
+        arrays: Mapping[str, Piece | str],
+        reads: Sequence[Piece | str],
+        writes: Sequence[Piece | str],
+        compute: Callable[..., Any],
+        **sizes: int,
+    ) -> None:
+        """A nest (`kernel_call`); `compute` takes the arrays read one by one and gives one or several."""
 
+        def function(given: Sequence[Array]) -> tuple[Array, ...]:
+            made = compute(*given)
+            return made if isinstance(made, tuple) else (made,)
 
-def column_sum_call(choice: KernelChoice, source: Piece, target: Piece, dtype: str) -> KernelCall:
-    """target[m] = sum over the other dimensions of source[..., m]: the gradient of a bias, in one fork."""
-    columns = source.shape[-1]
-    rows = prod(source.shape[:-1])
-    flat = Piece(source.name, (rows, columns), source.first or 0)
-    return kernel_call(
-        choice,
-        "column_sum",
-        {"N": rows, "M": columns},
-        {"X": flat, "Y": target},
-        (flat,),
-        (target,),
-        lambda arrays: (arrays[0].sum(axis=0),),
-        dtype,
-    )
+        self.calls.append(kernel_call(self.choice, nest, sizes, arrays, reads, writes, function, self.dtype))
 
+    def copy(self, source: Piece, target: Piece) -> None:
+        """target = source, elements over the cores."""
+        elements = prod(source.shape)
+        self.run("copy", {"X": source, "Y": target}, (source,), (target,), lambda x: x, elements=elements)
 
-def piece_matmul_call(
-    choice: KernelChoice,
-    *,
-    a: Piece,
-    b: Piece,
-    c: Piece,
-    n: int,
-    k: int,
-    m: int,
-    trans_b: bool,
-    dtype: str,
-    again: bool = False,
-) -> KernelCall:
-    """C[n,m] = A[n,k] · B, as `matmul_call`, on pieces of as many elements.
+    def zero(self, target: Piece) -> None:
+        """target = 0."""
 
-    A product that another tile computes too (`again`) costs its time here but adds no multiply-accumulates.
-    """
-    plain = matmul_call(
-        choice, a="a", b="b", c="c", n=n, k=k, m=m, trans_b=trans_b, c_shape=c.shape, dtype=dtype
-    )
+        def zeros() -> Array:
+            return np.zeros(target.shape, np.float32)
 
-    def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+        self.run("set_to_value", {"Y": target}, (), (target,), zeros, elements=prod(target.shape))
+
+    def copy_or_zero(self, source: Piece | None, target: Piece) -> None:
+        """target = source, or 0 where there is none."""
+        if source is None:
+            self.zero(target)
+        else:
+            self.copy(source, target)
+
+    def add(self, total: Piece, term: Piece) -> None:
+        """`vector_add_call` of pieces."""
+        elements = prod(total.shape)
+        call = vector_add_call(self.choice, total=total, term=term, elements=elements, dtype=self.dtype)
+        self.calls.append(call)
+
+    def column_sum(self, source: Piece, target: Piece) -> None:
+        """target[m] = sum over all other dimensions of source[..., m]: the gradient of a bias, one fork."""
+        columns = source.shape[-1]
+        rows = prod(source.shape[:-1])
+        flat = Piece(source.name, (rows, columns), source.first or 0)
+        arrays = {"X": flat, "Y": target}
+        self.run("column_sum", arrays, (flat,), (target,), lambda x: x.sum(axis=0), N=rows, M=columns)
+
+    def transpose(self, source: Piece, target: Piece) -> None:
+        """`transpose_piece_call`."""
+        self.calls.append(transpose_piece_call(self.choice, source, target, self.dtype))
+
+    def matmul(self, a: Piece, b: Piece, c: Piece, *, trans_b: bool = False) -> None:
+        """C[n, m] = A[n, k] · B, as `matmul_call`; A and C are matrices, or vectors: one row."""
+        n, k, m = *(1, *a.shape)[-2:], c.shape[-1]
+        plain = matmul_call(
+            self.choice,
+            a="a",
+            b="b",
+            c="c",
+            n=n,
+            k=k,
+            m=m,
+            trans_b=trans_b,
+            c_shape=c.shape,
+            dtype=self.dtype,
+        )
         pieces = {"a": a, "b": b, "c": c}
-        team = plain.work(cores, {key: piece.address(addresses, dtype) for key, piece in pieces.items()})
-        return replace(team, macs=0) if again else team
 
-    macs = 0 if again else plain.macs
-    return piece_call(plain.kernel, (a, b), (c,), work, plain.function, macs=macs)
+        def work(cores: int, addresses: Mapping[str, int]) -> TeamWork:
+            places = {key: piece.address(addresses, self.dtype) for key, piece in pieces.items()}
+            return plain.work(cores, places)
 
+        self.calls.append(piece_call(plain.kernel, (a, b), (c,), work, plain.function, macs=plain.macs))
 
-def added_matmul_calls(
-    choice: KernelChoice,
-    *,
-    a: Piece,
-    b: Piece,
-    c: Piece,
-    n: int,
-    k: int,
-    m: int,
-    trans_b: bool,
-    dtype: str,
-    scratch: Piece | None,
-) -> list[KernelCall]:
-    """C = A · B, or C += A · B by way of `scratch` if there is one (PULP-TrainLib's ``mm_add``)."""
-    target = scratch or c
-    calls = [piece_matmul_call(choice, a=a, b=b, c=target, n=n, k=k, m=m, trans_b=trans_b, dtype=dtype)]
-    if scratch is not None:
-        calls.append(add_call(choice, c, scratch, dtype))
-    return calls
+    def added_matmul(
+        self, a: Piece, b: Piece, c: Piece, term: Piece | None, *, trans_b: bool = False
+    ) -> None:
+        """C = A · B, or C += A · B by way of `term` if there is one (PULP-TrainLib's ``mm_add``)."""
+        self.matmul(a, b, term or c, trans_b=trans_b)
+        if term is not None:
+            self.add(c, term)

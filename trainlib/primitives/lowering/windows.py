@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trainlib.ir.graph import Op, Tensor, TensorSection
+from trainlib.ir.graph import Op, TensorSection
 from trainlib.ir.steps import (
-    Extent,
     KernelChoice,
     Operand,
+    Ranges,
     StepLowering,
+    Tensors,
     TileTask,
     meeting_of,
     reductions_of,
@@ -55,21 +56,19 @@ class _OnSections:
 
     base: StepLowering
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Those of the step on the parts."""
         return self.base.extents(op, _seen(op, tensors))
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Those of the step on the parts."""
         return reductions_of(self.base, op, _seen(op, tensors))
 
-    def meeting(self, op: Op, tensors: Mapping[str, Tensor]) -> Sequence[tuple[str, ...]]:
+    def meeting(self, op: Op, tensors: Tensors) -> Sequence[tuple[str, ...]]:
         """Those of the step on the parts."""
         return meeting_of(self.base, op, _seen(op, tensors))
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The tile of the step on the parts, its boxes where the parts lie."""
         task = self.base.tile(op, _seen(op, tensors), ranges, choice)
         sections = {op[role]: section for role, section in op.sections.items()}
@@ -83,16 +82,16 @@ class _OnSections:
         """That of the step."""
         return self.base.default_kernel(op)
 
-    def useful_macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+    def useful_macs(self, op: Op, tensors: Tensors) -> int:
         """Those of the step on the parts."""
         return useful_macs_of(self.base, op, _seen(op, tensors))
 
-    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+    def macs(self, op: Op, tensors: Tensors) -> int:
         """Those of the step on the parts."""
         return self.base.macs(op, _seen(op, tensors))
 
 
-def _seen(op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def _seen(op: Op, tensors: Tensors) -> Tensors:
     seen = dict(tensors)
     for role, section in op.sections.items():
         tensor = tensors[op[role]]

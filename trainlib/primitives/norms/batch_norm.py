@@ -22,26 +22,11 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return norm_plan("batch", attributes, inputs, where, running=True, stepwise=stepwise)
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    running = [tensors["running_mean"].clone(), tensors["running_var"].clone()]
-    y = torch.nn.functional.batch_norm(
-        tensors["x"],
-        *running,
-        tensors.get("w"),
-        tensors.get("b"),
-        training=not attributes["fixed_statistics"],
-        momentum=attributes["momentum"],
-        eps=attributes["eps"],
-    )
-    return {"y": y, "running_mean_updated": running[0], "running_var_updated": running[1]}
-
-
 PRIMITIVE = LayerPrimitive(
     name="batch_norm",
     schema=RunningSchema,
     plan=_plan,
     steps=BATCH_STEPS,
-    torch_forward=_torch_forward,
     examples=(
         Example({}, ((3, 4, 5),), batches=(1, 2)),
         Example({"momentum": 0.3, "eps": 0.01}, (DrawnInput((5,), low=0.0, high=4.0),), batches=(4, 7)),

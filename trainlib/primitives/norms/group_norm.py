@@ -7,14 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainlib.ir.graph import Tensor
-from trainlib.primitives.definition import (
-    DrawnInput,
-    Example,
-    LayerPlan,
-    LayerPrimitive,
-    Positive,
-    Refused,
-)
+from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Positive, Refused
 from trainlib.primitives.norms.norm import StepwiseSchema, norm_plan
 from trainlib.primitives.norms.norm_steps import NORM_STEPS
 
@@ -26,18 +19,7 @@ class _Schema(StepwiseSchema):
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     return norm_plan(
-        "group",
-        attributes,
-        inputs,
-        where,
-        groups=attributes["groups"],
-        stepwise=attributes["stepwise"],
-    )
-
-
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    return torch.nn.functional.group_norm(
-        tensors["x"], attributes["groups"], tensors.get("w"), tensors.get("b"), attributes["eps"]
+        "group", attributes, inputs, where, groups=attributes["groups"], stepwise=attributes["stepwise"]
     )
 
 
@@ -46,7 +28,6 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=NORM_STEPS,
-    torch_forward=_torch_forward,
     examples=(
         Example({"groups": 2}, ((4, 3, 3),)),
         Example({"groups": 1, "eps": 0.01}, (DrawnInput((6,), low=-3.0, high=3.0),)),

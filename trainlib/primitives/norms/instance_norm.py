@@ -36,26 +36,11 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     return norm_plan("group", attributes, inputs, where, groups=shape[1], running=running, stepwise=stepwise)
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    running = [tensors[role].clone() for role in ("running_mean", "running_var") if role in tensors]
-    y = torch.nn.functional.instance_norm(
-        tensors["x"],
-        *(running or (None, None)),
-        tensors.get("w"),
-        tensors.get("b"),
-        use_input_stats=not attributes["fixed_statistics"],
-        momentum=attributes["momentum"],
-        eps=attributes["eps"],
-    )
-    return {"y": y, **dict(zip(("running_mean_updated", "running_var_updated"), running, strict=False))}
-
-
 PRIMITIVE = LayerPrimitive(
     name="instance_norm",
     schema=_Schema,
     plan=_plan,
     steps=NORM_STEPS,
-    torch_forward=_torch_forward,
     examples=(
         Example({}, ((3, 4, 5),)),
         Example({"eps": 0.01}, (DrawnInput((2, 9), low=2.0, high=3.0),)),

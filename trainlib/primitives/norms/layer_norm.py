@@ -11,14 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainlib.ir.graph import Tensor
-from trainlib.primitives.definition import (
-    DrawnInput,
-    Example,
-    LayerPlan,
-    LayerPrimitive,
-    Positive,
-    Refused,
-)
+from trainlib.primitives.definition import DrawnInput, Example, LayerPlan, LayerPrimitive, Positive, Refused
 from trainlib.primitives.norms.norm import StepwiseSchema, norm_plan
 from trainlib.primitives.norms.norm_steps import NORM_STEPS
 
@@ -42,19 +35,11 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     )
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    row = attributes["shape"][len(attributes["shape"]) - attributes["trailing"] :]
-    return torch.nn.functional.layer_norm(
-        tensors["x"], row, tensors.get("w"), tensors.get("b"), attributes["eps"]
-    )
-
-
 PRIMITIVE = LayerPrimitive(
     name="layer_norm",
     schema=_Schema,
     plan=_plan,
     steps=NORM_STEPS,
-    torch_forward=_torch_forward,
     examples=(
         Example({}, ((7, 6),)),
         Example({"bias": False, "eps": 0.001}, (DrawnInput((9,), low=1.0, high=4.0),)),

@@ -26,10 +26,11 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
+from configs.dtypes import FP32
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Extent, Region
+from trainlib.ir.steps import Array, Ranges, Region
 from trainlib.primitives.definition import ONES, ZEROS, Buffer, LayerPlan, Parameter, Saved, Shape
 from trainlib.primitives.lowering.calls import BATCH, batch_extent, batch_range
 
@@ -115,6 +116,11 @@ class NormGeometry:
         return self.shape[0] // self.groups
 
     @property
+    def per_channel(self) -> bool:
+        """Whether every channel of a sample has a mean of its own, as in instance norm."""
+        return self.family == "group" and self.of_group == 1
+
+    @property
     def elements(self) -> int:
         """D: elements that share one mean."""
         space = prod(self.shape[1:])
@@ -162,7 +168,7 @@ class NormGeometry:
     def _rows(self) -> Mapping[str, int]:
         return {"d0": self.leading[0]} if self.leading else {}
 
-    def regions(self, ranges: Mapping[str, Extent]) -> tuple[Region, Region, Region]:
+    def regions(self, ranges: Ranges) -> tuple[Region, Region, Region]:
         """Boxes of x (or y, dx, dy), of the statistics and of the parameters for a tile."""
         samples = batch_range(ranges, self.batch)
         full = tuple((0, size) for size in self.shape)
@@ -206,9 +212,7 @@ def norm_plan(
         )
     if family != "row" and shape[0] % groups != 0:
         raise ShapeError(
-            f"{groups} groups do not divide {shape[0]} channels",
-            where=where,
-            cure=f"a divisor of {shape[0]}",
+            f"{groups} groups do not divide {shape[0]} channels", where=where, cure=f"a divisor of {shape[0]}"
         )
     geometry = NormGeometry(
         family, batch, shape, groups, trailing, running, centred, attributes.get("fixed_statistics", False)
@@ -224,7 +228,7 @@ def norm_plan(
         parameters["w"] = Parameter(geometry.parameter_shape, ONES)
         if biased:
             parameters["b"] = Parameter(geometry.parameter_shape, ZEROS)
-    statistics = Saved(geometry.statistics_shape, "float32")
+    statistics = Saved(geometry.statistics_shape, FP32)
     roles = ["mean", "inv_std"] if centred else ["inv_std"]
     steps: tuple[str, ...] = ("FW", "WG", "IG")
     if stepwise:
@@ -267,6 +271,15 @@ class Rows:
             turned = matrix.reshape(shape[1], shape[0], *shape[2:]).swapaxes(0, 1)
             return np.ascontiguousarray(turned).astype(np.float32)
         return matrix.reshape(shape).astype(np.float32)
+
+    def statistic(self, values: Array, box: Array) -> Array:
+        """One number per row of a box, as the box of a statistic, float32."""
+        if self.geometry.family == "batch":
+            shape: Shape = (len(values),)
+        else:
+            row = self.geometry.family == "row"
+            shape = box.shape[: 1 + len(self.geometry.leading)] if row else (len(box), -1)
+        return values.reshape(shape).astype(np.float32)
 
     def parameters(self, values: Array | None, box: Array) -> Array:
         """w or b of a tile, to be multiplied with or added to a matrix; 1 without parameters."""

@@ -14,37 +14,40 @@ from math import prod
 
 import numpy as np
 
-from trainlib.ir.graph import Op, Tensor
+from configs.dtypes import FP32
+from trainlib.ir.graph import Op
 from trainlib.ir.steps import (
     Array,
     CutsReductions,
     Extent,
-    Function,
     KernelCall,
     KernelChoice,
-    Operand,
+    Ranges,
     Region,
+    Tensors,
     TileTask,
     part,
 )
+from trainlib.primitives.definition import Values
 from trainlib.primitives.lowering.calls import NoMatmul, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
-from trainlib.primitives.norms.norm import NormGeometry, Rows, geometry_of
+from trainlib.primitives.norms.norm import Rows, geometry_of
 
 _STATISTICS = ("mean", "inv_std", "var", "mean_g", "mean_gx")
 _PARAMETERS = ("w", "b", "dw", "db")
 
+Regions = tuple[Region, Region, Region]
+"""Boxes of x, of the statistics and of the parameters."""
 
-def _region_of(role: str, regions: tuple[Region, Region, Region]) -> Region:
+Nest = tuple[str, dict[str, int], dict[str, Piece]]
+"""Name, sizes and arrays of the nest of a call."""
+
+
+def _region_of(role: str, regions: Regions) -> Region:
     image, statistics, parameters = regions
     if role in _STATISTICS:
         return statistics
     return parameters if role in _PARAMETERS or role.startswith("running") else image
-
-
-def operands_of(op: Op, roles: Sequence[str], regions: tuple[Region, Region, Region]) -> tuple[Operand, ...]:
-    """The boxes of these roles; `regions` are those of x, of the statistics and of the parameters."""
-    return tuple(box(op, role, *_region_of(role, regions)) for role in roles)
 
 
 def _size(extent: Extent) -> int:
@@ -52,39 +55,89 @@ def _size(extent: Extent) -> int:
 
 
 class NormLowering(NoMatmul):
-    """What the steps share: how a nest sees the arrays of one call. Its extents are those of a step alone."""
+    """What the steps share: a call per tile or per sample, and how its nest sees the arrays.
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    Extents are those of a step that has its means to itself.
+    """
+
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples and rows or groups, or channels."""
         return geometry_of(op).result_extents()
 
-    def alike(self, op: Op, tensors: Mapping[str, Tensor]) -> Collection[str]:
+    def alike(self, op: Op, tensors: Tensors) -> Collection[str]:
         """All dimensions: a tile takes its part of every axis."""
         reductions = self.reductions(op, tensors) if isinstance(self, CutsReductions) else {}
         return {**self.extents(op, tensors), **reductions}
 
-    def sizes(self, geometry: NormGeometry, image: Region) -> dict[str, int]:
-        """Rows, segments of a row that lie apart or have another parameter, elements of a segment."""
-        counts = [_size(extent) for extent in image]
+    def loaded(self, op: Op) -> Sequence[str]:
+        """Roles a tile loads."""
+        return op.reads
+
+    def read(self, op: Op, sample: int | None) -> Sequence[str]:
+        """Those a call reads."""
+        return self.loaded(op)
+
+    def written(self, op: Op) -> Sequence[str]:
+        """Roles a call writes."""
+        return op.writes
+
+    def nest(self, op: Op, tensors: Tensors, image: Region, sample: int | None) -> Nest:
+        """What a call is priced by."""
+        raise NotImplementedError
+
+    def compute(self, op: Op, values: Values) -> Values:
+        """What a call makes of what it reads, by role; it may make more than is written."""
+        raise NotImplementedError
+
+    def calls(self, op: Op, tensors: Tensors, regions: Regions, choice: KernelChoice) -> list[KernelCall]:
+        """One per tile, or per sample."""
+        geometry, image = geometry_of(op), regions[0]
+        samples = range(_size(image[0])) if geometry.family == "group" else (None,)
+        return [self._call(op, self.nest(op, tensors, image, sample), sample, choice) for sample in samples]
+
+    def _call(self, op: Op, nest: Nest, sample: int | None, choice: KernelChoice) -> KernelCall:
+        reads, writes = self.read(op, sample), self.written(op)
+
+        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+            made = self.compute(op, dict(zip(reads, arrays, strict=True)))
+            return tuple(made[role] for role in writes)
+
+        return kernel_call(choice, *nest, _named(reads, sample), _named(writes, sample), function)
+
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
+        """Boxes of x, of the statistics and of the parameters that belong together."""
+        regions = geometry_of(op).regions(ranges)
+        inputs, outputs = (
+            tuple(box(op, role, *_region_of(role, regions)) for role in roles)
+            for roles in (self.loaded(op), op.writes)
+        )
+        return TileTask(inputs, outputs, (), tuple(self.calls(op, tensors, regions, choice)))
+
+    def sizes(self, op: Op, image: Region) -> dict[str, int]:
+        """Rows, segments of a row that lie apart or have another parameter, elements of a segment; flags.
+
+        Flags decide between variants of a nest.
+        """
+        geometry, counts = geometry_of(op), [_size(extent) for extent in image]
+        flags = {
+            "affine": int("w" in op or "dw" in op),
+            "biased": int("db" in op),
+            "per_element": int(geometry.family == "row" and "w" in op),
+        }
         if geometry.family == "row":
             elements = prod(counts[1 + len(geometry.leading) :])
-            return {"rows": prod(counts) // elements, "segments": 1, "elements": elements}
+            return {"rows": prod(counts) // elements, "segments": 1, "elements": elements, **flags}
         space = prod(counts[2:])
         if geometry.family == "batch":
-            return {"rows": counts[1], "segments": counts[0], "elements": space}
-        return {"rows": counts[1] // geometry.of_group, "segments": geometry.of_group, "elements": space}
+            return {"rows": counts[1], "segments": counts[0], "elements": space, **flags}
+        rows = counts[1] // geometry.of_group
+        return {"rows": rows, "segments": geometry.of_group, "elements": space, **flags}
 
     def arrays(
-        self,
-        op: Op,
-        tensors: Mapping[str, Tensor],
-        image: Region,
-        streams: Mapping[str, str],
-        sample: int | None,
+        self, op: Op, tensors: Tensors, image: Region, streams: Mapping[str, str], sample: int | None
     ) -> dict[str, Piece]:
         """Strides of the arrays of a nest with indices (row, segment, element)."""
-        geometry = geometry_of(op)
-        sizes = self.sizes(geometry, image)
+        geometry, sizes = geometry_of(op), self.sizes(op, image)
         elements = sizes["elements"]
         if geometry.family == "batch":
             strides, shared = (elements, sizes["rows"] * elements, 1), (1, 0, 0)
@@ -99,126 +152,96 @@ class NormLowering(NoMatmul):
             placed[name] = Piece(_buffer(held, sample), strides=kind, dtype=tensors[op[held]].dtype)
         return placed
 
-    def flags(self, op: Op) -> dict[str, int]:
-        """What decides between variants of a nest."""
-        return {
-            "affine": int("w" in op or "dw" in op),
-            "biased": int("db" in op),
-            "per_element": int(geometry_of(op).family == "row" and "w" in op),
-        }
-
-
-def samples_of(geometry: NormGeometry, image: Region) -> list[int | None]:
-    """The samples that have a call of their own; [None] is one call for the whole tile."""
-    return list(range(_size(image[0]))) if geometry.family == "group" else [None]
-
 
 def _buffer(role: str, sample: int | None) -> str:
     """The buffer of a role in the call of one sample; parameters belong to all samples."""
     return role if sample is None or role in _PARAMETERS else part(role, sample, sample + 1)
 
 
-def named(roles: Sequence[str], sample: int | None) -> tuple[str, ...]:
+def _named(roles: Sequence[str], sample: int | None) -> tuple[str, ...]:
     """The buffers of these roles in the call of one sample."""
     return tuple(_buffer(role, sample) for role in roles)
+
+
+def _by_rows(arrays: Mapping[str, Piece], row: int, matrices: str, vectors: str = "") -> dict[str, Piece]:
+    """Arrays as matrices of rows of so many elements, and vectors."""
+    strides = {**dict.fromkeys(matrices, (row, 1)), **dict.fromkeys(vectors, (1,))}
+    return {name: replace(arrays[name], strides=own) for name, own in strides.items()}
+
+
+def _instance_nest(
+    nest: str, sizes: Mapping[str, int], arrays: Mapping[str, Piece], matrices: str, vectors: str = ""
+) -> Nest:
+    """The library's nest for groups of one channel."""
+    row = sizes["elements"]
+    return nest, {"channels": sizes["rows"], "elements": row}, _by_rows(arrays, row, matrices, vectors)
 
 
 class NormForward(NormLowering):
     """FW: y, saved statistics, running statistics."""
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
-        """Whole rows of x; running statistics behind all samples."""
-        geometry = geometry_of(op)
-        regions = geometry.regions(ranges)
-        calls: list[KernelCall] = []
-        for sample in samples_of(geometry, regions[0]):
-            calls.extend(self._calls(op, tensors, regions[0], sample, choice))
-        if geometry.running:
-            calls.append(self._running_call(op, tensors, regions, choice))
-        return TileTask(
-            operands_of(op, op.reads, regions), operands_of(op, op.writes, regions), (), tuple(calls)
-        )
+    def read(self, op: Op, sample: int | None) -> Sequence[str]:
+        """All but the running statistics."""
+        return tuple(role for role in ("x", "w", "b") if role in op)
 
-    def _calls(
-        self,
-        op: Op,
-        tensors: Mapping[str, Tensor],
-        image: Region,
-        sample: int | None,
-        choice: KernelChoice,
-    ) -> list[KernelCall]:
+    def written(self, op: Op) -> Sequence[str]:
+        """All but the running statistics."""
+        return "y", "mean", "inv_std"
+
+    def calls(self, op: Op, tensors: Tensors, regions: Regions, choice: KernelChoice) -> list[KernelCall]:
+        """Running statistics behind all samples."""
         geometry = geometry_of(op)
-        sizes = {**self.sizes(geometry, image), **self.flags(op)}
-        known = [role for role in ("w", "b") if role in op]
-        streams = {"X": "x", "Y": "y", "M": "mean", "R": "inv_std", "W": "w", "B": "b"}
         if not geometry.centred:
-            return self._rms_calls(op, tensors, image, choice)
-        if geometry.family == "group" and geometry.of_group == 1:
-            nest = "instnorm_fw"
-            row = sizes["elements"]
-            arrays = self.arrays(op, tensors, image, {"X": "x", "Y": "y", "W": "w"}, sample)
-            arrays = {
-                name: replace(piece, strides=(1,) if name == "W" else (row, 1))
-                for name, piece in arrays.items()
-            }
-            sizes = {"channels": sizes["rows"], "elements": row}
-        else:
-            nest = "norm_fw"
-            arrays = self.arrays(op, tensors, image, streams, sample)
-        reads = ("x", *known)
-        writes = named(("y", "mean", "inv_std"), sample)
-        function = _forward_function(op, reads)
-        return [kernel_call(choice, nest, sizes, arrays, named(reads, sample), writes, function)]
+            return self._rms_calls(op, tensors, regions[0], choice)
+        calls = super().calls(op, tensors, regions, choice)
+        return [*calls, self._running_call(op, regions, choice)] if geometry.running else calls
 
-    def _rms_calls(
-        self, op: Op, tensors: Mapping[str, Tensor], image: Region, choice: KernelChoice
-    ) -> list[KernelCall]:
-        geometry = geometry_of(op)
-        sizes = {**self.sizes(geometry, image), **self.flags(op)}
-        row = (sizes["elements"], 1)
-        kinds = {role: tensors[op[role]].dtype for role in (*op.reads, *op.writes)}
-        x, y = (Piece(role, strides=row, dtype=kinds[role]) for role in "xy")
-        inverse = Piece("inv_std", dtype="float32")
-        scale_role = "w" if "w" in op else "y"
-        weights = Piece(scale_role, strides=(1,), dtype=kinds[scale_role])
-        eps, rows = op.attributes["eps"], Rows(geometry)
+    def nest(self, op: Op, tensors: Tensors, image: Region, sample: int | None) -> Nest:
+        """The library's instance norm, or an estimate."""
+        streams = {"X": "x", "Y": "y", "M": "mean", "R": "inv_std", "W": "w", "B": "b"}
+        sizes, arrays = self.sizes(op, image), self.arrays(op, tensors, image, streams, sample)
+        if geometry_of(op).per_channel:
+            return _instance_nest("instnorm_fw", sizes, arrays, "XY", "W")
+        return "norm_fw", sizes, arrays
 
-        def mean_square(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            matrix = rows.of(arrays[0])
-            inverse_root = 1 / np.sqrt((matrix * matrix).sum(axis=1) / matrix.shape[1] + eps)
-            shape = arrays[0].shape[: 1 + len(geometry.leading)]
-            return (inverse_root.reshape(shape).astype(np.float32),)
+    def compute(self, op: Op, values: Values) -> Values:
+        """By way of mean and deviation of every row."""
+        rows, x = Rows(geometry_of(op)), values["x"]
+        matrix = rows.of(x)
+        mean = matrix.sum(axis=1) / matrix.shape[1]
+        offset = matrix - mean[:, None]
+        variance = np.einsum("re,re->r", offset, offset) / matrix.shape[1]
+        deviation = np.sqrt(variance + op.attributes["eps"])
+        result = (matrix - mean[:, None]) / deviation[:, None] * rows.parameters(values.get("w"), x)
+        if "b" in values:
+            result = result + rows.parameters(values["b"], x)
+        statistics = {"mean": rows.statistic(mean, x), "inv_std": rows.statistic(1 / deviation, x)}
+        return {"y": rows.back(result, x.shape), **statistics}
 
-        def scale(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            parameters = rows.parameters(arrays[2] if len(arrays) > 2 else None, arrays[0])
-            scaled = rows.of(arrays[0]) * arrays[1].reshape(-1, 1) * parameters
-            return (rows.back(scaled, arrays[0].shape),)
+    def _rms_calls(self, op: Op, tensors: Tensors, image: Region, choice: KernelChoice) -> list[KernelCall]:
+        rows, sizes = Rows(geometry_of(op)), self.sizes(op, image)
+        streams = {"X": "x", "Y": "y", "W": "w"}
+        arrays = self.arrays(op, tensors, image, streams, None)
+        arrays = {**_by_rows(arrays, sizes["elements"], "XY", "W"), "R": Piece("inv_std", dtype=FP32)}
 
-        known = ("w",) if "w" in op else ()
+        def mean_square(given: Sequence[Array]) -> tuple[Array, ...]:
+            matrix = rows.of(given[0])
+            mean = (matrix * matrix).sum(axis=1) / matrix.shape[1]
+            return (rows.statistic(1 / np.sqrt(mean + op.attributes["eps"]), given[0]),)
+
+        def scale(given: Sequence[Array]) -> tuple[Array, ...]:
+            parameters = rows.parameters(given[2] if len(given) > 2 else None, given[0])
+            scaled = rows.of(given[0]) * given[1].reshape(-1, 1) * parameters
+            return (rows.back(scaled, given[0].shape),)
+
+        summed = {name: arrays[name] for name in "XR"}
+        reads = ("x", "inv_std", *(("w",) if "w" in op else ()))
         return [
-            kernel_call(
-                choice, "rmsnorm_sum", sizes, {"X": x, "R": inverse}, ("x",), ("inv_std",), mean_square
-            ),
-            kernel_call(
-                choice,
-                "rmsnorm_scale",
-                sizes,
-                {"X": x, "R": inverse, "W": weights, "Y": y},
-                ("x", "inv_std", *known),
-                ("y",),
-                scale,
-            ),
+            kernel_call(choice, "rmsnorm_sum", sizes, summed, ("x",), ("inv_std",), mean_square),
+            kernel_call(choice, "rmsnorm_scale", sizes, arrays, reads, ("y",), scale),
         ]
 
-    def _running_call(
-        self,
-        op: Op,
-        tensors: Mapping[str, Tensor],
-        regions: tuple[Region, Region, Region],
-        choice: KernelChoice,
-    ) -> KernelCall:
+    def _running_call(self, op: Op, regions: Regions, choice: KernelChoice) -> KernelCall:
         """running += momentum · (new - running), the variance unbiased."""
         eps, momentum = op.attributes["eps"], op.attributes["momentum"]
         count = prod(_size(extent) for extent in regions[0]) // prod(_size(extent) for extent in regions[1])
@@ -239,39 +262,12 @@ class NormForward(NormLowering):
         return kernel_call(choice, "running_average", sizes, arrays, reads, writes, function)
 
 
-def _forward_function(op: Op, reads: Sequence[str]) -> Function:
-    geometry = geometry_of(op)
-    eps, rows = op.attributes["eps"], Rows(geometry)
-
-    def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-        given = dict(zip(reads, arrays, strict=True))
-        x = given["x"]
-        matrix = rows.of(x)
-        mean = matrix.sum(axis=1) / matrix.shape[1]
-        offset = matrix - mean[:, None]
-        variance = np.einsum("re,re->r", offset, offset) / matrix.shape[1]
-        deviation = np.sqrt(variance + eps)
-        result = (matrix - mean[:, None]) / deviation[:, None] * rows.parameters(given.get("w"), x)
-        if "b" in given:
-            result = result + rows.parameters(given["b"], x)
-        if geometry.family == "batch":
-            shape: tuple[int, ...] = (len(mean),)
-        else:
-            shape = x.shape[: 1 + len(geometry.leading)] if geometry.family == "row" else (len(x), -1)
-        statistics = (mean.reshape(shape), (1 / deviation).reshape(shape))
-        return (rows.back(result, x.shape), *(values.astype(np.float32) for values in statistics))
-
-    return function
-
-
-def given_xhat(op: Op, reads: Sequence[str], arrays: Sequence[Array]) -> tuple[dict[str, Array], Array]:
-    """Arrays by role, and xhat as a matrix."""
-    rows = Rows(geometry_of(op))
-    values = dict(zip(reads, arrays, strict=True))
-    offset = rows.of(values["x"])
+def xhat_of(op: Op, values: Values) -> Array:
+    """(x - mean) · inv_std, as a matrix."""
+    offset = Rows(geometry_of(op)).of(values["x"])
     if "mean" in values:
         offset = offset - values["mean"].astype(np.float64).reshape(-1, 1)
-    return values, offset * values["inv_std"].astype(np.float64).reshape(-1, 1)
+    return offset * values["inv_std"].astype(np.float64).reshape(-1, 1)
 
 
 class NormWeightGradient(NormLowering):
@@ -280,127 +276,70 @@ class NormWeightGradient(NormLowering):
     In batch norm dw and db over D are the means the input gradient needs (without w); they are kept in fp32.
     """
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Channels, groups or the first dimension of a row."""
         return geometry_of(op).parameter_extents()
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, the first dimension that counts the rows of a sample, rows and columns of a channel."""
         return geometry_of(op).parameter_reductions()
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
-        """Some parameters, what some samples and rows give to them."""
-        geometry = geometry_of(op)
-        regions = geometry.regions(ranges)
-        calls = []
-        for sample in samples_of(geometry, regions[0]):
-            added = op.writes if sample else ()
-            names = (*named(op.reads, sample), *added)
-            nest, sizes, arrays = self._nest(op, tensors, regions[0], sample)
-            function = self._function(op, added)
-            calls.append(kernel_call(choice, nest, sizes, arrays, names, op.writes, function))
-        return TileTask(
-            operands_of(op, op.reads, regions), operands_of(op, op.writes, regions), (), tuple(calls)
-        )
+    def read(self, op: Op, sample: int | None) -> Sequence[str]:
+        """From the second sample on also what it adds to."""
+        return (*op.reads, *(op.writes if sample else ()))
 
-    def _nest(
-        self, op: Op, tensors: Mapping[str, Tensor], image: Region, sample: int | None
-    ) -> tuple[str, dict[str, int], dict[str, Piece]]:
-        geometry = geometry_of(op)
-        sizes = {**self.sizes(geometry, image), **self.flags(op), "means": int("mean_gx" in op)}
+    def nest(self, op: Op, tensors: Tensors, image: Region, sample: int | None) -> Nest:
+        """The library's instance norm, or an estimate."""
+        geometry, sizes = geometry_of(op), self.sizes(op, image)
         streams = {"X": "x", "G": "dy", "M": "mean", "R": "inv_std", "V": "dw", "B": "db"}
-        streams |= {"P": "mean_g", "Q": "mean_gx"}
-        arrays = self.arrays(op, tensors, image, streams, sample)
+        arrays = self.arrays(op, tensors, image, {**streams, "P": "mean_g", "Q": "mean_gx"}, sample)
+        sizes["means"] = int("mean_gx" in op)
         if geometry.family == "row":
-            arrays = {name: array for name, array in arrays.items() if name not in "PQ"}
             columns = sizes["elements"]
-            flat = {"X": (columns, 1), "G": (columns, 1)}
-            arrays = {name: replace(piece, strides=flat.get(name, (1,))) for name, piece in arrays.items()}
+            arrays = _by_rows(arrays, columns, "XG", "MRVB")
             if "mean" not in op:
                 arrays["M"] = arrays["R"]
             return "norm_wg_columns", {**sizes, "columns": columns}, arrays
-        if geometry.family == "group" and geometry.of_group == 1:
-            row = sizes["elements"]
-            plain = {
-                "X": replace(arrays["X"], strides=(row, 1)),
-                "G": replace(arrays["G"], strides=(row, 1)),
-                "W": replace(arrays["V"], strides=(1,)),
-            }
-            return "instnorm_bw_param", {"channels": sizes["rows"], "elements": row}, plain
+        if geometry.per_channel:
+            plain = {"X": arrays["X"], "G": arrays["G"], "W": arrays["V"]}
+            return _instance_nest("instnorm_bw_param", sizes, plain, "XG", "W")
         return "norm_wg", sizes, arrays
 
-    def _function(self, op: Op, added: Sequence[str]) -> Function:
-        geometry = geometry_of(op)
-        rows = Rows(geometry)
-
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            count = len(op.reads)
-            values, xhat = given_xhat(op, op.reads, arrays[:count])
-            dy, x = rows.of(values["dy"]), values["x"]
-            shape = self._parameter_box(op, x)
-            sums = {"dw": dy * xhat, "db": dy}
-            sums |= {"mean_gx": sums["dw"] / geometry.elements, "mean_g": dy / geometry.elements}
-            before = dict(zip(added, arrays[count:], strict=True))
-            return tuple(
-                before.get(role, np.float32(0)) + rows.parameter_sums(sums[role], shape, x)
-                for role in op.writes
-            )
-
-        return function
-
-    def _parameter_box(self, op: Op, x: Array) -> tuple[int, ...]:
-        geometry = geometry_of(op)
-        return x.shape[1 + len(geometry.leading) :] if geometry.family == "row" else x.shape[1:2]
+    def compute(self, op: Op, values: Values) -> Values:
+        """Sums of dy · xhat and of dy, added to what was there."""
+        geometry, x = geometry_of(op), values["x"]
+        rows, xhat = Rows(geometry), xhat_of(op, values)
+        dy = rows.of(values["dy"])
+        sums = {"dw": dy * xhat, "db": dy}
+        sums |= {"mean_gx": sums["dw"] / geometry.elements, "mean_g": dy / geometry.elements}
+        shape = x.shape[1 + len(geometry.leading) :] if geometry.family == "row" else x.shape[1:2]
+        return {
+            role: values.get(role, np.float32(0)) + rows.parameter_sums(sums[role], shape, x)
+            for role in op.writes
+        }
 
 
 class NormInputGradient(NormLowering):
     """IG: dx; samples and rows, samples and groups, or channels may be cut."""
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
-        """Whole rows of x and dy."""
-        geometry = geometry_of(op)
-        regions = geometry.regions(ranges)
-        calls = []
-        for sample in samples_of(geometry, regions[0]):
-            nest, sizes, arrays = self._nest(op, tensors, regions[0], sample)
-            names, writes = named(op.reads, sample), named(op.writes, sample)
-            calls.append(kernel_call(choice, nest, sizes, arrays, names, writes, self._function(op)))
-        return TileTask(
-            operands_of(op, op.reads, regions), operands_of(op, op.writes, regions), (), tuple(calls)
-        )
-
-    def _nest(
-        self, op: Op, tensors: Mapping[str, Tensor], image: Region, sample: int | None
-    ) -> tuple[str, dict[str, int], dict[str, Piece]]:
-        geometry = geometry_of(op)
-        sizes = {**self.sizes(geometry, image), **self.flags(op)}
+    def nest(self, op: Op, tensors: Tensors, image: Region, sample: int | None) -> Nest:
+        """The library's instance norm, or an estimate."""
         streams = {"X": "x", "G": "dy", "Y": "dx", "M": "mean", "R": "inv_std", "W": "w"}
-        arrays = self.arrays(op, tensors, image, streams, sample)
-        if not geometry.centred:
+        sizes, arrays = self.sizes(op, image), self.arrays(op, tensors, image, streams, sample)
+        if not geometry_of(op).centred:
             arrays["M"] = arrays["R"]
-        if geometry.family == "group" and geometry.of_group == 1:
-            row = sizes["elements"]
-            plain = {name: replace(arrays[name], strides=(row, 1)) for name in ("X", "G", "Y")}
-            return "instnorm_bw_input", {"channels": sizes["rows"], "elements": row}, plain
+        if geometry_of(op).per_channel:
+            return _instance_nest("instnorm_bw_input", sizes, arrays, "XGY")
         return "norm_ig", sizes, arrays
 
-    def _function(self, op: Op) -> Function:
-        geometry = geometry_of(op)
+    def compute(self, op: Op, values: Values) -> Values:
+        """inv_std · (g - mean(g) - xhat · mean(g · xhat))."""
+        geometry, x, xhat = geometry_of(op), values["x"], xhat_of(op, values)
         rows = Rows(geometry)
-
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            values, xhat = given_xhat(op, op.reads, arrays)
-            x = values["x"]
-            g = rows.of(values["dy"]) * rows.parameters(values.get("w"), x)
-            along = np.einsum("re,re->r", g, xhat) / g.shape[1]
-            if geometry.centred:
-                g = g - g.mean(axis=1, keepdims=True)
-            g = g - xhat * along[:, None]
-            inverse = values["inv_std"].astype(np.float64).reshape(-1, 1)
-            return (rows.back(g * inverse, x.shape),)
-
-        return function
+        g = rows.of(values["dy"]) * rows.parameters(values.get("w"), x)
+        along = np.einsum("re,re->r", g, xhat) / g.shape[1]
+        if geometry.centred:
+            g = g - g.mean(axis=1, keepdims=True)
+        g = g - xhat * along[:, None]
+        inverse = values["inv_std"].astype(np.float64).reshape(-1, 1)
+        return {"dx": rows.back(g * inverse, x.shape)}

@@ -13,16 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Extent, KernelChoice, TileTask
+from trainlib.ir.graph import Op
+from trainlib.ir.steps import Array, KernelCall, KernelChoice, Region, Tensors
 from trainlib.primitives.definition import Values
 from trainlib.primitives.lowering.calls import BATCH
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 from trainlib.primitives.norms.norm import BIASED, Rows, geometry_of
-from trainlib.primitives.norms.norm_lowering import NormLowering, given_xhat, named, operands_of, samples_of
-
-Compute = Callable[[Op, Values], tuple[Array, ...]]
-"""What a call computes: arrays by role to the arrays of the roles written, in that order."""
+from trainlib.primitives.norms.norm_lowering import Nest, NormLowering, Regions, xhat_of
 
 _ARRAYS = {
     **{"X": "x", "G": "dy", "M": "mean", "R": "inv_std", "W": "w", "B": "b"},
@@ -36,48 +33,36 @@ READ_IN_PREDICTION = ("running_mean",)
 
 @dataclass(frozen=True, slots=True)
 class _Pass(NormLowering):
-    """A pass over x (and dy) in the loop `nest`; `compute` is what one call does, `result` per element."""
+    """A pass over x (and dy) in the nest `loop`; `formula` is what one call does, `result` per element."""
 
-    nest: str
-    compute: Compute
+    loop: str
+    formula: Callable[[Op, Values], Values]
     result: str = "y"
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
-        """One box of x, and what it gives to the step."""
-        geometry = geometry_of(op)
-        regions = geometry.regions(ranges)
-        reads = tuple(role for role in op.reads if role not in READ_IN_PREDICTION)
-        streams = {**_ARRAYS, "Y": self.result}
-        sizes = {**self.sizes(geometry, regions[0]), **self.flags(op), "centred": int(geometry.centred)}
-        sizes |= {"biased": int("b" in op)}
+    def loaded(self, op: Op) -> Sequence[str]:
+        """All but what is read in prediction alone."""
+        return tuple(role for role in op.reads if role not in READ_IN_PREDICTION)
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            return self.compute(op, dict(zip(reads, arrays, strict=True)))
+    def nest(self, op: Op, tensors: Tensors, image: Region, sample: int | None) -> Nest:
+        """The loop, on what there is of its arrays."""
+        arrays = self.arrays(op, tensors, image, {**_ARRAYS, "Y": self.result}, sample)
+        flags = {"centred": int(geometry_of(op).centred), "biased": int("b" in op)}
+        return self.loop, {**self.sizes(op, image), **flags}, arrays
 
-        calls = []
-        for sample in samples_of(geometry, regions[0]):
-            arrays = self.arrays(op, tensors, regions[0], streams, sample)
-            calls.append(
-                kernel_call(
-                    choice, self.nest, sizes, arrays, named(reads, sample), named(op.writes, sample), function
-                )
-            )
-        return TileTask(
-            operands_of(op, reads, regions), operands_of(op, op.writes, regions), (), tuple(calls)
-        )
+    def compute(self, op: Op, values: Values) -> Values:
+        """The formula."""
+        return self.formula(op, values)
 
 
 @dataclass(frozen=True, slots=True)
 class SumPass(_Pass):
     """A step that sums over all elements of a mean: a result is one number per mean."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples and rows or groups, or channels."""
         return geometry_of(op).statistics_extents()
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """What the elements of a mean count: samples, rows, columns, or elements of a row."""
         return geometry_of(op).statistics_reductions()
 
@@ -86,7 +71,7 @@ class SumPass(_Pass):
 class ElementPass(_Pass):
     """A step whose results are one per element of x."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Everything."""
         return geometry_of(op).dimensions
 
@@ -94,18 +79,15 @@ class ElementPass(_Pass):
 class InverseDeviation(NormLowering):
     """FW_INV: 1 / sqrt(variance + eps); running statistics. One fork on one number per mean."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """That of the statistics; running ones are a mean over the batch, which then is whole."""
         geometry = geometry_of(op)
         extents = geometry.statistics_extents()
         return {name: size for name, size in extents.items() if not (geometry.running and name == BATCH)}
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
-        """Some statistics."""
+    def calls(self, op: Op, tensors: Tensors, regions: Regions, choice: KernelChoice) -> list[KernelCall]:
+        """On some statistics."""
         geometry = geometry_of(op)
-        regions = geometry.regions(ranges)
         statistics = int(np.prod([stop - start for start, stop in regions[1]]))
         streams = {"V": "var", "R": "inv_std", "M": "mean", "A": "running_mean", "B": "running_var"}
         streams |= {"X": "running_mean_updated", "Y": "running_var_updated"}
@@ -129,23 +111,19 @@ class InverseDeviation(NormLowering):
                     results[f"{role}_updated"] = values[role] + step
             return tuple(results[role].astype(np.float32) for role in op.writes)
 
-        call = kernel_call(choice, "norm_inv", sizes, arrays, op.reads, op.writes, function)
-        return TileTask(operands_of(op, op.reads, regions), operands_of(op, op.writes, regions), (), (call,))
+        return [kernel_call(choice, "norm_inv", sizes, arrays, op.reads, op.writes, function)]
 
 
 class KnownStatistics(NormLowering):
     """FW_KNOWN: the running statistics, given on as they are. One fork on one number per mean."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Channels; those of all samples together."""
         extents = geometry_of(op).statistics_extents()
         return {name: size for name, size in extents.items() if name != BATCH}
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
-        """Some channels, in the loop of `InverseDeviation`."""
-        regions = geometry_of(op).regions(ranges)
+    def calls(self, op: Op, tensors: Tensors, regions: Regions, choice: KernelChoice) -> list[KernelCall]:
+        """On some channels, in the loop of `InverseDeviation`."""
         (channels,) = regions[2]
         elements = channels[1] - channels[0]
         shape = tuple(stop - start for start, stop in regions[1])
@@ -163,55 +141,46 @@ class KnownStatistics(NormLowering):
             wide = [np.broadcast_to(values, shape).copy() for values in (mean, inverse)]
             return (*wide, mean.copy(), variance.copy())
 
-        call = kernel_call(choice, "norm_inv", sizes, arrays, op.reads, op.writes, function)
-        return TileTask(operands_of(op, op.reads, regions), operands_of(op, op.writes, regions), (), (call,))
+        return [kernel_call(choice, "norm_inv", sizes, arrays, op.reads, op.writes, function)]
 
 
 def _statistic(op: Op, x: Array, sums: Array) -> Array:
     """One sum per row of a tile, over D, as the box of a statistic."""
     geometry = geometry_of(op)
-    if geometry.family == "batch":
-        shape: tuple[int, ...] = (len(sums),)
-    else:
-        shape = x.shape[: 1 + len(geometry.leading)] if geometry.family == "row" else (len(x), -1)
-    return (sums / geometry.elements).reshape(shape).astype(np.float32)
+    return Rows(geometry).statistic(sums / geometry.elements, x)
 
 
-def _mean(op: Op, values: Values) -> tuple[Array, ...]:
+def _mean(op: Op, values: Values) -> Values:
     x = values["x"]
-    return (_statistic(op, x, Rows(geometry_of(op)).of(x).sum(axis=1)),)
+    return {"mean": _statistic(op, x, Rows(geometry_of(op)).of(x).sum(axis=1))}
 
 
-def _variance(op: Op, values: Values) -> tuple[Array, ...]:
+def _variance(op: Op, values: Values) -> Values:
     x = values["x"]
     offset = Rows(geometry_of(op)).of(x)
     if "mean" in values:
         offset = offset - values["mean"].astype(np.float64).reshape(-1, 1)
-    return (_statistic(op, x, np.einsum("re,re->r", offset, offset)),)
+    return {"var": _statistic(op, x, np.einsum("re,re->r", offset, offset))}
 
 
-def _normalised(op: Op, values: Values) -> tuple[Array, ...]:
-    x = values["x"]
-    rows = Rows(geometry_of(op))
-    _, result = given_xhat(op, tuple(values), tuple(values.values()))
-    result = result * rows.parameters(values.get("w"), x)
+def _normalised(op: Op, values: Values) -> Values:
+    rows, x = Rows(geometry_of(op)), values["x"]
+    result = xhat_of(op, values) * rows.parameters(values.get("w"), x)
     if "b" in values:
         result = result + rows.parameters(values["b"], x)
-    return (rows.back(result, x.shape),)
+    return {"y": rows.back(result, x.shape)}
 
 
-def _gradient_means(op: Op, values: Values) -> tuple[Array, ...]:
+def _gradient_means(op: Op, values: Values) -> Values:
     rows, x = Rows(geometry_of(op)), values["x"]
-    _, xhat = given_xhat(op, tuple(values), tuple(values.values()))
     g = rows.of(values["dy"]) * rows.parameters(values.get("w"), x)
-    sums = {"mean_g": g.sum(axis=1), "mean_gx": np.einsum("re,re->r", g, xhat)}
-    return tuple(_statistic(op, x, sums[role]) for role in op.writes)
+    sums = {"mean_g": g.sum(axis=1), "mean_gx": np.einsum("re,re->r", g, xhat_of(op, values))}
+    return {role: _statistic(op, x, each) for role, each in sums.items()}
 
 
-def _input_gradient(op: Op, values: Values) -> tuple[Array, ...]:
-    geometry = geometry_of(op)
-    rows, x = Rows(geometry), values["x"]
-    _, xhat = given_xhat(op, tuple(values), tuple(values.values()))
+def _input_gradient(op: Op, values: Values) -> Values:
+    geometry, x = geometry_of(op), values["x"]
+    rows, xhat = Rows(geometry), xhat_of(op, values)
     weights = rows.parameters(values.get("w"), x)
     g = rows.of(values["dy"]) * weights
     # In batch norm the means come from WG, which knows no w: a factor of the whole row.
@@ -219,13 +188,13 @@ def _input_gradient(op: Op, values: Values) -> tuple[Array, ...]:
     for role, term in (("mean_g", 1.0), ("mean_gx", xhat)):
         if role in values:
             g = g - values[role].astype(np.float64).reshape(-1, 1) * factor * term
-    return (rows.back(g * values["inv_std"].astype(np.float64).reshape(-1, 1), x.shape),)
+    return {"dx": rows.back(g * values["inv_std"].astype(np.float64).reshape(-1, 1), x.shape)}
 
 
-def _scaled(op: Op, values: Values) -> tuple[Array, ...]:
+def _scaled(op: Op, values: Values) -> Values:
     rows, dy = Rows(geometry_of(op)), values["dy"]
     g = rows.of(dy) * rows.parameters(values.get("w"), dy)
-    return (rows.back(g * values["inv_std"].astype(np.float64).reshape(-1, 1), dy.shape),)
+    return {"dx": rows.back(g * values["inv_std"].astype(np.float64).reshape(-1, 1), dy.shape)}
 
 
 MEAN = SumPass("norm_mean", _mean)

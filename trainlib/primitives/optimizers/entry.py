@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from configs.dtypes import INT32
 from configs.model_file import OptimizerSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.primitives.definition import ZEROS, Buffer, Example, OptimizerPrimitive, Step, Values
-from trainlib.primitives.formulas import Formula, assigned, by_name, parameters, wide
+from trainlib.primitives.formulas import Formula, assigned, by_name, wide
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
 
 
@@ -31,7 +32,6 @@ def optimizer(
     update: Mapping[str, Formula],
     reference: Mapping[str, Formula],
     nest: str | Formula,
-    torch: Formula,
     options: type[OptimizerSchema],
     examples: tuple[Example, ...],
     states: Mapping[str, State] | None = None,
@@ -41,7 +41,7 @@ def optimizer(
     Each formula sees ``w``, ``dw``, the states, the options, and what formulas before it have assigned; new
     values of ``w`` and of the states are kept, other names are for the formulas behind. `reference` is the
     same in other words, in float64. `nest` has the arrays ``w``, ``dw`` and those of the states, in this
-    order; it may be a formula of the options. `torch(torch, weights, ...)` is the optimizer in PyTorch.
+    order; it may be a formula of the options.
     """
     kept = states or {}
     optional = {state: "?" if item.when else "" for state, item in kept.items()}
@@ -56,14 +56,10 @@ def optimizer(
 
     def states_of(attributes: Mapping[str, Any], weight: Tensor) -> Mapping[str, Buffer]:
         return {
-            state: Buffer((1,), ZEROS, "int32") if item.number else Buffer(weight.shape, ZEROS)
+            state: Buffer((1,), ZEROS, INT32) if item.number else Buffer(weight.shape, ZEROS)
             for state, item in kept.items()
             if not item.when or attributes[item.when]
         }
-
-    def torch_optimizer(torch_module: Any, weights: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
-        known = {**attributes, "torch": torch_module, "weights": weights}
-        return torch(**{parameter: known[parameter] for parameter in parameters(torch)})
 
     lowering = ElementwiseLowering(
         lambda op: (VectorLoop(named(op, {}), roles, roles, results, steps),),
@@ -74,7 +70,6 @@ def optimizer(
         name=name,
         schema=options,
         step=Step("UPD", reads, writes, lambda op, values: truth(op, wide(values)), lowering),
-        torch_optimizer=torch_optimizer,
         states=states_of,
         examples=examples,
     )

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod, sqrt
+from typing import Any
 
 import numpy as np
 
-from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Extent, Function, KernelCall, KernelChoice, Scratch, TileTask
+from configs.dtypes import FP32
+from trainlib.ir.graph import Op
+from trainlib.ir.steps import Array, Function, KernelCall, KernelChoice, Ranges, Scratch, Tensors, TileTask
 from trainlib.primitives.definition import InternalPrimitive, Step, Values
 from trainlib.primitives.lowering.calls import NoMatmul, box, whole
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop, vector_call
-from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 NORM_GUARD = 1e-6
 """Added to the norm before the division (torch.nn.utils.clip_grad_norm_)."""
@@ -58,35 +60,28 @@ def _squares_reference(op: Op, values: Values) -> Values:
 class _Squares(NoMatmul):
     """Square sums of the rows of a gradient; rows may be cut."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Rows: the first dimension of the gradient."""
         return {"d0": tensors[op["dw"]].shape[0]}
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Whole rows, over the cores."""
         rows, gradient = ranges["d0"], tensors[op["dw"]]
         count, elements = rows[1] - rows[0], prod(gradient.shape[1:])
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            matrix = arrays[0].reshape(count, elements)
-            return (np.einsum("re,re->r", matrix, matrix, dtype=np.float32),)
+        def squares(dw: Array) -> Any:
+            matrix = dw.reshape(count, elements)
+            return np.einsum("re,re->r", matrix, matrix, dtype=np.float32)
 
+        build = TileBuilder(choice, FP32)
         arrays = {"X": Piece("dw", (count, elements), dtype=gradient.dtype), "Y": Piece("squares")}
-        sizes = {"rows": count, "elements": elements}
+        build.run("square_sum", arrays, ("dw",), ("squares",), squares, rows=count, elements=elements)
         inner = tuple((0, size) for size in gradient.shape[1:])
-        return TileTask(
-            inputs=(box(op, "dw", rows, *inner),),
-            outputs=(box(op, "squares", rows),),
-            scratch=(),
-            calls=(kernel_call(choice, "square_sum", sizes, arrays, ("dw",), ("squares",), function),),
-        )
+        return build.task((box(op, "dw", rows, *inner),), (box(op, "squares", rows),))
 
 
 SQUARES = InternalPrimitive(
-    name="gradient_squares",
-    step=Step("SQUARES", ("dw",), ("squares",), _squares_reference, _Squares()),
+    name="gradient_squares", step=Step("SQUARES", ("dw",), ("squares",), _squares_reference, _Squares())
 )
 
 
@@ -99,20 +94,18 @@ def _scale_reference(op: Op, values: Values) -> Values:
 class _Scale(NoMatmul):
     """One number from the square sums of all gradients, on the master core; never cut."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Nothing may be cut."""
         return {}
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """A running sum over the gradients; the last call makes the scale."""
         calls: list[KernelCall] = []
         for number, role in enumerate(op.reads):
             last = number == len(op.reads) - 1
             target = "scale" if last else _SUM
             reads = (role, _SUM) if number else (role,)
-            vectors, elements = ((role, "float32"), (target, "float32")), tensors[op[role]].shape[0]
+            vectors, elements = ((role, FP32), (target, FP32)), tensors[op[role]].shape[0]
             function = self._finish(op) if last else self._add
             calls.append(
                 vector_call(choice, "clip_scale", elements, vectors, reads, (target,), function, fork=False)

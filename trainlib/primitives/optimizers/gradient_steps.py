@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from configs.dtypes import FP32, INT32
 from configs.errors import InputError
 from trainlib.ir.graph import Op, Tensor, TrainingGraph
 from trainlib.primitives.definition import InternalPrimitive
@@ -67,7 +68,7 @@ def accumulate_gradients(graph: TrainingGraph, steps: int) -> tuple[TrainingGrap
     for update in _updates(graph):
         gradient = update["dw"]
         total, count = f"{gradient}.total", f"{gradient}.count"
-        for name, shape, dtype in ((total, tensors[gradient].shape, "float32"), (count, (1,), "int32")):
+        for name, shape, dtype in ((total, tensors[gradient].shape, FP32), (count, (1,), INT32)):
             tensors[name] = Tensor(name, shape, "optimizer_state", dtype)
             tensors[f"{name}_updated"] = replace(tensors[name], name=f"{name}_updated", alias_of=name)
         names[gradient] = total

@@ -82,14 +82,11 @@ def _sgd(name: str, options: type[SgdOptions], examples: tuple[Example, ...]) ->
         nest=lambda momentum, weight_decay: (
             "sgd_momentum" if momentum else "sgd_wd" if weight_decay else "sgd"
         ),
-        torch=lambda torch, weights, learning_rate, momentum, nesterov, weight_decay: torch.optim.SGD(
-            weights, lr=learning_rate, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay
-        ),
         examples=examples,
     )
 
 
-def _adam(name: str, torch_name: str, *, decoupled: bool) -> OptimizerPrimitive:
+def _adam(name: str, *, decoupled: bool) -> OptimizerPrimitive:
     """m = beta1·m + (1 - beta1)·g, v = beta2·v + (1 - beta2)·g², t = t + 1, with bias correction:
     w -= learning_rate · m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps). Adam adds weight_decay · w to
     the gradient g, AdamW (`decoupled`) takes learning_rate · weight_decay · w off the weight.
@@ -127,9 +124,6 @@ def _adam(name: str, torch_name: str, *, decoupled: bool) -> OptimizerPrimitive:
             "w": lambda w, direction, learning_rate: w - learning_rate * direction,
         },
         nest="adam",
-        torch=lambda torch, weights, learning_rate, beta1, beta2, eps, weight_decay: getattr(
-            torch.optim, torch_name
-        )(weights, lr=learning_rate, betas=(beta1, beta2), eps=eps, weight_decay=weight_decay),
         examples=(
             Example({"learning_rate": 0.01}, ((4, 3),)),
             Example({"learning_rate": 0.1, "beta1": 0.8, "beta2": 0.9, "eps": 0.001}, ((5,),)),
@@ -158,7 +152,7 @@ PRIMITIVES: tuple[OptimizerPrimitive, ...] = (
             Example({"learning_rate": 0.1, "nesterov": True, "weight_decay": 0.1}, ((2, 3, 3, 2),)),
         ),
     ),
-    _adam("adam", "Adam", decoupled=False),
-    _adam("adamw", "AdamW", decoupled=True),
+    _adam("adam", decoupled=False),
+    _adam("adamw", decoupled=True),
 )
 """Every optimizer; `trainlib.registry` lists them from here."""

@@ -17,7 +17,6 @@ from trainlib.primitives.pooling.pooling import (
     average_forward,
     average_gradient_reference,
     average_reference,
-    axes_of,
     pooling_plan,
 )
 
@@ -29,17 +28,6 @@ class _Schema(PoolingSchema):
 
 def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -> LayerPlan:
     return pooling_plan(attributes, inputs, where, save_positions=False)
-
-
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    rows, columns = axes_of(attributes)
-    return torch.nn.functional.avg_pool2d(
-        tensors["x"],
-        (rows.kernel, columns.kernel),
-        (rows.stride, columns.stride),
-        (rows.padding, columns.padding),
-        count_include_pad=attributes["count_include_pad"],
-    )
 
 
 def _cases() -> Any:
@@ -56,7 +44,6 @@ PRIMITIVE = LayerPrimitive(
         Step("FW", ("x",), ("y",), average_reference, average_forward()),
         Step("IG", ("dy",), ("dx",), average_gradient_reference, average_backward()),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example({"kernel": 2}, ((3, 6, 4),)),
         Example({"kernel": [3, 2], "stride": [2, 1], "padding": [1, 0]}, ((2, 5, 7),)),

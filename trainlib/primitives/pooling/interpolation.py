@@ -9,7 +9,7 @@ on input 0 when it shrinks an image, and reads beyond an image of one row.)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -19,18 +19,11 @@ from pydantic import Field
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Extent, Function, KernelCall, KernelChoice, Region, TileTask
-from trainlib.primitives.definition import (
-    Example,
-    LayerPlan,
-    LayerPrimitive,
-    Positive,
-    Refused,
-    Step,
-    Values,
-)
+from trainlib.ir.steps import Array, Extent, KernelChoice, Ranges, Region, Tensors, TileTask
+from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Positive, Refused, Step, Values
+from trainlib.primitives.lowering.boxes import sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
-from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.shapes.box_copies import fill_call
 
 Taps = tuple[Array, Array, Array]
@@ -57,9 +50,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     size, scale = attributes["size"], attributes["scale"]
     if (size is None) == (scale is None):
         raise ShapeError(
-            "interpolation needs either size or scale",
-            where=where,
-            cure="size: [height, width], or scale: 2",
+            "interpolation needs either size or scale", where=where, cure="size: [height, width], or scale: 2"
         )
     ho, wo = size if scale is None else (int(hi * scale), int(wi * scale))
     if min(ho, wo) < 1:
@@ -118,47 +109,33 @@ def _axes(op: Op) -> tuple[tuple[int, int], tuple[int, int]]:
 class _Interpolation(NoMatmul):
     """What both steps share; samples, channels, rows and columns of the result may be cut."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, channels, rows and columns of the result."""
         batch, channels, rows, columns = tensors[op.outputs[0]].shape
         return {**batch_extent(batch), "c": channels, "h": rows, "w": columns}
 
-    def call(
-        self,
-        op: Op,
-        choice: KernelChoice,
-        shapes: tuple[tuple[int, ...], tuple[int, ...]],
-        function: Function,
-        dtype: str,
-    ) -> KernelCall:
+    def run(self, op: Op, build: TileBuilder, boxes: Sequence[Region], compute: Callable[..., Array]) -> None:
         """Loops over the outputs' rows and columns of all channels of a tile.
 
-        `shapes` are those of the boxes of the small and the large side of the step: x and y, or dx and dy.
-        Inputs are taken as walked evenly: a whole number of elements further per output, rounded down.
+        `boxes` are those of the small and the large side of the step: x and y, or dx and dy. Inputs are taken
+        as walked evenly: a whole number of elements further per output, rounded down.
         """
-        (_, _, small_rows, small_columns), (samples, channels, rows, columns) = shapes
+        (_, _, small_rows, small_columns), (samples, channels, rows, columns) = map(sizes_of, boxes)
         backward = op.step == "IG"
-        kernel = f"interp_{op.attributes['mode']}_{'bw' if backward else 'fw'}"
-        source = (
-            small_rows * small_columns,
-            small_rows // rows * small_columns,
-            small_columns // columns,
-        )
-        result = (rows * columns, columns, 1)
+        source = (small_rows * small_columns, small_rows // rows * small_columns, small_columns // columns)
         small, large = ("dx", "dy") if backward else ("x", "y")
-        pieces = (Piece(small, strides=source), Piece(large, strides=result))
+        pieces = (Piece(small, strides=source), Piece(large, strides=(rows * columns, columns, 1)))
         arrays = dict(zip("YX" if backward else "XY", pieces, strict=True))
         reads, written = (("dy", "dx"), "dx") if backward else (("x",), "y")
         sizes = {"channels": samples * channels, "rows": rows, "columns": columns}
-        return kernel_call(choice, kernel, sizes, arrays, reads, (written,), function, dtype)
+        nest = f"interp_{op.attributes['mode']}_{'bw' if backward else 'fw'}"
+        build.run(nest, arrays, reads, (written,), compute, **sizes)
 
 
 class _Forward(_Interpolation):
     """FW: a box of y, with the box of x it lies between."""
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One fork."""
         y = tensors[op["y"]]
         samples, channels = batch_range(ranges, y.shape[0]), ranges["c"]
@@ -167,41 +144,35 @@ class _Forward(_Interpolation):
         columns = _for_outputs(mode, wide, ranges.get("w", (0, wide[1])))
         boxes = [(samples, channels, *inner) for inner in _boxes(rows, columns)]
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            image = arrays[0]
+        def between(image: Array) -> Array:
             upper, lower = image[:, :, rows.lower], image[:, :, rows.upper]
             upper, lower = (
                 line[..., columns.lower]
                 + (line[..., columns.upper] - line[..., columns.lower]) * columns.share
                 for line in (upper, lower)
             )
-            return (upper + (lower - upper) * rows.share[:, None],)
+            return np.asarray(upper + (lower - upper) * rows.share[:, None])
 
-        return TileTask(
-            (box(op, "x", *boxes[0]),),
-            (box(op, "y", *boxes[1]),),
-            (),
-            (self.call(op, choice, (_shape(boxes[0]), _shape(boxes[1])), function, y.dtype),),
-        )
+        build = TileBuilder(choice, y.dtype)
+        self.run(op, build, boxes, between)
+        return build.task((box(op, "x", *boxes[0]),), (box(op, "y", *boxes[1]),))
 
 
 class _InputGradient(_Interpolation):
     """IG: a box of dx, with the box of dy that came from it; zeros, then additions."""
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Two forks; channels over the cores, so that no two cores add to one element."""
-        dx = tensors[op["dx"]]
-        samples, channels = batch_range(ranges, dx.shape[0]), ranges["c"]
+        tensor = tensors[op["dx"]]
+        samples, channels = batch_range(ranges, tensor.shape[0]), ranges["c"]
         mode, (high, wide) = op.attributes["mode"], _axes(op)
         rows = _for_inputs(mode, high, ranges.get("h", (0, high[0])))
         columns = _for_inputs(mode, wide, ranges.get("w", (0, wide[0])))
         boxes = [(samples, channels, *inner) for inner in _boxes(rows, columns)]
-        small = _shape(boxes[0])
+        small = sizes_of(boxes[0])
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            gradient, total = arrays[0], arrays[1].copy()
+        def added(gradient: Array, dx: Array) -> Array:
+            total = dx.copy()
             for row, share in enumerate(rows.share):
                 for target, of_row in ((rows.lower[row], 1 - share), (rows.upper[row], share)):
                     if not 0 <= target < small[2]:
@@ -214,26 +185,17 @@ class _InputGradient(_Interpolation):
                         mine = (places >= 0) & (places < small[3])
                         where: Any = (slice(None), slice(None), target, places[mine])
                         np.add.at(total, where, values[..., mine] * of_column[mine])
-            return (total,)
+            return total
 
-        return TileTask(
-            (box(op, "dy", *boxes[1]),),
-            (box(op, "dx", *boxes[0]),),
-            (),
-            (
-                fill_call(choice, "dx", small, 0.0, dx.dtype),
-                self.call(op, choice, (small, _shape(boxes[1])), function, dx.dtype),
-            ),
-        )
+        build = TileBuilder(choice, tensor.dtype)
+        build.calls.append(fill_call(choice, "dx", small, 0.0, tensor.dtype))
+        self.run(op, build, boxes, added)
+        return build.task((box(op, "dy", *boxes[1]),), (box(op, "dx", *boxes[0]),))
 
 
 def _boxes(rows: _AxisTaps, columns: _AxisTaps) -> tuple[Region, Region]:
     """Rows and columns of the small side (x, dx) and of the large one (y, dy)."""
     return (rows.inputs, columns.inputs), (rows.outputs, columns.outputs)
-
-
-def _shape(region: Region) -> tuple[int, ...]:
-    return tuple(stop - start for start, stop in region)
 
 
 def _matrix(mode: str, inputs: int, outputs: int) -> Array:
@@ -267,13 +229,6 @@ def _backward(op: Op, values: Values) -> Values:
     return {"dx": rows.T @ values["dy"].astype(np.float64) @ columns}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    options = {} if attributes["mode"] == "nearest" else {"align_corners": False}
-    return torch.nn.functional.interpolate(
-        tensors["x"], size=(attributes["ho"], attributes["wo"]), mode=attributes["mode"], **options
-    )
-
-
 def _cases() -> Any:
     """Any size to any size, growing and shrinking."""
     from hypothesis import strategies as st
@@ -297,7 +252,6 @@ PRIMITIVE = LayerPrimitive(
         Step("FW", ("x",), ("y",), _forward, _Forward()),
         Step("IG", ("dy",), ("dx",), _backward, _InputGradient()),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example({"scale": 2}, ((2, 3, 4),)),
         Example({"size": [5, 3]}, ((2, 7, 8),)),

@@ -126,18 +126,6 @@ def _published(attributes: Mapping[str, Any]) -> bool:
     return rows.padding == columns.padding == 0 and rows.stride == columns.stride
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    rows, columns = axes_of(attributes)
-    y, argmax = torch.nn.functional.max_pool2d(
-        tensors["x"],
-        (rows.kernel, columns.kernel),
-        (rows.stride, columns.stride),
-        (rows.padding, columns.padding),
-        return_indices=True,
-    )
-    return {"y": y, "argmax": argmax}
-
-
 def _cases() -> Any:
     from trainlib.primitives.pooling.pooling_cases import pooling_examples
 
@@ -177,7 +165,6 @@ PRIMITIVE = LayerPrimitive(
         ),
         offered=_published,
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example({"kernel": 2}, (DrawnInput((3, 6, 4), distinct=True),)),
         Example({"kernel": [3, 2], "stride": [2, 1], "padding": [1, 0]}, ((2, 5, 7),)),

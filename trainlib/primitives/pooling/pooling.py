@@ -16,10 +16,11 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
+from configs.dtypes import INT32, DType
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Extent, Function, KernelCall, KernelChoice, TileTask, part
+from trainlib.ir.steps import Array, Extent, Function, KernelChoice, Ranges, Tensors, TileTask, part
 from trainlib.primitives.definition import LayerPlan, NotNegative, Positive, Saved, Values
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
@@ -112,7 +113,7 @@ def pooling_plan(
     output = (batch, channels, *outputs)
     return LayerPlan(
         output,
-        saved={"argmax": Saved(output, "int32")} if save_positions else {},
+        saved={"argmax": Saved(output, INT32)} if save_positions else {},
         attributes={
             "batch": batch,
             "channels": channels,
@@ -140,7 +141,7 @@ class Plane:
         """Numbers of rows and columns."""
         return self.rows[1] - self.rows[0], self.columns[1] - self.columns[0]
 
-    def placed(self, buffer: str, dtype: str) -> Piece:
+    def placed(self, buffer: str, dtype: DType) -> Piece:
         """The channels of such a box in a buffer, as an array of a nest."""
         height, width = self.shape
         return Piece(buffer, strides=(height * width, width, 1), dtype=dtype)
@@ -192,10 +193,46 @@ def _extents(op: Op, **plane: int) -> dict[str, int]:
     return {**batch_extent(op.attributes["batch"]), "c": op.attributes["channels"], **plane}
 
 
-def _cut(op: Op, ranges: Mapping[str, Extent], **plane: int) -> tuple[Extent, Extent, Plane]:
-    """Samples, channels and plane of a tile; `plane` as in `_extents`."""
+def _plane(ranges: Ranges, **plane: int) -> Plane:
+    """The plane of a tile; `plane` as in `_extents`."""
     rows, columns = (ranges.get(name, (0, size)) for name, size in plane.items())
-    return batch_range(ranges, op.attributes["batch"]), ranges["c"], Plane(rows, columns)
+    return Plane(rows, columns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """A tile of one fork per sample, channels over the cores, on a plane of every tensor."""
+
+    op: Op
+    tensors: Tensors
+    ranges: Ranges
+    choice: KernelChoice
+
+    def task(
+        self,
+        nest: str,
+        streams: Mapping[str, str],
+        planes: Mapping[str, Plane],
+        sizes: Mapping[str, int],
+        function: Function,
+    ) -> TileTask:
+        """Roles of the arrays of the nest, planes by role, sizes of a plane."""
+        op, channels = self.op, self.ranges["c"]
+        samples = batch_range(self.ranges, op.attributes["batch"])
+        all_sizes = {"ci": channels[1] - channels[0], **sizes}
+        calls = []
+        for sample in range(samples[1] - samples[0]):
+            arrays = {
+                name: planes[role].placed(part(role, sample), self.tensors[op[role]].dtype)
+                for name, role in streams.items()
+            }
+            reads, writes = (tuple(part(role, sample) for role in roles) for roles in (op.reads, op.writes))
+            calls.append(kernel_call(self.choice, nest, all_sizes, arrays, reads, writes, function))
+        inputs, outputs = (
+            tuple(box(op, role, samples, channels, planes[role].rows, planes[role].columns) for role in roles)
+            for roles in (op.reads, op.writes)
+        )
+        return TileTask(inputs, outputs, (), tuple(calls))
 
 
 class PoolingForward(NoMatmul):
@@ -208,35 +245,20 @@ class PoolingForward(NoMatmul):
         self.nest = nest
         self.function = function
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, channels, output rows, output columns."""
         rows, columns = axes_of(op.attributes)
         return _extents(op, ho=rows.outputs, wo=columns.outputs)
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The rows and columns of x that the windows of this box touch."""
         rows, columns = axes_of(op.attributes)
-        samples, channels, outputs = _cut(op, ranges, ho=rows.outputs, wo=columns.outputs)
+        outputs = _plane(ranges, ho=rows.outputs, wo=columns.outputs)
         fetched = read_by(op, outputs)
-        sizes = _sizes(op, channels, fetched, outputs)
-        calls: list[KernelCall] = []
-        function = self.function(op, outputs, fetched)
-        for sample in range(samples[1] - samples[0]):
-            x, results = part("x", sample), tuple(part(role, sample) for role in op.writes)
-            arrays = {"X": fetched.placed(x, tensors[op["x"]].dtype)}
-            for name, role, place in zip("YI", op.writes, results, strict=False):
-                arrays[name] = outputs.placed(place, tensors[op[role]].dtype)
-            calls.append(kernel_call(choice, self.nest, sizes, arrays, (x,), results, function))
-        return TileTask(
-            inputs=(box(op, "x", samples, channels, fetched.rows, fetched.columns),),
-            outputs=tuple(
-                box(op, role, samples, channels, outputs.rows, outputs.columns) for role in op.writes
-            ),
-            scratch=(),
-            calls=tuple(calls),
-        )
+        streams = dict(zip("XYI", ("x", *op.writes), strict=False))
+        planes = {"x": fetched, **dict.fromkeys(op.writes, outputs)}
+        sizes, function = _sizes(op, fetched, outputs), self.function(op, outputs, fetched)
+        return _Tile(op, tensors, ranges, choice).task(self.nest, streams, planes, sizes, function)
 
 
 class PoolingBackward(NoMatmul):
@@ -251,48 +273,28 @@ class PoolingBackward(NoMatmul):
         self.streams = streams
         self.function = function
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, channels, input rows, input columns."""
         rows, columns = axes_of(op.attributes)
         return _extents(op, hi=rows.size, wi=columns.size)
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The box of dy whose windows touch this box of dx, and the box of x that these windows read."""
         rows, columns = axes_of(op.attributes)
-        samples, channels, inputs = _cut(op, ranges, hi=rows.size, wi=columns.size)
+        inputs = _plane(ranges, hi=rows.size, wi=columns.size)
         reaching = Plane(rows.reaching(inputs.rows), columns.reaching(inputs.columns))
         planes = dict.fromkeys(op.reads, reaching) | {"dx": inputs}
         if "x" in op:
             planes["x"] = read_by(op, reaching)
-        sizes = _sizes(op, channels, inputs, reaching)
-        function = self.function(op, inputs, reaching)
-        calls: list[KernelCall] = []
-        for sample in range(samples[1] - samples[0]):
-            reads = tuple(part(role, sample) for role in op.reads)
-            arrays = {
-                name: planes[role].placed(part(role, sample), tensors[op[role]].dtype)
-                for name, role in self.streams.items()
-            }
-            calls.append(
-                kernel_call(choice, self.nest, sizes, arrays, reads, (part("dx", sample),), function)
-            )
-        return TileTask(
-            inputs=tuple(
-                box(op, role, samples, channels, planes[role].rows, planes[role].columns) for role in op.reads
-            ),
-            outputs=(box(op, "dx", samples, channels, inputs.rows, inputs.columns),),
-            scratch=(),
-            calls=tuple(calls),
-        )
+        sizes, function = _sizes(op, inputs, reaching), self.function(op, inputs, reaching)
+        return _Tile(op, tensors, ranges, choice).task(self.nest, self.streams, planes, sizes, function)
 
 
-def _sizes(op: Op, channels: Extent, inputs: Plane, outputs: Plane) -> dict[str, int]:
+def _sizes(op: Op, inputs: Plane, outputs: Plane) -> dict[str, int]:
     rows, columns = axes_of(op.attributes)
     (hi, wi), (ho, wo) = inputs.shape, outputs.shape
-    extents = {"ci": channels[1] - channels[0], "hi": hi, "wi": wi, "ho": ho, "wo": wo}
-    return {**extents, "hk": rows.kernel, "wk": columns.kernel, "stride": columns.stride}
+    kernel = {"hk": rows.kernel, "wk": columns.kernel, "stride": columns.stride}
+    return {"hi": hi, "wi": wi, "ho": ho, "wo": wo, **kernel}
 
 
 def average_reference(op: Op, values: Values) -> Values:
@@ -358,40 +360,27 @@ def average_forward() -> PoolingForward:
 class GlobalAverageForward(NoMatmul):
     """FW of the average of whole images: samples and channels may be cut, and the sum over positions."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples, channels."""
         return {**batch_extent(op.attributes["batch"]), "c": op.attributes["channels"]}
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Rows, columns of the image."""
         rows, columns = axes_of(op.attributes)
         return {name: axis.size for name, axis in (("hi", rows), ("wi", columns)) if axis.size > 1}
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The average loop with a window of the positions of the tile, divided by those of the image."""
         rows, columns = axes_of(op.attributes)
-        samples, channels = batch_range(ranges, op.attributes["batch"]), ranges["c"]
-        seen = Plane(ranges.get("hi", (0, rows.size)), ranges.get("wi", (0, columns.size)))
-        one = Plane((0, 1), (0, 1))
+        seen, one = _plane(ranges, hi=rows.size, wi=columns.size), Plane((0, 1), (0, 1))
         positions = np.float32(rows.size * columns.size)
-        sizes = _sizes(op, channels, seen, one) | dict(zip(("hk", "wk"), seen.shape, strict=True))
+        sizes = _sizes(op, seen, one) | dict(zip(("hk", "wk"), seen.shape, strict=True))
 
         def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
             return (arrays[0].sum(axis=(1, 2), keepdims=True) / positions,)
 
-        calls = []
-        for sample in range(samples[1] - samples[0]):
-            x, y = part("x", sample), part("y", sample)
-            arrays = {"X": seen.placed(x, tensors[op["x"]].dtype), "Y": one.placed(y, tensors[op["y"]].dtype)}
-            calls.append(kernel_call(choice, "avgpool_fw", sizes, arrays, (x,), (y,), function))
-        return TileTask(
-            inputs=(box(op, "x", samples, channels, seen.rows, seen.columns),),
-            outputs=(box(op, "y", samples, channels, one.rows, one.columns),),
-            scratch=(),
-            calls=tuple(calls),
-        )
+        streams, planes = {"X": "x", "Y": "y"}, {"x": seen, "y": one}
+        return _Tile(op, tensors, ranges, choice).task("avgpool_fw", streams, planes, sizes, function)
 
 
 def average_backward() -> PoolingBackward:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Extent, KernelChoice, TileTask
+from trainlib.ir.steps import Array, KernelChoice, Ranges, Tensors, TileTask
 from trainlib.primitives.definition import (
     DrawnInput,
     Example,
@@ -58,9 +58,7 @@ def _plan(largest: bool) -> Any:
 class _Forward(OfKept):
     """FW: boxes of y, each with all that it is the largest of."""
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One fork."""
         large = leading_region(tensors[op["x"]].shape, ranges)
         small = kept_box(op, large)
@@ -80,9 +78,7 @@ class _Forward(OfKept):
 class _InputGradient(OfKept):
     """IG: boxes of dx, all of what is reduced."""
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One fork."""
         large = leading_region(tensors[op["dx"]].shape, ranges)
         shape, small = sizes_of(large), kept_box(op, large)
@@ -128,19 +124,6 @@ def _backward(op: Op, values: Values) -> Values:
     return {"dx": np.where(chosen, share, 0).reshape(x.shape)}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    first, last = attributes["first"], attributes["last"]
-    flat = tensors["x"].flatten(first, last - 1)
-    word = "max" if attributes["largest"] else "min"
-    if attributes["first_only"]:
-        y = getattr(flat, word)(dim=first, keepdim=True).values
-    else:
-        y = getattr(flat, f"a{word}")(dim=first, keepdim=True)
-    if not attributes["keep_dims"]:
-        return y.squeeze(first)
-    return y.reshape(*y.shape[:first], *(1,) * (last - first), *y.shape[first + 1 :])
-
-
 def _examples() -> tuple[Example, ...]:
     return tuple(
         Example({"ties": ties, **axes}, (DrawnInput(shape, distinct=True),))
@@ -161,7 +144,6 @@ MAX = LayerPrimitive(
         Step("FW", ("x",), ("y",), _forward, _Forward()),
         Step("IG", ("x", "y", "dy"), ("dx",), _backward, _InputGradient()),
     ),
-    torch_forward=_torch_forward,
     examples=_examples(),
     refused=(
         Refused({"axes": [3]}, ((2, 3),), "axis 3 is none"),

@@ -18,7 +18,7 @@ from pydantic import Field
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Extent, KernelChoice, Region, TileTask
+from trainlib.ir.steps import Array, KernelChoice, Ranges, Region, Tensors, TileTask
 from trainlib.primitives.definition import (
     DrawnInput,
     Example,
@@ -30,7 +30,13 @@ from trainlib.primitives.definition import (
     Step,
     Values,
 )
-from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sample_axis, sizes_of
+from trainlib.primitives.lowering.boxes import (
+    LeadingBoxes,
+    leading_extents,
+    leading_region,
+    sample_axis,
+    sizes_of,
+)
 from trainlib.primitives.lowering.calls import NoMatmul, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 
@@ -89,7 +95,7 @@ def parts_of(op: Op, shape: Shape) -> tuple[int, int, int]:
 class OfKept(NoMatmul):
     """Tiles are boxes of what is kept."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """``n`` and the first two kept dimensions of x."""
         first, last = op.attributes["first"], op.attributes["last"]
         shape = tensors[op["x"]].shape
@@ -100,13 +106,11 @@ class OfKept(NoMatmul):
 class _Forward(OfKept):
     """FW: boxes of y, each with what it is the mean of; the first reduced dimension may be cut too."""
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """The first reduced dimension."""
         return {f"d{op.attributes['first'] - 1}": op.attributes["reduced"][0]}
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One fork."""
         large = leading_region(tensors[op["x"]].shape, ranges)
         small = kept_box(op, large)
@@ -124,16 +128,10 @@ class _Forward(OfKept):
         return TileTask((box(op, "x", *large),), (box(op, "y", *small),), (), (call,))
 
 
-class _InputGradient(NoMatmul):
+class _InputGradient(LeadingBoxes):
     """IG: boxes of dx, each with what of dy it repeats."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """``n`` and the first two dimensions of dx."""
-        return leading_extents(tensors[op["dx"]].shape)
-
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One fork."""
         large = leading_region(tensors[op["dx"]].shape, ranges)
         shape, dtype = sizes_of(large), tensors[op["dx"]].dtype
@@ -167,12 +165,6 @@ def _backward(op: Op, values: Values) -> Values:
     return {"dx": np.broadcast_to(wide.astype(np.float64) / op.attributes["divisor"], shape)}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    axes = tuple(range(attributes["first"], attributes["last"]))
-    total = tensors["x"].sum(dim=axes, keepdim=attributes["keep_dims"])
-    return total / attributes["divisor"]
-
-
 def _cases() -> Any:
     """Any neighbouring axes of up to four."""
     from hypothesis import strategies as st
@@ -197,7 +189,6 @@ MEAN = LayerPrimitive(
         Step("FW", ("x",), ("y",), _forward, _Forward()),
         Step("IG", ("dy",), ("dx",), _backward, _InputGradient()),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example({"axes": [0]}, ((12, 2),)),
         Example({"axes": [1, 2]}, ((3, 4, 5),)),

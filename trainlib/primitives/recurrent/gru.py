@@ -9,14 +9,11 @@ gates and qh_n. PULP-TrainLib has no GRU; the lowering follows its RNN. See
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 
-from trainlib.ir.steps import Array, KernelCall, KernelChoice
+from trainlib.ir.steps import Array
 from trainlib.primitives.definition import Example, Values
-from trainlib.primitives.lowering.pieces import kernel_call
+from trainlib.primitives.lowering.pieces import TileBuilder
 from trainlib.primitives.recurrent.recurrent import Cell, Pieces, logistic
 from trainlib.primitives.recurrent.recurrent_layer import recurrent_primitive
 from trainlib.primitives.recurrent.recurrent_reference import CellReference, sigmoid
@@ -32,37 +29,30 @@ class _GruCell(Cell):
     hidden_gradient = True
     uses = ("gates", "hn", "before")
 
-    def forward(self, choice: KernelChoice, pieces: Pieces, dtype: str) -> KernelCall:
+    def forward(self, build: TileBuilder, pieces: Pieces) -> None:
         """The gates in place of the projection, the new state, the part of n that r multiplies."""
         names = ("projected", "recurrent", "before", "after", "hn")
         projected, recurrent, state, after, kept = (pieces[name] for name in names)
         hidden = state.shape[0]
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        def states(*arrays: Array) -> tuple[Array, ...]:
             (p_r, p_z, p_n), (q_r, q_z, q_n) = (array.reshape(3, hidden) for array in arrays[:2])
             reset, update = logistic(p_r + q_r), logistic(p_z + q_z)
             new = np.tanh(p_n + reset * q_n)
             return np.concatenate([reset, update, new]), new + update * (arrays[2] - new), q_n
 
-        return kernel_call(
-            choice,
-            "gru_cell_fw",
-            {"elements": hidden},
-            {"P": projected, "Q": recurrent, "H": state, "Y": after, "N": kept},
-            (projected, recurrent, state),
-            (projected, after, kept),
-            function,
-            dtype,
-        )
+        arrays = {"P": projected, "Q": recurrent, "H": state, "Y": after, "N": kept}
+        reads, writes = (projected, recurrent, state), (projected, after, kept)
+        build.run("gru_cell_fw", arrays, reads, writes, states, elements=hidden)
 
-    def backward(self, choice: KernelChoice, pieces: Pieces, dtype: str) -> KernelCall:
+    def backward(self, build: TileBuilder, pieces: Pieces) -> None:
         """Gradients at both products, and the way of the gradient around the gates (times z)."""
         names = ("gates", "hn", "before", "dy", "carry")
         given = tuple(pieces[name] for name in names)
         results = tuple(pieces[name] for name in ("g", "gh", "direct"))
         hidden = given[1].shape[0]
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        def gradients(*arrays: Array) -> tuple[Array, ...]:
             reset, update, new = arrays[0].reshape(3, hidden)
             _, recurrent, previous, arriving, from_next = arrays
             gradient = arriving + from_next
@@ -76,9 +66,7 @@ class _GruCell(Cell):
             )
 
         arrays = dict(zip("PNHGDYZE", (*given, *results), strict=True))
-        return kernel_call(
-            choice, "gru_cell_bw", {"elements": hidden}, arrays, given, results, function, dtype
-        )
+        build.run("gru_cell_bw", arrays, given, results, gradients, elements=hidden)
 
 
 def _advance(from_x: Array, from_h: Array, h: Array, c: Array) -> dict[str, Array]:
@@ -94,26 +82,13 @@ def _retreat(kept: Values, dh: Array, dc: Array) -> dict[str, Array]:
     da_n = dh * (1 - z) * (1 - n**2)
     da_z = dh * (kept["before"] - n) * (z - z**2)
     da_r = da_n * kept["hn"] * (r - r**2)
-    return {
-        "g": np.hstack([da_r, da_z, da_n]),
-        "gh": np.hstack([da_r, da_z, r * da_n]),
-        "direct": z * dh,
-    }
-
-
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    x, has_bias = tensors["x"], "bx" in tensors
-    start = tensors.get("x1", x.new_zeros(len(x), attributes["hidden"]))
-    weights = [tensors["wx"].T, tensors["wh"].T, *(tensors[role] for role in ("bx", "bh") if has_bias)]
-    output, _ = torch.gru(x, start[None], weights, has_bias, 1, 0.0, False, False, True)
-    return output
+    return {"g": np.hstack([da_r, da_z, da_n]), "gh": np.hstack([da_r, da_z, r * da_n]), "direct": z * dh}
 
 
 PRIMITIVE = recurrent_primitive(
     "gru",
     _GruCell(),
     CellReference(_advance, _retreat, ("gates", "hn")),
-    _torch_forward,
     examples=(
         Example({"hidden": 5}, ((4, 3),), roundings=14),
         Example({"hidden": 4, "bias": False}, ((3, 6), (4,)), roundings=14),

@@ -7,14 +7,11 @@ PULP-TrainLib has no LSTM; the lowering follows its RNN. See `trainlib.primitive
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 
-from trainlib.ir.steps import Array, KernelCall, KernelChoice
+from trainlib.ir.steps import Array
 from trainlib.primitives.definition import Example, Values
-from trainlib.primitives.lowering.pieces import kernel_call
+from trainlib.primitives.lowering.pieces import TileBuilder
 from trainlib.primitives.recurrent.recurrent import Cell, Pieces, logistic
 from trainlib.primitives.recurrent.recurrent_layer import recurrent_primitive
 from trainlib.primitives.recurrent.recurrent_reference import CellReference, sigmoid
@@ -28,37 +25,30 @@ class _LstmCell(Cell):
     gates_saved = True
     uses = ("gates", "c", "cell_before")
 
-    def forward(self, choice: KernelChoice, pieces: Pieces, dtype: str) -> KernelCall:
+    def forward(self, build: TileBuilder, pieces: Pieces) -> None:
         """The gates in place of the projection, the new cell and the new state."""
         names = ("projected", "recurrent", "cell_before", "cell_after", "after")
         projected, recurrent, cell, cell_after, state = (pieces[name] for name in names)
         hidden = state.shape[0]
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        def states(*arrays: Array) -> tuple[Array, ...]:
             sums = (arrays[0] + arrays[1]).reshape(4, hidden)
             let_in, keep, let_out = (logistic(sums[index]) for index in (0, 1, 3))
             candidate = np.tanh(sums[2])
             new = keep * arrays[2] + let_in * candidate
             return np.concatenate([let_in, keep, candidate, let_out]), new, let_out * np.tanh(new)
 
-        return kernel_call(
-            choice,
-            "lstm_cell_fw",
-            {"elements": hidden},
-            {"P": projected, "Q": recurrent, "C": cell, "D": cell_after, "Y": state},
-            (projected, recurrent, cell),
-            (projected, cell_after, state),
-            function,
-            dtype,
-        )
+        arrays = {"P": projected, "Q": recurrent, "C": cell, "D": cell_after, "Y": state}
+        reads, writes = (projected, recurrent, cell), (projected, cell_after, state)
+        build.run("lstm_cell_fw", arrays, reads, writes, states, elements=hidden)
 
-    def backward(self, choice: KernelChoice, pieces: Pieces, dtype: str) -> KernelCall:
+    def backward(self, build: TileBuilder, pieces: Pieces) -> None:
         """Gradients of the gates, and of the cell before, in place of that of the cell after."""
         names = ("gates", "c", "cell_before", "dy", "carry", "cell_carry")
         given, result = tuple(pieces[name] for name in names), pieces["g"]
         hidden = given[1].shape[0]
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
+        def gradients(*arrays: Array) -> tuple[Array, ...]:
             let_in, keep, candidate, let_out = arrays[0].reshape(4, hidden)
             _, now, previous, arriving, from_next, cell_gradient = arrays
             gradient, squashed = arriving + from_next, np.tanh(now)
@@ -73,9 +63,7 @@ class _LstmCell(Cell):
 
         arrays = dict(zip("PCXGDZY", (*given, result), strict=True))
         results = (result, given[-1])
-        return kernel_call(
-            choice, "lstm_cell_bw", {"elements": hidden}, arrays, given, results, function, dtype
-        )
+        build.run("lstm_cell_bw", arrays, given, results, gradients, elements=hidden)
 
 
 def _advance(from_x: Array, from_h: Array, h: Array, c: Array) -> dict[str, Array]:
@@ -93,20 +81,10 @@ def _retreat(kept: Values, dh: Array, dc: Array) -> dict[str, Array]:
     return {"g": np.hstack([*parts, dh * tanh_c * (o - o**2)]), "dc": dc * f}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    x, has_bias = tensors["x"], "bx" in tensors
-    zero = x.new_zeros(len(x), attributes["hidden"])
-    start = [tensors.get(role, zero)[None] for role in ("x1", "x2")]
-    weights = [tensors["wx"].T, tensors["wh"].T, *(tensors[role] for role in ("bx", "bh") if has_bias)]
-    output, _, _ = torch.lstm(x, start, weights, has_bias, 1, 0.0, False, False, True)
-    return output
-
-
 PRIMITIVE = recurrent_primitive(
     "lstm",
     _LstmCell(),
     CellReference(_advance, _retreat, ("gates", "c")),
-    _torch_forward,
     examples=(
         Example({"hidden": 5}, ((4, 3),), roundings=14),
         Example({"hidden": 4, "bias": False}, ((3, 6), (4,), (4,)), roundings=14),

@@ -22,16 +22,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
-from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
-from trainlib.primitives.lowering.pieces import (
-    Piece,
-    add_call,
-    copy_call,
-    piece_matmul_call,
-    zero_call,
-)
+from trainlib.ir.graph import Op
+from trainlib.ir.steps import Array, Extent, KernelChoice, Operand, Ranges, Tensors, TileTask, part
+from trainlib.primitives.lowering.calls import BATCH, NoMatmul, batch_extent, batch_range, box
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 
 PROJECTION, RECURRENT, STATES, CELLS = "projection", "recurrent", "states", "cells"
 """Scratch of FW: X·Wx, h·Wh of one step, states and LSTM cells of all steps, the initial one first."""
@@ -80,11 +74,11 @@ class Cell:
         found = {"gates": self.gates * self.gates_saved, "hn": self.hidden_saved, "c": self.has_cell}
         return {role: int(count) for role, count in found.items() if count}
 
-    def forward(self, choice: KernelChoice, pieces: Pieces, dtype: str) -> KernelCall:
+    def forward(self, build: TileBuilder, pieces: Pieces) -> None:
         """The cell at one time step."""
         raise NotImplementedError
 
-    def backward(self, choice: KernelChoice, pieces: Pieces, dtype: str) -> KernelCall:
+    def backward(self, build: TileBuilder, pieces: Pieces) -> None:
         """Gradients of the gates at one time step."""
         raise NotImplementedError
 
@@ -106,6 +100,12 @@ class RecurrentLowering(NoMatmul):
         hidden = numbers["hidden"]
         return numbers["length"], numbers["features"], hidden, numbers["gates"] * hidden
 
+    def dimensions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
+        """Samples, steps, input features, the state; columns of all gates, or gates and units of each."""
+        length, features, hidden, columns = self.sizes(op)
+        sizes = {BATCH: op.attributes["batch"], "steps": length, "features": features, "hidden": hidden}
+        return {**sizes, "columns": columns, "gates": self.cell.gates, "units": hidden}
+
     @staticmethod
     def sequence(op: Op, role: str, samples: Extent, width: int) -> Operand:
         """All time steps of some samples."""
@@ -115,21 +115,19 @@ class RecurrentLowering(NoMatmul):
 class Forward(RecurrentLowering):
     """FW; the batch may be cut."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples."""
         return batch_extent(op.attributes["batch"])
 
-    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+    def macs(self, op: Op, tensors: Tensors) -> int:
         """Input and recurrent product of every step."""
         length, features, hidden, columns = self.sizes(op)
         return int(op.attributes["batch"]) * length * columns * (features + hidden)
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Some samples, one after the other; all weights."""
         length, features, hidden, columns = self.sizes(op)
-        cell, dtype = self.cell, tensors[op["y"]].dtype
+        cell, build = self.cell, TileBuilder(choice, tensors[op["y"]].dtype)
         samples = batch_range(ranges, op.attributes["batch"])
         inputs = [
             self.sequence(op, "x", samples, features),
@@ -140,49 +138,35 @@ class Forward(RecurrentLowering):
         inputs += [box(op, role, samples, (0, hidden)) for role in ("x1", "x2") if role in op]
         widths = {"y": hidden, "gates": columns, "c": hidden, "hn": hidden}
         outputs = [self.sequence(op, role, samples, widths[role]) for role in op.writes]
-        scratch = [
-            Scratch(PROJECTION, (length, columns), dtype),
-            Scratch(RECURRENT, (columns,), dtype),
-            Scratch(STATES, (length + 1, hidden), dtype),
-        ]
+        build.temporary(PROJECTION, length, columns)
+        build.temporary(RECURRENT, columns)
+        build.temporary(STATES, length + 1, hidden)
         if cell.has_cell:
-            scratch.append(Scratch(CELLS, (length + 1, hidden), dtype))
+            build.temporary(CELLS, length + 1, hidden)
         if cell.hidden_saved:
-            scratch.append(Scratch("hidden_part", (length, hidden), dtype))
-        calls: list[KernelCall] = []
+            build.temporary("hidden_part", length, hidden)
         for sample in range(samples[1] - samples[0]):
-            calls += self._sample(op, choice, sample, dtype)
-        return TileTask(tuple(inputs), tuple(outputs), tuple(scratch), tuple(calls))
+            self._sample(op, build, sample)
+        return build.task(inputs, outputs)
 
-    def _sample(self, op: Op, choice: KernelChoice, sample: int, dtype: str) -> list[KernelCall]:
+    def _sample(self, op: Op, build: TileBuilder, sample: int) -> None:
         length, features, hidden, columns = self.sizes(op)
         cell = self.cell
         projection, recurrent = Piece(PROJECTION, (length, columns)), Piece(RECURRENT, (columns,))
         x = Piece(part("x", sample), (length, features))
         wx, wh = Piece("wx", (features, columns)), Piece("wh", (hidden, columns))
-        calls = [
-            piece_matmul_call(
-                choice, a=x, b=wx, c=projection, n=length, k=features, m=columns, trans_b=False, dtype=dtype
-            )
-        ]
-        early = [role for role in ("bx", "bh") if role in op and not (role == "bh" and cell.late_bias)]
-        calls += [add_call(choice, projection, Piece(role, (columns,)), dtype) for role in early]
+        build.matmul(x, wx, projection)
+        for role in ("bx", "bh"):
+            if role in op and not (role == "bh" and cell.late_bias):
+                build.add(projection, Piece(role, (columns,)))
         starts = [(STATES, "x1")] + ([(CELLS, "x2")] if cell.has_cell else [])
         for buffer, role in starts:
-            first = Piece(part(buffer, 0), (hidden,))
-            given = Piece(part(role, sample), (hidden,))
-            calls.append(
-                copy_call(choice, given, first, dtype) if role in op else zero_call(choice, first, dtype)
-            )
+            given = Piece(part(role, sample), (hidden,)) if role in op else None
+            build.copy_or_zero(given, Piece(part(buffer, 0), (hidden,)))
         for time in range(length):
-            state = Piece(part(STATES, time), (hidden,))
-            calls.append(
-                piece_matmul_call(
-                    choice, a=state, b=wh, c=recurrent, n=1, k=hidden, m=columns, trans_b=False, dtype=dtype
-                )
-            )
+            build.matmul(Piece(part(STATES, time), (hidden,)), wh, recurrent)
             if cell.late_bias and "bh" in op:
-                calls.append(add_call(choice, recurrent, Piece("bh", (columns,)), dtype))
+                build.add(recurrent, Piece("bh", (columns,)))
             pieces = {
                 "projected": projection.row(time),
                 "recurrent": recurrent,
@@ -192,15 +176,12 @@ class Forward(RecurrentLowering):
                 "cell_before": Piece(part(CELLS, time), (hidden,)),
                 "cell_after": Piece(part(CELLS, time + 1), (hidden,)),
             }
-            calls.append(cell.forward(choice, pieces, dtype))
+            cell.forward(build, pieces)
         kept = {
             "y": Piece(STATES, (length, hidden), hidden),
             "gates": projection,
             "c": Piece(CELLS, (length, hidden), hidden),
             "hn": Piece("hidden_part", (length, hidden)),
         }
-        calls += [
-            copy_call(choice, kept[role], Piece(part(role, sample), kept[role].shape), dtype)
-            for role in op.writes
-        ]
-        return calls
+        for role in op.writes:
+            build.copy(kept[role], Piece(part(role, sample), kept[role].shape))

@@ -3,21 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Extent, KernelCall, KernelChoice, Scratch, TileTask, part
-from trainlib.primitives.lowering.calls import batch_extent, batch_range, box
-from trainlib.primitives.lowering.pieces import (
-    Piece,
-    add_call,
-    added_matmul_calls,
-    column_sum_call,
-    copy_call,
-    piece_matmul_call,
-    transpose_piece_call,
-    zero_call,
-)
+from trainlib.ir.graph import Op
+from trainlib.ir.steps import KernelChoice, Ranges, Tensors, TileTask, part
+from trainlib.primitives.lowering.axes import Area, Axes, AxesLowering
+from trainlib.primitives.lowering.calls import BATCH, batch_extent, batch_range, box
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.recurrent.recurrent import (
     CARRY,
     CELL_CARRY,
@@ -33,22 +25,20 @@ from trainlib.primitives.recurrent.recurrent import (
 class Backward(RecurrentLowering):
     """BPTT: gradients of the gates of all steps, and of the initial states; the batch may be cut."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Samples."""
         return batch_extent(op.attributes["batch"])
 
-    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
+    def macs(self, op: Op, tensors: Tensors) -> int:
         """One recurrent product per step; before the first step only if its state wants a gradient."""
         length, _, hidden, columns = self.sizes(op)
         steps = length if "dx1" in op else length - 1
         return int(op.attributes["batch"]) * steps * columns * hidden
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Some samples, one after the other, each from its last step to its first."""
         length, _, hidden, columns = self.sizes(op)
-        cell, dtype = self.cell, tensors[op["g"]].dtype
+        cell, build = self.cell, TileBuilder(choice, tensors[op["g"]].dtype)
         samples = batch_range(ranges, op.attributes["batch"])
         widths = {"y": hidden, "dy": hidden, "gates": columns, "c": hidden, "hn": hidden}
         inputs = [self.sequence(op, role, samples, widths[role]) for role in op.reads if role in widths]
@@ -56,30 +46,28 @@ class Backward(RecurrentLowering):
         inputs += [box(op, role, samples, (0, hidden)) for role in ("x1", "x2") if role in op.reads]
         outputs = [self.sequence(op, role, samples, columns) for role in ("g", "gh") if role in op.writes]
         outputs += [box(op, role, samples, (0, hidden)) for role in ("dx1", "dx2") if role in op]
-        scratch = [
-            Scratch(START, (hidden,), dtype),
-            Scratch(CARRY, (hidden,), dtype),
-            Scratch(GATES_OUT, (length, columns), dtype),
-        ]
+        start = build.temporary(START, hidden)
+        build.temporary(CARRY, hidden)
+        build.temporary(GATES_OUT, length, columns)
         if cell.has_cell:
-            scratch.append(Scratch(CELL_CARRY, (hidden,), dtype))
+            build.temporary(CELL_CARRY, hidden)
         if cell.hidden_gradient:
-            scratch.append(Scratch(HIDDEN_OUT, (length, columns), dtype))
-            scratch.append(Scratch(DIRECT, (hidden,), dtype))
-        calls = [zero_call(choice, Piece(START, (hidden,)), dtype)]
+            build.temporary(HIDDEN_OUT, length, columns)
+            build.temporary(DIRECT, hidden)
+        build.zero(start)
         for sample in range(samples[1] - samples[0]):
-            calls += self._sample(op, choice, sample, dtype)
-        return TileTask(tuple(inputs), tuple(outputs), tuple(scratch), tuple(calls))
+            self._sample(op, build, sample)
+        return build.task(inputs, outputs)
 
-    def _sample(self, op: Op, choice: KernelChoice, sample: int, dtype: str) -> list[KernelCall]:
+    def _sample(self, op: Op, build: TileBuilder, sample: int) -> None:
         length, _, hidden, columns = self.sizes(op)
         cell = self.cell
         carry, start = Piece(CARRY, (hidden,)), Piece(START, (hidden,))
         wh = Piece("wh", (hidden, columns))
         gradients = HIDDEN_OUT if cell.hidden_gradient else GATES_OUT
-        calls = [zero_call(choice, carry, dtype)]
+        build.zero(carry)
         if cell.has_cell:
-            calls.append(zero_call(choice, Piece(CELL_CARRY, (hidden,)), dtype))
+            build.zero(Piece(CELL_CARRY, (hidden,)))
         for time in reversed(range(length)):
             before = Piece(part("y", sample), (hidden,), (time - 1) * hidden)
             cell_before = Piece(part("c", sample), (hidden,), (time - 1) * hidden)
@@ -97,186 +85,102 @@ class Backward(RecurrentLowering):
                 "gh": Piece(part(HIDDEN_OUT, time), (columns,)),
                 "direct": Piece(DIRECT, (hidden,)),
             }
-            calls.append(cell.backward(choice, at, dtype))
+            cell.backward(build, at)
             if time == 0 and "dx1" not in op:
                 break
-            at_time = Piece(part(gradients, time), (columns,))
-            calls.append(
-                piece_matmul_call(
-                    choice, a=at_time, b=wh, c=carry, n=1, k=columns, m=hidden, trans_b=True, dtype=dtype
-                )
-            )
+            build.matmul(Piece(part(gradients, time), (columns,)), wh, carry, trans_b=True)
             if cell.hidden_gradient:
-                calls.append(add_call(choice, carry, Piece(DIRECT, (hidden,)), dtype))
+                build.add(carry, Piece(DIRECT, (hidden,)))
         results = {
             "g": Piece(GATES_OUT, (length, columns)),
             "gh": Piece(HIDDEN_OUT, (length, columns)),
             "dx1": carry,
             "dx2": Piece(CELL_CARRY, (hidden,)),
         }
-        calls += [
-            copy_call(choice, results[role], Piece(part(role, sample), results[role].shape), dtype)
-            for role in op.writes
-        ]
-        return calls
+        for role in op.writes:
+            build.copy(results[role], Piece(part(role, sample), results[role].shape))
 
 
-class _SequenceLowering(RecurrentLowering):
-    """Matmuls over the whole sequence, every dimension of which may be cut."""
-
-    def default_kernel(self, op: Op) -> str:
-        """The kernel PULP-TrainLib's RNN is hard-wired to."""
-        return "mm_unroll_4x1"
-
-    def dimensions(self, op: Op) -> dict[str, int]:
-        """Samples, steps."""
-        return {**batch_extent(op.attributes["batch"]), "steps": op.attributes["length"]}
-
-    def cut(self, op: Op, ranges: Mapping[str, Extent], width: str) -> tuple[Extent, Extent, Extent, Extent]:
-        """Samples, steps, `width` and columns of a tile; what `ranges` does not name is whole."""
-        length, _, _, columns = self.sizes(op)
-        return (
-            batch_range(ranges, op.attributes["batch"]),
-            ranges.get("steps", (0, length)),
-            ranges.get(width, (0, op.attributes[width])),
-            ranges.get("columns", (0, columns)),
-        )
-
-
-class WeightGradient(_SequenceLowering):
+class WeightGradient(RecurrentLowering, AxesLowering):
     """dW [rows x columns] = sum over samples and steps of sourceᵀ·g, and the bias with the first rows.
 
     `width` names the rows: features for dWx, whose source is x; hidden for dWh, whose source is the state
     before each step. (rows, length, columns), the source transposed first.
     """
 
+    summed = (BATCH, "steps")
+
     def __init__(self, cell: Cell, width: str) -> None:
         super().__init__(cell)
-        self.width = width
-        self.weight, self.bias = ("dwx", "dbx") if width == "features" else ("dwh", "dbh")
+        self.kept = (width, "columns")
+        self.source = "x" if width == "features" else "y"
         self.gradient = "gh" if width == "hidden" and cell.hidden_gradient else "g"
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Rows and columns of the weights."""
-        return {self.width: op.attributes[self.width], "columns": self.sizes(op)[3]}
+    def default_kernel(self, op: Op) -> str:
+        """The kernel PULP-TrainLib's RNN is hard-wired to."""
+        return "mm_unroll_4x1"
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Samples, steps."""
-        return self.dimensions(op)
+    def axes(self, role: str) -> Axes:
+        """The states before the steps are y one step earlier, and the initial one."""
+        axes = {"x": (BATCH, "steps", "features"), "y": (BATCH, "earlier", "hidden"), "x1": (BATCH, "hidden")}
+        if role[0] == "g":
+            return BATCH, "steps", "columns"
+        return axes[role] if role in axes else self.kept if role[1] == "w" else self.kept[1:]
 
-    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
-        """batch · length · rows · columns."""
-        length, _, _, columns = self.sizes(op)
-        return int(op.attributes["batch"] * length * columns * op.attributes[self.width])
+    def area(self, op: Op, tensors: Tensors, ranges: Ranges) -> Area:
+        """With the steps before those of the tile."""
+        area = super().area(op, tensors, ranges)
+        first, last = area.extents["steps"]
+        area.extents["earlier"] = (max(first - 1, 0), last - 1)
+        return area
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def loaded(self, area: Area) -> Sequence[str]:
+        """Of the states what there is before the steps."""
+        if self.source == "x":
+            return self.gradient, "x"
+        given = {"y": min(area.shape("earlier")) > 0, "x1": "x1" in area.op and area.begins("steps")}
+        return self.gradient, *(role for role, there in given.items() if there)
+
+    def stored(self, area: Area) -> Sequence[str]:
+        """The bias with the first rows."""
+        return area.op.writes if area.begins(self.kept[0]) else area.op.writes[:1]
+
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """A box of the weights, from some steps of some samples."""
-        dtype = tensors[op[self.weight]].dtype
-        samples, steps, rows, columns = self.cut(op, ranges, self.width)
-        batch, length, height, count = (last - first for first, last in (samples, steps, rows, columns))
-        shifted = self.width == "hidden"
-        inputs = [box(op, self.gradient, samples, steps, columns)]
-        source, taken = ("y", (max(steps[0] - 1, 0), steps[1] - 1)) if shifted else ("x", steps)
-        if taken[1] > taken[0]:
-            inputs.append(box(op, source, samples, taken, rows))
-        started = shifted and steps[0] == 0
-        if started and "x1" in op:
-            inputs.append(box(op, "x1", samples, rows))
-        scratch = [Scratch("transposed", (height, length), dtype)]
-        if started:
-            scratch.append(Scratch("before", (length, height), dtype))
-        if batch > 1:
-            scratch.append(Scratch("dw_of_sample", (height, count), dtype))
-        turned = Piece("transposed", (height, length))
-        calls: list[KernelCall] = []
-        for sample in range(batch):
-            left = Piece(part(source, sample), (length, height))
-            if started:
-                left = Piece("before", (length, height))
-                calls += self._before(op, choice, sample, (length, height), dtype)
-            calls.append(transpose_piece_call(choice, left, turned, dtype))
-            calls += added_matmul_calls(
-                choice,
-                a=turned,
-                b=Piece(part(self.gradient, sample), (length, count)),
-                c=Piece(self.weight, (height, count)),
-                n=height,
-                k=length,
-                m=count,
-                trans_b=False,
-                dtype=dtype,
-                scratch=Piece("dw_of_sample", (height, count)) if sample else None,
-            )
-        outputs = [box(op, self.weight, rows, columns)]
-        if self.bias in op and rows[0] == 0:
-            outputs.append(box(op, self.bias, columns))
-            whole = Piece(self.gradient, (batch, length, count))
-            calls.append(column_sum_call(choice, whole, Piece(self.bias, (count,)), dtype))
-        return TileTask(tuple(inputs), tuple(outputs), tuple(scratch), tuple(calls))
-
-    def _before(
-        self, op: Op, choice: KernelChoice, sample: int, shape: tuple[int, int], dtype: str
-    ) -> list[KernelCall]:
-        """The states before the first steps: the initial one, then those of y."""
-        length, height = shape
-        first = Piece(part("before", 0), (height,))
-        given = Piece(part("x1", sample), (height,))
-        calls = [copy_call(choice, given, first, dtype) if "x1" in op else zero_call(choice, first, dtype)]
-        if length > 1:
-            y = Piece(part("y", sample), (length - 1, height))
-            later = Piece(part("before", 1, length), (length - 1, height))
-            calls.append(copy_call(choice, y, later, dtype))
-        return calls
+        (length,), (height, count) = area.shape("steps"), area.shape(*self.kept)
+        target, *bias = (area.piece(role) for role in self.stored(area))
+        turned = build.temporary("transposed", height, length)
+        started = self.source == "y" and area.begins("steps")
+        before = build.temporary("before", length, height) if started else None
+        term = build.temporary("dw_of_sample", height, count) if len(area.samples) > 1 else None
+        for sample in area.samples:
+            source = Piece(part(self.source, sample), (length, height))
+            if before:
+                given = area.piece("x1", sample) if "x1" in area.op else None
+                build.copy_or_zero(given, Piece(part("before", 0), (height,)))
+                if length > 1:
+                    later = Piece(part("before", 1, length), (length - 1, height))
+                    build.copy(Piece(source.name, later.shape), later)
+            build.transpose(before or source, turned)
+            g = area.piece(self.gradient, sample)
+            build.added_matmul(turned, g, target, term if sample else None)
+        if bias:
+            build.column_sum(area.piece(self.gradient), bias[0])
 
 
-class InputGradient(_SequenceLowering):
+class InputGradient(RecurrentLowering, AxesLowering):
     """IG: dX = g·Wxᵀ; (length, columns, features)."""
 
-    def default_kernel(self, op: Op) -> str:
-        """Columns over cores."""
-        return "mm_M"
+    kept, summed = (BATCH, "steps", "features"), ("columns",)
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Samples, steps, input features."""
-        return {**self.dimensions(op), "features": op.attributes["features"]}
+    def axes(self, role: str) -> Axes:
+        """Sequences of columns and of features, and the weights between them."""
+        return {"g": (BATCH, "steps", "columns"), "wx": ("features", "columns"), "dx": self.kept}[role]
 
-    def reductions(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """Columns of Wx."""
-        return {"columns": self.sizes(op)[3]}
-
-    def macs(self, op: Op, tensors: Mapping[str, Tensor]) -> int:
-        """batch · length · gates·hidden · features."""
-        length, features, _, columns = self.sizes(op)
-        return int(op.attributes["batch"]) * length * columns * features
-
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def compute(self, area: Area, build: TileBuilder) -> None:
         """Some steps of some samples, a box of Wx, transposed once."""
-        dtype = tensors[op["dx"]].dtype
-        samples, steps, wanted, summed = self.cut(op, ranges, "features")
-        batch, length, count, columns = (last - first for first, last in (samples, steps, wanted, summed))
-        turned = Piece("wx_transposed", (columns, count))
-        calls = [transpose_piece_call(choice, Piece("wx", (count, columns)), turned, dtype)]
-        for sample in range(batch):
-            calls.append(
-                piece_matmul_call(
-                    choice,
-                    a=Piece(part("g", sample), (length, columns)),
-                    b=turned,
-                    c=Piece(part("dx", sample), (length, count)),
-                    n=length,
-                    k=columns,
-                    m=count,
-                    trans_b=False,
-                    dtype=dtype,
-                )
-            )
-        return TileTask(
-            (box(op, "g", samples, steps, summed), box(op, "wx", wanted, summed)),
-            (box(op, "dx", samples, steps, wanted),),
-            (Scratch("wx_transposed", (columns, count), dtype),),
-            tuple(calls),
-        )
+        turned = build.temporary("wx_transposed", *area.shape("columns", "features"))
+        build.transpose(area.piece("wx"), turned)
+        for sample in area.samples:
+            g, dx = (area.piece(role, sample) for role in ("g", "dx"))
+            build.matmul(g, turned, dx)

@@ -248,11 +248,7 @@ def _sequence_cases(states: int) -> Any:
 
 
 def recurrent_primitive(
-    name: str,
-    cell: Cell,
-    reference: CellReference,
-    torch_forward: Callable[[Any, Mapping[str, Any], Mapping[str, Any]], Any],
-    examples: tuple[Example, ...],
+    name: str, cell: Cell, reference: CellReference, examples: tuple[Example, ...]
 ) -> LayerPrimitive:
     """The layer of a cell: with one step for the whole sequence, or with steps per time step."""
     states = 2 if cell.has_cell else 1
@@ -263,7 +259,6 @@ def recurrent_primitive(
         plan=lambda attributes, inputs, where: _plan(cell, name, attributes, inputs, where),
         steps=_whole_steps(cell, reference),
         repeated=_stepwise(cell, reference),
-        torch_forward=torch_forward,
         examples=examples,
         refused=(
             Refused({"hidden": 0}, ((4, 3),), "hidden"),

@@ -12,15 +12,14 @@ that is the price of being cut.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 
-from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Extent, KernelCall, KernelChoice, Operand, Scratch, TileTask, part
-from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
-from trainlib.primitives.lowering.pieces import Piece, add_call, copy_call, piece_matmul_call, zero_call
+from trainlib.ir.graph import Op
+from trainlib.ir.steps import Extent, KernelChoice, Operand, Ranges, Tensors, TileTask, part
+from trainlib.primitives.lowering.axes import Axes, AxesLowering
+from trainlib.primitives.lowering.calls import BATCH, NoMatmul, batch_extent, batch_range, box
+from trainlib.primitives.lowering.pieces import Piece, TileBuilder
 from trainlib.primitives.recurrent.recurrent import Cell, RecurrentLowering
-
-Tensors = Mapping[str, Tensor]
-Ranges = Mapping[str, Extent]
 
 
 def _size(extent: Extent) -> int:
@@ -32,62 +31,32 @@ def _of_gate(gate: int, hidden: int, units: Extent) -> Extent:
     return gate * hidden + units[0], gate * hidden + units[1]
 
 
-class Projection(RecurrentLowering):
+class Projection(RecurrentLowering, AxesLowering):
     """FW_X: one matmul per sample and gate; (steps, features, units)."""
 
-    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Samples, gates, steps, units."""
-        length, _, hidden, _ = self.sizes(op)
-        return {
-            **batch_extent(op.attributes["batch"]),
-            "gates": self.cell.gates,
-            "steps": length,
-            "units": hidden,
-        }
+    kept, summed = (BATCH, "gates", "steps", "units"), ("features",)
 
-    def reductions(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
-        """Features of the input."""
-        return {"features": op.attributes["features"]}
-
-    def macs(self, op: Op, tensors: Tensors) -> int:
-        """batch · length · features · gates·hidden."""
-        length, features, _, columns = self.sizes(op)
-        return int(op.attributes["batch"]) * length * features * columns
+    def axes(self, role: str) -> Axes:
+        """Of x and px; the weights are taken gate by gate."""
+        return (BATCH, "steps", "features") if role == "x" else self.kept
 
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Some units of some gates; the biases with the first features."""
-        _, features, hidden, _ = self.sizes(op)
-        dtype, samples = tensors[op["px"]].dtype, batch_range(ranges, op.attributes["batch"])
-        gates, steps, units = ranges["gates"], ranges["steps"], ranges["units"]
-        summed = ranges.get("features", (0, features))
-        count, rows, inner = _size(units), _size(steps), _size(summed)
-        inputs = [box(op, "x", samples, steps, summed)]
-        biases = [role for role in ("bx", "bh") if role in op and summed[0] == 0]
-        for number, gate in enumerate(range(*gates)):
-            columns = _of_gate(gate, hidden, units)
+        area, build = self.area(op, tensors, ranges), TileBuilder(choice, tensors[op["px"]].dtype)
+        inputs, summed = [area.box("x")], area.extents["features"]
+        biases = [role for role in ("bx", "bh") if role in op and area.begins("features")]
+        for number, gate in enumerate(range(*area.extents["gates"])):
+            columns = _of_gate(gate, op.attributes["hidden"], area.extents["units"])
             inputs.append(Operand(op["wx"], (summed, columns), f"wx{number}"))
             inputs += [Operand(op[role], (columns,), f"{role}{number}") for role in biases]
-        calls: list[KernelCall] = []
-        for sample in range(_size(samples)):
-            for number in range(_size(gates)):
-                target = Piece(part("px", sample), (rows, count), number * rows * count)
-                calls.append(
-                    piece_matmul_call(
-                        choice,
-                        a=Piece(part("x", sample), (rows, inner)),
-                        b=Piece(f"wx{number}", (inner, count)),
-                        c=target,
-                        n=rows,
-                        k=inner,
-                        m=count,
-                        trans_b=False,
-                        dtype=dtype,
-                    )
-                )
-                calls += [
-                    add_call(choice, target, Piece(f"{role}{number}", (count,)), dtype) for role in biases
-                ]
-        return TileTask(tuple(inputs), (box(op, "px", samples, gates, steps, units),), (), tuple(calls))
+        (gates,), (rows, inner, count) = area.shape("gates"), area.shape("steps", "features", "units")
+        for sample, number in product(area.samples, range(gates)):
+            target = Piece(part("px", sample), (rows, count), number * rows * count)
+            x = area.piece("x", sample)
+            build.matmul(x, Piece(f"wx{number}", (inner, count)), target)
+            for role in biases:
+                build.add(target, Piece(f"{role}{number}", (count,)))
+        return build.task(inputs, (area.box("px"),))
 
 
 class _OneStep(RecurrentLowering):
@@ -118,7 +87,7 @@ class StepForward(_OneStep):
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Some units, from the whole state before."""
         _, _, hidden, _ = self.sizes(op)
-        cell, time, dtype = self.cell, self.time, tensors[op["px"]].dtype
+        cell, time, build = self.cell, self.time, TileBuilder(choice, tensors[op["px"]].dtype)
         samples, units = batch_range(ranges, op.attributes["batch"]), ranges["units"]
         count, gates = _size(units), cell.gates
         inputs = [box(op, "px", samples, (0, gates), (time, time + 1), units)]
@@ -133,49 +102,33 @@ class StepForward(_OneStep):
         for role in cell.saved:
             region = (samples, (0, gates), units) if role == "gates" else (samples, units)
             outputs.append(Operand(op[f"{role}{time}"], region, role))
-        scratch = [Scratch("recurrent", (gates, count), dtype)]
+        recurrent = build.temporary("recurrent", gates, count)
         given = {operand.name for operand in inputs}
-        calls: list[KernelCall] = []
         if "before" not in given or (cell.has_cell and "cell_before" not in given):
-            scratch.append(Scratch("start", (hidden,), dtype))
-            calls.append(zero_call(choice, Piece("start", (hidden,)), dtype))
+            build.zero(build.temporary("start", hidden))
         for sample in range(_size(samples)):
-            calls += self._sample(choice, sample, hidden, units, given, dtype)
-        return TileTask(tuple(inputs), tuple(outputs), tuple(scratch), tuple(calls))
+            self._sample(build, sample, recurrent, hidden, units, given)
+        return build.task(inputs, outputs)
 
     def _sample(
-        self, choice: KernelChoice, sample: int, hidden: int, units: Extent, given: set[str], dtype: str
-    ) -> list[KernelCall]:
+        self, build: TileBuilder, sample: int, recurrent: Piece, hidden: int, units: Extent, given: set[str]
+    ) -> None:
         cell, count = self.cell, _size(units)
         state = Piece(part("before", sample) if "before" in given else "start", (hidden,), 0)
-        recurrent = Piece("recurrent", (cell.gates, count))
-        calls: list[KernelCall] = []
         for gate in range(cell.gates):
             target = recurrent.row(gate)
-            calls.append(
-                piece_matmul_call(
-                    choice,
-                    a=state,
-                    b=Piece(f"wh{gate}", (hidden, count)),
-                    c=target,
-                    n=1,
-                    k=hidden,
-                    m=count,
-                    trans_b=False,
-                    dtype=dtype,
-                )
-            )
+            build.matmul(state, Piece(f"wh{gate}", (hidden, count)), target)
             if f"bh{gate}" in given:
-                calls.append(add_call(choice, target, Piece(f"bh{gate}", (count,)), dtype))
+                build.add(target, Piece(f"bh{gate}", (count,)))
         projected = Piece(part("px", sample), (cell.gates * count,), 0)
         if cell.gates_saved:
             own = Piece(part("gates", sample), (cell.gates * count,), 0)
-            calls.append(copy_call(choice, projected, own, dtype))
+            build.copy(projected, own)
             projected = own
         zero = Piece("start", (count,), 0)
         pieces = {
             "projected": projected,
-            "recurrent": Piece("recurrent", (cell.gates * count,), 0),
+            "recurrent": Piece(recurrent.name, (cell.gates * count,), 0),
             "before": Piece(state.name, (count,), units[0]),
             "after": Piece(part("h", sample), (count,), 0),
             "hn": Piece(part("hn", sample), (count,), 0),
@@ -184,8 +137,7 @@ class StepForward(_OneStep):
             else zero,
             "cell_after": Piece(part("c", sample), (count,), 0),
         }
-        calls.append(cell.forward(choice, pieces, dtype))
-        return calls
+        cell.forward(build, pieces)
 
 
 class StepBackward(_OneStep):
@@ -202,7 +154,7 @@ class StepBackward(_OneStep):
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Some units of every gate; gradients are made side by side and then put to their gates."""
         cell, time, hidden = self.cell, self.time, op.attributes["hidden"]
-        dtype = tensors[op[f"g{time}"]].dtype
+        build = TileBuilder(choice, tensors[op[f"g{time}"]].dtype)
         samples, units = batch_range(ranges, op.attributes["batch"]), ranges["units"]
         count = _size(units)
         inputs = [box(op, "dy", samples, (time, time + 1), units)]
@@ -225,8 +177,9 @@ class StepBackward(_OneStep):
             for role in made
             for gate in range(cell.gates)
         ]
-        scratch = [Scratch(role, (cell.gates, count), dtype) for role in made]
-        scratch.append(Scratch("zero", (count,), dtype))
+        for role in made:
+            build.temporary(role, cell.gates, count)
+        build.zero(build.temporary("zero", count))
         further = {f"direct{time}": "direct", f"dc{time}": "cell_carry", "dx2": "cell_carry"}
         outputs += [
             Operand(op[role], (samples, units), buffer)
@@ -235,17 +188,16 @@ class StepBackward(_OneStep):
         ]
         known = {operand.name for operand in (*inputs, *outputs)}
         if cell.hidden_gradient and "direct" not in known:
-            scratch.append(Scratch("direct", (_size(samples), count), dtype))
+            build.temporary("direct", _size(samples), count)
         if cell.has_cell and "cell_carry" not in known:
-            scratch.append(Scratch("cell_carry", (_size(samples), count), dtype))
-        calls = [zero_call(choice, Piece("zero", (count,)), dtype)]
+            build.temporary("cell_carry", _size(samples), count)
         for sample in range(_size(samples)):
-            calls += self._sample(choice, sample, count, known, made, dtype)
-        return TileTask(tuple(inputs), tuple(outputs), tuple(scratch), tuple(calls))
+            self._sample(build, sample, count, known, made)
+        return build.task(inputs, outputs)
 
     def _sample(
-        self, choice: KernelChoice, sample: int, count: int, known: set[str], made: Sequence[str], dtype: str
-    ) -> list[KernelCall]:
+        self, build: TileBuilder, sample: int, count: int, known: set[str], made: Sequence[str]
+    ) -> None:
         gates = self.cell.gates
 
         def of(name: str, width: int = count) -> Piece:
@@ -258,15 +210,12 @@ class StepBackward(_OneStep):
         pieces |= {name: or_zero(name) for name in ("before", "cell_before", "carry")}
         pieces |= {"gates": of("gates", gates * count)}
         pieces |= {role: Piece(role, (gates * count,), 0) for role in made}
-        calls: list[KernelCall] = []
         if self.cell.has_cell:
-            calls.append(copy_call(choice, or_zero("cell_later"), pieces["cell_carry"], dtype))
-        calls.append(self.cell.backward(choice, pieces, dtype))
+            build.copy(or_zero("cell_later"), pieces["cell_carry"])
+        self.cell.backward(build, pieces)
         for role in made:
             for gate in range(gates):
-                source = Piece(role, (count,), gate * count)
-                calls.append(copy_call(choice, source, of(f"{role}_{gate}"), dtype))
-        return calls
+                build.copy(Piece(role, (count,), gate * count), of(f"{role}_{gate}"))
 
 
 class StepCarry(_OneStep):
@@ -276,32 +225,17 @@ class StepCarry(_OneStep):
         """Some units: rows of Wh; (samples, gates·hidden, units)."""
         _, _, _, columns = self.sizes(op)
         (target,), time = op.writes, self.time
-        dtype = tensors[op[target]].dtype
+        build = TileBuilder(choice, tensors[op[target]].dtype)
         samples, units = batch_range(ranges, op.attributes["batch"]), ranges["units"]
         batch, count = _size(samples), _size(units)
         gradient = op[f"gh{time}" if self.cell.hidden_gradient else f"g{time}"]
-        inputs = [
-            Operand(gradient, (samples, (0, columns)), "g"),
-            box(op, "wh", units, (0, columns)),
-        ]
+        inputs = [Operand(gradient, (samples, (0, columns)), "g"), box(op, "wh", units, (0, columns))]
         result = Piece("carry", (batch, count))
-        calls = [
-            piece_matmul_call(
-                choice,
-                a=Piece("g", (batch, columns)),
-                b=Piece("wh", (count, columns)),
-                c=result,
-                n=batch,
-                k=columns,
-                m=count,
-                trans_b=True,
-                dtype=dtype,
-            )
-        ]
+        build.matmul(Piece("g", (batch, columns)), Piece("wh", (count, columns)), result, trans_b=True)
         if self.cell.hidden_gradient:
             inputs.append(Operand(op[f"direct{time}"], (samples, units), "direct"))
-            calls.append(add_call(choice, result, Piece("direct", (batch, count)), dtype))
-        return TileTask(tuple(inputs), (Operand(op[target], (samples, units), "carry"),), (), tuple(calls))
+            build.add(result, Piece("direct", (batch, count)))
+        return build.task(inputs, (Operand(op[target], (samples, units), "carry"),))
 
 
 class SideBySide(NoMatmul):
@@ -323,15 +257,8 @@ class SideBySide(NoMatmul):
         samples, count = batch_range(ranges, op.attributes["batch"]), _size(columns)
         inputs = [box(op, role, samples, columns) for role in op.reads]
         outputs = [box(op, role, samples, (0, length), columns) for role in op.writes]
-        calls = [
-            copy_call(
-                choice,
-                Piece(part(f"{self.parts[role]}{time}", sample), (count,)),
-                Piece(part(role, sample), (count,), time * count),
-                tensors[op[role]].dtype,
-            )
-            for role in op.writes
-            for sample in range(_size(samples))
-            for time in range(length)
-        ]
-        return TileTask(tuple(inputs), tuple(outputs), (), tuple(calls))
+        build = TileBuilder(choice, tensors[op.outputs[0]].dtype)
+        for role, sample, time in product(op.writes, range(_size(samples)), range(length)):
+            source = Piece(part(f"{self.parts[role]}{time}", sample), (count,))
+            build.copy(source, Piece(part(role, sample), (count,), time * count))
+        return build.task(inputs, outputs)

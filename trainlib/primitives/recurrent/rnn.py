@@ -7,14 +7,13 @@ compile on its main branch. See `trainlib.primitives.recurrent.recurrent`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from trainlib.ir.steps import Array, KernelCall, KernelChoice
+from trainlib.ir.steps import Array
 from trainlib.primitives.definition import Example, Values
-from trainlib.primitives.lowering.pieces import kernel_call
+from trainlib.primitives.lowering.pieces import TileBuilder
 from trainlib.primitives.recurrent.recurrent import Cell, Pieces
 from trainlib.primitives.recurrent.recurrent_layer import recurrent_primitive
 from trainlib.primitives.recurrent.recurrent_reference import CellReference
@@ -25,38 +24,22 @@ class _TanhCell(Cell):
 
     uses = ("y",)
 
-    def forward(self, choice: KernelChoice, pieces: Pieces, dtype: str) -> KernelCall:
+    def forward(self, build: TileBuilder, pieces: Pieces) -> None:
         """h = tanh(p + q)."""
         projected, recurrent, state = (pieces[name] for name in ("projected", "recurrent", "after"))
-        return kernel_call(
-            choice,
-            "rnn_cell_fw",
-            {"elements": state.shape[0]},
-            {"P": projected, "Q": recurrent, "Y": state},
-            (projected, recurrent),
-            (state,),
-            lambda arrays: (np.tanh(arrays[0] + arrays[1]),),
-            dtype,
-        )
+        arrays, reads = {"P": projected, "Q": recurrent, "Y": state}, (projected, recurrent)
+        hidden = state.shape[0]
+        build.run("rnn_cell_fw", arrays, reads, (state,), lambda p, q: np.tanh(p + q), elements=hidden)
 
-    def backward(self, choice: KernelChoice, pieces: Pieces, dtype: str) -> KernelCall:
+    def backward(self, build: TileBuilder, pieces: Pieces) -> None:
         """g = (1 - y²)(dy + carry)."""
         y, dy, carry, result = (pieces[name] for name in ("y", "dy", "carry", "g"))
 
-        def function(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            state, arriving, from_next = arrays
-            return ((arriving + from_next) * (1 - state) * (1 + state),)
+        def gates(state: Array, arriving: Array, from_next: Array) -> Any:
+            return (arriving + from_next) * (1 - state) * (1 + state)
 
-        return kernel_call(
-            choice,
-            "rnn_cell_bw",
-            {"elements": y.shape[0]},
-            {"X": y, "G": dy, "D": carry, "Y": result},
-            (y, dy, carry),
-            (result,),
-            function,
-            dtype,
-        )
+        arrays = {"X": y, "G": dy, "D": carry, "Y": result}
+        build.run("rnn_cell_bw", arrays, (y, dy, carry), (result,), gates, elements=y.shape[0])
 
 
 def _advance(from_x: Array, from_h: Array, h: Array, c: Array) -> dict[str, Array]:
@@ -67,19 +50,10 @@ def _retreat(kept: Values, dh: Array, dc: Array) -> dict[str, Array]:
     return {"g": (1 - kept["y"] ** 2) * dh}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    x, has_bias = tensors["x"], "bx" in tensors
-    start = tensors.get("x1", x.new_zeros(len(x), attributes["hidden"]))
-    weights = [tensors["wx"].T, tensors["wh"].T, *(tensors[role] for role in ("bx", "bh") if has_bias)]
-    output, _ = torch.rnn_tanh(x, start[None], weights, has_bias, 1, 0.0, False, False, True)
-    return output
-
-
 PRIMITIVE = recurrent_primitive(
     "rnn",
     _TanhCell(),
     CellReference(_advance, _retreat),
-    _torch_forward,
     examples=(
         Example({"hidden": 5}, ((4, 3),), roundings=10),
         Example({"hidden": 4, "bias": False}, ((3, 6), (4,)), roundings=10),

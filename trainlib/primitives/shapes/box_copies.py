@@ -7,18 +7,19 @@ is the inner loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
+from configs.dtypes import DType
 from configs.errors import ShapeError
-from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Extent, Function, KernelCall, KernelChoice, Region, TileTask
+from trainlib.ir.graph import Op
+from trainlib.ir.steps import Array, Function, KernelCall, KernelChoice, Ranges, Region, Tensors, TileTask
 from trainlib.primitives.definition import Shape
-from trainlib.primitives.lowering.boxes import leading_extents, leading_region, row_major, sizes_of
-from trainlib.primitives.lowering.calls import NoMatmul, box
+from trainlib.primitives.lowering.boxes import LeadingBoxes, leading_region, row_major, sizes_of
+from trainlib.primitives.lowering.calls import box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 
 LARGEST_RANK = 5
@@ -72,7 +73,7 @@ def walk_call(
     reads: Sequence[str],
     writes: Sequence[str],
     function: Function,
-    dtype: str,
+    dtype: DType,
     *,
     dimensions: int = 0,
     matrix: str = "transpose_matrix",
@@ -110,7 +111,7 @@ def _loops(plain: Walk, dimensions: int, matrix: str) -> tuple[str, dict[str, in
     return nest, sizes, ordered(plain.source, 0), ordered(plain.target, 0)
 
 
-def fill_call(choice: KernelChoice, target: str, shape: Shape, value: float, dtype: str) -> KernelCall:
+def fill_call(choice: KernelChoice, target: str, shape: Shape, value: float, dtype: DType) -> KernelCall:
     """All of a buffer set to a value."""
     return kernel_call(
         choice,
@@ -129,7 +130,7 @@ def box_copy_call(
     *,
     source: tuple[str, Shape, Region],
     target: tuple[str, Shape, Region],
-    dtype: str,
+    dtype: DType,
     first: bool,
 ) -> KernelCall:
     """Copy a box of the buffer `source` to a box of `target`; each is (name, shape of the buffer, box).
@@ -158,7 +159,7 @@ def box_copy_call(
 
 
 @dataclass(frozen=True, slots=True)
-class ShiftLowering(NoMatmul):
+class ShiftLowering(LeadingBoxes):
     """A tensor laid into another at an offset: y[i] = x[i - offset] where there is one, else `value`.
 
     `offset(op)` has one entry per dimension of a sample; a negative one cuts away (cropping). Tiles are boxes
@@ -168,17 +169,11 @@ class ShiftLowering(NoMatmul):
     offset: Callable[[Op], Sequence[int]]
     value: Callable[[Op], float]
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """``n`` and the first two dimensions of a sample of the result."""
-        return leading_extents(tensors[op.outputs[0]].shape)
-
-    def meeting(self, op: Op, tensors: Mapping[str, Tensor]) -> Sequence[tuple[str, ...]]:
+    def meeting(self, op: Op, tensors: Tensors) -> Sequence[tuple[str, ...]]:
         """All: whether anything of x reaches a tile depends on each of them."""
         return (tuple(self.extents(op, tensors)),)
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """What of x lies in the tile; a fill unless that is everything, then a copy."""
         (source,), (target,) = op.reads, op.writes
         before, after = tensors[op[source]], tensors[op[target]]

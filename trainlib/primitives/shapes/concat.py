@@ -61,10 +61,6 @@ def _backward(op: Op, values: Values) -> Values:
     return {role: pieces[piece_number(role)] for role in op.writes}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    return torch.cat(list(tensors.values()), dim=1 + attributes["axis"])
-
-
 def _cases() -> Any:
     """Two to four pieces along any axis."""
     from hypothesis import strategies as st
@@ -83,11 +79,7 @@ PRIMITIVE = LayerPrimitive(
     name="concat",
     schema=_Schema,
     plan=_plan,
-    steps=(
-        Step("FW", ("x*",), ("y",), _forward, Join()),
-        Step("IG", ("dy",), ("dx*",), _backward, Split()),
-    ),
-    torch_forward=_torch_forward,
+    steps=(Step("FW", ("x*",), ("y",), _forward, Join()), Step("IG", ("dy",), ("dx*",), _backward, Split())),
     examples=(
         Example(inputs=((3,), (5,))),
         Example(inputs=((2, 4, 3), (1, 4, 3), (3, 4, 3))),

@@ -22,6 +22,5 @@ PRIMITIVE = LayerPrimitive(
     schema=LayerSchema,
     plan=_plan,
     steps=(),
-    torch_forward=lambda torch, attributes, tensors: torch.flatten(tensors["x"], start_dim=1),
     examples=(Example(inputs=((2, 3, 4),)), Example(inputs=((5,),))),
 )

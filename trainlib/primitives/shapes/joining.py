@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
-from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Extent, KernelCall, KernelChoice, Region, TileTask
+from trainlib.ir.graph import Op
+from trainlib.ir.steps import KernelCall, KernelChoice, Ranges, Region, Tensors, TileTask
 from trainlib.primitives.definition import Shape
 from trainlib.primitives.lowering.boxes import leading_extents, leading_region, sizes_of
 from trainlib.primitives.lowering.calls import NoMatmul, box
@@ -30,15 +30,13 @@ def piece_offsets(sizes: Sequence[int]) -> list[int]:
 class _Joining(NoMatmul):
     """What both directions share; ops carry ``axis`` (of a sample) and ``sizes`` of the pieces."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """``n`` and dimensions other than the axis."""
         shape = tensors[op.outputs[0]].shape
         axes = [axis for axis in range(len(shape) - 1) if axis != op.attributes["axis"]]
         return leading_extents(shape, axes)
 
-    def regions(
-        self, op: Op, tensors: Mapping[str, Tensor], roles: Sequence[str], ranges: Mapping[str, Extent]
-    ) -> dict[str, Region]:
+    def regions(self, op: Op, tensors: Tensors, roles: Sequence[str], ranges: Ranges) -> dict[str, Region]:
         """The box of each role in a tile."""
         return {role: leading_region(tensors[op[role]].shape, ranges) for role in roles}
 
@@ -54,9 +52,7 @@ def _within(shape: Shape, axis: int, first: int, size: int) -> Region:
 class Join(_Joining):
     """Pieces into one: a copy per piece; pieces that do not exist (a gradient nobody has) are zeros."""
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Rows of every piece, the same rows of the whole."""
         (target,) = op.writes
         regions = self.regions(op, tensors, (*op.reads, target), ranges)
@@ -84,9 +80,7 @@ class Join(_Joining):
 class Split(_Joining):
     """One into pieces: a copy per piece that is needed."""
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """Rows of the whole, the same rows of every piece."""
         (source,) = op.reads
         regions = self.regions(op, tensors, (source, *op.writes), ranges)

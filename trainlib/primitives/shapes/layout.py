@@ -11,7 +11,7 @@ import numpy as np
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Extent, KernelChoice, TileTask, part
+from trainlib.ir.steps import KernelChoice, Ranges, Tensors, TileTask, part
 from trainlib.primitives.definition import Example, LayerPlan, LayerPrimitive, Output, Step, Values
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box, transpose_call
 
@@ -33,13 +33,11 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
 class _Lowering(NoMatmul):
     """A sample [rows, columns] becomes [columns, rows]; only the batch may be cut."""
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
+    def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """The batch."""
         return batch_extent(tensors[op.outputs[0]].shape[0])
 
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """One transpose per sample."""
         (source,), (target,) = op.reads, op.writes
         before, after = tensors[op[source]], tensors[op[target]]
@@ -83,11 +81,6 @@ def _backward(op: Op, values: Values) -> Values:
     return {"dx": np.ascontiguousarray(_permuted(op, values["dy"]))}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    order = (0, 2, 3, 1) if attributes["to_hwc"] else (0, 3, 1, 2)
-    return tensors["x"].permute(*order)
-
-
 PRIMITIVE = LayerPrimitive(
     name="layout",
     schema=_Schema,
@@ -96,7 +89,6 @@ PRIMITIVE = LayerPrimitive(
         Step("FW", ("x",), ("y",), _forward, _Lowering()),
         Step("IG", ("dy",), ("dx",), _backward, _Lowering()),
     ),
-    torch_forward=_torch_forward,
     examples=(Example({"to": "HWC"}, ((3, 4, 5),)), Example({"to": "CHW"}, ((4, 5, 3),))),
     internal=True,
     layouts=None,

@@ -61,11 +61,6 @@ def _backward(op: Op, values: Values) -> Values:
     return {"dx": dy}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    widths = [width for pair in reversed(attributes["pads"]) for width in pair]
-    return torch.nn.functional.pad(tensors["x"], widths, value=attributes["value"])
-
-
 def _cases() -> Any:
     """Samples of one to three dimensions with any rims."""
     from hypothesis import strategies as st
@@ -101,7 +96,6 @@ PRIMITIVE = LayerPrimitive(
             ShiftLowering(lambda op: [-before for before, _ in op.attributes["pads"]], lambda op: 0.0),
         ),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example({"pads": [[0, 0], [1, 1], [1, 1]]}, ((2, 3, 3),)),
         Example({"pads": [[0, 0], [2, 1], [3, 0]], "value": 0.5}, ((2, 3, 4),)),

@@ -41,11 +41,7 @@ PRIMITIVE = LayerPrimitive(
     schema=_Schema,
     plan=_plan,
     steps=(),
-    torch_forward=lambda torch, attributes, tensors: tensors["x"].reshape(-1, *attributes["shape"]),
-    examples=(
-        Example({"shape": [4, 6]}, ((2, 3, 4),)),
-        Example({"shape": [2, -1, 2]}, ((12,),)),
-    ),
+    examples=(Example({"shape": [4, 6]}, ((2, 3, 4),)), Example({"shape": [2, -1, 2]}, ((12,),))),
     refused=(
         Refused({"shape": [5, 5]}, ((2, 3, 4),), "cannot reshape"),
         Refused({"shape": [5, -1]}, ((2, 3, 4),), "cannot reshape"),

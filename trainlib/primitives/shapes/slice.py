@@ -47,8 +47,7 @@ def _plan(attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str) -
     check_rank(shape, where)
     output = (*shape[: 1 + axis], stop - start, *shape[2 + axis :])
     return LayerPlan(
-        output,
-        attributes={"axis": axis, "start": start, "stop": stop, "size": size, "rank": len(shape) - 1},
+        output, attributes={"axis": axis, "start": start, "stop": stop, "size": size, "rank": len(shape) - 1}
     )
 
 
@@ -67,11 +66,6 @@ def _backward(op: Op, values: Values) -> Values:
     widths = [(0, 0)] * dy.ndim
     widths[axis] = (op.attributes["start"], op.attributes["size"] - op.attributes["stop"])
     return {"dx": np.pad(dy, widths)}
-
-
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    length = attributes["stop"] - attributes["start"]
-    return tensors["x"].narrow(1 + attributes["axis"], attributes["start"], length)
 
 
 def _cases() -> Any:
@@ -97,7 +91,6 @@ PRIMITIVE = LayerPrimitive(
         Step("FW", ("x",), ("y",), _forward, ShiftLowering(lambda op: _shift(op, -1), lambda op: 0.0)),
         Step("IG", ("dy",), ("dx",), _backward, ShiftLowering(lambda op: _shift(op, 1), lambda op: 0.0)),
     ),
-    torch_forward=_torch_forward,
     examples=(
         Example({"stop": 3}, ((7,),)),
         Example({"axis": 0, "start": 1, "stop": 3}, ((4, 3, 5),)),

@@ -71,11 +71,6 @@ def _backward(op: Op, values: Values) -> Values:
     return {"dx": np.concatenate(pieces, axis=axis)}
 
 
-def _torch_forward(torch: Any, attributes: Mapping[str, Any], tensors: Mapping[str, Any]) -> Any:
-    pieces = torch.split(tensors["x"], list(attributes["sizes"]), dim=1 + attributes["axis"])
-    return {f"y{number or ''}": piece for number, piece in enumerate(pieces)}
-
-
 def _cases() -> Any:
     """Two to four pieces along any axis."""
     from hypothesis import strategies as st
@@ -95,11 +90,7 @@ PRIMITIVE = LayerPrimitive(
     name="split",
     schema=_Schema,
     plan=_plan,
-    steps=(
-        Step("FW", ("x",), ("y*",), _forward, Split()),
-        Step("IG", ("dy*",), ("dx",), _backward, Join()),
-    ),
-    torch_forward=_torch_forward,
+    steps=(Step("FW", ("x",), ("y*",), _forward, Split()), Step("IG", ("dy*",), ("dx",), _backward, Join())),
     examples=(
         Example({"sizes": [3, 4]}, ((7,),)),
         Example({"axis": 1, "sizes": [1, 2, 1]}, ((2, 4, 3),)),

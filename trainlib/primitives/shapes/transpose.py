@@ -16,7 +16,7 @@ import numpy as np
 from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.ir.steps import Array, Extent, KernelCall, KernelChoice, TileTask, part
+from trainlib.ir.steps import Array, KernelCall, KernelChoice, Ranges, Tensors, TileTask, part
 from trainlib.primitives.definition import (
     AS_PUBLISHED,
     Example,
@@ -29,8 +29,8 @@ from trainlib.primitives.definition import (
     Values,
     Variant,
 )
-from trainlib.primitives.lowering.boxes import leading_extents, leading_region, row_major, sizes_of
-from trainlib.primitives.lowering.calls import NoMatmul, box
+from trainlib.primitives.lowering.boxes import LeadingBoxes, leading_region, row_major, sizes_of
+from trainlib.primitives.lowering.calls import box
 from trainlib.primitives.lowering.kernel_call import Piece
 from trainlib.primitives.shapes.box_copies import Walk, check_rank, walk_call
 
@@ -61,18 +61,12 @@ def _order(op: Op) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class _Lowering(NoMatmul):
+class _Lowering(LeadingBoxes):
     """FW and IG alike: a box of the result is a box of the source; one fork, or one per `matrix`."""
 
     matrix: str = "transpose_matrix"
 
-    def extents(self, op: Op, tensors: Mapping[str, Tensor]) -> Mapping[str, int]:
-        """``n`` and the first two dimensions of a sample of the result."""
-        return leading_extents(tensors[op.outputs[0]].shape)
-
-    def tile(
-        self, op: Op, tensors: Mapping[str, Tensor], ranges: Mapping[str, Extent], choice: KernelChoice
-    ) -> TileTask:
+    def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The source box has the intervals of the result box in its own order."""
         (source,), (target,), order = op.reads, op.writes, _order(op)
         region = leading_region(tensors[op[target]].shape, ranges)
@@ -146,9 +140,6 @@ PRIMITIVE = LayerPrimitive(
     steps=(
         Step("FW", ("x",), ("y",), _forward, _Lowering(), _PUBLISHED),
         Step("IG", ("dy",), ("dx",), _backward, _Lowering(), _PUBLISHED),
-    ),
-    torch_forward=lambda torch, attributes, tensors: tensors["x"].permute(
-        0, *(1 + axis for axis in attributes["axes"])
     ),
     examples=(
         Example({"axes": [1, 0]}, ((4, 5),)),
