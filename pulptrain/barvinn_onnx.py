@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from configs.errors import InputError, PulptrainError, ShapeError, UnsupportedLayerError
-from importers.onnx_graph import OnnxGraph, OnnxNode
+from importers.graph.onnx_graph import OnnxGraph, OnnxNode
 from scheduler.barvinn.layers import LayerShape
 from scheduler.barvinn.network import RealLayer, Reals
 

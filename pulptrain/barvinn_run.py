@@ -19,8 +19,8 @@ from arch.barvinn.timing import LANES, MACHINE, BarvinnTiming, timing_of
 from configs.errors import InputError, UnsupportedLayerError, WrongNumbersError
 from configs.limits import PROCESS_BYTES, require_host_memory
 from configs.parameters import ParameterTree, load_parameters
-from importers.onnx_file import load_onnx
-from importers.onnx_graph import OnnxGraph
+from importers.graph.onnx_file import load_onnx
+from importers.graph.onnx_graph import OnnxGraph
 from pulptrain.barvinn_onnx import input_map, read_network
 from pulptrain.progress import NOBODY, Teller
 from pulptrain.settings import check_seed

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from configs.errors import InputError, UnsupportedLayerError
-from importers.onnx_file import load_onnx
-from importers.onnx_training import ImportedTraining, import_training
+from importers.graph.onnx_file import load_onnx
+from importers.training.graph import ImportedTraining, import_training
 from tests.onnx_models import NodeText, model, node, saved, value
 from tests.onnx_training_models import (
     MICROSOFT,

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from configs.errors import UnsupportedLayerError, WrongNumbersError
-from importers.onnx_call import HANDLERS, WeightPlaces
-from importers.onnx_file import load_onnx
-from importers.onnx_folding import _FOLDED
-from importers.onnx_forward import import_forward
-from importers.onnx_fusion import OWN
+from importers.graph.onnx_file import load_onnx
+from importers.graph.onnx_folding import _FOLDED
+from importers.graph.onnx_fusion import OWN
+from importers.onnx.call import HANDLERS, WeightPlaces
+from importers.onnx.forward import import_forward
 from pulptrain import foreign_check
 from pulptrain.__main__ import run
 from pulptrain.foreign_check import OnnxOrigin, check_gradients, check_output

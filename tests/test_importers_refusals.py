@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import importers
-from importers.draft import NO_FORM, Problem
+from importers.graph.draft import NO_FORM, Problem
 
-FILES = sorted(Path(importers.__file__).parent.glob("*.py"))
+FILES = sorted(Path(importers.__file__).parent.rglob("*.py"))
 CURED = ("InputError", "UnsupportedLayerError", "ShapeError", "ConfigError")
 NEEDED = {
     **{"CannotTakeError": ("nearest", 2), "NoFormError": ("nearest", 2), "Problem": ("nearest", 5)},
@@ -37,7 +37,7 @@ def bare(source: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", FILES, ids=str)
 def test_every_refusal_says_what_would_do(file: Path) -> None:
     assert not bare(file.read_text())
 

@@ -12,8 +12,8 @@ from configs.errors import InputError, UnsupportedLayerError
 from configs.model_file import read_model
 from configs.model_text import model_text, model_tree
 from configs.yaml_file import parse_yaml
-from importers.torch_check import check_module
-from importers.torch_module import from_torch
+from importers.torch.check import check_module
+from importers.torch.module import from_torch
 from trainlib.options import check_options
 from trainlib.reference import evaluate
 from trainlib.training import build_training_graph, initial_weights

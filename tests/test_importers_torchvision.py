@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from importers.torch_module import from_torch
+from importers.torch.module import from_torch
 from pulptrain.foreign_model import ForeignModel, compare_with_origin
 from pulptrain.session import run_model
 from pulptrain.settings import Settings

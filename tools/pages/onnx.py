@@ -13,10 +13,10 @@ REASONS = 3
 
 def ops() -> str:
     """The ops of forward graphs, and those of training graphs."""
-    import importers.onnx_forward
-    import importers.onnx_training  # noqa: F401  (both fill their tables)
-    from importers.onnx_call import HANDLERS as FORWARD
-    from importers.training_ops import HANDLERS as TRAINING
+    import importers.onnx.forward
+    import importers.training.graph  # noqa: F401  (both fill their tables)
+    from importers.onnx.call import HANDLERS as FORWARD
+    from importers.training.layers import HANDLERS as TRAINING
 
     def listed(names: set[str]) -> str:
         return ", ".join(f"`{name}`" for name in sorted(names, key=str.lower))

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A network that grows layer by layer while another model is read, and what could not be read of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from configs.errors import PulptrainError, UnsupportedLayerError
+from configs.model_file import LayerSpec
+from importers.graph.views import BATCH, Shape, View
+from trainlib.graph import Tensor
+from trainlib.options import layer_options
+from trainlib.parameters import PARAMETER_NAMES
+from trainlib.primitives.definition import LayerPlan, LayerPrimitive, Output
+from trainlib.registry import layer_primitive
+from trainlib.steps import Array
+
+NO_FORM = "there is none"
+"""The nearest form of what nothing here is near to."""
+
+CHECKED = "a graph that onnx.checker accepts"
+"""The cure of a node that is none of its op."""
+
+RESERVED = ("input", "label", "loss")
+"""Names of tensors that every network has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Numbers a layer starts with. `source` names the tensor of the original model they are from.
+
+    `places` says for each number which element of that tensor it is (None: no single one). Of several tensors
+    of an ONNX file `source` has the names, and `places` counts over all (`onnx_call.WeightPlaces.numbers`).
+    """
+
+    value: Array
+    source: str = ""
+    places: Array | None = None
+    trained: bool = False
+
+    def moved(self, how: Any) -> Given:
+        """The numbers rearranged: `how` is a function of arrays that only moves elements."""
+        places = how(self.places) if self.places is not None else None
+        return Given(how(self.value), self.source, places, self.trained)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What cannot be taken over: the node's name, its op, the shape of its result, why, and what can be."""
+
+    name: str
+    op: str
+    shape: Shape | None
+    reason: str
+    nearest: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        shape = f" of shape {list(self.shape)}" if self.shape is not None else ""
+        place = f" ({self.where})" if self.where else ""
+        return f"{self.name}: {self.op}{shape}{place}: {self.reason}; nearest: {self.nearest}"
+
+
+class CannotTakeError(Exception):
+    """Raised while one node is read; becomes a `Problem`. `nearest` is the form that can be taken."""
+
+    def __init__(self, reason: str, nearest: str) -> None:
+        super().__init__(reason)
+        self.reason, self.nearest = reason, nearest
+
+
+@dataclass
+class Draft:
+    """Layers so far, with the shapes of their outputs by the word that names them in ``inputs``."""
+
+    where: str
+    dtype: str = "float32"
+    layers: list[LayerSpec] = field(default_factory=list)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    values: dict[str, Array] = field(default_factory=dict)
+    """Start of weights and buffers by the name of our tensor."""
+    sources: dict[str, Given] = field(default_factory=dict)
+    """Where these are from, for those that are a rearranged part of one tensor of the original."""
+    problems: list[Problem] = field(default_factory=list)
+    log_probabilities: dict[str, int] = field(default_factory=dict)
+    """Words of what log-softmaxes make -> elements whose exponentials have a sum of 1."""
+    _made: dict[tuple[Any, ...], View] = field(default_factory=dict)
+    _names: set[str] = field(default_factory=lambda: set(RESERVED))
+
+    def free_name(self, wanted: str) -> str:
+        """A name for a layer that no other has: letters, digits and underscores."""
+        base = re.sub(r"[^A-Za-z0-9_]+", "_", wanted).strip("_") or "layer"
+        base = base if base[0].isalpha() else f"layer{base}"
+        name, number = base, 1
+        while name in self._names:
+            number += 1
+            name = f"{base}_{number}"
+        self._names.add(name)
+        return name
+
+    def feed(self, word: str, shape: Shape, dtype: str) -> View:
+        """The network's input."""
+        self.tensors[word] = Tensor(word, shape, "input", dtype)
+        return View.of(word, shape)
+
+    def layer(
+        self,
+        kind: str,
+        name: str,
+        inputs: Sequence[str],
+        options: Mapping[str, Any] | None = None,
+        given: Mapping[str, Given | None] | None = None,
+        *,
+        where: str = "",
+    ) -> tuple[View, ...]:
+        """Add a layer that reads these words; `given` are start values by role of parameter or buffer.
+
+        Raises `CannotTakeError` where the layer refuses its options or shapes; values that do not have the
+        shape of the parameter are a defect of the caller (AssertionError).
+        """
+        starts = {role: item for role, item in (given or {}).items() if item is not None}
+        name = self.free_name(name)
+        place = where or self.where
+        try:
+            primitive = layer_primitive(kind, place)
+            bare = LayerSpec(name, kind, dict(options or {}), place, tuple(inputs))
+            checked = layer_options(bare, primitive)
+            plan = primitive.plan(checked, [self.tensors[word] for word in inputs], place)
+        except PulptrainError as error:
+            raise CannotTakeError(
+                error.message, error.cure or f"`pulptrain show {kind}` has its forms"
+            ) from None
+        roles = {role: item for role, item in starts.items() if role in plan.parameters}
+        trained = tuple(
+            PARAMETER_NAMES.get(role, role)
+            for role, item in roles.items()
+            if item.trained and plan.parameters[role].trainable
+        )
+        _check_partly_frozen(
+            primitive, plan, {role for role, item in roles.items() if item.trained}, set(roles)
+        )
+        possible = [role for role, parameter in plan.parameters.items() if parameter.trainable]
+        trainable: bool | tuple[str, ...] = trained
+        if len(trained) == len(possible):
+            trainable = True
+        elif not trained:
+            trainable = False
+        spec = LayerSpec(name, kind, dict(options or {}), place, tuple(inputs), trainable=trainable)
+        shapes = {**{role: item.shape for role, item in plan.parameters.items()}}
+        shapes |= {role: item.shape for role, item in plan.buffers.items()}
+        for role, item in starts.items():
+            assert item.value.shape == shapes[role], (name, role, item.value.shape, shapes[role])
+            tensor = f"{name}.{PARAMETER_NAMES.get(role, role)}"
+            self.values[tensor] = np.ascontiguousarray(item.value)
+            if item.source:
+                self.sources[tensor] = item
+        self.layers.append(spec)
+        views = []
+        for number, output in enumerate((plan.output, *plan.outputs.values())):
+            found = output if isinstance(output, Output) else Output(output)
+            word = f"{name}.{number}" if number else name
+            self.tensors[word] = Tensor(word, tuple(found.shape), "activation", found.dtype or self.dtype)
+            views.append(View.of(word, tuple(found.shape)))
+        return tuple(views)
+
+    def stored(self, view: View, order: Sequence[Sequence[int]], name: str, where: str = "") -> str:
+        """The word of a tensor with the batch first and one dimension for each of these groups of pieces.
+
+        `order` has every piece but the batch once. Adds a transpose, and reshapes, where the elements do not
+        lie so yet; each such tensor is made once.
+        """
+        flat = [piece for group in order for piece in group]
+        assert sorted(flat) == list(range(1, len(view.pieces))), (view, order)
+        wanted = (view.batch, *(view.size(group) for group in order)) if order else (view.batch, 1)
+        word = view.word
+        if flat != sorted(flat):
+            word = self._turned(view, flat, name, where)
+        return self.reshaped(word, wanted, name, where)
+
+    def _turned(self, view: View, flat: Sequence[int], name: str, where: str) -> str:
+        runs: list[list[int]] = []
+        for piece in flat:
+            if runs and piece == runs[-1][-1] + 1:
+                runs[-1].append(piece)
+            else:
+                runs.append([piece])
+        key = (view.word, view.pieces, tuple(flat))
+        if key not in self._made:
+            placed = sorted(runs)
+            word = self.reshaped(view.word, (view.batch, *(view.size(run) for run in placed)), name, where)
+            axes = [placed.index(run) for run in runs]
+            (self._made[key],) = self.layer(
+                "transpose", f"{name}_transpose", (word,), {"axes": axes}, where=where
+            )
+        return self._made[key].word
+
+    def reshaped(self, word: str, shape: Shape, name: str, where: str = "") -> str:
+        """The word of the same elements in another shape: a view, made once."""
+        if self.tensors[word].shape == shape:
+            return word
+        key = (self._root(word), shape)
+        if key not in self._made:
+            flat = len(shape) == 2
+            options = {} if flat else {"shape": list(shape[1:])}
+            if shape == self.tensors[key[0]].shape:
+                return str(key[0])
+            kind = "flatten" if flat else "reshape"
+            (self._made[key],) = self.layer(kind, f"{name}_{kind}", (key[0],), options, where=where)
+        return self._made[key].word
+
+    def _root(self, word: str) -> str:
+        """The tensor a view is a view of: views of views are not made."""
+        layer = next((layer for layer in self.layers if layer.name == word), None)
+        while layer is not None and layer.type in ("flatten", "reshape") and layer.inputs:
+            word = layer.inputs[0]
+            layer = next((item for item in self.layers if item.name == word), None)
+        return word
+
+    def refuse_problems(self, nodes: int) -> None:
+        """Raise UnsupportedLayerError that lists everything that could not be taken over."""
+        if not self.problems:
+            return
+        count = len(self.problems)
+        lines = "".join(f"\n    {problem}" for problem in self.problems)
+        raise UnsupportedLayerError(
+            f"{count} of {nodes} operations cannot be trained here:{lines}",
+            where=self.where,
+            cure="the nearest forms; `pulptrain list primitives` has all layers",
+        )
+
+    def without_unused(self, last: str) -> None:
+        """Drop layers whose outputs lead to nothing but themselves; `last` is the layer of the output."""
+        used = {last}
+        kept: list[LayerSpec] = []
+        for layer in reversed(self.layers):
+            if layer.name in used:
+                kept.append(layer)
+                used |= {word.partition(".")[0] for word in layer.inputs or ()}
+        self.layers = kept[::-1]
+        for tensor in [name for name in self.values if name.partition(".")[0] not in used]:
+            del self.values[tensor]
+            self.sources.pop(tensor, None)
+
+
+def _check_partly_frozen(
+    primitive: LayerPrimitive, plan: LayerPlan, trained: set[str], parameters: set[str]
+) -> None:
+    """Raise `CannotTakeError` where a step that trains a parameter cannot leave out one that is frozen."""
+    for step in primitive.steps_of(plan):
+        written = {role.rstrip("?").removeprefix("d") for role in step.writes}
+        always = {role.removeprefix("d") for role in step.writes if not role.endswith("?")} & parameters
+        frozen = sorted(always - trained)
+        if not step.forward and written & trained and frozen:
+            names = ", ".join(PARAMETER_NAMES.get(role, role) for role in frozen)
+            raise CannotTakeError(f"freezes {names} and trains others", "all of its parameters or none")
+
+
+def elements(shape: Sequence[int]) -> int:
+    """Elements of a tensor."""
+    return prod(shape)
+
+
+def others(view: View, *dims: int) -> list[int]:
+    """The pieces in no dimension of `dims` and not the batch, in the order they are stored."""
+    taken = {piece for dim in dims for piece in view.dims[dim]}
+    return [piece for piece in range(1, len(view.pieces)) if piece not in taken and piece != BATCH]

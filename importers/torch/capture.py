@@ -1,0 +1,528 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A module's forward pass, captured by torch.export, read node by node into a draft of our layers.
+
+What is read is the training IR without decompositions, made functional: a convolution, a norm, a GRU is one
+node, and nothing is changed in place. Numbers that follow from parameters and constants alone are computed
+on the way; of every number it is known which element of which parameter it is, as long as elements are only
+moved about.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+import re
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from configs.dtypes import is_float
+from configs.errors import InputError, UnsupportedLayerError
+from importers.graph.arranging import Site
+from importers.graph.draft import NO_FORM, CannotTakeError, Draft, Given, Problem
+from importers.graph.views import Shape, View
+from importers.handlers import registrar
+from trainlib.steps import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A torch tensor that does not depend on the input; `source`, `places` as in `graph.draft.Given`."""
+
+    tensor: Any
+    source: str = ""
+    places: Any = None
+    trained: bool = False
+
+    @property
+    def shape(self) -> Shape:
+        """Its shape."""
+        return tuple(self.tensor.shape)
+
+    def given(self) -> Given:
+        """As the start of one of our parameters."""
+        places = self.places.numpy() if self.places is not None else None
+        tensor = self.tensor.detach()
+        tensor = tensor.float() if tensor.is_floating_point() else tensor
+        return Given(tensor.numpy(), self.source, places, self.trained)
+
+    @property
+    def number(self) -> float | None:
+        """Its value, if it is the same throughout and nobody trains it."""
+        if self.trained or not self.tensor.numel() or self.tensor.is_complex():
+            return None
+        first = self.tensor.flatten()[0]
+        return float(first) if bool((self.tensor == first).all()) else None
+
+
+class Aside:
+    """What an op makes besides its result, statistics or a mask: nobody may read it."""
+
+
+class Unknown:
+    """Results of a node that could not be read; each is stood in for when somebody takes it."""
+
+
+@dataclass
+class Call(Site):
+    """One node: its arguments by the names of the op's schema, views and constants in their place."""
+
+    node: Any
+    torch: Any
+    draft: Draft
+    arguments: Mapping[str, Any]
+    name: str
+    where: str
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An argument, or `default` where it is missing or None."""
+        found = self.arguments.get(name)
+        return default if found is None else found
+
+    def view(self, name: str) -> View:
+        """An argument that must be an activation."""
+        return self.as_view(self.arguments[name])
+
+    def as_view(self, found: Any) -> View:
+        """`found`, which must be an activation."""
+        if not isinstance(found, View):
+            raise CannotTakeError(
+                "reads a constant where it should read an activation", "the result as a buffer of the module"
+            )
+        return found
+
+    def weight(self, name: str) -> Given | None:
+        """An argument that must be a parameter, a buffer or a constant; None if it is left out."""
+        return self.as_given(self.arguments.get(name), name)
+
+    def as_given(self, found: Any, name: str = "weight") -> Given | None:
+        """`found`, which must be a parameter, a buffer, a constant or None."""
+        if found is None:
+            return None
+        if not isinstance(found, Constant):
+            raise CannotTakeError(f"its {name} is computed from the input", "a parameter of the module")
+        return found.given()
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of the result."""
+        return shape_of(self.node) or ()
+
+    def used(self, index: int) -> bool:
+        """Whether anybody reads this one of several results."""
+        for user in self.node.users:
+            if user.target is not operator.getitem:
+                return True
+            if user.args[1] in (index, index - self.count):
+                return bool(user.users)
+        return False
+
+    @property
+    def count(self) -> int:
+        """Results, of a node that has several."""
+        return len(self.node.meta["val"])
+
+    def stored(self, view: View, order: Sequence[Sequence[int]]) -> str:
+        """A word of a tensor that is stored in this order."""
+        return self.draft.stored(view, order, self.name, self.where)
+
+
+Handler = Callable[[Call], Any]
+HANDLERS: dict[str, Handler] = {}
+"""By the name of an ATen op, without overload: `register` fills it."""
+
+_VIEWS = ("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "expand")
+_TURNS = ("permute", "transpose", "t", "mT", "numpy_T", "flip")
+_PARTS = ("select", "slice", "narrow", "chunk", "split", "split_with_sizes", "unbind")
+_SAME = ("clone", "contiguous", "alias")
+_DETACHED = ("detach", "detach_")
+MOVES = frozenset({*_VIEWS, *_TURNS, *_PARTS, *_SAME})
+"""Ops that only move elements about: what they make of a parameter is still that parameter."""
+
+NEAREST: dict[str, str] = {}
+"""Op we do not have -> what would do."""
+
+register = registrar(HANDLERS)
+
+
+def shape_of(node: Any) -> Shape | None:
+    """Shape of what a node makes, if it is one tensor."""
+    value = node.meta.get("val")
+    return tuple(int(size) for size in value.shape) if hasattr(value, "shape") else None
+
+
+def export_module(torch: Any, module: Any, inputs: tuple[Any, ...], where: str) -> Any:
+    """The functional training IR of the module in the mode it is in.
+
+    Raises InputError where torch.export cannot capture the module, with the reason in its first line.
+    """
+    disabled = logging.root.manager.disable
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable()  # of shapes that do not fit torch logs a traceback besides the error
+        try:
+            program = torch.export.export(module, inputs)
+            _refuse_stopped(program, where)
+            return program.run_decompositions({})
+        except InputError:
+            raise
+        except Exception as error:  # torch.export raises errors of many kinds, those of the module among them
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            reason = lines[0] if lines else type(error).__name__
+            raise InputError(
+                f"torch.export cannot capture the module: {reason[:300]}",
+                where=where,
+                cure="inputs of the shape and type that forward takes (--input), and a forward without "
+                "decisions that depend on the numbers",
+            ) from error
+        finally:
+            logging.disable(disabled)
+
+
+def _refuse_stopped(program: Any, where: str) -> None:
+    """Raise UnsupportedLayerError for what stops gradients and is gone once the graph is functional."""
+    kinds = {item.arg.name: item.kind.name for item in program.graph_signature.input_specs}
+    moving = {name for name, kind in kinds.items() if kind in ("USER_INPUT", "PARAMETER")}
+    for node in program.graph_module.graph.nodes:
+        if not any(before.name in moving for before in node.all_input_nodes):
+            continue  # torch.tensor() in a forward is detached as well
+        moving.add(node.name)
+        op = _op_name(node) if node.op == "call_function" else ""
+        if op == "detach_" or (op == "wrap_with_set_grad_enabled" and not node.args[0]):
+            how = "detach_()" if op == "detach_" else "torch.no_grad()"
+            raise UnsupportedLayerError(
+                f"{how} stops the gradient",
+                where=_place(node, where),
+                cure="requires_grad=False of the parameters before it, or detach() of a parameter",
+            )
+
+
+def capture(
+    torch: Any,
+    module: Any,
+    inputs: tuple[Any, ...],
+    trained: frozenset[str],
+    where: str,
+    dtype: str = "float32",
+) -> tuple[Draft, View]:
+    """The module as a draft of our layers, whose numbers are of `dtype`, and its output.
+
+    `trained` are names of parameters that are trained. Raises InputError if torch.export fails, and
+    UnsupportedLayerError that lists all ops that have no form here.
+    """
+    program = export_module(torch, module, inputs, where)
+    graph = program.graph_module.graph
+    signature = program.graph_signature
+    state = {**dict(module.named_buffers(remove_duplicate=False)), **program.state_dict, **program.constants}
+    targets = {item.arg.name: item for item in signature.input_specs if hasattr(item.arg, "name")}
+    draft = Draft(where, dtype)
+    known: dict[str, Any] = {}
+    calls = 0
+    user_inputs = 0
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            item = targets.get(node.name)
+            if item is not None and item.target is not None:
+                known[node.name] = _constant(torch, state, item.target, trained)
+                continue
+            user_inputs += 1
+            known[node.name] = _input(draft, node, user_inputs)
+        elif node.op == "call_function":
+            calls += 1
+            known[node.name] = _read(torch, draft, node, known)
+            if isinstance(known[node.name], Unknown):
+                known[node.name] = _stand_in(torch, draft, node, known)
+        elif node.op == "get_attr":
+            found = getattr(program.graph_module, str(node.target), None)
+            known[node.name] = Constant(found) if isinstance(found, torch.Tensor) else Unknown()
+    output = _output(draft, signature, known, where)
+    _refuse_shared(draft, trained)
+    _refuse_left_out(draft, trained & _read_parameters(graph, targets))
+    draft.refuse_problems(calls)
+    assert output is not None
+    return draft, output
+
+
+def _constant(torch: Any, state: Mapping[str, Any], target: str, trained: frozenset[str]) -> Any:
+    tensor = state.get(target)
+    if not isinstance(tensor, torch.Tensor):
+        return Unknown()
+    tensor = tensor.detach()
+    places = torch.arange(tensor.numel(), dtype=torch.int32).reshape(tensor.shape)
+    return Constant(tensor, target, places, target in trained)
+
+
+def _input(draft: Draft, node: Any, number: int) -> Any:
+    shape = shape_of(node)
+    if shape is None:
+        return node.meta.get("val")  # a number, None
+    if number > 1:
+        draft.problems.append(
+            Problem(node.name, "input", shape, "networks have one input", "one that forward cuts up")
+        )
+        return Unknown()
+    dtype = str(node.meta["val"].dtype).removeprefix("torch.")
+    if len(shape) < 2:
+        draft.problems.append(
+            Problem(
+                node.name,
+                "input",
+                shape,
+                "the batch comes first, then at least one dimension",
+                "an input of shape [batch, ...]",
+            )
+        )
+        return Unknown()
+    return draft.feed("input", shape, dtype if is_float(dtype) else "int32")
+
+
+def _output(draft: Draft, signature: Any, known: Mapping[str, Any], where: str) -> View | None:
+    names = [item.arg.name for item in signature.output_specs if item.kind.name == "USER_OUTPUT"]
+    found = [known.get(name) for name in names if name in known]
+    if len(found) != 1 and not draft.problems:
+        raise InputError(
+            f"forward returns {len(names)} tensors",
+            where=where,
+            cure="a module around it that returns the one tensor the loss is computed of",
+        )
+    if found and isinstance(found[0], View):
+        return found[0]
+    if not draft.problems:
+        raise InputError(
+            "what forward returns does not depend on its input",
+            where=where,
+            cure="a forward that returns what it computes of its input",
+        )
+    return None
+
+
+def _stand_in(torch: Any, draft: Draft, node: Any, known: Mapping[str, Any]) -> Any:
+    """In place of what could not be read, so that what lies behind it can be looked at too."""
+    shape = shape_of(node)
+    if shape is None:
+        return Unknown()
+    if not _any(_bound(node, known), (View, Unknown)):
+        return Constant(torch.zeros(shape))
+    return draft.feed(draft.free_name(f"{node.name}.unknown"), shape or (1,), draft.dtype)
+
+
+def _read(torch: Any, draft: Draft, node: Any, known: Mapping[str, Any]) -> Any:
+    """What a node makes; `Unknown`, and a problem in the list, if it cannot be read."""
+    op = _op_name(node)
+    place = _place(node, draft.where)
+    try:
+        if node.target is operator.getitem:
+            return _item(node, known)
+        arguments = _bound(node, known)
+        if _any(arguments, Unknown):
+            return Unknown()
+        if _any(arguments, Aside):
+            raise CannotTakeError(
+                "reads statistics or a mask that another op has made: a norm used twice reads its own",
+                "a module for each use",
+            )
+        if not _any(arguments, View):
+            return _folded(torch, op, node, known)
+        handler = HANDLERS.get(op)
+        if handler is None:
+            raise CannotTakeError("no layer for it", NEAREST.get(op, NO_FORM))
+        result = handler(Call(node, torch, draft, arguments, _layer_name(node, arguments), place))
+        if isinstance(result, View) and result.shape != shape_of(node):
+            raise AssertionError(f"{node.name}: {result.shape} instead of {shape_of(node)}")
+        return result.settled() if isinstance(result, View) else result
+    except CannotTakeError as error:
+        draft.problems.append(Problem(node.name, op, shape_of(node), error.reason, error.nearest, place))
+    except Exception:
+        if not draft.problems:
+            raise  # behind a stand-in shapes need not fit
+    return Unknown()
+
+
+def _item(node: Any, known: Mapping[str, Any]) -> Any:
+    found = known[node.args[0].name]
+    if isinstance(found, (Unknown, View, Constant)):
+        return Unknown()
+    item = found[node.args[1]]
+    if callable(item) and node.users:
+        item = item()
+    return item.settled() if isinstance(item, View) else item
+
+
+def _op_name(node: Any) -> str:
+    packet = getattr(node.target, "overloadpacket", None)
+    if packet is None:
+        return str(getattr(node.target, "__name__", node.target))
+    return str(packet.__name__)
+
+
+def _bound(node: Any, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments by the names of the schema, defaults filled in."""
+
+    def resolved(item: Any) -> Any:
+        if hasattr(item, "op") and hasattr(item, "meta"):
+            return known.get(item.name, Unknown())
+        if isinstance(item, (list, tuple)):
+            return [resolved(part) for part in item]
+        return item
+
+    given = [resolved(item) for item in node.args]
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return {str(index): item for index, item in enumerate(given)}
+    names = [argument.name for argument in schema.arguments]
+    bound = {argument.name: argument.default_value for argument in schema.arguments}
+    bound.update(zip(names, given, strict=False))
+    bound.update({key: resolved(item) for key, item in node.kwargs.items()})
+    return bound
+
+
+def _any(item: Any, kind: type | tuple[type, ...]) -> bool:
+    if isinstance(item, Mapping):
+        return any(_any(part, kind) for part in item.values())
+    if isinstance(item, (list, tuple)):
+        return any(_any(part, kind) for part in item)
+    return isinstance(item, kind)
+
+
+def _folded(torch: Any, op: str, node: Any, known: Mapping[str, Any]) -> Any:
+    """A node that reads no activation, computed; it may only move elements of a parameter that is trained."""
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        raise CannotTakeError("draws random numbers", "Dropout")
+    constants: list[Constant] = []
+
+    def tensor_of(item: Any, how: Callable[[Constant], Any]) -> Any:
+        if hasattr(item, "op") and hasattr(item, "meta"):
+            found = known[item.name]
+            if isinstance(found, Constant):
+                constants.append(found)
+                return how(found)
+            return found
+        if isinstance(item, (list, tuple)):
+            return type(item)(tensor_of(part, how) for part in item)
+        return item
+
+    def run(how: Callable[[Constant], Any]) -> Any:
+        arguments = [tensor_of(item, how) for item in node.args]
+        options = {key: tensor_of(item, how) for key, item in node.kwargs.items()}
+        with torch.no_grad():
+            return node.target(*arguments, **options)
+
+    result = run(lambda constant: constant.tensor)
+    if op in _DETACHED:
+        return replace(constants[0], tensor=result, trained=False)
+    if op in MOVES and len(constants) == 1 and constants[0].places is not None:
+        (one,) = constants
+        places = run(lambda constant: constant.places)
+        if isinstance(result, (list, tuple)):
+            return [
+                Constant(part, one.source, place, one.trained)
+                for part, place in zip(result, places, strict=True)
+            ]
+        return Constant(result, one.source, places, one.trained)
+    if any(constant.trained for constant in constants):
+        names = ", ".join(sorted({constant.source for constant in constants if constant.trained}))
+        raise CannotTakeError(
+            f"computes with the parameter {names}, which is trained",
+            "a parameter with the values it makes, or requires_grad=False",
+        )
+    if isinstance(result, (list, tuple)):
+        return [Constant(part) if isinstance(part, torch.Tensor) else part for part in result]
+    return Constant(result) if isinstance(result, torch.Tensor) else result
+
+
+def _layer_name(node: Any, arguments: Mapping[str, Any]) -> str:
+    """That of the module whose parameters it reads, or that calls it; else of the op."""
+    for item in arguments.values():
+        for part in item if isinstance(item, list) else [item]:
+            if isinstance(part, Constant) and part.source:
+                path = part.source.rpartition(".")[0]
+                return _as_name(path, node) if path else _op_name(node).strip("_")
+    stack = node.meta.get("nn_module_stack") or {}
+    for path, kind in reversed(list(stack.values())):
+        if str(kind).startswith("torch.nn.modules.") and path and "container" not in str(kind):
+            return _as_name(str(path), node)
+        break
+    return _op_name(node).strip("_")
+
+
+def _as_name(path: str, node: Any) -> str:
+    name = path.replace(".", "_")
+    return name if not name[0].isdigit() else f"{_op_name(node).strip('_')}_{name}"
+
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def _place(node: Any, where: str) -> str:
+    """file:line of the module's own code, from the stack of the capture; `where` if there is none."""
+    for file, line in reversed(_FRAME.findall(node.meta.get("stack_trace") or "")):
+        if f"{'torch'}/" not in file.replace("\\", "/") and "site-packages" not in file:
+            return f"{file.replace(chr(92), '/').rpartition('/')[2]}:{line}"
+    return where
+
+
+def _refuse_shared(draft: Draft, trained: frozenset[str]) -> None:
+    """A parameter that is trained in two places has two gradients to add, which no layer of ours does.
+
+    Nor does a copy of it that is not trained (`detach`) follow what an update makes of it.
+    """
+    users: dict[str, list[str]] = {}
+    kept = {given.source for given in draft.sources.values() if given.trained}
+    for tensor, given in draft.sources.items():
+        if given.source in kept & trained:
+            users.setdefault(given.source, []).append(tensor)
+    for source, tensors in users.items():
+        taken = [draft.sources[tensor].places for tensor in tensors]
+        if any(places is None for places in taken):
+            continue
+        places = np.concatenate([np.asarray(item).ravel() for item in taken if item is not None])
+        if np.bincount(places).max(initial=0) > 1:
+            layers = " and ".join(dict.fromkeys(name.partition(".")[0] for name in tensors))
+            draft.problems.append(
+                Problem(
+                    source,
+                    "parameter",
+                    None,
+                    f"elements of it are used more than once, by {layers}",
+                    "a parameter for each use, or requires_grad=False",
+                )
+            )
+
+
+def _read_parameters(graph: Any, targets: Mapping[str, Any]) -> set[str]:
+    """Parameters that something reads with its gradient."""
+    return {
+        targets[node.name].target
+        for node in graph.nodes
+        if node.op == "placeholder" and node.name in targets
+        if any(user.op != "output" and _op_name(user) not in _DETACHED for user in node.users)
+    }
+
+
+def _refuse_left_out(draft: Draft, read: Collection[str]) -> None:
+    """A parameter that is read, and that no layer of ours trains, would silently stay as it is."""
+    found = {given.source for given in draft.sources.values() if given.trained}
+    if draft.problems:
+        return  # it may be read by what could not be taken
+    for name in sorted(set(read) - found):
+        draft.problems.append(
+            Problem(
+                name,
+                "parameter",
+                None,
+                "is trained, and read in a way that has no gradient here",
+                "requires_grad=False",
+            )
+        )
+
+
+def as_array(tensor: Any) -> Array:
+    """A torch tensor as NumPy."""
+    array: Array = tensor.detach().cpu().numpy()
+    return array
