@@ -16,8 +16,8 @@ from configs.errors import UnsupportedLayerError, WrongNumbersError
 from importers.graph.onnx_file import load_onnx
 from importers.graph.onnx_folding import _FOLDED
 from importers.graph.onnx_fusion import OWN
-from importers.onnx.call import HANDLERS, WeightPlaces
-from importers.onnx.forward import import_forward
+from importers.graph.weights import WeightPlaces
+from importers.onnx.forward import HANDLERS, import_forward
 from pulptrain import foreign_check
 from pulptrain.__main__ import run
 from pulptrain.foreign_check import OnnxOrigin, check_gradients, check_output

@@ -15,8 +15,7 @@ import pytest
 from configs.errors import InputError, UnsupportedLayerError
 from configs.library import list_names
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
-from importers.export.layer import WRITERS
-from importers.export.writer import onnx_bytes, read_own
+from importers.export.writer import WRITERS, onnx_bytes, read_own
 from importers.graph.onnx_file import load_onnx
 from importers.onnx.forward import import_forward
 from pulptrain.__main__ import run

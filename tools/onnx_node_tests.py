@@ -18,8 +18,7 @@ import numpy as np
 
 from configs.errors import PulptrainError
 from importers.graph.onnx_file import load_onnx
-from importers.onnx.call import HANDLERS
-from importers.onnx.forward import import_forward
+from importers.onnx.forward import HANDLERS, import_forward
 from trainlib.reference import evaluate
 from trainlib.training import build_forward_graph, initial_weights
 

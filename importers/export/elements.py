@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from importers.export.layer import Layer, writes
+from importers.export.layer import Layer, Writer
 
 _ALONE: Mapping[str, str] = {
     "relu": "Relu",
@@ -37,7 +37,6 @@ _ALONE: Mapping[str, str] = {
 """Layers that are one node of the same inputs."""
 
 
-@writes(*_ALONE)
 def _alone(layer: Layer) -> None:
     given, attributes = layer.options, dict[str, Any]()
     if layer.primitive == "gelu":
@@ -55,18 +54,15 @@ def _alone(layer: Layer) -> None:
 _NUMBERS = {"scale": ("Mul", "factor"), "shift": ("Add", "offset"), "power": ("Pow", "exponent")}
 
 
-@writes(*_NUMBERS)
 def _with_number(layer: Layer) -> None:
     op, option = _NUMBERS[layer.primitive]
     layer.node(op, (layer.x, layer.constant(option, layer.options[option])))
 
 
-@writes("square")
 def _square(layer: Layer) -> None:
     layer.node("Mul", (layer.x, layer.x))
 
 
-@writes("silu", "swiglu")
 def _silu(layer: Layer) -> None:
     gate = layer.node("Sigmoid", (layer.x,), part="gate")
     if layer.primitive == "silu":
@@ -75,7 +71,6 @@ def _silu(layer: Layer) -> None:
     layer.node("Mul", (layer.node("Mul", (layer.x, gate), part="silu"), layer.inputs[1]))
 
 
-@writes("clip")
 def _clip(layer: Layer) -> None:
     bounds = [(word, layer.options[word]) for word in ("low", "high")]
     given = ["" if bound is None else layer.constant(word, bound) for word, bound in bounds]
@@ -85,32 +80,27 @@ def _clip(layer: Layer) -> None:
 _RELATIONS = {"ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "lt": "Less", "eq": "Equal"}
 
 
-@writes("compare")
 def _compare(layer: Layer) -> None:
     bound = layer.constant("value", layer.options["value"])
     holds = layer.node(_RELATIONS[layer.options["form"]], (layer.x, bound), part="holds")
     layer.node("Cast", (holds,), to=1)
 
 
-@writes("where")
 def _where(layer: Layer) -> None:
     zero = layer.node("Equal", (layer.x, layer.constant("zero", 0.0)), part="zero")
     layer.node("Where", (zero, layer.inputs[2], layer.inputs[1]))
 
 
-@writes("dropout")
 def _dropout(layer: Layer) -> None:
     training = layer.constant("training", True, "bool")
     layer.node("Dropout", (layer.x, layer.constant("p", layer.options["p"]), training))
 
 
-@writes("softmax")
 def _softmax(layer: Layer) -> None:
     layer.exact("exponential")
     layer.node("Softmax", (layer.x,), axis=-1)
 
 
-@writes("log_softmax")
 def _log_softmax(layer: Layer) -> None:
     layer.node("LogSoftmax", (layer.x,), axis=-1)
 
@@ -118,25 +108,21 @@ def _log_softmax(layer: Layer) -> None:
 # Trained tensors
 
 
-@writes("prelu")
 def _prelu(layer: Layer) -> None:
     ones = (1,) * (len(layer.shapes[0]) - 2) if layer.options["per_channel"] else ()
     slope = layer.weight("w", "weight", lambda array: array.reshape(-1, *ones))
     layer.node("PRelu", (layer.x, slope))
 
 
-@writes("position")
 def _position(layer: Layer) -> None:
     layer.node("Add", (layer.x, layer.weight("w", "weight")))
 
 
-@writes("parameter")
 def _parameter(layer: Layer) -> None:
     weight = layer.weight("w", "weight", lambda array: array[None])
     layer.node("Expand", (weight, layer.integers("shape", layer.output)))
 
 
-@writes("class_token")
 def _class_token(layer: Layer) -> None:
     token = layer.weight("w", "weight", lambda array: array.reshape(1, 1, -1))
     batch, _, features = layer.shapes[0]
@@ -149,51 +135,42 @@ def _class_token(layer: Layer) -> None:
 # Moves
 
 
-@writes("flatten")
 def _flatten(layer: Layer) -> None:
     layer.node("Flatten", (layer.x,), axis=1)
 
 
-@writes("reshape")
 def _reshape(layer: Layer) -> None:
     layer.reshaped(layer.x, layer.output)
 
 
-@writes("transpose")
 def _transpose(layer: Layer) -> None:
     layer.node("Transpose", (layer.x,), perm=[0, *(axis + 1 for axis in layer.options["axes"])])
 
 
-@writes("broadcast_add")
 def _broadcast_add(layer: Layer) -> None:
     rank = len(layer.output)
     layer.node("Add", (layer.padded(0, rank), layer.padded(1, rank)))
 
 
-@writes("expand")
 def _expand(layer: Layer) -> None:
     wide = layer.padded(0, len(layer.output))
     layer.node("Expand", (wide, layer.integers("shape", layer.output)))
 
 
-@writes("concat")
 def _concat(layer: Layer) -> None:
     layer.node("Concat", layer.inputs, axis=_axis(layer))
 
 
-@writes("split")
 def _split(layer: Layer) -> None:
     layer.node("Split", (layer.x, layer.integers("sizes", layer.options["sizes"])), axis=_axis(layer))
 
 
-@writes("slice")
 def _slice(layer: Layer) -> None:
     start, stop = layer.options["start"], layer.options["stop"]
     numbers = {"starts": start, "ends": stop, "axes": _axis(layer)}
     layer.node("Slice", (layer.x, *(layer.integers(name, [value]) for name, value in numbers.items())))
 
 
-@writes("pad")
 def _pad(layer: Layer) -> None:
     pairs = np.array([(0, 0), *layer.options["pads"]])
     widths = layer.integers("pads", pairs.T.ravel().tolist())
@@ -208,7 +185,6 @@ _REDUCED = {
 }
 
 
-@writes(*_REDUCED)
 def _reduce(layer: Layer) -> None:
     op = _REDUCED[layer.primitive]
     if "ties" in layer.options:
@@ -221,3 +197,31 @@ def _reduce(layer: Layer) -> None:
 def _axis(layer: Layer) -> int:
     """The option `axis` with the batch in front."""
     return int(layer.options["axis"] % (len(layer.shapes[0]) - 1)) + 1
+
+
+WRITERS: Mapping[str, Writer] = {
+    **dict.fromkeys(_ALONE, _alone),
+    **dict.fromkeys(_NUMBERS, _with_number),
+    "square": _square,
+    **dict.fromkeys(("silu", "swiglu"), _silu),
+    "clip": _clip,
+    "compare": _compare,
+    "where": _where,
+    "dropout": _dropout,
+    "softmax": _softmax,
+    "log_softmax": _log_softmax,
+    "prelu": _prelu,
+    "position": _position,
+    "parameter": _parameter,
+    "class_token": _class_token,
+    "flatten": _flatten,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "broadcast_add": _broadcast_add,
+    "expand": _expand,
+    "concat": _concat,
+    "split": _split,
+    "slice": _slice,
+    "pad": _pad,
+    **dict.fromkeys(_REDUCED, _reduce),
+}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One layer of ours as nodes of an ONNX graph: what a writer sees, and the table of writers by layer type.
+"""One layer of ours as nodes of an ONNX graph: what a writer sees.
 
 Weights are rearranged, never computed with, so that each element of an initializer is one of ours. A writer
 may get numbers of places in place of weights: integers that it must pass on as they are.
@@ -16,7 +16,6 @@ import numpy as np
 
 from configs.limits import require_host_memory
 from importers.graph.onnx_graph import OnnxNode
-from importers.handlers import registrar
 from trainlib.primitives.definition import LayerPlan
 from trainlib.steps import Array
 
@@ -128,7 +127,4 @@ class Layer:
 
 
 Writer = Callable[[Layer], Any]
-WRITERS: dict[str, Writer] = {}
-"""By layer type: `writes` fills it."""
-
-writes = registrar(WRITERS)
+"""Of layers of one type or a few."""

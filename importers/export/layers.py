@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from importers.export.layer import Layer, NoFormError, writes
-from importers.onnx.layers import GATES
+from importers.export.layer import Layer, NoFormError, Writer
+from importers.ops import GATES
 from trainlib.parameters import PARAMETER_NAMES
 from trainlib.primitives.contractions.conv_options import padding_of, two_of
 
@@ -22,7 +23,6 @@ def _window(layer: Layer) -> dict[str, Any]:
     return {"kernel_shape": list(kernel), "strides": list(stride), "pads": [up, left, down, right]}
 
 
-@writes("conv2d", "depthwise", "conv_transpose2d")
 def _convolution(layer: Layer) -> None:
     attributes = _window(layer)
     attributes["dilations"] = list(two_of(layer.options, "dilation", layer.name))
@@ -35,13 +35,11 @@ def _convolution(layer: Layer) -> None:
     layer.node(op, (layer.x, layer.weight("w", "weight"), layer.weight("b", "bias")), **attributes)
 
 
-@writes("pointwise")
 def _pointwise(layer: Layer) -> None:
     weight = layer.weight("w", "weight", lambda array: array[:, :, None, None])
     layer.node("Conv", (layer.x, weight, layer.weight("b", "bias")), kernel_shape=[1, 1])
 
 
-@writes("conv1d")
 def _conv1d(layer: Layer) -> None:
     options, padding = layer.options, layer.options["padding"]
     layer.node(
@@ -55,7 +53,6 @@ def _conv1d(layer: Layer) -> None:
     )
 
 
-@writes("linear")
 def _linear(layer: Layer) -> None:
     if len(layer.shapes[0]) == 2:
         weights = (layer.weight("w", "weight"), layer.weight("b", "bias"))
@@ -73,7 +70,6 @@ def _rows(layer: Layer, tensor: str, weight: str, bias: str, part: str = "") -> 
     return layer.node("Add", (product, layer.weight(bias, PARAMETER_NAMES.get(bias, bias))), part=part)
 
 
-@writes("matmul")
 def _matmul(layer: Layer) -> None:
     ranks = [len(shape) for shape in layer.shapes]
     if min(ranks) < 3:
@@ -86,12 +82,10 @@ def _matmul(layer: Layer) -> None:
     layer.node("MatMul", (left, right))
 
 
-@writes("embedding")
 def _embedding(layer: Layer) -> None:
     layer.node("Gather", (layer.weight("w", "weight"), layer.x), axis=0)
 
 
-@writes("mhsa")
 def _attention(layer: Layer) -> None:
     """ONNX's Attention has no projections: products, a softmax, and moves between them."""
     batch, length, _ = layer.shapes[0]
@@ -121,7 +115,6 @@ def _affine(layer: Layer, count: int) -> tuple[str, str]:
     )
 
 
-@writes("batch_norm")
 def _batch_norm(layer: Layer) -> None:
     options, running = layer.options, []
     for role, start in (("running_mean", 0.0), ("running_var", 1.0)):
@@ -141,7 +134,6 @@ def _batch_norm(layer: Layer) -> None:
     )
 
 
-@writes("instance_norm")
 def _instance_norm(layer: Layer) -> None:
     if layer.options["running"] or layer.options["fixed_statistics"]:
         raise NoFormError("statistics of its own", "running: false")
@@ -149,14 +141,12 @@ def _instance_norm(layer: Layer) -> None:
     layer.node("InstanceNormalization", inputs, epsilon=float(layer.options["eps"]))
 
 
-@writes("group_norm")
 def _group_norm(layer: Layer) -> None:
     inputs = (layer.x, *_affine(layer, layer.shapes[0][1]))
     numbers = {"num_groups": layer.options["groups"], "epsilon": float(layer.options["eps"])}
     layer.node("GroupNormalization", inputs, **numbers)
 
 
-@writes("layer_norm")
 def _layer_norm(layer: Layer) -> None:
     axes = layer.options["axes"]
     row = layer.shapes[0][-axes:]
@@ -165,7 +155,6 @@ def _layer_norm(layer: Layer) -> None:
     layer.node("LayerNormalization", (layer.x, weight, layer.weight("b", "bias")), **numbers)
 
 
-@writes("rms_norm")
 def _rms_norm(layer: Layer) -> None:
     """RMSNormalization is younger than the opset that is written."""
     rank, axes = len(layer.shapes[0]), layer.options["axes"]
@@ -184,7 +173,6 @@ def _rms_norm(layer: Layer) -> None:
 # Pooling
 
 
-@writes("max_pool2d", "avg_pool2d")
 def _pool(layer: Layer) -> None:
     attributes = _window(layer)
     if "count_include_pad" in layer.options:
@@ -198,12 +186,10 @@ def _pool(layer: Layer) -> None:
     layer.node("MaxPool", (layer.x,), **attributes)
 
 
-@writes("global_avg_pool")
 def _global_pool(layer: Layer) -> None:
     layer.node("GlobalAveragePool", (layer.x,))
 
 
-@writes("interpolation")
 def _resize(layer: Layer) -> None:
     how: dict[str, Any] = {
         "mode": "nearest",
@@ -218,12 +204,11 @@ def _resize(layer: Layer) -> None:
 # Recurrent layers
 
 
-@writes("gru", "lstm", "rnn")
 def _recurrent(layer: Layer) -> None:
     batch, _, _ = layer.shapes[0]
     hidden = layer.options["hidden"]
     kind = {"gru": "GRU", "lstm": "LSTM", "rnn": "RNN"}[layer.primitive]
-    order = [int(place) for place in np.argsort(GATES[kind])]
+    order = [int(place) for place in np.argsort(GATES[layer.primitive])]
 
     def gates(array: Any) -> Any:
         parts = array.reshape(len(order), hidden, *array.shape[1:])
@@ -244,3 +229,23 @@ def _recurrent(layer: Layer) -> None:
     made = layer.node(kind, inputs, part="cell", hidden_size=hidden, **extra)
     one = layer.node("Squeeze", (made, layer.integers("direction", [1])), part="one_direction")
     layer.node("Transpose", (one,), perm=[1, 0, 2])
+
+
+WRITERS: Mapping[str, Writer] = {
+    **dict.fromkeys(("conv2d", "depthwise", "conv_transpose2d"), _convolution),
+    "pointwise": _pointwise,
+    "conv1d": _conv1d,
+    "linear": _linear,
+    "matmul": _matmul,
+    "embedding": _embedding,
+    "mhsa": _attention,
+    "batch_norm": _batch_norm,
+    "instance_norm": _instance_norm,
+    "group_norm": _group_norm,
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
+    **dict.fromkeys(("max_pool2d", "avg_pool2d"), _pool),
+    "global_avg_pool": _global_pool,
+    "interpolation": _resize,
+    **dict.fromkeys(("gru", "lstm", "rnn"), _recurrent),
+}

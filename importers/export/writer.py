@@ -21,7 +21,8 @@ from configs.errors import InputError, UnsupportedLayerError
 from configs.model_file import DATASETS, ModelSpec, read_model
 from configs.model_text import model_text
 from configs.yaml_file import parse_yaml
-from importers.export.layer import WRITERS, Layer, NoFormError, OnnxDraft
+from importers.export import elements, layers
+from importers.export.layer import Layer, NoFormError, OnnxDraft, Writer
 from importers.extras import require_extra
 from importers.graph.draft import Problem
 from importers.graph.onnx_file import initializers_of, parsed
@@ -36,6 +37,9 @@ from trainlib.steps import Array
 
 if TYPE_CHECKING:
     import onnx
+
+WRITERS: Mapping[str, Writer] = {**elements.WRITERS, **layers.WRITERS}
+"""By layer type."""
 
 OPSET = 21
 """Every onnx package that pulptrain takes knows it (`pyproject.toml`), and ONNX Runtime since 1.18."""

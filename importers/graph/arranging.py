@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from importers.graph.draft import CannotTakeError, Draft, Given, elements, others
+from importers.graph.draft import CannotTakeError, Draft, others
 from importers.graph.views import BATCH, Shape, View
+from importers.graph.weights import Constant
 
 
+@dataclass(frozen=True)
 class Site:
     """Where layers are added: the draft, and the name and place of the node they are for."""
 
@@ -23,7 +25,7 @@ class Site:
         kind: str,
         inputs: Sequence[str],
         options: Mapping[str, Any] | None = None,
-        given: Mapping[str, Given | None] | None = None,
+        given: Mapping[str, Constant | None] | None = None,
         *,
         suffix: str = "",
     ) -> View:
@@ -130,13 +132,19 @@ def regrouped(view: View, made: View, rest: Sequence[int], size: int, dim: int =
     return View(made.word, made.stored, tuple(pieces), dims)
 
 
+def batch_first(site: Site, view: View, rank: int = 0) -> str:
+    """The word of a tensor [batch, channels, ...], of `rank` dimensions if that is not 0."""
+    shape: Shape = (view.batch, *view.shape[1:])
+    is_first = view.batch == 1 or view.batch_dim == 0
+    if len(view.dims) < 2 or rank not in (0, len(view.dims)) or not is_first or shape != view.shape:
+        raise CannotTakeError(f"its input {list(view.shape)} has no batch in front", "[batch, channels, ...]")
+    return site.draft.reshaped(in_order(site, view).word, shape, site.name, site.where)
+
+
 def image(site: Site, view: View, rank: int) -> str:
     """The word of a batch of images [N, C, H, W]; a sequence [N, C, L] becomes an image of one row."""
-    if len(view.dims) != rank + 2 or (view.batch > 1 and view.batch_dim != 0):
-        raise CannotTakeError(f"its input {list(view.shape)} has no batch in front", "[batch, channels, ...]")
-    ordered = in_order(site, view)
-    shape: Shape = (view.batch, *view.shape[1:])
-    if elements(shape) != elements(ordered.stored):
-        raise CannotTakeError(f"its input {list(view.shape)} has no batch in front", "[batch, channels, ...]")
-    shape = (*shape[:2], 1, *shape[2:]) if rank == 1 else shape
-    return site.draft.reshaped(ordered.word, shape, site.name, site.where)
+    if rank not in (1, 2):
+        raise CannotTakeError(f"a window of {rank} dimensions", "a window of 1 or 2 dimensions")
+    word = batch_first(site, view, rank + 2)
+    shape = view.shape if rank == 2 else (*view.shape[:2], 1, view.shape[2])
+    return site.draft.reshaped(word, shape, site.name, site.where)

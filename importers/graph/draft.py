@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from configs.errors import PulptrainError, UnsupportedLayerError
 from configs.model_file import LayerSpec
 from importers.graph.views import BATCH, Shape, View
+from importers.graph.weights import NOTHING, Constant, Given, WeightPlaces
 from trainlib.graph import Tensor
 from trainlib.options import layer_options
 from trainlib.parameters import PARAMETER_NAMES
@@ -29,25 +30,6 @@ CHECKED = "a graph that onnx.checker accepts"
 
 RESERVED = ("input", "label", "loss")
 """Names of tensors that every network has."""
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """Numbers a layer starts with. `source` names the tensor of the original model they are from.
-
-    `places` says for each number which element of that tensor it is (None: no single one). Of several tensors
-    of an ONNX file `source` has the names, and `places` counts over all (`onnx_call.WeightPlaces.numbers`).
-    """
-
-    value: Array
-    source: str = ""
-    places: Array | None = None
-    trained: bool = False
-
-    def moved(self, how: Any) -> Given:
-        """The numbers rearranged: `how` is a function of arrays that only moves elements."""
-        places = how(self.places) if self.places is not None else None
-        return Given(how(self.value), self.source, places, self.trained)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +63,8 @@ class Draft:
 
     where: str
     dtype: str = "float32"
+    weights: WeightPlaces = NOTHING
+    """Of the original."""
     layers: list[LayerSpec] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     values: dict[str, Array] = field(default_factory=dict)
@@ -115,58 +99,44 @@ class Draft:
         name: str,
         inputs: Sequence[str],
         options: Mapping[str, Any] | None = None,
-        given: Mapping[str, Given | None] | None = None,
+        given: Mapping[str, Constant | None] | None = None,
         *,
         where: str = "",
     ) -> tuple[View, ...]:
         """Add a layer that reads these words; `given` are start values by role of parameter or buffer.
 
-        Raises `CannotTakeError` where the layer refuses its options or shapes; values that do not have the
-        shape of the parameter are a defect of the caller (AssertionError).
+        Options that say only the default are left out. Raises `CannotTakeError` where the layer refuses its
+        options or shapes, or a start value has another shape than its parameter.
         """
         starts = {role: item for role, item in (given or {}).items() if item is not None}
         name = self.free_name(name)
         place = where or self.where
         try:
             primitive = layer_primitive(kind, place)
-            bare = LayerSpec(name, kind, dict(options or {}), place, tuple(inputs))
-            checked = layer_options(bare, primitive)
+            spec = LayerSpec(name, kind, _said(primitive, options or {}), place, tuple(inputs))
+            checked = layer_options(spec, primitive)
             plan = primitive.plan(checked, [self.tensors[word] for word in inputs], place)
         except PulptrainError as error:
             raise CannotTakeError(
                 error.message, error.cure or f"`pulptrain show {kind}` has its forms"
             ) from None
-        roles = {role: item for role, item in starts.items() if role in plan.parameters}
-        trained = tuple(
-            PARAMETER_NAMES.get(role, role)
-            for role, item in roles.items()
-            if item.trained and plan.parameters[role].trainable
-        )
-        _check_partly_frozen(
-            primitive, plan, {role for role, item in roles.items() if item.trained}, set(roles)
-        )
-        possible = [role for role, parameter in plan.parameters.items() if parameter.trainable]
-        trainable: bool | tuple[str, ...] = trained
-        if len(trained) == len(possible):
-            trainable = True
-        elif not trained:
-            trainable = False
-        spec = LayerSpec(name, kind, dict(options or {}), place, tuple(inputs), trainable=trainable)
-        shapes = {**{role: item.shape for role, item in plan.parameters.items()}}
+        shapes = {role: item.shape for role, item in plan.parameters.items()}
         shapes |= {role: item.shape for role, item in plan.buffers.items()}
         for role, item in starts.items():
-            assert item.value.shape == shapes[role], (name, role, item.value.shape, shapes[role])
+            if item.shape != shapes.get(role):
+                raise CannotTakeError("its weights do not have the shape that its op takes", CHECKED)
             tensor = f"{name}.{PARAMETER_NAMES.get(role, role)}"
-            self.values[tensor] = np.ascontiguousarray(item.value)
-            if item.source:
-                self.sources[tensor] = item
-        self.layers.append(spec)
+            found = self.weights.given(item)
+            self.values[tensor] = np.ascontiguousarray(found.value)
+            if found.source:
+                self.sources[tensor] = found
+        self.layers.append(replace(spec, trainable=_trainable(primitive, plan, starts)))
         views = []
         for number, output in enumerate((plan.output, *plan.outputs.values())):
-            found = output if isinstance(output, Output) else Output(output)
+            made = output if isinstance(output, Output) else Output(output)
             word = f"{name}.{number}" if number else name
-            self.tensors[word] = Tensor(word, tuple(found.shape), "activation", found.dtype or self.dtype)
-            views.append(View.of(word, tuple(found.shape)))
+            self.tensors[word] = Tensor(word, tuple(made.shape), "activation", made.dtype or self.dtype)
+            views.append(View.of(word, tuple(made.shape)))
         return tuple(views)
 
     def stored(self, view: View, order: Sequence[Sequence[int]], name: str, where: str = "") -> str:
@@ -248,17 +218,31 @@ class Draft:
             self.sources.pop(tensor, None)
 
 
-def _check_partly_frozen(
-    primitive: LayerPrimitive, plan: LayerPlan, trained: set[str], parameters: set[str]
-) -> None:
-    """Raise `CannotTakeError` where a step that trains a parameter cannot leave out one that is frozen."""
+def _said(primitive: LayerPrimitive, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options without those that say only the default."""
+    fields = primitive.schema.model_fields
+    return {key: value for key, value in options.items() if key not in fields or fields[key].default != value}
+
+
+def _trainable(
+    primitive: LayerPrimitive, plan: LayerPlan, starts: Mapping[str, Constant]
+) -> bool | tuple[str, ...]:
+    """Which parameters are trained, as a model file says it.
+
+    Raises `CannotTakeError` where a step that trains a parameter cannot leave out one that is frozen.
+    """
+    roles = {role: item for role, item in starts.items() if role in plan.parameters}
+    asked = {role for role, item in roles.items() if item.trained}
     for step in primitive.steps_of(plan):
         written = {role.rstrip("?").removeprefix("d") for role in step.writes}
-        always = {role.removeprefix("d") for role in step.writes if not role.endswith("?")} & parameters
-        frozen = sorted(always - trained)
-        if not step.forward and written & trained and frozen:
+        always = {role.removeprefix("d") for role in step.writes if not role.endswith("?")} & roles.keys()
+        frozen = sorted(always - asked)
+        if not step.forward and written & asked and frozen:
             names = ", ".join(PARAMETER_NAMES.get(role, role) for role in frozen)
             raise CannotTakeError(f"freezes {names} and trains others", "all of its parameters or none")
+    possible = {role for role, parameter in plan.parameters.items() if parameter.trainable}
+    trained = tuple(PARAMETER_NAMES.get(role, role) for role in roles if role in asked & possible)
+    return True if len(trained) == len(possible) else trained or False
 
 
 def elements(shape: Sequence[int]) -> int:

@@ -19,6 +19,10 @@ OWN = "importer:"
 """Domain of the ops that fusion makes."""
 
 
+_OF_TWO = ("Add", "Div", "MatMul", "Mul", "Pow", "Reshape", "Sub")
+"""Ops that are not theirs with fewer inputs."""
+
+
 def fused(graph: OnnxGraph) -> OnnxGraph:
     """The graph with patterns replaced by single nodes, in the place of their last one."""
     found = _Fusion(graph)
@@ -52,7 +56,9 @@ class _Fusion:
     def made_by(self, name: str, *ops: str) -> OnnxNode | None:
         """The node that writes a tensor, if it is of one of these ops."""
         node = self.writer.get(name)
-        return node if node is not None and node.op in ops and node.name not in self.gone else None
+        if node is None or node.op not in ops or node.name in self.gone:
+            return None
+        return node if len(node.inputs) > 1 or node.op not in _OF_TWO else None
 
     def inside(self, name: str, *readers: OnnxNode) -> bool:
         """Whether only these nodes read a tensor."""

@@ -14,19 +14,22 @@ from typing import Any
 
 import numpy as np
 
-import importers.onnx.elements
-import importers.onnx.layers
-import importers.onnx.moves  # noqa: F401  (these three fill the table of handlers)
 from configs.errors import InputError, UnsupportedLayerError
 from configs.model_file import LossSpec, ModelSpec, OptimizerSpec
-from importers.graph.arranging import in_order
-from importers.graph.draft import CHECKED, NO_FORM, CannotTakeError, Draft, Given, Problem
+from importers.graph.arranging import Site, in_order
+from importers.graph.draft import CHECKED, NO_FORM, CannotTakeError, Draft, Problem
+from importers.graph.node import Handler, Node, Unknown
 from importers.graph.onnx_folding import computed
 from importers.graph.onnx_fusion import fused
 from importers.graph.onnx_graph import OnnxGraph, OnnxNode
 from importers.graph.views import BATCH, View
-from importers.onnx.call import HANDLERS, NEAREST, Call, Constant, Unknown, WeightPlaces
+from importers.graph.weights import Constant, Given, WeightPlaces
+from importers.onnx import elements, layers, moves
+from importers.ops import NEAREST_ONNX
 from trainlib.steps import Array
+
+HANDLERS: Mapping[str, Handler] = {**elements.HANDLERS, **layers.HANDLERS, **moves.HANDLERS}
+"""By op, private ones behind their domain."""
 
 MOVES = {
     *("Concat", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose"),
@@ -149,9 +152,9 @@ class _Reader:
     def __init__(self, graph: OnnxGraph, batch_dim: int, trained: Collection[str] | None) -> None:
         self.graph = fused(graph)
         self.batch_dim = batch_dim
-        self.draft = Draft(graph.path)
         weights = {name: graph.initializers[name] for name in graph.trainable}
-        self.places = WeightPlaces.of(weights)
+        self.places = WeightPlaces.of({name: value.shape for name, value in weights.items()})
+        self.draft = Draft(graph.path, weights=self.places)
         self.readers = self.graph.readers
         self.origin: dict[str, str] = {}  # layer -> the node it was made for
         self.known: dict[str, Any] = {
@@ -216,10 +219,8 @@ class _Reader:
 
     def _last(self, output: View) -> View:
         """The output stored batch first, by the last layer of the draft."""
-        node = OnnxNode("output", "", (), ())
         path = self.graph.path
-        site = Call(node, self.draft, (), "output", path, self.graph.opset, self.places, frozenset())
-        ordered = in_order(site, output)
+        ordered = in_order(Site(self.draft, "output", path), output)
         if ordered.batch_dim not in (0, None):
             raise InputError(
                 "its output does not have the batch first", where=path, cure="a Transpose that puts it first"
@@ -264,38 +265,38 @@ class _Reader:
         arguments = [self.known.get(name) if name else None for name in node.inputs]
         if any(isinstance(item, Unknown) for item in arguments):
             return Unknown()
-        used = frozenset(
-            index
-            for index, name in enumerate(node.outputs)
-            if name and (name in self.readers or name in self.graph.outputs)
-        )
         try:
             if not any(isinstance(item, View) for item in arguments):
                 return self._constant(node, arguments)
             handler = HANDLERS.get(node.op)
             if handler is None:
-                raise CannotTakeError("no layer for it", NEAREST.get(node.op, NO_FORM))
-            call = Call(
-                node,
-                self.draft,
-                arguments,
-                self._layer_name(node),
-                self.graph.path,
-                self.graph.opset,
-                self.places,
-                used,
-            )
-            results = handler(call)
+                raise CannotTakeError("no layer for it", NEAREST_ONNX.get(node.op, NO_FORM))
+            results = handler(self._read(node, arguments))
             self._check(node, results)
             return results
         except CannotTakeError as error:
             self._refuse(node, error.reason, error.nearest)
-        except AssertionError:  # the draft holds that weights have the shape their layer takes
-            self._refuse(node, "its weights do not have the shape that its op takes")
-        except (TypeError, ValueError, IndexError, KeyError, AttributeError, ArithmeticError) as error:
-            # An attribute of another type, a missing input: whatever ONNX's checker would have found.
-            self._refuse(node, f"its inputs or attributes are not those of its op ({error})")
         return Unknown()
+
+    def _read(self, node: OnnxNode, arguments: Sequence[Any]) -> Node:
+        """The node as a handler sees it: inputs by number, attributes by name."""
+        given: dict[Any, Any] = dict(node.attributes)
+        given |= {index: item for index, item in enumerate(arguments) if item is not None}
+        outputs = [self.graph.tensor(name) for name in node.outputs]
+        return Node(
+            self.draft,
+            self._layer_name(node),
+            self.graph.path,
+            node.op,
+            given,
+            tuple(item.sizes if item.is_static else None for item in outputs),
+            frozenset(
+                index
+                for index, name in enumerate(node.outputs)
+                if name and (name in self.readers or name in self.graph.outputs)
+            ),
+            self.graph.opset,
+        )
 
     def _check(self, node: OnnxNode, results: Any) -> None:
         """What a handler has made must have the shape that the file and onnx's inference say."""

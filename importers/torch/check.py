@@ -12,7 +12,7 @@ import numpy as np
 
 from configs.model_file import ModelSpec
 from importers.extras import require_extra
-from importers.graph.draft import Given
+from importers.graph.weights import Given
 from trainlib.options import loss_options
 from trainlib.registry import loss_primitive
 from trainlib.steps import Array

@@ -17,18 +17,26 @@ from configs.errors import InputError, UnsupportedLayerError
 from configs.model_file import LossSpec, ModelSpec
 from configs.suggest import suggestion
 from importers.extras import require_extra
-from importers.graph.draft import Draft, Given, elements
+from importers.graph.draft import Draft, elements
+from importers.graph.node import Handler
+from importers.graph.torch_capture import capture
 from importers.graph.views import BATCH, View
+from importers.graph.weights import Given
+from importers.ops import NEAREST_ATEN
 from importers.torch import elements as _elements
 from importers.torch import layers, moves, products
-from importers.torch.capture import capture
 from importers.torch.training import NEGATIVE_LOG, loss_of, optimizer_of, trained_names
 from trainlib.numerics import rounded
 from trainlib.options import check_options
 from trainlib.steps import Array
 
-HANDLERS_OF = (_elements, layers, moves, products)
-"""Importing these fills `importers.torch.capture.HANDLERS`."""
+HANDLERS: Mapping[str, Handler] = {
+    **_elements.HANDLERS,
+    **layers.HANDLERS,
+    **moves.HANDLERS,
+    **products.HANDLERS,
+}
+"""By the name of an ATen op, without overload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +85,7 @@ def from_torch(
     dtype = _dtype(torch, module, inputs, place)
     trained = trained_names(torch, module, optimizer)
     spec_of_optimizer = optimizer_of(torch, optimizer)
-    draft, output = capture(torch, module, inputs, trained, place, dtype)
+    draft, output = capture(torch, module, inputs, trained, place, dtype, HANDLERS, NEAREST_ATEN)
     spec_of_loss = loss_of(torch, loss, len(output.shape))
     notes: list[str] = []
     spec_of_loss = _of_log_probabilities(draft, output, spec_of_loss, notes)

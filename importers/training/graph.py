@@ -15,21 +15,24 @@ from typing import Any
 
 import numpy as np
 
-import importers.training.elements  # noqa: F401  (it fills the table of handlers)
 from configs.errors import InputError, PulptrainError, UnsupportedLayerError
 from configs.model_file import OptimizerSpec
 from importers.graph.draft import CHECKED, NO_FORM, CannotTakeError, Problem
 from importers.graph.onnx_folding import computed
 from importers.graph.onnx_graph import OnnxGraph, OnnxNode
-from importers.onnx.call import NEAREST
+from importers.ops import NEAREST_ONNX
+from importers.training import elements, layers, others
 from importers.training.draft import TrainingDraft
-from importers.training.layers import HANDLERS, TrainingNode
+from importers.training.layers import MICROSOFT, Handler, TrainingNode
 from trainlib.graph import KEPT_KINDS, Initial, Op, Tensor, TrainingGraph
 from trainlib.options import optimizer_options
 from trainlib.primitives.definition import he_uniform
 from trainlib.registry import optimizer_primitive
 from trainlib.steps import Array
 from trainlib.training import TrainingPhases
+
+HANDLERS: Mapping[str, Handler] = {**elements.HANDLERS, **layers.HANDLERS, **others.HANDLERS}
+"""By op; private ones, of com.microsoft, with and without their domain."""
 
 BUFFER = "_grad.accumulation.buffer"
 """Ending of the total of a weight's gradients, in both dialects."""
@@ -248,9 +251,9 @@ class _Reader:
                 if results is not None:
                     constants.update(results)
                     return
-            handler = HANDLERS.get(node.op)
+            handler = HANDLERS.get(node.op.removeprefix(MICROSOFT))
             if handler is None:
-                raise CannotTakeError("no step for it", NEAREST.get(node.op, NO_FORM))
+                raise CannotTakeError("no step for it", NEAREST_ONNX.get(node.op, NO_FORM))
             handler(item)
         except CannotTakeError as error:
             self._refuse(node, error.reason, error.nearest)

@@ -15,17 +15,18 @@ from typing import Any
 import numpy as np
 
 from importers.graph.draft import CHECKED, CannotTakeError
+from importers.graph.node import Attributes, Key
 from importers.graph.onnx_graph import OnnxNode
-from importers.handlers import registrar
-from importers.onnx.call import axis_of, short
-from importers.onnx.layers import window
+from importers.onnx.layers import window_of
+from importers.place.convolution import Placed, convolution_of
+from importers.place.pooling import pool_options
 from importers.training.draft import Kept, TrainingDraft
 from trainlib.primitives.definition import LayerPlan, Output, Shape
 from trainlib.primitives.norms.norm import BIASED
 
 
 @dataclass
-class TrainingNode:
+class TrainingNode(Attributes):
     """One node: its op, what it reads as tensors of ours or constants, and where ops made of it go."""
 
     node: OnnxNode
@@ -33,13 +34,20 @@ class TrainingNode:
     site: str
     opset: int
 
-    def attribute(self, name: str, default: Any = None) -> Any:
-        """An attribute, or what ONNX takes without it."""
-        return self.node.attributes.get(name, default)
+    def get(self, key: Key, default: Any = None) -> Any:
+        """An attribute, or the name of an input; `default` where it is left out."""
+        if isinstance(key, int):
+            return self.node.input(key) or default
+        return self.node.attributes.get(key, default)
 
-    def has(self, index: int) -> bool:
-        """Whether an input is given."""
-        return bool(self.node.input(index))
+    def values(self, index: int) -> Any:
+        """The value of an input that is constant, else None."""
+        return self.draft.constants.get(self.node.input(index))
+
+    @property
+    def kind(self) -> str:
+        """Its op without the domain."""
+        return self.node.op.rpartition(":")[2]
 
     def read(self, index: int) -> str:
         """Our tensor of an input."""
@@ -48,13 +56,9 @@ class TrainingNode:
             raise CannotTakeError(f"its input {index} is missing", CHECKED)
         return self.draft.read(name)
 
-    def constant(self, index: int) -> Any:
-        """The value of an input that is constant, else None."""
-        return self.draft.constants.get(self.node.input(index))
-
     def needed(self, index: int, what: str) -> Any:
         """The value of an input that must be constant."""
-        value = self.constant(index)
+        value = self.values(index)
         if value is None:
             raise CannotTakeError(f"its {what} is not constant", "a constant")
         return value
@@ -63,20 +67,10 @@ class TrainingNode:
         """Shape of an input."""
         return self.draft.shape(self.read(index))
 
-    def number(self, index: int) -> float | None:
+    def only(self, index: int) -> float | None:
         """An input that is one number, constant."""
-        value = self.constant(index)
+        value = self.values(index)
         return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
-
-    def integers(self, name: str, index: int) -> tuple[int, ...] | None:
-        """Integers that are an attribute or an input; a bare one counts as one."""
-        found = self.attribute(name)
-        if found is None:
-            value = self.constant(index)
-            if value is None:
-                return None
-            found = value.ravel().tolist()
-        return tuple(int(item) for item in (found if isinstance(found, (tuple, list)) else (found,)))
 
     def out(self, index: int = 0) -> str:
         """Name (in the file) of an output, "" if nobody wants it."""
@@ -108,21 +102,19 @@ class TrainingNode:
         self.draft.step(self.site + suffix, kind, step, roles, plan.attributes)
 
 
-Handler = Callable[[TrainingNode], None]
-HANDLERS: dict[str, Handler] = {}
+MICROSOFT = "com.microsoft:"
+"""Domain of private ops, which are known without it as well."""
 
-register = registrar(HANDLERS, "com.microsoft")
-"""Private ops are known with and without their domain."""
+Handler = Callable[[TrainingNode], None]
 
 
 # Products
 
 
-@register("Gemm", "MatMul", "FusedMatMul")
 def _product(item: TrainingNode) -> None:
     left, right = item.read(0), item.read(1)
-    turns = bool(item.attribute("transA", 0)), bool(item.attribute("transB", 0))
-    alpha, beta = float(item.attribute("alpha", 1.0)), float(item.attribute("beta", 1.0))
+    turns = bool(item.integer("transA", 0)), bool(item.integer("transB", 0))
+    alpha, beta = item.real("alpha", 1.0), item.real("beta", 1.0)
     bias = item.read(2) if item.has(2) and beta and not _is_zero(item, 2) else ""
     if beta != 1 and bias:
         raise CannotTakeError(f"beta {beta}", "beta 1")
@@ -153,7 +145,7 @@ def _product(item: TrainingNode) -> None:
 
 
 def _is_zero(item: TrainingNode, index: int) -> bool:
-    value = item.constant(index)
+    value = item.values(index)
     return value is not None and not value.any()
 
 
@@ -232,59 +224,45 @@ def _biased(item: TrainingNode, made: str, bias: str, columns: int) -> str:
 # Convolutions and pooling
 
 
-def _convolution(item: TrainingNode, x: Shape, w: Shape, *, bias: bool) -> tuple[str, dict[str, Any], Shape]:
-    """The primitive for a convolution, its options, and the shape in which it stores its weights."""
+def _convolution(item: TrainingNode, x: Shape, w: Shape) -> Placed:
+    """The primitive for a convolution of these shapes."""
     if len(x) != 4 or len(w) != 4:
         raise CannotTakeError(f"a convolution of {len(w) - 2} dimensions", "one of 2 dimensions")
-    groups, kernel = int(item.attribute("group", 1)), list(w[2:])
-    found = window(item, x[2:], kernel)  # type: ignore[arg-type]
-    options: dict[str, Any] = {"bias": True} if bias else {}
-    if kernel == [1, 1] and found["stride"] == [1, 1] and not any(found["padding"]) and groups == 1:
-        return "pointwise", {**options, "out_channels": w[0]}, w[:2]
-    options |= {"kernel": short(kernel), **{key: short(value) for key, value in found.items()}}
-    if groups == x[1] == w[0] and groups > 1:
-        return "depthwise", options, w
-    return "conv2d", {**options, "out_channels": w[0], "groups": groups}, w
+    return convolution_of(x, w, window_of(item, x[2:], w[2:]), item.integer("group", 1))
 
 
-@register("Conv")
 def _conv(item: TrainingNode) -> None:
     draft, x, w = item.draft, item.read(0), item.read(1)
-    kind, options, stored = _convolution(item, draft.shape(x), draft.shape(w), bias=item.has(2))
-    parameters = {"w": draft.view(w, stored)}
-    if item.has(2):
-        parameters["b"] = item.read(2)
-    item.give(draft.forward(item.site, item.node, kind, (x,), options, item.out(), parameters))
+    placed = _convolution(item, draft.shape(x), draft.shape(w))
+    parameters = {"w": draft.view(w, placed.weight)} | ({"b": item.read(2)} if item.has(2) else {})
+    options = {**placed.options, "bias": item.has(2)}
+    item.give(draft.forward(item.site, item.node, placed.kind, (x,), options, item.out(), parameters))
 
 
-@register("ConvGrad")
 def _conv_grad(item: TrainingNode) -> None:
     _gradients(item, dy=item.read(0), x=item.read(1), w=item.read(2), outputs={"dx": 0, "dw": 1, "db": 2})
 
 
-@register("ConvGradX")
 def _conv_grad_x(item: TrainingNode) -> None:
     draft, dy, w = item.draft, item.read(0), item.read(1)
     x = item.said()
-    kind, options, stored = _convolution(item, x, draft.shape(w), bias=False)
-    plan = draft.plan(kind, options, [x])
+    placed = _convolution(item, x, draft.shape(w))
+    plan = draft.plan(placed.kind, placed.options, [x])
     dx = item.result(x)
-    item.apply(kind, "IG", {"dy": dy, "w": draft.view(w, stored), "dx": dx}, plan)
+    item.apply(placed.kind, "IG", {"dy": dy, "w": draft.view(w, placed.weight), "dx": dx}, plan)
 
 
-@register("ConvGradW")
 def _conv_grad_w(item: TrainingNode) -> None:
     draft, dy, x = item.draft, item.read(0), item.read(1)
-    groups = int(item.attribute("group", 1))
-    kernel = item.attribute("kernel_shape")
-    shape = item.said() if kernel is None else (draft.shape(dy)[1], draft.shape(x)[1] // groups, *kernel)
-    kind, options, stored = _convolution(item, draft.shape(x), shape, bias=False)
-    plan = draft.plan(kind, options, [draft.shape(x)])
-    dw = item.result(shape, stored)
-    item.apply(kind, "WG", {"x": x, "dy": dy, "dw": dw}, plan)
+    kernel, groups = item.sizes("kernel_shape"), item.integer("group", 1)
+    shape = (*draft.shape(dy)[1:2], *(size // groups for size in draft.shape(x)[1:2]), *kernel)
+    shape = shape if kernel else item.said()
+    placed = _convolution(item, draft.shape(x), shape)
+    plan = draft.plan(placed.kind, placed.options, [draft.shape(x)])
+    dw = item.result(shape, placed.weight)
+    item.apply(placed.kind, "WG", {"x": x, "dy": dy, "dw": dw}, plan)
 
 
-@register("ConvGradB")
 def _conv_grad_b(item: TrainingNode) -> None:
     draft, dy = item.draft, item.read(0)
     batch, channels, *space = draft.shape(dy)
@@ -305,45 +283,32 @@ def _conv_grad_b(item: TrainingNode) -> None:
 
 
 def _gradients(item: TrainingNode, *, dy: str, x: str, w: str, outputs: Mapping[str, int]) -> None:
-    draft = item.draft
-    biased = bool(item.out(outputs["db"]))
-    kind, options, stored = _convolution(item, draft.shape(x), draft.shape(w), bias=biased)
-    plan = draft.plan(kind, options, [draft.shape(x)])
+    draft, biased = item.draft, bool(item.out(outputs["db"]))
+    placed = _convolution(item, draft.shape(x), draft.shape(w))
+    plan = draft.plan(placed.kind, {**placed.options, "bias": biased}, [draft.shape(x)])
     if item.out(outputs["dw"]) or biased:
-        roles = {"x": x, "dy": dy, "dw": item.result(draft.shape(w), stored, outputs["dw"])}
+        roles = {"x": x, "dy": dy, "dw": item.result(draft.shape(w), placed.weight, outputs["dw"])}
         if biased:
             roles["db"] = item.result((draft.shape(w)[0],), index=outputs["db"])
-        item.apply(kind, "WG", roles, plan)
+        item.apply(placed.kind, "WG", roles, plan)
     if item.out(outputs["dx"]):
         dx = item.result(draft.shape(x), index=outputs["dx"])
-        item.apply(kind, "IG", {"dy": dy, "w": draft.view(w, stored), "dx": dx}, plan)
+        item.apply(placed.kind, "IG", {"dy": dy, "w": draft.view(w, placed.weight), "dx": dx}, plan)
 
 
-def _window_options(item: TrainingNode, sizes: Sequence[int]) -> dict[str, Any]:
-    kernel = list(item.attribute("kernel_shape", ()))
-    if len(kernel) != 2 or len(sizes) != 2:
+def _pool_plan(item: TrainingNode, kind: str, shape: Shape) -> LayerPlan:
+    """The plan of a pool over images of this shape."""
+    kernel = item.sizes("kernel_shape")
+    if len(kernel) != 2 or len(shape) != 4:
         raise CannotTakeError(f"a window of {len(kernel)} dimensions", "a window of 2 dimensions")
-    found = window(item, sizes, kernel)  # type: ignore[arg-type]
-    if found["dilation"] != [1, 1]:
-        raise CannotTakeError("a dilated window", "dilations of 1")
-    if item.attribute("ceil_mode", 0):
-        for size, k, s, pads in zip(
-            sizes, kernel, found["stride"], (found["padding"][:2], found["padding"][2:]), strict=True
-        ):
-            if (size + sum(pads) - k) % s:
-                raise CannotTakeError(f"ceil_mode with windows that reach beyond {size}", "ceil_mode=0")
-    options: dict[str, Any] = {"kernel": short(kernel)}
-    if found["stride"] != kernel:
-        options["stride"] = short(found["stride"])
-    if any(found["padding"]):
-        options["padding"] = short(found["padding"])
-    return options
+    found, ceil = window_of(item, shape[2:], kernel), bool(item.integer("ceil_mode", 0))
+    counted = kind == "max_pool2d" or bool(item.integer("count_include_pad", 0))
+    return item.draft.plan(kind, pool_options(found, shape[2:], ceil=ceil, padded=counted), [shape])
 
 
-@register("MaxPool")
 def _max_pool(item: TrainingNode) -> None:
     draft, x = item.draft, item.read(0)
-    plan = draft.plan("max_pool2d", _window_options(item, draft.shape(x)[2:]), [draft.shape(x)])
+    plan = _pool_plan(item, "max_pool2d", draft.shape(x))
     y = item.result(_shape_of(plan))
     saved = plan.saved["argmax"]
     argmax = draft.add(f"{item.site}.argmax", saved.shape, "saved", saved.dtype or "float32")
@@ -353,7 +318,6 @@ def _max_pool(item: TrainingNode) -> None:
         draft.keep(item.node, key, Kept("max_pool2d", plan, roles))
 
 
-@register("MaxPoolGrad")
 def _max_pool_grad(item: TrainingNode) -> None:
     draft = item.draft
     kept = draft.recall("max_pool2d", *item.node.inputs[1:])
@@ -363,29 +327,18 @@ def _max_pool_grad(item: TrainingNode) -> None:
     item.apply("max_pool2d", "IG", {"argmax": kept.roles["argmax"], "dy": item.read(0), "dx": dx}, kept.plan)
 
 
-@register("AveragePool")
 def _average_pool(item: TrainingNode) -> None:
-    draft, x = item.draft, item.read(0)
-    item.give(
-        draft.forward(item.site, item.node, "avg_pool2d", (x,), _average(item, draft.shape(x)), item.out())
-    )
+    x = item.read(0)
+    plan = _pool_plan(item, "avg_pool2d", item.draft.shape(x))
+    item.apply("avg_pool2d", "FW", {"x": x, "y": item.result(_shape_of(plan))}, plan)
 
 
-def _average(item: TrainingNode, shape: Shape) -> dict[str, Any]:
-    options = _window_options(item, shape[2:])
-    if "padding" in options and not item.attribute("count_include_pad", 0):
-        options["count_include_pad"] = False
-    return options
-
-
-@register("AveragePoolGrad")
 def _average_pool_grad(item: TrainingNode) -> None:
     shape = item.said()
-    plan = item.draft.plan("avg_pool2d", _average(item, shape), [shape])
+    plan = _pool_plan(item, "avg_pool2d", shape)
     item.apply("avg_pool2d", "IG", {"dy": item.read(0), "dx": item.result(shape)}, plan)
 
 
-@register("GlobalAveragePool")
 def _global_average(item: TrainingNode) -> None:
     _averaged(item, item.read(0), keep=True)
 
@@ -396,11 +349,10 @@ def _averaged(item: TrainingNode, x: str, *, keep: bool) -> None:
     item.give(made, (batch, channels, 1, 1) if keep else (batch, channels))
 
 
-@register("GlobalAveragePoolGrad")
 def _global_average_grad(item: TrainingNode) -> None:
     draft, dy = item.draft, item.read(0)
-    kernel = item.attribute("kernel_shape")
-    shape = (*draft.shape(dy)[:2], *kernel) if kernel is not None else item.said()
+    kernel = item.sizes("kernel_shape")
+    shape = (*draft.shape(dy)[:2], *kernel) if kernel else item.said()
     plan = draft.plan("global_avg_pool", {}, [shape])
     gradient = draft.view(dy, _shape_of(plan))
     item.apply("global_avg_pool", "IG", {"dy": gradient, "dx": item.result(shape)}, plan)
@@ -413,10 +365,9 @@ def _shape_of(plan: LayerPlan) -> Shape:
 # Norms
 
 
-@register("BatchNormInternal", "BatchNormalization")
 def _batch_norm(item: TrainingNode) -> None:
     draft, x = item.draft, item.read(0)
-    frozen = item.node.op == "BatchNormalization" and not item.attribute("training_mode", 0)
+    frozen = item.node.op == "BatchNormalization" and not item.integer("training_mode", 0)
     # Results: y, running mean and variance, saved mean and inverse deviation. Of three, they are y and the
     # last two.
     count = len(item.node.outputs)
@@ -443,16 +394,14 @@ def _norm_plan(
     item: TrainingNode, kind: str, shape: Shape, *, running: bool = False, **options: Any
 ) -> LayerPlan:
     """The plan of a norm; statistics that a batch norm goes on averaging are ONNX Runtime's, biased."""
-    eps = float(np.format_float_positional(np.float32(item.attribute("epsilon", 1e-5))))
     if running:
-        options["momentum"] = round(1 - float(item.attribute("momentum", 0.9)), 6)
-    plan = item.draft.plan(kind, {"eps": eps, **options}, [shape])
+        options["momentum"] = round(1 - item.real("momentum", 0.9), 6)
+    plan = item.draft.plan(kind, {"eps": item.number("epsilon", 1e-5), **options}, [shape])
     if kind != "batch_norm":
         return plan
     return replace(plan, attributes={**plan.attributes, "running": running, BIASED: True})
 
 
-@register("BatchNormalizationGrad")
 def _batch_norm_grad(item: TrainingNode) -> None:
     draft, dy, x = item.draft, item.read(0), item.read(1)
     plan = _norm_plan(item, "batch_norm", draft.shape(x), fixed_statistics=False)
@@ -471,12 +420,11 @@ def _batch_norm_grad(item: TrainingNode) -> None:
 
 def _rows(item: TrainingNode, shape: Shape) -> tuple[Shape, Shape, int]:
     """An input of a norm over its last dimensions as [1, rows, ...], the row, and its dimensions."""
-    axis = axis_of(int(item.attribute("axis", -1)), len(shape))
+    axis = item.axis(len(shape), -1)
     row = shape[axis:]
     return (1, prod(shape[:axis]), *row), row, len(row)
 
 
-@register("LayerNormalization")
 def _layer_norm(item: TrainingNode) -> None:
     draft, x = item.draft, item.read(0)
     shape, row, count = _rows(item, draft.shape(x))
@@ -500,7 +448,6 @@ def _layer_norm(item: TrainingNode) -> None:
             item.give(roles[role], index=index)
 
 
-@register("LayerNormalizationGrad")
 def _layer_norm_grad(item: TrainingNode) -> None:
     draft, dy, x = item.draft, item.read(0), item.read(1)
     shape, row, count = _rows(item, draft.shape(x))
@@ -525,7 +472,6 @@ def _layer_norm_grad(item: TrainingNode) -> None:
         item.apply("layer_norm", "IG", roles, plan)
 
 
-@register("Softmax", "LogSoftmax")
 def _softmax(item: TrainingNode) -> None:
     draft, x = item.draft, item.read(0)
     shape = draft.shape(x)
@@ -536,18 +482,39 @@ def _softmax(item: TrainingNode) -> None:
 
 
 def _softmax_shape(item: TrainingNode, shape: Shape) -> Shape:
-    axis = axis_of(int(item.attribute("axis", -1 if item.opset >= 13 else 1)), len(shape))
+    axis = item.axis(len(shape), -1 if item.opset >= 13 else 1)
     if prod(shape[axis + 1 :]) != 1 and item.opset >= 13:
         raise CannotTakeError(f"a softmax over dimension {axis} of {list(shape)}", "over the last one")
     return (1, prod(shape[:axis]), prod(shape[axis:]))
 
 
-@register("SoftmaxGrad", "SoftmaxGrad_13", "LogSoftmaxGrad", "LogSoftmaxGrad_13")
 def _softmax_grad(item: TrainingNode) -> None:
     draft, dy, y = item.draft, item.read(0), item.read(1)
     shape = draft.shape(y)
     stored = _softmax_shape(item, shape)
-    kind = "log_softmax" if item.node.op.rpartition(":")[2].startswith("Log") else "softmax"
+    kind = "log_softmax" if item.kind.startswith("Log") else "softmax"
     plan = draft.plan(kind, {}, [stored])
     dx = item.result(shape, stored)
     item.apply(kind, "IG", {"y": draft.view(y, stored), "dy": draft.view(dy, stored), "dx": dx}, plan)
+
+
+HANDLERS: Mapping[str, Handler] = {
+    **dict.fromkeys(("Gemm", "MatMul", "FusedMatMul"), _product),
+    "Conv": _conv,
+    "ConvGrad": _conv_grad,
+    "ConvGradX": _conv_grad_x,
+    "ConvGradW": _conv_grad_w,
+    "ConvGradB": _conv_grad_b,
+    "MaxPool": _max_pool,
+    "MaxPoolGrad": _max_pool_grad,
+    "AveragePool": _average_pool,
+    "AveragePoolGrad": _average_pool_grad,
+    "GlobalAveragePool": _global_average,
+    "GlobalAveragePoolGrad": _global_average_grad,
+    **dict.fromkeys(("BatchNormInternal", "BatchNormalization"), _batch_norm),
+    "BatchNormalizationGrad": _batch_norm_grad,
+    "LayerNormalization": _layer_norm,
+    "LayerNormalizationGrad": _layer_norm_grad,
+    **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
+    **dict.fromkeys(("SoftmaxGrad", "SoftmaxGrad_13", "LogSoftmaxGrad", "LogSoftmaxGrad_13"), _softmax_grad),
+}

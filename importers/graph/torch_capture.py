@@ -13,7 +13,7 @@ import logging
 import operator
 import re
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,16 +21,15 @@ import numpy as np
 
 from configs.dtypes import is_float
 from configs.errors import InputError, UnsupportedLayerError
-from importers.graph.arranging import Site
-from importers.graph.draft import NO_FORM, CannotTakeError, Draft, Given, Problem
+from importers.graph.draft import NO_FORM, CannotTakeError, Draft, Problem
+from importers.graph.node import Handler, Node, Unknown
 from importers.graph.views import Shape, View
-from importers.handlers import registrar
-from trainlib.steps import Array
+from importers.graph.weights import Constant, WeightPlaces
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
-    """A torch tensor that does not depend on the input; `source`, `places` as in `graph.draft.Given`."""
+class Held:
+    """A torch tensor that does not depend on the input; `places`, `trained` as in `Constant`."""
 
     tensor: Any
     source: str = ""
@@ -38,104 +37,17 @@ class Constant:
     trained: bool = False
 
     @property
-    def shape(self) -> Shape:
-        """Its shape."""
-        return tuple(self.tensor.shape)
-
-    def given(self) -> Given:
-        """As the start of one of our parameters."""
-        places = self.places.numpy() if self.places is not None else None
+    def constant(self) -> Constant:
+        """As handlers see it: numbers of NumPy, floats of fp32."""
         tensor = self.tensor.detach()
         tensor = tensor.float() if tensor.is_floating_point() else tensor
-        return Given(tensor.numpy(), self.source, places, self.trained)
-
-    @property
-    def number(self) -> float | None:
-        """Its value, if it is the same throughout and nobody trains it."""
-        if self.trained or not self.tensor.numel() or self.tensor.is_complex():
-            return None
-        first = self.tensor.flatten()[0]
-        return float(first) if bool((self.tensor == first).all()) else None
+        places = None if self.places is None else self.places.numpy()
+        return Constant(tensor.numpy(), places, self.trained)
 
 
 class Aside:
     """What an op makes besides its result, statistics or a mask: nobody may read it."""
 
-
-class Unknown:
-    """Results of a node that could not be read; each is stood in for when somebody takes it."""
-
-
-@dataclass
-class Call(Site):
-    """One node: its arguments by the names of the op's schema, views and constants in their place."""
-
-    node: Any
-    torch: Any
-    draft: Draft
-    arguments: Mapping[str, Any]
-    name: str
-    where: str
-
-    def __getitem__(self, name: str) -> Any:
-        return self.arguments[name]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """An argument, or `default` where it is missing or None."""
-        found = self.arguments.get(name)
-        return default if found is None else found
-
-    def view(self, name: str) -> View:
-        """An argument that must be an activation."""
-        return self.as_view(self.arguments[name])
-
-    def as_view(self, found: Any) -> View:
-        """`found`, which must be an activation."""
-        if not isinstance(found, View):
-            raise CannotTakeError(
-                "reads a constant where it should read an activation", "the result as a buffer of the module"
-            )
-        return found
-
-    def weight(self, name: str) -> Given | None:
-        """An argument that must be a parameter, a buffer or a constant; None if it is left out."""
-        return self.as_given(self.arguments.get(name), name)
-
-    def as_given(self, found: Any, name: str = "weight") -> Given | None:
-        """`found`, which must be a parameter, a buffer, a constant or None."""
-        if found is None:
-            return None
-        if not isinstance(found, Constant):
-            raise CannotTakeError(f"its {name} is computed from the input", "a parameter of the module")
-        return found.given()
-
-    @property
-    def shape(self) -> Shape:
-        """Shape of the result."""
-        return shape_of(self.node) or ()
-
-    def used(self, index: int) -> bool:
-        """Whether anybody reads this one of several results."""
-        for user in self.node.users:
-            if user.target is not operator.getitem:
-                return True
-            if user.args[1] in (index, index - self.count):
-                return bool(user.users)
-        return False
-
-    @property
-    def count(self) -> int:
-        """Results, of a node that has several."""
-        return len(self.node.meta["val"])
-
-    def stored(self, view: View, order: Sequence[Sequence[int]]) -> str:
-        """A word of a tensor that is stored in this order."""
-        return self.draft.stored(view, order, self.name, self.where)
-
-
-Handler = Callable[[Call], Any]
-HANDLERS: dict[str, Handler] = {}
-"""By the name of an ATen op, without overload: `register` fills it."""
 
 _VIEWS = ("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "expand")
 _TURNS = ("permute", "transpose", "t", "mT", "numpy_T", "flip")
@@ -145,10 +57,10 @@ _DETACHED = ("detach", "detach_")
 MOVES = frozenset({*_VIEWS, *_TURNS, *_PARTS, *_SAME})
 """Ops that only move elements about: what they make of a parameter is still that parameter."""
 
-NEAREST: dict[str, str] = {}
-"""Op we do not have -> what would do."""
+SHAPES_ONLY = ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
+"""Ops that read the shape of an activation and nothing else."""
 
-register = registrar(HANDLERS)
+SOFTMAXES = ("softmax", "_softmax")
 
 
 def shape_of(node: Any) -> Shape | None:
@@ -209,11 +121,14 @@ def capture(
     inputs: tuple[Any, ...],
     trained: frozenset[str],
     where: str,
-    dtype: str = "float32",
+    dtype: str,
+    handlers: Mapping[str, Handler],
+    nearest: Mapping[str, str],
 ) -> tuple[Draft, View]:
     """The module as a draft of our layers, whose numbers are of `dtype`, and its output.
 
-    `trained` are names of parameters that are trained. Raises InputError if torch.export fails, and
+    `trained` are names of parameters that are trained, `handlers` read an op each, `nearest` says what would
+    do for others. Raises InputError if torch.export fails, and
     UnsupportedLayerError that lists all ops that have no form here.
     """
     program = export_module(torch, module, inputs, where)
@@ -221,26 +136,29 @@ def capture(
     signature = program.graph_signature
     state = {**dict(module.named_buffers(remove_duplicate=False)), **program.state_dict, **program.constants}
     targets = {item.arg.name: item for item in signature.input_specs if hasattr(item.arg, "name")}
-    draft = Draft(where, dtype)
-    known: dict[str, Any] = {}
+    tensors = {name: item for name, item in state.items() if isinstance(item, torch.Tensor)}
+    places = WeightPlaces.of({name: tuple(item.shape) for name, item in tensors.items()})
+    draft = Draft(where, dtype, places)
+    reader = _Reader(torch, draft, handlers, nearest)
+    known = reader.known
     calls = 0
     user_inputs = 0
     for node in graph.nodes:
         if node.op == "placeholder":
             item = targets.get(node.name)
             if item is not None and item.target is not None:
-                known[node.name] = _constant(torch, state, item.target, trained)
+                known[node.name] = _held(torch, tensors, places, item.target, trained)
                 continue
             user_inputs += 1
             known[node.name] = _input(draft, node, user_inputs)
         elif node.op == "call_function":
             calls += 1
-            known[node.name] = _read(torch, draft, node, known)
+            known[node.name] = reader.read(node)
             if isinstance(known[node.name], Unknown):
-                known[node.name] = _stand_in(torch, draft, node, known)
+                known[node.name] = reader.stand_in(node)
         elif node.op == "get_attr":
             found = getattr(program.graph_module, str(node.target), None)
-            known[node.name] = Constant(found) if isinstance(found, torch.Tensor) else Unknown()
+            known[node.name] = Held(found) if isinstance(found, torch.Tensor) else Unknown()
     output = _output(draft, signature, known, where)
     _refuse_shared(draft, trained)
     _refuse_left_out(draft, trained & _read_parameters(graph, targets))
@@ -249,13 +167,15 @@ def capture(
     return draft, output
 
 
-def _constant(torch: Any, state: Mapping[str, Any], target: str, trained: frozenset[str]) -> Any:
-    tensor = state.get(target)
-    if not isinstance(tensor, torch.Tensor):
+def _held(
+    torch: Any, tensors: Mapping[str, Any], weights: WeightPlaces, name: str, trained: frozenset[str]
+) -> Any:
+    if name not in tensors:
         return Unknown()
-    tensor = tensor.detach()
-    places = torch.arange(tensor.numel(), dtype=torch.int32).reshape(tensor.shape)
-    return Constant(tensor, target, places, target in trained)
+    tensor = tensors[name].detach()
+    start = int(weights.starts[weights.names.index(name)])
+    places = torch.arange(start, start + tensor.numel(), dtype=torch.int64).reshape(tensor.shape)
+    return Held(tensor, name, places, name in trained)
 
 
 def _input(draft: Draft, node: Any, number: int) -> Any:
@@ -302,56 +222,154 @@ def _output(draft: Draft, signature: Any, known: Mapping[str, Any], where: str) 
     return None
 
 
-def _stand_in(torch: Any, draft: Draft, node: Any, known: Mapping[str, Any]) -> Any:
-    """In place of what could not be read, so that what lies behind it can be looked at too."""
-    shape = shape_of(node)
-    if shape is None:
-        return Unknown()
-    if not _any(_bound(node, known), (View, Unknown)):
-        return Constant(torch.zeros(shape))
-    return draft.feed(draft.free_name(f"{node.name}.unknown"), shape or (1,), draft.dtype)
+class _Reader:
+    """Reads the nodes of one capture in order; `known` is what each has made."""
 
+    def __init__(
+        self, torch: Any, draft: Draft, handlers: Mapping[str, Handler], nearest: Mapping[str, str]
+    ) -> None:
+        self.torch, self.draft, self.handlers, self.nearest = torch, draft, handlers, nearest
+        self.known: dict[str, Any] = {}
 
-def _read(torch: Any, draft: Draft, node: Any, known: Mapping[str, Any]) -> Any:
-    """What a node makes; `Unknown`, and a problem in the list, if it cannot be read."""
-    op = _op_name(node)
-    place = _place(node, draft.where)
-    try:
-        if node.target is operator.getitem:
-            return _item(node, known)
-        arguments = _bound(node, known)
-        if _any(arguments, Unknown):
+    def stand_in(self, node: Any) -> Any:
+        """In place of what could not be read, so that what lies behind it can be looked at too."""
+        shape = shape_of(node)
+        if shape is None:
             return Unknown()
-        if _any(arguments, Aside):
-            raise CannotTakeError(
-                "reads statistics or a mask that another op has made: a norm used twice reads its own",
-                "a module for each use",
+        if not _any(_bound(node, self.known), (View, Unknown)):
+            return Held(self.torch.zeros(shape))
+        word = self.draft.free_name(f"{node.name}.unknown")
+        return self.draft.feed(word, shape or (1,), self.draft.dtype)
+
+    def read(self, node: Any) -> Any:
+        """What a node makes; `Unknown`, and a problem in the list, if it cannot be read."""
+        op = _op_name(node)
+        place = _place(node, self.draft.where)
+        try:
+            if node.target is operator.getitem:
+                return self._item(node)
+            arguments = _bound(node, self.known)
+            if _any(arguments, Unknown):
+                return Unknown()
+            if _any(arguments, Aside):
+                raise CannotTakeError(
+                    "reads statistics or a mask that another op has made: a norm used twice reads its own",
+                    "a module for each use",
+                )
+            if not _any(arguments, View) or op in SHAPES_ONLY:
+                return self._folded(op, node)
+            handler = self.handlers.get(op)
+            if handler is None:
+                raise CannotTakeError("no layer for it", self.nearest.get(op, NO_FORM))
+            result = handler(self._node(op, node, arguments, place))
+            if isinstance(result, View) and result.shape != shape_of(node):
+                raise AssertionError(f"{node.name}: {result.shape} instead of {shape_of(node)}")
+            return result.settled() if isinstance(result, View) else result
+        except CannotTakeError as error:
+            self.draft.problems.append(
+                Problem(node.name, op, shape_of(node), error.reason, error.nearest, place)
             )
-        if not _any(arguments, View):
-            return _folded(torch, op, node, known)
-        handler = HANDLERS.get(op)
-        if handler is None:
-            raise CannotTakeError("no layer for it", NEAREST.get(op, NO_FORM))
-        result = handler(Call(node, torch, draft, arguments, _layer_name(node, arguments), place))
-        if isinstance(result, View) and result.shape != shape_of(node):
-            raise AssertionError(f"{node.name}: {result.shape} instead of {shape_of(node)}")
-        return result.settled() if isinstance(result, View) else result
-    except CannotTakeError as error:
-        draft.problems.append(Problem(node.name, op, shape_of(node), error.reason, error.nearest, place))
-    except Exception:
-        if not draft.problems:
-            raise  # behind a stand-in shapes need not fit
-    return Unknown()
-
-
-def _item(node: Any, known: Mapping[str, Any]) -> Any:
-    found = known[node.args[0].name]
-    if isinstance(found, (Unknown, View, Constant)):
+        except Exception:
+            if not self.draft.problems:
+                raise  # behind a stand-in shapes need not fit
         return Unknown()
-    item = found[node.args[1]]
-    if callable(item) and node.users:
-        item = item()
-    return item.settled() if isinstance(item, View) else item
+
+    def _node(self, op: str, node: Any, arguments: Mapping[str, Any], place: str) -> Node:
+        """The node as a handler sees it."""
+        made = node.meta["val"]
+        several = made if isinstance(made, (tuple, list)) else [made]
+        first = node.args[0].meta.get("val") if hasattr(node.args[0], "meta") else None
+        return Node(
+            self.draft,
+            _layer_name(node, arguments),
+            place,
+            op,
+            {key: _neutral(item) for key, item in arguments.items()},
+            tuple(tuple(map(int, item.shape)) if hasattr(item, "shape") else None for item in several),
+            frozenset(index for index in range(len(several)) if _is_used(node, index, len(several))),
+            dtypes=(str(getattr(first, "dtype", "")), str(getattr(several[0], "dtype", ""))),
+            into_softmax=_goes_into_softmax(node),
+            several=isinstance(made, (tuple, list)),
+        )
+
+    def _item(self, node: Any) -> Any:
+        found = self.known[node.args[0].name]
+        if isinstance(found, (Unknown, View, Held)):
+            return Unknown()
+        item = found[node.args[1]]
+        return item.settled() if isinstance(item, View) else item
+
+    def _folded(self, op: str, node: Any) -> Any:
+        """A node that reads no activation, computed; it may only move elements of a trained parameter."""
+        torch = self.torch
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise CannotTakeError("draws random numbers", "Dropout")
+        held: list[Held] = []
+
+        def tensor_of(item: Any, how: Callable[[Held], Any]) -> Any:
+            if hasattr(item, "op") and hasattr(item, "meta"):
+                found = self.known[item.name]
+                if isinstance(found, View):
+                    return torch.zeros(shape_of(item), dtype=item.meta["val"].dtype)
+                if isinstance(found, Held):
+                    held.append(found)
+                    return how(found)
+                return found
+            if isinstance(item, (list, tuple)):
+                return type(item)(tensor_of(part, how) for part in item)
+            return item
+
+        def run(how: Callable[[Held], Any]) -> Any:
+            arguments = [tensor_of(item, how) for item in node.args]
+            options = {key: tensor_of(item, how) for key, item in node.kwargs.items()}
+            with torch.no_grad():
+                return node.target(*arguments, **options)
+
+        result = run(lambda one: one.tensor)
+        if op in _DETACHED:
+            return replace(held[0], tensor=result, trained=False)
+        if op in MOVES and len(held) == 1 and held[0].places is not None:
+            (one,) = held
+            places = run(lambda one: one.places)
+            if isinstance(result, (list, tuple)):
+                pairs = zip(result, places, strict=True)
+                return [Held(part, one.source, place, one.trained) for part, place in pairs]
+            return Held(result, one.source, places, one.trained)
+        if any(one.trained for one in held):
+            names = ", ".join(sorted({one.source for one in held if one.trained}))
+            raise CannotTakeError(
+                f"computes with the parameter {names}, which is trained",
+                "a parameter with the values it makes, or requires_grad=False",
+            )
+        if isinstance(result, (list, tuple)):
+            return [Held(part) if isinstance(part, torch.Tensor) else part for part in result]
+        return Held(result) if isinstance(result, torch.Tensor) else result
+
+
+def _neutral(item: Any) -> Any:
+    """An argument as handlers see it."""
+    if isinstance(item, list):
+        return [_neutral(part) for part in item]
+    return item.constant if isinstance(item, Held) else item
+
+
+def _is_used(node: Any, index: int, count: int) -> bool:
+    """Whether anybody reads this one of several results."""
+    for user in node.users:
+        if user.target is not operator.getitem:
+            return True
+        if user.args[1] in (index, index - count):
+            return bool(user.users)
+    return False
+
+
+def _goes_into_softmax(node: Any) -> bool:
+    """Whether its result goes into softmaxes over its last dimension, and nowhere else."""
+    users = [user for user in node.users if user.op == "call_function"]
+    rank = len(shape_of(node) or ())
+    return bool(rank and users) and all(
+        _op_name(user) in SOFTMAXES and user.args[1] % rank == rank - 1 for user in users
+    )
 
 
 def _op_name(node: Any) -> str:
@@ -390,57 +408,11 @@ def _any(item: Any, kind: type | tuple[type, ...]) -> bool:
     return isinstance(item, kind)
 
 
-def _folded(torch: Any, op: str, node: Any, known: Mapping[str, Any]) -> Any:
-    """A node that reads no activation, computed; it may only move elements of a parameter that is trained."""
-    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-        raise CannotTakeError("draws random numbers", "Dropout")
-    constants: list[Constant] = []
-
-    def tensor_of(item: Any, how: Callable[[Constant], Any]) -> Any:
-        if hasattr(item, "op") and hasattr(item, "meta"):
-            found = known[item.name]
-            if isinstance(found, Constant):
-                constants.append(found)
-                return how(found)
-            return found
-        if isinstance(item, (list, tuple)):
-            return type(item)(tensor_of(part, how) for part in item)
-        return item
-
-    def run(how: Callable[[Constant], Any]) -> Any:
-        arguments = [tensor_of(item, how) for item in node.args]
-        options = {key: tensor_of(item, how) for key, item in node.kwargs.items()}
-        with torch.no_grad():
-            return node.target(*arguments, **options)
-
-    result = run(lambda constant: constant.tensor)
-    if op in _DETACHED:
-        return replace(constants[0], tensor=result, trained=False)
-    if op in MOVES and len(constants) == 1 and constants[0].places is not None:
-        (one,) = constants
-        places = run(lambda constant: constant.places)
-        if isinstance(result, (list, tuple)):
-            return [
-                Constant(part, one.source, place, one.trained)
-                for part, place in zip(result, places, strict=True)
-            ]
-        return Constant(result, one.source, places, one.trained)
-    if any(constant.trained for constant in constants):
-        names = ", ".join(sorted({constant.source for constant in constants if constant.trained}))
-        raise CannotTakeError(
-            f"computes with the parameter {names}, which is trained",
-            "a parameter with the values it makes, or requires_grad=False",
-        )
-    if isinstance(result, (list, tuple)):
-        return [Constant(part) if isinstance(part, torch.Tensor) else part for part in result]
-    return Constant(result) if isinstance(result, torch.Tensor) else result
-
-
 def _layer_name(node: Any, arguments: Mapping[str, Any]) -> str:
     """That of the module whose parameters it reads, or that calls it; else of the op."""
     for item in arguments.values():
         for part in item if isinstance(item, list) else [item]:
-            if isinstance(part, Constant) and part.source:
+            if isinstance(part, Held) and part.source:
                 path = part.source.rpartition(".")[0]
                 return _as_name(path, node) if path else _op_name(node).strip("_")
     stack = node.meta.get("nn_module_stack") or {}
@@ -520,9 +492,3 @@ def _refuse_left_out(draft: Draft, read: Collection[str]) -> None:
                 "requires_grad=False",
             )
         )
-
-
-def as_array(tensor: Any) -> Array:
-    """A torch tensor as NumPy."""
-    array: Array = tensor.detach().cpu().numpy()
-    return array
