@@ -77,8 +77,9 @@ class _Link(Attributes):
 
     def get(self, key: Key, default: Any = None) -> Any:
         """An attribute, or the name of an input."""
-        found = self.node.input(key) if isinstance(key, int) else self.node.attributes.get(key)
-        return default if found in (None, "") else found
+        if isinstance(key, int):
+            return self.node.input(key) or default
+        return self.node.attributes.get(key, default)
 
     @property
     def where(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,13 @@ from importers.graph.onnx_graph import Array, OnnxGraph, OnnxNode, OnnxTensor
 MOST_FOLDED_ELEMENTS = 1 << 20
 """Larger results stay nodes: they are no shapes."""
 
-_GROWING: dict[str, Callable[[Sequence[Array]], int]] = {
-    "ConstantOfShape": lambda values: _product(values[0]),
-    "Expand": lambda values: _product(values[1]) * max(1, values[0].size),
-    "Tile": lambda values: _product(values[1]) * values[0].size,
-    "Range": lambda values: _steps(*(float(value) for value in values)),
+_GROWING: dict[str, tuple[int, Callable[[Sequence[Array]], int]]] = {
+    "ConstantOfShape": (1, lambda values: _product(values[0])),
+    "Expand": (2, lambda values: _product(values[1]) * max(1, values[0].size)),
+    "Tile": (2, lambda values: _product(values[1]) * values[0].size),
+    "Range": (3, lambda values: _steps(*values)),
 }
-"""Ops whose result may be far larger than what they are given -> its elements, before it is made."""
+"""Ops whose result may be far larger than what they are given -> their inputs, and its elements."""
 
 _FOLDED = {
     *("Abs", "Add", "And", "Cast", "Ceil", "Concat", "ConstantOfShape", "Div", "Equal", "Exp", "Expand"),
@@ -79,10 +79,12 @@ def _results(
     return computed(node, [constants[name] for name in node.inputs], graph.opset)
 
 
-def _of_shape(node: OnnxNode, sizes: tuple[int, ...]) -> dict[str, Array]:
+def _of_shape(node: OnnxNode, sizes: tuple[int, ...]) -> dict[str, Array] | None:
     if node.op == "Size":
         return {node.output(0): np.array(prod(sizes), np.int64)}
     start, end = node.attributes.get("start", 0), node.attributes.get("end", len(sizes))
+    if not isinstance(start, int) or not isinstance(end, int):
+        return None
     return {node.output(0): np.array(sizes[start:end], np.int64)}
 
 
@@ -101,24 +103,23 @@ def _constant(node: OnnxNode) -> Array | None:
 def computed(node: OnnxNode, values: Sequence[Array | None], opset: int) -> dict[str, Array] | None:
     """What one node writes, by name; None if it is too large, or does not fit what it is given."""
     given = [value for value in values if value is not None]
-    try:
-        if sum(value.size for value in given) > MOST_FOLDED_ELEMENTS or _elements(node, given) > (
-            MOST_FOLDED_ELEMENTS
-        ):
-            return None
-        results = _evaluate(node, values, opset)
-    except Exception:  # a node that does not fit what it is given: whoever maps the node says so
+    if max(sum(value.size for value in given), _elements(node, given)) > MOST_FOLDED_ELEMENTS:
         return None
-    return dict(zip(filter(None, node.outputs), results, strict=True))
+    results = _evaluate(node, values, opset)
+    return None if results is None else dict(zip(filter(None, node.outputs), results, strict=True))
 
 
 def _elements(node: OnnxNode, given: Sequence[Array]) -> int:
-    """How many elements the result has at most, before it is made."""
-    if node.op in _GROWING:
-        return _GROWING[node.op](given)
-    if node.op in _BROADCAST:
+    """How many elements the result has at most, before it is made; 0 of a node that does not fit them."""
+    count, growing = _GROWING.get(node.op, (0, None))
+    if growing is not None:
+        return growing(given) if len(given) == count else 0
+    if node.op not in _BROADCAST:
+        return sum(value.size for value in given)
+    try:
         return prod(np.broadcast_shapes(*(value.shape for value in given)))
-    return sum(value.size for value in given)
+    except ValueError:
+        return 0
 
 
 _BROADCAST = {
@@ -127,16 +128,33 @@ _BROADCAST = {
 }
 
 
-def _steps(start: float, stop: float, step: float) -> int:
-    return int((stop - start) / step) + 1
+def _steps(*values: Array) -> int:
+    if any(value.size != 1 for value in values):
+        return 0
+    start, stop, step = (float(value.ravel()[0]) for value in values)
+    count = (stop - start) / step if step else 0.0
+    return int(count) + 1 if isfinite(count) else 2 * MOST_FOLDED_ELEMENTS
 
 
 def _product(sizes: Array) -> int:
     return prod(int(size) for size in sizes.ravel())
 
 
-def _evaluate(node: OnnxNode, values: Sequence[Array | None], opset: int) -> list[Any]:
-    """One node by onnx.reference, as a graph of its own."""
+def _evaluate(node: OnnxNode, values: Sequence[Array | None], opset: int) -> list[Any] | None:
+    """One node by onnx.reference, as a graph of its own; None if it cannot be computed so."""
+    fed = {f"i{number}": value for number, value in enumerate(values) if value is not None}
+    try:
+        results = _by_onnx(node, values, opset, fed)
+    except Exception:  # of the onnx package, for a node that does not fit: whoever maps the node says so
+        return None
+    if not all(isinstance(result, np.ndarray | np.generic) for result in results):
+        return None
+    return [np.asarray(result) for result in results]
+
+
+def _by_onnx(
+    node: OnnxNode, values: Sequence[Array | None], opset: int, fed: Mapping[str, Array]
+) -> list[Any]:
     from onnx import TensorProto, helper
     from onnx.reference import ReferenceEvaluator
 
@@ -149,17 +167,13 @@ def _evaluate(node: OnnxNode, values: Sequence[Array | None], opset: int) -> lis
         "folded",
         [
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
-            for name, value in zip(names, values, strict=True)
-            if value is not None
+            for name, value in fed.items()
         ],
         [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in outputs if name],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-    fed = {name: value for name, value in zip(names, values, strict=True) if value is not None}
     results: list[Any] = ReferenceEvaluator(model).run(None, fed)
-    if not all(isinstance(result, np.ndarray | np.generic) for result in results):
-        raise TypeError("not an array")
-    return [np.asarray(result) for result in results]
+    return results
 
 
 def _tensor_attribute(value: Any) -> Any:

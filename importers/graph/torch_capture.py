@@ -80,10 +80,7 @@ def export_module(torch: Any, module: Any, inputs: tuple[Any, ...], where: str) 
         logging.disable()  # of shapes that do not fit torch logs a traceback besides the error
         try:
             program = torch.export.export(module, inputs)
-            _refuse_stopped(program, where)
-            return program.run_decompositions({})
-        except InputError:
-            raise
+            functional = program.run_decompositions({})
         except Exception as error:  # torch.export raises errors of many kinds, those of the module among them
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             reason = lines[0] if lines else type(error).__name__
@@ -95,6 +92,8 @@ def export_module(torch: Any, module: Any, inputs: tuple[Any, ...], where: str) 
             ) from error
         finally:
             logging.disable(disabled)
+    _refuse_stopped(program, where)
+    return functional
 
 
 def _refuse_stopped(program: Any, where: str) -> None:

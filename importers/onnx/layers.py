@@ -29,6 +29,14 @@ def window_of(node: Attributes, sizes: Sequence[int], kernel: Sequence[int]) -> 
     return window(kernel, stride, dilation, pads, node.text("auto_pad", "NOTSET"), sizes)
 
 
+def groups_of(node: Attributes) -> int:
+    """Groups of a convolution."""
+    groups = node.integer("group", 1)
+    if groups < 1:
+        raise CannotTakeError(f"{groups} groups", CHECKED)
+    return groups
+
+
 def _weight(node: Node, view: View, what: str) -> Constant:
     weight = node.needed(1)
     rank = len(weight.shape) - 2
@@ -43,7 +51,7 @@ def _conv(node: Node) -> View:
     view = node.view()
     weight = _weight(node, view, "a convolution")
     found = window_of(node, view.shape[2:], weight.shape[2:])
-    return convolution(node, view, weight, node.constant(2), found, node.integer("group", 1))
+    return convolution(node, view, weight, node.constant(2), found, groups_of(node))
 
 
 def _conv_transpose(node: Node) -> View:
@@ -56,9 +64,7 @@ def _conv_transpose(node: Node) -> View:
     padding = node.sizes("output_padding", (0,) * rank)
     if len(padding) != rank:
         raise CannotTakeError(f"output_padding {list(padding)} for {rank} directions", CHECKED)
-    return transposed_convolution(
-        node, view, weight, node.constant(2), found, node.integer("group", 1), padding
-    )
+    return transposed_convolution(node, view, weight, node.constant(2), found, groups_of(node), padding)
 
 
 # Products

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from configs.errors import InputError, PulptrainError, UnsupportedLayerError
 from configs.model_file import OptimizerSpec
-from importers.graph.draft import CHECKED, NO_FORM, CannotTakeError, Problem
+from importers.graph.draft import NO_FORM, CannotTakeError, Problem
 from importers.graph.onnx_folding import computed
 from importers.graph.onnx_graph import OnnxGraph, OnnxNode
 from importers.ops import NEAREST_ONNX
@@ -235,15 +235,13 @@ class _Reader:
         constants = self.draft.constants
         item = TrainingNode(node, self.draft, _site(node), self.graph.opset)
         try:
-            if _kind(node) in ("SGD",):
-                rate = node.attributes.get("lr")
-                self.updates.append((node.input(0), node.input(1), None if rate is None else _rate(rate)))
+            if item.kind == "SGD":
+                self.updates.append((node.input(0), node.input(1), _rate(item)))
                 return
             if node.op in ("Shape", "Size") and node.input(0) in self.draft.names:
                 sizes = self.draft.shape(self.draft.names[node.input(0)])
-                start, end = node.attributes.get("start", 0), node.attributes.get("end", len(sizes))
-                value = np.array(sizes[start:end] if node.op == "Shape" else int(np.prod(sizes)), np.int64)
-                constants[node.output(0)] = value
+                part = sizes[item.integer("start", 0) : item.integer("end", len(sizes))]
+                constants[node.output(0)] = np.array(part if node.op == "Shape" else prod(sizes), np.int64)
                 return
             if node.inputs and all(not name or name in constants for name in node.inputs):
                 values = [constants[name] if name else None for name in node.inputs]
@@ -259,10 +257,8 @@ class _Reader:
             self._refuse(node, error.reason, error.nearest)
         except PulptrainError as error:
             self._refuse(node, error.message, error.cure or NO_FORM)
-        except (TypeError, ValueError, IndexError, KeyError, AttributeError, ArithmeticError) as error:
-            self._refuse(node, f"its inputs or attributes are not those of its op ({error})")
 
-    def _refuse(self, node: OnnxNode, reason: str, nearest: str = CHECKED) -> None:
+    def _refuse(self, node: OnnxNode, reason: str, nearest: str) -> None:
         self.unread.update(filter(None, node.outputs))
         tensor = self.graph.tensor(node.output(0))
         shape = tensor.sizes if tensor.is_static else None
@@ -343,8 +339,7 @@ class _Reader:
                     where=optimizer.path,
                     cure="the optimizer graph of this training graph",
                 )
-            rate = node.attributes.get("lr")
-            found.append((weight, totals[weight], None if rate is None else _rate(rate)))
+            found.append((weight, totals[weight], _rate(TrainingNode(node, draft, "", optimizer.opset))))
         return found
 
     def _phases(
@@ -429,9 +424,9 @@ def _weight_of(total: str) -> str:
     return total.removesuffix(BUFFER)
 
 
-def _rate(value: Any) -> float:
-    """A learning rate as it was meant: 0.01, not what fp32 makes of it."""
-    return float(np.format_float_positional(np.float32(value)))
+def _rate(item: TrainingNode) -> float | None:
+    """The learning rate that an update says, if it does."""
+    return item.number("lr", 0.0) if item.has("lr") else None
 
 
 def _site(node: OnnxNode) -> str:

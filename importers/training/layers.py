@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from importers.graph.draft import CHECKED, CannotTakeError
 from importers.graph.node import Attributes, Key
 from importers.graph.onnx_graph import OnnxNode
-from importers.onnx.layers import window_of
+from importers.onnx.layers import groups_of, window_of
 from importers.place.convolution import Placed, convolution_of
+from importers.place.pairs import common_shape
 from importers.place.pooling import pool_options
 from importers.training.draft import Kept, TrainingDraft
 from trainlib.primitives.definition import LayerPlan, Output, Shape
@@ -122,7 +121,7 @@ def _product(item: TrainingNode) -> None:
     if len(a) < 2 or len(b) < 2 or (a[-2] if turns[0] else a[-1]) != (b[-1] if turns[1] else b[-2]):
         raise CannotTakeError(f"cannot multiply {list(a)} by {list(b)}", "matrices that fit")
     rows, columns = a[-1] if turns[0] else a[-2], b[-2] if turns[1] else b[-1]
-    lead = np.broadcast_shapes(a[:-2], b[:-2])
+    lead = common_shape(a[:-2], b[:-2])
     output = (*lead, rows, columns)
     name = item.out() if alpha == 1 and not bias else f"{item.site}.product"
     flat = prod(b[:-2]) == 1 and (not turns[0] or prod(a[:-2]) == 1)
@@ -228,7 +227,7 @@ def _convolution(item: TrainingNode, x: Shape, w: Shape) -> Placed:
     """The primitive for a convolution of these shapes."""
     if len(x) != 4 or len(w) != 4:
         raise CannotTakeError(f"a convolution of {len(w) - 2} dimensions", "one of 2 dimensions")
-    return convolution_of(x, w, window_of(item, x[2:], w[2:]), item.integer("group", 1))
+    return convolution_of(x, w, window_of(item, x[2:], w[2:]), groups_of(item))
 
 
 def _conv(item: TrainingNode) -> None:
@@ -254,7 +253,7 @@ def _conv_grad_x(item: TrainingNode) -> None:
 
 def _conv_grad_w(item: TrainingNode) -> None:
     draft, dy, x = item.draft, item.read(0), item.read(1)
-    kernel, groups = item.sizes("kernel_shape"), item.integer("group", 1)
+    kernel, groups = item.sizes("kernel_shape"), groups_of(item)
     shape = (*draft.shape(dy)[1:2], *(size // groups for size in draft.shape(x)[1:2]), *kernel)
     shape = shape if kernel else item.said()
     placed = _convolution(item, draft.shape(x), shape)
@@ -394,6 +393,8 @@ def _norm_plan(
     item: TrainingNode, kind: str, shape: Shape, *, running: bool = False, **options: Any
 ) -> LayerPlan:
     """The plan of a norm; statistics that a batch norm goes on averaging are ONNX Runtime's, biased."""
+    if kind == "batch_norm" and len(shape) < 2:
+        raise CannotTakeError(f"its input {list(shape)} has no batch in front", "[batch, channels, ...]")
     if running:
         options["momentum"] = round(1 - item.real("momentum", 0.9), 6)
     plan = item.draft.plan(kind, {"eps": item.number("epsilon", 1e-5), **options}, [shape])
