@@ -150,6 +150,23 @@ NETWORKS = [
         shapes={"q_grad": (1, 4, 3, 3)},
     ),
     Trained(
+        "convolutions of sequences, in groups",
+        (2, 4, 8),
+        {"w": (6, 2, 3), "b": (6,), "fc": (3, 36)},
+        [
+            node("Conv", ["input", "w", "b"], ["last"], kernel_shape=[3], group=2),
+            *HEAD,
+            node(
+                f"{MICROSOFT}ConvGrad",
+                ["last_grad", "input", "w"],
+                ["", "w_grad", "b_grad"],
+                kernel_shape=[3],
+                group=2,
+            ),
+        ],
+        lambda torch, x, w: logits(torch, torch.nn.functional.conv1d(x, w["w"], w["b"], groups=2), w),
+    ),
+    Trained(
         "attention without heads, layer norm, GELU",
         (1, 5, 4),
         {"g": (4,), "s": (4,), "q": (4, 4), "fc": (3, 20)},

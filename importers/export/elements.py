@@ -9,75 +9,43 @@ from typing import Any
 import numpy as np
 
 from importers.export.layer import Layer, Writer
+from importers.ops import ALONE, PAIRS, REDUCTIONS, RELATIONS, WITH_NUMBER
 
-_ALONE: Mapping[str, str] = {
-    "relu": "Relu",
-    "sigmoid": "Sigmoid",
-    "tanh": "Tanh",
-    "hard_swish": "HardSwish",
-    "exponential": "Exp",
-    "logarithm": "Log",
-    "square_root": "Sqrt",
-    "reciprocal": "Reciprocal",
-    "error_function": "Erf",
-    "absolute": "Abs",
-    "add": "Add",
-    "multiply": "Mul",
-    "subtract": "Sub",
-    "divide": "Div",
-    "maximum": "Max",
-    "minimum": "Min",
-    "gelu": "Gelu",
-    "leaky_relu": "LeakyRelu",
-    "elu": "Elu",
-    "hard_sigmoid": "HardSigmoid",
-    "softplus": "Softplus",
-    "mish": "Mish",
-}
-"""Layers that are one node of the same inputs."""
+_ALONE = {op.ours: op for op in (*PAIRS, *ALONE[::-1]) if op.onnx and ":" not in op.written}
+_RELATIONS = {op.ours: op.written for op in RELATIONS}
+_REDUCTIONS = {op.ours: op.written for op in REDUCTIONS}
 
 
 def _alone(layer: Layer) -> None:
-    given, attributes = layer.options, dict[str, Any]()
+    """A layer that is one node of the same inputs."""
+    op, given = _ALONE[layer.primitive], layer.options
+    attributes: dict[str, Any] = {item.onnx: float(given[item.option]) for item in op.numbers}
     if layer.primitive == "gelu":
         if given["form"] != "tanh":
             layer.exact("form", "erf")
-        attributes = {"approximate": "tanh" if given["form"] == "tanh" else "none"}
+        attributes["approximate"] = "tanh" if given["form"] == "tanh" else "none"
     elif "form" in given:
         layer.exact("form")
-    if "slope" in given:
-        attributes["alpha"] = float(given["slope"])
-    attributes |= {key: float(given[key]) for key in ("alpha", "beta") if key in given}
-    layer.node(_ALONE[layer.primitive], layer.inputs, **attributes)
-
-
-_NUMBERS = {"scale": ("Mul", "factor"), "shift": ("Add", "offset"), "power": ("Pow", "exponent")}
+    layer.node(op.written, layer.inputs, **attributes)
 
 
 def _with_number(layer: Layer) -> None:
-    op, option = _NUMBERS[layer.primitive]
+    op, option = WITH_NUMBER[layer.primitive]
     layer.node(op, (layer.x, layer.constant(option, layer.options[option])))
-
-
-def _square(layer: Layer) -> None:
-    layer.node("Mul", (layer.x, layer.x))
 
 
 def _silu(layer: Layer) -> None:
     gate = layer.node("Sigmoid", (layer.x,), part="gate")
     if layer.primitive == "silu":
         layer.node("Mul", (layer.x, gate))
-        return
-    layer.node("Mul", (layer.node("Mul", (layer.x, gate), part="silu"), layer.inputs[1]))
+    else:
+        layer.node("Mul", (layer.node("Mul", (layer.x, gate), part="silu"), layer.inputs[1]))
 
 
 def _clip(layer: Layer) -> None:
     bounds = [(word, layer.options[word]) for word in ("low", "high")]
     given = ["" if bound is None else layer.constant(word, bound) for word, bound in bounds]
     layer.node("Clip", (layer.x, *given))
-
-
-_RELATIONS = {"ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "lt": "Less", "eq": "Equal"}
 
 
 def _compare(layer: Layer) -> None:
@@ -97,12 +65,9 @@ def _dropout(layer: Layer) -> None:
 
 
 def _softmax(layer: Layer) -> None:
-    layer.exact("exponential")
-    layer.node("Softmax", (layer.x,), axis=-1)
-
-
-def _log_softmax(layer: Layer) -> None:
-    layer.node("LogSoftmax", (layer.x,), axis=-1)
+    if "exponential" in layer.options:
+        layer.exact("exponential")
+    layer.node("Softmax" if layer.primitive == "softmax" else "LogSoftmax", (layer.x,), axis=-1)
 
 
 # Trained tensors
@@ -112,10 +77,6 @@ def _prelu(layer: Layer) -> None:
     ones = (1,) * (len(layer.shapes[0]) - 2) if layer.options["per_channel"] else ()
     slope = layer.weight("w", "weight", lambda array: array.reshape(-1, *ones))
     layer.node("PRelu", (layer.x, slope))
-
-
-def _position(layer: Layer) -> None:
-    layer.node("Add", (layer.x, layer.weight("w", "weight")))
 
 
 def _parameter(layer: Layer) -> None:
@@ -135,14 +96,6 @@ def _class_token(layer: Layer) -> None:
 # Moves
 
 
-def _flatten(layer: Layer) -> None:
-    layer.node("Flatten", (layer.x,), axis=1)
-
-
-def _reshape(layer: Layer) -> None:
-    layer.reshaped(layer.x, layer.output)
-
-
 def _transpose(layer: Layer) -> None:
     layer.node("Transpose", (layer.x,), perm=[0, *(axis + 1 for axis in layer.options["axes"])])
 
@@ -157,17 +110,12 @@ def _expand(layer: Layer) -> None:
     layer.node("Expand", (wide, layer.integers("shape", layer.output)))
 
 
-def _concat(layer: Layer) -> None:
-    layer.node("Concat", layer.inputs, axis=_axis(layer))
-
-
 def _split(layer: Layer) -> None:
     layer.node("Split", (layer.x, layer.integers("sizes", layer.options["sizes"])), axis=_axis(layer))
 
 
 def _slice(layer: Layer) -> None:
-    start, stop = layer.options["start"], layer.options["stop"]
-    numbers = {"starts": start, "ends": stop, "axes": _axis(layer)}
+    numbers = {"starts": layer.options["start"], "ends": layer.options["stop"], "axes": _axis(layer)}
     layer.node("Slice", (layer.x, *(layer.integers(name, [value]) for name, value in numbers.items())))
 
 
@@ -177,21 +125,12 @@ def _pad(layer: Layer) -> None:
     layer.node("Pad", (layer.x, widths, layer.constant("value", layer.options["value"])))
 
 
-_REDUCED = {
-    "reduce_mean": "ReduceMean",
-    "reduce_sum": "ReduceSum",
-    "reduce_max": "ReduceMax",
-    "reduce_min": "ReduceMin",
-}
-
-
 def _reduce(layer: Layer) -> None:
-    op = _REDUCED[layer.primitive]
     if "ties" in layer.options:
         layer.exact("ties", "shared")
     rank = len(layer.shapes[0]) - 1
     axes = layer.integers("axes", [axis % rank + 1 for axis in layer.options["axes"]])
-    layer.node(op, (layer.x, axes), keepdims=int(layer.options["keep_dims"]))
+    layer.node(_REDUCTIONS[layer.primitive], (layer.x, axes), keepdims=int(layer.options["keep_dims"]))
 
 
 def _axis(layer: Layer) -> int:
@@ -201,27 +140,26 @@ def _axis(layer: Layer) -> int:
 
 WRITERS: Mapping[str, Writer] = {
     **dict.fromkeys(_ALONE, _alone),
-    **dict.fromkeys(_NUMBERS, _with_number),
-    "square": _square,
+    **dict.fromkeys(WITH_NUMBER, _with_number),
+    "square": lambda layer: layer.node("Mul", (layer.x, layer.x)),
     **dict.fromkeys(("silu", "swiglu"), _silu),
     "clip": _clip,
     "compare": _compare,
     "where": _where,
     "dropout": _dropout,
-    "softmax": _softmax,
-    "log_softmax": _log_softmax,
+    **dict.fromkeys(("softmax", "log_softmax"), _softmax),
     "prelu": _prelu,
-    "position": _position,
+    "position": lambda layer: layer.node("Add", (layer.x, layer.weight("w", "weight"))),
     "parameter": _parameter,
     "class_token": _class_token,
-    "flatten": _flatten,
-    "reshape": _reshape,
+    "flatten": lambda layer: layer.node("Flatten", (layer.x,), axis=1),
+    "reshape": lambda layer: layer.reshaped(layer.x, layer.output),
     "transpose": _transpose,
     "broadcast_add": _broadcast_add,
     "expand": _expand,
-    "concat": _concat,
+    "concat": lambda layer: layer.node("Concat", layer.inputs, axis=_axis(layer)),
     "split": _split,
     "slice": _slice,
     "pad": _pad,
-    **dict.fromkeys(_REDUCED, _reduce),
+    **dict.fromkeys(_REDUCTIONS, _reduce),
 }

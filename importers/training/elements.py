@@ -28,7 +28,7 @@ _REDUCTIONS = by_onnx(REDUCTIONS[:2])
 
 def _written(item: TrainingNode, kind: str, inputs: Sequence[str], options: Mapping[str, Any]) -> None:
     """A layer whose output is that of the node."""
-    item.give(item.draft.forward(item.site, item.node, kind, inputs, options, item.out()))
+    item.give(item.forward(kind, inputs, options, item.out()))
 
 
 def _forward(item: TrainingNode) -> None:
@@ -52,7 +52,7 @@ def _bias_gelu(item: TrainingNode) -> None:
     shape = draft.shape(x)
     total = _plus_row(item, x, bias, f"{item.site}.sum", "_bias")
     if not gradient:
-        item.give(draft.forward(item.site, item.node, "gelu", (draft.view(total, shape),), {}, item.out()))
+        item.give(item.forward("gelu", (draft.view(total, shape),), {}, item.out()))
         return
     plan = draft.plan("gelu", {}, [shape])
     roles = {"x": draft.view(total, shape), "dy": item.read(0), "dx": item.result(shape)}
@@ -65,7 +65,7 @@ def _plus_row(item: TrainingNode, x: str, row: str, name: str, suffix: str = "")
     shape, columns = draft.shape(x), prod(draft.shape(row))
     rows = draft.view(x, (prod(shape) // columns, columns))
     weights = {"w": draft.view(row, (columns,))}
-    return draft.forward(f"{item.site}{suffix}", item.node, "position", (rows,), {}, name, weights)
+    return item.forward("position", (rows,), {}, name, weights, suffix=suffix)
 
 
 def _clip(item: TrainingNode) -> None:
@@ -96,13 +96,13 @@ def _sum(item: TrainingNode, left: str, right: str, name: str, suffix: str) -> s
     shape = common_shape(a, b)
     if prod(a) == prod(b):
         operands = draft.view(left, shape), draft.view(right, shape)
-        return draft.forward(item.site + suffix, item.node, "add", operands, {}, name)
+        return item.forward("add", operands, {}, name, suffix=suffix)
     for large, small in ((left, right), (right, left)):
         own = draft.shape(small)
         if draft.shape(large) == shape and prod(own) == shape[-1] == own[-1]:
             return draft.view(_plus_row(item, large, small, f"{name}.rows", suffix), shape)
     operands = draft.sample(left), draft.sample(right)
-    made = draft.forward(item.site + suffix, item.node, "broadcast_add", operands, {}, f"{name}.sum")
+    made = item.forward("broadcast_add", operands, {}, f"{name}.sum", suffix=suffix)
     return draft.view(made, shape)
 
 
@@ -142,7 +142,7 @@ def _expanded(item: TrainingNode, name: str, shape: Shape, suffix: str) -> str:
     if prod(draft.shape(name)) == prod(shape):
         return draft.view(name, shape)
     options = {"shape": list(shape)}
-    made = draft.forward(item.site + suffix, item.node, "expand", (draft.sample(name),), options)
+    made = item.forward("expand", (draft.sample(name),), options, suffix=suffix)
     return draft.view(made, shape)
 
 
@@ -173,15 +173,15 @@ def _reduce(item: TrainingNode) -> None:
     final = [1 if axis in axes else size for axis, size in enumerate(shape) if keep or axis not in axes]
     real = [axis for axis in axes if shape[axis] > 1]
     if kind == "reduce_mean" and len(shape) == 4 and axes == [2, 3] and real:
-        made = draft.forward(item.site, item.node, "global_avg_pool", (result,), {}, item.out())
+        made = item.forward("global_avg_pool", (result,), {}, item.out())
         item.give(made, final)
         return
     groups = neighbours(real)
     for number, group in enumerate(groups):
         last = number == len(groups) - 1
-        site, name = (item.site, f"{item.out()}.kept") if last else (f"{item.site}_{number}", "")
+        suffix, name = ("", f"{item.out()}.kept") if last else (f"_{number}", "")
         options = {"axes": group, "keep_dims": True}
-        made = draft.forward(site, item.node, kind, (draft.sample(result),), options, name)
+        made = item.forward(kind, (draft.sample(result),), options, name, suffix=suffix)
         result = draft.view(made, draft.shape(made)[1:])
     item.give(result, final or (1,))
 
@@ -220,7 +220,7 @@ def turned(item: TrainingNode, name: str, order: Sequence[int], suffix: str = ""
     axes = sorted(moving)
     source = draft.view(name, (1, *(shape[axis] for axis in axes)))
     turned = {"axes": [axes.index(axis) for axis in moving]}
-    made = draft.forward(item.site + suffix, item.node, "transpose", (source,), turned)
+    made = item.forward("transpose", (source,), turned, suffix=suffix)
     return draft.view(made, after)
 
 
@@ -236,15 +236,8 @@ def _concat(item: TrainingNode) -> None:
 
 def joined(item: TrainingNode, inputs: Sequence[str], axis: int, suffix: str = "") -> str:
     """Tensors side by side along a dimension."""
-    draft = item.draft
-    made = draft.forward(
-        item.site + suffix,
-        item.node,
-        "concat",
-        [draft.sample(name) for name in inputs],
-        {"axis": axis},
-        f"{item.site}{suffix}.joined",
-    )
+    draft, name = item.draft, f"{item.site}{suffix}.joined"
+    made = item.forward("concat", [*map(draft.sample, inputs)], {"axis": axis}, name, suffix=suffix)
     return draft.view(made, draft.shape(made)[1:])
 
 
@@ -291,7 +284,7 @@ def cut(item: TrainingNode, name: str, axis: int, start: int, stop: int, suffix:
     if (start, stop) == (0, draft.shape(name)[axis]):
         return name
     options = {"axis": axis, "start": start, "stop": stop}
-    made = draft.forward(item.site + suffix, item.node, "slice", (draft.sample(name),), options)
+    made = item.forward("slice", (draft.sample(name),), options, suffix=suffix)
     return draft.view(made, draft.shape(made)[1:])
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 from importers.graph.draft import CHECKED, CannotTakeError
@@ -93,12 +94,32 @@ class TrainingNode(Attributes):
             raise CannotTakeError(f"the file does not say the shape of '{tensor.name}'", "value_info of it")
         return tensor.sizes
 
-    def apply(
-        self, kind: str, step: str, roles: Mapping[str, str], plan: LayerPlan, suffix: str = ""
-    ) -> None:
+    def apply(self, kind: str, step: str, roles: Mapping[str, str], plan: LayerPlan) -> None:
         """One step of a primitive."""
         self.draft.check(kind, plan, roles)
-        self.draft.step(self.site + suffix, kind, step, roles, plan.attributes)
+        self.draft.step(self.site, kind, step, roles, plan.attributes)
+
+    def forward(
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        options: Mapping[str, Any] = MappingProxyType({}),
+        name: str = "",
+        parameters: Mapping[str, str] = MappingProxyType({}),
+        *,
+        suffix: str = "",
+    ) -> str:
+        """FW of a layer on tensors with the batch first; its output, called `name` in the file."""
+        return self.draft.forward(self.site + suffix, self.node, kind, inputs, options, name, parameters)
+
+    def saved(self, plan: LayerPlan, *roles: str) -> dict[str, str]:
+        """New tensors for what a step of this plan leaves for others, by role."""
+        found = {role: plan.saved.get(role, plan.saved.get("mean")) for role in roles}
+        return {
+            role: self.draft.add(f"{self.site}.{role}", item.shape, "saved", item.dtype or "float32")
+            for role, item in found.items()
+            if item is not None
+        }
 
 
 MICROSOFT = "com.microsoft:"
@@ -111,41 +132,35 @@ Handler = Callable[[TrainingNode], None]
 
 
 def _product(item: TrainingNode) -> None:
-    left, right = item.read(0), item.read(1)
+    draft, left, right = item.draft, item.read(0), item.read(1)
     turns = bool(item.integer("transA", 0)), bool(item.integer("transB", 0))
     alpha, beta = item.real("alpha", 1.0), item.real("beta", 1.0)
-    bias = item.read(2) if item.has(2) and beta and not _is_zero(item, 2) else ""
+    third = item.values(2)
+    bias = item.read(2) if item.has(2) and beta and (third is None or third.any()) else ""
     if beta != 1 and bias:
         raise CannotTakeError(f"beta {beta}", "beta 1")
-    a, b = item.draft.shape(left), item.draft.shape(right)
+    a, b = draft.shape(left), draft.shape(right)
     if len(a) < 2 or len(b) < 2 or (a[-2] if turns[0] else a[-1]) != (b[-1] if turns[1] else b[-2]):
         raise CannotTakeError(f"cannot multiply {list(a)} by {list(b)}", "matrices that fit")
     rows, columns = a[-1] if turns[0] else a[-2], b[-2] if turns[1] else b[-1]
-    lead = common_shape(a[:-2], b[:-2])
-    output = (*lead, rows, columns)
+    output = (*common_shape(a[:-2], b[:-2]), rows, columns)
     name = item.out() if alpha == 1 and not bias else f"{item.site}.product"
-    flat = prod(b[:-2]) == 1 and (not turns[0] or prod(a[:-2]) == 1)
-    if not flat:
+    if prod(b[:-2]) != 1 or (turns[0] and prod(a[:-2]) != 1):
         made = _stacked(item, (left, right), turns, output, name)
     elif item.node.op == "MatMul" and not any(turns):
-        made = _matrix_product(item, left, right, name)
+        operands = draft.view(left, (1, prod(a[:-1]), a[-1])), draft.view(right, (1, *b[-2:]))
+        made = item.forward("matmul", operands, name=name)
     else:
         fits = bool(bias) and turns == (False, True) and alpha == 1
-        whole = bias if fits and prod(item.draft.shape(bias)) == columns else ""
-        name = item.out() if whole else name
-        made = _linear_step(item, (left, right), turns, whole, name)
+        whole = bias if fits and prod(draft.shape(bias)) == columns else ""
+        made = _linear_step(item, (left, right), turns, whole, item.out() if whole else name)
         bias = "" if whole else bias
     if alpha != 1:
         name = f"{item.site}.scaled" if bias else item.out()
-        made = item.draft.forward(f"{item.site}_alpha", item.node, "scale", (made,), {"factor": alpha}, name)
+        made = item.forward("scale", (made,), {"factor": alpha}, name, suffix="_alpha")
     if bias:
         made = _biased(item, made, bias, columns)
     item.give(made, output)
-
-
-def _is_zero(item: TrainingNode, index: int) -> bool:
-    value = item.values(index)
-    return value is not None and not value.any()
 
 
 def _linear_step(
@@ -153,40 +168,28 @@ def _linear_step(
 ) -> str:
     """A product of two matrices as a step of a linear layer: x Wᵀ is FW, dy W is IG, dyᵀ x is WG."""
     draft = item.draft
+    shapes = [draft.shape(operand) for operand in operands]
     left, right = (
-        draft.view(operand, (prod(draft.shape(operand)[:-1]), draft.shape(operand)[-1]))
-        for operand in operands
+        draft.view(operand, (prod(shape[:-1]), shape[-1]))
+        for operand, shape in zip(operands, shapes, strict=True)
     )
     if turns == (True, True):
-        turned = draft.forward(
-            f"{item.site}_turn", item.node, "transpose", (draft.sample(left),), {"axes": [1, 0]}
-        )
+        turned = item.forward("transpose", (draft.sample(left),), {"axes": [1, 0]}, suffix="_turn")
         left, turns = draft.view(turned, draft.shape(left)[::-1]), (False, True)
     a, b = draft.shape(left), draft.shape(right)
     if turns == (False, True):
-        options = {"out_features": b[0], **({"bias": True} if bias else {})}
-        plan = draft.plan("linear", options, [a])
-        made = draft.made(name, item.node, (a[0], b[0]))
-        roles = {"x": left, "w": right, "y": made}
-        if bias:
-            roles["b"] = draft.view(bias, (b[0],))
-        item.apply("linear", "FW", roles, plan)
+        step, made, x, roles = "FW", (a[0], b[0]), a, ("x", "w", "y")
     elif turns == (False, False):
-        plan = draft.plan("linear", {"out_features": b[0]}, [(a[0], b[1])])
-        made = draft.made(name, item.node, (a[0], b[1]))
-        item.apply("linear", "IG", {"dy": left, "w": right, "dx": made}, plan)
+        step, made, x, roles = "IG", (a[0], b[1]), (a[0], b[1]), ("dy", "w", "dx")
     else:
-        plan = draft.plan("linear", {"out_features": a[1]}, [b])
-        made = draft.made(name, item.node, (a[1], b[1]))
-        item.apply("linear", "WG", {"dy": left, "x": right, "dw": made}, plan)
-    return made
-
-
-def _matrix_product(item: TrainingNode, left: str, right: str, name: str) -> str:
-    draft = item.draft
-    a, b = draft.shape(left), draft.shape(right)
-    first, second = draft.view(left, (1, prod(a[:-1]), a[-1])), draft.view(right, (1, *b[-2:]))
-    return draft.forward(item.site, item.node, "matmul", (first, second), {}, name)
+        step, made, x, roles = "WG", (a[1], b[1]), b, ("dy", "x", "dw")
+    outputs = a[1] if step == "WG" else b[0]
+    plan = draft.plan("linear", {"out_features": outputs, "bias": bool(bias)}, [x])
+    given = dict(zip(roles, (left, right, draft.made(name, item.node, made)), strict=True))
+    if bias:
+        given["b"] = draft.view(bias, (b[0],))
+    item.apply("linear", step, given, plan)
+    return given[roles[2]]
 
 
 def _stacked(
@@ -195,16 +198,15 @@ def _stacked(
     """Products of stacks of matrices; the transposed left is the gradient of a product."""
     draft = item.draft
     left, right = (draft.sample(operand) for operand in operands)
-    if turns[0]:
-        if turns[1]:
-            raise CannotTakeError("both stacks transposed", "one of them")
-        a, b = draft.shape(left), draft.shape(right)
-        plan = draft.plan("matmul", {}, [a, (*a[:-2], a[-1], b[-1])])
-        made = draft.made(name, item.node, (1, *output))
-        item.apply("matmul", "IG1", {"x": left, "dy": right, "dx1": made}, plan)
-        return made
-    options = {"transpose_b": True} if turns[1] else {}
-    return draft.forward(item.site, item.node, "matmul", (left, right), options, name)
+    if not turns[0]:
+        return item.forward("matmul", (left, right), {"transpose_b": True} if turns[1] else {}, name)
+    if turns[1]:
+        raise CannotTakeError("both stacks transposed", "one of them")
+    a, b = draft.shape(left), draft.shape(right)
+    plan = draft.plan("matmul", {}, [a, (*a[:-2], a[-1], b[-1])])
+    made = draft.made(name, item.node, (1, *output))
+    item.apply("matmul", "IG1", {"x": left, "dy": right, "dx1": made}, plan)
+    return made
 
 
 def _biased(item: TrainingNode, made: str, bias: str, columns: int) -> str:
@@ -213,10 +215,9 @@ def _biased(item: TrainingNode, made: str, bias: str, columns: int) -> str:
     if prod(own) == columns:
         rows = draft.view(made, (prod(shape) // columns, columns))
         weights = {"w": draft.view(bias, (columns,))}
-        return draft.forward(f"{item.site}_bias", item.node, "position", (rows,), {}, item.out(), weights)
+        return item.forward("position", (rows,), {}, item.out(), weights, suffix="_bias")
     if prod(own) == prod(shape):
-        same = draft.view(bias, shape)
-        return draft.forward(f"{item.site}_bias", item.node, "add", (made, same), {}, item.out())
+        return item.forward("add", (made, draft.view(bias, shape)), {}, item.out(), suffix="_bias")
     raise CannotTakeError(f"a bias of shape {list(own)}", f"[{columns}]")
 
 
@@ -225,8 +226,8 @@ def _biased(item: TrainingNode, made: str, bias: str, columns: int) -> str:
 
 def _convolution(item: TrainingNode, x: Shape, w: Shape) -> Placed:
     """The primitive for a convolution of these shapes."""
-    if len(x) != 4 or len(w) != 4:
-        raise CannotTakeError(f"a convolution of {len(w) - 2} dimensions", "one of 2 dimensions")
+    if len(x) != len(w) or len(w) not in (3, 4):
+        raise CannotTakeError(f"a convolution of {len(w) - 2} dimensions", "one of 1 or 2 dimensions")
     return convolution_of(x, w, window_of(item, x[2:], w[2:]), groups_of(item))
 
 
@@ -235,64 +236,54 @@ def _conv(item: TrainingNode) -> None:
     placed = _convolution(item, draft.shape(x), draft.shape(w))
     parameters = {"w": draft.view(w, placed.weight)} | ({"b": item.read(2)} if item.has(2) else {})
     options = {**placed.options, "bias": item.has(2)}
-    item.give(draft.forward(item.site, item.node, placed.kind, (x,), options, item.out(), parameters))
+    item.give(item.forward(placed.kind, (x,), options, item.out(), parameters))
+
+
+_CONV_GRADIENTS = {
+    "ConvGrad": (("dy", "x", "w"), ("dx", "dw", "db")),
+    "ConvGradX": (("dy", "w"), ("dx",)),
+    "ConvGradW": (("dy", "x"), ("dw",)),
+}
+"""Roles of what these read and write."""
 
 
 def _conv_grad(item: TrainingNode) -> None:
-    _gradients(item, dy=item.read(0), x=item.read(1), w=item.read(2), outputs={"dx": 0, "dw": 1, "db": 2})
+    draft, (reads, writes) = item.draft, _CONV_GRADIENTS[item.kind]
+    roles = {role: item.read(index) for index, role in enumerate(reads)}
+    asked = {role: index for index, role in enumerate(writes) if item.out(index) or len(writes) == 1}
+    x = draft.shape(roles["x"]) if "x" in roles else item.said()
+    w = draft.shape(roles["w"]) if "w" in roles else _weight_shape(item, draft.shape(roles["dy"]), x)
+    placed = _convolution(item, x, w)
+    plan = draft.plan(placed.kind, {**placed.options, "bias": "db" in asked}, [x])
+    if "dw" in asked or "db" in asked:
+        made = {"dw": item.result(w, placed.weight, writes.index("dw"))}
+        if "db" in asked:
+            made["db"] = item.result(w[:1], index=asked["db"])
+        item.apply(placed.kind, "WG", {"x": roles["x"], "dy": roles["dy"], **made}, plan)
+    if "dx" in asked:
+        weight = draft.view(roles["w"], placed.weight)
+        dx = item.result(x, index=asked["dx"])
+        item.apply(placed.kind, "IG", {"dy": roles["dy"], "w": weight, "dx": dx}, plan)
 
 
-def _conv_grad_x(item: TrainingNode) -> None:
-    draft, dy, w = item.draft, item.read(0), item.read(1)
-    x = item.said()
-    placed = _convolution(item, x, draft.shape(w))
-    plan = draft.plan(placed.kind, placed.options, [x])
-    dx = item.result(x)
-    item.apply(placed.kind, "IG", {"dy": dy, "w": draft.view(w, placed.weight), "dx": dx}, plan)
-
-
-def _conv_grad_w(item: TrainingNode) -> None:
-    draft, dy, x = item.draft, item.read(0), item.read(1)
-    kernel, groups = item.sizes("kernel_shape"), groups_of(item)
-    shape = (*draft.shape(dy)[1:2], *(size // groups for size in draft.shape(x)[1:2]), *kernel)
-    shape = shape if kernel else item.said()
-    placed = _convolution(item, draft.shape(x), shape)
-    plan = draft.plan(placed.kind, placed.options, [draft.shape(x)])
-    dw = item.result(shape, placed.weight)
-    item.apply(placed.kind, "WG", {"x": x, "dy": dy, "dw": dw}, plan)
+def _weight_shape(item: TrainingNode, dy: Shape, x: Shape) -> Shape:
+    """Of the gradient of a weight, which nobody gives: by the kernel, else as the file says it."""
+    kernel = item.sizes("kernel_shape")
+    if not kernel or min(len(dy), len(x)) < 2:
+        return item.said()
+    return (dy[1], x[1] // groups_of(item), *kernel)
 
 
 def _conv_grad_b(item: TrainingNode) -> None:
     draft, dy = item.draft, item.read(0)
     batch, channels, *space = draft.shape(dy)
-    made = draft.forward(
-        item.site,
-        item.node,
-        "reduce_sum",
-        (draft.view(dy, (batch, channels, prod(space))),),
-        {"axes": [1]},
-        item.out() if batch == 1 else "",
-    )
+    name = item.out() if batch == 1 else ""
+    rows = draft.view(dy, (batch, channels, prod(space)))
+    made = item.forward("reduce_sum", (rows,), {"axes": [1]}, name)
     if batch > 1:
         rows = draft.view(made, (1, batch, channels))
-        made = draft.forward(
-            f"{item.site}_batch", item.node, "reduce_sum", (rows,), {"axes": [0]}, item.out()
-        )
+        made = item.forward("reduce_sum", (rows,), {"axes": [0]}, item.out(), suffix="_batch")
     item.give(made, (channels,))
-
-
-def _gradients(item: TrainingNode, *, dy: str, x: str, w: str, outputs: Mapping[str, int]) -> None:
-    draft, biased = item.draft, bool(item.out(outputs["db"]))
-    placed = _convolution(item, draft.shape(x), draft.shape(w))
-    plan = draft.plan(placed.kind, {**placed.options, "bias": biased}, [draft.shape(x)])
-    if item.out(outputs["dw"]) or biased:
-        roles = {"x": x, "dy": dy, "dw": item.result(draft.shape(w), placed.weight, outputs["dw"])}
-        if biased:
-            roles["db"] = item.result((draft.shape(w)[0],), index=outputs["db"])
-        item.apply(placed.kind, "WG", roles, plan)
-    if item.out(outputs["dx"]):
-        dx = item.result(draft.shape(x), index=outputs["dx"])
-        item.apply(placed.kind, "IG", {"dy": dy, "w": draft.view(w, placed.weight), "dx": dx}, plan)
 
 
 def _pool_plan(item: TrainingNode, kind: str, shape: Shape) -> LayerPlan:
@@ -308,10 +299,7 @@ def _pool_plan(item: TrainingNode, kind: str, shape: Shape) -> LayerPlan:
 def _max_pool(item: TrainingNode) -> None:
     draft, x = item.draft, item.read(0)
     plan = _pool_plan(item, "max_pool2d", draft.shape(x))
-    y = item.result(_shape_of(plan))
-    saved = plan.saved["argmax"]
-    argmax = draft.add(f"{item.site}.argmax", saved.shape, "saved", saved.dtype or "float32")
-    roles = {"x": x, "y": y, "argmax": argmax}
+    roles = {"x": x, "y": item.result(_shape_of(plan)), **item.saved(plan, "argmax")}
     item.apply("max_pool2d", "FW", roles, plan)
     for key in (item.node.input(0), item.out(1)):
         draft.keep(item.node, key, Kept("max_pool2d", plan, roles))
@@ -339,13 +327,8 @@ def _average_pool_grad(item: TrainingNode) -> None:
 
 
 def _global_average(item: TrainingNode) -> None:
-    _averaged(item, item.read(0), keep=True)
-
-
-def _averaged(item: TrainingNode, x: str, *, keep: bool) -> None:
-    batch, channels, *_ = item.draft.shape(x)
-    made = item.draft.forward(item.site, item.node, "global_avg_pool", (x,), {}, item.out())
-    item.give(made, (batch, channels, 1, 1) if keep else (batch, channels))
+    made = item.forward("global_avg_pool", (item.read(0),), {}, item.out())
+    item.give(made, (*item.shape(0)[:2], 1, 1))
 
 
 def _global_average_grad(item: TrainingNode) -> None:
@@ -373,8 +356,7 @@ def _batch_norm(item: TrainingNode) -> None:
     running = frozen or count == 5 or item.node.op == "BatchNormalization"
     plan = _norm_plan(item, "batch_norm", draft.shape(x), fixed_statistics=frozen, running=running)
     roles = {"x": x, "w": item.read(1), "b": item.read(2)}
-    for role in ("mean", "inv_std", *(() if frozen else ("var",))):
-        roles[role] = draft.add(f"{item.site}.{role}", plan.saved[role].shape, "saved")
+    roles |= item.saved(plan, "mean", "inv_std", *(() if frozen else ("var",)))
     for index, role in ((3, "running_mean"), (4, "running_var")) if running else ():
         roles[role] = draft.buffer(item.node.input(index))
         name = f"{roles[role]}_updated"
@@ -419,29 +401,21 @@ def _batch_norm_grad(item: TrainingNode) -> None:
         item.apply("batch_norm", "IG_APPLY", roles, plan)
 
 
-def _rows(item: TrainingNode, shape: Shape) -> tuple[Shape, Shape, int]:
-    """An input of a norm over its last dimensions as [1, rows, ...], the row, and its dimensions."""
+def _rows(item: TrainingNode, shape: Shape) -> tuple[Shape, Shape]:
+    """An input of a norm over its last dimensions as [1, rows, ...], and the row."""
     axis = item.axis(len(shape), -1)
-    row = shape[axis:]
-    return (1, prod(shape[:axis]), *row), row, len(row)
+    return (1, prod(shape[:axis]), *shape[axis:]), shape[axis:]
 
 
 def _layer_norm(item: TrainingNode) -> None:
     draft, x = item.draft, item.read(0)
-    shape, row, count = _rows(item, draft.shape(x))
-    given = {role: index for role, index in (("w", 1), ("b", 2)) if item.has(index)}
-    if "w" not in given:
+    shape, row = _rows(item, draft.shape(x))
+    if not item.has(1):
         raise CannotTakeError("no scale", "scale and bias")
-    options: dict[str, Any] = {"axes": count} if count > 1 else {}
-    if "b" not in given:
-        options["bias"] = False
-    plan = _norm_plan(item, "layer_norm", shape, **options)
-    roles = {
-        "x": draft.view(x, shape),
-        **{role: draft.view(item.read(at), row) for role, at in given.items()},
-    }
-    for role in ("mean", "inv_std"):
-        roles[role] = draft.add(f"{item.site}.{role}", plan.saved[role].shape, "saved")
+    plan = _norm_plan(item, "layer_norm", shape, axes=len(row), bias=item.has(2))
+    given = {role: index for role, index in (("w", 1), ("b", 2)) if item.has(index)}
+    roles = {role: draft.view(item.read(at), row) for role, at in given.items()}
+    roles |= {"x": draft.view(x, shape), **item.saved(plan, "mean", "inv_std")}
     roles["y"] = item.result(draft.shape(x), shape)
     item.apply("layer_norm", "FW", roles, plan)
     for index, role in ((1, "mean"), (2, "inv_std")):
@@ -451,9 +425,8 @@ def _layer_norm(item: TrainingNode) -> None:
 
 def _layer_norm_grad(item: TrainingNode) -> None:
     draft, dy, x = item.draft, item.read(0), item.read(1)
-    shape, row, count = _rows(item, draft.shape(x))
-    options: dict[str, Any] = {"axes": count} if count > 1 else {}
-    plan = _norm_plan(item, "layer_norm", shape, **options)
+    shape, row = _rows(item, draft.shape(x))
+    plan = _norm_plan(item, "layer_norm", shape, axes=len(row))
     roles = {"x": draft.view(x, shape), "dy": draft.view(dy, shape), "w": draft.view(item.read(2), row)}
     if item.has(4):
         for role, index in (("mean", 3), ("inv_std", 4)):
@@ -461,8 +434,7 @@ def _layer_norm_grad(item: TrainingNode) -> None:
     else:  # Deeploy's: dY, X, weight, bias
         if prod(item.shape(3)) != prod(row):
             raise CannotTakeError(f"a bias of shape {list(item.shape(3))}", f"of shape {list(row)}")
-        for role in ("mean", "var", "inv_std"):
-            roles[role] = draft.add(f"{item.site}.{role}", plan.saved["mean"].shape, "saved")
+        roles |= item.saved(plan, "mean", "var", "inv_std")
         for step in ("FW_MEAN", "FW_VAR", "FW_INV"):
             item.apply("layer_norm", step, roles, plan)
     roles |= {role: item.result(row, index=at) for role, at in (("dw", 1), ("db", 2)) if item.out(at)}
@@ -478,8 +450,7 @@ def _softmax(item: TrainingNode) -> None:
     shape = draft.shape(x)
     stored = _softmax_shape(item, shape)
     kind = "log_softmax" if item.node.op == "LogSoftmax" else "softmax"
-    made = draft.forward(item.site, item.node, kind, (draft.view(x, stored),), {}, item.out())
-    item.give(made, shape)
+    item.give(item.forward(kind, (draft.view(x, stored),), {}, item.out()), shape)
 
 
 def _softmax_shape(item: TrainingNode, shape: Shape) -> Shape:
@@ -502,9 +473,7 @@ def _softmax_grad(item: TrainingNode) -> None:
 HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("Gemm", "MatMul", "FusedMatMul"), _product),
     "Conv": _conv,
-    "ConvGrad": _conv_grad,
-    "ConvGradX": _conv_grad_x,
-    "ConvGradW": _conv_grad_w,
+    **dict.fromkeys(_CONV_GRADIENTS, _conv_grad),
     "ConvGradB": _conv_grad_b,
     "MaxPool": _max_pool,
     "MaxPoolGrad": _max_pool_grad,

@@ -99,8 +99,7 @@ def _gru(item: TrainingNode) -> None:
             roles[role] = _to_ours(item, half, hidden, role)
     plan = draft.plan("gru", {"hidden": hidden, "bias": item.has(3)}, [(batch, length, features)])
     roles["y"] = draft.made(f"{item.site}.y", item.node, (batch, length, hidden))
-    for role in ("gates", "hn"):
-        roles[role] = draft.add(f"{item.site}.{role}", plan.saved[role].shape, "saved")
+    roles |= item.saved(plan, "gates", "hn")
     item.apply("gru", "FW", roles, plan)
     whole = turned(item, roles["y"], (1, 0, 2), "_y")
     item.give(whole, (length, 1, batch, hidden))
