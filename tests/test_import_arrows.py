@@ -26,6 +26,16 @@ ALLOWED: dict[str, set[str]] = {
 FLOORS_OF_SCHEDULER = ("addresses", "tiles", "memory", "programs")
 """Folders of the scheduler, the lowest first: where bytes lie, one op, a whole program, its actions."""
 
+FLOORS_OF_IMPORTERS: dict[str, set[str]] = {
+    "graph": set(),
+    "place": {"graph"},
+    "onnx": {"graph", "place"},
+    "torch": {"graph", "place"},
+    "training": {"graph", "place", "onnx"},
+    "export": {"graph"},
+}
+"""Folder of the importers -> those it may import besides itself; all may import what lies in no folder."""
+
 
 def imported_modules(source: str) -> set[str]:
     """Dotted names imported anywhere in a module, function bodies included."""
@@ -67,6 +77,18 @@ def test_a_floor_of_the_scheduler_imports_from_itself_and_below(floor: str) -> N
         for path in sorted((ROOT / "scheduler" / floor).rglob("*.py"))
         for name in imported_modules(path.read_text())
         if name.startswith("scheduler.") and name.split(".")[1] not in below
+    }
+    assert not found
+
+
+@pytest.mark.parametrize("folder", FLOORS_OF_IMPORTERS)
+def test_a_folder_of_the_importers_imports_those_below_it(folder: str) -> None:
+    others = FLOORS_OF_IMPORTERS.keys() - FLOORS_OF_IMPORTERS[folder] - {folder}
+    found = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / "importers" / folder).rglob("*.py"))
+        for name in imported_modules(path.read_text())
+        if name.startswith("importers.") and name.split(".")[1] in others
     }
     assert not found
 
