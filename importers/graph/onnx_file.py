@@ -40,6 +40,11 @@ _COPIES = 4
 """Bytes an array takes per byte of external data: read, kept, converted, rounded."""
 
 
+def _wrong(reason: str, where: str, cure: str = "a file that is whole") -> InputError:
+    """What is wrong with a file."""
+    return InputError(reason, where=where, cure=cure)
+
+
 def load_onnx(
     path: str | Path, *, batch: int = 1, input_shapes: Mapping[str, Sequence[int]] | None = None
 ) -> OnnxGraph:
@@ -59,10 +64,10 @@ def load_onnx(
     graph = model.graph
     opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=1)
     if opset < OLDEST_OPSET and any(node.domain in ("", "ai.onnx") for node in graph.node):
-        raise InputError(
+        raise _wrong(
             f"the model is of opset {opset}",
-            where=where,
-            cure=f"opset {OLDEST_OPSET} or newer: onnx.version_converter.convert_version(model, 17)",
+            where,
+            f"opset {OLDEST_OPSET} or newer: onnx.version_converter.convert_version(model, 17)",
         )
     initializers = initializers_of(graph, file)
     nodes = _nodes(graph, where)
@@ -99,21 +104,21 @@ def parsed(file: Path) -> onnx.ModelProto:
     try:
         size_bytes = file.stat().st_size
         if not file.is_file():
-            raise InputError("is no file", where=where, cure="the path of an .onnx file")
+            raise _wrong("is no file", where, "the path of an .onnx file")
         check_text_size(size_bytes, PROTOBUF_BYTES_PER_BYTE, where)
         data = file.read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"cannot be read: {reason}", where=where, cure="the path of an .onnx file") from None
+        raise _wrong(f"cannot be read: {reason}", where, "the path of an .onnx file") from None
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
     except (DecodeError, ValueError, RecursionError) as error:
-        raise InputError(f"is no ONNX file: {error}", where=where, cure="a file that is whole") from None
+        raise _wrong(f"is no ONNX file: {error}", where) from None
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
-        raise InputError("is no ONNX file, or one without a graph", where=where, cure="a file that is whole")
+        raise _wrong("is no ONNX file, or one without a graph", where)
     if not all(isinstance(word, str) for word in _words(model.graph)):
-        raise InputError("has names that are no UTF-8", where=where, cure="a file that is whole")
+        raise _wrong("has names that are no UTF-8", where)
     return model
 
 
@@ -139,10 +144,10 @@ def _inlined(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
     try:
         return inliner.inline_local_functions(model)
     except Exception as error:  # what the C++ part raises has no common base
-        raise InputError(
+        raise _wrong(
             f"its functions cannot be inlined: {_short(error)}",
-            where=where,
-            cure="onnx.inliner.inline_local_functions before it is saved",
+            where,
+            "onnx.inliner.inline_local_functions before it is saved",
         ) from None
 
 
@@ -154,19 +159,17 @@ def _short(error: Exception) -> str:
 def initializers_of(graph: onnx.GraphProto, file: Path) -> dict[str, Array]:
     """The initializers of a graph, external data read from the folder of `file`. Raises as `load_onnx`."""
     if graph.sparse_initializer:
-        raise InputError(
+        raise _wrong(
             f"has sparse initializers ({graph.sparse_initializer[0].values.name!r})",
-            where=str(file),
-            cure="save it with dense ones",
+            str(file),
+            "save it with dense ones",
         )
     found: dict[str, Array] = {}
     for proto in graph.initializer:
         if not proto.name:
-            raise InputError("an initializer has no name", where=str(file), cure="a name for each")
+            raise _wrong("an initializer has no name", str(file), "a name for each")
         if proto.name in found:
-            raise InputError(
-                f"two initializers are called '{proto.name}'", where=str(file), cure="rename one of them"
-            )
+            raise _wrong(f"two initializers are called '{proto.name}'", str(file), "rename one of them")
         found[proto.name] = _array(proto, file)
     return found
 
@@ -178,11 +181,11 @@ def _array(proto: onnx.TensorProto, file: Path) -> Array:
 
     where = f"{file}: tensor '{proto.name}'"
     if proto.data_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
-        raise InputError("holds no numbers", where=where, cure="numbers only")
+        raise _wrong("holds no numbers", where, "numbers only")
     try:
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(proto.data_type))
     except (KeyError, TypeError, ValueError):
-        raise InputError(f"has the unknown type {proto.data_type}", where=where, cure="float32") from None
+        raise _wrong(f"has the unknown type {proto.data_type}", where, "float32") from None
     sizes = _checked_sizes(tuple(proto.dims), where)
     size_bytes = prod(sizes) * dtype.itemsize
     require_host_memory(_COPIES * size_bytes, "the tensor needs", where=where)
@@ -193,15 +196,9 @@ def _array(proto: onnx.TensorProto, file: Path) -> Array:
     try:
         array = np.array(numpy_helper.to_array(proto))
     except Exception as error:  # whatever values do not fit their shape make it raise
-        raise InputError(
-            f"cannot be read: {_short(error)}", where=where, cure="a file that is whole"
-        ) from None
+        raise _wrong(f"cannot be read: {_short(error)}", where) from None
     if array.shape != sizes:
-        raise InputError(
-            f"says it has shape {list(sizes)}, but has {list(array.shape)}",
-            where=where,
-            cure="a file that is whole",
-        )
+        raise _wrong(f"says it has shape {list(sizes)}, but has {list(array.shape)}", where)
     return array
 
 
@@ -209,38 +206,35 @@ def _external(proto: onnx.TensorProto, size_bytes: int, file: Path, where: str) 
     entries = {entry.key: entry.value for entry in proto.external_data}
     location = entries.get("location", "")
     if not location:
-        raise InputError("has external data without a location", where=where, cure="a file that is whole")
+        raise _wrong("has external data without a location", where)
     try:
         offset = int(entries.get("offset") or 0)
         length = int(entries.get("length") or size_bytes)
         folder = file.resolve().parent
         target = (folder / location).resolve()
         if Path(location).is_absolute() or not target.is_relative_to(folder) or not target.is_file():
-            raise InputError(
+            raise _wrong(
                 f"has its data in {location!r}, which is no file in the folder of the model",
-                where=where,
-                cure=f"put it into {str(file.parent)!r}",
+                where,
+                f"put it into {str(file.parent)!r}",
             )
         if length != size_bytes or offset < 0 or offset + length > target.stat().st_size:
-            raise InputError(
+            raise _wrong(
                 f"needs {size_bytes} B, should find {length} B in {location!r} from byte {offset}, "
                 f"which has {target.stat().st_size} B",
-                where=where,
-                cure="a file that is whole",
+                where,
             )
         with target.open("rb") as stream:
             stream.seek(offset)
             data: bytes = stream.read(length)
             return data
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"has external data that cannot be read: {error}", where=where, cure="a file that is whole"
-        ) from None
+        raise _wrong(f"has external data that cannot be read: {error}", where) from None
 
 
 def _checked_sizes(sizes: tuple[int, ...], where: str) -> tuple[int, ...]:
     if any(size < 0 for size in sizes) or prod(sizes) > MOST_ELEMENTS:
-        raise InputError(f"has the shape {list(sizes)}", where=where, cure="sizes that a memory can hold")
+        raise _wrong(f"has the shape {list(sizes)}", where, "sizes that a memory can hold")
     return sizes
 
 
@@ -256,11 +250,7 @@ def _nodes(graph: onnx.GraphProto, where: str) -> tuple[OnnxNode, ...]:
         names.add(name)
         attributes = {item.name: _attribute(item, name, where) for item in proto.attribute}
         if len(attributes) != len(proto.attribute):
-            raise InputError(
-                "has an attribute twice",
-                where=f"{where}: node '{name}'",
-                cure=CHECKED,
-            )
+            raise _wrong("has an attribute twice", f"{where}: node '{name}'", CHECKED)
         nodes.append(
             OnnxNode(name, f"{domain}{proto.op_type}", tuple(proto.input), tuple(proto.output), attributes)
         )
@@ -288,8 +278,8 @@ def _attribute(item: onnx.AttributeProto, node: str, where: str) -> Any:
         if kind in (kinds.FLOATS, kinds.INTS):
             return tuple(value)
     except (ValueError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", where=place, cure="a file that is whole") from None
-    raise InputError(f"has the unknown type {kind}", where=place, cure="float32")
+        raise _wrong(f"cannot be read: {error}", place) from None
+    raise _wrong(f"has the unknown type {kind}", place, "float32")
 
 
 def _sorted(nodes: Sequence[OnnxNode], given: set[str], where: str) -> tuple[OnnxNode, ...]:
@@ -302,10 +292,8 @@ def _sorted(nodes: Sequence[OnnxNode], given: set[str], where: str) -> tuple[Onn
         for name in filter(None, node.outputs):
             if name in writer or name in given:
                 other = f"node '{writer[name].name}'" if name in writer else "an input or initializer"
-                raise InputError(
-                    f"writes '{name}', as {other} does",
-                    where=f"{where}: node '{node.name}'",
-                    cure="another name",
+                raise _wrong(
+                    f"writes '{name}', as {other} does", f"{where}: node '{node.name}'", "another name"
                 )
             writer[name] = node
     place = {node.name: number for number, node in enumerate(nodes)}
@@ -327,10 +315,10 @@ def _sorted(nodes: Sequence[OnnxNode], given: set[str], where: str) -> tuple[Onn
     if len(order) < len(nodes):
         done = {node.name for node in order}
         left = [node.name for node in nodes if node.name not in done]
-        raise InputError(
+        raise _wrong(
             f"a cycle: {', '.join(left[:5])}{' ...' if len(left) > 5 else ''} wait for each other",
-            where=where,
-            cure="a graph without cycles",
+            where,
+            "a graph without cycles",
         )
     return tuple(order)
 
@@ -345,19 +333,19 @@ def _check_names(
     for names, what in ((fed, "inputs"), (outputs, "outputs")):
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise InputError(f"two {what} are called '{twice}'", where=where, cure="rename one of them")
+            raise _wrong(f"two {what} are called '{twice}'", where, "rename one of them")
     known = {*fed, *initializers, *(name for node in nodes for name in node.outputs)}
     for node in nodes:
         for name in filter(None, node.inputs):
             if name not in known:
-                raise InputError(
+                raise _wrong(
                     f"reads '{name}', which nothing writes",
-                    where=f"{where}: node '{node.name}' ({node.op})",
-                    cure="a graph that is whole",
+                    f"{where}: node '{node.name}' ({node.op})",
+                    "a graph that is whole",
                 )
     for name in outputs:
         if name not in known:
-            raise InputError(f"nothing writes its output '{name}'", where=where, cure="a graph that is whole")
+            raise _wrong(f"nothing writes its output '{name}'", where, "a graph that is whole")
 
 
 def _set_input_shapes(
@@ -370,7 +358,7 @@ def _set_input_shapes(
     """Give every dimension of the inputs a number, in place."""
     for name in shapes:
         if name not in fed:
-            raise InputError(f"has no input '{name}'", where=where, cure=f"one of {', '.join(fed) or 'none'}")
+            raise _wrong(f"has no input '{name}'", where, f"one of {', '.join(fed) or 'none'}")
     for value in graph.input:
         if value.name not in fed:
             continue
@@ -381,10 +369,10 @@ def _set_input_shapes(
         if given is not None:
             sizes = tuple(given)
             if tensor.HasField("shape") and len(tensor.shape.dim) != len(sizes):
-                raise InputError(
+                raise _wrong(
                     f"its input '{value.name}' has {len(tensor.shape.dim)} dimensions, not {len(sizes)}",
-                    where=where,
-                    cure=f"--input with {len(tensor.shape.dim)} sizes",
+                    where,
+                    f"--input with {len(tensor.shape.dim)} sizes",
                 )
         elif tensor.HasField("shape"):
             sizes = tuple(
@@ -394,10 +382,10 @@ def _set_input_shapes(
         else:
             continue
         if -1 in sizes and given is None:
-            raise InputError(
+            raise _wrong(
                 f"dimension {sizes.index(-1)} of its input '{value.name}' has no size",
-                where=where,
-                cure="--input SIZES, the batch first",
+                where,
+                "--input SIZES, the batch first",
             )
         _checked_sizes(sizes, f"{where}: input '{value.name}'")
         del tensor.shape.dim[:]

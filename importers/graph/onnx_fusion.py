@@ -8,8 +8,9 @@ counts only if nobody else reads what lies inside of it.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -18,52 +19,79 @@ from importers.graph.onnx_graph import OnnxGraph, OnnxNode
 OWN = "importer:"
 """Domain of the ops that fusion makes."""
 
+_COMMUTES = ("Add", "Mul")
 
-_OF_TWO = ("Add", "Div", "MatMul", "Mul", "Pow", "Reshape", "Sub")
-"""Ops that are not theirs with fewer inputs."""
+_ERF = ("Add", ("Erf", [("Div", "x", 2**0.5), ("Mul", "x", 0.5**0.5)]), 1.0)
+_NORM = (
+    "Div",
+    ("Sub:away", "x", ("ReduceMean:mean", "x", "...")),
+    ("Sqrt", ("Add", ("ReduceMean:variance", [("Pow", "away", 2.0), ("Mul", "away", "away")], "..."), "eps")),
+)
+_GROUPS = ("Reshape:back", ("InstanceNormalization:norm", ("Reshape:groups", "x", "..."), "s", "t"), "...")
 
 
-def fused(graph: OnnxGraph) -> OnnxGraph:
-    """The graph with patterns replaced by single nodes, in the place of their last one."""
-    found = _Fusion(graph)
-    nodes = list(graph.nodes)
-    for pattern in (_layer_norm, _affine, _group_norm, _gelu, _gated, _linear):
-        for node in list(nodes):
-            if node.name in found.gone:
-                continue
-            new = pattern(found, node)
-            if new is not None:
-                nodes[nodes.index(node)] = new
-                found.replace(node, new)
-        nodes = [node for node in nodes if node.name not in found.gone]
-    return replace(graph, nodes=tuple(nodes))
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Tensors by the letters of a pattern, and the nodes that it took."""
+
+    tensors: Mapping[str, str]
+    nodes: tuple[OnnxNode, ...] = ()
 
 
 class _Fusion:
-    """The graph as it is being changed: writers, readers, and nodes that are part of another now."""
+    """The graph as it is being changed: writers, readers, and nodes that are part of another now.
+
+    A pattern is (op, patterns of its inputs), with ``op:letter`` for a node that is asked for later and
+    ``...`` for inputs that may follow; a list of patterns, any of which will do; a number; or a letter, for a
+    tensor, the same wherever it stands (``=w``: a constant).
+    """
 
     def __init__(self, graph: OnnxGraph) -> None:
         self.graph = graph
         self.writer = graph.writer
         self.readers = graph.readers
-        self.outputs = set(graph.outputs)
         self.gone: set[str] = set()
 
-    def replace(self, old: OnnxNode, new: OnnxNode) -> None:
-        for name in old.outputs:
-            self.writer[name] = new
+    def match(self, node: OnnxNode, pattern: Any) -> _Found | None:
+        """What a pattern found that ends in this node, and of which nobody else reads what lies inside."""
+        for found in self._of_node(node, pattern, _Found({})):
+            names = {item.name for item in found.nodes}
+            inner = [item.outputs[0] for item in found.nodes if item is not node]
+            read = {reader.name for name in inner for reader in self.readers.get(name, ())}
+            if read <= names and not set(inner) & set(self.graph.outputs):
+                return found
+        return None
 
-    def made_by(self, name: str, *ops: str) -> OnnxNode | None:
-        """The node that writes a tensor, if it is of one of these ops."""
-        node = self.writer.get(name)
-        if node is None or node.op not in ops or node.name in self.gone:
-            return None
-        return node if len(node.inputs) > 1 or node.op not in _OF_TWO else None
+    def _of_node(self, node: OnnxNode, pattern: Any, found: _Found) -> Iterator[_Found]:
+        op, _, letter = pattern[0].partition(":")
+        wanted = [item for item in pattern[1:] if item != "..."]
+        count = len(node.inputs)
+        if node.op != op or (count != len(wanted) and (count < len(wanted) or pattern[-1] != "...")):
+            return
+        tensors = {**found.tensors, letter: node.output(0)} if letter else found.tensors
+        start = _Found(tensors, (*found.nodes, node))
+        for order in (node.inputs, node.inputs[::-1])[: 2 if op in _COMMUTES else 1]:
+            ways = [start]
+            for part, tensor in zip(wanted, order, strict=False):
+                ways = [further for way in ways for further in self._of_tensor(tensor, part, way)]
+            yield from ways
 
-    def inside(self, name: str, *readers: OnnxNode) -> bool:
-        """Whether only these nodes read a tensor."""
-        names = {node.name for node in readers}
-        return name not in self.outputs and {node.name for node in self.readers.get(name, ())} <= names
+    def _of_tensor(self, tensor: str, pattern: Any, found: _Found) -> Iterator[_Found]:
+        if isinstance(pattern, list):
+            for each in pattern:
+                yield from self._of_tensor(tensor, each, found)
+        elif isinstance(pattern, float):
+            number, exact = self.number(tensor), pattern % 0.5 == 0
+            if number is not None and abs(number - pattern) <= (0 if exact else 1e-4):
+                yield found
+        elif isinstance(pattern, tuple):
+            node = self.writer.get(tensor)
+            if node is not None and node.name not in self.gone:
+                yield from self._of_node(node, pattern, found)
+        elif found.tensors.get(pattern, tensor) == tensor and (
+            pattern[0] != "=" or self.graph.constant(tensor) is not None
+        ):
+            yield _Found({**found.tensors, pattern: tensor}, found.nodes)
 
     def number(self, name: str) -> float | None:
         """The value of a tensor that is one number."""
@@ -71,190 +99,75 @@ class _Fusion:
         return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
 
 
-def _other(node: OnnxNode, name: str) -> str:
-    return node.inputs[1] if node.inputs[0] == name else node.inputs[0]
+def fused(graph: OnnxGraph) -> OnnxGraph:
+    """The graph with patterns replaced by single nodes, in the place of their last one."""
+    fusion = _Fusion(graph)
+    nodes = list(graph.nodes)
+    for patterns, made in _PATTERNS:
+        for place, node in enumerate(nodes):
+            if node.name in fusion.gone:
+                continue
+            for pattern in patterns:
+                found = fusion.match(node, pattern)
+                new = made(fusion, node, found) if found is not None else None
+                if found is None or new is None:
+                    continue
+                fusion.gone.update(item.name for item in found.nodes if item is not node)
+                fusion.writer.update(dict.fromkeys(node.outputs, new))
+                nodes[place] = new
+                break
+        nodes = [node for node in nodes if node.name not in fusion.gone]
+    return replace(graph, nodes=tuple(nodes))
 
 
-def _linear(found: _Fusion, node: OnnxNode) -> OnnxNode | None:
-    """MatMul with a matrix of weights, then Add of a vector."""
-    if node.op != "Add" or len(node.inputs) != 2:
-        return None
-    for name in node.inputs:
-        product = found.made_by(name, "MatMul")
-        if product is None or not found.inside(name, node):
-            continue
-        weight, bias = found.graph.constant(product.inputs[1]), found.graph.constant(_other(node, name))
-        if weight is None or bias is None or weight.ndim != 2 or bias.shape != weight.shape[1:]:
-            continue
-        found.gone.add(product.name)
-        return replace(
-            node,
-            op=f"{OWN}Linear",
-            inputs=(*product.inputs, _other(node, name)),
-            name=product.name + "_Linear",
-        )
-    return None
-
-
-def _gated(found: _Fusion, node: OnnxNode) -> OnnxNode | None:
-    """x · Sigmoid(x), x · HardSigmoid(x)."""
-    if node.op != "Mul" or len(node.inputs) != 2:
-        return None
-    for name in node.inputs:
-        gate = found.made_by(name, "Sigmoid", "HardSigmoid")
-        x = _other(node, name)
-        if gate is None or gate.inputs[0] != x or not found.inside(name, node):
-            continue
-        if gate.op == "HardSigmoid" and not (
-            abs(gate.attributes.get("alpha", 0.2) - 1 / 6) < 1e-6 and gate.attributes.get("beta", 0.5) == 0.5
-        ):
-            continue
-        found.gone.add(gate.name)
-        op = f"{OWN}Silu" if gate.op == "Sigmoid" else "HardSwish"
-        return replace(node, op=op, inputs=(x,))
-    return None
-
-
-def _gelu(found: _Fusion, node: OnnxNode) -> OnnxNode | None:
-    """x · (1 + Erf(x / sqrt(2))) · 0.5, in the orders that exporters write it."""
-    if node.op != "Mul" or len(node.inputs) != 2:
-        return None
-    product, _ = _with_number(found, node, 0.5)
-    for name in (product,) if product is not None else node.inputs:
-        times = found.made_by(name, "Mul")
-        if times is None or not found.inside(name, node):
-            continue
-        if product is None:  # (x · 0.5) · (1 + Erf): the half belongs to the inner product
-            half_of, _ = _with_number(found, times, 0.5)
-            pairs = [(half_of, _other(node, name))]
-        else:
-            pairs = [(_other(times, item), item) for item in times.inputs]
-        for x, total in pairs:
-            inner = _erf_of(found, x or "", total, (times, node))
-            if inner is not None:
-                found.gone.update(item.name for item in (times, *inner))
-                return replace(node, op="Gelu", inputs=(x or "",))
-    return None
-
-
-def _erf_of(
-    found: _Fusion, x: str, total: str, users: tuple[OnnxNode, ...]
-) -> tuple[OnnxNode, OnnxNode, OnnxNode] | None:
-    """The nodes of 1 + Erf(x / sqrt(2)), if that is what writes `total` and only `users` read it."""
-    plus = found.made_by(total, "Add")
-    if plus is None or not found.inside(total, *users):
-        return None
-    erf = found.made_by(_with_number(found, plus, 1.0)[0] or "", "Erf")
-    root = found.made_by(erf.inputs[0], "Div", "Mul") if erf is not None else None
-    if erf is None or root is None or x not in root.inputs:
-        return None
-    if not found.inside(erf.outputs[0], plus) or not found.inside(root.outputs[0], erf):
-        return None
-    number, wanted = found.number(_other(root, x)), np.sqrt(2) if root.op == "Div" else np.sqrt(0.5)
-    if number is None or abs(number - wanted) > 1e-4 or (root.op == "Div" and root.inputs[0] != x):
-        return None
-    return plus, erf, root
-
-
-def _with_number(found: _Fusion, node: OnnxNode, number: float) -> tuple[str | None, str]:
-    """(the operand, the constant) of a node that has this number as one of two operands."""
-    for name in node.inputs:
-        if found.number(name) == number:
-            return _other(node, name), name
-    return None, ""
-
-
-def _layer_norm(found: _Fusion, node: OnnxNode) -> OnnxNode | None:
+def _layer_norm(fusion: _Fusion, node: OnnxNode, found: _Found) -> OnnxNode | None:
     """(x - mean) / sqrt(mean of squares + eps)."""
-    if node.op != "Div" or len(node.inputs) != 2:
-        return None
-    parts = _norm_parts(found, node)
-    if parts is None:
-        return None
-    eps, inner = parts
-    difference, mean, square, variance = inner[:4]
-    squared = found.number(square.inputs[1]) == 2
-    if square.op == "Mul":
-        squared = square.inputs[1] == difference.outputs[0]
-    axes = _axes(found, mean)
-    rank = len(found.graph.tensor(mean.inputs[0]).shape or ())
+    mean, variance = (fusion.writer[found.tensors[letter]] for letter in ("mean", "variance"))
+    axes, eps = _axes(fusion, mean), fusion.number(found.tensors["eps"])
+    rank = len(fusion.graph.tensor(found.tensors["x"]).shape or ())
     last = bool(rank) and sorted(axis % rank for axis in axes) == list(range(rank - len(axes), rank))
-    users = {item.name for item in (*inner, node)}
-    read = {reader.name for item in inner for reader in found.readers.get(item.outputs[0], ())}
-    if not squared or not axes or axes != _axes(found, variance) or not last or read - users:
+    if eps is None or not axes or axes != _axes(fusion, variance) or not last:
         return None
-    found.gone.update(item.name for item in inner)
     attributes = {"axis": -len(axes), "epsilon": eps}
-    return replace(node, op="LayerNormalization", inputs=difference.inputs[:1], attributes=attributes)
+    return replace(node, op="LayerNormalization", inputs=(found.tensors["x"],), attributes=attributes)
 
 
-def _norm_parts(found: _Fusion, node: OnnxNode) -> tuple[float, list[OnnxNode]] | None:
-    """eps, and the nodes inside of a norm: difference, mean, square, mean of squares, sum with eps, root."""
-    difference, root = found.made_by(node.inputs[0], "Sub"), found.made_by(node.inputs[1], "Sqrt")
-    shifted = found.made_by(root.inputs[0], "Add") if root is not None else None
-    if difference is None or root is None or shifted is None:
-        return None
-    name = next((name for name in shifted.inputs if found.made_by(name, "ReduceMean")), "")
-    variance, mean = found.made_by(name, "ReduceMean"), found.made_by(difference.inputs[1], "ReduceMean")
-    eps = found.number(_other(shifted, name)) if name else None
-    square = found.made_by(variance.inputs[0], "Pow", "Mul") if variance is not None else None
-    if variance is None or mean is None or square is None or eps is None:
-        return None
-    if mean.inputs[0] != difference.inputs[0] or square.inputs[0] != difference.outputs[0]:
-        return None
-    return eps, [difference, mean, square, variance, shifted, root]
+def _axes(fusion: _Fusion, node: OnnxNode) -> tuple[int, ...]:
+    given = node.attributes.get("axes")
+    if given is None and len(node.inputs) > 1:
+        value = fusion.graph.constant(node.inputs[1])
+        given = tuple(int(axis) for axis in value.ravel()) if value is not None else None
+    kept = node.attributes.get("keepdims", 1)
+    return tuple(given) if isinstance(given, tuple) and kept else ()
 
 
-def _affine(found: _Fusion, node: OnnxNode) -> OnnxNode | None:
+def _affine(fusion: _Fusion, node: OnnxNode, found: _Found) -> OnnxNode | None:
     """Scale and shift behind a layer norm that was put together above."""
-    if node.op != "Add" or len(node.inputs) != 2:
-        return None
-    for name in node.inputs:
-        product = found.made_by(name, "Mul")
-        if product is None or not found.inside(name, node):
-            continue
-        for inner in product.inputs:
-            norm = found.made_by(inner, "LayerNormalization")
-            weights = [_other(product, inner), _other(node, name)]
-            if norm is None or len(norm.inputs) != 1 or not found.inside(inner, product):
-                continue
-            if any(found.graph.constant(weight) is None for weight in weights):
-                continue
-            found.gone.update((product.name, norm.name))
-            return replace(norm, name=node.name, inputs=(*norm.inputs, *weights), outputs=node.outputs)
-    return None
+    norm = fusion.writer[found.tensors["norm"]]
+    inputs = (*norm.inputs, found.tensors["=w"], found.tensors["=b"])
+    return replace(norm, name=node.name, inputs=inputs, outputs=node.outputs)
 
 
-def _group_norm(found: _Fusion, node: OnnxNode) -> OnnxNode | None:
+def _group_norm(fusion: _Fusion, node: OnnxNode, found: _Found) -> OnnxNode | None:
     """Groups as instances (Reshape, InstanceNormalization, Reshape), then Mul and Add per channel."""
-    if node.op != "Add" or len(node.inputs) != 2:
+    tensors, graph = found.tensors, fusion.graph
+    x, split = graph.tensor(tensors["x"]), graph.tensor(tensors["groups"]).shape or ()
+    norm, shape, weights = fusion.writer[tensors["norm"]], x.shape or (), (tensors["=w"], tensors["=b"])
+    if (
+        len(shape) < 2
+        or len(split) != 3
+        or split[0] != shape[0]
+        or graph.tensor(tensors["back"]).shape != shape
+    ):
         return None
-    for name in node.inputs:
-        product = found.made_by(name, "Mul")
-        for inner in product.inputs if product is not None else ():
-            back = found.made_by(inner, "Reshape")
-            norm = found.made_by(back.inputs[0], "InstanceNormalization") if back is not None else None
-            groups = found.made_by(norm.inputs[0], "Reshape") if norm is not None else None
-            if product is None or back is None or norm is None or groups is None:
-                continue
-            chain = (groups, norm, back, product, node)
-            if not all(found.inside(one.outputs[0], two) for one, two in pairwise(chain)):
-                continue
-            x = found.graph.tensor(groups.inputs[0])
-            shape, split = x.shape or (), found.graph.tensor(groups.outputs[0]).shape or ()
-            weights = (_other(product, inner), _other(node, name))
-            if len(shape) < 2 or len(split) != 3 or split[0] != shape[0] or not _is_plain(found, norm):
-                continue
-            if (
-                not _divides(split[1], shape[1])
-                or found.graph.tensor(inner).shape != shape
-                or not all(_per_channel(found, weight, shape) for weight in weights)
-            ):
-                continue
-            found.gone.update(one.name for one in chain[:-1])
-            attributes = {"num_groups": split[1], "epsilon": norm.attributes.get("epsilon", 1e-5)}
-            return replace(node, op="GroupNormalization", inputs=(x.name, *weights), attributes=attributes)
-    return None
+    scale, shift = (graph.folded.get(tensors[letter]) for letter in ("s", "t"))
+    if scale is None or shift is None or (scale != 1).any() or (shift != 0).any():
+        return None  # it scales or shifts, or somebody trains what would
+    each = (shape[1], *(1,) * (len(shape) - 2))
+    if not _divides(split[1], shape[1]) or any(_shape(graph.constant(name)) != each for name in weights):
+        return None
+    attributes = {"num_groups": split[1], "epsilon": norm.attributes.get("epsilon", 1e-5)}
+    return replace(node, op="GroupNormalization", inputs=(x.name, *weights), attributes=attributes)
 
 
 def _divides(groups: int | str, channels: int | str) -> bool:
@@ -262,22 +175,39 @@ def _divides(groups: int | str, channels: int | str) -> bool:
     return isinstance(groups, int) and isinstance(channels, int) and channels % groups == 0
 
 
-def _is_plain(found: _Fusion, norm: OnnxNode) -> bool:
-    """Whether it neither scales nor shifts, and nobody trains what would."""
-    scale, shift = (found.graph.folded.get(name) for name in norm.inputs[1:])
-    return scale is not None and shift is not None and bool((scale == 1).all() and (shift == 0).all())
+def _shape(value: Any) -> tuple[int, ...] | None:
+    return None if value is None else np.shape(value)
 
 
-def _per_channel(found: _Fusion, name: str, shape: tuple[int | str, ...]) -> bool:
-    """Whether a tensor is a constant for each channel of a shape [batch, channels, ...]."""
-    value = found.graph.constant(name)
-    return value is not None and value.shape == (shape[1], *(1,) * (len(shape) - 2))
+def _gated(fusion: _Fusion, node: OnnxNode, found: _Found) -> OnnxNode | None:
+    """x · Sigmoid(x), x · HardSigmoid(x)."""
+    gate = fusion.writer[found.tensors["gate"]]
+    alpha, beta = (gate.attributes.get(key, default) for key, default in (("alpha", 0.2), ("beta", 0.5)))
+    if gate.op == "Sigmoid":
+        return replace(node, op=f"{OWN}Silu", inputs=(found.tensors["x"],))
+    is_swish = isinstance(alpha, float) and abs(alpha - 1 / 6) < 1e-6 and beta == 0.5
+    return replace(node, op="HardSwish", inputs=(found.tensors["x"],)) if is_swish else None
 
 
-def _axes(found: _Fusion, node: OnnxNode) -> tuple[int, ...]:
-    given = node.attributes.get("axes")
-    if given is None and len(node.inputs) > 1:
-        value = found.graph.constant(node.inputs[1])
-        given = tuple(int(axis) for axis in value.ravel()) if value is not None else None
-    kept = node.attributes.get("keepdims", 1)
-    return tuple(given) if given is not None and kept else ()
+def _linear(fusion: _Fusion, node: OnnxNode, found: _Found) -> OnnxNode | None:
+    """MatMul with a matrix of weights, then Add of a vector."""
+    weight, bias = (_shape(fusion.graph.constant(found.tensors[letter])) or () for letter in ("=w", "=b"))
+    if len(weight) != 2 or bias != weight[1:]:
+        return None
+    inputs = tuple(found.tensors[letter] for letter in ("x", "=w", "=b"))
+    name = fusion.writer[found.tensors["product"]].name
+    return replace(node, op=f"{OWN}Linear", inputs=inputs, name=f"{name}_Linear")
+
+
+_PATTERNS: Sequence[tuple[Sequence[Any], Callable[[_Fusion, OnnxNode, _Found], OnnxNode | None]]] = (
+    ([_NORM], _layer_norm),
+    ([("Add", ("Mul", ("LayerNormalization:norm", "x"), "=w"), "=b")], _affine),
+    ([("Add", ("Mul", _GROUPS, "=w"), "=b")], _group_norm),
+    (
+        [("Mul", ("Mul", "x", _ERF), 0.5), ("Mul", ("Mul", "x", 0.5), _ERF)],
+        lambda fusion, node, found: replace(node, op="Gelu", inputs=(found.tensors["x"],)),
+    ),
+    ([("Mul", "x", ("Sigmoid:gate", "x")), ("Mul", "x", ("HardSigmoid:gate", "x"))], _gated),
+    ([("Add", ("MatMul:product", "x", "=w"), "=b")], _linear),
+)
+"""What stands for one node -> what that is, or None; those before may be part of those behind."""

@@ -4,19 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from importers.graph.arranging import in_order, places_of, sample_word, under, viewed
+from importers.graph.arranging import places_of, sample_word, under, viewed
 from importers.graph.draft import CannotTakeError, elements
 from importers.graph.node import Attributes, Handler, Node, axis_of, meant
 from importers.graph.views import BATCH, View, neighbours
 from importers.graph.weights import Constant
 from importers.ops import ALONE, REDUCTIONS, RELATIONS, SELU, Op, by_onnx
 from importers.place.elements import celu, compared, reduced, selu, sloped, softsign
-from importers.place.moves import expanded
+from importers.place.moves import where
 from importers.place.pairs import (
     applied,
     as_view,
@@ -201,22 +200,11 @@ def _and(node: Node) -> View:
 
 def _where(node: Node) -> View:
     items = [_operand(node, index) for index in range(3)]
-    like = next(item for item in items if isinstance(item, View))
-    shape = common_shape(*(item.shape for item in items))
-    views = []
     for number, item in enumerate(items):
-        found = item
         if number and isinstance(item, Constant) and not np.isfinite(item.value).all():
             # A mask of attention: softmax of the least number is 0 as that of minus infinity.
-            found = Constant(np.nan_to_num(item.value, neginf=-1e30, posinf=1e30, nan=0.0))
-        view = as_view(node, found, like, f"_constant{number}")
-        views.append(expanded(node, view, shape, f"_expand{number}"))
-    if len({(view.stored, view.pieces, view.dims) for view in views}) > 1:
-        views = [in_order(node, view) for view in views]
-    if len({(view.stored, view.dims) for view in views}) > 1:
-        raise CannotTakeError("operands with the batch in different places", "the batch in front of both")
-    made = node.layer("where", [view.word for view in views])
-    return replace(views[1], word=made.word)
+            items[number] = Constant(np.nan_to_num(item.value, neginf=-1e30, posinf=1e30, nan=0.0))
+    return where(node, *items)
 
 
 def _reduce(node: Node) -> View:

@@ -13,7 +13,14 @@ from importers.graph.draft import CHECKED, CannotTakeError, elements
 from importers.graph.node import Attributes, Handler, Node
 from importers.graph.views import BATCH, Shape, View
 from importers.graph.weights import Constant
-from importers.place.convolution import Window, convolution, rows_and_columns, transposed_convolution, window
+from importers.place.convolution import (
+    Window,
+    convolution,
+    rows_and_columns,
+    short,
+    transposed_convolution,
+    window,
+)
 from importers.place.norms import channel_norm, row_norm
 from importers.place.pairs import as_view, scaled, times, total
 from importers.place.pooling import averaged_image, interpolated, pool_options, pooled
@@ -216,7 +223,7 @@ def _global_pool(node: Node) -> View:
     rank = len(view.dims) - 2
     if node.op == "GlobalAveragePool" or rank not in (1, 2):
         return averaged_image(node, view, rank)
-    kernel = list(rows_and_columns(view.shape[2:], 1))
+    kernel = short(rows_and_columns(view.shape[2:], 1))
     return pooled(node, "max_pool2d", view, {"kernel": kernel}, rank)
 
 

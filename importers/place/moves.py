@@ -12,7 +12,7 @@ from importers.graph.draft import CannotTakeError, elements
 from importers.graph.views import BATCH, View
 from importers.graph.weights import Constant
 from importers.place.cutting import sliced, split
-from importers.place.pairs import as_view, wider
+from importers.place.pairs import as_view, common_shape, wider
 
 MOST_PIECES = 64
 """Slices that one gather, or one slice with a step, may become."""
@@ -171,6 +171,24 @@ def expanded(site: Site, view: View, shape: Sequence[int], suffix: str = "") -> 
     if elements(sizes) == elements(site.draft.tensors[word].shape[1:]):
         return viewed(site, view, shape)
     return under(site.layer("expand", (word,), {"shape": sizes}, suffix=suffix), batch_dim, len(shape))
+
+
+def where(site: Site, mask: Any, left: Any, right: Any) -> View:
+    """Elements of `left` where a mask is not 0, else of `right`; one of the three is an activation."""
+    items = (mask, left, right)
+    like = next(item for item in items if isinstance(item, View))
+    shape = common_shape(*(item.shape for item in items))
+    views = [
+        expanded(site, as_view(site, item, like, f"_constant{number}"), shape, f"_expand{number}")
+        for number, item in enumerate(items)
+    ]
+    if len({(view.pieces, view.dims) for view in views}) > 1:
+        views = [in_order(site, view) for view in views]
+    if len({(view.pieces, view.dims) for view in views}) > 1:
+        raise CannotTakeError("operands with the batch in different places", "the batch in front of both")
+    words = [site.draft.reshaped(view.word, views[0].stored, site.name, site.where) for view in views]
+    made = site.layer("where", words)
+    return View(made.word, made.stored, views[0].pieces, views[0].dims)
 
 
 def to_space(site: Site, view: View, size: int, *, depth_first: bool = False) -> View:

@@ -16,6 +16,7 @@ from importers.graph.weights import Constant
 from importers.ops import ALONE, REDUCTIONS, RELATIONS, SELU, by_aten
 from importers.place.cutting import sliced
 from importers.place.elements import celu, compared, reduced, selu, sloped, softmax
+from importers.place.moves import where
 from importers.place.pairs import (
     applied,
     difference,
@@ -24,7 +25,6 @@ from importers.place.pairs import (
     power,
     quotient,
     scaled,
-    shifted,
     times,
     total,
     two_operands,
@@ -130,12 +130,12 @@ def before_softmax(mask: Constant) -> Constant:
     return Constant(np.nan_to_num(mask.value, neginf=-LARGE).astype(np.float32))
 
 
-def _weights_nothing(node: Node, where: Any) -> bool:
+def _weights_nothing(node: Node, covered: Any) -> bool:
     """Whether elements where a mask is True only go into a softmax, of rows with others left.
 
     Then they become 0 and get no gradient, whatever very negative number they are.
     """
-    return node.into_softmax and not np.broadcast_to(where, node.shape).all(axis=-1).any()
+    return node.into_softmax and not np.broadcast_to(covered, node.shape).all(axis=-1).any()
 
 
 def _add(node: Node) -> View:
@@ -193,36 +193,17 @@ def _compare(node: Node) -> View:
 
 def _where(node: Node) -> View:
     mask, left, right = node["condition"], node.get("self"), node["other"]
-    items = (mask, left, right)
     if isinstance(mask, Constant):
-        for view, number, where in ((left, right, ~mask.value), (right, left, mask.value)):
+        for view, number, covered in ((left, right, ~mask.value), (right, left, mask.value)):
             fill = number_of(number)
             if isinstance(view, View) and fill is not None:
-                return _masked(node, view, where, fill)
-        raise CannotTakeError("a choice between tensors of different shapes", "tensors of one shape")
-    if all(isinstance(item, View) for item in items) and len({(one.pieces, one.dims) for one in items}) == 1:
-        words = [node.draft.reshaped(item.word, mask.stored, node.name, node.where) for item in items]
-        made = node.layer("where", words)
-        return View(made.word, made.stored, mask.pieces, mask.dims)
-    return _chosen(node, mask, left, right)
+                return _masked(node, view, covered, fill)
+    return where(node, mask, *(_tensor(item) for item in (left, right)))
 
 
-def _chosen(node: Node, mask: View, left: Any, right: Any) -> View:
-    """mask·left + (1 - mask)·right."""
-    inverse = shifted(node, scaled(node, mask, -1.0, suffix="_turned"), 1.0, suffix="_inverse")
-    parts = []
-    for which, (share, item) in enumerate(((mask, left), (inverse, right))):
-        suffix = f"_part{which}"
-        number = number_of(item)
-        if isinstance(item, View):
-            parts.append(two_operands(node, "multiply", share, item, suffix=suffix))
-        elif number is None:
-            raise CannotTakeError("a choice between tensors of different shapes", "numbers or activations")
-        elif number:
-            parts.append(scaled(node, share, number, suffix=suffix))
-    if not parts:
-        return scaled(node, mask, 0.0)
-    return parts[0] if len(parts) == 1 else two_operands(node, "add", *parts)
+def _tensor(item: Any) -> Any:
+    """A number as a constant."""
+    return item if isinstance(item, (View, Constant)) else Constant(np.array(item, np.float32))
 
 
 def _masked_fill(node: Node) -> View:
@@ -235,17 +216,17 @@ def _masked_fill(node: Node) -> View:
 
 def _masked(node: Node, view: View, mask: Any, value: float) -> View:
     """`value` where the constant mask is True, by products with 0; before a softmax by -1e9 added."""
-    where = mask.astype(bool)
-    if value < -1e4 and _weights_nothing(node, where):
-        return with_constant(node, "add", view, Constant(np.where(where, -LARGE, 0).astype(np.float32)))
+    covered = mask.astype(bool)
+    if value < -1e4 and _weights_nothing(node, covered):
+        return with_constant(node, "add", view, Constant(np.where(covered, -LARGE, 0).astype(np.float32)))
     if not np.isfinite(value):
         raise CannotTakeError(
             f"sets elements to {value}",
             "a finite number, or -inf right before a softmax of the last dimension",
         )
-    kept = Constant((~where).astype(np.float32))
+    kept = Constant((~covered).astype(np.float32))
     made = with_constant(node, "multiply", view, kept, suffix="_kept" if value else "")
-    return with_constant(node, "add", made, Constant((where * value).astype(np.float32))) if value else made
+    return with_constant(node, "add", made, Constant((covered * value).astype(np.float32))) if value else made
 
 
 # Reductions
