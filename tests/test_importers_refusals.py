@@ -22,7 +22,7 @@ from tests.onnx_training_models import mlp_nodes, mlp_weights, with_accumulation
 FILES = sorted(Path(importers.__file__).parent.rglob("*.py"))
 CURED = ("InputError", "UnsupportedLayerError", "ShapeError", "ConfigError")
 NEEDED = {
-    **{"CannotTakeError": ("nearest", 2), "NoFormError": ("nearest", 2), "Problem": ("nearest", 5)},
+    **{"CannotTakeError": ("nearest", 2), "Problem": ("nearest", 5)},
     **dict.fromkeys(CURED, ("cure", 99)),
 }
 """Refusal -> the argument that says what would do, and its number where it has one."""

@@ -15,19 +15,12 @@ from typing import Any
 import numpy as np
 
 from configs.limits import require_host_memory
+from importers.graph.draft import CannotTakeError
 from importers.graph.onnx_graph import OnnxNode
 from trainlib.primitives.definition import LayerPlan
 from trainlib.steps import Array
 
 Shape = tuple[int, ...]
-
-
-class NoFormError(Exception):
-    """Raised while one layer is written: why ONNX cannot say it, and the nearest form it can."""
-
-    def __init__(self, reason: str, nearest: str) -> None:
-        super().__init__(reason)
-        self.reason, self.nearest = reason, nearest
 
 
 @dataclass
@@ -65,7 +58,7 @@ class Layer:
     def exact(self, option: str, word: str = "exact") -> None:
         """Refuse an approximation."""
         if self.options[option] != word:
-            raise NoFormError(f"{option} {self.options[option]}", f"{option}: {word}")
+            raise CannotTakeError(f"{option} {self.options[option]}", f"{option}: {word}")
 
     def weight(self, role: str, name: str, how: Callable[[Array], Array] = lambda array: array) -> str:
         """An initializer of a parameter, rearranged; "" if the layer does not have it."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from importers.export.layer import Layer, NoFormError, Writer
+from importers.export.layer import Layer, Writer
+from importers.graph.draft import CannotTakeError
 from importers.ops import GATES
 from trainlib.parameters import PARAMETER_NAMES
 from trainlib.primitives.contractions.conv_options import padding_of, two_of
@@ -73,7 +74,7 @@ def _rows(layer: Layer, tensor: str, weight: str, bias: str, part: str = "") -> 
 def _matmul(layer: Layer) -> None:
     ranks = [len(shape) for shape in layer.shapes]
     if min(ranks) < 3:
-        raise NoFormError("a product with a vector", "a matrix of one row or column")
+        raise CannotTakeError("a product with a vector", "a matrix of one row or column")
     rank = max(ranks)
     left, right = (layer.padded(index, rank) for index in (0, 1))
     if layer.options["transpose_b"]:
@@ -136,7 +137,7 @@ def _batch_norm(layer: Layer) -> None:
 
 def _instance_norm(layer: Layer) -> None:
     if layer.options["running"] or layer.options["fixed_statistics"]:
-        raise NoFormError("statistics of its own", "running: false")
+        raise CannotTakeError("statistics of its own", "running: false")
     inputs = (layer.x, *_affine(layer, layer.shapes[0][1]))
     layer.node("InstanceNormalization", inputs, epsilon=float(layer.options["eps"]))
 

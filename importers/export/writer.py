@@ -22,16 +22,16 @@ from configs.model_file import DATASETS, ModelSpec, read_model
 from configs.model_text import model_text
 from configs.yaml_file import parse_yaml
 from importers.export import elements, layers
-from importers.export.layer import Layer, NoFormError, OnnxDraft, Writer
+from importers.export.layer import Layer, OnnxDraft, Writer
 from importers.extras import require_extra
-from importers.graph.draft import Problem
+from importers.graph.draft import CannotTakeError, Problem, refuse, results_of
 from importers.graph.onnx_file import initializers_of, parsed
 from importers.graph.onnx_graph import OnnxNode
 from trainlib.built_layer import place_of
 from trainlib.graph import Tensor
 from trainlib.options import check_options, layer_options
 from trainlib.parameters import PARAMETER_NAMES
-from trainlib.primitives.definition import AS_PUBLISHED, LayerPlan, Output
+from trainlib.primitives.definition import AS_PUBLISHED
 from trainlib.registry import layer_primitive
 from trainlib.steps import Array
 
@@ -210,7 +210,7 @@ def _drafted(spec: ModelSpec, start: Start) -> _Graph:
         options = layer_options(layer, primitive)
         read = [tensors[_word(word)] for word in words]
         plan = primitive.plan(options, read, place_of(layer))
-        results = _results(layer.name, plan)
+        results = results_of(layer.name, plan, "float32")
         tensors |= {item.name: item for item in results}
         before = layer.name
         try:
@@ -234,17 +234,12 @@ def _drafted(spec: ModelSpec, start: Start) -> _Graph:
                 results[0].shape,
             )
             _write(site)
-        except NoFormError as error:
+        except CannotTakeError as error:
             problems.append(
                 Problem(layer.name, layer.type, results[0].shape, error.reason, error.nearest, layer.where)
             )
-    if problems:
-        lines = "".join(f"\n    {problem}" for problem in problems)
-        raise UnsupportedLayerError(
-            f"{len(problems)} of {len(spec.layers)} layers have no form in ONNX:{lines}",
-            where=spec.where,
-            cure="the nearest form where one is named, or NAME.yaml, which holds every model",
-        )
+    cure = "the nearest form where one is named, or NAME.yaml, which holds every model"
+    refuse(problems, f"of {len(spec.layers)} layers have no form in ONNX", spec.where, cure)
     return _Graph(draft, before, tensors[before].shape)
 
 
@@ -254,34 +249,25 @@ def _word(word: str) -> str:
     return name if number in ("", "0") else word
 
 
-def _results(name: str, plan: LayerPlan) -> list[Tensor]:
-    found = []
-    for number, item in enumerate((plan.output, *plan.outputs.values())):
-        output = item if isinstance(item, Output) else Output(item)
-        word = f"{name}.{number}" if number else name
-        found.append(Tensor(word, tuple(output.shape), "activation", output.dtype or "float32"))
-    return found
-
-
 def _check_sayable(spec: ModelSpec, layer: Any) -> None:
-    """Raise `NoFormError` for what changes the numbers of any layer and has no word in ONNX."""
+    """Raise `CannotTakeError` for what changes the numbers of any layer and has no word in ONNX."""
     if "HWC" in (layer.layout, spec.layout):
-        raise NoFormError("images as HWC", "layout: CHW")
+        raise CannotTakeError("images as HWC", "layout: CHW")
     if layer.adapter is not None:
-        raise NoFormError("an adapter", "two linear layers and an add")
+        raise CannotTakeError("an adapter", "two linear layers and an add")
     published = layer_primitive(layer.type, layer.where).published
     if AS_PUBLISHED in (layer.variant, spec.variant) and published is not None:
         unsaid = published.options.keys() - layer.attributes.keys()
         if unsaid:
             said = ", ".join(f"{key} {published.options[key]}" for key in sorted(unsaid))
-            raise NoFormError(f"as published: {said}", "variant: default")
+            raise CannotTakeError(f"as published: {said}", "variant: default")
 
 
 def _write(site: Layer) -> None:
     """The nodes of a layer, and the weights all of which must be in them."""
     writer = WRITERS.get(site.primitive)
     if writer is None:
-        raise NoFormError("no op for it", "the model file keeps it: convert IN OUT.yaml")
+        raise CannotTakeError("no op for it", "the model file keeps it: convert IN OUT.yaml")
     known = set(site.draft.weights)
     writer(site)
     written = sum(value.size for name, value in site.draft.weights.items() if name not in known)

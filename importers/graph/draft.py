@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -27,6 +27,9 @@ NO_FORM = "there is none"
 
 CHECKED = "a graph that onnx.checker accepts"
 """The cure of a node that is none of its op."""
+
+LAYERS = "the nearest forms; `pulptrain list primitives` has all layers"
+"""The cure of a graph with nodes that no layer is."""
 
 RESERVED = ("input", "label", "loss")
 """Names of tensors that every network has."""
@@ -55,6 +58,29 @@ class CannotTakeError(Exception):
     def __init__(self, reason: str, nearest: str) -> None:
         super().__init__(reason)
         self.reason, self.nearest = reason, nearest
+
+
+def refuse(problems: Sequence[Problem], what: str, where: str, cure: str) -> None:
+    """Raise UnsupportedLayerError that lists all problems, if there are any."""
+    if problems:
+        lines = "".join(f"\n    {problem}" for problem in problems)
+        raise UnsupportedLayerError(f"{len(problems)} {what}:{lines}", where=where, cure=cure)
+
+
+def results_of(name: str, plan: LayerPlan, dtype: str) -> list[Tensor]:
+    """The tensors that a layer makes, by the words that name them."""
+    found = []
+    for number, item in enumerate((plan.output, *plan.outputs.values())):
+        output = item if isinstance(item, Output) else Output(item)
+        word = f"{name}.{number}" if number else name
+        found.append(Tensor(word, tuple(output.shape), "activation", output.dtype or dtype))
+    return found
+
+
+def model_name(text: str) -> str:
+    """A name for a model: of letters, digits and dashes."""
+    kept = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in text).strip("-")
+    return kept if kept and kept[0].isalnum() else "imported"
 
 
 @dataclass
@@ -131,13 +157,9 @@ class Draft:
             if found.source:
                 self.sources[tensor] = found
         self.layers.append(replace(spec, trainable=_trainable(primitive, plan, starts)))
-        views = []
-        for number, output in enumerate((plan.output, *plan.outputs.values())):
-            made = output if isinstance(output, Output) else Output(output)
-            word = f"{name}.{number}" if number else name
-            self.tensors[word] = Tensor(word, tuple(made.shape), "activation", made.dtype or self.dtype)
-            views.append(View.of(word, tuple(made.shape)))
-        return tuple(views)
+        made = results_of(name, plan, self.dtype)
+        self.tensors |= {tensor.name: tensor for tensor in made}
+        return tuple(View.of(tensor.name, tensor.shape) for tensor in made)
 
     def stored(self, view: View, order: Sequence[Sequence[int]], name: str, where: str = "") -> str:
         """The word of a tensor with the batch first and one dimension for each of these groups of pieces.
@@ -194,15 +216,34 @@ class Draft:
 
     def refuse_problems(self, nodes: int) -> None:
         """Raise UnsupportedLayerError that lists everything that could not be taken over."""
-        if not self.problems:
-            return
-        count = len(self.problems)
-        lines = "".join(f"\n    {problem}" for problem in self.problems)
-        raise UnsupportedLayerError(
-            f"{count} of {nodes} operations cannot be trained here:{lines}",
-            where=self.where,
-            cure="the nearest forms; `pulptrain list primitives` has all layers",
-        )
+        refuse(self.problems, f"of {nodes} operations cannot be trained here", self.where, LAYERS)
+
+    def refuse_shared(self, kind: str, nearest: str, user_of: Callable[[str], str]) -> None:
+        """A weight that is trained in two places has two gradients to add, which no layer of ours does.
+
+        Nor does a copy of it that is not trained follow what an update makes of it. `kind` is what the
+        original calls a weight, `user_of` says who reads what a layer has.
+        """
+        taken = {
+            tensor: self.weights.numbers(given)
+            for tensor, given in self.sources.items()
+            if given.places is not None
+        }
+        most = int(self.weights.starts[-1])
+        uses, trained = np.zeros(most, np.int64), np.zeros(most, bool)
+        for tensor, numbers in taken.items():
+            np.add.at(uses, numbers, 1)
+            trained[numbers] |= self.sources[tensor].trained
+        for weight, shape, start, end in self.weights.ranges:
+            shared = start + np.flatnonzero((uses[start:end] > 1) & trained[start:end])
+            if shared.size:
+                users = dict.fromkeys(
+                    user_of(tensor.partition(".")[0])
+                    for tensor, numbers in taken.items()
+                    if np.isin(numbers, shared).any()
+                )
+                reason = f"elements of it are used more than once, by {' and '.join(users)}"
+                self.problems.append(Problem(weight, kind, shape, reason, nearest))
 
     def without_unused(self, last: str) -> None:
         """Drop layers whose outputs lead to nothing but themselves; `last` is the layer of the output."""

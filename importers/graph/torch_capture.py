@@ -17,8 +17,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from configs.dtypes import is_float
 from configs.errors import InputError, UnsupportedLayerError
 from importers.graph.draft import NO_FORM, CannotTakeError, Draft, Problem
@@ -159,7 +157,7 @@ def capture(
             found = getattr(program.graph_module, str(node.target), None)
             known[node.name] = Held(found) if isinstance(found, torch.Tensor) else Unknown()
     output = _output(draft, signature, known, where)
-    _refuse_shared(draft, trained)
+    draft.refuse_shared("parameter", "a parameter for each use, or requires_grad=False", str)
     _refuse_left_out(draft, trained & _read_parameters(graph, targets))
     draft.refuse_problems(calls)
     assert output is not None
@@ -436,34 +434,6 @@ def _place(node: Any, where: str) -> str:
         if f"{'torch'}/" not in file.replace("\\", "/") and "site-packages" not in file:
             return f"{file.replace(chr(92), '/').rpartition('/')[2]}:{line}"
     return where
-
-
-def _refuse_shared(draft: Draft, trained: frozenset[str]) -> None:
-    """A parameter that is trained in two places has two gradients to add, which no layer of ours does.
-
-    Nor does a copy of it that is not trained (`detach`) follow what an update makes of it.
-    """
-    users: dict[str, list[str]] = {}
-    kept = {given.source for given in draft.sources.values() if given.trained}
-    for tensor, given in draft.sources.items():
-        if given.source in kept & trained:
-            users.setdefault(given.source, []).append(tensor)
-    for source, tensors in users.items():
-        taken = [draft.sources[tensor].places for tensor in tensors]
-        if any(places is None for places in taken):
-            continue
-        places = np.concatenate([np.asarray(item).ravel() for item in taken if item is not None])
-        if np.bincount(places).max(initial=0) > 1:
-            layers = " and ".join(dict.fromkeys(name.partition(".")[0] for name in tensors))
-            draft.problems.append(
-                Problem(
-                    source,
-                    "parameter",
-                    None,
-                    f"elements of it are used more than once, by {layers}",
-                    "a parameter for each use, or requires_grad=False",
-                )
-            )
 
 
 def _read_parameters(graph: Any, targets: Mapping[str, Any]) -> set[str]:

@@ -17,7 +17,7 @@ import numpy as np
 from configs.errors import InputError, UnsupportedLayerError
 from configs.model_file import LossSpec, ModelSpec, OptimizerSpec
 from importers.graph.arranging import Site, in_order
-from importers.graph.draft import CHECKED, NO_FORM, CannotTakeError, Draft, Problem
+from importers.graph.draft import CHECKED, NO_FORM, CannotTakeError, Draft, Problem, model_name
 from importers.graph.node import Handler, Node, Unknown
 from importers.graph.onnx_folding import computed
 from importers.graph.onnx_fusion import fused
@@ -125,7 +125,7 @@ def _model(
     integers = not np.issubdtype(np.dtype(tensor.dtype), np.floating)
     words = [int(layer.attributes["vocabulary"]) for layer in draft.layers if layer.type == "embedding"]
     spec = ModelSpec(
-        name=_name(graph.name),
+        name=model_name(graph.name),
         description=f"imported from {graph.path}",
         source=graph.path,
         input_shape=tensor.shape[1:],
@@ -139,11 +139,6 @@ def _model(
     )
     nodes = len(graph.nodes) + len(graph.folded)
     return ImportedModel(spec, dict(draft.values), dict(draft.sources), nodes, places)
-
-
-def _name(text: str) -> str:
-    kept = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in text).strip("-")
-    return kept if kept and kept[0].isalnum() else "imported"
 
 
 class _Reader:
@@ -176,7 +171,11 @@ class _Reader:
             results = results if isinstance(results, list) else [results] * 1
             for index, name in enumerate(node.outputs):
                 self.known[name] = results[index] if index < len(results) else Unknown()
-        self._refuse_shared()
+        self.draft.refuse_shared(
+            "initializer",
+            "an initializer for each use, or a Constant node, which is not trained",
+            self.origin.__getitem__,
+        )
         self.draft.refuse_problems(len(self.graph.nodes))
         output = self.known[self.graph.outputs[0]]
         if not isinstance(output, View):
@@ -189,33 +188,6 @@ class _Reader:
             return self.draft, self._last(output)
         except CannotTakeError as error:
             raise InputError(f"its output: {error.reason}", where=self.graph.path, cure="a network") from None
-
-    def _refuse_shared(self) -> None:
-        """A weight that is trained in two places has two gradients to add, which no layer of ours does."""
-        taken = {
-            tensor: self.places.numbers(given)
-            for tensor, given in self.draft.sources.items()
-            if given.trained and given.places is not None
-        }
-        uses = np.bincount(np.concatenate([*taken.values(), [0]]), minlength=int(self.places.starts[-1]))
-        uses[0] -= 1  # that of the [0] without which there may be nothing to count
-        for weight, shape, start, end in self.places.ranges:
-            shared = start + np.flatnonzero(uses[start:end] > 1)
-            if shared.size:
-                nodes = dict.fromkeys(
-                    self.origin[tensor.partition(".")[0]]
-                    for tensor, numbers in taken.items()
-                    if np.isin(numbers, shared).any()
-                )
-                self.draft.problems.append(
-                    Problem(
-                        weight,
-                        "initializer",
-                        shape,
-                        f"elements of it are used more than once, by {' and '.join(nodes)}",
-                        "an initializer for each use, or a Constant node, which is not trained",
-                    )
-                )
 
     def _last(self, output: View) -> View:
         """The output stored batch first, by the last layer of the draft."""

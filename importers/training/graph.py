@@ -17,7 +17,7 @@ import numpy as np
 
 from configs.errors import InputError, PulptrainError, UnsupportedLayerError
 from configs.model_file import OptimizerSpec
-from importers.graph.draft import NO_FORM, CannotTakeError, Problem
+from importers.graph.draft import LAYERS, NO_FORM, CannotTakeError, Problem, model_name, refuse
 from importers.graph.onnx_folding import computed
 from importers.graph.onnx_graph import OnnxGraph, OnnxNode
 from importers.ops import NEAREST_ONNX
@@ -191,14 +191,8 @@ class _Reader:
             self.draft.read(name)
         for node in self.graph.nodes:
             self._node(node)
-        if self.problems:
-            count = len(self.problems)
-            lines = "".join(f"\n    {problem}" for problem in self.problems)
-            raise UnsupportedLayerError(
-                f"{count} of {len(self.graph.nodes)} operations cannot be trained here:{lines}",
-                where=self.graph.path,
-                cure="the nearest form where one is named; `pulptrain list primitives` has all layers",
-            )
+        what = f"of {len(self.graph.nodes)} operations cannot be trained here"
+        refuse(self.problems, what, self.graph.path, LAYERS)
 
     def _trained_initializers(self) -> list[str]:
         found = [node.input(0) for node in self.graph.nodes if _kind(node) in _SGD]
@@ -360,7 +354,7 @@ class _Reader:
         draft.without_unused(gradients.values())
         tensors = builder.tensors
         whole = TrainingGraph(
-            name=_name(self.graph.name),
+            name=model_name(self.graph.name),
             tensors=tensors,
             ops=tuple(builder.ops),
             input=draft.names[self.data[0]],
@@ -433,8 +427,3 @@ def _site(node: OnnxNode) -> str:
     """The name of a node as that of a layer."""
     kept = "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in node.name)
     return kept.strip("_") or _kind(node)
-
-
-def _name(text: str) -> str:
-    kept = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in text).strip("-")
-    return kept if kept and kept[0].isalnum() else "imported"
