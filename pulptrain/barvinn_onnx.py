@@ -15,7 +15,7 @@ import numpy as np
 
 from configs.errors import InputError, ShapeError, UnsupportedLayerError
 from importers.graph.draft import CannotTakeError
-from importers.graph.node import Attributes, Key
+from importers.graph.node import FileNode
 from importers.graph.onnx_graph import OnnxGraph, OnnxNode
 from importers.onnx.layers import window_of
 from importers.place.convolution import Window
@@ -68,18 +68,12 @@ def input_map(graph: OnnxGraph, input_shape: Sequence[int] | None) -> tuple[int,
 
 
 @dataclass(frozen=True, slots=True)
-class _Link(Attributes):
+class _Link(FileNode):
     """A node of the chain, and the constants it reads."""
 
     node: OnnxNode
     graph: OnnxGraph
     writer: dict[str, OnnxNode]
-
-    def get(self, key: Key, default: Any = None) -> Any:
-        """An attribute, or the name of an input."""
-        if isinstance(key, int):
-            return self.node.input(key) or default
-        return self.node.attributes.get(key, default)
 
     @property
     def where(self) -> str:

@@ -129,6 +129,26 @@ EXACT: Mapping[str, tuple[Sequence[NodeText], Sequence[int], WEIGHTS]] = {
         [4, 3],
         {"w": drawn(3, 5), "s": drawn(1), "t": drawn(1)},
     ),
+    "a trained bias beside a weight that is a constant": (
+        [
+            node("Constant", [], ["k"], value=drawn(4, 3, 3, 3)),
+            node("Conv", ["x", "k", "c"], ["a"]),
+            node("Flatten", ["a"], ["f"]),
+            node("Gemm", ["f", "w"], ["z"]),
+        ],
+        [2, 3, 4, 4],
+        {"c": drawn(4), "w": drawn(16, 3)},
+    ),
+    "weights that are subtracted, and divided by": (
+        [gemm("x", "a", "g"), node("Sub", ["a", "c"], ["b"]), node("Div", ["b", "s"], ["z"])],
+        [4, 3],
+        {"w": drawn(3, 5), "c": drawn(5), "s": 1 + drawn(5) ** 2},
+    ),
+    "a matrix before what it multiplies": (
+        [gemm("x", "a", "g"), node("Reshape", ["a", "shape"], ["b"]), node("MatMul", ["m", "b"], ["z"])],
+        [4, 3],
+        {"w": drawn(3, 6), "m": drawn(2, 3), "shape": np.array([4, 3, 2])},
+    ),
     "convolution, norms, pooling": (
         [
             node("Conv", ["x", "w", "c"], ["a"], strides=[2, 2], pads=[1, 0, 1, 2]),

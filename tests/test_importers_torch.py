@@ -393,6 +393,7 @@ TRAINED_AS_IT_IS = {
     "a parameter that is detached": (lambda: With(lambda m, x: x * m.own.detach(), own=6), False),
     "a fill": (lambda: With(lambda m, x: torch.tanh(x.masked_fill(torch.tensor(EVERY_SECOND), -2e4))), None),
     "a choice": (lambda: With(lambda m, x: torch.where(torch.tensor(EVERY_SECOND), x, -2e4) * 1e-4), None),
+    "a row that is repeated": (lambda: With(lambda m, x: x.mean(1, keepdim=True).expand(-1, 6) + x), None),
     "a choice by what is computed": (
         lambda: With(lambda m, x: torch.where(x > 0.1, torch.tanh(x), torch.where(x < -0.2, x, 0.5))),
         None,

@@ -11,6 +11,7 @@ import numpy as np
 
 from importers.graph.arranging import Site
 from importers.graph.draft import CHECKED, CannotTakeError
+from importers.graph.onnx_graph import OnnxNode
 from importers.graph.views import Shape, View
 from importers.graph.weights import Constant
 from trainlib.steps import Array
@@ -71,6 +72,18 @@ class Attributes:
     def axis(self, rank: int, default: int = 0, key: str = "axis") -> int:
         """An attribute that is a dimension, counted from the front."""
         return axis_of(self.integer(key, default), rank)
+
+
+class FileNode(Attributes):
+    """A node of an ONNX file whose inputs are known by name."""
+
+    node: OnnxNode
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        """An attribute, or the name of an input; `default` where it is left out."""
+        if isinstance(key, int):
+            return self.node.input(key) or default
+        return self.node.attributes.get(key, default)
 
 
 @dataclass(frozen=True)

@@ -107,10 +107,10 @@ def _sum(item: TrainingNode, left: str, right: str, name: str, suffix: str) -> s
 
 
 def _scale(item: TrainingNode) -> None:
-    factor = item.only(1)
-    if not factor:
+    factor, down = item.only(1), item.integer("scale_down", 0)
+    if factor is None or (down and not factor):
         raise CannotTakeError("a factor that is not constant, or 0", "a constant")
-    _scaled(item, item.read(0), 1 / factor if item.integer("scale_down", 0) else factor)
+    _scaled(item, item.read(0), 1 / factor if down else factor)
 
 
 def _scaled(item: TrainingNode, x: str, factor: float) -> None:
@@ -123,9 +123,10 @@ def _scaled(item: TrainingNode, x: str, factor: float) -> None:
 def _pair(item: TrainingNode) -> None:
     """Two operands, of which one may be a number."""
     op, draft = item.node.op, item.draft
-    second, first = item.only(1), item.only(0)
-    if op == "Mul" and (second is not None or first is not None):
-        _scaled(item, item.read(0 if second is not None else 1), first if second is None else second)  # type: ignore[arg-type]
+    second = item.only(1)
+    number, other = (item.only(0), 1) if second is None else (second, 0)
+    if op == "Mul" and number is not None:
+        _scaled(item, item.read(other), number)
     elif op == "Div" and second:
         _scaled(item, item.read(0), 1 / second)
     elif op == "Sub" and second is not None:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from importers.graph.draft import CHECKED, CannotTakeError
-from importers.graph.node import Attributes, Key
+from importers.graph.node import FileNode
 from importers.graph.onnx_graph import OnnxNode
 from importers.onnx.layers import groups_of, window_of
 from importers.place.convolution import Placed, convolution_of
@@ -26,19 +26,13 @@ from trainlib.primitives.norms.norm import BIASED
 
 
 @dataclass
-class TrainingNode(Attributes):
+class TrainingNode(FileNode):
     """One node: its op, what it reads as tensors of ours or constants, and where ops made of it go."""
 
     node: OnnxNode
     draft: TrainingDraft
     site: str
     opset: int
-
-    def get(self, key: Key, default: Any = None) -> Any:
-        """An attribute, or the name of an input; `default` where it is left out."""
-        if isinstance(key, int):
-            return self.node.input(key) or default
-        return self.node.attributes.get(key, default)
 
     def values(self, index: int) -> Any:
         """The value of an input that is constant, else None."""
