@@ -32,7 +32,7 @@ FLOORS_OF_IMPORTERS: dict[str, set[str]] = {
     "onnx": {"graph", "place"},
     "torch": {"graph", "place"},
     "training": {"graph", "place", "onnx"},
-    "export": {"graph"},
+    "export": {"graph", "place"},
 }
 """Folder of the importers -> those it may import besides itself; all may import what lies in no folder."""
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from importers.export.layer import Layer, Writer
 from importers.graph.draft import CannotTakeError
-from importers.ops import GATES
+from importers.place.recurrences import regated
 from trainlib.parameters import PARAMETER_NAMES
 from trainlib.primitives.contractions.conv_options import padding_of, two_of
 
@@ -24,16 +24,19 @@ def _window(layer: Layer) -> dict[str, Any]:
     return {"kernel_shape": list(kernel), "strides": list(stride), "pads": [up, left, down, right]}
 
 
+def _weights(layer: Layer) -> tuple[str, str]:
+    return layer.weight("w", "weight"), layer.weight("b", "bias")
+
+
 def _convolution(layer: Layer) -> None:
-    attributes = _window(layer)
-    attributes["dilations"] = list(two_of(layer.options, "dilation", layer.name))
-    attributes["group"] = layer.shapes[0][1] if "groups" not in layer.options else layer.options["groups"]
-    op = "Conv"
-    if "output_padding" in layer.options:
-        op = "ConvTranspose"
-        given = layer.options["output_padding"]
+    options, attributes = layer.options, _window(layer)
+    attributes["dilations"] = list(two_of(options, "dilation", layer.name))
+    attributes["group"] = options.get("groups", layer.shapes[0][1])
+    if "output_padding" in options:
+        given = options["output_padding"]
         attributes["output_padding"] = [given, given] if isinstance(given, int) else list(given)
-    layer.node(op, (layer.x, layer.weight("w", "weight"), layer.weight("b", "bias")), **attributes)
+    op = "ConvTranspose" if "output_padding" in options else "Conv"
+    layer.node(op, (layer.x, *_weights(layer)), **attributes)
 
 
 def _pointwise(layer: Layer) -> None:
@@ -43,23 +46,17 @@ def _pointwise(layer: Layer) -> None:
 
 def _conv1d(layer: Layer) -> None:
     options, padding = layer.options, layer.options["padding"]
-    layer.node(
-        "Conv",
-        (layer.x, layer.weight("w", "weight"), layer.weight("b", "bias")),
-        kernel_shape=[options["kernel"]],
-        strides=[options["stride"]],
-        dilations=[options["dilation"]],
-        pads=[padding, padding] if isinstance(padding, int) else list(padding),
-        group=options["groups"],
-    )
+    names = {"kernel_shape": "kernel", "strides": "stride", "dilations": "dilation"}
+    attributes: dict[str, Any] = {name: [options[option]] for name, option in names.items()}
+    attributes["pads"] = [padding, padding] if isinstance(padding, int) else list(padding)
+    layer.node("Conv", (layer.x, *_weights(layer)), **attributes, group=options["groups"])
 
 
 def _linear(layer: Layer) -> None:
     if len(layer.shapes[0]) == 2:
-        weights = (layer.weight("w", "weight"), layer.weight("b", "bias"))
-        layer.node("Gemm", (layer.x, *weights), transB=1)
-        return
-    _rows(layer, layer.x, "w", "b")
+        layer.node("Gemm", (layer.x, *_weights(layer)), transB=1)
+    else:
+        _rows(layer, layer.x, "w", "b")
 
 
 def _rows(layer: Layer, tensor: str, weight: str, bias: str, part: str = "") -> str:
@@ -121,18 +118,12 @@ def _batch_norm(layer: Layer) -> None:
     for role, start in (("running_mean", 0.0), ("running_var", 1.0)):
         running.append(layer.weight(role, role) or layer.filled(role, start, layer.shapes[0][1:2]))
     inputs = (layer.x, *_affine(layer, layer.shapes[0][1]), *running)
-    if options["fixed_statistics"]:
-        layer.node("BatchNormalization", inputs, epsilon=float(options["eps"]))
-        return
-    updated = tuple(f"{layer.name}/{role}" for role in ("running_mean", "running_var"))
-    layer.node(
-        "BatchNormalization",
-        inputs,
-        outputs=(*layer.results, *updated),
-        epsilon=float(options["eps"]),
-        momentum=1 - float(options["momentum"]),
-        training_mode=1,
-    )
+    numbers: dict[str, Any] = {"epsilon": float(options["eps"])}
+    if not options["fixed_statistics"]:
+        updated = (f"{layer.name}/{role}" for role in ("running_mean", "running_var"))
+        numbers |= {"outputs": (*layer.results, *updated), "training_mode": 1}
+        numbers["momentum"] = 1 - float(options["momentum"])
+    layer.node("BatchNormalization", inputs, **numbers)
 
 
 def _instance_norm(layer: Layer) -> None:
@@ -175,30 +166,16 @@ def _rms_norm(layer: Layer) -> None:
 
 
 def _pool(layer: Layer) -> None:
-    attributes = _window(layer)
-    if "count_include_pad" in layer.options:
-        layer.node(
-            "AveragePool",
-            (layer.x,),
-            **attributes,
-            count_include_pad=int(layer.options["count_include_pad"]),
-        )
-        return
-    layer.node("MaxPool", (layer.x,), **attributes)
-
-
-def _global_pool(layer: Layer) -> None:
-    layer.node("GlobalAveragePool", (layer.x,))
+    attributes, counted = _window(layer), layer.options.get("count_include_pad")
+    if counted is not None:
+        attributes["count_include_pad"] = int(counted)
+    layer.node("MaxPool" if counted is None else "AveragePool", (layer.x,), **attributes)
 
 
 def _resize(layer: Layer) -> None:
-    how: dict[str, Any] = {
-        "mode": "nearest",
-        "coordinate_transformation_mode": "asymmetric",
-        "nearest_mode": "floor",
-    }
-    if layer.options["mode"] == "bilinear":
-        how = {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}
+    how = {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}
+    if layer.options["mode"] == "nearest":
+        how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     layer.node("Resize", (layer.x, "", "", layer.integers("sizes", layer.output)), **how)
 
 
@@ -206,21 +183,15 @@ def _resize(layer: Layer) -> None:
 
 
 def _recurrent(layer: Layer) -> None:
-    batch, _, _ = layer.shapes[0]
-    hidden = layer.options["hidden"]
-    kind = {"gru": "GRU", "lstm": "LSTM", "rnn": "RNN"}[layer.primitive]
-    order = [int(place) for place in np.argsort(GATES[layer.primitive])]
+    (batch, _, _), hidden, kind = layer.shapes[0], layer.options["hidden"], layer.primitive.upper()
 
     def gates(array: Any) -> Any:
-        parts = array.reshape(len(order), hidden, *array.shape[1:])
-        return parts[order].reshape(array.shape)[None]
+        return regated(layer.primitive, array, back=True)[None]
 
     turned = layer.node("Transpose", (layer.x,), part="time_first", perm=[1, 0, 2])
     weights = [layer.weight(role, role, lambda array: gates(array.T)) for role in ("wx", "wh")]
-    bias = ""
-    if "bx" in layer.parameters:
-        both = [gates(layer.parameters[role]) for role in ("bx", "bh")]
-        bias = layer.joined("bias", np.concatenate(both, axis=1))
+    both = [gates(layer.parameters[role]) for role in ("bx", "bh") if role in layer.parameters]
+    bias = layer.joined("bias", np.concatenate(both, axis=1)) if both else ""
     states = [
         layer.reshaped(tensor, (1, batch, hidden), f"state{number}")
         for number, tensor in enumerate(layer.inputs[1:])
@@ -246,7 +217,7 @@ WRITERS: Mapping[str, Writer] = {
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     **dict.fromkeys(("max_pool2d", "avg_pool2d"), _pool),
-    "global_avg_pool": _global_pool,
+    "global_avg_pool": lambda layer: layer.node("GlobalAveragePool", (layer.x,)),
     "interpolation": _resize,
     **dict.fromkeys(("gru", "lstm", "rnn"), _recurrent),
 }

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from importers.graph.arranging import Site, in_order
 from importers.graph.draft import CannotTakeError
 from importers.graph.views import View
@@ -14,11 +16,11 @@ from importers.ops import GATES
 from importers.place.cutting import sliced
 
 
-def regated(kind: str, array: Any) -> Any:
-    """Weights or biases [gates of ONNX, ...] in our order of gates."""
-    order = GATES[kind]
+def regated(kind: str, array: Any, *, back: bool = False) -> Any:
+    """Weights or biases [gates of ONNX, ...] in our order of gates; `back`: the other way round."""
+    order = np.argsort(GATES[kind]) if back else np.array(GATES[kind])
     parts = array.reshape(len(order), -1, *array.shape[1:])
-    return parts[list(order)].reshape(array.shape)
+    return parts[order].reshape(array.shape)
 
 
 def sequence(site: Site, view: View, batch_dim: int, nearest: str) -> str:
