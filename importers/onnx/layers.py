@@ -48,7 +48,7 @@ def _weight(node: Node, view: View, what: str) -> Constant:
     weight = node.needed(1)
     rank = len(weight.shape) - 2
     if rank not in (1, 2):
-        raise CannotTakeError(f"{what} of {rank} dimensions", "2 dimensions")
+        raise CannotTakeError(f"{what} of {rank} dimensions", "one of 2 dimensions")
     if len(view.dims) != rank + 2:
         raise CannotTakeError(f"its input {list(view.shape)} has no batch in front", "[batch, channels, ...]")
     return weight
