@@ -26,8 +26,8 @@ from configs.errors import InputError, UnsupportedLayerError, WrongNumbersError
 from configs.limits import PROCESS_BYTES, check_seed, require_host_memory
 from configs.parameters import ParameterTree, load_parameters
 from configs.version import VERSION
-from importers.onnx_file import load_onnx
-from importers.onnx_graph import OnnxGraph
+from importers.graph.onnx_file import load_onnx
+from importers.graph.onnx_graph import OnnxGraph
 from traces.events import Slice
 from traces.recorder import Recorder
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 
 import networkx
 import pytest
@@ -14,6 +15,19 @@ pytestmark = pytest.mark.smoke
 
 FLOORS_OF_SCHEDULER = ("addresses", "tiles", "memory", "programs")
 """Folders of the scheduler, the lowest first: where bytes lie, one op, a whole program, its actions."""
+
+FLOORS_OF_IMPORTERS: dict[str, set[str]] = {
+    "graph": set(),
+    "place": {"graph"},
+    "onnx": {"graph", "place"},
+    "torch": {"graph", "place"},
+    "training": {"graph", "place", "onnx"},
+    "export": {"graph", "place"},
+}
+"""Folder of the importers -> those it may import besides itself; all may import what lies in no folder."""
+
+MOST_FILES = 25
+"""Of one folder, beside its `__init__.py`: what a reader takes in at a glance."""
 
 
 @pytest.mark.parametrize("room", ALLOWED)
@@ -66,9 +80,26 @@ def test_a_circle_is_seen() -> None:
     assert circles(graph) == [["a", "b", "c"]]
 
 
+def test_no_folder_is_too_long_to_be_read() -> None:
+    files = Counter(name.rpartition(".")[0] for name in modules() if not name.endswith("__init__"))
+    assert {folder: count for folder, count in files.items() if count > MOST_FILES} == {}
+
+
 def test_the_picture_shows_the_rooms_as_they_are() -> None:
     """Otherwise: `python -m tools.rooms`."""
     assert PICTURE.read_text(encoding="utf-8") == picture()
+
+
+@pytest.mark.parametrize("folder", FLOORS_OF_IMPORTERS)
+def test_a_folder_of_the_importers_imports_those_below_it(folder: str) -> None:
+    others = FLOORS_OF_IMPORTERS.keys() - FLOORS_OF_IMPORTERS[folder] - {folder}
+    assert not {
+        f"{name}: {target}"
+        for name, path in modules().items()
+        if name.startswith(f"importers.{folder}.")
+        for target in imported_names(path.read_text())
+        if target.startswith("importers.") and target.split(".")[1] in others
+    }
 
 
 def test_the_check_sees_a_forbidden_import() -> None:

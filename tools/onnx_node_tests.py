@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from configs.errors import PulptrainError
-from importers.onnx_call import HANDLERS
-from importers.onnx_file import load_onnx
-from importers.onnx_forward import import_forward
+from importers.graph.onnx_file import load_onnx
+from importers.onnx.forward import HANDLERS, import_forward
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import build_forward_graph, initial_weights
 

@@ -13,8 +13,8 @@ from configs.errors import InputError
 from configs.files import check_file, replacing, start_of, write_text
 from configs.model_file import ModelSpec
 from configs.model_text import model_text
+from importers.export.writer import PRODUCER
 from importers.extras import require_extra
-from importers.onnx_writer import PRODUCER
 from importers.training_text import option_text
 from pulptrain.foreign.foreign_model import ONNX, ModelOptions, open_foreign
 from pulptrain.given.given_values import replaced
@@ -79,7 +79,7 @@ def convert(
 
 
 def _write_onnx(path: Path, spec: ModelSpec, start: Mapping[str, Array]) -> None:
-    from importers.onnx_writer import onnx_bytes
+    from importers.export.writer import onnx_bytes
 
     data = onnx_bytes(spec, start)
     with replacing(path) as temporary:

@@ -3,7 +3,7 @@
 
 The output is that of onnx's reference implementation or of `truth.onnx_graph`, the gradients are PyTorch's of
 the latter; neither knows how `importers` reads a graph. What is allowed is as for a module
-(`importers.torch_check`).
+(`importers.torch.check`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from configs.errors import InputError, NotFiniteError, WrongNumbersError
 from configs.limits import host_memory_bytes
 from configs.model_file import ModelSpec
 from importers.extras import require_extra
-from importers.torch_check import NOISE, Loss, ModuleCheck, judged
+from importers.torch.check import NOISE, Loss, ModuleCheck, judged
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.steps import Array
 from trainlib.references.reference import evaluate
@@ -29,8 +29,8 @@ from trainlib.registry import lowering_of
 from trainlib.training.phases import build_forward_graph, initial_weights
 
 if TYPE_CHECKING:
-    from importers.onnx_forward import ImportedModel
-    from importers.onnx_graph import OnnxGraph
+    from importers.graph.onnx_graph import OnnxGraph
+    from importers.onnx.forward import ImportedModel
 
 MOST_MACS = 2 * 10**9
 """Of a forward pass that is computed at import: here, by onnx.reference, by PyTorch some 4 s each."""

@@ -18,7 +18,7 @@ from pulptrain.running.session import RunOutcome
 from trainlib.ir.steps import Array
 
 if TYPE_CHECKING:
-    from importers.torch_check import ModuleCheck
+    from importers.torch.check import ModuleCheck
     from pulptrain.foreign.foreign_check import OnnxOrigin
 
 ONNX = ".onnx"
@@ -92,14 +92,14 @@ def open_foreign(model: str, settings: Settings, options: ModelOptions) -> Forei
     """The model if it is ``net.py:Net``, whose file is then run, or ``model.onnx``; None for ours.
 
     The first size of ``--input`` is the batch, unless `settings` says another. Raises the errors of
-    `importers.torch_module.import_module_file`.
+    `importers.torch.module.import_module_file`.
     """
     if model.endswith(ONNX):
         return _open_onnx(model, settings, options)
     if not (model.endswith(".py") or _is_module_file(model)):
         options.refuse(model)
         return None
-    from importers import torch_module
+    from importers.torch import module as torch_module
 
     if model.endswith(".py"):
         names = torch_module.modules_in(Path(model))
@@ -128,7 +128,7 @@ def _open_onnx(model: str, settings: Settings, options: ModelOptions) -> Foreign
 
     A file that `pulptrain convert` wrote is the model it was written from.
     """
-    from importers.onnx_writer import merged, read_own
+    from importers.export.writer import merged, read_own
 
     converted = read_own(model)
     if converted is None:
@@ -159,9 +159,9 @@ def _told(spec: ModelSpec, options: ModelOptions) -> ModelSpec:
 
 
 def _open_graph(model: str, settings: Settings, options: ModelOptions) -> ForeignModel:
-    from importers.onnx_file import load_onnx
-    from importers.onnx_forward import import_forward
-    from importers.onnx_training import is_training_graph
+    from importers.graph.onnx_file import load_onnx
+    from importers.onnx.forward import import_forward
+    from importers.training.graph import is_training_graph
 
     batch = settings.batch if settings.batch is not None and settings.batch > 0 else 1
     graph = load_onnx(model, batch=batch)
@@ -235,7 +235,7 @@ def compare_with_origin(
 
 def _compared(foreign: ForeignModel, outcome: RunOutcome, settings: Settings) -> ModuleCheck | str:
     """What came of it; a text says why it cannot be computed."""
-    from importers.torch_check import check_module
+    from importers.torch.check import check_module
     from pulptrain.foreign.foreign_check import check_file, loss_of
     from trainlib.training.training_data import sample_stream
 

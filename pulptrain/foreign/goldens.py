@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from configs.errors import InputError
-from importers.onnx_graph import OnnxGraph
-from importers.onnx_training import ImportedTraining
+from importers.graph.onnx_graph import OnnxGraph
+from importers.training.graph import ImportedTraining
 from pulptrain.given.npz_file import read_values
 from trainlib.ir.steps import Array
 

@@ -23,7 +23,7 @@ from scheduler.memory.host_memory import TIMING_ONLY
 from trainlib.ir.steps import Array
 
 if TYPE_CHECKING:
-    from importers.onnx_training import ImportedTraining
+    from importers.training.graph import ImportedTraining
 
 # A model of ours needs no importer: `pulptrain.running.graph_run` loads them, so it waits for a training
 # graph.

@@ -17,10 +17,10 @@ import numpy as np
 
 from configs.errors import DoesNotFitError, InputError, NotFiniteError, PulptrainError, WrongNumbersError
 from configs.model_file import OptimizerSpec
-from importers.onnx_file import load_onnx
-from importers.onnx_forward import ImportedModel, import_forward
-from importers.onnx_graph import OnnxGraph
-from importers.onnx_training import (
+from importers.graph.onnx_file import load_onnx
+from importers.graph.onnx_graph import OnnxGraph
+from importers.onnx.forward import ImportedModel, import_forward
+from importers.training.graph import (
     DEFAULT_LEARNING_RATE,
     OPTIMIZER_FILE,
     ImportedTraining,

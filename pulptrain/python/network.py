@@ -113,7 +113,7 @@ def from_torch(module: Any, example_inputs: Any, loss: Any = None, optimizer: An
     now. Raises `InputError` if PyTorch is not installed or cannot capture the module, and
     `UnsupportedLayerError` that lists all operations that have no form here.
     """
-    from importers.torch_module import from_torch as read
+    from importers.torch.module import from_torch as read
     from pulptrain.foreign.foreign_model import ForeignModel
 
     file, line, where = caller_of(__name__)

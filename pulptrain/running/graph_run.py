@@ -13,8 +13,8 @@ import numpy as np
 from arch.pricing.team_cost_model import TeamCostModel
 from configs.errors import InputError
 from configs.model_file import LossSpec, ModelSpec, OptimizerSpec
-from importers.onnx_file import load_onnx
-from importers.onnx_training import ImportedTraining, import_training, is_training_graph, optimizer_beside
+from importers.graph.onnx_file import load_onnx
+from importers.training.graph import ImportedTraining, import_training, is_training_graph, optimizer_beside
 from pulptrain.given.settings import Settings, schedule_options, soc_timing
 from pulptrain.process.progress import NOBODY, Teller
 from pulptrain.running.machine import Prepared
@@ -87,7 +87,7 @@ def open_training_graph(
 ) -> ImportedTraining | None:
     """The training graph of an .onnx file, with the optimizer graph beside it; None for a forward graph.
 
-    Raises the errors of `importers.onnx_file.load_onnx` and `importers.onnx_training.import_training`.
+    Raises the errors of `importers.graph.onnx_file.load_onnx` and `importers.training.graph.import_training`.
     """
     graph = load_onnx(model)
     if not is_training_graph(graph):

@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
@@ -58,9 +60,11 @@ def added(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Primitiv
     primitives = {
         "softsign": entry(elementwise, "elementwise", "softsign"),
         "rmsprop": entry(optimizers, "optimizers", "rmsprop"),
+        "sine": entry(elementwise, "elementwise", "sine"),
     }
     for room, tables, name in (
         (layers, (layers.LAYERS,), "softsign"),
+        (layers, (layers.LAYERS,), "sine"),
         (steps, (steps.OPTIMIZERS, steps.STATES), "rmsprop"),
     ):
         for table in tables:
@@ -72,7 +76,7 @@ def added(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Primitiv
     return primitives
 
 
-@pytest.mark.parametrize(("name", "cases"), [("softsign", 20), ("rmsprop", 10)])
+@pytest.mark.parametrize(("name", "cases"), [("softsign", 20), ("rmsprop", 10), ("sine", 10)])
 def test_a_new_entry_passes_what_every_primitive_must(
     added: dict[str, Primitive], name: str, cases: int
 ) -> None:
@@ -104,6 +108,53 @@ def test_its_command_runs(added: dict[str, Primitive], capsys: pytest.CaptureFix
     assert "softsign" in capsys.readouterr().out
 
 
+PLACES = {
+    "trainlib/primitives/elementwise/table.py": (
+        "elementwise",
+        "PRIMITIVES: tuple[LayerPrimitive, ...] = (\n",
+    ),
+    "importers/ops.py": ("ops", "ALONE = (\n"),
+}
+"""File of the page's layer that others have -> its block, behind what it stands; `truth/` has another."""
+
+READ_AND_WRITTEN = """
+import numpy as np, torch
+from configs.model_file import LayerSpec
+from importers.export.writer import onnx_bytes
+from importers.graph.onnx_file import load_onnx
+from importers.onnx.forward import import_forward
+from importers.torch.module import from_torch
+from trainlib.training.phases import build_training_graph, initial_weights
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return torch.sin(x)
+
+spec = from_torch(Net(), torch.zeros(2, 6)).spec
+print(*(layer.type for layer in spec.layers))
+data = onnx_bytes(spec, {})
+open("sine.onnx", "wb").write(data)
+graph = load_onnx("sine.onnx")
+print(*(node.op for node in graph.nodes))
+print(*(layer.type for layer in import_forward(graph).spec.layers))
+"""
+
+
+@pytest.mark.needs_onnx
+@pytest.mark.needs_torch
+def test_a_layer_of_the_page_is_read_from_both_and_written_by_two_files(tmp_path: Path) -> None:
+    for room in ("arch", "configs", "importers", "trainlib"):
+        shutil.copytree(ROOT / room, tmp_path / room, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, (kind, place) in PLACES.items():
+        text, block = (tmp_path / name).read_text(), BLOCKS[kind, "sine"].rstrip().rstrip(",")
+        assert text.count(place) == 1
+        (tmp_path / name).write_text(text.replace(place, f"{place}{block},\n"))
+    made = subprocess.run(
+        [sys.executable, "-c", READ_AND_WRITTEN], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert made.stdout.split("\n") == ["sine", "Sin", "sine", ""], made.stderr
+
+
 def test_its_figures_are_those_of_its_blocks() -> None:
     def lines(*kinds: str, names: tuple[str, ...]) -> int:
         return sum(
@@ -113,6 +164,8 @@ def test_its_figures_are_those_of_its_blocks() -> None:
     activation = lines("elementwise", "truth_layers", names=("softsign",))
     update = lines("optimizers", "options", "truth_steps", names=("rmsprop",))
     table = [line.split("|")[2:4] for line in PAGE.splitlines() if re.match(r"\| (an|the same)", line)]
+    read = lines("elementwise", "ops", "truth_layers", names=("sine",))
+    assert f"read from both and written | {len(PLACES) + 1} | {read} |" in PAGE
     assert [[int(cell) for cell in cells] for cells in table] == [
         [2, activation],
         [4, activation + lines("kernel", names=("softsign_fw", "softsign_bw"))],

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from configs.errors import InputError
-from importers.onnx_file import load_onnx
+from importers.graph.onnx_file import load_onnx
 from shared.onnx_models import model, node, saved, value
 
 pytestmark = pytest.mark.needs_onnx

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from configs.errors import InputError, UnsupportedLayerError
-from importers.onnx_file import load_onnx
-from importers.onnx_forward import import_forward
+from importers.graph.onnx_file import load_onnx
+from importers.onnx.forward import import_forward
 from pulptrain.__main__ import run
 from shared.onnx_models import NodeText, ValueText, model, node, saved, value
 from trainlib.references.reference import evaluate

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from configs.errors import InputError, UnsupportedLayerError
-from importers.onnx_file import load_onnx
-from importers.onnx_training import ImportedTraining, import_training
+from importers.graph.onnx_file import load_onnx
+from importers.training.graph import ImportedTraining, import_training
 from shared.onnx_models import NodeText, model, node, saved, value
 from shared.onnx_training_models import (
     MICROSOFT,
@@ -148,6 +148,23 @@ NETWORKS = [
             w,
         ),
         shapes={"q_grad": (1, 4, 3, 3)},
+    ),
+    Trained(
+        "convolutions of sequences, in groups",
+        (2, 4, 8),
+        {"w": (6, 2, 3), "b": (6,), "fc": (3, 36)},
+        [
+            node("Conv", ["input", "w", "b"], ["last"], kernel_shape=[3], group=2),
+            *HEAD,
+            node(
+                f"{MICROSOFT}ConvGrad",
+                ["last_grad", "input", "w"],
+                ["", "w_grad", "b_grad"],
+                kernel_shape=[3],
+                group=2,
+            ),
+        ],
+        lambda torch, x, w: logits(torch, torch.nn.functional.conv1d(x, w["w"], w["b"], groups=2), w),
     ),
     Trained(
         "attention without heads, layer norm, GELU",

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from configs.errors import UnsupportedLayerError, WrongNumbersError
-from importers.onnx_call import HANDLERS, WeightNumbers
-from importers.onnx_file import load_onnx
-from importers.onnx_folding import _FOLDED
-from importers.onnx_forward import import_forward
-from importers.onnx_fusion import OWN
+from importers.graph.onnx_file import load_onnx
+from importers.graph.onnx_folding import _FOLDED
+from importers.graph.onnx_fusion import OWN
+from importers.graph.weights import WeightNumbers
+from importers.onnx.forward import HANDLERS, import_forward
 from pulptrain.__main__ import run
 from pulptrain.foreign import foreign_check
 from pulptrain.foreign.foreign_check import OnnxOrigin, check_file, check_output
@@ -128,6 +128,26 @@ EXACT: Mapping[str, tuple[Sequence[NodeText], Sequence[int], WEIGHTS]] = {
         [gemm("x", "a", "g"), node("LayerNormalization", ["a", "s", "t"], ["z"])],
         [4, 3],
         {"w": drawn(3, 5), "s": drawn(1), "t": drawn(1)},
+    ),
+    "a trained bias beside a weight that is a constant": (
+        [
+            node("Constant", [], ["k"], value=drawn(4, 3, 3, 3)),
+            node("Conv", ["x", "k", "c"], ["a"]),
+            node("Flatten", ["a"], ["f"]),
+            node("Gemm", ["f", "w"], ["z"]),
+        ],
+        [2, 3, 4, 4],
+        {"c": drawn(4), "w": drawn(16, 3)},
+    ),
+    "weights that are subtracted, and divided by": (
+        [gemm("x", "a", "g"), node("Sub", ["a", "c"], ["b"]), node("Div", ["b", "s"], ["z"])],
+        [4, 3],
+        {"w": drawn(3, 5), "c": drawn(5), "s": 1 + drawn(5) ** 2},
+    ),
+    "a matrix before what it multiplies": (
+        [gemm("x", "a", "g"), node("Reshape", ["a", "shape"], ["b"]), node("MatMul", ["m", "b"], ["z"])],
+        [4, 3],
+        {"w": drawn(3, 6), "m": drawn(2, 3), "shape": np.array([4, 3, 2])},
     ),
     "convolution, norms, pooling": (
         [

@@ -15,10 +15,9 @@ import pytest
 from configs.errors import InputError, UnsupportedLayerError
 from configs.library import list_names
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
-from importers.onnx_file import load_onnx
-from importers.onnx_forward import import_forward
-from importers.onnx_out import WRITERS
-from importers.onnx_writer import onnx_bytes, read_own
+from importers.export.writer import WRITERS, onnx_bytes, read_own
+from importers.graph.onnx_file import load_onnx
+from importers.onnx.forward import import_forward
 from pulptrain.__main__ import run
 from trainlib.primitives.definition import LayerPrimitive
 from trainlib.references.reference import evaluate

@@ -5,16 +5,24 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import importers
-from importers.draft import NO_FORM, Problem
+from configs.errors import InputError
+from importers.graph.draft import NO_FORM, Problem
+from importers.graph.onnx_file import load_onnx
+from importers.onnx import forward
+from importers.training import graph
+from shared.onnx_models import NodeText, model, node, saved, value
+from shared.onnx_training_models import mlp_nodes, mlp_weights, with_accumulation
 
-FILES = sorted(Path(importers.__file__).parent.glob("*.py"))
+FILES = sorted(Path(importers.__file__).parent.rglob("*.py"))
 CURED = ("InputError", "UnsupportedLayerError", "ShapeError", "ConfigError")
 NEEDED = {
-    **{"CannotTakeError": ("nearest", 2), "NoFormError": ("nearest", 2), "Problem": ("nearest", 5)},
+    **{"CannotTakeError": ("nearest", 2), "Problem": ("nearest", 5)},
     **dict.fromkeys(CURED, ("cure", 99)),
 }
 """Refusal -> the argument that says what would do, and its number where it has one."""
@@ -37,7 +45,7 @@ def bare(source: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", FILES, ids=str)
 def test_every_refusal_says_what_would_do(file: Path) -> None:
     assert not bare(file.read_text())
 
@@ -50,3 +58,57 @@ def test_a_refusal_without_a_cure_is_seen() -> None:
 
 def test_what_is_near_to_nothing_says_so() -> None:
     assert str(Problem("n", "Odd", (1, 2), "no layer for it", NO_FORM)).endswith("nearest: there is none")
+
+
+def read(folder: Path, op: NodeText, shape: tuple[int, ...] = (2, 4, 6, 6), **weights: Any) -> Any:
+    """A file of one node, read as a network."""
+    made = model([op], [value("x", shape)], [value("z", None)], weights)
+    return forward.import_forward(load_onnx(saved(folder, made)))
+
+
+def broken(node: Any) -> None:
+    raise KeyError("a defect of ours")
+
+
+@pytest.mark.needs_onnx
+def test_a_defect_of_ours_is_not_the_fault_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(forward.HANDLERS, "Relu", broken)  # type: ignore[arg-type]
+    with pytest.raises(KeyError, match="a defect of ours"):
+        read(tmp_path, node("Relu", ["x"], ["z"]))
+    monkeypatch.setitem(graph.HANDLERS, "Relu", broken)  # type: ignore[arg-type]
+    made = with_accumulation(mlp_nodes(), [1, 10], mlp_weights(), {})
+    with pytest.raises(KeyError, match="a defect of ours"):
+        graph.import_training(load_onnx(saved(tmp_path, made)))
+
+
+W = np.ones((4, 4, 3, 3), np.float32)
+WRONG: dict[str, tuple[NodeText, dict[str, Any]]] = {
+    "a word for pads": (node("Conv", ["x", "w"], ["z"], pads="odd"), {"w": W}),
+    "a number for strides": (node("Conv", ["x", "w"], ["z"], strides=2), {"w": W}),
+    "two pads": (node("Conv", ["x", "w"], ["z"], pads=[1, 1]), {"w": W}),
+    "no groups": (node("Conv", ["x", "w"], ["z"], group=0), {"w": W}),
+    "no weight": (node("Conv", ["x"], ["z"]), {}),
+    "a weight of two dimensions": (node("Conv", ["x", "w"], ["z"]), {"w": W[0, 0]}),
+    "no window": (node("MaxPool", ["x"], ["z"]), {}),
+    "a window of words": (node("MaxPool", ["x"], ["z"], kernel_shape=["a", "b"]), {}),
+    "a tensor for an axis": (node("Softmax", ["x"], ["z"], axis=np.ones(2, np.float32)), {}),
+    "a word for alpha": (node("LeakyRelu", ["x"], ["z"], alpha="much"), {}),
+    "a scale of another size": (node("LayerNormalization", ["x", "w"], ["z"]), {"w": W[0, 0, 0, :2]}),
+    "a norm of other channels": (
+        node("BatchNormalization", ["x", "w", "w", "w", "w"], ["z"]),
+        {"w": np.ones(3, np.float32)},
+    ),
+    "no shape": (node("Reshape", ["x"], ["z"]), {}),
+    "one operand": (node("Add", ["x"], ["z"]), {}),
+    "a permutation of others": (node("Transpose", ["x"], ["z"], perm=[0, 5]), {}),
+}
+
+
+@pytest.mark.needs_onnx
+@pytest.mark.parametrize("case", WRONG)
+def test_a_node_that_is_none_of_its_op_is_refused(case: str, tmp_path: Path) -> None:
+    op, weights = WRONG[case]
+    with pytest.raises(InputError):
+        read(tmp_path, op, **weights)

@@ -12,8 +12,8 @@ from configs.errors import InputError, UnsupportedLayerError
 from configs.model_file import read_model
 from configs.model_text import model_text, model_tree
 from configs.yaml_file import parse_yaml
-from importers.torch_check import check_module
-from importers.torch_module import from_torch
+from importers.torch.check import check_module
+from importers.torch.module import from_torch
 from pulptrain.foreign.foreign_check import loss_of
 from trainlib.references.reference import evaluate
 from trainlib.training.options import check_options
@@ -395,6 +395,11 @@ TRAINED_AS_IT_IS = {
     "a parameter that is detached": (lambda: With(lambda m, x: x * m.own.detach(), own=6), False),
     "a fill": (lambda: With(lambda m, x: torch.tanh(x.masked_fill(torch.tensor(EVERY_SECOND), -2e4))), None),
     "a choice": (lambda: With(lambda m, x: torch.where(torch.tensor(EVERY_SECOND), x, -2e4) * 1e-4), None),
+    "a row that is repeated": (lambda: With(lambda m, x: x.mean(1, keepdim=True).expand(-1, 6) + x), None),
+    "a choice by what is computed": (
+        lambda: With(lambda m, x: torch.where(x > 0.1, torch.tanh(x), torch.where(x < -0.2, x, 0.5))),
+        None,
+    ),
     "a row that is masked": (
         lambda: With(
             lambda m, x: (

@@ -8,9 +8,9 @@ import warnings
 import pytest
 
 from configs.errors import UnsupportedLayerError
-from importers.onnx_file import load_onnx
-from importers.onnx_forward import import_forward
-from importers.torch_module import from_torch
+from importers.graph.onnx_file import load_onnx
+from importers.onnx.forward import import_forward
+from importers.torch.module import from_torch
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import run_model
 

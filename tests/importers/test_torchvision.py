@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from importers.torch_module import from_torch
+from importers.torch.module import from_torch
 from pulptrain.foreign.foreign_model import ForeignModel, compare_with_origin
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import run_model

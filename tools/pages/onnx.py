@@ -13,15 +13,13 @@ REASONS = 3
 
 def ops() -> str:
     """The ops of forward graphs, and those of training graphs."""
-    import importers.onnx_forward
-    import importers.onnx_training  # noqa: F401  (both fill their tables)
-    from importers.onnx_call import HANDLERS as FORWARD
-    from importers.training_ops import HANDLERS as TRAINING
+    from importers.onnx.forward import HANDLERS as FORWARD
+    from importers.training.graph import HANDLERS as TRAINING
 
     def listed(names: set[str]) -> str:
         return ", ".join(f"`{name}`" for name in sorted(names, key=str.lower))
 
-    training = {name for name in TRAINING if ":" not in name} | {"SGD"}
+    training = {*TRAINING, "SGD"}
     forward = {name for name in FORWARD if not name.startswith("importer:")}
     rows = [("networks", len(forward), listed(forward)), ("training graphs", len(training), listed(training))]
     return table(("graphs", "ops", "which"), rows)

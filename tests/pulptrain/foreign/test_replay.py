@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from importers.onnx_training import ImportedTraining, import_training
+from importers.training.graph import ImportedTraining, import_training
 from pulptrain.__main__ import run
 from pulptrain.foreign.golden_updates import GoldenUpdate
 from shared.onnx_models import model, node, saved, value

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model of ours as an ONNX file, and the way back.
+
+The file is a forward graph that any reader of ONNX can take, with the weights as initializers. Loss,
+optimizer and whatever else ONNX has no word for lie in its metadata, as the text of the model file. On the
+way back that text is believed only if it still makes the very graph that lies beside it; the weights are the
+file's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from configs.dtypes import FP32, INT32
+from configs.errors import InputError, UnsupportedLayerError
+from configs.model_file import DATASETS, ModelSpec, read_model
+from configs.model_text import model_text
+from configs.yaml_file import parse_yaml
+from importers.export import elements, layers
+from importers.export.layer import Layer, OnnxDraft, Writer
+from importers.extras import require_extra
+from importers.graph.draft import CannotTakeError, Problem, refuse, results_of
+from importers.graph.onnx_file import initializers_of, parsed
+from importers.graph.onnx_graph import OnnxNode
+from trainlib.ir.graph import Tensor
+from trainlib.ir.parameters import PARAMETER_NAMES
+from trainlib.ir.steps import Array
+from trainlib.primitives.definition import AS_PUBLISHED
+from trainlib.registry import layer_primitive
+from trainlib.training.built_layer import where_of
+from trainlib.training.options import check_options, layer_options
+
+if TYPE_CHECKING:
+    import onnx
+
+WRITERS: Mapping[str, Writer] = {**elements.WRITERS, **layers.WRITERS}
+"""By layer type."""
+
+OPSET = 21
+"""Every onnx package that pulptrain takes knows it (`pyproject.toml`), and ONNX Runtime since 1.18."""
+
+IR_VERSION = 10
+"""That of opset 21."""
+
+PRODUCER = "pulptrain"
+"""Producer of what is written, at the start of the file."""
+
+MODEL_KEY = "pulptrain.model"
+"""Key of the metadata that holds the model file."""
+
+MOST_BYTES = 2**31 - 1
+"""What a protobuf message may have."""
+
+Start = Callable[[str, tuple[int, ...]], Array]
+"""(tensor, shape) -> what a weight or buffer is written with."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnModel:
+    """What an ONNX file that pulptrain wrote says: `values` is None if its graph was changed since."""
+
+    spec: ModelSpec
+    values: Mapping[str, Array] | None
+
+
+class _OtherGraphError(Exception):
+    """The metadata are of a model that has more weights than the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """The graph of a model: input and output with their shapes, and what lies between."""
+
+    draft: OnnxDraft
+    output: str
+    output_shape: tuple[int, ...]
+
+    @property
+    def initializers(self) -> dict[str, Array]:
+        return {**self.draft.weights, **self.draft.constants}
+
+
+def onnx_bytes(spec: ModelSpec, values: Mapping[str, Array]) -> bytes:
+    """The ONNX file of a model whose weights and buffers have these `values`, by tensor.
+
+    Layers in training mode (dropout, batch norm) are written so: run elsewhere they do what they do here.
+    Raises UnsupportedLayerError that lists every layer without a form in ONNX by name, type, shape and
+    nearest form; InputError without the onnx package and for more than 2 GB.
+    """
+    require_extra("onnx", spec.where)
+    import onnx
+    from onnx import TensorProto, helper
+
+    graph = _drafted(spec, lambda tensor, shape: np.asarray(values[tensor], np.float32).reshape(shape))
+    fed = TensorProto.INT64 if spec.input_classes else TensorProto.FLOAT
+    made = helper.make_graph(
+        [_proto(node) for node in graph.draft.nodes],
+        spec.name,
+        [helper.make_tensor_value_info("input", fed, [spec.batch, *spec.input_shape])],
+        [helper.make_tensor_value_info(graph.output, TensorProto.FLOAT, list(graph.output_shape))],
+        [
+            onnx.numpy_helper.from_array(np.asarray(value, order="C"), name)
+            for name, value in graph.initializers.items()
+        ],
+        doc_string=spec.description,
+    )
+    opsets = [helper.make_opsetid("", OPSET)]
+    model = helper.make_model(made, producer_name=PRODUCER, opset_imports=opsets, ir_version=IR_VERSION)
+    helper.set_model_props(model, {MODEL_KEY: model_text(spec)})
+    size_bytes = model.ByteSize()
+    if size_bytes > MOST_BYTES:
+        raise InputError(
+            f"its ONNX file would have {size_bytes:,} B, and may have {MOST_BYTES:,} B",
+            where=spec.where,
+            cure="NAME.yaml, whose weights lie beside it",
+        )
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def read_own(path: str) -> OwnModel | None:
+    """The model an ONNX file was written from; None for a file of others.
+
+    Raises as `importers.graph.onnx_file.load_onnx`, and ConfigError for metadata that is no model file.
+    """
+    require_extra("onnx", path)
+    model = parsed(Path(path))
+    text = next((entry.value for entry in model.metadata_props if entry.key == MODEL_KEY), None)
+    if text is None:
+        return None
+    spec = read_model(parse_yaml(text, path), check_options)
+    _check_dataset(spec, path)
+    given = initializers_of(model.graph, Path(path))
+    most = sum(value.size for value in given.values())
+    sizes: dict[str, tuple[int, ...]] = {}
+
+    def places(tensor: str, shape: tuple[int, ...]) -> Array:
+        first = sum(map(prod, sizes.values()))
+        if first + prod(shape) > most:  # before memory is taken for what the metadata claims
+            raise _OtherGraphError
+        sizes[tensor] = shape
+        return first + np.arange(prod(shape), dtype=np.int64).reshape(shape)
+
+    try:
+        graph = _drafted(spec, places)
+    except (_OtherGraphError, UnsupportedLayerError):  # or a version that can write more than this one
+        return OwnModel(spec, None)
+    if not _is_same(graph, model.graph, given, spec):
+        return OwnModel(spec, None)
+    flat = np.empty(sum(map(prod, sizes.values())), np.float32)
+    for name, numbers in graph.draft.weights.items():
+        flat[numbers.ravel()] = given[name].ravel()
+    values, first = {}, 0
+    for tensor, shape in sizes.items():
+        values[tensor] = flat[first : first + prod(shape)].reshape(shape)
+        first += prod(shape)
+    return OwnModel(spec, values)
+
+
+def _check_dataset(spec: ModelSpec, path: str) -> None:
+    """Raise InputError for samples outside of the folder of the file: it may be anybody's."""
+    folder = Path(path).resolve().parent
+    if spec.dataset not in DATASETS and not (folder / spec.dataset).resolve().is_relative_to(folder):
+        raise InputError(
+            f"its samples lie in {spec.dataset!r}, outside of the folder of the file",
+            where=path,
+            cure="convert it to NAME.yaml, or put them beside it and convert again",
+        )
+
+
+def _is_same(graph: _Graph, proto: onnx.GraphProto, given: Mapping[str, Array], spec: ModelSpec) -> bool:
+    """Whether a file has the nodes, constants and shapes that the model has, whatever its weights are."""
+    ours = graph.initializers
+    if given.keys() != ours.keys() or any(given[name].shape != ours[name].shape for name in ours):
+        return False
+    if any(not np.array_equal(given[name], value) for name, value in graph.draft.constants.items()):
+        return False
+    if any(given[name].dtype != np.float32 for name in graph.draft.weights):
+        return False
+    nodes = [_proto(node).SerializeToString(deterministic=True) for node in graph.draft.nodes]
+    if nodes != [node.SerializeToString(deterministic=True) for node in proto.node]:
+        return False
+    if [value.name for value in (*proto.input, *proto.output)] != ["input", graph.output]:
+        return False
+    shape = [dim.dim_value for dim in proto.input[0].type.tensor_type.shape.dim]
+    return shape == [spec.batch, *spec.input_shape]
+
+
+def _proto(node: OnnxNode) -> onnx.NodeProto:
+    from onnx import helper
+
+    return helper.make_node(node.op, list(node.inputs), list(node.outputs), name=node.name, **node.attributes)
+
+
+def _drafted(spec: ModelSpec, start: Start) -> _Graph:
+    """The graph of all layers. Raises UnsupportedLayerError that lists those without a form in ONNX."""
+    draft, problems = OnnxDraft(), []
+    fed = Tensor("input", (spec.batch, *spec.input_shape), "input", INT32 if spec.input_classes else FP32)
+    tensors, before = {"input": fed}, "input"
+    for layer in spec.layers:
+        words = layer.inputs if layer.inputs is not None else (before,)
+        primitive = layer_primitive(layer.type, where_of(layer))
+        options = layer_options(layer, primitive)
+        read = [tensors[_word(word)] for word in words]
+        plan = primitive.plan(options, read, where_of(layer))
+        results = results_of(layer.name, plan, FP32)
+        tensors |= {item.name: item for item in results}
+        before = layer.name
+        try:
+            _check_sayable(spec, layer)
+            shapes = {role: item.shape for role, item in plan.parameters.items()}
+            shapes |= {role: item.shape for role, item in plan.buffers.items()}
+            parameters = {
+                role: start(f"{layer.name}.{PARAMETER_NAMES.get(role, role)}", shape)
+                for role, shape in shapes.items()
+            }
+            site = Layer(
+                draft,
+                layer.name,
+                layer.type,
+                options,
+                plan,
+                [item.name for item in read],
+                [item.shape for item in read],
+                parameters,
+                [item.name for item in results],
+                results[0].shape,
+            )
+            _write(site)
+        except CannotTakeError as error:
+            problems.append(
+                Problem(layer.name, layer.type, results[0].shape, error.reason, error.nearest, layer.where)
+            )
+    cure = "the nearest form where one is named, or NAME.yaml, which holds every model"
+    refuse(problems, f"of {len(spec.layers)} layers have no form in ONNX", spec.where, cure)
+    return _Graph(draft, before, tensors[before].shape)
+
+
+def _word(word: str) -> str:
+    """``name.0`` is the first output, called as its layer."""
+    name, _, number = word.partition(".")
+    return name if number in ("", "0") else word
+
+
+def _check_sayable(spec: ModelSpec, layer: Any) -> None:
+    """Raise `CannotTakeError` for what changes the numbers of any layer and has no word in ONNX."""
+    if "HWC" in (layer.layout, spec.layout):
+        raise CannotTakeError("images as HWC", "layout: CHW")
+    if layer.adapter is not None:
+        raise CannotTakeError("an adapter", "two linear layers and an add")
+    published = layer_primitive(layer.type, layer.where).published
+    if AS_PUBLISHED in (layer.variant, spec.variant) and published is not None:
+        unsaid = published.options.keys() - layer.attributes.keys()
+        if unsaid:
+            said = ", ".join(f"{key} {published.options[key]}" for key in sorted(unsaid))
+            raise CannotTakeError(f"as published: {said}", "variant: default")
+
+
+def _write(site: Layer) -> None:
+    """The nodes of a layer, and the weights all of which must be in them."""
+    writer = WRITERS.get(site.primitive)
+    if writer is None:
+        raise CannotTakeError("no op for it", "the model file keeps it: convert IN OUT.yaml")
+    known = set(site.draft.weights)
+    writer(site)
+    written = sum(value.size for name, value in site.draft.weights.items() if name not in known)
+    assert written == sum(value.size for value in site.parameters.values()), site.name
+
+
+def merged(own: OwnModel, spec: ModelSpec) -> ModelSpec:
+    """A graph changed by others, read as any; name, loss, optimizer, and samples of that shape are kept."""
+    same = spec.input_shape == own.spec.input_shape
+    return replace(
+        spec,
+        name=own.spec.name,
+        loss=own.spec.loss,
+        optimizer=own.spec.optimizer,
+        dataset=own.spec.dataset if same else spec.dataset,
+    )

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Activations put into the order a layer needs: what views cannot say is stored anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from importers.graph.draft import CannotTakeError, Draft, others
+from importers.graph.views import BATCH, Shape, View
+from importers.graph.weights import Constant
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where layers are added: the draft, and the name and place of the node they are for."""
+
+    draft: Draft
+    name: str
+    where: str
+
+    def layer(
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        options: Mapping[str, Any] | None = None,
+        given: Mapping[str, Constant | None] | None = None,
+        *,
+        suffix: str = "",
+    ) -> View:
+        """Add a layer with one output, called by the name of the node and a suffix."""
+        (found,) = self.draft.layer(kind, self.name + suffix, inputs, options, given, where=self.where)
+        return found
+
+
+def in_order(site: Site, view: View) -> View:
+    """Stored with the batch first, then what else there is as the model sees it, one piece per dimension.
+
+    A dimension in which samples are counted among other things keeps its pieces.
+    """
+    groups: list[tuple[int, ...]] = []
+    dims: list[list[int]] = []
+    for dim in view.dims:
+        parts = [(piece,) for piece in dim] if BATCH in dim else [dim] if dim else []
+        numbers = []
+        for part in parts:
+            if part == (BATCH,):
+                numbers.append(BATCH)
+            else:
+                groups.append(part)
+                numbers.append(len(groups))
+        dims.append(numbers)
+    word = site.draft.stored(view, groups, site.name, site.where)
+    pieces = (view.batch, *(view.size(group) for group in groups))
+    return View(word, site.draft.tensors[word].shape, pieces, tuple(tuple(dim) for dim in dims))
+
+
+def viewed(site: Site, view: View, shape: Sequence[int]) -> View:
+    """The elements under another shape, stored in the order the model sees where they must be."""
+    sizes = tuple(shape)
+    found = view.viewed(sizes) or in_order(site, view).viewed(sizes)
+    if found is None and view.batch_dim in (0, None):
+        word = site.draft.stored(in_order(site, view), [_all(in_order(site, view))], site.name, site.where)
+        found = View.of(word, site.draft.tensors[word].shape).viewed(sizes)
+    if found is None:
+        raise CannotTakeError(
+            f"a view of {list(view.shape)} as {list(sizes)} mixes samples", "a view that keeps the batch"
+        )
+    return found
+
+
+def _all(view: View) -> tuple[int, ...]:
+    return tuple(range(1, len(view.pieces)))
+
+
+def fresh(view: View, shape: Sequence[int]) -> View:
+    """A tensor just made, [batch, ...], under the shape the model sees; elements lie in order."""
+    found = view.viewed(tuple(shape))
+    if found is None:
+        raise CannotTakeError(
+            f"a view of {list(view.shape)} as {list(shape)} mixes samples", "a view that keeps the batch"
+        )
+    return found
+
+
+def places_of(rank: int, batch_dim: int | None) -> list[int]:
+    """The dimensions that are none of the batch's."""
+    return [index for index in range(rank) if index != batch_dim]
+
+
+def sample_word(site: Site, view: View) -> tuple[str, int | None]:
+    """A word stored [batch, all other dimensions, those of size 1 too], and the dimension of the batch."""
+    ordered = in_order(site, view)
+    batch_dim = ordered.batch_dim
+    if batch_dim is not None and not ordered.samples_only(batch_dim):
+        raise CannotTakeError("a dimension that counts samples and more", "a batch dimension of its own")
+    shape = (ordered.batch, *(ordered.shape[index] for index in places_of(len(view.dims), batch_dim)))
+    return site.draft.reshaped(ordered.word, shape, site.name, site.where), batch_dim
+
+
+def under(view: View, batch_dim: int | None, rank: int) -> View:
+    """A tensor just made from what `sample_word` gave, the batch put back into its dimension."""
+    dims = list(view.dims[1:])
+    if batch_dim is not None:
+        dims.insert(batch_dim, (BATCH,))
+    assert len(dims) == rank, (view, batch_dim, rank)
+    return replace(view, dims=tuple(dims))
+
+
+def rows(site: Site, view: View, dim: int) -> tuple[str, list[int]]:
+    """A word stored as [batch, all else, `dim`], and the pieces of all else as they lie there."""
+    rest = others(view, dim)
+    groups: list[Sequence[int]] = [rest] if rest else []
+    if BATCH in view.dims[dim]:
+        raise CannotTakeError("sums over the batch", "samples are never told apart")
+    return site.draft.stored(view, [*groups, view.dims[dim]], site.name, site.where), rest
+
+
+def regrouped(view: View, made: View, rest: Sequence[int], size: int, dim: int = -1) -> View:
+    """A tensor stored [batch, pieces `rest` in one, `size`] as `view` is seen, with `size` in `dim`."""
+    number = {BATCH: BATCH} | {piece: 1 + index for index, piece in enumerate(rest)}
+    pieces = [view.batch, *(view.pieces[piece] for piece in rest)]
+    own: tuple[int, ...] = ()
+    if size > 1:
+        own = (len(pieces),)
+        pieces.append(size)
+    dims = tuple(
+        own if index == dim % len(view.dims) else tuple(number[piece] for piece in group)
+        for index, group in enumerate(view.dims)
+    )
+    return View(made.word, made.stored, tuple(pieces), dims)
+
+
+def batch_first(site: Site, view: View, rank: int = 0) -> str:
+    """The word of a tensor [batch, channels, ...], of `rank` dimensions if that is not 0."""
+    shape: Shape = (view.batch, *view.shape[1:])
+    is_first = view.batch == 1 or view.batch_dim == 0
+    if len(view.dims) < 2 or rank not in (0, len(view.dims)) or not is_first or shape != view.shape:
+        raise CannotTakeError(f"its input {list(view.shape)} has no batch in front", "[batch, channels, ...]")
+    return site.draft.reshaped(in_order(site, view).word, shape, site.name, site.where)
+
+
+def image(site: Site, view: View, rank: int) -> str:
+    """The word of a batch of images [N, C, H, W]; a sequence [N, C, L] becomes an image of one row."""
+    if rank not in (1, 2):
+        raise CannotTakeError(f"a window of {rank} dimensions", "a window of 1 or 2 dimensions")
+    word = batch_first(site, view, rank + 2)
+    shape = view.shape if rank == 2 else (*view.shape[:2], 1, view.shape[2])
+    return site.draft.reshaped(word, shape, site.name, site.where)

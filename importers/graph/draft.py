@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A network that grows layer by layer while another model is read, and what could not be read of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from configs.dtypes import DType, dtype_of
+from configs.errors import PulptrainError, UnsupportedLayerError
+from configs.model_file import LayerSpec
+from importers.graph.views import BATCH, Shape, View
+from importers.graph.weights import NOTHING, Constant, Given, WeightNumbers
+from trainlib.ir.graph import Tensor
+from trainlib.ir.parameters import PARAMETER_NAMES
+from trainlib.ir.steps import Array
+from trainlib.primitives.definition import LayerPlan, LayerPrimitive, Output
+from trainlib.registry import layer_primitive
+from trainlib.training.options import layer_options
+
+NO_FORM = "there is none"
+"""The nearest form of what nothing here is near to."""
+
+CHECKED = "a graph that onnx.checker accepts"
+"""The cure of a node that is none of its op."""
+
+LAYERS = "the nearest forms; `pulptrain list primitives` has all layers"
+"""The cure of a graph with nodes that no layer is."""
+
+RESERVED = ("input", "label", "loss")
+"""Names of tensors that every network has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What cannot be taken over: the node's name, its op, the shape of its result, why, and what can be."""
+
+    name: str
+    op: str
+    shape: Shape | None
+    reason: str
+    nearest: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        shape = f" of shape {list(self.shape)}" if self.shape is not None else ""
+        place = f" ({self.where})" if self.where else ""
+        return f"{self.name}: {self.op}{shape}{place}: {self.reason}; nearest: {self.nearest}"
+
+
+class CannotTakeError(Exception):
+    """Raised while one node is read; becomes a `Problem`. `nearest` is the form that can be taken."""
+
+    def __init__(self, reason: str, nearest: str) -> None:
+        super().__init__(reason)
+        self.reason, self.nearest = reason, nearest
+
+
+def refuse(problems: Sequence[Problem], what: str, where: str, cure: str) -> None:
+    """Raise UnsupportedLayerError that lists all problems, if there are any."""
+    if problems:
+        lines = "".join(f"\n    {problem}" for problem in problems)
+        raise UnsupportedLayerError(f"{len(problems)} {what}:{lines}", where=where, cure=cure)
+
+
+def results_of(name: str, plan: LayerPlan, dtype: DType) -> list[Tensor]:
+    """The tensors that a layer makes, by the words that name them."""
+    found = []
+    for number, item in enumerate((plan.output, *plan.outputs.values())):
+        output = item if isinstance(item, Output) else Output(item)
+        word = f"{name}.{number}" if number else name
+        found.append(Tensor(word, tuple(output.shape), "activation", output.dtype or dtype))
+    return found
+
+
+def model_name(text: str) -> str:
+    """A name for a model: of letters, digits and dashes."""
+    kept = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in text).strip("-")
+    return kept if kept and kept[0].isalnum() else "imported"
+
+
+@dataclass
+class Draft:
+    """Layers so far, with the shapes of their outputs by the word that names them in ``inputs``."""
+
+    where: str
+    dtype: str = "float32"
+    weights: WeightNumbers = NOTHING
+    """Of the original."""
+    layers: list[LayerSpec] = field(default_factory=list)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    values: dict[str, Array] = field(default_factory=dict)
+    """Start of weights and buffers by the name of our tensor."""
+    sources: dict[str, Given] = field(default_factory=dict)
+    """Where these are from, for those that are a rearranged part of one tensor of the original."""
+    problems: list[Problem] = field(default_factory=list)
+    log_probabilities: dict[str, int] = field(default_factory=dict)
+    """Words of what log-softmaxes make -> elements whose exponentials have a sum of 1."""
+    _made: dict[tuple[Any, ...], View] = field(default_factory=dict)
+    _names: set[str] = field(default_factory=lambda: set(RESERVED))
+
+    def free_name(self, wanted: str) -> str:
+        """A name for a layer that no other has: letters, digits and underscores."""
+        base = re.sub(r"[^A-Za-z0-9_]+", "_", wanted).strip("_") or "layer"
+        base = base if base[0].isalpha() else f"layer{base}"
+        name, number = base, 1
+        while name in self._names:
+            number += 1
+            name = f"{base}_{number}"
+        self._names.add(name)
+        return name
+
+    def feed(self, word: str, shape: Shape, dtype: str) -> View:
+        """The network's input."""
+        self.tensors[word] = Tensor(word, shape, "input", dtype_of(dtype))
+        return View.of(word, shape)
+
+    def layer(
+        self,
+        kind: str,
+        name: str,
+        inputs: Sequence[str],
+        options: Mapping[str, Any] | None = None,
+        given: Mapping[str, Constant | None] | None = None,
+        *,
+        where: str = "",
+    ) -> tuple[View, ...]:
+        """Add a layer that reads these words; `given` are start values by role of parameter or buffer.
+
+        Options that say only the default are left out. Raises `CannotTakeError` where the layer refuses its
+        options or shapes, or a start value has another shape than its parameter.
+        """
+        starts = {role: item for role, item in (given or {}).items() if item is not None}
+        name = self.free_name(name)
+        place = where or self.where
+        try:
+            primitive = layer_primitive(kind, place)
+            spec = LayerSpec(name, kind, _said(primitive, options or {}), place, tuple(inputs))
+            checked = layer_options(spec, primitive)
+            plan = primitive.plan(checked, [self.tensors[word] for word in inputs], place)
+        except PulptrainError as error:
+            raise CannotTakeError(
+                error.message, error.cure or f"`pulptrain show {kind}` has its forms"
+            ) from None
+        shapes = {role: item.shape for role, item in plan.parameters.items()}
+        shapes |= {role: item.shape for role, item in plan.buffers.items()}
+        for role, item in starts.items():
+            if item.shape != shapes.get(role):
+                raise CannotTakeError("its weights do not have the shape that its op takes", CHECKED)
+            tensor = f"{name}.{PARAMETER_NAMES.get(role, role)}"
+            found = self.weights.given(item)
+            self.values[tensor] = np.ascontiguousarray(found.value)
+            if found.source:
+                self.sources[tensor] = found
+        self.layers.append(replace(spec, trainable=_trainable(primitive, plan, starts)))
+        made = results_of(name, plan, dtype_of(self.dtype))
+        self.tensors |= {tensor.name: tensor for tensor in made}
+        return tuple(View.of(tensor.name, tensor.shape) for tensor in made)
+
+    def stored(self, view: View, order: Sequence[Sequence[int]], name: str, where: str = "") -> str:
+        """The word of a tensor with the batch first and one dimension for each of these groups of pieces.
+
+        `order` has every piece but the batch once. Adds a transpose, and reshapes, where the elements do not
+        lie so yet; each such tensor is made once.
+        """
+        flat = [piece for group in order for piece in group]
+        assert sorted(flat) == list(range(1, len(view.pieces))), (view, order)
+        wanted = (view.batch, *(view.size(group) for group in order)) if order else (view.batch, 1)
+        word = view.word
+        if flat != sorted(flat):
+            word = self._turned(view, flat, name, where)
+        return self.reshaped(word, wanted, name, where)
+
+    def _turned(self, view: View, flat: Sequence[int], name: str, where: str) -> str:
+        runs: list[list[int]] = []
+        for piece in flat:
+            if runs and piece == runs[-1][-1] + 1:
+                runs[-1].append(piece)
+            else:
+                runs.append([piece])
+        key = (view.word, view.pieces, tuple(flat))
+        if key not in self._made:
+            placed = sorted(runs)
+            word = self.reshaped(view.word, (view.batch, *(view.size(run) for run in placed)), name, where)
+            axes = [placed.index(run) for run in runs]
+            (self._made[key],) = self.layer(
+                "transpose", f"{name}_transpose", (word,), {"axes": axes}, where=where
+            )
+        return self._made[key].word
+
+    def reshaped(self, word: str, shape: Shape, name: str, where: str = "") -> str:
+        """The word of the same elements in another shape: a view, made once."""
+        if self.tensors[word].shape == shape:
+            return word
+        key = (self._root(word), shape)
+        if key not in self._made:
+            flat = len(shape) == 2
+            options = {} if flat else {"shape": list(shape[1:])}
+            if shape == self.tensors[key[0]].shape:
+                return str(key[0])
+            kind = "flatten" if flat else "reshape"
+            (self._made[key],) = self.layer(kind, f"{name}_{kind}", (key[0],), options, where=where)
+        return self._made[key].word
+
+    def _root(self, word: str) -> str:
+        """The tensor a view is a view of: views of views are not made."""
+        layer = next((layer for layer in self.layers if layer.name == word), None)
+        while layer is not None and layer.type in ("flatten", "reshape") and layer.inputs:
+            word = layer.inputs[0]
+            layer = next((item for item in self.layers if item.name == word), None)
+        return word
+
+    def refuse_problems(self, nodes: int) -> None:
+        """Raise UnsupportedLayerError that lists everything that could not be taken over."""
+        refuse(self.problems, f"of {nodes} operations cannot be trained here", self.where, LAYERS)
+
+    def refuse_shared(self, kind: str, nearest: str, user_of: Callable[[str], str]) -> None:
+        """A weight that is trained in two places has two gradients to add, which no layer of ours does.
+
+        Nor does a copy of it that is not trained follow what an update makes of it. `kind` is what the
+        original calls a weight, `user_of` says who reads what a layer has.
+        """
+        taken = {
+            tensor: self.weights.numbers(given)
+            for tensor, given in self.sources.items()
+            if given.places is not None
+        }
+        most = int(self.weights.starts[-1])
+        uses, trained = np.zeros(most, np.int64), np.zeros(most, bool)
+        for tensor, numbers in taken.items():
+            np.add.at(uses, numbers, 1)
+            trained[numbers] |= self.sources[tensor].trained
+        for weight, shape, start, end in self.weights.ranges:
+            shared = start + np.flatnonzero((uses[start:end] > 1) & trained[start:end])
+            if shared.size:
+                users = dict.fromkeys(
+                    user_of(tensor.partition(".")[0])
+                    for tensor, numbers in taken.items()
+                    if np.isin(numbers, shared).any()
+                )
+                reason = f"elements of it are used more than once, by {' and '.join(users)}"
+                self.problems.append(Problem(weight, kind, shape, reason, nearest))
+
+    def without_unused(self, last: str) -> None:
+        """Drop layers whose outputs lead to nothing but themselves; `last` is the layer of the output."""
+        used = {last}
+        kept: list[LayerSpec] = []
+        for layer in reversed(self.layers):
+            if layer.name in used:
+                kept.append(layer)
+                used |= {word.partition(".")[0] for word in layer.inputs or ()}
+        self.layers = kept[::-1]
+        for tensor in [name for name in self.values if name.partition(".")[0] not in used]:
+            del self.values[tensor]
+            self.sources.pop(tensor, None)
+
+
+def _said(primitive: LayerPrimitive, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options without those that say only the default."""
+    fields = primitive.schema.model_fields
+    return {key: value for key, value in options.items() if key not in fields or fields[key].default != value}
+
+
+def _trainable(
+    primitive: LayerPrimitive, plan: LayerPlan, starts: Mapping[str, Constant]
+) -> bool | tuple[str, ...]:
+    """Which parameters are trained, as a model file says it.
+
+    Raises `CannotTakeError` where a step that trains a parameter cannot leave out one that is frozen.
+    """
+    roles = {role: item for role, item in starts.items() if role in plan.parameters}
+    asked = {role for role, item in roles.items() if item.trained}
+    for step in primitive.steps_of(plan):
+        written = {role.rstrip("?").removeprefix("d") for role in step.writes}
+        always = {role.removeprefix("d") for role in step.writes if not role.endswith("?")} & roles.keys()
+        frozen = sorted(always - asked)
+        if not step.forward and written & asked and frozen:
+            names = ", ".join(PARAMETER_NAMES.get(role, role) for role in frozen)
+            raise CannotTakeError(f"freezes {names} and trains others", "all of its parameters or none")
+    possible = {role for role, parameter in plan.parameters.items() if parameter.trainable}
+    trained = tuple(PARAMETER_NAMES.get(role, role) for role in roles if role in asked & possible)
+    return True if len(trained) == len(possible) else trained or False
+
+
+def elements(shape: Sequence[int]) -> int:
+    """Elements of a tensor."""
+    return prod(shape)
+
+
+def others(view: View, *dims: int) -> list[int]:
+    """The pieces in no dimension of `dims` and not the batch, in the order they are stored."""
+    taken = {piece for dim in dims for piece in view.dims[dim]}
+    return [piece for piece in range(1, len(view.pieces)) if piece not in taken and piece != BATCH]

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One operation of a file or a capture as a dialect reads it: views of activations, constants, attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from importers.graph.arranging import Site
+from importers.graph.draft import CHECKED, CannotTakeError
+from importers.graph.onnx_graph import OnnxNode
+from importers.graph.views import Shape, View
+from importers.graph.weights import Constant
+from trainlib.ir.steps import Array
+
+Key = str | int
+"""Of an argument: its name, or the number of an input that has none."""
+
+NOT_ITS_OP = "its inputs or attributes are not those of its op"
+
+
+class Unknown:
+    """What a node makes that could not be read: whatever reads it says nothing more."""
+
+
+class Attributes:
+    """Numbers and words that an operation says: the one place where a file may be wrong about their types."""
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        """An argument, or `default` where it is missing or None."""
+        raise NotImplementedError
+
+    def values(self, index: int) -> Array | None:
+        """An input that is constant; None if it is left out, or computed."""
+        raise NotImplementedError
+
+    def has(self, key: Key) -> bool:
+        """Whether an argument is given."""
+        return self.get(key) is not None
+
+    def number(self, key: str, default: float) -> float:
+        """An attribute as it was meant: 0.1, not what fp32 makes of it."""
+        return meant(self.real(key, default))
+
+    def real(self, key: str, default: float) -> float:
+        """An attribute that is a number."""
+        return float(_checked(key, self.get(key, default), _is_real))
+
+    def integer(self, key: str, default: int) -> int:
+        """An attribute that is an integer."""
+        return int(_checked(key, self.get(key, default), _is_whole))
+
+    def text(self, key: str, default: str) -> str:
+        """An attribute that is a word."""
+        return str(_checked(key, self.get(key, default), lambda found: isinstance(found, str)))
+
+    def sizes(self, key: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
+        """An attribute that is a list of integers."""
+        found = self.get(key, default)
+        return tuple(_checked(key, found, lambda items: _is_list(items) and all(map(_is_whole, items))))
+
+    def integers(self, key: str, index: int) -> tuple[int, ...] | None:
+        """Integers that are an attribute in old opsets and an input in new ones; a bare one counts as one."""
+        if not self.has(key):
+            given = self.values(index)
+            return None if given is None else tuple(int(item) for item in given.ravel())
+        return (self.integer(key, 0),) if _is_whole(self.get(key)) else self.sizes(key)
+
+    def axis(self, rank: int, default: int = 0, key: str = "axis") -> int:
+        """An attribute that is a dimension, counted from the front."""
+        return axis_of(self.integer(key, default), rank)
+
+
+class FileNode(Attributes):
+    """A node of an ONNX file whose inputs are known by name."""
+
+    node: OnnxNode
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        """An attribute, or the name of an input; `default` where it is left out."""
+        if isinstance(key, int):
+            return self.node.input(key) or default
+        return self.node.attributes.get(key, default)
+
+
+@dataclass(frozen=True)
+class Node(Site, Attributes):
+    """One operation. `arguments` are views, constants, numbers, texts and lists of these.
+
+    `shapes` are those of its results as the original says them, `used` the numbers of those somebody reads.
+    """
+
+    op: str
+    arguments: Mapping[Key, Any]
+    shapes: tuple[Shape | None, ...]
+    used: frozenset[int]
+    opset: int = 0
+    """Of ONNX's own ops."""
+    dtypes: tuple[str, str] = ("", "")
+    """Of its first argument and its first result, where the original says them."""
+    into_softmax: bool = False
+    """Whether its result goes into softmaxes over its last dimension, and nowhere else."""
+    several: bool = False
+    """Whether its result is a list."""
+
+    def __getitem__(self, key: Key) -> Any:
+        return self.arguments[key]
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        """An argument, or `default` where it is missing or None."""
+        found = self.arguments.get(key)
+        return default if found is None else found
+
+    def values(self, index: int) -> Array | None:
+        """An input that must be constant; None if it is left out."""
+        found = self.constant(index)
+        return None if found is None else found.value
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of its first result."""
+        return self.shapes[0] or ()
+
+    def view(self, key: Key = 0) -> View:
+        """An argument that must be an activation."""
+        return self.as_view(self.get(key), key)
+
+    def as_view(self, found: Any, key: Key = "") -> View:
+        """`found`, which must be an activation."""
+        if isinstance(found, View):
+            return found
+        if isinstance(key, int):
+            raise CannotTakeError(
+                f"its input {key} does not depend on the network's input",
+                "the node folded into a constant, or its inputs the other way round",
+            )
+        raise CannotTakeError(
+            "reads a constant where it should read an activation", "the result as a buffer of the module"
+        )
+
+    def constant(self, key: Key) -> Constant | None:
+        """An argument that must be constant; None if it is left out."""
+        return self.as_constant(self.get(key), key)
+
+    def as_constant(self, found: Any, key: Key = "weight") -> Constant | None:
+        """`found`, which must be constant or None."""
+        if found is None or isinstance(found, Constant):
+            return found
+        if isinstance(key, int):
+            raise CannotTakeError(f"its input {key} is computed from the input", "a constant")
+        raise CannotTakeError(f"its {key} is computed from the input", "a parameter of the module")
+
+    def needed(self, key: Key, what: str = "") -> Constant:
+        """A constant that may not be left out; `what` it is, where its number says too little."""
+        found = self.constant(key)
+        if found is None:
+            raise CannotTakeError(f"its {what or f'input {key}'} is missing", CHECKED)
+        return found
+
+
+def _is_whole(found: Any) -> bool:
+    return isinstance(found, (int, np.integer))
+
+
+def _is_real(found: Any) -> bool:
+    return isinstance(found, (int, float, np.number))
+
+
+def _is_list(found: Any) -> bool:
+    return isinstance(found, (tuple, list))
+
+
+def _checked(key: str, found: Any, fits: Callable[[Any], bool]) -> Any:
+    """An attribute of the type that the op takes."""
+    if not fits(found):
+        raise CannotTakeError(f"{NOT_ITS_OP} ({key} is {found!r})", CHECKED)
+    return found
+
+
+def meant(value: float) -> float:
+    """A number of fp32 as it was meant: 0.1, not what fp32 makes of it."""
+    return float(np.format_float_positional(np.float32(value)))
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """A dimension counted from the front. Raises `CannotTakeError` if there is none."""
+    if not -rank <= axis < max(rank, 1):
+        raise CannotTakeError(f"axis {axis} of {rank} dimensions", CHECKED)
+    return axis % rank if rank else 0
+
+
+Handler = Callable[[Node], Any]
+"""What a node becomes: a view, a constant, or a list of them, one for each result."""

@@ -1,0 +1,474 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads ONNX files with care, since anybody may have made them.
+
+Sizes are looked at before memory is taken, external data is read from the model's own folder only, nothing
+is unpickled or run. What the file leaves open is filled in by the onnx package: shapes by its inference,
+constants by its reference implementation (`importers.graph.onnx_folding`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from configs.errors import InputError
+from configs.limits import MOST_ELEMENTS, check_text_size, require_host_memory
+from importers.extras import require_extra
+from importers.graph.draft import CHECKED
+from importers.graph.onnx_folding import fold_constants
+from importers.graph.onnx_graph import Array, OnnxGraph, OnnxNode, OnnxTensor, Subgraph
+
+if TYPE_CHECKING:
+    import onnx
+
+PROTOBUF_BYTES_PER_BYTE = 8
+"""What a byte of an ONNX file takes once it is read: the message, its arrays, a copy for shape inference."""
+
+OLDEST_OPSET = 7
+"""Ops of older versions mean other things by the same name (broadcasting by attribute)."""
+
+INFERENCE_BYTES = 1024
+"""Larger initializers are left out of the copy that shapes are inferred from: no shape is that long."""
+
+_COPIES = 4
+"""Bytes an array takes per byte of external data: read, kept, converted, rounded."""
+
+
+def _wrong(reason: str, where: str, cure: str = "a file that is whole") -> InputError:
+    """What is wrong with a file."""
+    return InputError(reason, where=where, cure=cure)
+
+
+def load_onnx(
+    path: str | Path, *, batch: int = 1, input_shapes: Mapping[str, Sequence[int]] | None = None
+) -> OnnxGraph:
+    """Read an ONNX file into an `OnnxGraph`, with shapes inferred and constants folded.
+
+    A first dimension of an input that is not a number becomes `batch`; `input_shapes` replaces whole shapes,
+    by name of the input. Raises InputError with the name of node or tensor for: no ONNX file; a file, an
+    array or a shape too large for the host memory; external data outside of the model's folder; two nodes
+    that write the same name; a cycle; a node that reads what nothing writes; strings and sparse tensors as
+    weights; input dimensions that stay open. Nodes of any op and any domain are passed on.
+    """
+    file = Path(path)
+    require_extra("onnx", str(path))
+    model = parsed(file)
+    where = str(path)
+    model = _inlined(model, where)
+    graph = model.graph
+    opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=1)
+    if opset < OLDEST_OPSET and any(node.domain in ("", "ai.onnx") for node in graph.node):
+        raise _wrong(
+            f"the model is of opset {opset}",
+            where,
+            f"opset {OLDEST_OPSET} or newer: onnx.version_converter.convert_version(model, 17)",
+        )
+    initializers = initializers_of(graph, file)
+    nodes = _nodes(graph, where)
+    fed = [value.name for value in graph.input if value.name not in initializers]
+    nodes = _sorted(nodes, {*fed, *initializers}, where)
+    _check_names(nodes, fed, initializers, [value.name for value in graph.output], where)
+    _set_input_shapes(graph, fed, batch, dict(input_shapes or {}), where)
+    found = OnnxGraph(
+        name=_name(file),
+        path=where,
+        opset=opset,
+        nodes=nodes,
+        tensors=_tensors(model, nodes, initializers, opset, where),
+        inputs=tuple(fed),
+        outputs=tuple(value.name for value in graph.output),
+        initializers=initializers,
+    )
+    return fold_constants(found)
+
+
+def _name(file: Path) -> str:
+    """That of the file; of one that is called as all are, with its folder's before it."""
+    usual = ("network", "model", "training_model", "network_infer")
+    folder = file.resolve().parent.name
+    return f"{folder}-{file.stem}" if file.stem in usual and folder else file.stem
+
+
+def parsed(file: Path) -> onnx.ModelProto:
+    """The message in a file, of a size that the host memory holds. Raises InputError for any other file."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    where = str(file)
+    try:
+        size_bytes = file.stat().st_size
+        if not file.is_file():
+            raise _wrong("is no file", where, "the path of an .onnx file")
+        check_text_size(size_bytes, PROTOBUF_BYTES_PER_BYTE, where)
+        data = file.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise _wrong(f"cannot be read: {reason}", where, "the path of an .onnx file") from None
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except (DecodeError, ValueError, RecursionError) as error:
+        raise _wrong(f"is no ONNX file: {error}", where) from None
+    if not model.HasField("graph") or not (model.graph.node or model.graph.output):
+        raise _wrong("is no ONNX file, or one without a graph", where)
+    if not all(isinstance(word, str) for word in _words(model.graph)):
+        raise _wrong("has names that are no UTF-8", where)
+    return model
+
+
+def _words(graph: onnx.GraphProto) -> Iterator[object]:
+    """Names in a graph; what is no UTF-8 is bytes."""
+    for node in graph.node:
+        yield from (node.op_type, node.domain, node.name, *node.input, *node.output)
+        yield from (item.name for item in node.attribute)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        yield value.name
+        yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+    for tensor in graph.initializer:
+        yield tensor.name
+        yield from (text for entry in tensor.external_data for text in (entry.key, entry.value))
+
+
+def _inlined(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
+    """Functions of the model's own are replaced by their bodies (exporters of PyTorch make them)."""
+    if not model.functions:
+        return model
+    from onnx import inliner
+
+    try:
+        return inliner.inline_local_functions(model)
+    except Exception as error:  # what the C++ part raises has no common base
+        raise _wrong(
+            f"its functions cannot be inlined: {_short(error)}",
+            where,
+            "onnx.inliner.inline_local_functions before it is saved",
+        ) from None
+
+
+def _short(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:200]
+
+
+def initializers_of(graph: onnx.GraphProto, file: Path) -> dict[str, Array]:
+    """The initializers of a graph, external data read from the folder of `file`. Raises as `load_onnx`."""
+    if graph.sparse_initializer:
+        raise _wrong(
+            f"has sparse initializers ({graph.sparse_initializer[0].values.name!r})",
+            str(file),
+            "save it with dense ones",
+        )
+    found: dict[str, Array] = {}
+    for proto in graph.initializer:
+        if not proto.name:
+            raise _wrong("an initializer has no name", str(file), "a name for each")
+        if proto.name in found:
+            raise _wrong(f"two initializers are called '{proto.name}'", str(file), "rename one of them")
+        found[proto.name] = _array(proto, file)
+    return found
+
+
+def _array(proto: onnx.TensorProto, file: Path) -> Array:
+    """The values of a tensor of the file, or of the file beside it that it names."""
+    import onnx
+    from onnx import numpy_helper
+
+    where = f"{file}: tensor '{proto.name}'"
+    if proto.data_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
+        raise _wrong("holds no numbers", where, "numbers only")
+    try:
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(proto.data_type))
+    except (KeyError, TypeError, ValueError):
+        raise _wrong(f"has the unknown type {proto.data_type}", where, "float32") from None
+    sizes = _checked_sizes(tuple(proto.dims), where)
+    size_bytes = prod(sizes) * dtype.itemsize
+    require_host_memory(_COPIES * size_bytes, "the tensor needs", where=where)
+    if proto.data_location == onnx.TensorProto.EXTERNAL:
+        proto.raw_data = _external(proto, size_bytes, file, where)
+        proto.data_location = onnx.TensorProto.DEFAULT
+        del proto.external_data[:]
+    try:
+        array = np.array(numpy_helper.to_array(proto))
+    except Exception as error:  # whatever values do not fit their shape make it raise
+        raise _wrong(f"cannot be read: {_short(error)}", where) from None
+    if array.shape != sizes:
+        raise _wrong(f"says it has shape {list(sizes)}, but has {list(array.shape)}", where)
+    return array
+
+
+def _external(proto: onnx.TensorProto, size_bytes: int, file: Path, where: str) -> bytes:
+    entries = {entry.key: entry.value for entry in proto.external_data}
+    location = entries.get("location", "")
+    if not location:
+        raise _wrong("has external data without a location", where)
+    try:
+        offset = int(entries.get("offset") or 0)
+        length = int(entries.get("length") or size_bytes)
+        folder = file.resolve().parent
+        target = (folder / location).resolve()
+        if Path(location).is_absolute() or not target.is_relative_to(folder) or not target.is_file():
+            raise _wrong(
+                f"has its data in {location!r}, which is no file in the folder of the model",
+                where,
+                f"put it into {str(file.parent)!r}",
+            )
+        if length != size_bytes or offset < 0 or offset + length > target.stat().st_size:
+            raise _wrong(
+                f"needs {size_bytes} B, should find {length} B in {location!r} from byte {offset}, "
+                f"which has {target.stat().st_size} B",
+                where,
+            )
+        with target.open("rb") as stream:
+            stream.seek(offset)
+            data: bytes = stream.read(length)
+            return data
+    except (OSError, ValueError) as error:
+        raise _wrong(f"has external data that cannot be read: {error}", where) from None
+
+
+def _checked_sizes(sizes: tuple[int, ...], where: str) -> tuple[int, ...]:
+    if any(size < 0 for size in sizes) or prod(sizes) > MOST_ELEMENTS:
+        raise _wrong(f"has the shape {list(sizes)}", where, "sizes that a memory can hold")
+    return sizes
+
+
+def _nodes(graph: onnx.GraphProto, where: str) -> tuple[OnnxNode, ...]:
+    nodes: list[OnnxNode] = []
+    names: set[str] = set()
+    for number, proto in enumerate(graph.node):
+        domain = "" if proto.domain in ("", "ai.onnx") else f"{proto.domain}:"
+        name = proto.name or f"{proto.op_type}_{number}"
+        while name in names:
+            # Names of nodes are for people, ONNX gives them no meaning: a second one gets a number.
+            name = f"{name}_{number}"
+        names.add(name)
+        attributes = {item.name: _attribute(item, name, where) for item in proto.attribute}
+        if len(attributes) != len(proto.attribute):
+            raise _wrong("has an attribute twice", f"{where}: node '{name}'", CHECKED)
+        nodes.append(
+            OnnxNode(name, f"{domain}{proto.op_type}", tuple(proto.input), tuple(proto.output), attributes)
+        )
+    return tuple(nodes)
+
+
+def _attribute(item: onnx.AttributeProto, node: str, where: str) -> Any:
+    import onnx
+
+    place = f"{where}: node '{node}': attribute '{item.name}'"
+    kind = item.type
+    kinds = onnx.AttributeProto
+    if kind == kinds.TENSOR:
+        return _array(item.t, Path(where)) if item.t.data_type != onnx.TensorProto.STRING else Subgraph("")
+    if kind in (kinds.GRAPH, kinds.GRAPHS, kinds.SPARSE_TENSOR, kinds.SPARSE_TENSORS, kinds.TYPE_PROTO):
+        return Subgraph(item.g.name)
+    try:
+        value = onnx.helper.get_attribute_value(item)
+        if kind in (kinds.FLOAT, kinds.INT):
+            return value
+        if kind == kinds.STRING:
+            return value.decode()
+        if kind == kinds.STRINGS:
+            return tuple(word.decode() for word in value)
+        if kind in (kinds.FLOATS, kinds.INTS):
+            return tuple(value)
+    except (ValueError, UnicodeDecodeError) as error:
+        raise _wrong(f"cannot be read: {error}", place) from None
+    raise _wrong(f"has the unknown type {kind}", place, "float32")
+
+
+def _sorted(nodes: Sequence[OnnxNode], given: set[str], where: str) -> tuple[OnnxNode, ...]:
+    """The nodes in a topological order, as near to that of the file as can be.
+
+    Raises InputError where two write the same name, and where a cycle is left.
+    """
+    writer: dict[str, OnnxNode] = {}
+    for node in nodes:
+        for name in filter(None, node.outputs):
+            if name in writer or name in given:
+                other = f"node '{writer[name].name}'" if name in writer else "an input or initializer"
+                raise _wrong(
+                    f"writes '{name}', as {other} does", f"{where}: node '{node.name}'", "another name"
+                )
+            writer[name] = node
+    place = {node.name: number for number, node in enumerate(nodes)}
+    waits = {node.name: {writer[name].name for name in node.inputs if name in writer} for node in nodes}
+    users: dict[str, list[str]] = {}
+    for name, before in waits.items():
+        for other in before:
+            users.setdefault(other, []).append(name)
+    ready = [place[name] for name, before in waits.items() if not before]
+    heapify(ready)
+    order: list[OnnxNode] = []
+    while ready:
+        node = nodes[heappop(ready)]
+        order.append(node)
+        for user in users.get(node.name, ()):
+            waits[user].discard(node.name)
+            if not waits[user]:
+                heappush(ready, place[user])
+    if len(order) < len(nodes):
+        done = {node.name for node in order}
+        left = [node.name for node in nodes if node.name not in done]
+        raise _wrong(
+            f"a cycle: {', '.join(left[:5])}{' ...' if len(left) > 5 else ''} wait for each other",
+            where,
+            "a graph without cycles",
+        )
+    return tuple(order)
+
+
+def _check_names(
+    nodes: Sequence[OnnxNode],
+    fed: Sequence[str],
+    initializers: Mapping[str, Array],
+    outputs: Sequence[str],
+    where: str,
+) -> None:
+    for names, what in ((fed, "inputs"), (outputs, "outputs")):
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise _wrong(f"two {what} are called '{twice}'", where, "rename one of them")
+    known = {*fed, *initializers, *(name for node in nodes for name in node.outputs)}
+    for node in nodes:
+        for name in filter(None, node.inputs):
+            if name not in known:
+                raise _wrong(
+                    f"reads '{name}', which nothing writes",
+                    f"{where}: node '{node.name}' ({node.op})",
+                    "a graph that is whole",
+                )
+    for name in outputs:
+        if name not in known:
+            raise _wrong(f"nothing writes its output '{name}'", where, "a graph that is whole")
+
+
+def _set_input_shapes(
+    graph: onnx.GraphProto,
+    fed: Sequence[str],
+    batch: int,
+    shapes: dict[str, Sequence[int]],
+    where: str,
+) -> None:
+    """Give every dimension of the inputs a number, in place."""
+    for name in shapes:
+        if name not in fed:
+            raise _wrong(f"has no input '{name}'", where, f"one of {', '.join(fed) or 'none'}")
+    for value in graph.input:
+        if value.name not in fed:
+            continue
+        if value.type.WhichOneof("value") != "tensor_type":
+            continue  # a list of tensors, as the optimizer graphs of ONNX Runtime have: known without a shape
+        tensor = value.type.tensor_type
+        given = shapes.get(value.name)
+        if given is not None:
+            sizes = tuple(given)
+            if tensor.HasField("shape") and len(tensor.shape.dim) != len(sizes):
+                raise _wrong(
+                    f"its input '{value.name}' has {len(tensor.shape.dim)} dimensions, not {len(sizes)}",
+                    where,
+                    f"--input with {len(tensor.shape.dim)} sizes",
+                )
+        elif tensor.HasField("shape"):
+            sizes = tuple(
+                dim.dim_value if dim.HasField("dim_value") else (batch if number == 0 else -1)
+                for number, dim in enumerate(tensor.shape.dim)
+            )
+        else:
+            continue
+        if -1 in sizes and given is None:
+            raise _wrong(
+                f"dimension {sizes.index(-1)} of its input '{value.name}' has no size",
+                where,
+                "--input SIZES, the batch first",
+            )
+        _checked_sizes(sizes, f"{where}: input '{value.name}'")
+        del tensor.shape.dim[:]
+        for size in sizes:
+            tensor.shape.dim.add().dim_value = size
+
+
+def _tensors(
+    model: onnx.ModelProto,
+    nodes: Sequence[OnnxNode],
+    initializers: Mapping[str, Array],
+    opset: int,
+    where: str,
+) -> dict[str, OnnxTensor]:
+    """Shapes and types: what the file says, and what onnx infers of the rest."""
+    import onnx
+
+    light = onnx.ModelProto()
+    light.CopyFrom(model)
+    del light.opset_import[:]
+    domains = {node.domain for node in light.graph.node} - {"", "ai.onnx"}
+    light.opset_import.extend([onnx.helper.make_opsetid("", opset)])
+    light.opset_import.extend(onnx.helper.make_opsetid(domain, 1) for domain in sorted(domains))
+    by_output = {name: node for node in light.graph.node for name in node.output if name}
+    ordered = [by_output[name] for node in nodes for name in [next(filter(None, node.outputs), "")] if name]
+    del light.graph.node[:]
+    light.graph.node.extend(ordered)
+    for proto in light.graph.initializer:
+        if initializers[proto.name].nbytes > INFERENCE_BYTES:
+            for data in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data"):
+                proto.ClearField(data)
+    found = {name: OnnxTensor(name, value.shape, value.dtype.name) for name, value in initializers.items()}
+    # Later ones win: what is declared of an output is wrong in some files ([1] for every gradient of a bias).
+    for value in (*light.graph.output, *light.graph.value_info, *_inferred(light), *light.graph.input):
+        if value.name not in initializers and value.type.WhichOneof("value") == "tensor_type":
+            tensor = _tensor(value, where)
+            if tensor.is_static or value.name not in found or not found[value.name].is_static:
+                found[value.name] = tensor
+    return found
+
+
+def _inferred(light: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """What onnx infers, given what the file says of the results of ops that onnx does not know.
+
+    What it says of others may be wrong and is left out; if the rest contradicts itself, all of it.
+    """
+    import onnx
+    from onnx import shape_inference
+
+    private = {
+        name
+        for node in light.graph.node
+        if node.domain or not onnx.defs.has(node.op_type)
+        for name in node.output
+    }
+    for kept in (private, set[str]()):
+        candidate = onnx.ModelProto()
+        candidate.CopyFrom(light)
+        del candidate.graph.value_info[:]
+        candidate.graph.value_info.extend(value for value in light.graph.value_info if value.name in kept)
+        for value in candidate.graph.output:
+            if value.name not in kept:
+                value.ClearField("type")
+        try:
+            graph = shape_inference.infer_shapes(candidate, strict_mode=False, data_prop=True).graph
+        except Exception:  # what the C++ part raises has no common base; the mapping finds what is missing
+            continue
+        return [*graph.output, *graph.value_info]
+    return []
+
+
+def _tensor(value: onnx.ValueInfoProto, where: str) -> OnnxTensor:
+    import onnx
+
+    tensor = value.type.tensor_type
+    try:
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
+    except (KeyError, TypeError, ValueError):
+        dtype = ""
+    found = OnnxTensor(value.name, None, dtype)
+    if not tensor.HasField("shape"):
+        return found
+    shape = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in tensor.shape.dim)
+    numbers = tuple(size for size in shape if isinstance(size, int))
+    _checked_sizes(numbers, f"{where}: tensor '{value.name}'")
+    return replace(found, shape=shape)

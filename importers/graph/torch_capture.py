@@ -1,0 +1,463 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A module's forward pass, captured by torch.export, read node by node into a draft of our layers.
+
+What is read is the training IR without decompositions, made functional: a convolution, a norm, a GRU is one
+node, and nothing is changed in place. Numbers that follow from parameters and constants alone are computed
+on the way; of every number it is known which element of which parameter it is, as long as elements are only
+moved about.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+import re
+import warnings
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from configs.dtypes import is_float
+from configs.errors import InputError, UnsupportedLayerError
+from importers.graph.draft import NO_FORM, CannotTakeError, Draft, Problem
+from importers.graph.node import Handler, Node, Unknown
+from importers.graph.views import Shape, View
+from importers.graph.weights import Constant, WeightNumbers
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A torch tensor that does not depend on the input; `places`, `trained` as in `Constant`."""
+
+    tensor: Any
+    source: str = ""
+    places: Any = None
+    trained: bool = False
+
+    @property
+    def constant(self) -> Constant:
+        """As handlers see it: numbers of NumPy, floats of fp32."""
+        tensor = self.tensor.detach()
+        tensor = tensor.float() if tensor.is_floating_point() else tensor
+        places = None if self.places is None else self.places.numpy()
+        return Constant(tensor.numpy(), places, self.trained)
+
+
+class Aside:
+    """What an op makes besides its result, statistics or a mask: nobody may read it."""
+
+
+_VIEWS = ("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "expand")
+_TURNS = ("permute", "transpose", "t", "mT", "numpy_T", "flip")
+_PARTS = ("select", "slice", "narrow", "chunk", "split", "split_with_sizes", "unbind")
+_SAME = ("clone", "contiguous", "alias")
+_DETACHED = ("detach", "detach_")
+MOVES = frozenset({*_VIEWS, *_TURNS, *_PARTS, *_SAME})
+"""Ops that only move elements about: what they make of a parameter is still that parameter."""
+
+SHAPES_ONLY = ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
+"""Ops that read the shape of an activation and nothing else."""
+
+SOFTMAXES = ("softmax", "_softmax")
+
+
+def shape_of(node: Any) -> Shape | None:
+    """Shape of what a node makes, if it is one tensor."""
+    value = node.meta.get("val")
+    return tuple(int(size) for size in value.shape) if hasattr(value, "shape") else None
+
+
+def export_module(torch: Any, module: Any, inputs: tuple[Any, ...], where: str) -> Any:
+    """The functional training IR of the module in the mode it is in.
+
+    Raises InputError where torch.export cannot capture the module, with the reason in its first line.
+    """
+    disabled = logging.root.manager.disable
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable()  # of shapes that do not fit torch logs a traceback besides the error
+        try:
+            program = torch.export.export(module, inputs)
+            functional = program.run_decompositions({})
+        except Exception as error:  # torch.export raises errors of many kinds, those of the module among them
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            reason = lines[0] if lines else type(error).__name__
+            raise InputError(
+                f"torch.export cannot capture the module: {reason[:300]}",
+                where=where,
+                cure="inputs of the shape and type that forward takes (--input), and a forward without "
+                "decisions that depend on the numbers",
+            ) from error
+        finally:
+            logging.disable(disabled)
+    _refuse_stopped(program, where)
+    return functional
+
+
+def _refuse_stopped(program: Any, where: str) -> None:
+    """Raise UnsupportedLayerError for what stops gradients and is gone once the graph is functional."""
+    kinds = {item.arg.name: item.kind.name for item in program.graph_signature.input_specs}
+    moving = {name for name, kind in kinds.items() if kind in ("USER_INPUT", "PARAMETER")}
+    for node in program.graph_module.graph.nodes:
+        if not any(before.name in moving for before in node.all_input_nodes):
+            continue  # torch.tensor() in a forward is detached as well
+        moving.add(node.name)
+        op = _op_name(node) if node.op == "call_function" else ""
+        if op == "detach_" or (op == "wrap_with_set_grad_enabled" and not node.args[0]):
+            how = "detach_()" if op == "detach_" else "torch.no_grad()"
+            raise UnsupportedLayerError(
+                f"{how} stops the gradient",
+                where=_place(node, where),
+                cure="requires_grad=False of the parameters before it, or detach() of a parameter",
+            )
+
+
+def capture(
+    torch: Any,
+    module: Any,
+    inputs: tuple[Any, ...],
+    trained: frozenset[str],
+    where: str,
+    dtype: str,
+    handlers: Mapping[str, Handler],
+    nearest: Mapping[str, str],
+) -> tuple[Draft, View]:
+    """The module as a draft of our layers, whose numbers are of `dtype`, and its output.
+
+    `trained` are names of parameters that are trained, `handlers` read an op each, `nearest` says what would
+    do for others. Raises InputError if torch.export fails, and
+    UnsupportedLayerError that lists all ops that have no form here.
+    """
+    program = export_module(torch, module, inputs, where)
+    graph = program.graph_module.graph
+    signature = program.graph_signature
+    state = {**dict(module.named_buffers(remove_duplicate=False)), **program.state_dict, **program.constants}
+    targets = {item.arg.name: item for item in signature.input_specs if hasattr(item.arg, "name")}
+    tensors = {name: item for name, item in state.items() if isinstance(item, torch.Tensor)}
+    places = WeightNumbers.of({name: tuple(item.shape) for name, item in tensors.items()})
+    draft = Draft(where, dtype, places)
+    reader = _Reader(torch, draft, handlers, nearest)
+    known = reader.known
+    calls = 0
+    user_inputs = 0
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            item = targets.get(node.name)
+            if item is not None and item.target is not None:
+                known[node.name] = _held(torch, tensors, places, item.target, trained)
+                continue
+            user_inputs += 1
+            known[node.name] = _input(draft, node, user_inputs)
+        elif node.op == "call_function":
+            calls += 1
+            known[node.name] = reader.read(node)
+            if isinstance(known[node.name], Unknown):
+                known[node.name] = reader.stand_in(node)
+        elif node.op == "get_attr":
+            found = getattr(program.graph_module, str(node.target), None)
+            known[node.name] = Held(found) if isinstance(found, torch.Tensor) else Unknown()
+    output = _output(draft, signature, known, where)
+    draft.refuse_shared("parameter", "a parameter for each use, or requires_grad=False", str)
+    _refuse_left_out(draft, trained & _read_parameters(graph, targets))
+    draft.refuse_problems(calls)
+    assert output is not None
+    return draft, output
+
+
+def _held(
+    torch: Any, tensors: Mapping[str, Any], weights: WeightNumbers, name: str, trained: frozenset[str]
+) -> Any:
+    if name not in tensors:
+        return Unknown()
+    tensor = tensors[name].detach()
+    start = int(weights.starts[weights.names.index(name)])
+    places = torch.arange(start, start + tensor.numel(), dtype=torch.int64).reshape(tensor.shape)
+    return Held(tensor, name, places, name in trained)
+
+
+def _input(draft: Draft, node: Any, number: int) -> Any:
+    shape = shape_of(node)
+    if shape is None:
+        return node.meta.get("val")  # a number, None
+    if number > 1:
+        draft.problems.append(
+            Problem(node.name, "input", shape, "networks have one input", "one that forward cuts up")
+        )
+        return Unknown()
+    dtype = str(node.meta["val"].dtype).removeprefix("torch.")
+    if len(shape) < 2:
+        draft.problems.append(
+            Problem(
+                node.name,
+                "input",
+                shape,
+                "the batch comes first, then at least one dimension",
+                "an input of shape [batch, ...]",
+            )
+        )
+        return Unknown()
+    return draft.feed("input", shape, dtype if is_float(dtype) else "int32")
+
+
+def _output(draft: Draft, signature: Any, known: Mapping[str, Any], where: str) -> View | None:
+    names = [item.arg.name for item in signature.output_specs if item.kind.name == "USER_OUTPUT"]
+    found = [known.get(name) for name in names if name in known]
+    if len(found) != 1 and not draft.problems:
+        raise InputError(
+            f"forward returns {len(names)} tensors",
+            where=where,
+            cure="a module around it that returns the one tensor the loss is computed of",
+        )
+    if found and isinstance(found[0], View):
+        return found[0]
+    if not draft.problems:
+        raise InputError(
+            "what forward returns does not depend on its input",
+            where=where,
+            cure="a forward that returns what it computes of its input",
+        )
+    return None
+
+
+class _Reader:
+    """Reads the nodes of one capture in order; `known` is what each has made."""
+
+    def __init__(
+        self, torch: Any, draft: Draft, handlers: Mapping[str, Handler], nearest: Mapping[str, str]
+    ) -> None:
+        self.torch, self.draft, self.handlers, self.nearest = torch, draft, handlers, nearest
+        self.known: dict[str, Any] = {}
+
+    def stand_in(self, node: Any) -> Any:
+        """In place of what could not be read, so that what lies behind it can be looked at too."""
+        shape = shape_of(node)
+        if shape is None:
+            return Unknown()
+        if not _any(_bound(node, self.known), (View, Unknown)):
+            return Held(self.torch.zeros(shape))
+        word = self.draft.free_name(f"{node.name}.unknown")
+        return self.draft.feed(word, shape or (1,), self.draft.dtype)
+
+    def read(self, node: Any) -> Any:
+        """What a node makes; `Unknown`, and a problem in the list, if it cannot be read."""
+        op = _op_name(node)
+        place = _place(node, self.draft.where)
+        try:
+            if node.target is operator.getitem:
+                return self._item(node)
+            arguments = _bound(node, self.known)
+            if _any(arguments, Unknown):
+                return Unknown()
+            if _any(arguments, Aside):
+                raise CannotTakeError(
+                    "reads statistics or a mask that another op has made: a norm used twice reads its own",
+                    "a module for each use",
+                )
+            if not _any(arguments, View) or op in SHAPES_ONLY:
+                return self._folded(op, node)
+            handler = self.handlers.get(op)
+            if handler is None:
+                raise CannotTakeError("no layer for it", self.nearest.get(op, NO_FORM))
+            result = handler(self._node(op, node, arguments, place))
+            if isinstance(result, View) and result.shape != shape_of(node):
+                raise AssertionError(f"{node.name}: {result.shape} instead of {shape_of(node)}")
+            return result.settled() if isinstance(result, View) else result
+        except CannotTakeError as error:
+            self.draft.problems.append(
+                Problem(node.name, op, shape_of(node), error.reason, error.nearest, place)
+            )
+        except Exception:
+            if not self.draft.problems:
+                raise  # behind a stand-in shapes need not fit
+        return Unknown()
+
+    def _node(self, op: str, node: Any, arguments: Mapping[str, Any], place: str) -> Node:
+        """The node as a handler sees it."""
+        made = node.meta["val"]
+        several = made if isinstance(made, (tuple, list)) else [made]
+        first = node.args[0].meta.get("val") if hasattr(node.args[0], "meta") else None
+        return Node(
+            self.draft,
+            _layer_name(node, arguments),
+            place,
+            op,
+            {key: _neutral(item) for key, item in arguments.items()},
+            tuple(tuple(map(int, item.shape)) if hasattr(item, "shape") else None for item in several),
+            frozenset(index for index in range(len(several)) if _is_used(node, index, len(several))),
+            dtypes=(str(getattr(first, "dtype", "")), str(getattr(several[0], "dtype", ""))),
+            into_softmax=_goes_into_softmax(node),
+            several=isinstance(made, (tuple, list)),
+        )
+
+    def _item(self, node: Any) -> Any:
+        found = self.known[node.args[0].name]
+        if isinstance(found, (Unknown, View, Held)):
+            return Unknown()
+        item = found[node.args[1]]
+        return item.settled() if isinstance(item, View) else item
+
+    def _folded(self, op: str, node: Any) -> Any:
+        """A node that reads no activation, computed; it may only move elements of a trained parameter."""
+        torch = self.torch
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise CannotTakeError("draws random numbers", "Dropout")
+        held: list[Held] = []
+
+        def tensor_of(item: Any, how: Callable[[Held], Any]) -> Any:
+            if hasattr(item, "op") and hasattr(item, "meta"):
+                found = self.known[item.name]
+                if isinstance(found, View):
+                    return torch.zeros(shape_of(item), dtype=item.meta["val"].dtype)
+                if isinstance(found, Held):
+                    held.append(found)
+                    return how(found)
+                return found
+            if isinstance(item, (list, tuple)):
+                return type(item)(tensor_of(part, how) for part in item)
+            return item
+
+        def run(how: Callable[[Held], Any]) -> Any:
+            arguments = [tensor_of(item, how) for item in node.args]
+            options = {key: tensor_of(item, how) for key, item in node.kwargs.items()}
+            with torch.no_grad():
+                return node.target(*arguments, **options)
+
+        result = run(lambda one: one.tensor)
+        if op in _DETACHED:
+            return replace(held[0], tensor=result, trained=False)
+        if op in MOVES and len(held) == 1 and held[0].places is not None:
+            (one,) = held
+            places = run(lambda one: one.places)
+            if isinstance(result, (list, tuple)):
+                pairs = zip(result, places, strict=True)
+                return [Held(part, one.source, place, one.trained) for part, place in pairs]
+            return Held(result, one.source, places, one.trained)
+        if any(one.trained for one in held):
+            names = ", ".join(sorted({one.source for one in held if one.trained}))
+            raise CannotTakeError(
+                f"computes with the parameter {names}, which is trained",
+                "a parameter with the values it makes, or requires_grad=False",
+            )
+        if isinstance(result, (list, tuple)):
+            return [Held(part) if isinstance(part, torch.Tensor) else part for part in result]
+        return Held(result) if isinstance(result, torch.Tensor) else result
+
+
+def _neutral(item: Any) -> Any:
+    """An argument as handlers see it."""
+    if isinstance(item, list):
+        return [_neutral(part) for part in item]
+    return item.constant if isinstance(item, Held) else item
+
+
+def _is_used(node: Any, index: int, count: int) -> bool:
+    """Whether anybody reads this one of several results."""
+    for user in node.users:
+        if user.target is not operator.getitem:
+            return True
+        if user.args[1] in (index, index - count):
+            return bool(user.users)
+    return False
+
+
+def _goes_into_softmax(node: Any) -> bool:
+    """Whether its result goes into softmaxes over its last dimension, and nowhere else."""
+    users = [user for user in node.users if user.op == "call_function"]
+    rank = len(shape_of(node) or ())
+    return bool(rank and users) and all(
+        _op_name(user) in SOFTMAXES and user.args[1] % rank == rank - 1 for user in users
+    )
+
+
+def _op_name(node: Any) -> str:
+    packet = getattr(node.target, "overloadpacket", None)
+    if packet is None:
+        return str(getattr(node.target, "__name__", node.target))
+    return str(packet.__name__)
+
+
+def _bound(node: Any, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments by the names of the schema, defaults filled in."""
+
+    def resolved(item: Any) -> Any:
+        if hasattr(item, "op") and hasattr(item, "meta"):
+            return known.get(item.name, Unknown())
+        if isinstance(item, (list, tuple)):
+            return [resolved(part) for part in item]
+        return item
+
+    given = [resolved(item) for item in node.args]
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return {str(index): item for index, item in enumerate(given)}
+    names = [argument.name for argument in schema.arguments]
+    bound = {argument.name: argument.default_value for argument in schema.arguments}
+    bound.update(zip(names, given, strict=False))
+    bound.update({key: resolved(item) for key, item in node.kwargs.items()})
+    return bound
+
+
+def _any(item: Any, kind: type | tuple[type, ...]) -> bool:
+    if isinstance(item, Mapping):
+        return any(_any(part, kind) for part in item.values())
+    if isinstance(item, (list, tuple)):
+        return any(_any(part, kind) for part in item)
+    return isinstance(item, kind)
+
+
+def _layer_name(node: Any, arguments: Mapping[str, Any]) -> str:
+    """That of the module whose parameters it reads, or that calls it; else of the op."""
+    for item in arguments.values():
+        for part in item if isinstance(item, list) else [item]:
+            if isinstance(part, Held) and part.source:
+                path = part.source.rpartition(".")[0]
+                return _as_name(path, node) if path else _op_name(node).strip("_")
+    stack = node.meta.get("nn_module_stack") or {}
+    for path, kind in reversed(list(stack.values())):
+        if str(kind).startswith("torch.nn.modules.") and path and "container" not in str(kind):
+            return _as_name(str(path), node)
+        break
+    return _op_name(node).strip("_")
+
+
+def _as_name(path: str, node: Any) -> str:
+    name = path.replace(".", "_")
+    return name if not name[0].isdigit() else f"{_op_name(node).strip('_')}_{name}"
+
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def _place(node: Any, where: str) -> str:
+    """file:line of the module's own code, from the stack of the capture; `where` if there is none."""
+    for file, line in reversed(_FRAME.findall(node.meta.get("stack_trace") or "")):
+        if f"{'torch'}/" not in file.replace("\\", "/") and "site-packages" not in file:
+            return f"{file.replace(chr(92), '/').rpartition('/')[2]}:{line}"
+    return where
+
+
+def _read_parameters(graph: Any, targets: Mapping[str, Any]) -> set[str]:
+    """Parameters that something reads with its gradient."""
+    return {
+        targets[node.name].target
+        for node in graph.nodes
+        if node.op == "placeholder" and node.name in targets
+        if any(user.op != "output" and _op_name(user) not in _DETACHED for user in node.users)
+    }
+
+
+def _refuse_left_out(draft: Draft, read: Collection[str]) -> None:
+    """A parameter that is read, and that no layer of ours trains, would silently stay as it is."""
+    found = {given.source for given in draft.sources.values() if given.trained}
+    if draft.problems:
+        return  # it may be read by what could not be taken
+    for name in sorted(set(read) - found):
+        draft.problems.append(
+            Problem(
+                name,
+                "parameter",
+                None,
+                "is trained, and read in a way that has no gradient here",
+                "requires_grad=False",
+            )
+        )

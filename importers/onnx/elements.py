@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX ops on elements: activations, sums, products, comparisons, and means and sums over dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from importers.graph.arranging import places_of, sample_word, under, viewed
+from importers.graph.draft import CannotTakeError, elements
+from importers.graph.node import Attributes, Handler, Node, axis_of, meant
+from importers.graph.views import BATCH, View, neighbours
+from importers.graph.weights import Constant
+from importers.ops import ALONE, REDUCTIONS, RELATIONS, SELU, Op, by_onnx
+from importers.place.elements import celu, compared, reduced, selu, sloped, softsign
+from importers.place.moves import where
+from importers.place.pairs import (
+    applied,
+    as_view,
+    common_shape,
+    difference,
+    number_of,
+    pair,
+    power,
+    quotient,
+    times,
+    total,
+    two_operands,
+)
+
+_ALONE = by_onnx(ALONE)
+_RELATIONS = by_onnx(RELATIONS)
+_REDUCTIONS = by_onnx(REDUCTIONS)
+
+
+def _alone(node: Node) -> View:
+    op, view = _ALONE[node.op], node.view()
+    if node.op in _BIASED and node.has(1):
+        view = total(node, view, node[1])
+    return applied(node, op.ours, view, options_of(node, op))
+
+
+def options_of(node: Attributes, op: Op) -> dict[str, Any]:
+    """Options of a layer that one op is, by its name and its attributes."""
+    return {**op.options, **{item.option: node.number(item.onnx, item.default) for item in op.numbers}}
+
+
+_BIASED = ("com.microsoft:FastGelu", "com.microsoft:BiasGelu")
+"""Activations of a sum."""
+
+
+def _gelu(node: Node) -> View:
+    view = node.view()
+    if node.op in _BIASED:
+        view = total(node, view, node[1])
+    tanh = node.text("approximate", "none") == "tanh"
+    return applied(node, "gelu", view, {"form": "tanh"} if tanh else {})
+
+
+def _quick_gelu(node: Node) -> View:
+    if node.real("alpha", 1.702) != 1:
+        raise CannotTakeError("an alpha other than 1", "Gelu")
+    return applied(node, "silu", node.view())
+
+
+def _hard_sigmoid(node: Node) -> View:
+    alpha = node.number("alpha", 0.2)
+    options = {"alpha": 1 / 6 if abs(alpha - 1 / 6) < 1e-6 else alpha, "beta": node.number("beta", 0.5)}
+    return applied(node, "hard_sigmoid", node.view(), options)
+
+
+def _clip(node: Node) -> View:
+    options = clip_options(node)
+    return applied(node, "clip", node.view(), options) if options else node.view()
+
+
+def clip_options(node: Attributes) -> dict[str, float]:
+    """The bounds of a Clip that are no infinities."""
+    options = {}
+    for index, (name, option) in enumerate((("min", "low"), ("max", "high")), start=1):
+        given = node.values(index) if node.has(index) else None
+        if node.has(index) and (given is None or given.size != 1):
+            raise CannotTakeError("bounds that are no numbers", "a number for each bound")
+        bound = node.real(name, np.inf) if given is None else float(given.reshape(-1)[0])
+        if abs(bound) < 3e38:
+            options[option] = bound
+    return options
+
+
+def _selu(node: Node) -> View:
+    return selu(node, node.view(), node.number("alpha", SELU[0]), node.number("gamma", SELU[1]))
+
+
+def _celu(node: Node) -> View:
+    return celu(node, node.view(), node.number("alpha", 1.0))
+
+
+def _thresholded(node: Node) -> View:
+    mask = compared(node, node.view(), "gt", node.number("alpha", 1.0), suffix="_above")
+    return two_operands(node, "multiply", node.view(), mask)
+
+
+def _prelu(node: Node) -> View:
+    view, slope = node.view(), node.needed(1, "slope")
+    number = slope.number
+    if number is not None and 0 <= number < 1:
+        return applied(node, "leaky_relu", view, {"slope": meant(number)})
+    return sloped(node, view, slope)
+
+
+def _softmax(node: Node) -> View:
+    view, kind = node.view(), "softmax" if node.op == "Softmax" else "log_softmax"
+    rank = len(view.dims)
+    dim = node.axis(rank, -1 if node.opset >= 13 else 1)
+    if node.opset >= 13 or dim == rank - 1:
+        return _row_softmax(node, view.swapped(dim, rank - 1), kind).swapped(dim, rank - 1)
+    # Old ones take everything from the axis on as one row.
+    flat = viewed(node, view, (*view.shape[:dim], elements(view.shape[dim:])))
+    return viewed(node, _row_softmax(node, flat, kind), view.shape)
+
+
+def _row_softmax(node: Node, view: View, kind: str) -> View:
+    word, batch_dim = sample_word(node, view)
+    if batch_dim == len(view.dims) - 1:
+        raise CannotTakeError("a softmax over samples", "a dimension behind the batch")
+    return under(node.layer(kind, (word,)), batch_dim, len(view.dims))
+
+
+# Two operands
+
+
+def _two(how: Callable[[Any, Any, Any], View]) -> Handler:
+    """A handler of the first two inputs."""
+    return lambda node: how(node, _operand(node, 0), _operand(node, 1))
+
+
+def _operand(node: Node, index: int) -> Any:
+    found = node.get(index)
+    return node.needed(index) if found is None else found
+
+
+def _inputs(node: Node) -> list[Any]:
+    """All inputs, of an op that takes as many as there are."""
+    return [_operand(node, index) for index in sorted(key for key in node.arguments if isinstance(key, int))]
+
+
+def _sum(node: Node) -> View:
+    result, *rest = _inputs(node)
+    for item in rest:
+        result = total(node, result, item)
+    return node.as_view(result, 0)
+
+
+def _power(node: Node) -> View:
+    exponent = node.constant(1)
+    if exponent is None or exponent.alike is None:
+        raise CannotTakeError("an exponent that is no number", "one number")
+    return power(node, node.view(), meant(exponent.alike))
+
+
+def _extreme(node: Node) -> View:
+    kind, option = ("minimum", "high") if node.op == "Min" else ("maximum", "low")
+    items = _inputs(node)
+    result, *views = [item for item in items if isinstance(item, View)]
+    for number, item in enumerate(views):
+        result = two_operands(node, kind, result, item, suffix=f"_{number}" if number else "")
+    for number, item in enumerate(items):
+        if isinstance(item, View):
+            continue
+        bound, suffix = number_of(item), f"_bound{number}"
+        if bound is not None and common_shape(item.shape, result.shape) == result.shape:
+            result = applied(node, "clip", result, {option: bound}, suffix=suffix)
+        else:
+            result = pair(node, kind, result, item, suffix=suffix)
+    return result
+
+
+_MIRRORED = {"ge": "le", "gt": "lt", "le": "ge", "lt": "gt", "eq": "eq"}
+
+
+def _compare(node: Node) -> View:
+    left, right, form = _operand(node, 0), _operand(node, 1), _RELATIONS[node.op].ours
+    if isinstance(left, Constant):
+        left, right, form = right, left, _MIRRORED[form]
+    if isinstance(right, Constant) and right.alike is not None:
+        return compared(node, left, form, meant(right.alike))
+    away = two_operands(node, "subtract", left, as_view(node, right, left), suffix="_difference")
+    return compared(node, away, form, 0.0)
+
+
+def _not(node: Node) -> View:
+    return compared(node, node.view(), "eq", 0.0)
+
+
+def _and(node: Node) -> View:
+    return pair(node, "multiply", _operand(node, 0), _operand(node, 1))
+
+
+def _where(node: Node) -> View:
+    items = [_operand(node, index) for index in range(3)]
+    for number, item in enumerate(items):
+        if number and isinstance(item, Constant) and not np.isfinite(item.value).all():
+            # A mask of attention: softmax of the least number is 0 as that of minus infinity.
+            items[number] = Constant(np.nan_to_num(item.value, neginf=-1e30, posinf=1e30, nan=0.0))
+    return where(node, *items)
+
+
+def _reduce(node: Node) -> View:
+    view = node.view()
+    rank, kind, keep = len(view.dims), _REDUCTIONS[node.op].ours, bool(node.integer("keepdims", 1))
+    axes = reduced_axes(node, rank)
+    if kind == "reduce_mean" and axes == [2, 3] and rank == 4 and view.batch_dim in (0, None):
+        return reduced(node, view, axes, kind, keep=keep)
+    if any(BATCH in view.dims[axis] and view.batch > 1 for axis in axes):
+        raise CannotTakeError("sums over samples", "dimensions behind the batch")
+    for number, group in enumerate(neighbours([axis for axis in axes if view.shape[axis] > 1])):
+        word, batch_dim = sample_word(node, view)
+        places = places_of(rank, batch_dim)
+        options = {"axes": [places.index(axis) for axis in group], "keep_dims": True}
+        made = node.layer(kind, (word,), options, suffix=f"_{number}" if number else "")
+        view = under(made, batch_dim, rank)
+    for axis in () if keep else axes[::-1]:
+        view = view.without_dim(axis)
+    return view
+
+
+def reduced_axes(node: Attributes, rank: int) -> list[int]:
+    """The dimensions that a reduction takes together; none where it says that no axes are none."""
+    asked = node.integers("axes", 1)
+    if not asked and node.integer("noop_with_empty_axes", 0):
+        return []
+    return sorted({axis_of(axis, rank) for axis in (asked or range(rank))})
+
+
+HANDLERS: Mapping[str, Handler] = {
+    **dict.fromkeys(_ALONE, _alone),
+    **dict.fromkeys(("Gelu", "com.microsoft:Gelu", "com.microsoft:BiasGelu"), _gelu),
+    "com.microsoft:QuickGelu": _quick_gelu,
+    "HardSigmoid": _hard_sigmoid,
+    "Clip": _clip,
+    "Softsign": lambda node: softsign(node, node.view()),
+    "Selu": _selu,
+    "Celu": _celu,
+    "ThresholdedRelu": _thresholded,
+    "PRelu": _prelu,
+    **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
+    **dict.fromkeys(("Add", "Sum"), _sum),
+    "Sub": _two(difference),
+    "Mul": _two(times),
+    "Div": _two(quotient),
+    "Pow": _power,
+    **dict.fromkeys(("Min", "Max"), _extreme),
+    **dict.fromkeys(_RELATIONS, _compare),
+    "And": _and,
+    "Not": _not,
+    "Where": _where,
+    **dict.fromkeys(_REDUCTIONS, _reduce),
+}

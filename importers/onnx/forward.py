@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A forward ONNX graph as a model of ours: layers, where they start, loss and optimizer as asked for.
+
+Every node is read once, in order: constants are followed to the weights they are made of, activations are
+views of what our layers store (`importers.graph.views`). What cannot be read is collected, and refused all
+at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from configs.errors import InputError, UnsupportedLayerError
+from configs.model_file import LossSpec, ModelSpec, OptimizerSpec
+from importers.graph.arranging import Site, in_order
+from importers.graph.draft import CHECKED, NO_FORM, CannotTakeError, Draft, Problem, model_name
+from importers.graph.node import Handler, Node, Unknown
+from importers.graph.onnx_folding import computed
+from importers.graph.onnx_fusion import fused
+from importers.graph.onnx_graph import OnnxGraph, OnnxNode
+from importers.graph.views import BATCH, View
+from importers.graph.weights import Constant, Given, WeightNumbers
+from importers.onnx import elements, layers, moves
+from importers.ops import NEAREST_ONNX
+from trainlib.ir.steps import Array
+
+HANDLERS: Mapping[str, Handler] = {**elements.HANDLERS, **layers.HANDLERS, **moves.HANDLERS}
+"""By op, private ones behind their domain."""
+
+MOVES = {
+    *("Concat", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose"),
+    *("Unsqueeze", "com.microsoft:ConcatTraining"),
+}
+"""Ops that only move elements about: what they make of a weight is still that weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedModel:
+    """A model of somebody else's as one of ours: `values` are the starts of its weights and buffers.
+
+    `sources` says from which tensor of theirs one of ours is, and where each element lies there; `places`
+    counts them over all weights of the file. `nodes` counts the nodes of the file. `batch_dim` is the
+    dimension of their input that counts samples.
+    """
+
+    spec: ModelSpec
+    values: Mapping[str, Array]
+    sources: Mapping[str, Given]
+    nodes: int
+    places: WeightNumbers
+    batch_dim: int = 0
+
+    def sample(self, array: Array) -> Array:
+        """An input of theirs as ours: the batch first."""
+        return np.moveaxis(array, self.batch_dim, 0)
+
+    def theirs(self, values: Mapping[str, Array], start: Mapping[str, Array]) -> dict[str, Array]:
+        """Weights of ours under their names and in their shapes; `start` are theirs before training."""
+        found = {name: array.copy() for name, array in start.items()}
+        for tensor, given in self.sources.items():
+            if tensor in values and given.source in found and given.places is not None:
+                flat = found[given.source].reshape(-1)
+                flat[given.places.reshape(-1)] = values[tensor].reshape(-1)
+        return found
+
+
+def import_forward(
+    graph: OnnxGraph,
+    *,
+    loss: LossSpec | None = None,
+    optimizer: OptimizerSpec | None = None,
+    trained: Collection[str] | None = None,
+    classes: int = 0,
+) -> ImportedModel:
+    """A forward graph as a model: cross-entropy (hard labels) of a vector of logits, else mse; SGD at 0.01.
+
+    `trained` names the weights that are trained, all of floats if it is None; `classes` bounds an input of
+    integers. Raises UnsupportedLayerError that lists every node that cannot be taken: its name, op, shape,
+    the reason and the nearest form that can; InputError for a graph with several inputs or outputs.
+    """
+    if len(graph.inputs) != 1 or len(graph.outputs) != 1:
+        raise InputError(
+            f"the graph has the inputs {', '.join(graph.inputs) or 'none'} and the outputs "
+            f"{', '.join(graph.outputs) or 'none'}",
+            where=graph.path,
+            cure="one input and one output: the network alone, without loss and gradients",
+        )
+    problems: UnsupportedLayerError | None = None
+    for batch_dim in _batch_dims(graph):
+        try:
+            reader = _Reader(graph, batch_dim, trained)
+            draft, output = reader.read()
+        except UnsupportedLayerError as error:
+            problems = problems or error
+            continue
+        model = _model(graph, draft, output, reader.places, loss, optimizer, classes)
+        return replace(model, batch_dim=batch_dim)
+    assert problems is not None
+    raise problems
+
+
+def _batch_dims(graph: OnnxGraph) -> Sequence[int]:
+    """Where the batch may be: first; second if a recurrent layer, which has the time first, may read it."""
+    recurrent = any(node.op in ("GRU", "LSTM", "RNN") for node in graph.nodes)
+    shape = graph.tensor(graph.inputs[0]).shape or ()
+    return (0, 1) if recurrent and len(shape) == 3 else (0,)
+
+
+def _model(
+    graph: OnnxGraph,
+    draft: Draft,
+    output: View,
+    places: WeightNumbers,
+    loss: LossSpec | None,
+    optimizer: OptimizerSpec | None,
+    classes: int,
+) -> ImportedModel:
+    tensor = draft.tensors["input"]
+    if loss is None:
+        loss = LossSpec("mse") if len(output.stored) != 2 else LossSpec("cross_entropy", {"labels": "hard"})
+    integers = not np.issubdtype(np.dtype(tensor.dtype), np.floating)
+    words = [int(layer.attributes["vocabulary"]) for layer in draft.layers if layer.type == "embedding"]
+    spec = ModelSpec(
+        name=model_name(graph.name),
+        description=f"imported from {graph.path}",
+        source=graph.path,
+        input_shape=tensor.shape[1:],
+        dataset="random",
+        loss=loss,
+        optimizer=optimizer or OptimizerSpec("sgd", {"learning_rate": 0.01}, graph.path),
+        batch=tensor.shape[0],
+        layers=tuple(draft.layers),
+        where=graph.path,
+        input_classes=(classes or min(words, default=2)) if integers else 0,
+    )
+    nodes = len(graph.nodes) + len(graph.folded)
+    return ImportedModel(spec, dict(draft.values), dict(draft.sources), nodes, places)
+
+
+class _Reader:
+    """Reads the nodes of one graph in order into a draft."""
+
+    def __init__(self, graph: OnnxGraph, batch_dim: int, trained: Collection[str] | None) -> None:
+        self.graph = fused(graph)
+        self.batch_dim = batch_dim
+        weights = {name: graph.initializers[name] for name in graph.trainable}
+        self.places = WeightNumbers.of({name: value.shape for name, value in weights.items()})
+        self.draft = Draft(graph.path, weights=self.places)
+        self.readers = self.graph.readers
+        self.origin: dict[str, str] = {}  # layer -> the node it was made for
+        self.known: dict[str, Any] = {
+            name: Constant(value) for name, value in (*graph.initializers.items(), *graph.folded.items())
+        }
+        for name, value in weights.items():
+            constant = self.places.constant(name, value)
+            # A number alone is a constant that an exporter has put there, unless somebody says otherwise.
+            asked = value.ndim > 0 if trained is None else name in trained
+            self.known[name] = replace(constant, trained=asked)
+
+    def read(self) -> tuple[Draft, View]:
+        """The draft and its output. Raises UnsupportedLayerError, InputError."""
+        self.known[self.graph.inputs[0]] = self._input()
+        for node in self.graph.nodes:
+            before = len(self.draft.layers)
+            results = self._node(node)
+            self.origin |= {layer.name: node.name for layer in self.draft.layers[before:]}
+            results = results if isinstance(results, list) else [results] * 1
+            for index, name in enumerate(node.outputs):
+                self.known[name] = results[index] if index < len(results) else Unknown()
+        self.draft.refuse_shared(
+            "initializer",
+            "an initializer for each use, or a Constant node, which is not trained",
+            self.origin.__getitem__,
+        )
+        self.draft.refuse_problems(len(self.graph.nodes))
+        output = self.known[self.graph.outputs[0]]
+        if not isinstance(output, View):
+            raise InputError(
+                f"its output '{self.graph.outputs[0]}' does not depend on its input",
+                where=self.graph.path,
+                cure="a network",
+            )
+        try:
+            return self.draft, self._last(output)
+        except CannotTakeError as error:
+            raise InputError(f"its output: {error.reason}", where=self.graph.path, cure="a network") from None
+
+    def _last(self, output: View) -> View:
+        """The output stored batch first, by the last layer of the draft."""
+        path = self.graph.path
+        ordered = in_order(Site(self.draft, "output", path), output)
+        if ordered.batch_dim not in (0, None):
+            raise InputError(
+                "its output does not have the batch first", where=path, cure="a Transpose that puts it first"
+            )
+        shape = ordered.shape if ordered.batch_dim == 0 else ordered.stored
+        shape = shape if len(shape) > 1 else (*shape, 1)
+        word = self.draft.reshaped(ordered.word, shape, "output", path)
+        name = word.partition(".")[0]
+        if name == "input":
+            raise InputError("has no layer", where=path, cure="a network")
+        if "." in word:
+            raise InputError("its output is one of several parts", where=path, cure="one output")
+        self.draft.without_unused(name)
+        # The output is that of the last layer.
+        last = next(layer for layer in self.draft.layers if layer.name == name)
+        self.draft.layers.remove(last)
+        self.draft.layers.append(last)
+        return View.of(word, self.draft.tensors[word].shape)
+
+    def _input(self) -> View:
+        name = self.graph.inputs[0]
+        tensor = self.graph.tensor(name)
+        if not tensor.is_static or min(tensor.sizes, default=0) < 1 or len(tensor.sizes) < 2:
+            raise InputError(
+                f"its input '{name}' has the shape {tensor.shape_text}",
+                where=self.graph.path,
+                cure="--input SIZES: the batch first, then at least one dimension",
+            )
+        sizes = tensor.sizes
+        stored = (
+            sizes[self.batch_dim],
+            *(size for index, size in enumerate(sizes) if index != self.batch_dim),
+        )
+        dtype = tensor.dtype or "float32"
+        floats = dtype in ("float16", "float32", "float64", "bfloat16")
+        view = self.draft.feed("input", stored, "float32" if floats else "int32")
+        dims = list(view.dims[1:])
+        dims.insert(self.batch_dim, (BATCH,))
+        return replace(view, dims=tuple(dims))
+
+    def _node(self, node: OnnxNode) -> Any:
+        arguments = [self.known.get(name) if name else None for name in node.inputs]
+        if any(isinstance(item, Unknown) for item in arguments):
+            return Unknown()
+        try:
+            if not any(isinstance(item, View) for item in arguments):
+                return self._constant(node, arguments)
+            handler = HANDLERS.get(node.op)
+            if handler is None:
+                raise CannotTakeError("no layer for it", NEAREST_ONNX.get(node.op, NO_FORM))
+            results = handler(self._read(node, arguments))
+            self._check(node, results)
+            return results
+        except CannotTakeError as error:
+            self._refuse(node, error.reason, error.nearest)
+        return Unknown()
+
+    def _read(self, node: OnnxNode, arguments: Sequence[Any]) -> Node:
+        """The node as a handler sees it: inputs by number, attributes by name."""
+        given: dict[Any, Any] = dict(node.attributes)
+        given |= {index: item for index, item in enumerate(arguments) if item is not None}
+        outputs = [self.graph.tensor(name) for name in node.outputs]
+        return Node(
+            self.draft,
+            self._layer_name(node),
+            self.graph.path,
+            node.op,
+            given,
+            tuple(item.sizes if item.is_static else None for item in outputs),
+            frozenset(
+                index
+                for index, name in enumerate(node.outputs)
+                if name and (name in self.readers or name in self.graph.outputs)
+            ),
+            self.graph.opset,
+        )
+
+    def _check(self, node: OnnxNode, results: Any) -> None:
+        """What a handler has made must have the shape that the file and onnx's inference say."""
+        first = results[0] if isinstance(results, list) else results
+        said = self.graph.tensor(node.outputs[0]) if node.outputs else None
+        if isinstance(first, View) and said is not None and said.is_static and first.shape != said.sizes:
+            raise CannotTakeError(
+                f"gives {list(first.shape)}, and is said to give {said.shape_text}",
+                "the declared shape left out: onnx.shape_inference finds it",
+            )
+
+    def _refuse(self, node: OnnxNode, reason: str, nearest: str = CHECKED) -> None:
+        tensor = self.graph.tensor(node.output(0))
+        shape = tensor.sizes if tensor.is_static else None
+        self.draft.problems.append(Problem(node.name, node.op, shape, reason, nearest))
+
+    def _layer_name(self, node: OnnxNode) -> str:
+        """That of the node; of a long path the end, which says most."""
+        return node.name.strip("/").replace("/", "_").replace(".", "_") or node.op.rpartition(":")[2]
+
+    def _constant(self, node: OnnxNode, arguments: Sequence[Any]) -> Any:
+        """A node that reads no activation, computed; elements that only move stay those of their weight."""
+        constants = [item for item in arguments if isinstance(item, Constant)]
+        results = computed(node, [item.value if item else None for item in arguments], self.graph.opset)
+        if results is None:
+            raise CannotTakeError("computes with constants what cannot be computed here", "its result")
+        if not any(item.trained for item in constants):
+            return [Constant(results[name]) if name else None for name in node.outputs]
+        if node.op not in MOVES:
+            raise CannotTakeError(
+                "computes with a weight that is trained", "a weight with the values it makes"
+            )
+        if not _all_moved(constants):
+            raise CannotTakeError("puts numbers that are not trained into a weight that is", "a weight alone")
+
+        def places(item: Any) -> Array | None:
+            if not isinstance(item, Constant):
+                return None
+            return item.places if item.places is not None else item.value
+
+        moved = computed(node, [places(item) for item in arguments], self.graph.opset)
+        assert moved is not None  # an op that moves floats moves their numbers as well
+        return [Constant(results[name], moved[name], True) if name else None for name in node.outputs]
+
+
+def _all_moved(constants: Sequence[Constant]) -> bool:
+    """Whether every float is an element of a weight that is trained (others are indices and shapes)."""
+    return all(item.trained or not np.issubdtype(item.value.dtype, np.floating) for item in constants)

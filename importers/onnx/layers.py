@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX ops with weights or windows: convolutions, products, norms, pooling, recurrent layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from importers.graph.draft import CHECKED, CannotTakeError, elements
+from importers.graph.node import Attributes, Handler, Node
+from importers.graph.views import BATCH, Shape, View
+from importers.graph.weights import Constant
+from importers.place.convolution import (
+    Window,
+    convolution,
+    rows_and_columns,
+    short,
+    transposed_convolution,
+    window,
+)
+from importers.place.norms import channel_norm, row_norm
+from importers.place.pairs import as_view, scaled, times, total
+from importers.place.pooling import averaged_image, interpolated, pool_options, pooled
+from importers.place.products import linear, multiplied
+from importers.place.recurrences import initial_state, last_state, recurrent, regated, sequence
+
+
+def window_of(node: Attributes, sizes: Sequence[int], kernel: Sequence[int]) -> Window:
+    """The window of a node over an image or a sequence of these sizes."""
+    ones = (1,) * len(kernel)
+    pads = node.sizes("pads", (0,) * (2 * len(kernel)))
+    stride, dilation = node.sizes("strides", ones), node.sizes("dilations", ones)
+    return window(kernel, stride, dilation, pads, node.text("auto_pad", "NOTSET"), sizes)
+
+
+def groups_of(node: Attributes) -> int:
+    """Groups of a convolution."""
+    groups = node.integer("group", 1)
+    if groups < 1:
+        raise CannotTakeError(f"{groups} groups", CHECKED)
+    return groups
+
+
+def _weight(node: Node, view: View, what: str) -> Constant:
+    weight = node.needed(1)
+    rank = len(weight.shape) - 2
+    if rank not in (1, 2):
+        raise CannotTakeError(f"{what} of {rank} dimensions", "one of 2 dimensions")
+    if len(view.dims) != rank + 2:
+        raise CannotTakeError(f"its input {list(view.shape)} has no batch in front", "[batch, channels, ...]")
+    return weight
+
+
+def _conv(node: Node) -> View:
+    view = node.view()
+    weight = _weight(node, view, "a convolution")
+    found = window_of(node, view.shape[2:], weight.shape[2:])
+    return convolution(node, view, weight, node.constant(2), found, groups_of(node))
+
+
+def _conv_transpose(node: Node) -> View:
+    view = node.view()
+    weight = _weight(node, view, "a transposed convolution")
+    if node.text("auto_pad", "NOTSET") != "NOTSET" or node.get("output_shape"):
+        raise CannotTakeError("padding that follows from the size of the result", "pads and output_padding")
+    found = window_of(node, view.shape[2:], weight.shape[2:])
+    rank = len(weight.shape) - 2
+    padding = node.sizes("output_padding", (0,) * rank)
+    if len(padding) != rank:
+        raise CannotTakeError(f"output_padding {list(padding)} for {rank} directions", CHECKED)
+    return transposed_convolution(node, view, weight, node.constant(2), found, groups_of(node), padding)
+
+
+# Products
+
+
+def _gemm(node: Node) -> View:
+    view, constant = node.view(), node.get(1)
+    if len(view.dims) != 2 or len(getattr(constant, "shape", ())) != 2:
+        raise CannotTakeError("a product of something else than matrices", CHECKED)
+    if node.integer("transA", 0):
+        view = view.permuted((1, 0))
+    alpha, beta = node.real("alpha", 1.0), node.real("beta", 1.0)
+    turned, third = bool(node.integer("transB", 0)), node.get(2)
+    if isinstance(constant, View):
+        made = multiplied(node, view, constant.permuted((1, 0)) if turned else constant, as_stored=True)
+        return _plus(node, scaled(node, made, alpha, suffix="_alpha"), third, beta)
+    weight = node.needed(1) if turned else node.needed(1).moved(np.transpose)
+    columns = weight.shape[0]
+    is_row = isinstance(third, Constant) and third.shape[-1:] == (columns,) == (third.value.size,)
+    if alpha == beta == 1 and is_row:
+        return linear(node, view, weight, third.moved(lambda array: array.reshape(-1)))
+    made = scaled(node, linear(node, view, weight, None), alpha, suffix="_alpha")
+    return _plus(node, made, third, beta)
+
+
+def _plus(node: Node, view: View, third: Any, beta: float) -> View:
+    """The third input of a Gemm, added."""
+    if third is None or beta == 0:
+        return view
+    if beta != 1:
+        if isinstance(third, Constant) and third.trained:
+            third = as_view(node, third, view)  # scaled as an activation: its gradient has the factor too
+        if isinstance(third, View):
+            third = scaled(node, third, beta, suffix="_beta")
+        else:
+            third = replace(third, value=third.value * np.float32(beta))
+    return total(node, view, third)
+
+
+def _matmul(node: Node) -> View:
+    operands = [node.get(0), node.get(1)]
+    if node.integer("transBatchA", 0) or node.integer("transBatchB", 0):
+        raise CannotTakeError("transBatchA or transBatchB", "Transpose, then MatMul")
+    like = next(item for item in operands if isinstance(item, View))
+    for index, name in enumerate(("transA", "transB")):
+        item = operands[index]
+        if item is None or not item.shape:
+            raise CannotTakeError(f"its input {index} is missing, or a number", CHECKED)
+        if isinstance(item, Constant) and len(item.shape) > 2:
+            operands[index] = item = as_view(node, item, like)
+        if node.integer(name, 0) and len(item.shape) > 1:
+            operands[index] = item.moved(np.transpose) if isinstance(item, Constant) else _turned(item)
+    bias = node.constant(2) if node.op == "importer:Linear" else None
+    if bias is not None:
+        return linear(node, operands[0], operands[1].moved(np.transpose), bias)
+    return scaled(node, multiplied(node, *operands, as_stored=True), node.real("alpha", 1.0), suffix="_alpha")
+
+
+def _turned(view: View) -> View:
+    return view.swapped(len(view.dims) - 2, len(view.dims) - 1)
+
+
+# Norms
+
+
+def _batch_norm(node: Node) -> View:
+    view, given = node.view(), {"w": node.constant(1), "b": node.constant(2)}
+    running = {"running_mean": node.constant(3), "running_var": node.constant(4)}
+    training = node.op.endswith("Internal") or bool(node.integer("training_mode", 0))
+    if node.used - {0, 1, 2} or (node.used - {0} and not training):
+        raise CannotTakeError("its statistics are used", "one output")
+    options: dict[str, Any] = {"momentum": round(1 - node.real("momentum", 0.9), 6)}
+    if not training:
+        options = {"fixed_statistics": True}
+        running = {role: item and replace(item, trained=False) for role, item in running.items()}
+    variance = running["running_var"]
+    if variance is not None and (variance.value < 0).any():
+        raise CannotTakeError("a variance below 0", "variances of 0 and more")
+    return channel_norm(node, "batch_norm", view, {**given, **running}, _eps(node), options)
+
+
+def _eps(node: Node) -> float:
+    return node.number("epsilon", 1e-5)
+
+
+def _instance_norm(node: Node) -> View:
+    given = {"w": node.constant(1), "b": node.constant(2)}
+    return channel_norm(node, "instance_norm", node.view(), given, _eps(node), {})
+
+
+def _group_norm(node: Node) -> View:
+    view = node.view()
+    scale, shift = (node.needed(index).moved(lambda array: array.reshape(-1)) for index in (1, 2))
+    if scale.shape != view.shape[1:2]:
+        raise CannotTakeError("a scale per group", "opset 21, with a scale per channel")
+    groups = {"groups": node.integer("num_groups", 1)}
+    return channel_norm(node, "group_norm", view, {"w": scale, "b": shift}, _eps(node), groups)
+
+
+def _row_norm(node: Node) -> View:
+    view = node.view()
+    kind = "layer_norm" if node.op == "LayerNormalization" else "rms_norm"
+    axis = node.axis(len(view.dims), -1)
+    if node.used - {0}:
+        raise CannotTakeError("its statistics are used", "one output")
+    row = view.shape[axis:]
+    roles = {"w": 1, "b": 2} if kind == "layer_norm" else {"w": 1}
+    affine = {role: node.constant(index) for role, index in roles.items()}
+    # A weight that repeats over the row is one weight: it is multiplied, or added, by a layer of its own.
+    whole = elements(row)
+    apart = any(item and item.trained and item.value.size != whole for item in affine.values())
+    given = {role: None if apart or item is None else _repeated(item, row) for role, item in affine.items()}
+    made = row_norm(node, kind, view, given, _eps(node), len(row))
+    if apart and affine["w"] is not None:
+        made = times(node, made, as_view(node, affine["w"], made, "_scale"))
+    if apart and affine.get("b") is not None:
+        made = total(node, made, as_view(node, affine["b"], made, "_shift"))
+    return made
+
+
+def _repeated(constant: Constant, row: Shape) -> Constant:
+    """A constant for every element of a row."""
+    try:
+        return constant.moved(lambda array: np.broadcast_to(array, row).copy())
+    except ValueError:
+        reason = f"a scale or shift of shape {list(constant.shape)} for rows of {list(row)}"
+        raise CannotTakeError(reason, CHECKED) from None
+
+
+# Pooling
+
+
+def _pool(node: Node) -> View:
+    kind = "max_pool2d" if node.op == "MaxPool" else "avg_pool2d"
+    if kind == "max_pool2d" and 1 in node.used:
+        raise CannotTakeError("its indices are used", "one output")
+    view, kernel = node.view(), node.sizes("kernel_shape")
+    rank = len(kernel)
+    if rank not in (1, 2) or len(view.dims) != rank + 2:
+        raise CannotTakeError(f"a window of {rank} dimensions", "a window of 1 or 2 dimensions")
+    sizes = view.shape[2:]
+    counted = kind == "max_pool2d" or bool(node.integer("count_include_pad", 0))
+    found, ceil = window_of(node, sizes, kernel), bool(node.integer("ceil_mode", 0))
+    return pooled(node, kind, view, pool_options(found, sizes, ceil=ceil, padded=counted), rank)
+
+
+def _global_pool(node: Node) -> View:
+    view = node.view()
+    rank = len(view.dims) - 2
+    if node.op == "GlobalAveragePool" or rank not in (1, 2):
+        return averaged_image(node, view, rank)
+    kernel = short(rows_and_columns(view.shape[2:], 1))
+    return pooled(node, "max_pool2d", view, {"kernel": kernel}, rank)
+
+
+def _resize(node: Node) -> View:
+    view = node.view()
+    if len(view.dims) != 4:
+        raise CannotTakeError("an input that is no image", "[batch, channels, rows, columns]")
+    mode, old = node.text("mode", "nearest"), node.op == "Upsample"
+    coordinates = "asymmetric" if old else node.text("coordinate_transformation_mode", "half_pixel")
+    wanted = {"nearest": "asymmetric", "linear": "half_pixel"}.get(mode, "")
+    rounding = "floor" if old else node.text("nearest_mode", "round_prefer_floor")
+    if node.integer("antialias", 0) or node.text("keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise CannotTakeError("antialiasing, or sizes that follow from others", "sizes, antialias 0")
+    is_other = coordinates.removeprefix("pytorch_") != wanted or (mode == "nearest" and rounding != "floor")
+    if is_other or node.get("axes"):
+        raise CannotTakeError(
+            f"{mode} by {coordinates}", "nearest by asymmetric and floor, or linear by half_pixel"
+        )
+    target = _resized(node, view, old=old)
+    if coordinates == "pytorch_half_pixel" and min(target[2:]) == 1:
+        raise CannotTakeError("shrinks a dimension to 1 by pytorch_half_pixel", "half_pixel")
+    if target[:2] != view.shape[:2]:
+        raise CannotTakeError("resizes batch or channels", "rows and columns only")
+    return interpolated(node, view, target[2:], "bilinear" if mode == "linear" else "nearest")
+
+
+def _resized(node: Node, view: View, *, old: bool) -> Shape:
+    """The shape of the result, by sizes or by scales."""
+    sizes = None if old else node.constant(3)
+    if sizes is not None:
+        return tuple(int(size) for size in sizes.value.ravel())
+    scales = node.constant(1 if old else 2)
+    given = node.get("scales", ()) if scales is None else scales.value.ravel()
+    if len(given) != 4:
+        raise CannotTakeError("no sizes and no scales", "sizes or scales of four numbers")
+    exact = [size * float(scale) for size, scale in zip(view.shape, given, strict=True)]
+    if any(abs(size - int(size)) > 1e-6 for size in exact):
+        raise CannotTakeError("scales that do not give whole sizes", "sizes")
+    return tuple(map(int, exact))
+
+
+# Recurrent layers
+
+_ACTIVATIONS = {"GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh"), "RNN": ("Tanh",)}
+
+
+def _check_recurrent(node: Node, length: int) -> None:
+    """Raise `CannotTakeError` for what our recurrent layers do not do."""
+    usual = _ACTIVATIONS[node.op]
+    if node.text("direction", "forward") != "forward":
+        raise CannotTakeError(f"direction {node['direction']}", "forward")
+    if node.integer("layout", 0):
+        raise CannotTakeError("layout 1", "layout 0, transposed")
+    if node.op == "GRU" and not node.integer("linear_before_reset", 0):
+        raise CannotTakeError("a reset gate before the product", "linear_before_reset=1, as PyTorch has it")
+    extra = node.get("clip") or node.integer("input_forget", 0) or node.has(7)
+    if tuple(node.get("activations", usual)) != usual or extra:
+        raise CannotTakeError("activations, clips or peepholes of its own", f"activations {', '.join(usual)}")
+    lengths = node.constant(4)
+    if lengths is not None and (lengths.value != length).any():
+        raise CannotTakeError("sequences of unequal length", "one length")
+    if 2 in node.used:
+        raise CannotTakeError("its last cell is used", "its output or its last state")
+
+
+def _recurrent(node: Node) -> list[View]:
+    kind, view = node.op.lower(), node.view()
+    _check_recurrent(node, view.shape[0])
+    word = sequence(node, view, 1, "a Transpose before it: [time, batch, features]")
+    wx, wh, both = node.needed(1), node.needed(2), node.constant(3)
+    hidden = node.integer("hidden_size", wh.shape[-1])
+    gates = hidden * {"gru": 3, "lstm": 4, "rnn": 1}[kind]
+    if wx.shape != (1, gates, view.shape[2]) or wh.shape != (1, gates, hidden):
+        raise CannotTakeError("its weights do not have the shape that its op takes", CHECKED)
+    given: dict[str, Constant | None] = {
+        role: item.moved(lambda array: regated(kind, array[0]).T) for role, item in (("wx", wx), ("wh", wh))
+    }
+    if both is not None:
+        if both.shape != (1, 2 * gates):
+            raise CannotTakeError("its weights do not have the shape that its op takes", CHECKED)
+        for role, part in (("bx", slice(gates)), ("bh", slice(gates, None))):
+            given[role] = both.moved(lambda array, part=part: regated(kind, array[0, part]))
+    places = (5, 6) if kind == "lstm" else (5,)
+    states = [initial_state(node, node.get(index), hidden, view.batch, "zeros") for index in places]
+    made = recurrent(node, kind, word, states, given)
+    # Ours is [batch, length, hidden], ONNX's [length, directions, batch, hidden].
+    whole = View(made.word, made.stored, made.pieces, (made.dims[1], (), (BATCH,), made.dims[2]))
+    return [whole, last_state(node, made)] if 1 in node.used else [whole]
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "Gemm": _gemm,
+    **dict.fromkeys(
+        ("MatMul", "com.microsoft:FusedMatMul", "com.microsoft:TransposeMatMul", "importer:Linear"), _matmul
+    ),
+    **dict.fromkeys(("BatchNormalization", "com.microsoft:BatchNormInternal"), _batch_norm),
+    "InstanceNormalization": _instance_norm,
+    "GroupNormalization": _group_norm,
+    **dict.fromkeys(
+        ("LayerNormalization", "RMSNormalization", "com.microsoft:SimplifiedLayerNormalization"), _row_norm
+    ),
+    **dict.fromkeys(("MaxPool", "AveragePool"), _pool),
+    **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _global_pool),
+    **dict.fromkeys(("Resize", "Upsample"), _resize),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
+}

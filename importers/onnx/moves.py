@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX ops that move elements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from importers.graph.arranging import viewed
+from importers.graph.draft import CHECKED, CannotTakeError
+from importers.graph.node import Attributes, Handler, Node, axis_of
+from importers.graph.views import Shape, View
+from importers.graph.weights import Constant
+from importers.place.moves import (
+    chosen,
+    concatenated,
+    equal_parts,
+    expanded,
+    padded,
+    parts_of,
+    selected,
+    squeezed,
+    target_shape,
+    to_depth,
+    to_space,
+)
+from importers.place.pairs import applied, common_shape
+from importers.place.products import looked_up
+
+FLOATS = (1, 10, 11, 16)
+"""ONNX's numbers of float32, float16, float64, bfloat16: the model's dtype says which."""
+
+
+def _cast(node: Node) -> Any:
+    given = node.get(0)
+    if node.op == "CastLike" and isinstance(given, Constant):
+        return replace(given, value=given.value.astype(np.float32))
+    if node.op == "Cast" and node.integer("to", 1) not in FLOATS:
+        raise CannotTakeError("makes integers of activations", "floating-point types throughout")
+    return node.view()
+
+
+def _dropout(node: Node) -> View:
+    view = node.view()
+    if 1 in node.used:
+        raise CannotTakeError("its mask is used", "one output")
+    ratio, training = node.constant(1), node.constant(2)
+    share = node.real("ratio", 0.5) if ratio is None else _only(ratio, "ratio")
+    if training is None or not training.value.any() or share == 0:
+        return view
+    return applied(node, "dropout", view, {"p": round(share, 6)})
+
+
+def _only(constant: Constant, what: str) -> float:
+    """The number in a constant that may have one only."""
+    if constant.value.size != 1:
+        raise CannotTakeError(f"its {what} is no number", CHECKED)
+    return float(constant.value.ravel()[0])
+
+
+def _reshape(node: Node) -> View:
+    view = node.view()
+    return viewed(node, view, new_shape(node, view.shape, node.op))
+
+
+def new_shape(node: Attributes, shape: Shape, op: str) -> Shape:
+    """What a Reshape or a Flatten makes of a shape."""
+    if op == "Flatten":
+        axis = node.integer("axis", 1)
+        axis = axis + len(shape) if axis < 0 else axis
+        return (prod(shape[:axis]), prod(shape[axis:]))
+    wanted = node.integers("shape", 1)
+    if wanted is None:
+        raise CannotTakeError("its shape is missing", CHECKED)
+    return target_shape(shape, wanted, zero_is_zero=bool(node.integer("allowzero", 0)))
+
+
+def _unsqueeze(node: Node) -> View:
+    view = node.view()
+    for axis in new_axes(node, len(view.dims)):
+        view = view.with_dim(axis)
+    return view
+
+
+def new_axes(node: Attributes, rank: int) -> list[int]:
+    """The dimensions that an Unsqueeze adds, as they are numbered in its result."""
+    axes = node.integers("axes", 1) or ()
+    return sorted(axis_of(axis, rank + len(axes)) for axis in axes)
+
+
+def _squeeze(node: Node) -> View:
+    view = node.view()
+    return squeezed(view, gone_axes(node, view.shape))
+
+
+def gone_axes(node: Attributes, shape: Shape) -> list[int]:
+    """The dimensions that a Squeeze leaves out."""
+    asked = node.integers("axes", 1)
+    if asked is None:
+        return [axis for axis, size in enumerate(shape) if size == 1]
+    axes = [axis_of(axis, len(shape)) for axis in asked]
+    for axis in axes:
+        if shape[axis] != 1:
+            raise CannotTakeError(f"squeezes dimension {axis} of {shape[axis]} elements", "Reshape")
+    return axes
+
+
+def _transpose(node: Node) -> View:
+    view = node.view()
+    return view.permuted(order_of(node, len(view.dims)))
+
+
+def order_of(node: Attributes, rank: int) -> Shape:
+    """The dimensions in the order in which a Transpose puts them."""
+    order = node.sizes("perm", tuple(reversed(range(rank))))
+    if sorted(order) != list(range(rank)):
+        raise CannotTakeError(f"perm {list(order)} of {rank} dimensions", CHECKED)
+    return order
+
+
+def slices(node: Attributes, shape: Shape) -> list[tuple[int, range]]:
+    """The dimensions that a Slice cuts, and which elements of each it takes."""
+    starts, ends = node.integers("starts", 1), node.integers("ends", 2)
+    if starts is None or ends is None:
+        raise CannotTakeError("its starts or ends are missing", CHECKED)
+    axes = node.integers("axes", 3) or tuple(range(len(starts)))
+    steps = node.integers("steps", 4) or (1,) * len(starts)
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise CannotTakeError("starts, ends, axes and steps of unequal number", CHECKED)
+    found = []
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        dim = axis_of(axis, len(shape))
+        every = range(shape[dim] if shape else 0)
+        until = None if end < -len(every) else end
+        found.append((dim, every[slice(start, until, step)] if step else every[:0]))
+    return found
+
+
+def _slice(node: Node) -> View:
+    view = node.view()
+    for number, (dim, taken) in enumerate(slices(node, view.shape)):
+        view = chosen(node, view, dim, taken, f"_{number}" if number else "")
+    return view
+
+
+def _gather(node: Node) -> View:
+    table, index = node.get(0), node.get(1)
+    if isinstance(table, Constant) and isinstance(index, View):
+        if len(table.shape) != 2 or node.axis(2) != 0:
+            raise CannotTakeError(
+                "looks up something else than rows of a matrix", "a table [words, features], axis 0"
+            )
+        return looked_up(node, index, table)
+    view, places = node.view(), node.needed(1, "indices")
+    dim = node.axis(len(view.dims))
+    numbers = [indexed(int(number), view.shape[dim]) for number in places.value.ravel()]
+    if not places.shape:
+        return selected(node, view, dim, numbers[0])
+    found = chosen(node, view, dim, numbers)
+    if len(places.shape) == 1:
+        return found
+    return viewed(node, found, (*view.shape[:dim], *places.shape, *view.shape[dim + 1 :]))
+
+
+def indexed(number: int, size: int) -> int:
+    """The number of an element counted from the front. Raises `CannotTakeError` if there is none."""
+    if not -size <= number < size:
+        raise CannotTakeError(f"an index outside of {size} elements", CHECKED)
+    return number % size
+
+
+def part_sizes(node: Attributes, size: int, count: int) -> Shape:
+    """Sizes of the parts that a Split of `count` outputs cuts a dimension into."""
+    sizes = node.integers("split", 1)
+    sizes = equal_parts(size, -(-size // count)) if sizes is None else sizes
+    if len(sizes) != count:
+        raise CannotTakeError(f"{len(sizes)} sizes for {count} outputs", "a size for each output")
+    return sizes
+
+
+def _split(node: Node) -> Any:
+    view = node.view()
+    dim = node.axis(len(view.dims))
+    return parts_of(node, view, dim, part_sizes(node, view.shape[dim], len(node.shapes)), node.used)
+
+
+def _concat(node: Node) -> View:
+    items = [node[index] for index in sorted(key for key in node.arguments if isinstance(key, int))]
+    like = next(item for item in items if isinstance(item, View))
+    return concatenated(node, items, node.axis(len(like.dims)))
+
+
+def _pad(node: Node) -> View:
+    view = node.view()
+    if node.text("mode", "constant") != "constant":
+        raise CannotTakeError(f"pads by {node['mode']}", "mode constant")
+    widths, rank, value = node.integers("pads", 1), len(view.dims), node.constant(2)
+    if widths is None:
+        raise CannotTakeError("its pads are missing", CHECKED)
+    axes = [axis_of(axis, rank) for axis in node.integers("axes", 3) or range(rank)]
+    if len(widths) != 2 * len(axes):
+        raise CannotTakeError(f"pads {list(widths)} for {len(axes)} dimensions", CHECKED)
+    is_said = value is not None and value.value.size
+    number = _only(value, "value") if value is not None and is_said else node.real("value", 0.0)
+    pairs = dict(zip(axes, zip(widths, widths[len(axes) :], strict=False), strict=True))
+    return padded(node, view, [pairs.get(dim, (0, 0)) for dim in range(rank)], number)
+
+
+def _expand(node: Node) -> View:
+    view, wanted = node.view(), node.integers("shape", 1)
+    if wanted is None:
+        raise CannotTakeError("its shape is missing", CHECKED)
+    return expanded(node, view, common_shape(view.shape, wanted))
+
+
+def _blocks(node: Node) -> View:
+    view = node.view()
+    if len(view.dims) != 4:
+        raise CannotTakeError("an input that is no image", "[batch, channels, rows, columns]")
+    how = to_depth if node.op == "SpaceToDepth" else to_space
+    return how(node, view, node.integer("blocksize", 1), depth_first=node.text("mode", "DCR") == "DCR")
+
+
+HANDLERS: Mapping[str, Handler] = {
+    "Identity": lambda node: node.view(),
+    **dict.fromkeys(("Cast", "CastLike"), _cast),
+    "Dropout": _dropout,
+    **dict.fromkeys(("Reshape", "Flatten"), _reshape),
+    "Unsqueeze": _unsqueeze,
+    "Squeeze": _squeeze,
+    "Transpose": _transpose,
+    "Slice": _slice,
+    "Gather": _gather,
+    "Split": _split,
+    **dict.fromkeys(("Concat", "com.microsoft:ConcatTraining"), _concat),
+    "Pad": _pad,
+    "Expand": _expand,
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _blocks),
+}

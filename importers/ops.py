@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What others call our layers: ONNX, ATen, and the ops of training graphs that compute their gradients.
+
+The one table that readers, the writer and docs/onnx.md take these names from. A layer of one or two inputs
+that is one op everywhere needs a row here and nothing else; ops that have to be told apart by their weights,
+windows or axes are read by a function of their own in the dialects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """An option that is a number: the attribute that says it, and what it is where nothing says it."""
+
+    option: str
+    onnx: str
+    aten: str
+    default: float
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A layer of ours as one op of others. Names are separated by spaces; the first of `onnx` is written.
+
+    `gradient` is an op of training graphs, then the roles it reads, in order. `options` are those that these
+    names say, `numbers` those that an attribute says.
+    """
+
+    ours: str
+    onnx: str = ""
+    aten: str = ""
+    gradient: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    numbers: Sequence[Number] = ()
+
+    @property
+    def written(self) -> str:
+        """The op of ONNX that this layer becomes."""
+        return self.onnx.split()[0]
+
+
+ALONE = (
+    Op("relu", "Relu", "relu", "ReluGrad dy x"),  # x or y: both are positive together
+    Op("sigmoid", "Sigmoid", "sigmoid", "SigmoidGrad y dy"),
+    Op("tanh", "Tanh", "tanh", "TanhGrad y dy"),
+    Op("silu", "importer:Silu", "silu"),
+    Op("exponential", "Exp", "exp"),
+    Op("logarithm", "Log", "log"),
+    Op("square_root", "Sqrt", "sqrt"),
+    Op("reciprocal", "Reciprocal", "reciprocal"),
+    Op("square", "", "square"),
+    Op("error_function", "Erf", "erf special_erf"),
+    Op("absolute", "Abs", "abs"),
+    Op("hard_swish", "HardSwish", "hardswish"),
+    Op("softplus", "Softplus"),
+    Op("mish", "Mish", "mish"),
+    Op("scale", "Neg", "neg", options={"factor": -1.0}),
+    Op("clip", "", "relu6", options={"low": 0.0, "high": 6.0}),
+    Op("gelu", "Gelu com.microsoft:Gelu", "gelu", "GeluGrad dy x"),
+    Op("gelu", "com.microsoft:FastGelu", "", "FastGeluGrad dy x", {"form": "tanh"}),
+    Op("leaky_relu", "LeakyRelu", "leaky_relu", numbers=[Number("slope", "alpha", "negative_slope", 0.01)]),
+    Op("elu", "Elu", "elu", numbers=[Number("alpha", "alpha", "alpha", 1.0)]),
+    Op(
+        "hard_sigmoid",
+        "HardSigmoid",
+        numbers=[Number("alpha", "alpha", "", 0.2), Number("beta", "beta", "", 0.5)],
+    ),
+    Op("hard_sigmoid", "", "hardsigmoid"),
+)
+"""Layers of one input, whatever its shape."""
+
+PAIRS = (
+    Op("add", "Add"),
+    Op("subtract", "Sub"),
+    Op("multiply", "Mul"),
+    Op("divide", "Div"),
+    Op("maximum", "Max"),
+    Op("minimum", "Min"),
+)
+"""Layers of two inputs. They are written so; who reads them has to look at constants among their inputs."""
+
+RELATIONS = (
+    Op("ge", "GreaterOrEqual", "ge"),
+    Op("gt", "Greater", "gt"),
+    Op("le", "LessOrEqual", "le"),
+    Op("lt", "Less", "lt"),
+    Op("eq", "Equal", "eq"),
+)
+"""Forms of the layer compare."""
+
+REDUCTIONS = (
+    Op("reduce_mean", "ReduceMean", "mean"),
+    Op("reduce_sum", "ReduceSum", "sum"),
+    Op("reduce_max", "ReduceMax", "amax"),
+    Op("reduce_min", "ReduceMin", "amin"),
+)
+
+WITH_NUMBER = {"scale": ("Mul", "factor"), "shift": ("Add", "offset"), "power": ("Pow", "exponent")}
+"""Layer -> op of ONNX and the option that is its second input."""
+
+POWERS = {2.0: "square", 0.5: "square_root", -1.0: "reciprocal"}
+"""Exponents that are layers of their own."""
+
+GATES = {"gru": (1, 0, 2), "lstm": (0, 2, 3, 1), "rnn": (0,)}
+"""Where ONNX has the gate that is the first, second ... of ours: z r h as r z n, i o f c as i f g o."""
+
+SELU = (1.6732632423543772, 1.0507009873554805)
+"""Slope and scale of SELU (Klambauer et al. 2017)."""
+
+
+def by_onnx(table: Sequence[Op]) -> dict[str, Op]:
+    """Rows by the names ONNX has for them."""
+    return {name: op for op in table for name in op.onnx.split()}
+
+
+def by_aten(table: Sequence[Op]) -> dict[str, Op]:
+    """Rows by the names ATen has for them."""
+    return {name: op for op in table for name in op.aten.split()}
+
+
+NEAREST_ONNX = {
+    "ConvInteger": "Conv of float32",
+    "QLinearConv": "Conv of float32",
+    "MatMulInteger": "MatMul of float32",
+    "LpPool": "AveragePool",
+    "GlobalLpPool": "GlobalAveragePool",
+    "MaxUnpool": "Resize",
+    "DeformConv": "Conv",
+    "LRN": "BatchNormalization",
+    "Attention": "MatMul, Softmax, MatMul",
+    "com.microsoft:Attention": "MatMul, Softmax, MatMul",
+    "ArgMax": "the output of the network before it",
+    "CumSum": "MatMul with a triangle of ones",
+    "Shrink": "Relu of differences",
+    "ReduceProd": "Mul",
+    "QuantizeLinear": "float32, or run with --dtype",
+    "DequantizeLinear": "float32, or run with --dtype",
+    "Sin": "a table of constants",
+    "Cos": "a table of constants",
+    "GatherND": "Gather, Slice",
+    "GatherElements": "Gather, Slice",
+    "ScatterND": "Concat of Slices",
+    "ScatterElements": "Concat of Slices",
+    "Tile": "Expand where it is added or multiplied",
+    "TopK": "MaxPool",
+    "NonZero": "Where",
+    "OneHot": "Gather of a table",
+    "Einsum": "MatMul and Transpose",
+    "If": "the branch that is taken",
+    "Loop": "its body, as often as it runs",
+    "Scan": "GRU, LSTM, or its body as often as it runs",
+    "Compress": "Slice",
+    "ReverseSequence": "sequences the right way round",
+}
+"""Ops of ONNX that no layer is -> what would do."""
+
+NEAREST_ATEN = {
+    "conv3d": "conv2d",
+    "conv_transpose3d": "conv_transpose2d",
+    "max_pool3d": "max_pool2d",
+    "avg_pool3d": "avg_pool2d",
+    "upsample_bicubic2d": "mode='bilinear'",
+    "upsample_linear1d": "mode='nearest'",
+    "embedding_bag": "embedding and mean",
+    "rnn_relu": "nonlinearity='tanh'",
+    "bilinear": "matmul and linear",
+    "cdist": "matmul",
+    "linalg_vector_norm": "square, sum, sqrt",
+    "feature_dropout": "Dropout",
+    "alpha_dropout": "Dropout",
+    "cumsum": "matmul with a triangular constant",
+    "bernoulli": "Dropout",
+    "rand_like": "Dropout",
+    "logical_and": "multiplying masks",
+    "sign": "clamp",
+    "sin": "a table as a buffer",
+    "cos": "a table as a buffer",
+    "flip": "slice and cat of what is to be turned round",
+    "gather": "slice, select",
+    "index": "slice, select, chunk",
+    "index_select": "slice, select, chunk",
+    "repeat": "expand where it is added or multiplied",
+    "grid_sampler": "interpolate",
+    "topk": "max_pool2d",
+    "sort": "max_pool2d",
+}
+"""Ops of ATen that no layer is -> what would do."""

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions as layers of ours, and the windows that they and pools move over an image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from importers.graph.arranging import Site, batch_first, fresh, image
+from importers.graph.draft import CHECKED, CannotTakeError
+from importers.graph.views import Shape, View
+from importers.graph.weights import Constant
+
+SAME = {"SAME_UPPER": (0, 1), "SAME_LOWER": (1, 0)}
+"""Ways to pad so that a step of 1 keeps the size -> where an odd zero goes: before, behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window over an image, rows before columns; `pads` are zeros up, down, left, right."""
+
+    kernel: Shape
+    stride: Shape
+    dilation: Shape
+    pads: Shape
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As a layer says them."""
+        return {
+            "kernel": short(self.kernel),
+            "stride": short(self.stride),
+            "dilation": short(self.dilation),
+            "padding": short(self.pads),
+        }
+
+
+def short(values: Sequence[int]) -> int | list[int]:
+    """One number where all are the same."""
+    return int(values[0]) if len(set(values)) == 1 else [int(value) for value in values]
+
+
+def rows_and_columns(values: Sequence[int], filler: int) -> Shape:
+    """A number for each direction as (rows, columns); a sequence has one row."""
+    return (filler, *values) if len(values) == 1 else tuple(values)
+
+
+def window(
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    pads: Sequence[int],
+    automatic: str = "NOTSET",
+    sizes: Sequence[int] = (),
+) -> Window:
+    """A window of 1 or 2 directions over `sizes`; `pads` are those before all directions, then those behind.
+
+    `automatic` is ONNX's word for pads that follow from the size. Raises `CannotTakeError`.
+    """
+    rank = len(kernel)
+    if rank not in (1, 2):
+        raise CannotTakeError(f"a window of {rank} dimensions", "a window of 1 or 2 dimensions")
+    given = {"strides": (stride, rank), "dilations": (dilation, rank), "pads": (pads, 2 * rank)}
+    for name, (values, count) in given.items():
+        if len(values) != count:
+            raise CannotTakeError(f"{name} {list(values)} for {rank} directions", CHECKED)
+    before, behind = list(pads[:rank]), list(pads[rank:])
+    if automatic in SAME:
+        if min(stride) < 1:
+            raise CannotTakeError(f"strides {list(stride)}", CHECKED)
+        totals = [
+            max(0, (-(-size // s) - 1) * s + d * (k - 1) + 1 - size)
+            for size, k, s, d in zip(sizes, kernel, stride, dilation, strict=True)
+        ]
+        before, behind = ([(total + odd) // 2 for total in totals] for odd in SAME[automatic])
+    elif automatic == "VALID":
+        before, behind = [0] * rank, [0] * rank
+    (up, left), (down, right) = (rows_and_columns(each, 0) for each in (before, behind))
+    return Window(
+        rows_and_columns(kernel, 1),
+        rows_and_columns(stride, 1),
+        rows_and_columns(dilation, 1),
+        (up, down, left, right),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A layer of ours: its type and options, and the shape in which it stores its weight."""
+
+    kind: str
+    options: Mapping[str, Any]
+    weight: Shape
+
+
+def convolution_of(x: Shape, w: Shape, window: Window, groups: int) -> Placed:
+    """The layer for a convolution of [batch, channels, ...] by weights [outputs, inputs of a group, ...]."""
+    if len(w) == 3:
+        options = {key: short(value) for key, value in _columns(window).items()}
+        return Placed("conv1d", {**options, "out_channels": w[0], "groups": groups}, w)
+    is_point = window.kernel == window.stride == (1, 1) and not any(window.pads)
+    if is_point and groups == 1:
+        return Placed("pointwise", {"out_channels": w[0]}, w[:2])
+    if groups == x[1] == w[0] and groups > 1:
+        return Placed("depthwise", window.options, w)
+    return Placed("conv2d", {**window.options, "out_channels": w[0], "groups": groups}, w)
+
+
+def _columns(window: Window) -> dict[str, Shape]:
+    return {
+        "kernel": window.kernel[1:],
+        "stride": window.stride[1:],
+        "dilation": window.dilation[1:],
+        "padding": window.pads[2:],
+    }
+
+
+def convolution(
+    site: Site, view: View, weight: Constant, bias: Constant | None, window: Window, groups: int
+) -> View:
+    """A convolution over 1 or 2 dimensions behind batch and channels."""
+    placed = convolution_of(view.shape, weight.shape, window, groups)
+    word = batch_first(site, view, len(weight.shape))
+    stored = weight.moved(lambda array: array.reshape(placed.weight))
+    return biased(site, placed.kind, word, placed.options, stored, bias)
+
+
+def transposed_convolution(
+    site: Site,
+    view: View,
+    weight: Constant,
+    bias: Constant | None,
+    window: Window,
+    groups: int,
+    output_padding: Sequence[int],
+) -> View:
+    """A transposed convolution over 1 or 2 dimensions; weights [inputs, outputs of a group, ...]."""
+    inputs, outputs, *kernel = weight.shape
+    rank = len(kernel)
+    options = {
+        **window.options,
+        "out_channels": outputs * groups,
+        "output_padding": short(rows_and_columns(output_padding, 0)),
+        "groups": groups,
+    }
+    stored = weight.moved(lambda array: array.reshape(inputs, outputs, *window.kernel))
+    made = biased(site, "conv_transpose2d", image(site, view, rank), options, stored, bias)
+    return fresh(made, (*made.stored[:2], *made.stored[-rank:]))
+
+
+def biased(
+    site: Site,
+    kind: str,
+    word: str,
+    options: Mapping[str, Any],
+    weight: Constant,
+    bias: Constant | None,
+    *,
+    suffix: str = "",
+) -> View:
+    """A layer with weight and bias; a bias that is trained beside a frozen weight is a layer of its own."""
+    if bias is None or weight.trained or not bias.trained:
+        whole = {**options, "bias": bias is not None}
+        return site.layer(kind, (word,), whole, {"w": weight, "b": bias}, suffix=suffix)
+    made = site.layer(kind, (word,), options, {"w": weight}, suffix=suffix)
+    space = (1,) * (len(made.stored) - 2) if kind != "linear" else ()
+    own = bias.moved(lambda array: array.reshape(-1, *space))
+    if own.shape == made.stored[1:]:
+        return site.layer("position", (made.word,), {}, {"w": own}, suffix=f"{suffix}_bias")
+    shape = {"shape": list(own.shape)}
+    held = site.layer("parameter", ("input",), shape, {"w": own}, suffix=f"{suffix}_bias")
+    return site.layer("broadcast_add", (made.word, held.word), suffix=f"{suffix}_biased")

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Activations made of several layers, trained slopes, softmaxes, and reductions over dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from importers.graph.arranging import Site, regrouped, rows, sample_word, under
+from importers.graph.draft import CannotTakeError
+from importers.graph.views import BATCH, View
+from importers.graph.weights import Constant
+from importers.place.pairs import applied, as_view, scaled, shifted, two_operands
+from importers.place.pooling import averaged_image
+
+
+def selu(site: Site, view: View, alpha: float, gamma: float) -> View:
+    """gamma · elu(x) of slope alpha (Klambauer et al. 2017)."""
+    return scaled(site, applied(site, "elu", view, {"alpha": alpha}, suffix="_elu"), gamma)
+
+
+def celu(site: Site, view: View, alpha: float) -> View:
+    """alpha · elu(x / alpha)."""
+    if alpha <= 0:
+        raise CannotTakeError(f"a Celu of alpha {alpha:g}", "more than 0")
+    inner = scaled(site, view, 1 / alpha, suffix="_inner")
+    return scaled(site, applied(site, "elu", inner), alpha, suffix="_outer")
+
+
+def softsign(site: Site, view: View) -> View:
+    """x / (1 + abs(x))."""
+    size = shifted(site, applied(site, "absolute", view, suffix="_size"), 1.0, suffix="_below")
+    return two_operands(site, "divide", view, size)
+
+
+def compared(site: Site, view: View, form: str, number: float, *, suffix: str = "") -> View:
+    """1 where the comparison with a number holds, else 0."""
+    return applied(site, "compare", view, {"form": form, "value": number}, suffix=suffix)
+
+
+def sloped(site: Site, view: View, slope: Constant) -> View:
+    """PReLU: a trained slope below 0, one for all or one for each channel; of other shapes by products."""
+    rank = len(view.dims)
+    own = (1,) * (rank - len(slope.shape)) + slope.shape
+    weights = {"w": slope.moved(lambda array: array.reshape(-1))}
+    if slope.value.size == 1:
+        return replace(view, word=site.layer("prelu", (view.word,), {}, weights).word)
+    if view.batch_dim == 0 and own == (1, view.shape[1], *(1,) * (rank - 2)):
+        word, _ = sample_word(site, view)
+        return under(site.layer("prelu", (word,), {"per_channel": True}, weights), 0, rank)
+    left = applied(site, "clip", view, {"high": 0.0}, suffix="_left")
+    right = applied(site, "relu", view, suffix="_right")
+    held = as_view(site, slope, view)
+    return two_operands(site, "add", right, two_operands(site, "multiply", left, held, suffix="_slope"))
+
+
+def softmax(site: Site, view: View, dim: int, *, kind: str = "softmax", suffix: str = "") -> View:
+    """Softmax, or its logarithm, over one dimension."""
+    if BATCH in view.dims[dim]:
+        raise CannotTakeError("a softmax over samples", "a dimension behind the batch")
+    word, rest = rows(site, view, dim)
+    made = site.layer(kind, (word,), suffix=suffix)
+    return regrouped(view, made, rest, view.shape[dim], dim)
+
+
+def reduced(
+    site: Site,
+    view: View,
+    dims: Sequence[int],
+    kind: str,
+    *,
+    keep: bool,
+    suffix: str = "",
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> View:
+    """The mean (sum, extreme) over some dimensions, none of which counts samples (unless there is one)."""
+    if any(BATCH in view.dims[dim] for dim in dims) and view.batch > 1:
+        raise CannotTakeError(f"a {kind.removeprefix('reduce_')} over samples", "a network of single samples")
+    taken = sorted(piece for dim in dims for piece in view.dims[dim] if piece != BATCH)
+    is_image = list(dims) == [2, 3] and len(view.dims) == 4 and view.batch_dim in (0, None)
+    if kind == "reduce_mean" and is_image and taken and (view.batch_dim is None or view.samples_only(0)):
+        return averaged_image(site, view, 2, keep=keep)
+    seen = [() if index in dims else dim for index, dim in enumerate(view.dims) if keep or index not in dims]
+    if not taken:
+        return View(view.word, view.stored, view.pieces, tuple(seen))
+    pieces = range(1, len(view.pieces))
+    if taken == list(range(taken[0], taken[-1] + 1)):
+        before, after = list(range(1, taken[0])), list(range(taken[-1] + 1, len(view.pieces)))
+    else:
+        before, after = [piece for piece in pieces if piece not in taken], []
+    groups = [group for group in (before, taken, after) if group]
+    word = site.draft.stored(view, groups, site.name, site.where)
+    own = {"axes": [1 if before else 0], "keep_dims": len(groups) == 1, **options}
+    made = site.layer(kind, (word,), own, suffix=suffix)
+    rest = [*before, *after]
+    number = {BATCH: BATCH} | {piece: 1 + index for index, piece in enumerate(rest)}
+    sizes = (view.batch, *(view.pieces[piece] for piece in rest))
+    return View(made.word, made.stored, sizes, tuple(tuple(number[piece] for piece in dim) for dim in seen))

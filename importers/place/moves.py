@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What moves elements: views and transposes cost nothing here, what must be copied is a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from math import prod
+from typing import Any
+
+from importers.graph.arranging import Site, in_order, places_of, sample_word, under, viewed
+from importers.graph.draft import CannotTakeError, elements
+from importers.graph.views import BATCH, View
+from importers.graph.weights import Constant
+from importers.place.cutting import sliced, split
+from importers.place.pairs import as_view, common_shape, wider
+
+MOST_PIECES = 64
+"""Slices that one gather, or one slice with a step, may become."""
+
+
+def target_shape(shape: Sequence[int], wanted: Sequence[int], *, zero_is_zero: bool) -> tuple[int, ...]:
+    """What a reshape makes of a shape: 0 keeps a dimension (of ONNX), -1 is what is left."""
+    sizes = list(wanted)
+    for index, size in enumerate(sizes):
+        if size == 0 and not zero_is_zero:
+            if index >= len(shape):
+                raise CannotTakeError(f"cannot reshape {list(shape)} to {list(wanted)}", "as many elements")
+            sizes[index] = shape[index]
+    if sizes.count(-1) == 1:
+        known = prod(size for size in sizes if size != -1)
+        sizes[sizes.index(-1)] = prod(shape) // known if known else 0
+    if prod(sizes) != prod(shape) or min(sizes, default=1) < 1:
+        raise CannotTakeError(f"cannot reshape {list(shape)} to {list(wanted)}", "as many elements")
+    return tuple(sizes)
+
+
+def squeezed(view: View, dims: Collection[int]) -> View:
+    """Without these dimensions, those of them that have one element."""
+    for dim in sorted(set(dims), reverse=True):
+        view = view.without_dim(dim) if view.shape[dim] == 1 else view
+    return view
+
+
+def chosen(site: Site, view: View, dim: int, taken: Sequence[int], suffix: str = "") -> View:
+    """Elements of a dimension by their numbers: neighbours by one slice, others joined."""
+    if not taken:
+        raise CannotTakeError("takes nothing", "a slice of one element or more")
+    runs: list[list[int]] = []
+    for item in taken:
+        if runs and item == runs[-1][1]:
+            runs[-1][1] += 1
+        else:
+            runs.append([item, item + 1])
+    size = view.shape[dim]
+    step = taken[1] - taken[0] if len(taken) > 1 else 1
+    every = len(runs) > 1 and step > taken[0] and size % step == 0
+    if every and list(taken) == list(range(taken[0], size, step)):
+        cut = viewed(site, view, (*view.shape[:dim], size // step, step, *view.shape[dim + 1 :]))
+        return sliced(site, cut, dim + 1, taken[0], taken[0] + 1, suffix=suffix).without_dim(dim + 1)
+    if len(runs) > MOST_PIECES:
+        raise CannotTakeError(f"takes {len(runs)} separate pieces", f"at most {MOST_PIECES}")
+    parts = [
+        sliced(site, view, dim, start, stop, suffix=f"{suffix}_{number}" if number else suffix)
+        for number, (start, stop) in enumerate(runs)
+    ]
+    return parts[0] if len(parts) == 1 else joined(site, parts, dim)
+
+
+def selected(site: Site, view: View, dim: int, index: int) -> View:
+    """One element of a dimension, which is gone then."""
+    one = sliced(site, view, dim, index, index + 1) if view.shape[dim] > 1 else view
+    return one.without_dim(dim)
+
+
+def equal_parts(size: int, part: int) -> tuple[int, ...]:
+    """Sizes of parts of a dimension; the last may be smaller."""
+    return tuple(min(part, size - start) for start in range(0, size, part))
+
+
+def parts_of(site: Site, view: View, dim: int, sizes: Sequence[int], used: Collection[int]) -> list[Any]:
+    """All parts of a dimension: one split if all are used, else slices of those that are."""
+    if sum(sizes) != view.shape[dim] or min(sizes, default=0) < 1:
+        raise CannotTakeError(
+            f"sizes {list(sizes)} of {view.shape[dim]} elements",
+            "sizes of 1 and more that add up to the dimension",
+        )
+    if len(sizes) == 1:
+        return [view]
+    if all(index in used for index in range(len(sizes))) and BATCH not in view.dims[dim]:
+        return [*split(site, view, dim, sizes)]
+    starts = [sum(sizes[:index]) for index in range(len(sizes))]
+    return [
+        sliced(site, view, dim, start, start + size, suffix=f"_{index}") if index in used else None
+        for index, (start, size) in enumerate(zip(starts, sizes, strict=True))
+    ]
+
+
+def joined(site: Site, items: Sequence[View], dim: int, *, suffix: str = "") -> View:
+    """Activations side by side along a dimension."""
+    batches = {item.batch_dim for item in items} - {None}
+    batch_dim = batches.pop() if len(batches) == 1 else None
+    if batches or (batch_dim == dim and items[0].batch > 1):
+        raise CannotTakeError("joins batches", "samples are never told apart")
+    if batch_dim == dim:
+        raise CannotTakeError("joins along the batch", "another dimension")
+    rank = len(items[0].dims)
+    words = []
+    for item in items:
+        if len(item.dims) != rank:
+            raise CannotTakeError("joins tensors of different rank", "Unsqueeze before it")
+        word, own = sample_word(site, item)
+        if own != batch_dim:
+            shape = site.draft.tensors[word].shape
+            if batch_dim is not None:
+                shape = (shape[0], *(size for index, size in enumerate(shape[1:]) if index != batch_dim))
+            word = site.draft.reshaped(word, shape, site.name, site.where)
+        words.append(word)
+    axis = places_of(rank, batch_dim).index(dim)
+    return under(site.layer("concat", tuple(words), {"axis": axis}, suffix=suffix), batch_dim, rank)
+
+
+def concatenated(site: Site, items: Sequence[Any], dim: int) -> View:
+    """Activations and constants side by side; a weight before a sequence is a class token."""
+    like = next(item for item in items if isinstance(item, View))
+    token = _class_token(site, items, dim)
+    if token is not None:
+        return token
+    views = [as_view(site, item, like) for item in items if elements(item.shape)]
+    return views[0] if len(views) == 1 else joined(site, views, dim)
+
+
+def _class_token(site: Site, items: Sequence[Any], dim: int) -> View | None:
+    """A weight [1, 1, features] before a sequence [batch, length, features]."""
+    if len(items) != 2 or dim != 1 or not isinstance(items[0], Constant):
+        return None
+    token, rest = items
+    if len(rest.dims) != 3 or rest.batch_dim not in (0, None) or token.shape[1:2] != (1,):
+        return None
+    if (token.value != token.value[:1]).any():
+        return None
+    word = site.draft.reshaped(in_order(site, rest).word, rest.shape, site.name, site.where)
+    return site.layer("class_token", (word,), {}, {"w": token.moved(lambda array: array[0, 0])})
+
+
+def padded(site: Site, view: View, pairs: Sequence[tuple[int, int]], value: float) -> View:
+    """(before, behind) for each dimension: a number around, or, below 0, elements cut off."""
+    widths = []
+    for dim, (before, behind) in enumerate(pairs):
+        if min(before, behind) < 0:
+            stop = view.shape[dim] - max(0, -behind)
+            view = sliced(site, view, dim, max(0, -before), stop, suffix="_cut")
+        widths.append([max(0, before), max(0, behind)])
+    if not any(map(sum, widths)):
+        return view
+    if view.batch_dim is not None and any(widths[view.batch_dim]):
+        raise CannotTakeError("pads the batch", "samples are never told apart")
+    word, batch_dim = sample_word(site, view)
+    pads = [widths[index] for index in places_of(len(widths), batch_dim)]
+    return under(site.layer("pad", (word,), {"pads": pads, "value": value}), batch_dim, len(widths))
+
+
+def expanded(site: Site, view: View, shape: Sequence[int], suffix: str = "") -> View:
+    """An activation repeated to a shape: only dimensions of size 1 are, and never that of the batch."""
+    view = wider(view, len(shape))
+    if view.shape == tuple(shape):
+        return view
+    word, batch_dim = sample_word(site, view)
+    if batch_dim is not None and shape[batch_dim] != view.shape[batch_dim]:
+        raise CannotTakeError("repeats the batch", "samples are never told apart")
+    sizes = [int(shape[index]) for index in places_of(len(shape), batch_dim)]
+    if elements(sizes) == elements(site.draft.tensors[word].shape[1:]):
+        return viewed(site, view, shape)
+    return under(site.layer("expand", (word,), {"shape": sizes}, suffix=suffix), batch_dim, len(shape))
+
+
+def where(site: Site, mask: Any, left: Any, right: Any) -> View:
+    """Elements of `left` where a mask is not 0, else of `right`; one of the three is an activation."""
+    items = (mask, left, right)
+    like = next(item for item in items if isinstance(item, View))
+    shape = common_shape(*(item.shape for item in items))
+    views = [
+        expanded(site, as_view(site, item, like, f"_constant{number}"), shape, f"_expand{number}")
+        for number, item in enumerate(items)
+    ]
+    if len({(view.pieces, view.dims) for view in views}) > 1:
+        views = [in_order(site, view) for view in views]
+    if len({(view.pieces, view.dims) for view in views}) > 1:
+        raise CannotTakeError("operands with the batch in different places", "the batch in front of both")
+    words = [site.draft.reshaped(view.word, views[0].stored, site.name, site.where) for view in views]
+    made = site.layer("where", words)
+    return View(made.word, made.stored, views[0].pieces, views[0].dims)
+
+
+def to_space(site: Site, view: View, size: int, *, depth_first: bool = False) -> View:
+    """Channels as blocks of rows and columns; `depth_first`: the numbers of a block are the outer ones."""
+    *lead, channels, high, wide = view.shape
+    kept = channels // size**2 if size > 0 else 0
+    if not kept or channels % size**2:
+        raise CannotTakeError(
+            f"blocks of {size} do not divide {channels} channels", "a blocksize that divides them"
+        )
+    base = len(lead)
+    cut = (size, size, kept) if depth_first else (kept, size, size)
+    order = (2, 3, 0, 4, 1) if depth_first else (0, 3, 1, 4, 2)
+    turned = viewed(site, view, (*lead, *cut, high, wide)).permuted(
+        [*range(base), *(base + place for place in order)]
+    )
+    return viewed(site, turned, (*lead, kept, high * size, wide * size))
+
+
+def to_depth(site: Site, view: View, size: int, *, depth_first: bool = False) -> View:
+    """Blocks of rows and columns as channels."""
+    *lead, channels, high, wide = view.shape
+    if size < 1 or high % size or wide % size:
+        raise CannotTakeError(
+            f"blocks of {size} do not divide {high}x{wide}", "a blocksize that divides them"
+        )
+    base = len(lead)
+    cut = viewed(site, view, (*lead, channels, high // size, size, wide // size, size))
+    order = (2, 4, 0, 1, 3) if depth_first else (0, 2, 4, 1, 3)
+    turned = cut.permuted([*range(base), *(base + place for place in order)])
+    return viewed(site, turned, (*lead, channels * size**2, high // size, wide // size))

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Norms as layers of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from importers.graph.arranging import Site, batch_first, fresh, in_order
+from importers.graph.draft import CannotTakeError, elements
+from importers.graph.views import BATCH, Shape, View
+from importers.graph.weights import Constant
+
+Weights = Mapping[str, Constant | None]
+"""By role; None where the norm has none."""
+
+
+def row_options(given: Mapping[str, object], eps: float, count: int) -> dict[str, Any]:
+    """Options of a norm of the last `count` dimensions, of these weights and biases."""
+    options: dict[str, Any] = {"eps": eps, "affine": given.get("w") is not None, "axes": count}
+    if options["affine"] and given.get("b", given) is None:
+        options["bias"] = False
+    return options
+
+
+def channel_norm(
+    site: Site, kind: str, view: View, given: Weights, eps: float, options: Mapping[str, Any]
+) -> View:
+    """A norm of the channels of [batch, channels, ...]: over the batch, an instance or a group."""
+    whole = {"eps": eps, "affine": given["w"] is not None, **options}
+    return fresh(site.layer(kind, (batch_first(site, view),), whole, given), view.shape)
+
+
+def row_norm(site: Site, kind: str, view: View, given: Weights, eps: float, count: int) -> View:
+    """A norm of the last `count` dimensions."""
+    view = in_order(site, view)
+    axis = len(view.dims) - count
+    if any(BATCH in dim for dim in view.dims[axis:]):
+        raise CannotTakeError("normalises over samples", "dimensions behind the batch")
+    leading = elements(view.shape[:axis]) // view.batch
+    shape: Shape = (view.batch, *((leading,) if leading > 1 else ()), *view.shape[axis:])
+    word = site.draft.reshaped(view.word, shape, site.name, site.where)
+    made = site.layer(kind, (word,), row_options(given, eps, count), given)
+    return View(made.word, made.stored, view.pieces, view.dims)

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of matrices as layers of ours, of activations and of weights, and tables of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from importers.graph.arranging import Site, in_order, regrouped, rows, viewed
+from importers.graph.draft import CannotTakeError
+from importers.graph.views import BATCH, Shape, View
+from importers.graph.weights import Constant
+from importers.place.convolution import biased
+
+
+def linear(site: Site, view: View, weight: Constant, bias: Constant | None, *, suffix: str = "") -> View:
+    """Every row of the last dimension times the rows of a matrix [out, in]."""
+    word, rest = rows(site, view, len(view.dims) - 1)
+    made = biased(site, "linear", word, {"out_features": weight.shape[0]}, weight, bias, suffix=suffix)
+    return regrouped(view, made, rest, weight.shape[0])
+
+
+def multiplied(site: Site, left: Any, right: Any, *, as_stored: bool = False) -> View:
+    """matmul, of which one operand at least is an activation; one that is constant becomes a linear layer.
+
+    `as_stored` as for `product`.
+    """
+    if isinstance(left, View) and isinstance(right, View):
+        drop_left, drop_right = len(left.dims) == 1, len(right.dims) == 1
+        left = left.with_dim(0) if drop_left else left
+        right = right.with_dim(1) if drop_right else right
+        made = product(site, left, right, as_stored=as_stored)
+        made = made.without_dim(len(made.dims) - 1) if drop_right else made
+        return made.without_dim(len(made.dims) - 2) if drop_left else made
+    if isinstance(left, View):
+        matrix = _matrix(right)
+        column = len(matrix.shape) == 1
+        made = linear(
+            site, left, matrix.moved(lambda array: array.reshape(1, -1) if column else array.T), None
+        )
+        return made.without_dim(len(made.dims) - 1) if column else made
+    matrix = _matrix(left)
+    row = len(matrix.shape) == 1
+    last = len(right.dims) - 1
+    weights = matrix.moved(lambda array: array.reshape(1, -1)) if row else matrix
+    made = linear(site, right.swapped(last - 1, last), weights, None).swapped(last - 1, last)
+    return made.without_dim(last - 1) if row else made
+
+
+def _matrix(constant: Constant) -> Constant:
+    while len(constant.shape) > 2 and constant.shape[0] == 1:
+        constant = constant.moved(lambda array: array[0])
+    if len(constant.shape) > 2:
+        raise CannotTakeError("a stack of matrices as a parameter", "one matrix (linear) for each")
+    return constant
+
+
+def product(site: Site, left: View, right: View, *, as_stored: bool = False, suffix: str = "") -> View:
+    """[..., n, k] times [..., k, m], leading dimensions repeated to each other's, the batch among them.
+
+    A second operand that lies transposed is read so: where that saves storing it anew, or, `as_stored`,
+    wherever its columns lie before its rows.
+    """
+    lead = max(len(left.dims), len(right.dims)) - 2
+    left, right = _wide(left, lead + 2), _wide(right, lead + 2)
+    for view in (left, right):
+        if any(BATCH in dim for dim in view.dims[-2:]) and view.batch > 1:
+            raise CannotTakeError("a product that mixes samples", "the batch among the leading dimensions")
+    same = _leading(left) == _leading(right)
+    if not same:
+        left, right = _aligned(site, left, right)
+    # Leading dimensions without those that count samples, which both have in the same place.
+    pieces = [[piece for dim in view.dims[:-2] for piece in dim if piece != BATCH] for view in (left, right)]
+    turned = _lies(right, pieces[1], right.dims[-2], right.dims[-1]) > _lies(
+        right, pieces[1], right.dims[-1], right.dims[-2]
+    )
+    if as_stored:
+        turned = len(right.dims[-1]) == len(right.dims[-2]) == 1 and right.dims[-1] < right.dims[-2]
+    last = (right.dims[-1], right.dims[-2]) if turned else (right.dims[-2], right.dims[-1])
+    words = []
+    for view, own, matrix in ((left, pieces[0], left.dims[-2:]), (right, pieces[1], last)):
+        word = site.draft.stored(view, [*([own] if own else []), *matrix], site.name, site.where)
+        leading = ((view.size(own),) if own else ()) if same else _lead_sizes(view)
+        shape = (view.batch, *leading, *(view.size(dim) for dim in matrix))
+        words.append(site.draft.reshaped(word, shape, site.name, site.where))
+    made = site.layer("matmul", words, {"transpose_b": turned}, suffix=suffix)
+    return _seen(made, left, right, same=same)
+
+
+def _wide(view: View, rank: int) -> View:
+    while len(view.dims) < rank:
+        view = view.with_dim(0)
+    return view
+
+
+def _leading(view: View) -> list[tuple[int, ...]]:
+    """The pieces of the leading dimensions by size; -1 where several samples are counted."""
+    return [
+        tuple(-1 if piece == BATCH else view.pieces[piece] for piece in dim if view.pieces[piece] > 1)
+        for dim in view.dims[:-2]
+    ]
+
+
+def _batch_place(view: View) -> int | None:
+    return view.batch_dim if view.batch > 1 else None
+
+
+def _lead_sizes(view: View) -> Shape:
+    return tuple(
+        size for index, size in enumerate(view.shape[:-2]) if index != view.batch_dim or view.batch == 1
+    )
+
+
+def _aligned(site: Site, left: View, right: View) -> tuple[View, View]:
+    """Both in the order they are seen; the batch, if any, must be a dimension of its own and the same."""
+    found = []
+    for view in (left, right):
+        if view.batch > 1 and (view.batch_dim is None or not view.samples_only(view.batch_dim)):
+            raise CannotTakeError("leading dimensions with samples merged into them", "the batch in front")
+        found.append(in_order(site, view) if any(len(dim) > 1 for dim in view.dims[:-2]) else view)
+    if _batch_place(found[0]) != _batch_place(found[1]):
+        raise CannotTakeError("operands with the batch in different dimensions", "the batch in front")
+    return found[0], found[1]
+
+
+def _lies(view: View, lead: Sequence[int], first: Sequence[int], second: Sequence[int]) -> int:
+    """How many transposes this order of the pieces needs: 0 or 1."""
+    flat = [*lead, *first, *second]
+    return int(flat != sorted(flat))
+
+
+def _seen(made: View, left: View, right: View, *, same: bool) -> View:
+    """The product [batch, leading..., n, m] as the module sees it."""
+    pieces, dims = [left.batch], list[tuple[int, ...]]()
+
+    def added(size: int) -> tuple[int, ...]:
+        pieces.extend([size] if size > 1 else [])
+        return (len(pieces) - 1,) if size > 1 else ()
+
+    if same:
+        for dim in left.dims[:-2]:
+            dims.append(tuple(BATCH if piece == BATCH else added(left.pieces[piece])[0] for piece in dim))
+    else:
+        for index, size in enumerate(np.broadcast_shapes(left.shape[:-2], right.shape[:-2])):
+            dims.append((BATCH,) if index == _batch_place(left) else added(size))
+    dims += [added(left.size(left.dims[-2])), added(right.size(right.dims[-1]))]
+    return View(made.word, made.stored, tuple(pieces), tuple(dims))
+
+
+def looked_up(site: Site, view: View, table: Constant, padding: int = -1) -> View:
+    """Rows of a table [words, features] by their numbers; that of `padding` gets no gradient."""
+    words, features = table.shape
+    options: dict[str, Any] = {"vocabulary": words, "features": features}
+    if padding >= 0:
+        options["padding_id"] = padding
+    made = site.layer("embedding", (in_order(site, view).word,), options, {"w": table})
+    return viewed(site, made, (*view.shape, features))

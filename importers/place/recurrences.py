@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recurrent layers as ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from importers.graph.arranging import Site, in_order
+from importers.graph.draft import CannotTakeError
+from importers.graph.views import View
+from importers.graph.weights import Constant
+from importers.ops import GATES
+from importers.place.cutting import sliced
+
+
+def regated(kind: str, array: Any, *, back: bool = False) -> Any:
+    """Weights or biases [gates of ONNX, ...] in our order of gates; `back`: the other way round."""
+    order = np.argsort(GATES[kind]) if back else np.array(GATES[kind])
+    parts = array.reshape(len(order), -1, *array.shape[1:])
+    return parts[order].reshape(array.shape)
+
+
+def sequence(site: Site, view: View, batch_dim: int, nearest: str) -> str:
+    """The word of an input of three dimensions as [batch, time, features]; its batch is in `batch_dim`."""
+    is_there = view.batch_dim in (batch_dim, None) and view.shape[batch_dim : batch_dim + 1] == (view.batch,)
+    if len(view.dims) != 3 or not is_there:
+        place = "first" if batch_dim == 0 else "second"
+        raise CannotTakeError(f"its input {list(view.shape)} does not have the batch {place}", nearest)
+    ordered = in_order(site, view.swapped(0, batch_dim))
+    shape = (view.batch, view.shape[1 - batch_dim], view.shape[2])
+    return site.draft.reshaped(ordered.word, shape, site.name, site.where)
+
+
+def initial_state(site: Site, found: Any, hidden: int, batch: int, nearest: str) -> str | None:
+    """The word of an initial state [1, batch, hidden]; None for zeros, and where none is given."""
+    if isinstance(found, View):
+        state = in_order(site, found.without_dim(0))
+        if batch > 1 and (state.batch_dim != 0 or state.batch != batch):
+            raise CannotTakeError(
+                "an initial state without the batch", "a state of shape [layers, batch, hidden], or none"
+            )
+        return site.draft.reshaped(state.word, (batch, hidden), site.name, site.where)
+    if isinstance(found, Constant) and found.value.any():  # zeros are nobody's weight
+        raise CannotTakeError("an initial state that is neither zeros nor computed", nearest)
+    return None
+
+
+def recurrent(
+    site: Site,
+    kind: str,
+    word: str,
+    states: Sequence[str | None],
+    given: Mapping[str, Constant | None],
+    *,
+    suffix: str = "",
+) -> View:
+    """One layer on [batch, time, features]; weights [inputs, gates], in our order of gates."""
+    if any(states) and not all(states):
+        raise CannotTakeError("only one of two initial states computed", "both or none")
+    wh = given["wh"]
+    assert wh is not None
+    options = {"hidden": wh.shape[0], "bias": given.get("bx") is not None}
+    return site.layer(kind, (word, *filter(None, states)), options, given, suffix=suffix)
+
+
+def last_state(site: Site, made: View, *, suffix: str = "") -> View:
+    """[1, batch, hidden] at the end of [batch, time, hidden]."""
+    last = made.shape[1] - 1
+    return sliced(site, made, 1, last, last + 1, suffix=suffix).without_dim(1).with_dim(0)

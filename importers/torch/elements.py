@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ATen ops element by element, reductions and softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from importers.graph.draft import CannotTakeError, elements
+from importers.graph.node import Handler, Node
+from importers.graph.torch_capture import Aside
+from importers.graph.views import View
+from importers.graph.weights import Constant
+from importers.ops import ALONE, REDUCTIONS, RELATIONS, SELU, by_aten
+from importers.place.cutting import sliced
+from importers.place.elements import celu, compared, reduced, selu, sloped, softmax
+from importers.place.moves import where
+from importers.place.pairs import (
+    applied,
+    difference,
+    number_of,
+    pair,
+    power,
+    quotient,
+    scaled,
+    times,
+    total,
+    two_operands,
+    with_constant,
+)
+
+SOFTPLUS_LINE = 18.0
+"""Where log(1 + e^x) is x in fp32."""
+
+LARGE = 1e9
+"""In place of infinity in a mask that is added before a softmax, whose exponential is 0 either way."""
+
+_ALONE = by_aten(ALONE)
+_RELATIONS = by_aten(RELATIONS)
+_REDUCTIONS = by_aten(REDUCTIONS)
+
+
+def _alone(node: Node) -> View:
+    op = _ALONE[node.op]
+    numbers = {item.option: node[item.aten] for item in op.numbers}
+    return applied(node, op.ours, node.view("self"), {**op.options, **numbers})
+
+
+def _gelu(node: Node) -> View:
+    form = {"none": "erf", "tanh": "tanh"}[node["approximate"]]
+    return applied(node, "gelu", node.view("self"), {"form": form})
+
+
+def _elu(node: Node) -> View:
+    if node["scale"] != 1 or node["input_scale"] != 1:
+        raise CannotTakeError("scaled elu", "elu")
+    return _alone(node)
+
+
+def _clamp(node: Node) -> View:
+    bounds = {"low": node.get("min_val", node.get("min")), "high": node.get("max_val", node.get("max"))}
+    if any(isinstance(bound, (View, Constant)) for bound in bounds.values()):
+        raise CannotTakeError("bounds that are tensors", "numbers as bounds, or maximum and minimum")
+    options = {name: float(bound) for name, bound in bounds.items() if bound is not None}
+    kind = "relu" if options == {"low": 0.0} else "clip"
+    return applied(node, kind, node.view("self"), options if kind == "clip" else {})
+
+
+def _rsqrt(node: Node) -> View:
+    return applied(node, "reciprocal", applied(node, "square_root", node.view("self")), suffix="_inverse")
+
+
+def _pow(node: Node) -> View:
+    exponent = number_of(node["exponent"])
+    if not isinstance(node["self"], View) or exponent is None:
+        raise CannotTakeError("an exponent that is a tensor", "a number as the exponent")
+    return power(node, node["self"], exponent)
+
+
+def _dropout(node: Node) -> Any:
+    view = node.view("input")
+    made = applied(node, "dropout", view, {"p": node["p"]}) if node.get("train", True) and node["p"] else view
+    return [made, Aside()] if node.several else made
+
+
+def _prelu(node: Node) -> View:
+    view, slope = node.view("self"), node.needed("weight")
+    ones = (1,) * (len(view.dims) - 2)
+    return sloped(node, view, slope.moved(lambda array: array.reshape(-1, *ones)))
+
+
+def _softplus(node: Node) -> View:
+    if node["threshold"] < SOFTPLUS_LINE:
+        raise CannotTakeError(f"a softplus that is a line from {node['threshold']} on", "threshold=20")
+    beta = float(node["beta"])
+    if beta == 0:
+        raise CannotTakeError("a softplus of beta 0, which is infinite", "beta=1")
+    inner = scaled(node, node.view("self"), beta, suffix="_inner")
+    return scaled(node, applied(node, "softplus", inner), 1 / beta, suffix="_outer")
+
+
+def _log_sigmoid(node: Node) -> Any:
+    turned = scaled(node, node.view("self"), -1.0, suffix="_turned")
+    made = scaled(node, applied(node, "softplus", turned), -1.0, suffix="_log")
+    return [made, Aside()] if node.several else made
+
+
+def _glu(node: Node) -> View:
+    view = node.view("self")
+    dim = node.axis(len(view.dims), key="dim")
+    half = view.shape[dim] // 2
+    value = sliced(node, view, dim, 0, half, suffix="_value")
+    gate = applied(node, "sigmoid", sliced(node, view, dim, half, 2 * half, suffix="_half"), suffix="_gate")
+    return two_operands(node, "multiply", value, gate)
+
+
+# Two operands
+
+
+def before_softmax(mask: Constant) -> Constant:
+    """A mask that is added before a softmax, minus infinity in it as a number large enough."""
+    if np.isfinite(mask.value).all():
+        return mask
+    if mask.trained or np.isnan(mask.value).any() or np.isposinf(mask.value).any():
+        raise CannotTakeError("a mask with infinities that is trained, or with NaN", "finite numbers")
+    if np.isneginf(mask.value).all(axis=-1).any():
+        raise CannotTakeError("a mask that leaves nothing of a row", "one that leaves an element of each")
+    return Constant(np.nan_to_num(mask.value, neginf=-LARGE).astype(np.float32))
+
+
+def _weights_nothing(node: Node, covered: Any) -> bool:
+    """Whether elements where a mask is True only go into a softmax, of rows with others left.
+
+    Then they become 0 and get no gradient, whatever very negative number they are.
+    """
+    return node.into_softmax and not np.broadcast_to(covered, node.shape).all(axis=-1).any()
+
+
+def _add(node: Node) -> View:
+    left, right, alpha = node["self"], node["other"], node.get("alpha", 1)
+    if node.op == "rsub":
+        left, right = right, left
+    if alpha != 1 and isinstance(right, Constant) and right.number is None:
+        raise CannotTakeError("alpha of a tensor", "a product of its own")
+    if alpha != 1:
+        right = times(node, right, alpha) if isinstance(right, View) else number_of(right) * alpha
+    if node.op != "add":
+        return difference(node, left, right)
+    for item in (left, right):
+        if isinstance(item, Constant) and _weights_nothing(node, np.isneginf(item.value)):
+            mask = before_softmax(item)
+            return total(node, *(mask if other is item else other for other in (left, right)))
+    return total(node, left, right)
+
+
+def _div(node: Node) -> View:
+    if node.get("rounding_mode"):
+        raise CannotTakeError("division of integers", "rounding_mode=None")
+    return quotient(node, node["self"], node["other"])
+
+
+def _two(how: Callable[[Any, Any, Any], View]) -> Handler:
+    """A handler of two operands."""
+    return lambda node: how(node, node["self"], node["other"])
+
+
+def _largest(node: Node) -> Any:
+    """Of two tensors; or over one dimension, with the places of the first ones, or over all."""
+    kind = "maximum" if node.op.startswith("max") else "minimum"
+    if "other" in node.arguments:
+        return pair(node, kind, node["self"], node["other"])
+    view, kind = node.view("self"), f"reduce_{kind[:3]}"
+    if "dim" not in node.arguments:
+        return reduced(node, view, range(len(view.dims)), kind, keep=False)
+    if 1 in node.used:
+        raise CannotTakeError(f"uses the places of the {kind.removeprefix('reduce_')}", "their values only")
+    keep = bool(node.get("keepdim"))
+    return [reduced(node, view, _dims(node, view), kind, keep=keep, options={"ties": "first"}), None]
+
+
+# Masks
+
+
+def _compare(node: Node) -> View:
+    view = node["self"]
+    number = number_of(node["other"])
+    if not isinstance(view, View) or number is None:
+        raise CannotTakeError("a comparison of tensors", "a comparison with a number")
+    return compared(node, view, _RELATIONS[node.op].ours, number)
+
+
+def _where(node: Node) -> View:
+    mask, left, right = node["condition"], node.get("self"), node["other"]
+    if isinstance(mask, Constant):
+        for view, number, covered in ((left, right, ~mask.value), (right, left, mask.value)):
+            fill = number_of(number)
+            if isinstance(view, View) and fill is not None:
+                return _masked(node, view, covered, fill)
+    return where(node, mask, *(_tensor(item) for item in (left, right)))
+
+
+def _tensor(item: Any) -> Any:
+    """A number as a constant."""
+    return item if isinstance(item, (View, Constant)) else Constant(np.array(item, np.float32))
+
+
+def _masked_fill(node: Node) -> View:
+    mask, value = node["mask"], node["value"]
+    number = number_of(value)
+    if not isinstance(mask, Constant) or number is None:
+        raise CannotTakeError("a mask that is computed", "a mask that is a buffer or made of sizes")
+    return _masked(node, node.view("self"), mask.value, number)
+
+
+def _masked(node: Node, view: View, mask: Any, value: float) -> View:
+    """`value` where the constant mask is True, by products with 0; before a softmax by -1e9 added."""
+    covered = mask.astype(bool)
+    if value < -1e4 and _weights_nothing(node, covered):
+        return with_constant(node, "add", view, Constant(np.where(covered, -LARGE, 0).astype(np.float32)))
+    if not np.isfinite(value):
+        raise CannotTakeError(
+            f"sets elements to {value}",
+            "a finite number, or -inf right before a softmax of the last dimension",
+        )
+    kept = Constant((~covered).astype(np.float32))
+    made = with_constant(node, "multiply", view, kept, suffix="_kept" if value else "")
+    return with_constant(node, "add", made, Constant((covered * value).astype(np.float32))) if value else made
+
+
+# Reductions
+
+
+def _dims(node: Node, view: View) -> list[int]:
+    asked = node.get("dim", [])
+    dims = asked if isinstance(asked, list) else [asked]
+    return sorted(dim % len(view.dims) for dim in dims) or list(range(len(view.dims)))
+
+
+def _reduce(node: Node) -> View:
+    view = node.view("self")
+    keep = bool(node.get("keepdim"))
+    return reduced(node, view, _dims(node, view), _REDUCTIONS[node.op].ours, keep=keep)
+
+
+def _variance(node: Node) -> View:
+    view = node.view("self")
+    dims = _dims(node, view)
+    count = elements([view.shape[dim] for dim in dims])
+    correction = node.get("correction", 1 if node.get("unbiased", True) else 0)
+    mean = reduced(node, view, dims, "reduce_mean", keep=True, suffix="_mean")
+    away = two_operands(node, "subtract", view, mean, suffix="_centred")
+    square = applied(node, "square", away, suffix="_square")
+    found = reduced(node, square, dims, "reduce_mean", keep=bool(node.get("keepdim")), suffix="_biased")
+    found = scaled(node, found, count / (count - correction), suffix="_variance")
+    return applied(node, "square_root", found) if node.op == "std" else found
+
+
+def _softmax(node: Node) -> View:
+    view, kind = node.view("self"), node.op.removeprefix("_")
+    dim = node.axis(len(view.dims), key="dim")
+    made = softmax(node, view, dim, kind=kind)
+    if kind == "log_softmax":
+        node.draft.log_probabilities[made.word] = view.shape[dim]
+    return made
+
+
+HANDLERS: Mapping[str, Handler] = {
+    **dict.fromkeys(_ALONE, _alone),
+    "gelu": _gelu,
+    "elu": _elu,
+    **dict.fromkeys(("hardtanh", "clamp", "clip", "clamp_min", "clamp_max"), _clamp),
+    "rsqrt": _rsqrt,
+    "pow": _pow,
+    **dict.fromkeys(("native_dropout", "dropout"), _dropout),
+    "prelu": _prelu,
+    "softplus": _softplus,
+    **dict.fromkeys(("log_sigmoid", "log_sigmoid_forward"), _log_sigmoid),
+    "selu": lambda node: selu(node, node.view("self"), *SELU),
+    "celu": lambda node: celu(node, node.view("self"), float(node["alpha"])),
+    "glu": _glu,
+    **dict.fromkeys(("add", "sub", "rsub"), _add),
+    "mul": _two(times),
+    **dict.fromkeys(("div", "true_divide"), _div),
+    **dict.fromkeys(("maximum", "max", "minimum", "min"), _largest),
+    **dict.fromkeys(_RELATIONS, _compare),
+    "where": _where,
+    "masked_fill": _masked_fill,
+    **dict.fromkeys(_REDUCTIONS, _reduce),
+    **dict.fromkeys(("var", "std"), _variance),
+    **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax"), _softmax),
+}

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ATen ops with parameters or windows: convolutions, linear layers, norms, pooling, recurrent layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from importers.graph.arranging import viewed
+from importers.graph.draft import CannotTakeError
+from importers.graph.node import Handler, Node
+from importers.graph.torch_capture import Aside
+from importers.graph.views import View
+from importers.graph.weights import Constant
+from importers.place.convolution import convolution, transposed_convolution, window
+from importers.place.cutting import sliced
+from importers.place.moves import joined
+from importers.place.norms import channel_norm, row_norm
+from importers.place.pairs import applied
+from importers.place.pooling import averaged_image, interpolated, pool_options, pooled
+from importers.place.products import linear, looked_up
+from importers.place.recurrences import initial_state, last_state, recurrent, sequence
+
+
+def _each(given: Any, rank: int) -> list[int]:
+    """A number for each direction."""
+    values = list(given) if isinstance(given, (list, tuple)) else [given]
+    return values * rank if len(values) == 1 else values
+
+
+def _window(node: Node, sizes: Sequence[int], kernel: Sequence[int], stride: Any) -> Any:
+    rank, padding = len(kernel), node.get("padding", 0)
+    automatic = {"same": "SAME_UPPER", "valid": "VALID"}.get(padding, "") if isinstance(padding, str) else ""
+    pads = _each(0 if automatic else padding, rank)
+    dilation = _each(node.get("dilation", 1), rank)
+    return window(kernel, _each(stride, rank), dilation, [*pads, *pads], automatic, sizes)
+
+
+def _convolution(node: Node) -> View:
+    view, weight, bias = node.view("input"), node.needed("weight"), node.constant("bias")
+    kernel = weight.shape[2:]
+    if len(kernel) not in (1, 2) or node.get("transposed"):
+        raise CannotTakeError(f"a convolution of {len(kernel)} dimensions", "conv2d")
+    found = _window(node, view.shape[2:], kernel, node["stride"])
+    return convolution(node, view, weight, bias, found, node["groups"])
+
+
+def _conv_transpose(node: Node) -> View:
+    view, weight, bias = node.view("input"), node.needed("weight"), node.constant("bias")
+    kernel = weight.shape[2:]
+    found = _window(node, view.shape[2:], kernel, node["stride"])
+    padding = _each(node["output_padding"], len(kernel))
+    return transposed_convolution(node, view, weight, bias, found, node["groups"], padding)
+
+
+def _linear(node: Node) -> View:
+    return linear(node, node.view("input"), node.needed("weight"), node.constant("bias"))
+
+
+def _addmm(node: Node) -> View:
+    if node["beta"] != 1 or node["alpha"] != 1:
+        raise CannotTakeError("beta and alpha other than 1", "scale by itself")
+    return linear(node, node.view("mat1"), node.needed("mat2").moved(np.transpose), node.constant("self"))
+
+
+def _embedding(node: Node) -> View:
+    table, view = node.constant("weight"), node["indices"]
+    if table is None or not isinstance(view, View):
+        raise CannotTakeError("looks up a constant", "a parameter")
+    if node.get("scale_grad_by_freq"):
+        raise CannotTakeError("divides a row's gradient by how often it is read", "scale_grad_by_freq=False")
+    return looked_up(node, view, table, node.get("padding_idx", -1))
+
+
+# Norms
+
+
+def _roles(node: Node) -> dict[str, Constant | None]:
+    names = {"w": "weight", "b": "bias", "running_mean": "running_mean", "running_var": "running_var"}
+    return {role: node.constant(name) for role, name in names.items() if name in node.arguments}
+
+
+def _batch_norm(node: Node) -> list[Any]:
+    training = "no_training" not in node.op and node["training"]
+    given = _roles(node)
+    if not training and "running_mean" not in given:
+        raise CannotTakeError(
+            "no statistics to normalise with", "track_running_stats=True, or module.train()"
+        )
+    options = {"momentum": node["momentum"]} if training else {"fixed_statistics": True}
+    made = channel_norm(node, "batch_norm", node.view("input"), given, node["eps"], options)
+    return [made, *[Aside()] * (len(node.shapes) - 1)]
+
+
+def _instance_norm(node: Node) -> View:
+    given, options = _roles(node), dict[str, Any]()
+    if not node["use_input_stats"]:
+        options["fixed_statistics"] = True
+    elif given["running_mean"] is not None:
+        options |= {"running": True, "momentum": node["momentum"]}
+    return channel_norm(node, "instance_norm", node.view("input"), given, node["eps"], options)
+
+
+def _group_norm(node: Node) -> View:
+    options = {"groups": node["num_groups"]}
+    return channel_norm(node, "group_norm", node.view("input"), _roles(node), node["eps"], options)
+
+
+def _row_norm(node: Node) -> View:
+    eps, count = node.get("eps", 2.0**-23), len(node["normalized_shape"])
+    return row_norm(node, node.op, node.view("input"), _roles(node), eps, count)
+
+
+# Pooling
+
+
+def _pool(node: Node) -> Any:
+    """Any pool by windows; max-pools may say where they found what."""
+    kind = "max_pool2d" if node.op.startswith("max") else "avg_pool2d"
+    if node.get("divisor_override"):
+        raise CannotTakeError("a divisor of its own", "divisor_override=None")
+    if 1 in node.used:
+        raise CannotTakeError("its places are used", "return_indices=False")
+    view = node.view("self")
+    rank = len(node.shape) - 2
+    kernel = _each(node["kernel_size"], rank)
+    found = _window(node, view.shape[2:], kernel, node.get("stride") or kernel)
+    ceil, counted = bool(node.get("ceil_mode")), bool(node.get("count_include_pad", True))
+    made = pooled(node, kind, view, pool_options(found, view.shape[2:], ceil=ceil, padded=counted), rank)
+    return [made, None] if node.several else made
+
+
+def _adaptive(node: Node) -> Any:
+    view, kind = node.view("self"), "max_pool2d" if "max" in node.op else "avg_pool2d"
+    rank = len(view.dims) - 2
+    outputs, sizes = node.shape[2:], view.shape[2:]
+    if 1 in node.used:
+        raise CannotTakeError("its places are used", "return_indices=False")
+    if kind == "avg_pool2d" and outputs == sizes:
+        return view
+    if kind == "avg_pool2d" and set(outputs) == {1}:
+        return averaged_image(node, view, rank)
+    if any(size % output for size, output in zip(sizes, outputs, strict=True)):
+        raise CannotTakeError(
+            f"windows of unequal size: {list(sizes)} to {list(outputs)}", f"sizes that {list(outputs)} divide"
+        )
+    kernel = [size // output for size, output in zip(sizes, outputs, strict=True)]
+    found = window(kernel, kernel, [1] * rank, [0] * (2 * rank))
+    made = pooled(node, kind, view, pool_options(found, sizes, ceil=False), rank)
+    return [made, None] if node.several else made
+
+
+def _upsample(node: Node) -> View:
+    if node.get("align_corners"):
+        raise CannotTakeError("align_corners", "align_corners=False")
+    if "exact" in node.op:
+        raise CannotTakeError("nearest-exact", "mode='nearest'")
+    view = node.view("input" if "input" in node.arguments else "self")
+    scales = node.get("scale_factors")
+    if scales and any(size * scale % 1 for size, scale in zip(view.shape[2:], scales, strict=True)):
+        raise CannotTakeError(f"scales {scales} that do not give whole sizes", "size=")
+    return interpolated(node, view, node.shape[2:], "bilinear" if "bilinear" in node.op else "nearest")
+
+
+# Recurrent layers
+
+
+def _recurrent(node: Node) -> list[Any]:
+    kind, view = node.op.removesuffix("_tanh"), node.view("input")
+    states = node["hx"] if kind == "lstm" else [node["hx"]]
+    weights = [node.as_constant(item) for item in node["params"]]
+    layers, each = node["num_layers"], 4 if node["has_biases"] else 2
+    if node["bidirectional"]:
+        raise CannotTakeError("two directions", "bidirectional=False")
+    if len(weights) != each * layers:
+        raise CannotTakeError("a projection", "proj_size=0")
+    batch_dim = 0 if node["batch_first"] else 1
+    word = sequence(node, view, batch_dim, "batch_first=True")
+    made: list[View] = []
+    for layer in range(layers):
+        wx, wh, *biases = weights[each * layer : each * (layer + 1)]
+        assert wx is not None
+        assert wh is not None
+        given: dict[str, Constant | None] = dict(zip(("bx", "bh"), biases, strict=False))
+        given |= {"wx": wx.moved(np.transpose), "wh": wh.moved(np.transpose)}
+        starts = [_initial(node, state, layer, wh.shape[1], view.batch) for state in states]
+        suffix = f"_l{layer}" if layers > 1 else ""
+        made.append(recurrent(node, kind, word, starts, given, suffix=suffix))
+        word = made[-1].word
+        if layer < layers - 1 and node["train"] and node["dropout"]:
+            word = applied(node, "dropout", made[-1], {"p": node["dropout"]}, suffix=f"_dropout{layer}").word
+    if 2 in node.used:
+        raise CannotTakeError("its last cell is used", "its output or its last state")
+    output = made[-1].swapped(0, batch_dim)
+    if output.shape != node.shape:
+        output = viewed(node, output, node.shape)
+    return [output, _last(node, made) if 1 in node.used else None, None]
+
+
+def _initial(node: Node, state: Any, layer: int, hidden: int, batch: int) -> str | None:
+    """The word of the initial state of one of several layers; None for zeros."""
+    if isinstance(state, View) and state.shape[0] > 1:
+        state = sliced(node, state, 0, layer, layer + 1)
+    if isinstance(state, Constant) and state.trained:
+        raise CannotTakeError("an initial state that is neither zeros nor computed", "no initial state")
+    return initial_state(node, state, hidden, batch, "no initial state")
+
+
+def _last(node: Node, made: Sequence[View]) -> View:
+    """The last states of all layers, [layers, batch, hidden]."""
+    parts = [last_state(node, item, suffix=f"_h{index}") for index, item in enumerate(made)]
+    return parts[0] if len(parts) == 1 else joined(node, parts, 0, suffix="_h")
+
+
+HANDLERS: Mapping[str, Handler] = {
+    **dict.fromkeys(("conv1d", "conv2d", "convolution"), _convolution),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d"), _conv_transpose),
+    "linear": _linear,
+    "addmm": _addmm,
+    "embedding": _embedding,
+    **dict.fromkeys(
+        (
+            *("_native_batch_norm_legit_functional", "native_batch_norm", "batch_norm"),
+            *("_native_batch_norm_legit_no_training", "_native_batch_norm_legit"),
+        ),
+        _batch_norm,
+    ),
+    "instance_norm": _instance_norm,
+    "group_norm": _group_norm,
+    **dict.fromkeys(("layer_norm", "rms_norm"), _row_norm),
+    **dict.fromkeys(("max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d"), _pool),
+    **dict.fromkeys(("max_pool1d_with_indices", "max_pool2d_with_indices"), _pool),
+    **dict.fromkeys(("adaptive_avg_pool1d", "adaptive_avg_pool2d"), _adaptive),
+    **dict.fromkeys(("adaptive_max_pool1d", "adaptive_max_pool2d"), _adaptive),
+    **dict.fromkeys(
+        ("upsample_nearest1d", "upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_bilinear2d"),
+        _upsample,
+    ),
+    **dict.fromkeys(("gru", "lstm", "rnn_tanh"), _recurrent),
+}

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch modules as models of ours: `from_torch`, and a module found in a file of the user's."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from configs.dtypes import BY_NAME, FP32
+from configs.errors import InputError, UnsupportedLayerError
+from configs.model_file import LossSpec, ModelSpec
+from configs.suggest import suggestion
+from importers.extras import require_extra
+from importers.graph.draft import Draft, elements
+from importers.graph.node import Handler
+from importers.graph.torch_capture import capture
+from importers.graph.views import BATCH, View
+from importers.graph.weights import Given
+from importers.ops import NEAREST_ATEN
+from importers.torch import elements as _elements
+from importers.torch import layers, moves, products
+from importers.torch.training import NEGATIVE_LOG, loss_of, optimizer_of, trained_names
+from trainlib.ir.numerics import rounded
+from trainlib.ir.steps import Array
+from trainlib.training.options import check_options
+
+HANDLERS: Mapping[str, Handler] = {
+    **_elements.HANDLERS,
+    **layers.HANDLERS,
+    **moves.HANDLERS,
+    **products.HANDLERS,
+}
+"""By the name of an ATen op, without overload."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedModel:
+    """A model of ours made of somebody else's.
+
+    `values` are the starts of weights and buffers by tensor, of the dtype and shape of the tensor (CHW).
+    `sources` says which element of which parameter of the original each is. `notes` are for people.
+    """
+
+    spec: ModelSpec
+    values: Mapping[str, Array]
+    sources: Mapping[str, Given] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def from_torch(
+    module: Any,
+    example_inputs: Any,
+    loss: Any = None,
+    optimizer: Any = None,
+    *,
+    name: str | None = None,
+    where: str | None = None,
+) -> ImportedModel:
+    """A torch.nn.Module as a model of ours, its parameters as initial values, in the mode it is in.
+
+    `example_inputs` is the input tensor (or a tuple of one), batch first: its shape is taken, and its type.
+    `loss` is a loss of torch.nn, one of torch.nn.functional, or text (``mse``); default cross_entropy for
+    outputs [batch, classes], else mse. `optimizer` is an SGD, Adam or AdamW of torch.optim, or text (``adam
+    lr=0.001``); default ``sgd lr=0.01``. Parameters that do not require a gradient, or that the optimizer
+    does not have, stay as they are. Raises UnsupportedLayerError that lists everything that has no form here,
+    and InputError where the module cannot be captured or PyTorch is not installed.
+    """
+    torch = require_extra("torch", where)
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(
+            f"{type(module).__name__} is no torch.nn.Module",
+            where=where or "from_torch",
+            cure="a torch.nn.Module, made",
+        )
+    title = name or _title(type(module).__name__)
+    place = where or title
+    inputs = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
+    _refuse_averages(torch, module, place)
+    dtype = _dtype(torch, module, inputs, place)
+    trained = trained_names(torch, module, optimizer)
+    spec_of_optimizer = optimizer_of(torch, optimizer)
+    draft, output = capture(torch, module, inputs, trained, place, dtype, HANDLERS, NEAREST_ATEN)
+    spec_of_loss = loss_of(torch, loss, len(output.shape))
+    notes: list[str] = []
+    spec_of_loss = _of_log_probabilities(draft, output, spec_of_loss, notes)
+    _end(draft, output, place)
+    if isinstance(optimizer, torch.optim.Optimizer) and optimizer.state:
+        notes.append("the optimizer's moments are not taken over: they start at 0")
+    fed = draft.tensors["input"]
+    spec = ModelSpec(
+        name=title,
+        description=f"{type(module).__name__}, {'training' if module.training else 'evaluation'} mode",
+        source=f"captured from {place} by torch.export",
+        input_shape=fed.shape[1:],
+        dataset="random",
+        loss=spec_of_loss,
+        optimizer=spec_of_optimizer,
+        batch=fed.shape[0],
+        layers=tuple(draft.layers),
+        where=place,
+        dtype=BY_NAME[dtype].word,
+        input_classes=_classes(draft, place),
+    )
+    check_options(spec)
+    values = {
+        tensor: rounded(value, BY_NAME[dtype] if value.dtype.kind == "f" and not _kept_wide(tensor) else FP32)
+        for tensor, value in draft.values.items()
+    }
+    return ImportedModel(spec, values, dict(draft.sources), tuple(notes))
+
+
+def _refuse_averages(torch: Any, module: Any, place: str) -> None:
+    """Raise UnsupportedLayerError for a norm whose running statistics average over all batches so far."""
+    for path, part in module.named_modules():
+        running = isinstance(part, torch.nn.modules.batchnorm._NormBase) and part.track_running_stats
+        if running and part.training and part.momentum is None:
+            raise UnsupportedLayerError(
+                f"{path or 'the module'} has momentum=None",
+                where=place,
+                cure="momentum=0.1, or module.eval()",
+            )
+
+
+def _kept_wide(tensor: str) -> bool:
+    return tensor.rpartition(".")[2] in ("running_mean", "running_var")
+
+
+def _title(text: str) -> str:
+    """A name for a model: of letters, digits, points and dashes."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-_.") or "module"
+
+
+def _dtype(torch: Any, module: Any, inputs: Sequence[Any], place: str) -> str:
+    kinds = {parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()}
+    kinds |= {item.dtype for item in inputs if isinstance(item, torch.Tensor) and item.is_floating_point()}
+    if len(kinds) > 1:
+        names = " and ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+        raise UnsupportedLayerError(
+            f"parameters and input are of {names}", where=place, cure="one type throughout: module.float()"
+        )
+    name = str(next(iter(kinds), "float32")).removeprefix("torch.")
+    if name not in BY_NAME:
+        raise UnsupportedLayerError(f"numbers of {name}", where=place, cure="module.float()")
+    return name
+
+
+def _of_log_probabilities(draft: Draft, output: View, loss: LossSpec, notes: list[str]) -> LossSpec:
+    """NLLLoss of a log-softmax as cross-entropy, which is the same: the sum of those exponentials is 1."""
+    classes = draft.log_probabilities.get(output.word)
+    taken = classes is not None and classes * output.batch == elements(output.shape)
+    if loss.name == NEGATIVE_LOG and not taken:
+        raise UnsupportedLayerError(
+            "NLLLoss of something else than a log-softmax over all that a sample has",
+            where="loss",
+            cure="CrossEntropyLoss of logits",
+        )
+    if taken and loss.name in ("cross_entropy", NEGATIVE_LOG):
+        notes.append(
+            "cross_entropy takes logits: without the log-softmax at the end loss and gradients are the same, "
+            "and the network is faster"
+        )
+    return LossSpec("cross_entropy", {"labels": "hard"}, loss.where) if loss.name == NEGATIVE_LOG else loss
+
+
+def _end(draft: Draft, output: View, place: str) -> None:
+    """The last layer gives what forward returns, as it returns it."""
+    if output.batch_dim not in (0, None) or (output.batch_dim == 0 and output.dims[0] != (BATCH,)):
+        raise UnsupportedLayerError(
+            f"forward returns {list(output.shape)}, with the samples not in the first dimension",
+            where=place,
+            cure="batch first",
+        )
+    groups = [dim for dim in output.dims if dim and BATCH not in dim]
+    word = draft.stored(output, groups, "output")
+    shape = tuple(size for index, size in enumerate(output.shape) if index != output.batch_dim)
+    word = draft.reshaped(word, (output.batch, *(shape or (1,))), "output")
+    last = word.partition(".")[0]
+    if "." in word or last == "input":
+        raise UnsupportedLayerError(
+            "forward returns what it is given, or a part of it", where=place, cure="a forward with a layer"
+        )
+    draft.without_unused(last)
+
+
+def _classes(draft: Draft, place: str) -> int:
+    """Of an integer input: the smallest table that is read by it; 0 for floats."""
+    if draft.tensors["input"].dtype != "int32":
+        return 0
+    tables = [int(layer.attributes["vocabulary"]) for layer in draft.layers if layer.type == "embedding"]
+    if not tables:
+        raise UnsupportedLayerError(
+            "an input of integers that no embedding reads",
+            where=place,
+            cure="torch.nn.Embedding first, or an input of floats",
+        )
+    return min(tables)
+
+
+# A module in a file
+
+
+def load_module(text: str, seed: int = 0) -> Any:
+    """The module of ``net.py:Net``, a class without arguments or a function that returns a module.
+
+    This runs the file. Random numbers of its initialisation follow from `seed`. Raises InputError where file,
+    name or module are missing, and for what the file itself raises.
+    """
+    torch = require_extra("torch", text)
+    path, _, member = text.rpartition(":")
+    file = Path(path)
+    if not file.is_file():
+        raise InputError("there is no such file", where=path, cure="a path, and behind a colon what is in it")
+    code = _run(file, text)
+    made = getattr(code, member, None)
+    if made is None:
+        raise InputError(
+            f"{file.name} has no {member}", where=text, cure=suggestion(member, modules_in(file) or [""])
+        )
+    if isinstance(made, torch.nn.Module):
+        return made
+    torch.manual_seed(seed)
+    try:
+        module = made()
+    except Exception as error:
+        raise InputError(
+            f"{member}() failed: {type(error).__name__}: {error}",
+            where=text,
+            cure="a class without arguments, or a function that returns a module",
+        ) from error
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(
+            f"{member}() is no torch.nn.Module but {type(module).__name__}",
+            where=text,
+            cure="a torch.nn.Module, made",
+        )
+    return module
+
+
+def _run(file: Path, text: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"_pulptrain_user_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    code = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = code
+    folder = str(file.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(code)
+    except Exception as error:
+        raise InputError(f"{type(error).__name__}: {error}", where=text, cure=f"python {file}") from error
+    finally:
+        sys.path.remove(folder)
+    return code
+
+
+def modules_in(file: Path) -> list[str]:
+    """Names of the classes and functions of a file, which is read and not run; [] if it is no Python."""
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError, OSError):
+        return []
+    return [node.name for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))]
+
+
+def import_module_file(
+    text: str,
+    module: Any,
+    input_shape: Sequence[int],
+    loss: str | None = None,
+    optimizer: str | None = None,
+    *,
+    integers: bool = False,
+) -> ImportedModel:
+    """`from_torch` of the module that `load_module` found at ``net.py:Net``, on an input of this shape."""
+    torch = require_extra("torch", text)
+    kind = next((item.dtype for item in module.parameters() if item.is_floating_point()), torch.float32)
+    example = torch.zeros(tuple(input_shape), dtype=torch.int64 if integers else kind)
+    file, _, member = text.rpartition(":")
+    return from_torch(
+        module, example, loss, optimizer, name=_title(member), where=f"{Path(file).name}:{member}"
+    )

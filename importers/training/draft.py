@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training graph that grows node by node while that of somebody else is read: ops are steps of primitives.
+
+Tensors keep the shapes and names of the file. A primitive wants the batch first and a certain rank; it gets
+views, which cost nothing: a matrix is [1, n, m] to a layer that works on samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from configs.dtypes import dtype_of
+from configs.errors import PulptrainError
+from configs.model_file import LayerSpec
+from importers.graph.draft import CannotTakeError
+from importers.graph.onnx_graph import OnnxGraph, OnnxNode
+from trainlib.ir.graph import Tensor
+from trainlib.ir.steps import Array
+from trainlib.primitives.definition import LayerPlan, Shape, Step
+from trainlib.registry import PRIMITIVES, layer_primitive
+from trainlib.training.builder import GraphBuilder
+from trainlib.training.options import layer_options
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a forward node leaves for a backward one: its plan and its tensors by role."""
+
+    primitive: str
+    plan: LayerPlan
+    roles: Mapping[str, str]
+
+
+@dataclass
+class TrainingDraft:
+    """Tensors and ops so far. `names` says which tensor of ours one of the file is, `constants` their values.
+
+    `values` are those of the kept tensors: weights and constants. `kept` is what forward nodes leave, by the
+    name (in the file) of a tensor that the backward node reads too.
+    """
+
+    graph: OnnxGraph
+    builder: GraphBuilder = field(default_factory=GraphBuilder)
+    names: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
+    values: dict[str, Array] = field(default_factory=dict)
+    kept: dict[tuple[str, str], Kept] = field(default_factory=dict)
+    gradients: set[str] = field(default_factory=set)
+    """Tensors (of ours) that depend on the gradient of the loss."""
+
+    def tensor(self, name: str) -> Tensor:
+        """Our tensor of this name."""
+        return self.builder.tensors[name]
+
+    def shape(self, name: str) -> Shape:
+        """Shape of our tensor of this name."""
+        return self.builder.tensors[name].shape
+
+    def add(
+        self, name: str, shape: Shape, kind: str, dtype: str = "float32", alias_of: str | None = None
+    ) -> str:
+        """Add a tensor."""
+        return self.builder.add(Tensor(name, tuple(shape), kind, dtype_of(dtype), alias_of))
+
+    def read(self, name: str) -> str:
+        """Our tensor for one of the file that a node reads; a constant becomes a frozen weight."""
+        if name in self.names:
+            return self.names[name]
+        if name not in self.constants:
+            raise CannotTakeError(
+                f"reads '{name}', which could not be read", "what makes it is refused above"
+            )
+        value = self.constants[name]
+        array = np.ascontiguousarray(value, np.float32 if value.dtype != np.int64 else np.int32)
+        shape = array.shape or (1,)
+        self.names[name] = self.add(name, shape, "weight", array.dtype.name)
+        self.values[name] = array.reshape(shape)
+        return self.names[name]
+
+    def buffer(self, name: str) -> str:
+        """Our tensor for one that a node reads and changes, kept from one iteration to the next."""
+        tensor = self.tensor(self.read(name))
+        if tensor.kind != "buffer":
+            if any(tensor.name in op.inputs for op in self.builder.ops):
+                raise CannotTakeError(
+                    f"changes '{name}', which others read", "a tensor of its own for what changes"
+                )
+            self.builder.tensors[tensor.name] = replace(tensor, kind="buffer")
+        return tensor.name
+
+    def view(self, tensor: str, shape: Sequence[int]) -> str:
+        """The tensor under another shape of as many elements: no op."""
+        wanted = tuple(int(size) for size in shape)
+        source = self.tensor(tensor)
+        if source.shape == wanted:
+            return tensor
+        if prod(wanted) != prod(source.shape):
+            raise CannotTakeError(
+                f"cannot view {list(source.shape)} as {list(wanted)}",
+                f"{prod(wanted)} elements: export the graph for the batch it is to run with",
+            )
+        while source.alias_of is not None and self._is_view(source):
+            source = self.tensor(source.alias_of)
+            if source.shape == wanted:
+                return source.name
+        name = f"{source.name}~{'x'.join(str(size) for size in wanted) or '1'}"
+        if name not in self.builder.tensors:
+            self.add(name, wanted, source.kind, source.dtype, source.name)
+        if tensor in self.gradients:
+            self.gradients.add(name)
+        return name
+
+    def _is_view(self, tensor: Tensor) -> bool:
+        return "~" in tensor.name
+
+    def sample(self, tensor: str) -> str:
+        """The tensor as the only sample of a batch: [1, ...]."""
+        return self.view(tensor, (1, *self.shape(tensor)))
+
+    def alias(self, name: str, tensor: str) -> None:
+        """A tensor of the file is that of ours."""
+        if name:
+            self.names[name] = tensor
+
+    def made(self, name: str, node: OnnxNode, shape: Sequence[int], dtype: str = "float32") -> str:
+        """A tensor of ours for an output of a node; `name` is its name in the file, or one of our own."""
+        reads = {self.names[item] for item in node.inputs if item in self.names}
+        backward = bool(reads & self.gradients)
+        tensor = self.add(name, tuple(shape), "gradient" if backward else "activation", dtype)
+        if backward:
+            self.gradients.add(tensor)
+        return tensor
+
+    def plan(
+        self, kind: str, options: Mapping[str, Any], inputs: Sequence[Shape], dtype: str = "float32"
+    ) -> LayerPlan:
+        """The plan of a layer on inputs of these shapes. Raises `CannotTakeError` if the layer refuses."""
+        try:
+            primitive = layer_primitive(kind)
+            checked = layer_options(LayerSpec("node", kind, dict(options), self.graph.path), primitive)
+            tensors = [
+                Tensor(f"x{index}", tuple(shape), "activation", dtype_of(dtype))
+                for index, shape in enumerate(inputs)
+            ]
+            return primitive.plan(checked, tensors, self.graph.path)
+        except PulptrainError as error:
+            raise CannotTakeError(
+                error.message, error.cure or f"`pulptrain show {kind}` has its forms"
+            ) from None
+
+    def check(self, kind: str, plan: LayerPlan, roles: Mapping[str, str]) -> None:
+        """Raise `CannotTakeError` for a tensor of another shape than its role has in the plan."""
+        output = plan.output if isinstance(plan.output, tuple) else plan.output.shape
+        shapes = {"y": output, **{role: item.shape for role, item in plan.parameters.items()}}
+        for role, name in roles.items():
+            wanted = shapes.get(role, shapes.get(role.removeprefix("d")))
+            if wanted is not None and self.shape(name) != tuple(wanted):
+                raise CannotTakeError(
+                    f"{role} of {kind} has shape {list(self.shape(name))}, not {list(wanted)}",
+                    "that shape: export the training graph again",
+                )
+
+    def step(
+        self, site: str, kind: str, step: str, roles: Mapping[str, str], attributes: Mapping[str, Any]
+    ) -> None:
+        """Append one step of a primitive: the op reads and writes those of its roles that are given."""
+        found = next(item for item in PRIMITIVES[kind].steps if item.name == step)
+
+        def present(declared: Sequence[str]) -> tuple[str, ...]:
+            names: list[str] = []
+            for role in declared:
+                if role.endswith("*"):
+                    stem = role[:-1]
+                    names += [item for item in roles if item.rstrip("0123456789") == stem]
+                elif role.rstrip("?") in roles:
+                    names.append(role.rstrip("?"))
+                elif not role.endswith("?"):
+                    raise CannotTakeError(
+                        f"step {step} of {kind} needs {role}", "a node that has it as an input or output"
+                    )
+            return tuple(names)
+
+        own: Step = found
+        reads, writes = present(own.reads), present(own.writes)
+        if any(roles[role] in self.gradients for role in reads):
+            self.gradients |= {roles[role] for role in writes}
+        self.builder.emit(site, kind, own, roles, attributes, reads=reads, writes=writes)
+
+    def forward(
+        self,
+        site: str,
+        node: OnnxNode,
+        kind: str,
+        inputs: Sequence[str],
+        options: Mapping[str, Any] | None = None,
+        output: str = "",
+        parameters: Mapping[str, str] | None = None,
+    ) -> str:
+        """FW of a layer of one step and one output, on tensors with the batch first; returns y."""
+        plan = self.plan(
+            kind, options or {}, [self.shape(name) for name in inputs], self.tensor(inputs[0]).dtype
+        )
+        shape = plan.output if isinstance(plan.output, tuple) else plan.output.shape
+        y = self.made(output or f"{site}.y", node, shape)
+        roles = {f"x{index or ''}": name for index, name in enumerate(inputs)} | dict(parameters or {})
+        self.check(kind, plan, roles)
+        self.step(site, kind, "FW", {**roles, "y": y}, plan.attributes)
+        return y
+
+    def keep(self, node: OnnxNode, key: str, kept: Kept) -> None:
+        """Leave something for the backward node that reads the tensor `key` of the file."""
+        if key:
+            self.kept[kept.primitive, key] = kept
+
+    def recall(self, kind: str, *keys: str) -> Kept | None:
+        """What the forward node of a primitive has left under one of these names."""
+        return next((self.kept[kind, key] for key in keys if (kind, key) in self.kept), None)
+
+    def without_unused(self, named: Iterable[str]) -> None:
+        """Drop tensors that no op touches, nothing is a view of, and that are not `named`."""
+        used = {name for op in self.builder.ops for name in (*op.inputs, *op.outputs)} | set(named)
+        for name in tuple(used):
+            source = self.tensor(name).alias_of
+            while source is not None:
+                used.add(source)
+                source = self.tensor(source).alias_of
+        given = {"input", "label"}
+        self.builder.tensors = {
+            name: tensor
+            for name, tensor in self.builder.tensors.items()
+            if name in used or tensor.kind in given
+        }
+        self.values = {name: value for name, value in self.values.items() if name in self.builder.tensors}

@@ -1,0 +1,429 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training graph of somebody else's, as it is: its backward pass, its accumulation, its optimizer.
+
+Two dialects are known: Deeploy's (weights as inputs or initializers, SGD nodes inside or in a graph of its
+own) and ONNX Runtime's training artifacts. Gradients of several mini-batches are summed, as both do; the
+first of them overwrites what was there (lazy reset).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from configs.errors import InputError, PulptrainError, UnsupportedLayerError
+from configs.model_file import OptimizerSpec
+from importers.graph.draft import LAYERS, NO_FORM, CannotTakeError, Problem, model_name, refuse
+from importers.graph.onnx_folding import computed
+from importers.graph.onnx_graph import OnnxGraph, OnnxNode
+from importers.ops import NEAREST_ONNX
+from importers.training import elements, layers, others
+from importers.training.draft import TrainingDraft
+from importers.training.layers import MICROSOFT, Handler, TrainingNode
+from trainlib.ir.graph import KEPT_KINDS, Initial, Op, Tensor, TrainingGraph
+from trainlib.ir.steps import Array
+from trainlib.primitives.definition import he_uniform
+from trainlib.registry import optimizer_primitive
+from trainlib.training.options import optimizer_options
+from trainlib.training.phases import TrainingPhases
+
+HANDLERS: Mapping[str, Handler] = {**elements.HANDLERS, **layers.HANDLERS, **others.HANDLERS}
+"""By op; private ones, of com.microsoft, with and without their domain."""
+
+BUFFER = "_grad.accumulation.buffer"
+"""Ending of the total of a weight's gradients, in both dialects."""
+
+DEFAULT_LEARNING_RATE = 0.001
+"""Where neither the graph nor the user says one: that of both dialects' harnesses."""
+
+OPTIMIZER_FILE = "optimizer_model.onnx"
+"""What ONNX Runtime calls the optimizer of a folder."""
+
+_ACCUMULATORS = ("InPlaceAccumulatorV2", "InPlaceAccumulator")
+_LOSSES = ("SoftmaxCrossEntropyLoss", "MSELoss")
+_SGD = ("SGD", "SGDOptimizerV2", "SGDOptimizer")
+
+
+def _kind(node: OnnxNode) -> str:
+    """The op without its domain."""
+    return node.op.rpartition(":")[2]
+
+
+def optimizer_beside(folder: Path) -> Path | None:
+    """The optimizer graph of a folder: one of its own, or that of `X_optimizer` beside `X_train`."""
+    own = folder / OPTIMIZER_FILE
+    if own.is_file():
+        return own
+    if not folder.name.endswith("_train"):
+        return None
+    beside = folder.with_name(folder.name.removesuffix("_train") + "_optimizer") / "network.onnx"
+    return beside if beside.is_file() else None
+
+
+def is_training_graph(graph: OnnxGraph) -> bool:
+    """Whether a graph has gradients of its own: a loss, or an accumulation of gradients."""
+    return any(_kind(node) in (*_LOSSES, *_ACCUMULATORS) for node in graph.nodes)
+
+
+def is_optimizer_graph(graph: OnnxGraph) -> bool:
+    """Whether a graph holds updates and nothing else."""
+    return bool(graph.nodes) and all(_kind(node) in _SGD for node in graph.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedTraining:
+    """A training graph as ours: programs, start values by tensor, and which inputs are what.
+
+    `data` are the inputs of a sample in the order of the file, by their names there: `fed` says which tensor
+    of ours each is. `weights` are those that are trained. `given` are inputs that hold start values, in the
+    order of the file. `accumulates` says whether the graph adds gradients up; `learning_rate` is what the
+    updates use.
+    """
+
+    phases: TrainingPhases
+    values: Mapping[str, Array]
+    data: tuple[str, ...]
+    fed: Mapping[str, str]
+    given: tuple[str, ...]
+    weights: tuple[str, ...]
+    flags: tuple[str, ...]
+    accumulates: bool
+    learning_rate: float
+    nodes: int
+    path: str
+    notes: tuple[str, ...] = field(default=())
+
+    def sample(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Values of a sample, by the names of the file, for the tensors of ours."""
+        graph = self.phases.mini_batch
+        return {
+            self.fed[name]: np.ascontiguousarray(array.astype(graph.tensors[self.fed[name]].dtype)).reshape(
+                graph.tensors[self.fed[name]].shape
+            )
+            for name, array in arrays.items()
+        }
+
+    def over(self, mini_batches: int) -> ImportedTraining:
+        """The same with so many mini-batches per update; InputError if it cannot accumulate."""
+        if mini_batches == 1:
+            return self
+        if not self.accumulates:
+            raise InputError(
+                f"{mini_batches} mini-batches per update, but the graph accumulates nothing",
+                where=self.path,
+                cure="1, or a graph with InPlaceAccumulatorV2",
+            )
+        graph = self.phases.mini_batch
+        ops = tuple(
+            replace(op, attributes={**op.attributes, "steps": mini_batches})
+            if op.step == "ACCUMULATE"
+            else op
+            for op in graph.ops
+        )
+        phases = replace(self.phases, mini_batch=replace(graph, ops=ops), mini_batches=mini_batches)
+        return replace(self, phases=phases)
+
+
+def import_training(
+    graph: OnnxGraph, optimizer: OnnxGraph | None = None, learning_rate: float | None = None
+) -> ImportedTraining:
+    """A training graph, with the optimizer graph that lies beside it, as programs of ours.
+
+    The learning rate is that of the SGD nodes, else `learning_rate`, else 0.001. Raises
+    UnsupportedLayerError that lists every node that cannot be taken, and InputError for graphs without a
+    loss, without a weight that is trained, or with an optimizer that does not belong to them.
+    """
+    reader = _Reader(graph)
+    reader.read()
+    try:
+        return reader.finish(optimizer, learning_rate)
+    except CannotTakeError as error:
+        where = optimizer.path if optimizer is not None else graph.path
+        raise InputError(
+            f"its updates: {error.reason}", where=where, cure="weights and gradients of one shape"
+        ) from None
+
+
+class _Reader:
+    """Reads the nodes of one training graph in order."""
+
+    def __init__(self, graph: OnnxGraph) -> None:
+        self.graph = graph
+        self.draft = TrainingDraft(graph)
+        self.draft.constants = {**graph.initializers, **graph.folded}
+        self.problems: list[Problem] = []
+        self.updates: list[tuple[str, str, float | None]] = []
+        """Weight, gradient (names of the file), learning rate of the node."""
+        self.unread: set[str] = set()
+        self.flags = tuple(
+            dict.fromkeys(
+                node.input(2) for node in graph.nodes if _kind(node) in _ACCUMULATORS and node.input(2)
+            )
+        )
+        self.totals = {node.input(0) for node in graph.nodes if _kind(node) in _ACCUMULATORS}
+        self.data = self._data()
+        self.given = tuple(
+            name
+            for name in graph.inputs
+            if name not in self.data and name not in self.flags and name not in self.totals
+        )
+
+    def _data(self) -> tuple[str, ...]:
+        """Inputs of a sample: those up to the label."""
+        labels = [node.input(1) for node in self.graph.nodes if _kind(node) in _LOSSES]
+        if len(labels) != 1 or labels[0] not in self.graph.inputs:
+            raise InputError(
+                "has no loss" if not labels else "has several losses, or a label that is no input",
+                where=self.graph.path,
+                cure="a training graph: SoftmaxCrossEntropyLoss or MSELoss of one input",
+            )
+        return self.graph.inputs[: self.graph.inputs.index(labels[0]) + 1]
+
+    def read(self) -> None:
+        """All nodes. Raises UnsupportedLayerError."""
+        for name in self.graph.inputs:
+            self._input(name)
+        for name in self._trained_initializers():
+            self.draft.read(name)
+        for node in self.graph.nodes:
+            self._node(node)
+        what = f"of {len(self.graph.nodes)} operations cannot be trained here"
+        refuse(self.problems, what, self.graph.path, LAYERS)
+
+    def _trained_initializers(self) -> list[str]:
+        found = [node.input(0) for node in self.graph.nodes if _kind(node) in _SGD]
+        return [name for name in found if name in self.graph.initializers]
+
+    def _input(self, name: str) -> None:
+        if name in self.flags:
+            return
+        tensor = self.graph.tensor(name)
+        if not tensor.is_static:
+            raise InputError(
+                f"its input '{name}' has the shape {tensor.shape_text}",
+                where=self.graph.path,
+                cure="sizes that are numbers",
+            )
+        floats = tensor.dtype.startswith(("float", "bfloat"))
+        kind, dtype = "weight", "float32"
+        if name in self.totals:
+            kind = "optimizer_state"
+        elif name in self.data:
+            kind = "label" if name == self.data[-1] else "input"
+            dtype = "float32" if floats else "int32"
+        shape = tensor.sizes or (1,)
+        self.draft.names[name] = self.draft.add(name, shape, kind, dtype)
+        if kind == "weight":
+            start = he_uniform(shape) if len(shape) > 1 else Initial("uniform", 0.1)
+            weight = self.draft.builder.tensors[name]
+            self.draft.builder.tensors[name] = replace(weight, initial=start)
+
+    def _node(self, node: OnnxNode) -> None:
+        if self.unread & set(node.inputs):  # the reason is in the list already
+            self.unread.update(filter(None, node.outputs))
+            return
+        constants = self.draft.constants
+        item = TrainingNode(node, self.draft, _site(node), self.graph.opset)
+        try:
+            if item.kind == "SGD":
+                self.updates.append((node.input(0), node.input(1), _rate(item)))
+                return
+            if node.op in ("Shape", "Size") and node.input(0) in self.draft.names:
+                sizes = self.draft.shape(self.draft.names[node.input(0)])
+                part = sizes[item.integer("start", 0) : item.integer("end", len(sizes))]
+                constants[node.output(0)] = np.array(part if node.op == "Shape" else prod(sizes), np.int64)
+                return
+            if node.inputs and all(not name or name in constants for name in node.inputs):
+                values = [constants[name] if name else None for name in node.inputs]
+                results = computed(node, values, self.graph.opset)
+                if results is not None:
+                    constants.update(results)
+                    return
+            handler = HANDLERS.get(node.op.removeprefix(MICROSOFT))
+            if handler is None:
+                raise CannotTakeError("no step for it", NEAREST_ONNX.get(node.op, NO_FORM))
+            handler(item)
+        except CannotTakeError as error:
+            self._refuse(node, error.reason, error.nearest)
+        except PulptrainError as error:
+            self._refuse(node, error.message, error.cure or NO_FORM)
+
+    def _refuse(self, node: OnnxNode, reason: str, nearest: str) -> None:
+        self.unread.update(filter(None, node.outputs))
+        tensor = self.graph.tensor(node.output(0))
+        shape = tensor.sizes if tensor.is_static else None
+        self.problems.append(Problem(node.name, node.op, shape, reason, nearest))
+
+    def finish(self, optimizer: OnnxGraph | None, learning_rate: float | None) -> ImportedTraining:
+        """The programs: with accumulation two, else the updates behind the gradients in one."""
+        draft = self.draft
+        builder = draft.builder
+        accumulators = [op for op in builder.ops if op.step == "ACCUMULATE"]
+        gradients = {_weight_of(op["total"]): op["dw"] for op in accumulators}
+        totals = {_weight_of(op["total"]): op["total"] for op in accumulators}
+        for weight, gradient, _ in self.updates:
+            gradients[draft.read(weight)] = draft.read(gradient)
+        if not gradients:
+            raise InputError(
+                "trains no weight", where=self.graph.path, cure="SGD or InPlaceAccumulatorV2 nodes"
+            )
+        updates = self._updates(optimizer, totals)
+        rates = {rate for _, _, rate in updates if rate is not None}
+        if len(rates) > 1:
+            raise InputError(
+                f"several learning rates: {', '.join(map(str, sorted(rates)))}",
+                where=self.graph.path,
+                cure="one for all weights",
+            )
+        said = next(iter(rates), None)
+        rate = said if said is not None else (learning_rate or DEFAULT_LEARNING_RATE)
+        notes = []
+        if said is not None and learning_rate is not None and learning_rate != said:
+            notes.append(
+                f"the graph says a learning rate of {said}: --learning-rate {learning_rate} is not used"
+            )
+        phases = self._phases(gradients, updates, rate, separate=bool(accumulators))
+        return ImportedTraining(
+            phases=phases,
+            values=dict(draft.values),
+            data=self.data,
+            fed={name: draft.names[name] for name in self.data},
+            given=self.given,
+            weights=tuple(weight for weight, _, _ in updates),
+            flags=self.flags,
+            accumulates=bool(accumulators),
+            learning_rate=rate,
+            nodes=len(self.graph.nodes) + len(self.graph.folded),
+            path=self.graph.path,
+            notes=tuple(notes),
+        )
+
+    def _updates(
+        self, optimizer: OnnxGraph | None, totals: Mapping[str, str]
+    ) -> list[tuple[str, str, float | None]]:
+        """Weight, gradient or total (tensors of ours), and learning rate of every update."""
+        draft = self.draft
+        if not totals:
+            return [
+                (draft.read(weight), draft.read(gradient), rate) for weight, gradient, rate in self.updates
+            ]
+        plain: list[tuple[str, str, float | None]] = [
+            (weight, total, None) for weight, total in totals.items()
+        ]
+        if optimizer is None:
+            return plain
+        if not is_optimizer_graph(optimizer):
+            other = next((node for node in optimizer.nodes if _kind(node) not in _SGD), None)
+            what = f"{other.name}: {other.op}" if other is not None else "nothing"
+            raise UnsupportedLayerError(
+                f"an optimizer that is not SGD: {what}", where=optimizer.path, cure="SGD, one node per weight"
+            )
+        if any(_kind(node) != "SGD" for node in optimizer.nodes):
+            return plain  # one node for all weights, its learning rate an input
+        found: list[tuple[str, str, float | None]] = []
+        for node in optimizer.nodes:
+            weight = node.input(0)
+            if weight not in totals:
+                raise InputError(
+                    f"updates '{weight}', of which the training graph accumulates no gradient",
+                    where=optimizer.path,
+                    cure="the optimizer graph of this training graph",
+                )
+            found.append((weight, totals[weight], _rate(TrainingNode(node, draft, "", optimizer.opset))))
+        return found
+
+    def _phases(
+        self,
+        gradients: Mapping[str, str],
+        updates: list[tuple[str, str, float | None]],
+        rate: float,
+        *,
+        separate: bool,
+    ) -> TrainingPhases:
+        draft, builder = self.draft, self.draft.builder
+        forward = list(builder.ops)
+        optimizer = optimizer_primitive("sgd")
+        options = optimizer_options(OptimizerSpec("sgd", {"learning_rate": rate}, self.graph.path), optimizer)
+        for weight, gradient, _ in updates:
+            same = draft.view(gradient, draft.shape(weight))
+            builder.update(optimizer, options, {weight: same})
+        draft.without_unused(gradients.values())
+        tensors = builder.tensors
+        whole = TrainingGraph(
+            name=model_name(self.graph.name),
+            tensors=tensors,
+            ops=tuple(builder.ops),
+            input=draft.names[self.data[0]],
+            label=draft.names[self.data[-1]],
+            output=self._output(),
+            loss="loss",
+            weights=builder.of_weights(),
+            gradients=dict(gradients),
+        )
+        if not separate:
+            return TrainingPhases(whole)
+        updating = [op for op in builder.ops if op.step == "UPD"]
+        mini = _part(whole, forward)
+        states = {name: tensor for name, tensor in tensors.items() if tensor.kind in KEPT_KINDS}
+        kept = {name: tensor for name, tensor in states.items() if tensor.alias_of is None}
+        update = replace(
+            _part(whole, updating),
+            label="",
+            loss="",
+            output="",
+            gradients={},
+            weights=_weights(whole, updating),
+        )
+        used = {name for name in update.tensors if name in kept}
+        mini = replace(mini, tensors={**{name: kept[name] for name in sorted(used)}, **mini.tensors})
+        return TrainingPhases(mini, 1, update)
+
+    def _output(self) -> str:
+        """What the loss reads first."""
+        return next(op["y"] for op in self.draft.builder.ops if op.step == "LOSS")
+
+
+def _weights(graph: TrainingGraph, ops: list[Op]) -> tuple[str, ...]:
+    read = {name for op in ops for name in op.inputs}
+    return tuple(name for name in graph.weights if name in read)
+
+
+def _part(graph: TrainingGraph, ops: list[Op]) -> TrainingGraph:
+    """Some ops of a graph, with the tensors they touch and the storage behind these, and what is fed."""
+    has_loss = any(op.step == "LOSS" for op in ops)
+    used = {name for op in ops for name in (*op.inputs, *op.outputs)}
+    used |= set(graph.gradients.values()) if has_loss else set()
+    for name in tuple(used):
+        source = graph.tensors[name].alias_of
+        while source is not None:
+            used.add(source)
+            source = graph.tensors[source].alias_of
+    fed: tuple[str, ...] = ("input", "label") if has_loss else ()
+    tensors: dict[str, Tensor] = {
+        name: tensor for name, tensor in graph.tensors.items() if name in used or tensor.kind in fed
+    }
+    return replace(
+        graph,
+        tensors=tensors,
+        ops=tuple(ops),
+        weights=tuple(name for name in graph.weights if name in tensors),
+    )
+
+
+def _weight_of(total: str) -> str:
+    return total.removesuffix(BUFFER)
+
+
+def _rate(item: TrainingNode) -> float | None:
+    """The learning rate that an update says, if it does."""
+    return item.number("lr", 0.0) if item.has("lr") else None
+
+
+def _site(node: OnnxNode) -> str:
+    """The name of a node as that of a layer."""
+    kept = "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in node.name)
+    return kept.strip("_") or _kind(node)
