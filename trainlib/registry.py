@@ -36,7 +36,7 @@ from trainlib.primitives.definition import (
 from trainlib.primitives.elementwise import arithmetic, broadcast_add, expand, parameter, position, prelu
 from trainlib.primitives.elementwise import table as elementwise
 from trainlib.primitives.losses import table as losses
-from trainlib.primitives.lowering.windows import on_sections
+from trainlib.primitives.lowering.windows import windowed
 from trainlib.primitives.norms import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from trainlib.primitives.optimizers import accumulate, gradient_accumulation, gradient_clipping
 from trainlib.primitives.optimizers import table as optimizers
@@ -166,7 +166,7 @@ def step_of(op: Op) -> Step:
         step = primitive.repeated(op.step)
     if step is not None:
         step = step if variant is None else step.lowered_as(variant)
-        return on_sections(step) if op.sections else step
+        return windowed(step) if op.windows else step
     raise UnsupportedLayerError(
         f"primitive '{op.primitive}' has no step {op.step}",
         where=op.name,

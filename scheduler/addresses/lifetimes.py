@@ -133,7 +133,7 @@ def in_place_owners(graph: TrainingGraph, lives: Mapping[str, Life]) -> dict[str
 def _same_boxes(op: Op) -> bool:
     lowering = lowering_of(op)
     takes_over = isinstance(lowering, ElementwiseLowering) and lowering.takes_over
-    return takes_over and len(op.outputs) == 1 and not op.sections
+    return takes_over and len(op.outputs) == 1 and not op.windows
 
 
 def _dying_input(graph: TrainingGraph, lives: Mapping[str, Life], op: Op, number: int) -> str | None:

@@ -34,7 +34,7 @@ from arch.spec.program import (
 from configs.errors import PulptrainError
 from scheduler.addresses.allocation import Allocation
 from scheduler.memory.memory_plan import MemoryPlan
-from trainlib.ir.graph import GIVEN_KINDS, Op, Tensor, TensorSection, TrainingGraph
+from trainlib.ir.graph import GIVEN_KINDS, Op, Tensor, TensorWindow, TrainingGraph
 
 Numbers = NDArray[np.int64]
 
@@ -213,7 +213,7 @@ class _Uses:
 
     def _writes_a_part(self, number: int, owner: str) -> bool:
         op = self._graph.ops[number]
-        return any(self._owners[op[role]] == owner for role in op.sections if role in op.writes)
+        return any(self._owners[op[role]] == owner for role in op.windows if role in op.writes)
 
 
 def _results(
@@ -224,7 +224,7 @@ def _results(
     if len(end.results) != len(op.outputs) or named.keys() != set(op.outputs):
         names = ", ".join(place.name for place in end.results) or "nothing"
         raise _defect(op, f"{op.name} ends with {names}, not with {', '.join(op.outputs)}")
-    sections = {op[role]: section for role, section in op.sections.items() if role in op.writes}
+    windows = {op[role]: window for role, window in op.windows.items() if role in op.writes}
     inputs = {plan.owners[name] for name in op.inputs}
     for name in op.outputs:
         tensor, place = graph.tensors[name], named[name]
@@ -232,7 +232,7 @@ def _results(
             raise _defect(op, f"{op.name} ends with {place.dtype} {place.shape} of '{name}'")
         reads_it = plan.owners[name] in inputs
         for level, address, needed in _places(op, number, place, plan, uses):
-            lines = _lines(tensor, sections.get(name), _at(number, level, address))
+            lines = _lines(tensor, windows.get(name), _at(number, level, address))
             yield _Result(op, tensor, lines, reads_it, level, needed)
 
 
@@ -275,14 +275,14 @@ def _resident(number: int, place: Place, plan: MemoryPlan) -> Allocation | None:
     return None
 
 
-def _lines(tensor: Tensor, section: TensorSection | None, start: int) -> _Lines:
+def _lines(tensor: Tensor, window: TensorWindow | None, start: int) -> _Lines:
     """All bytes of a tensor that begins at `start`, or those of a part of it."""
     size, shape = tensor.dtype.bytes, tensor.shape
-    if section is None:
+    if window is None:
         return _Lines(np.array([start]), np.array([start + tensor.size_bytes]))
-    inner = prod(shape[section.axis + 1 :]) * size
-    turns = np.arange(prod(shape[: section.axis]), dtype=np.int64) * (shape[section.axis] * inner)
-    return _Lines(start + turns + section.start * inner, start + turns + section.stop * inner)
+    inner = prod(shape[window.axis + 1 :]) * size
+    turns = np.arange(prod(shape[: window.axis]), dtype=np.int64) * (shape[window.axis] * inner)
+    return _Lines(start + turns + window.start * inner, start + turns + window.stop * inner)
 
 
 def _at(op_number: int, level: str, address: int) -> int:

@@ -324,4 +324,4 @@ def _moves(
 
 def _windowed(graph: TrainingGraph, owners: Mapping[str, str], life: Life, number: int) -> bool:
     op = graph.ops[number]
-    return any(owners[op[role]] == life.name for role in op.sections if role in op.writes)
+    return any(owners[op[role]] == life.name for role in op.windows if role in op.writes)

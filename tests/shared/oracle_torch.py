@@ -135,7 +135,7 @@ class TorchIteration:
     def updated(self, op: Op, updates: TorchUpdates, *, keep: bool = True) -> Array:
         """UPD of one weight, or of its trained part, by torch.optim; `keep` is that of `TorchUpdates`."""
         whole = self.given(op["w"])
-        part = op.sections["w"].index if "w" in op.sections else ...
+        part = op.windows["w"].index if "w" in op.windows else ...
         sources = (self._forced, self.made, self._values)
         gradient = next(known[op["dw"]] for known in sources if op["dw"] in known)
         whole[part] = updates.stepped(

@@ -23,7 +23,7 @@ _harmless = registrar(HARMLESS, "harmless")
 def _other_start() -> Sequence[Replacement]:
     first, second = START_OFFSETS_CYCLES
     other = PricingWindow(starts=(first, second[::-1]))
-    return [(team_cost_model, "Window", lambda: other)]
+    return [(team_cost_model, "PricingWindow", lambda: other)]
 
 
 @_harmless("arch/pricing/team_cost_model.py", "the mean over the starts of a team is rounded down")

@@ -152,7 +152,7 @@ def _far_refill() -> Sequence[Replacement]:
 @_defect("arch/pricing/window_plan.py", "a window ends after 2,000 instructions")
 def _short_window() -> Sequence[Replacement]:
     wrong = PricingWindow(budget_instructions=2_000)
-    return [(team_cost_model, "Window", lambda: wrong)]
+    return [(team_cost_model, "PricingWindow", lambda: wrong)]
 
 
 @_defect("arch/pricing/window_plan.py", "stalls in front of the measured turns are not extrapolated")

@@ -62,7 +62,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorSection:
+class TensorWindow:
     """Elements [start, stop) of one dimension of a tensor, all of the others."""
 
     axis: int
@@ -85,7 +85,7 @@ class Op:
 
     `inputs` and `outputs` are tensor names; `roles` maps the primitive's own names of them (x, w, dy ...) to
     tensor names: ``op["w"]`` is the weight tensor's name, ``"b" in op`` says whether there is a bias.
-    `sections` maps a role to the only part of its tensor the step sees: the step works as if that were all.
+    `windows` maps a role to the only part of its tensor the step sees: the step works as if that were all.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Op:
     """Roles of `inputs`, in the same order."""
     writes: tuple[str, ...] = ()
     """Roles of `outputs`, in the same order."""
-    sections: Mapping[str, TensorSection] = field(default_factory=dict)
+    windows: Mapping[str, TensorWindow] = field(default_factory=dict)
     roles: Mapping[str, str] = field(init=False, repr=False, compare=False)
     """Role -> tensor name of everything the op reads or writes."""
 
@@ -143,7 +143,7 @@ class TrainingGraph:
     kept: tuple[str, ...] = ()
     """Further tensors that are read after the iteration."""
 
-    parts: Mapping[str, TensorSection] = field(default_factory=dict)
+    parts: Mapping[str, TensorWindow] = field(default_factory=dict)
     """Weight -> the only part of it that is trained; its gradient has the shape of that part."""
 
     def of_kind(self, *kinds: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from configs.errors import ShapeError, UnsupportedLayerError
 from configs.limits import MOST_ELEMENTS, require_host_memory
 from configs.model_file import LayerSpec
 from configs.suggest import suggestion
-from trainlib.ir.graph import LAYOUTS, Op, Tensor, TensorSection
+from trainlib.ir.graph import LAYOUTS, Op, Tensor, TensorWindow
 from trainlib.ir.numerics import dtype_named
 from trainlib.ir.parameters import PARAMETER_NAMES, trained_roles
 from trainlib.primitives.definition import (
@@ -79,7 +79,7 @@ class GraphBuilder:
         *,
         reads: Sequence[str] | None = None,
         writes: Sequence[str] | None = None,
-        sections: Mapping[str, TensorSection] | None = None,
+        windows: Mapping[str, TensorWindow] | None = None,
     ) -> None:
         """Append an op; `reads` and `writes` default to those of the step."""
         read, written = tuple(reads or step.reads), tuple(writes or step.writes)
@@ -95,7 +95,7 @@ class GraphBuilder:
                 attributes=dict(attributes),
                 reads=read,
                 writes=written,
-                sections=dict(sections or {}),
+                windows=dict(windows or {}),
             )
         )
 
@@ -402,7 +402,7 @@ class GraphBuilder:
         optimizer: OptimizerPrimitive,
         attributes: Mapping[str, Any],
         gradients: Mapping[str, str],
-        parts: Mapping[str, TensorSection] = MappingProxyType({}),
+        parts: Mapping[str, TensorWindow] = MappingProxyType({}),
     ) -> None:
         """Emit an update op per trained weight; the optimizer's states become kept tensors.
 
@@ -412,10 +412,10 @@ class GraphBuilder:
             tensor = self.tensors[weight]
             roles = {"w": weight, "dw": gradient, "w_updated": f"{weight}_updated"}
             self.add(replace(tensor, name=roles["w_updated"], alias_of=weight))
-            trained, sections = tensor, {}
+            trained, windows = tensor, {}
             if weight in parts:
                 trained = replace(tensor, shape=parts[weight].shape(tensor.shape))
-                sections = {"w": parts[weight], "w_updated": parts[weight]}
+                windows = {"w": parts[weight], "w_updated": parts[weight]}
             for role, state in optimizer.states(attributes, trained).items():
                 name = f"{weight}.{role}"
                 stored = Tensor(name, state.shape, "optimizer_state", state.dtype, initial=state.initial)
@@ -434,7 +434,7 @@ class GraphBuilder:
                 attributes,
                 reads=reads,
                 writes=writes,
-                sections=sections,
+                windows=windows,
             )
 
 

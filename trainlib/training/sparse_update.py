@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sparse update: which layers are trained, and layers of which only some output channels are.
 
-WG and UPD of such a layer see those channels only (`trainlib.ir.graph.TensorSection`): fewer
+WG and UPD of such a layer see those channels only (`trainlib.ir.graph.TensorWindow`): fewer
 multiply-accumulates, a smaller gradient and smaller optimizer states; the output gradient and the weights are
 not copied. After J. Lin et al., On-Device Training Under 256KB Memory, NeurIPS 2022 (there the first input
 channels).
@@ -15,7 +15,7 @@ from typing import Any
 
 from configs.errors import ConfigError, ShapeError, UnsupportedLayerError
 from configs.model_file import ModelSpec
-from trainlib.ir.graph import Op, Tensor, TensorSection
+from trainlib.ir.graph import Op, Tensor, TensorWindow
 from trainlib.training.builder import GraphBuilder
 from trainlib.training.built_layer import BuiltLayer, where_of
 
@@ -55,12 +55,12 @@ class _Channels:
     weight_axis: int
     image_axis: int
 
-    def section(self, axis: int) -> TensorSection:
-        return TensorSection(axis, self.first, self.last)
+    def window(self, axis: int) -> TensorWindow:
+        return TensorWindow(axis, self.first, self.last)
 
-    def part_of(self, role: str) -> TensorSection:
+    def part_of(self, role: str) -> TensorWindow:
         """The trained part of parameter `role`."""
-        return self.section(self.weight_axis if role == "w" else 0)
+        return self.window(self.weight_axis if role == "w" else 0)
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -72,31 +72,31 @@ class _Channels:
         return {**self.layer.plan.attributes, **own}
 
     @property
-    def sections(self) -> dict[str, TensorSection]:
+    def windows(self) -> dict[str, TensorWindow]:
         """What WG sees of the output gradient (and the input, of a depthwise layer)."""
-        seen = {"dy": self.section(self.image_axis)}
+        seen = {"dy": self.window(self.image_axis)}
         if self.layer.primitive.name == "depthwise":
-            seen["x"] = self.section(self.image_axis)
+            seen["x"] = self.window(self.image_axis)
         return seen
 
 
-def restrict_updates(builder: GraphBuilder, gradients: Mapping[str, str]) -> dict[str, TensorSection]:
+def restrict_updates(builder: GraphBuilder, gradients: Mapping[str, str]) -> dict[str, TensorWindow]:
     """Cut the weight gradients of layers with `update_channels` down to these, in place.
 
     Returns trained weight -> the part of it that is updated. To be called between the backward pass and the
     updates. Raises UnsupportedLayerError and ShapeError with the layer's place.
     """
-    parts: dict[str, TensorSection] = {}
+    parts: dict[str, TensorWindow] = {}
     for layer in builder.layers:
         if layer.spec.update_channels is None:
             continue
         channels = _channels(builder, layer)
         trained = [role for role in layer.trained if layer.roles[role] in gradients]
         for role in trained:
-            section = channels.part_of(role)
-            parts[layer.roles[role]] = section
+            window = channels.part_of(role)
+            parts[layer.roles[role]] = window
             gradient = builder.tensors[gradients[layer.roles[role]]]
-            builder.tensors[gradient.name] = _cut(gradient, section)
+            builder.tensors[gradient.name] = _cut(gradient, window)
         written = {gradients[layer.roles[role]] for role in trained}
         builder.ops = [_restricted(op, channels) if written & set(op.outputs) else op for op in builder.ops]
     return parts
@@ -126,9 +126,9 @@ def _channels(builder: GraphBuilder, layer: BuiltLayer) -> _Channels:
     return _Channels(layer, first, last, int(bool(attributes.get("sources_first"))), image_axis)
 
 
-def _cut(tensor: Tensor, section: TensorSection) -> Tensor:
-    return replace(tensor, shape=section.shape(tensor.shape))
+def _cut(tensor: Tensor, window: TensorWindow) -> Tensor:
+    return replace(tensor, shape=window.shape(tensor.shape))
 
 
 def _restricted(op: Op, channels: _Channels) -> Op:
-    return replace(op, attributes=channels.attributes, sections=channels.sections)
+    return replace(op, attributes=channels.attributes, windows=channels.windows)

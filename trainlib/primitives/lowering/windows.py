@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that see only a section of some of their tensors: sparse updates, without a copy of it.
+"""Steps that see only a part of some of their tensors: sparse updates, without a copy of the part.
 
-A step with sections works as if they were whole tensors; here its boxes move to where the sections lie.
+A step with windows works as if they were whole tensors; here its boxes move to where the windows lie.
 What it writes to one leaves the rest of the tensor as it was, so such a tensor takes over the storage of
 another.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trainlib.ir.graph import Op, TensorSection
+from trainlib.ir.graph import Op, TensorWindow
 from trainlib.ir.steps import (
     KernelChoice,
     Operand,
@@ -28,22 +28,22 @@ from trainlib.ir.steps import (
 from trainlib.primitives.definition import Reference, Step, Values
 
 
-def on_sections(step: Step) -> Step:
-    """The step with a reference and a lowering that heed the sections of an op."""
-    return replace(step, reference=_reference(step.reference), lowering=_OnSections(step.lowering))
+def windowed(step: Step) -> Step:
+    """The step with a reference and a lowering that heed the windows of an op."""
+    return replace(step, reference=_reference(step.reference), lowering=_Windowed(step.lowering))
 
 
 def _reference(base: Reference) -> Reference:
     def reference(op: Op, values: Values) -> Values:
         seen = {
-            role: array[op.sections[role].index] if role in op.sections else array
+            role: array[op.windows[role].index] if role in op.windows else array
             for role, array in values.items()
         }
         results = dict(base(op, seen))
-        for role, section in op.sections.items():
+        for role, window in op.windows.items():
             if role in results:
                 whole = np.array(values[role.removesuffix("_updated")])
-                whole[section.index] = results[role]
+                whole[window.index] = results[role]
                 results[role] = whole
         return results
 
@@ -51,7 +51,7 @@ def _reference(base: Reference) -> Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class _OnSections:
+class _Windowed:
     """A lowering on the parts, its boxes shifted to their places in the whole tensors."""
 
     base: StepLowering
@@ -71,11 +71,11 @@ class _OnSections:
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The tile of the step on the parts, its boxes where the parts lie."""
         task = self.base.tile(op, _seen(op, tensors), ranges, choice)
-        sections = {op[role]: section for role, section in op.sections.items()}
+        windows = {op[role]: window for role, window in op.windows.items()}
         return replace(
             task,
-            inputs=tuple(_moved(operand, sections) for operand in task.inputs),
-            outputs=tuple(_moved(operand, sections) for operand in task.outputs),
+            inputs=tuple(_moved(operand, windows) for operand in task.inputs),
+            outputs=tuple(_moved(operand, windows) for operand in task.outputs),
         )
 
     def default_kernel(self, op: Op) -> str:
@@ -93,19 +93,19 @@ class _OnSections:
 
 def _seen(op: Op, tensors: Tensors) -> Tensors:
     seen = dict(tensors)
-    for role, section in op.sections.items():
+    for role, window in op.windows.items():
         tensor = tensors[op[role]]
-        seen[op[role]] = replace(tensor, shape=section.shape(tensor.shape))
+        seen[op[role]] = replace(tensor, shape=window.shape(tensor.shape))
     return seen
 
 
-def _moved(operand: Operand, sections: Mapping[str, TensorSection]) -> Operand:
-    section = sections.get(operand.tensor)
-    if section is None:
+def _moved(operand: Operand, windows: Mapping[str, TensorWindow]) -> Operand:
+    window = windows.get(operand.tensor)
+    if window is None:
         return operand
     region, pieces = list(operand.region), list(operand.pieces)
-    start, stop = region[section.axis]
-    region[section.axis] = (start + section.start, stop + section.start)
+    start, stop = region[window.axis]
+    region[window.axis] = (start + window.start, stop + window.start)
     if pieces:
-        pieces[section.axis] = tuple((a + section.start, b + section.start) for a, b in pieces[section.axis])
+        pieces[window.axis] = tuple((a + window.start, b + window.start) for a, b in pieces[window.axis])
     return replace(operand, region=tuple(region), pieces=tuple(pieces))
