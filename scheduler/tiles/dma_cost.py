@@ -50,12 +50,12 @@ class DmaCost:
         bursts = bursts_of(command, self._rules)
         return run_command(bursts, IDLE, self._rules, self._links[to_l1], to_l1=to_l1)[0]
 
-    def master_cycles(self, *, boxed: bool, commands: int, boxes: int = 1) -> int:
-        """Address arithmetic per box, programming and a wait that finds the transfer of them all over."""
+    def master_cycles(self, *, boxed: bool) -> int:
+        """Address arithmetic of a box, programming and a wait that finds the transfer over."""
         dma = self.timing.dma
         code, first = (
             (dma.transfer_code_2d_cycles, dma.program_2d_cycles)
             if boxed
             else (dma.transfer_code_1d_cycles, dma.program_1d_cycles)
         )
-        return boxes * code + first + (commands - 1) * dma.program_next_cycles + dma.wait_done_cycles
+        return code + first + dma.wait_done_cycles

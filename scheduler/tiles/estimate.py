@@ -125,7 +125,7 @@ class TileCost:
             shapes = Counter(tuple(stop - start for start, stop in region) for region in operand.boxes)
             boxes = [(self._box(operand.tensor, shape, to_l1), count) for shape, count in shapes.items()]
             boxed = any(box.boxed for box, _ in boxes)
-            pushed_cycles += self.dma.master_cycles(boxed=boxed, commands=1) - dma.wait_done_cycles
+            pushed_cycles += self.dma.master_cycles(boxed=boxed) - dma.wait_done_cycles
             code_cycles = dma.transfer_code_2d_cycles if boxed else dma.transfer_code_1d_cycles
             pushed_cycles += code_cycles * (len(operand.boxes) - 1)
             first = True
@@ -178,12 +178,11 @@ def estimate_cycles(
     cost: TileCost,
     tiler: Tiler,
     early: Early = NOTHING_EARLY,
-    most_priced: int = MOST_PRICED,
     at_most: float = inf,
 ) -> int | None:
     """Cycles of the tile loop from first load to last store; None if that is more than `at_most`.
 
-    At most `most_priced` tiles are priced, see `_compute_cycles`. One buffer per operand: sum of loads,
+    At most `MOST_PRICED` tiles are priced, see `_compute_cycles`. One buffer per operand: sum of loads,
     kernels and stores. More: first load, then per tile the longer of the master (its kernels, and the code of
     the transfers) and the transfers beside them, then the last store. Tensors in L1 move only where the op
     has to load or to store them. What of the first load may be `early` is not waited for as long as the op
@@ -229,7 +228,7 @@ def estimate_cycles(
 
     cycles = 0
     layout = lay_out(tiling, 0, tiler.resident)
-    for compute_cycles in _compute_cycles(tiling, cost, layout, most_priced, bounded=at_most < inf):
+    for compute_cycles in _compute_cycles(tiling, cost, layout, bounded=at_most < inf):
         cycles = total_cycles(compute_cycles)
         if cycles > at_most:
             return None
@@ -261,7 +260,7 @@ def _is_stored(operand: Operand, tiler: Tiler) -> bool:
 
 
 def _compute_cycles(
-    tiling: Tiling, cost: TileCost, layout: L1Layout, most_priced: int, *, bounded: bool
+    tiling: Tiling, cost: TileCost, layout: L1Layout, *, bounded: bool
 ) -> Iterator[list[float]]:
     """Per tile, at least, if `bounded`, until all is known: the last is what they take.
 
@@ -284,7 +283,7 @@ def _compute_cycles(
     result = [0.0] * len(tiling.tiles)
     ranked = sorted(groups.values(), key=lambda group: -len(group.tiles))
     if bounded:
-        for group in ranked[:most_priced]:
+        for group in ranked[:MOST_PRICED]:
             least = cost.least_cycles(group.task, group.addresses)
             for number in group.tiles:
                 result[number] = least
@@ -293,7 +292,7 @@ def _compute_cycles(
     priced = 0
     for group in ranked:
         elements = max(1, _elements(group.task))
-        is_priced = priced < most_priced or group.calls not in priced_cycles
+        is_priced = priced < MOST_PRICED or group.calls not in priced_cycles
         if is_priced:
             cycles = float(cost.compute_cycles(group.task, group.addresses))
             priced += 1

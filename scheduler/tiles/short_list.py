@@ -69,9 +69,8 @@ def moves_of(candidates: TilingCandidates, dma: DmaCost) -> Moves:
         line_bytes = np.maximum(1, np.rint(box.size_bytes / box.lines)).astype(np.int64)
         code = np.where(
             box.lines > 1,
-            dma.master_cycles(boxed=True, commands=1) + (box.pieces - 1) * timing.dma.transfer_code_2d_cycles,
-            dma.master_cycles(boxed=False, commands=1)
-            + (box.pieces - 1) * timing.dma.transfer_code_1d_cycles,
+            dma.master_cycles(boxed=True) + (box.pieces - 1) * timing.dma.transfer_code_2d_cycles,
+            dma.master_cycles(boxed=False) + (box.pieces - 1) * timing.dma.transfer_code_1d_cycles,
         )
         further = (box.commands - 1) * timing.dma.program_next_cycles
         boxes = candidates.changes[column]

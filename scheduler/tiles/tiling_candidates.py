@@ -227,21 +227,17 @@ def enumerate_tilings(
     *,
     sizes: str = "balanced",
     loop_orders: str = "stationary",
-    reductions: bool = True,
 ) -> TilingCandidates:
     """All tilings of an op that fit `available_bytes` of L1, by a rule for sizes and one for loop orders.
 
-    With `reductions` False no sum is cut. Of more than `MOST_CANDIDATES` pairs sizes are left out, and the
-    `note` says so. Raises `InputError` for an unknown rule. There may be no candidate at all.
+    Of more than `MOST_CANDIDATES` pairs sizes are left out, and the `note` says so. Raises `InputError` for
+    an unknown rule. There may be no candidate at all.
     """
     for word, rules in ((sizes, SIZE_RULES), (loop_orders, ORDER_RULES)):
         if word not in rules:
             raise InputError(f"unknown rule {word!r}", where=tiler.op.name, cure=f"one of {', '.join(rules)}")
     dims = tuple(tiler.dims)
-    asked = [
-        sizes_of(extent, sizes) if reductions or name in tiler.extents else [extent]
-        for name, extent in tiler.dims.items()
-    ]
+    asked = [sizes_of(extent, sizes) for extent in tiler.dims.values()]
     footprint, kept_orders, note = _bounded(tiler, asked, loop_orders)
     orders = tuple(permutations(dims))
     order_of_name = {order: index for index, order in enumerate(orders)}

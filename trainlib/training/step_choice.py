@@ -21,7 +21,7 @@ STATISTICS = ("batch_norm", "instance_norm")
 """Layers that normalise with statistics of the batch in training, and with running ones in inference."""
 
 
-def parse_steps(text: str, where: str = "--steps") -> tuple[str, ...]:
+def parse_steps(text: str) -> tuple[str, ...]:
     """The words of ``fw,ig`` in the order of an iteration; () for all of them.
 
     Gradients need the loss, so that it is taken along. Raises `InputError` for another word, and for steps
@@ -30,13 +30,15 @@ def parse_steps(text: str, where: str = "--steps") -> tuple[str, ...]:
     words = [word.strip().lower() for word in text.split(",")]
     for word in words:
         if word not in STEPS:
-            raise InputError(f"there is no step {word!r}", where=where, cure=suggestion(word, STEPS))
+            raise InputError(f"there is no step {word!r}", where="--steps", cure=suggestion(word, STEPS))
     if "fw" not in words:
-        raise InputError("everything begins with the forward step", where=where, cure=f"fw,{','.join(words)}")
+        raise InputError(
+            "everything begins with the forward step", where="--steps", cure=f"fw,{','.join(words)}"
+        )
     if {"ig", "wg"} & set(words):
         words.append("loss")
     if "upd" in words and "wg" not in words:
-        raise InputError("an update needs weight gradients", where=where, cure="fw,ig,wg,upd")
+        raise InputError("an update needs weight gradients", where="--steps", cure="fw,ig,wg,upd")
     chosen = tuple(word for word in STEPS if word in words)
     return () if chosen == STEPS else chosen
 
