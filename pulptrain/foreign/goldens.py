@@ -62,7 +62,9 @@ class Goldens:
 
     @property
     def trained(self) -> Collection[str] | None:
-        """Weights that were trained, by their gradients; None if that is not stored."""
+        """Weights that were trained, by their gradients: none without a loss; None if that is not stored."""
+        if self.losses is None:
+            return ()
         return self.gradients.keys() if self.is_artifact else None
 
     @property

@@ -240,6 +240,20 @@ def test_a_network_without_weights_is_replayed_forward(
     replayed(capsys, 5, tmp_path)
 
 
+def test_a_network_that_nobody_trained_may_use_a_weight_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exporters keep equal weights once; only where they are trained that would be two gradients to add."""
+    w = np.linspace(-1, 1, 9, dtype=np.float32).reshape(3, 3)
+    nodes = [node("MatMul", ["x", "w"], ["y"]), node("MatMul", ["y", "w"], ["z"])]
+    saved(tmp_path, model(nodes, [value("x", [2, 3])], [value("z", [2, 3])], {"w": w}), "network.onnx")
+    x = np.linspace(-1, 2, 6, dtype=np.float32).reshape(2, 3)
+    np.savez(tmp_path / "inputs.npz", x=x)
+    np.savez(tmp_path / "outputs.npz", z=x @ w @ w)
+    (row,) = replayed(capsys, 0, tmp_path)
+    assert (row["status"], row["reason"]) == ("right", "nothing to train: forward only")
+
+
 def forward_case(folder: Path, op: str = "Relu") -> None:
     """A network of one layer, its output stored."""
     folder.mkdir(parents=True)
