@@ -19,6 +19,9 @@ from scheduler.schedule import OpSchedule, Schedule
 FIRST_TWO = 2
 """The first iteration and the stirred one: what is carried out after them is iteration 2, of an update."""
 
+BEGINNINGS = (Instant.DMA_SAMPLE, Instant.KERNEL_READ)
+ENDS = (Instant.DMA_COMPLETE, Instant.KERNEL_COMMIT)
+
 Change = Callable[[list[LogEntry]], list[LogEntry]]
 """Of what one op does, its end the last."""
 
@@ -54,7 +57,10 @@ def _changed(log: EffectLog, ops: Collection[str], change: Change) -> list[LogEn
         if entry.step is Instant.RELEASE:
             found += change(of_op) if name_of(entry.subject) in ops else of_op
             of_op = []
-    return found + of_op
+    found += of_op
+    # What a left out op has stored may end while another op is at work.
+    begun = {entry.key for entry in found if entry.step in BEGINNINGS}
+    return [entry for entry in found if entry.step not in ENDS or entry.key in begun]
 
 
 def _left_out(entries: list[LogEntry]) -> list[LogEntry]:

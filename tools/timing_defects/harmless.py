@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import ceil
 from typing import Any
 
-from arch.pricing import code_fetch, team_cost_model
+from arch.pricing import team_cost_model
 from arch.pricing.cost_model import CoreCost
 from arch.pricing.window_plan import START_OFFSETS_CYCLES, PricingWindow
 from scheduler.programs.op_loop import OpLoop
@@ -40,11 +39,6 @@ def _rounded_down() -> Sequence[Replacement]:
         return CoreCost(cost.cycles - spare, cost.instructions, ((word, cycles - spare), *others))
 
     return [(team_cost_model, "mean_cost", other)]
-
-
-@_harmless("arch/pricing/code_fetch.py", "the fraction of a refill is rounded up")
-def _rounded_up() -> Sequence[Replacement]:
-    return [(code_fetch, "round", ceil)]
 
 
 @_harmless("scheduler/tiles/l1_layout.py", "buffers of an op lie 1 KiB higher in L1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
 from arch.pricing import code_fetch, contention, pipeline, team_cost_model, window_plan
@@ -193,3 +194,8 @@ def _key_without_trips() -> Sequence[Replacement]:
         return known[key]
 
     return [(TeamCostModel, "_price_alone", wrong)]
+
+
+@_defect("arch/pricing/code_fetch.py", "the fraction of a refill is rounded up")
+def _rounded_up() -> Sequence[Replacement]:
+    return [(code_fetch, "round", ceil)]
