@@ -265,7 +265,7 @@ def test_everything_that_has_no_form_here_is_listed_at_once():
     assert "4 of" in text
     for part in ("flip of shape [2, 5, 4]", "bidirectional=False", "cumsum of shape [2, 5, 8]", "sort"):
         assert part in text
-    assert "importers/test_torch.py:" in text
+    assert "test_torch.py:" in text
     assert error.value.exit_code == 2
 
 
