@@ -3,13 +3,23 @@
 
 from __future__ import annotations
 
-import ast
 from collections import Counter
 
 import networkx
 import pytest
 
-from tools.rooms import ALLOWED, PICTURE, circles, folders, imported_names, modules, picture, violations
+from tools.rooms import (
+    ALLOWED,
+    PICTURE,
+    circles,
+    folders,
+    imported_names,
+    module_of,
+    modules,
+    names_at_import,
+    picture,
+    violations,
+)
 
 pytestmark = pytest.mark.smoke
 
@@ -56,21 +66,12 @@ def test_no_folder_imports_itself_by_way_of_others() -> None:
     assert not circles(folders())
 
 
-def loaded_with(source: str) -> set[str]:
-    """Modules of ours that the statements of one import: not what functions import, nor type checkers."""
-    names = set()
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            names |= inner & modules().keys() or {node.module}
-    return names & modules().keys()
-
-
 def test_modules_import_each_other_in_no_circle() -> None:
     imports = networkx.DiGraph(
-        (name, other) for name, path in modules().items() for other in loaded_with(path.read_text())
+        (name, other)
+        for name, path in modules().items()
+        for other in map(module_of, names_at_import(path.read_text()))
+        if other in modules()
     )
     assert networkx.is_directed_acyclic_graph(imports), networkx.find_cycle(imports)
 

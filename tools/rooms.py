@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
@@ -33,15 +33,23 @@ ALLOWED: dict[str, frozenset[str]] = {
 """Room -> what it may import of the others: whole rooms, folders or modules of them."""
 
 
-def imported_names(source: str, *, for_types: bool = True) -> set[str]:
+@cache
+def imported_names(source: str, *, for_types: bool = True) -> frozenset[str]:
     """Dotted names imported anywhere in a module; without those that only type checkers import if asked."""
-    names: set[str] = set()
-    for node in _nodes(ast.parse(source), for_types):
+    return frozenset(_names(_nodes(ast.parse(source), for_types)))
+
+
+def names_at_import(source: str) -> frozenset[str]:
+    """Dotted names imported when the module is: not what its functions import, nor type checkers."""
+    return frozenset(_names(ast.parse(source).body))
+
+
+def _names(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return names
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def _nodes(node: ast.AST, for_types: bool) -> Iterator[ast.AST]:
@@ -82,12 +90,16 @@ def folders() -> networkx.DiGraph:
         graph.add_node(folder)
         if own == "__init__":
             continue
-        for target in imported_names(path.read_text(encoding="utf-8"), for_types=False):
-            found = target if target in modules() else target.rpartition(".")[0]
-            inner = found.rpartition(".")[0]
-            if found in modules() and inner != folder:
+        for target in map(module_of, imported_names(path.read_text(encoding="utf-8"), for_types=False)):
+            inner = target.rpartition(".")[0]
+            if target in modules() and inner != folder:
                 graph.add_edge(folder, inner)
     return graph
+
+
+def module_of(name: str) -> str:
+    """The module that an imported name is, or stands in; one of `modules()` if it is ours."""
+    return name if name in modules() else name.rpartition(".")[0]
 
 
 def circles(graph: networkx.DiGraph) -> list[list[str]]:
