@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A hundred modules, losses, optimizers, schedules, steps of PyTorch: what they are drawn from, the oracle."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+pytestmark = pytest.mark.needs_torch
+
+try:
+    from shared import torch_index
+    from shared.torch_index import CASES
+except ImportError:  # the marker skips what needs it
+    CASES = ()
+
+
+def test_the_list_is_the_draw_and_the_whole_of_the_other_indices():
+    named = {
+        section: {case.name for case in CASES if case.section == section} for section in torch_index.SECTIONS
+    }
+    assert named[torch_index.MODULES] == set(torch_index.drawn_modules())
+    assert named[torch_index.LOSSES] == set(torch_index.all_losses())
+    assert named[torch_index.OPTIMIZERS] == set(torch_index.all_optimizers())
+    assert named[torch_index.SCHEDULES] == set(torch_index.all_schedules())
+    assert len(CASES) == 100
+    assert max(Counter(case.name for case in CASES).values()) == 1
+
+
+@pytest.mark.parametrize("case", CASES[::10], ids=lambda case: case.name)
+def test_a_case_is_the_same_in_both_types_of_numbers(case):
+    single, double = list(torch_index.trained(case.training())), list(torch_index.trained(case.in_double()))
+    assert len(single) == 2
+    for ours, theirs in zip(single, double, strict=True):
+        assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
+        for name, weight in theirs.weights.items():
+            assert (ours.weights[name] - weight).abs().max() <= 1e-5 * weight.abs().max(), name
