@@ -18,8 +18,9 @@ Rules of arbitration
   `round_robin` the ports go together, as the 64 bit beats of the RTL: one that waits holds up the whole beat,
   and bursts have their gaps between them.
 
-A team that executes no more than `BUDGET_INSTRUCTIONS` is executed whole, and then the result is exact. Of a
-longer one a window is executed: see `PricingWindow`. What the cores waited in the measured iterations is
+A team that executes no more than `BUDGET_INSTRUCTIONS` is executed whole, and then the result is
+exact. Of a longer one a window is executed: see `PricingWindow`. What the cores waited in the measured
+iterations is
 multiplied to the rest, level by level. Everything that waiting cannot change (instructions, static stalls) is
 counted exactly, not extrapolated.
 """
@@ -45,7 +46,23 @@ from arch.pricing.scoreboard import (
     Shape,
 )
 from arch.pricing.window import PROCESS, Engine, EngineChoice
-from arch.pricing.window_engine import CODE_BITS, CORE_OF, COUNTERS, DAYS, MAX_LEAVES, NEVER, Ints
+from arch.pricing.window_engine import (
+    CODE_BITS,
+    COUNTERS,
+    DAYS,
+    LEAVES,
+    MAX_LEAVES,
+    NEVER,
+    NEXT_DIV,
+    NEXT_FPU,
+    STATES,
+    Code,
+    Ints,
+    Requests,
+    Rules,
+    Specials,
+    Team,
+)
 from arch.pricing.window_plan import Plan, PricingWindow, fixed_cost, plan_of
 from arch.pricing.window_program import WindowHardware, WindowProgram, window_program
 from arch.spec.timing import SocTiming
@@ -71,9 +88,9 @@ class Member:
     numbers: tuple[int, ...]
 
 
-_CORE_OF = [0] * CORE_OF
-for _core in range(MAX_LEAVES):
-    _CORE_OF[(1 << _core) % CORE_OF] = _core
+_LEAF_OF = [0] * LEAVES
+for _leaf in range(MAX_LEAVES):
+    _LEAF_OF[(1 << _leaf) % LEAVES] = _leaf
 
 _Team = tuple[tuple[CoreCost, ...], DmaService | None]
 """Cost of every member, in order, from its own start to its own end, and what the DMA got."""
@@ -109,7 +126,7 @@ class ClusterModel:
         self._levels = (timing.cores + 2 * self._direction_leaves - 1).bit_length()
         self._programs: dict[tuple[Shape, WindowHardware], WindowProgram] = {}
         self._shares: dict[tuple[object, ...], _Share] = {}
-        self._tables: dict[tuple[Engine, WindowProgram], tuple[Ints, ...]] = {}
+        self._code: dict[tuple[Engine, WindowProgram], Code] = {}
         self._units: dict[Shape, tuple[bool, bool, bool]] = {}
 
     def machine(self, cores: list[tuple[int, CoreNest]], traffic: Traffic) -> WindowHardware:
@@ -189,9 +206,30 @@ class ClusterModel:
                     for _ in range(width)
                     for number in (0, direction, 0, 0, 0)
                 ]
+        rules = self._rules(machine, members)
         return [
-            self._run(engine, machine, members, shares, trace, begins, offsets, ports) for offsets in starts
+            self._run(engine, rules, members, shares, trace, begins, offsets, ports) for offsets in starts
         ]
+
+    def _rules(self, machine: WindowHardware, members: tuple[Member, ...]) -> Rules:
+        timing, fpu = self._timing, self._timing.fpu
+        pooled = fpu.mapping == "dynamic"
+        divs = machine.banks + (fpu.count if pooled else max(fpu.count, members[-1].core + 1))
+        return Rules(
+            banks_turn=machine.fpus_rotate if machine.banks_fair else machine.banks_rotate,
+            fpus_turn=machine.fpus_rotate,
+            fpu_cycles=fpu.interval_cycles,
+            pooled=int(pooled),
+            div_cycles=fpu.divsqrt_interval_cycles,
+            fpus=machine.banks,
+            divs=divs,
+            units=divs + fpu.divsqrt_count,
+            fair=int(machine.banks_fair),
+            first_leaf=timing.cores,
+            direction_leaves=self._direction_leaves,
+            beat_words=self._beat_words,
+            levels=self._levels,
+        )
 
     def _share(self, nest: CoreNest, machine: WindowHardware, cores: int) -> _Share:
         """Most cores of a team have the same trip counts; what depends on nothing else is worked out once."""
@@ -225,26 +263,23 @@ class ClusterModel:
         filled: int,
     ) -> int:
         program = share.program
-        tables = self._tables.get((engine, program))
-        if tables is None:
-            parts = (
-                (
-                    machine.word_bytes,
-                    machine.banks,
-                    int(machine.banks_shared),
-                    machine.branch_taken_stall_cycles,
-                    machine.misaligned_stall_cycles,
-                    machine.first_special,
-                ),
-                program.operations,
-                program.slots,
-                program.moves,
-                program.moves_from,
+        code = self._code.get((engine, program))
+        if code is None:
+            code = self._code[engine, program] = Code(
+                machine.word_bytes,
+                machine.banks,
+                int(machine.banks_shared),
+                machine.branch_taken_stall_cycles,
+                machine.misaligned_stall_cycles,
+                machine.first_special,
+                engine.ints(program.operations),
+                engine.ints(program.slots),
+                engine.ints(program.moves),
+                engine.ints(program.moves_from),
             )
-            tables = self._tables[engine, program] = tuple([engine.ints(part) for part in parts])
         scratch = len(program.moves_from) - 1 + len(program.slots) // 4 + program.branches
         return engine.lay_out(
-            *tables,
+            code,
             engine.ints(numbers),
             engine.ints(share.trips),
             engine.zeros(scratch),
@@ -255,7 +290,7 @@ class ClusterModel:
     def _run(
         self,
         engine: Engine,
-        machine: WindowHardware,
+        rules: Rules,
         members: tuple[Member, ...],
         shares: list[_Share],
         trace: Ints,
@@ -263,14 +298,12 @@ class ClusterModel:
         offsets: Sequence[int],
         ports: list[int],
     ) -> _Team:
-        timing = self._timing
-        fpu = timing.fpu
-        pooled = fpu.mapping == "dynamic"
-        width = max(members[-1].core + 1, machine.banks_rotate, machine.fpus_rotate)
+        fpu = self._timing.fpu
+        width = max(members[-1].core + 1, rules.banks_turn, rules.fpus_turn)
         specials: list[int] = []
         special_of: dict[WindowProgram, int] = {}
         extrapolated: list[int] = []
-        at, special_at, register_at, loop_at = ([0] * width for _ in range(4))
+        at, fpu_of, special_at, register_at, loop_at = ([0] * width for _ in range(5))
         when = [NEVER] * width
         registers = 0
         for member, share, begin in zip(members, shares, begins, strict=True):
@@ -280,59 +313,51 @@ class ClusterModel:
                 specials += share.program.specials
             at[core] = begin
             when[core] = member.start_cycles + offsets[core] + int(trace[begin] >> CODE_BITS)
+            fpu_of[core] = rules.fpus + (core % fpu.count if fpu.mapping == "static" else core)
             special_at[core] = special_of[share.program]
             register_at[core] = registers
             loop_at[core] = len(extrapolated) // 2
             registers += share.program.registers
             extrapolated += share.extrapolated
         ints, zeros = engine.ints, engine.zeros
-        waited = zeros(COUNTERS * width)
-        served = zeros(4)
-        engine.advance(
-            ints(
-                (
-                    machine.fpus_rotate if machine.banks_fair else machine.banks_rotate,
-                    machine.fpus_rotate,
-                    fpu.interval_cycles,
-                    int(pooled),
-                    fpu.divsqrt_interval_cycles,
-                    timing.cores,
-                    self._direction_leaves,
-                    self._beat_words,
-                    self._levels,
-                )
+        state = [0] * STATES
+        state[NEXT_FPU], state[NEXT_DIV] = rules.fpus, rules.divs
+        team = Team(
+            Requests(
+                trace=trace,
+                at=ints(at),
+                when=ints(when),
+                waited=zeros(COUNTERS * width),
+                leaf_of=ints(_LEAF_OF),
+                free=zeros(rules.units),
+                asked=zeros(2 * rules.fpus if rules.fair else 0),
+                calendar=zeros(DAYS),
+                state=ints(state),
             ),
-            trace,
-            ints(at),
-            ints(when),
-            ints([core % fpu.count if fpu.mapping == "static" else core for core in range(width)]),
-            ints(specials),
-            ints(special_at),
-            zeros(registers),
-            ints(register_at),
-            ints(extrapolated),
-            ints(loop_at),
-            zeros(COUNTERS * len(extrapolated) // 2),
-            waited,
-            zeros(timing.l1.banks),
-            zeros(fpu.count if pooled else max(fpu.count, width)),
-            zeros(timing.fpu.divsqrt_count),
-            zeros(DAYS),
-            ints(_CORE_OF),
-            ints(ports),
-            served,
-            zeros(2 * machine.banks if machine.banks_fair else 0),
+            Specials(
+                items=ints(specials),
+                items_at=ints(special_at),
+                registers=zeros(registers),
+                registers_at=ints(register_at),
+            ),
+            fpu_of=ints(fpu_of),
+            loops=ints(extrapolated),
+            loop_at=ints(loop_at),
+            marks=zeros(COUNTERS * len(extrapolated) // 2),
+            ports=ints(ports),
+            served=zeros(4),
         )
-        counted = [int(cycles) for cycles in waited]
+        engine.advance(rules, team)
+        counted = [int(cycles) for cycles in team.requests.waited]
         costs = tuple(
             [
                 _cost(share, counted[COUNTERS * member.core : COUNTERS * (member.core + 1)])
                 for member, share in zip(members, shares, strict=True)
             ]
         )
-        words_in, until_in, words_out, until_out = (int(number) for number in served)
         if not ports:
             return costs, None
+        words_in, until_in, words_out, until_out = (int(number) for number in team.served)
         inward, outward = (words_in, until_in), (words_out, until_out)
         return costs, DmaService(inward if words_in else None, outward if words_out else None)
 

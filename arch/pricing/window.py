@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from arch.pricing import window_engine
@@ -57,12 +58,22 @@ def compiled() -> Engine | None:
     except ImportError:
         return None
 
-    def jit(function: Callable[..., Any]) -> Callable[..., Any]:
+    # The same functions, where every name of a part is the compiled part. Nothing is allocated in them, so
+    # nothing is counted (`_nrt`): counting who holds a table takes longer than what is done with it.
+    names = dict(vars(window_engine))
+
+    def own(name: str) -> FunctionType:
+        return FunctionType(names[name].__code__, names, name)
+
+    def jit(name: str) -> Callable[..., Any]:
         try:
-            dispatcher: Callable[..., Any] = numba.njit(cache=True)(function)
+            dispatcher: Callable[..., Any] = numba.njit(cache=True, _nrt=False)(own(name))
         except RuntimeError:  # no place to keep the result in: compile for this process alone
-            dispatcher = numba.njit(function)
+            dispatcher = numba.njit(cache=False, _nrt=False)(own(name))
         return dispatcher
+
+    for part in window_engine.PARTS:
+        names[part.__name__] = numba.njit(inline="always", _nrt=False)(own(part.__name__))
 
     # Numba's objects live as long as the process; the collector need not walk them again and again.
     gc.freeze()
@@ -78,8 +89,8 @@ def compiled() -> Engine | None:
         lambda numbers: np.array(numbers, dtype=np.int64),
         lambda count: np.zeros(count, dtype=np.int64),
         room,
-        jit(window_engine.lay_out),
-        jit(window_engine.advance),
+        jit("lay_out"),
+        jit("advance"),
     )
 
 

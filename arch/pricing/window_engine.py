@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inner loops of the window: what one core asks for, and who of all cores gets it when.
 
-Two functions over flat tables of integers and nothing else, so that one source runs as plain Python (tables
-are lists) and compiled by Numba (tables are int64 arrays), with equal results. `arch.pricing.window` chooses.
+Functions over flat tables of integers and nothing else, so that one source runs as plain Python (tables are
+lists) and compiled by Numba (tables are int64 arrays), with equal results. `arch.pricing.window` chooses.
 
 A trace is what a core asks for in its window, item after item. It depends on nothing but the core's own work,
 so it is laid out once (`lay_out`) and then run against the other cores (`advance`), from any start. An item
 is `cycles since the item before << CODE_BITS | code`. A code below the number of banks asks for that bank,
 the next two for the FPU and the div/sqrt unit; all others are the entries of `Program.specials`.
+
+Plain Python pays for calls and for names that are not local: what is done for every item stands in the loop.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
+
+from arch.pricing.scoreboard import CROSSING, WHOLE_WORDS
 
 CODE_BITS = 16
-"""Bits of an item's code."""
-
-CODES = 1 << CODE_BITS
+CODE = (1 << CODE_BITS) - 1
+"""Bits of an item that are its code."""
 
 LOOP, NEXT, EMIT, BRANCH, ACCESS = range(5)
 """Operations of a window program, see `arch.pricing.window_program`."""
@@ -40,53 +43,146 @@ NEVER = 1 << 62
 DAYS = 64
 """Cycles in the calendar of `advance`."""
 
-CORE_OF = 37
+DAY = DAYS - 1
+"""Bits of a cycle that are its day in the calendar."""
+
+LEAVES = 37
 """The powers of two up to 2^35 leave different remainders."""
 
-MAX_LEAVES = CORE_OF - 1
+MAX_LEAVES = LEAVES - 1
 """Requesters a bank can tell apart under round robin."""
 
 PORT_FIELDS = 5
-"""Of every DMA direction, see `advance`."""
+
+PORT_CYCLE, PORT_DIRECTION, PORT_WORDS, PORT_BEATS, PORT_GAP = range(PORT_FIELDS)
+"""Of a DMA port: the cycle of its next request, its direction; the others under round robin only, where a
+direction is one port: words of the beat under way, beats in a burst, idle cycles behind it."""
+
+STATES = 6
+
+RUNNING, SOON, PARKED, WAITING, NEXT_FPU, NEXT_DIV = range(STATES)
+"""Of `Requests.state`: cores that have not ended; those of them that are in the calendar or wait for a bank;
+bits of those whose item is a calendar away or more; bits of those that wait for a bank (round robin only);
+whose turn it is among pooled FPUs and div/sqrt units. Units of a pool take turns: grants never go back in
+time, so the next in turn is the one free first."""
 
 Ints = Any
 """A list of int, or an int64 array."""
 
 
-def lay_out(  # noqa: PLR0912, PLR0915 - one loop, compiled as a whole
-    machine: Ints,
-    operations: Ints,
-    slots: Ints,
-    moves: Ints,
-    moves_from: Ints,
-    numbers: Ints,
-    loops: Ints,
-    scratch: Ints,
-    trace: Ints,
-    filled: int,
+class Code(NamedTuple):
+    """A window program on a machine, for any trip counts and addresses.
+
+    `shared`: whether banks are. `misaligned` is the code of the MISALIGNED item; those of MARK and MULTIPLY
+    of every loop follow. `slots`: per slot (place of its base in `numbers`, place behind its last stride,
+    divisor, modulus), the last two turn bytes into what the banks repeat in. `moves`: (slot, place of its
+    stride), those of loop i from `moves_from[i]` on.
+    """
+
+    word_bytes: int
+    banks: int
+    shared: int
+    branch_stall_cycles: int
+    misaligned_stall_cycles: int
+    misaligned: int
+    operations: Ints
+    slots: Ints
+    moves: Ints
+    moves_from: Ints
+
+
+class Rules(NamedTuple):
+    """How the units of a machine are granted.
+
+    `banks_turn` and `fpus_turn` are the cores among which the priority goes round, or 0. An FPU is taken for
+    `fpu_cycles`, a div/sqrt unit for `div_cycles`. `pooled`: FPUs take turns. Banks, FPUs and div/sqrt units
+    are numbered through: `fpus` is the first FPU, `divs` the first div/sqrt unit, `units` behind the last.
+
+    `fair` is 0 if a bank serves the oldest request first; then a request knows its turn at once. Otherwise
+    the banks are round robin: a request waits until the arbiter of its bank, a tree of 2^`levels` leaves,
+    picks it, which is settled cycle by cycle. Core c is leaf c; word i of a beat of a direction of the DMA is
+    leaf `first_leaf` + direction x `direction_leaves` + i modulo `direction_leaves`. A beat has `beat_words`,
+    which all must be through before the next.
+    """
+
+    banks_turn: int
+    fpus_turn: int
+    fpu_cycles: int
+    pooled: int
+    div_cycles: int
+    fpus: int
+    divs: int
+    units: int
+    fair: int
+    first_leaf: int
+    direction_leaves: int
+    beat_words: int
+    levels: int
+
+
+class Requests(NamedTuple):
+    """Who asks for what and when.
+
+    By number of the core: `at` is the place of its next item in `trace`, `when` the cycle of that item
+    (NEVER: the core takes no part; at the end: the cycle in which it ended). `waited` has `COUNTERS` of every
+    core. `leaf_of` says which leaf the bit `b` stands for, at `b % LEAVES`. `free` says from when on every
+    unit is free. `asked` has, under round robin, per bank the leaves that ask, as bits, and its pointer.
+    `calendar` has the bits of the cores whose next item is less than `DAYS` cycles away, by cycle modulo
+    `DAYS`. `state` has `STATES` numbers.
+    """
+
+    trace: Ints
+    at: Ints
+    when: Ints
+    waited: Ints
+    leaf_of: Ints
+    free: Ints
+    asked: Ints
+    calendar: Ints
+    state: Ints
+
+
+class Specials(NamedTuple):
+    """The (kind, x, y) of special items, the registers they speak of, and where those of every core begin."""
+
+    items: Ints
+    items_at: Ints
+    registers: Ints
+    registers_at: Ints
+
+
+class Team(NamedTuple):
+    """The traces of all cores, and what becomes of them.
+
+    By number of the core: `fpu_of` is its FPU, `loop_at` where its part of `loops` begins (per loop: measured
+    iterations, iterations not executed). `marks` has `COUNTERS` of every loop. `ports` has `PORT_FIELDS` of
+    every DMA port, `served` (words, cycles they took) of both directions of the DMA.
+    """
+
+    requests: Requests
+    specials: Specials
+    fpu_of: Ints
+    loops: Ints
+    loop_at: Ints
+    marks: Ints
+    ports: Ints
+    served: Ints
+
+
+def lay_out(  # noqa: PLR0912, PLR0915 - one loop over every operation
+    code: Code, numbers: Ints, loops: Ints, scratch: Ints, trace: Ints, filled: int
 ) -> int:
     """Write the trace of one core to `trace` from index `filled` on; returns the index behind it.
 
-    `machine` is (word bytes, banks, whether banks are shared, cycles of a taken branch, cycles of a
-    misaligned access, code of the MISALIGNED item; those of MARK and MULTIPLY of every loop follow). `slots`:
-    per slot (place of its base in `numbers`, place behind its last stride, divisor, modulus), the last two
-    turn bytes into what the banks repeat in. `moves`: (slot, place of its stride), those of loop i from
-    `moves_from[i]` on. `loops`: per loop (iterations before the measured ones or -1, iterations). `scratch`
-    holds a counter per loop, an address per slot and a phase per branch.
+    `numbers` are bases and strides of the slots. `loops`: per loop (iterations before the measured ones or
+    -1, iterations). `scratch` holds a counter per loop, an address per slot and a phase per branch.
     """
-    word, banks, shared = machine[0], machine[1], machine[2]
-    branch_stall, misaligned_stall, misaligned = machine[3], machine[4], machine[5]
-    mark = misaligned + 1
+    operations, slots, moves, moves_from = code.operations, code.slots, code.moves, code.moves_from
+    word, shared = code.word_bytes, code.shared
+    mark = code.misaligned + 1
     address_at = len(moves_from) - 1
     phase_at = address_at + len(slots) // 4
-    for index in range(len(scratch)):
-        scratch[index] = 0
-    for slot in range(len(slots) // 4):
-        divisor, modulus = slots[4 * slot + 2], slots[4 * slot + 3]
-        first = slots[4 * slot]
-        for place in range(first, slots[4 * slot + 1]):
-            numbers[place] = numbers[place] // divisor % modulus
-        scratch[address_at + slot] = numbers[first]
+    begin(slots, numbers, scratch, address_at)
     gap = 0
     pc = 0
     while pc < len(operations):
@@ -96,354 +192,384 @@ def lay_out(  # noqa: PLR0912, PLR0915 - one loop, compiled as a whole
         second = operations[pc + 3]
         third = operations[pc + 4]
         pc += OPERATION_FIELDS
+        item = -1
         if kind == ACCESS:
             address = scratch[address_at + first]
-            if second == 0:
-                trace[filled] = gap << CODE_BITS | address
-                filled += 1
-                gap = 0
-                continue
-            if shared:
-                trace[filled] = gap << CODE_BITS | address // word
-                filled += 1
-                gap = 0
-            if second == 2 and address % word + third > word:
-                trace[filled] = gap << CODE_BITS | misaligned
-                filled += 1
-                gap = misaligned_stall
+            if second == WHOLE_WORDS:
+                item = address
+            elif shared:
+                item = address // word
+            if second == CROSSING and address % word + third > word:
                 if shared:
-                    trace[filled] = gap << CODE_BITS | (address // word + 1) % banks
+                    trace[filled] = gap << CODE_BITS | item
                     filled += 1
                     gap = 0
+                    item = (item + 1) % code.banks
+                trace[filled] = gap << CODE_BITS | code.misaligned
+                filled += 1
+                gap = code.misaligned_stall_cycles
         elif kind == EMIT:
-            trace[filled] = gap << CODE_BITS | first
-            filled += 1
-            gap = 0
+            item = first
         elif kind == NEXT:
             done = scratch[first] + 1
             scratch[first] = done
-            trips = loops[2 * first + 1]
-            if done < trips:
-                for move in range(moves_from[first], moves_from[first + 1]):
-                    slot = moves[2 * move]
-                    address = scratch[address_at + slot] + numbers[moves[2 * move + 1]]
-                    if address >= slots[4 * slot + 3]:
-                        address -= slots[4 * slot + 3]
-                    scratch[address_at + slot] = address
+            if done < loops[2 * first + 1]:
+                go_on(slots, moves, moves_from, numbers, scratch, first)
                 gap += third
                 pc = second
                 if done == loops[2 * first]:
-                    trace[filled] = gap << CODE_BITS | (mark + 2 * first)
-                    filled += 1
-                    gap = 0
+                    item = mark + 2 * first
             else:
-                for move in range(moves_from[first], moves_from[first + 1]):
-                    slot = moves[2 * move]
-                    address = scratch[address_at + slot] - (done - 1) * numbers[moves[2 * move + 1]]
-                    scratch[address_at + slot] = address % slots[4 * slot + 3]
+                go_back(slots, moves, moves_from, numbers, scratch, first, done - 1)
                 if loops[2 * first] >= 0:
-                    trace[filled] = gap << CODE_BITS | (mark + 2 * first + 1)
-                    filled += 1
-                    gap = 0
+                    item = mark + 2 * first + 1
         elif kind == LOOP:
             scratch[first] = 0
             if loops[2 * first + 1] == 0:
                 pc = second
             elif loops[2 * first] == 0:
-                trace[filled] = gap << CODE_BITS | (mark + 2 * first)
-                filled += 1
-                gap = 0
+                item = mark + 2 * first
         else:
             phase = scratch[phase_at + first] + second
             if phase >= third:
                 phase -= third
-                gap += branch_stall
+                gap += code.branch_stall_cycles
             scratch[phase_at + first] = phase
+        if item >= 0:
+            trace[filled] = gap << CODE_BITS | item
+            filled += 1
+            gap = 0
     return filled
 
 
-def advance(  # noqa: PLR0912, PLR0915 - one loop, compiled as a whole
-    units: Ints,
-    trace: Ints,
-    at: Ints,
-    when: Ints,
-    fpu_of: Ints,
-    specials: Ints,
-    special_at: Ints,
-    registers: Ints,
-    register_at: Ints,
-    loops: Ints,
-    loop_at: Ints,
-    marks: Ints,
-    waited: Ints,
-    bank_free: Ints,
-    fpu_free: Ints,
-    div_free: Ints,
-    calendar: Ints,
-    core_of: Ints,
-    ports: Ints,
-    served: Ints,
-    asked: Ints,
+def begin(slots: Ints, numbers: Ints, scratch: Ints, address_at: int) -> None:
+    """Count addresses and strides in what the banks repeat in; every slot begins at its base."""
+    for index in range(len(scratch)):
+        scratch[index] = 0
+    for slot in range(len(slots) // 4):
+        divisor, modulus = slots[4 * slot + 2], slots[4 * slot + 3]
+        first = slots[4 * slot]
+        for place in range(first, slots[4 * slot + 1]):
+            numbers[place] = numbers[place] // divisor % modulus
+        scratch[address_at + slot] = numbers[first]
+
+
+def go_on(slots: Ints, moves: Ints, moves_from: Ints, numbers: Ints, scratch: Ints, loop: int) -> None:
+    """Move every address by its stride of `loop`."""
+    address_at = len(moves_from) - 1
+    for move in range(moves_from[loop], moves_from[loop + 1]):
+        slot = moves[2 * move]
+        address = scratch[address_at + slot] + numbers[moves[2 * move + 1]]
+        if address >= slots[4 * slot + 3]:
+            address -= slots[4 * slot + 3]
+        scratch[address_at + slot] = address
+
+
+def go_back(
+    slots: Ints, moves: Ints, moves_from: Ints, numbers: Ints, scratch: Ints, loop: int, times: int
 ) -> None:
-    """Run the traces of all cores together, cycle by cycle, until every core has ended.
+    """Undo what `go_on` did so many `times`."""
+    address_at = len(moves_from) - 1
+    for move in range(moves_from[loop], moves_from[loop + 1]):
+        slot = moves[2 * move]
+        address = scratch[address_at + slot] - times * numbers[moves[2 * move + 1]]
+        scratch[address_at + slot] = address % slots[4 * slot + 3]
 
-    `units` is (cores among which the priority at the banks goes round or 0, the same at the FPUs, cycles an
-    FPU is taken, whether FPUs are a pool, cycles a div/sqrt unit is taken). By number of the core: `at` is
-    the place of its next item in `trace`, `when` the cycle of that item (NEVER: the core takes no part; at
-    the end: the cycle in which the core ended), `fpu_of` its FPU, then where its part of `specials`,
-    `registers` and `loops` (per loop: measured iterations, iterations not executed) begins. `calendar` has
-    `DAYS` zeros; `core_of` says which core the bit `b` stands for, at `b % CORE_OF`. `served` has (words,
-    cycles they took) of both directions of the DMA.
 
-    `asked` is empty if a bank serves the oldest request first; then a request knows its turn at once, and
-    `ports` has `PORT_FIELDS` numbers for every DMA port: (cycle of its next request, direction, 0, 0, 0).
-
-    Otherwise the banks are round robin: a request waits until the arbiter of its bank, a tree of
-    2^`units[8]` leaves, picks it, which is settled cycle by cycle. `asked` are zeros: per bank the leaves
-    that ask, as bits, and its pointer. Core c is leaf c; word i of a beat of a direction is leaf
-    `units[5]` + direction x `units[6]` + i modulo `units[6]`. A beat has `units[7]` words, which all must
-    be through before the next. `ports` then has for every direction (cycle of its next beat, direction,
-    words under way, beats in a burst, idle cycles behind it).
-    """
-    banks = len(bank_free)
-    fpu_cycles, fpu_pool, div_cycles = units[2], units[3], units[4]
-    first_leaf, direction_leaves, beat_words, levels = units[5], units[6], units[7], units[8]
-    passes = 1 if units[0] == units[1] else 2
-    # Units of a pool take turns: grants never go back in time, so the next in turn is the one free first.
-    next_fpu = next_div = 0
-    # Cores whose item is less than a calendar away are bits of its day; the others are parked.
-    running = parked = 0
-    for core in range(len(when)):
-        if when[core] < DAYS:
-            calendar[when[core]] |= 1 << core
-            running += 1
-        elif when[core] < NEVER:
-            parked |= 1 << core
-            running += 1
-    in_calendar = running
-    fair = len(asked) > 0
-    # Cores that wait for a bank, as bits; only under round robin.
-    waiting = 0
+def advance(rules: Rules, team: Team) -> None:
+    """Run the traces of all cores together, cycle by cycle, until every core has ended."""
+    requests, ports = team.requests, len(team.ports)
+    calendar, state = requests.calendar, requests.state
+    for core in range(len(team.requests.when)):
+        if team.requests.when[core] < NEVER:
+            state[RUNNING] += 1
+            state[PARKED] |= 1 << core
     cycle = 0
-    while running:
-        day = cycle & (DAYS - 1)
-        if parked and day == 0:
-            in_calendar = running
-            for core in range(len(when)):
-                if parked >> core & 1:
-                    if when[core] < cycle + DAYS:
-                        calendar[when[core] % DAYS] |= 1 << core
-                        parked ^= 1 << core
-                    else:
-                        in_calendar -= 1
+    while state[RUNNING]:
+        day = cycle & DAY
+        if day == 0 and state[PARKED]:
+            unpark(team, cycle)
         asking = calendar[day]
         if asking:
             calendar[day] = 0
-            for serve in range(passes):
-                turn = units[serve]
-                first = cycle % turn if turn else 0
-                left = asking
-                if first:
-                    left = (asking >> first | asking << (turn - first)) & ((1 << turn) - 1)
-                while left:
-                    lowest = left & -left
-                    left ^= lowest
-                    core = core_of[lowest % CORE_OF] + first
-                    if turn and core >= turn:
-                        core -= turn
-                    following = cycle
-                    while following == cycle:
-                        code = trace[at[core]] & (CODES - 1)
-                        time = cycle
-                        if code < banks:
-                            if fair:
-                                asked[2 * code] |= 1 << core
-                                waiting |= 1 << core
-                                when[core] = cycle
-                                asking ^= 1 << core
-                                break
-                            free = bank_free[code]
-                            if free > cycle:
-                                waited[COUNTERS * core] += free - cycle
-                                time = free
-                            bank_free[code] = time + 1
-                        elif code == banks:
-                            if serve + 1 < passes:
-                                break
-                            unit = fpu_of[core]
-                            if fpu_pool:
-                                unit = next_fpu
-                                next_fpu += 1
-                                if next_fpu == len(fpu_free):
-                                    next_fpu = 0
-                            free = fpu_free[unit]
-                            if free > cycle:
-                                waited[COUNTERS * core + WAIT_FPUS] += free - cycle
-                                time = free
-                            fpu_free[unit] = time + fpu_cycles
-                        elif code == banks + 1:
-                            if serve + 1 < passes:
-                                break
-                            free = div_free[next_div]
-                            if free > cycle:
-                                waited[COUNTERS * core + WAIT_FPUS] += free - cycle
-                                time = free
-                            div_free[next_div] = time + div_cycles
-                            next_div += 1
-                            if next_div == len(div_free):
-                                next_div = 0
-                        else:
-                            special = 3 * (special_at[core] + code - banks - 2)
-                            kind = specials[special]
-                            x = specials[special + 1]
-                            y = specials[special + 2]
-                            if kind == WAIT:
-                                ready = registers[register_at[core] + x]
-                                if ready > cycle:
-                                    waited[COUNTERS * core + y] += ready - cycle
-                                    time = ready
-                            elif kind == SET:
-                                registers[register_at[core] + x] = cycle + y
-                            elif kind == MISALIGNED:
-                                waited[COUNTERS * core + WAIT_MISALIGNED] += x
-                            elif kind == MARK:
-                                for counter in range(COUNTERS):
-                                    before = COUNTERS * (loop_at[core] + x) + counter
-                                    marks[before] = waited[COUNTERS * core + counter]
-                            elif kind == MULTIPLY:
-                                measured = loops[2 * (loop_at[core] + x)]
-                                rest = loops[2 * (loop_at[core] + x) + 1]
-                                for counter in range(COUNTERS):
-                                    now = waited[COUNTERS * core + counter]
-                                    before = now - marks[COUNTERS * (loop_at[core] + x) + counter]
-                                    more = (2 * before * rest + measured) // (2 * measured)
-                                    waited[COUNTERS * core + counter] = now + more
-                            else:
-                                running -= 1
-                                in_calendar -= 1
-                                when[core] = cycle
-                                asking ^= 1 << core
-                                break
-                        at[core] += 1
-                        following = time + (trace[at[core]] >> CODE_BITS)
-                    if following > cycle:
-                        asking ^= 1 << core
-                        if following < cycle + DAYS:
-                            calendar[following & (DAYS - 1)] |= 1 << core
-                        else:
-                            when[core] = following
-                            parked |= 1 << core
-                            in_calendar -= 1
-        if fair:
-            for port in range(0, len(ports), PORT_FIELDS):
-                if ports[port] == cycle and ports[port + 2] == 0:
-                    ports[port + 2] = beat_words
-                    word = served[2 * ports[port + 1]]
-                    for place in range(beat_words):
-                        leaf = first_leaf + ports[port + 1] * direction_leaves + place % direction_leaves
-                        asked[2 * ((word + place) % banks)] |= 1 << leaf
-            left = waiting
-            port = 0
-            place = 0
-            while left or port < len(ports):
-                if left:
-                    lowest = left & -left
-                    left ^= lowest
-                    if waiting & lowest == 0:
-                        continue
-                    leaf = core_of[lowest % CORE_OF]
-                    bank = trace[at[leaf]] & (CODES - 1)
-                    if asked[2 * bank] == lowest:
-                        # Nobody else asks this bank, as mostly: the tree below would say the same.
-                        if bank_free[bank] > cycle:
-                            continue
-                        bank_free[bank] = cycle + 1
-                        asked[2 * bank] = 0
-                        asked[2 * bank + 1] = leaf
-                        waiting ^= lowest
-                        waited[COUNTERS * leaf] += cycle - when[leaf]
-                        at[leaf] += 1
-                        following = cycle + (trace[at[leaf]] >> CODE_BITS)
-                        if following < cycle + DAYS:
-                            calendar[following & (DAYS - 1)] |= 1 << leaf
-                        else:
-                            when[leaf] = following
-                            parked |= 1 << leaf
-                            in_calendar -= 1
-                        continue
-                else:
-                    if place == beat_words or ports[port + 2] == 0:
-                        port += PORT_FIELDS
-                        place = 0
-                        continue
-                    bank = (served[2 * ports[port + 1]] + place) % banks
-                    place += 1
-                asks = asked[2 * bank]
-                if asks == 0 or bank_free[bank] > cycle:
-                    continue
-                bank_free[bank] = cycle + 1
-                pointer = asked[2 * bank + 1]
-                winner = asks
-                start = 0
-                level = levels
-                while winner & (winner - 1):
-                    level -= 1
-                    middle = start + (1 << level)
-                    below = winner & ((1 << middle) - 1)
-                    above = winner ^ below
-                    if below == 0 or (above != 0 and pointer >> level & 1):
-                        winner = above
-                        start = middle
-                    else:
-                        winner = below
-                behind = asks >> (pointer + 1) << (pointer + 1)
-                if behind == 0:
-                    behind = asks
-                asked[2 * bank + 1] = core_of[(behind & -behind) % CORE_OF]
-                asked[2 * bank] = asks ^ winner
-                leaf = core_of[winner % CORE_OF]
-                if leaf < first_leaf:
-                    waiting ^= winner
-                    waited[COUNTERS * leaf] += cycle - when[leaf]
-                    at[leaf] += 1
-                    following = cycle + (trace[at[leaf]] >> CODE_BITS)
-                    if following < cycle + DAYS:
-                        calendar[following & (DAYS - 1)] |= 1 << leaf
-                    else:
-                        when[leaf] = following
-                        parked |= 1 << leaf
-                        in_calendar -= 1
-                else:
-                    direction = (leaf - first_leaf) // direction_leaves
-                    moved = 0
-                    while ports[moved + 1] != direction:
-                        moved += PORT_FIELDS
-                    ports[moved + 2] -= 1
-            for port in range(0, len(ports), PORT_FIELDS):
-                if ports[port + 2] == 0 and ports[port] <= cycle:
-                    direction = 2 * ports[port + 1]
-                    served[direction] += beat_words
-                    served[direction + 1] += cycle + 1 - ports[port]
-                    ports[port] = cycle + 1
-                    if served[direction] // beat_words % ports[port + 3] == 0:
-                        ports[port] += ports[port + 4]
+            issue(rules, team, cycle, asking)
+        if rules.fair:
+            if ports:
+                ask_beats(rules, team, cycle)
+            if ports or state[WAITING]:
+                arbitrate(rules, team, cycle)
+            if ports:
+                end_beats(rules, team, cycle)
             if calendar[day]:
                 # What follows a grant without a cycle between, such as the note when its value comes.
                 continue
-        else:
-            for port in range(0, len(ports), PORT_FIELDS):
-                if ports[port] == cycle:
-                    direction = 2 * ports[port + 1]
-                    bank = served[direction] % banks
-                    time = max(cycle, bank_free[bank]) + 1
-                    bank_free[bank] = time
-                    ports[port] = time
-                    served[direction] += 1
-                    served[direction + 1] = max(served[direction + 1], time)
+        elif ports:
+            queue_words(rules, team, cycle)
         cycle += 1
-        if in_calendar == 0 and len(ports) == 0 and running:
-            soonest = NEVER
-            for core in range(len(when)):
-                if parked >> core & 1:
-                    soonest = min(soonest, when[core])
-            cycle = max(cycle, soonest // DAYS * DAYS)
+        if state[SOON] == 0 and ports == 0 and state[RUNNING]:
+            cycle = max(cycle, soonest(team) // DAYS * DAYS)
+
+
+def unpark(team: Team, cycle: int) -> None:
+    """Enter the parked cores whose item is less than a calendar away."""
+    when, state = team.requests.when, team.requests.state
+    state[SOON] = state[RUNNING]
+    for core in range(len(when)):
+        if state[PARKED] >> core & 1:
+            if when[core] < cycle + DAYS:
+                team.requests.calendar[when[core] & DAY] |= 1 << core
+                state[PARKED] ^= 1 << core
+            else:
+                state[SOON] -= 1
+
+
+def soonest(team: Team) -> int:
+    """The first cycle in which a parked core has an item."""
+    cycle = NEVER
+    for core in range(len(team.requests.when)):
+        if team.requests.state[PARKED] >> core & 1:
+            cycle = min(cycle, team.requests.when[core])
+    return cycle
+
+
+def issue(  # noqa: PLR0912, PLR0915 - one loop over every item
+    rules: Rules, team: Team, cycle: int, asking: int
+) -> None:
+    """Every core of the bits `asking` executes its items of this `cycle`, the cores with priority first.
+
+    Where banks and FPUs give priority to different cores, all ask for banks before any asks for an FPU.
+    """
+    trace, at, when, waited, leaf_of, free, asked, calendar, state = team.requests
+    specials, special_at, registers, register_at = team.specials
+    banks = rules.fpus
+    fair = banks if rules.fair else 0
+    first_special = banks + 2
+    waiting = state[WAITING]
+    passes = 1 if rules.banks_turn == rules.fpus_turn else 2
+    for number in range(passes):
+        last = number + 1 == passes
+        turn = rules.fpus_turn if last else rules.banks_turn
+        first = cycle % turn if turn else 0
+        left = asking
+        if first:
+            left = (asking >> first | asking << (turn - first)) & ((1 << turn) - 1)
+        while left:
+            lowest = left & -left
+            left ^= lowest
+            core = leaf_of[lowest % LEAVES] + first
+            if turn and core >= turn:
+                core -= turn
+            bit = 1 << core
+            following = cycle
+            while following == cycle:
+                code = trace[at[core]] & CODE
+                time = cycle
+                if code < fair:
+                    asked[2 * code] |= bit
+                    waiting |= bit
+                    when[core] = cycle
+                    asking ^= bit
+                    break
+                if code < first_special:
+                    if code < banks:
+                        unit, taken, counter = code, 1, WAIT_BANKS
+                    elif not last:
+                        break
+                    elif code == banks:
+                        unit, taken, counter = team.fpu_of[core], rules.fpu_cycles, WAIT_FPUS
+                        if rules.pooled:
+                            unit = state[NEXT_FPU]
+                            state[NEXT_FPU] = unit + 1 if unit + 1 < rules.divs else rules.fpus
+                    else:
+                        unit, taken, counter = state[NEXT_DIV], rules.div_cycles, WAIT_FPUS
+                        state[NEXT_DIV] = unit + 1 if unit + 1 < rules.units else rules.divs
+                    ready = free[unit]
+                    if ready > cycle:
+                        waited[COUNTERS * core + counter] += ready - cycle
+                        time = ready
+                    free[unit] = time + taken
+                else:
+                    special = 3 * (special_at[core] + code - first_special)
+                    kind = specials[special]
+                    x = specials[special + 1]
+                    if kind == WAIT:
+                        ready = registers[register_at[core] + x]
+                        if ready > cycle:
+                            waited[COUNTERS * core + specials[special + 2]] += ready - cycle
+                            time = ready
+                    elif kind == SET:
+                        registers[register_at[core] + x] = cycle + specials[special + 2]
+                    elif kind == END:
+                        state[RUNNING] -= 1
+                        state[SOON] -= 1
+                        when[core] = cycle
+                        asking ^= bit
+                        break
+                    else:
+                        count(team, core, kind, x)
+                at[core] += 1
+                following = time + (trace[at[core]] >> CODE_BITS)
+            if following > cycle:
+                asking ^= bit
+                if following < cycle + DAYS:
+                    calendar[following & DAY] |= bit
+                else:
+                    park(team, core, following)
+    state[WAITING] = waiting
+
+
+def park(team: Team, core: int, following: int) -> None:
+    """The next item of `core` is a calendar away or more."""
+    team.requests.when[core] = following
+    team.requests.state[PARKED] |= 1 << core
+    team.requests.state[SOON] -= 1
+
+
+def count(team: Team, core: int, kind: int, x: int) -> None:
+    """The special items that change nothing but counters of `core`."""
+    waited, marks, loop = team.requests.waited, team.marks, team.loop_at[core] + x
+    if kind == MISALIGNED:
+        waited[COUNTERS * core + WAIT_MISALIGNED] += x
+        return
+    measured, rest = team.loops[2 * loop], team.loops[2 * loop + 1]
+    for counter in range(COUNTERS):
+        now = waited[COUNTERS * core + counter]
+        if kind == MARK:
+            marks[COUNTERS * loop + counter] = now
+        else:
+            before = now - marks[COUNTERS * loop + counter]
+            waited[COUNTERS * core + counter] = now + (2 * before * rest + measured) // (2 * measured)
+
+
+def queue_words(rules: Rules, team: Team, cycle: int) -> None:
+    """Free DMA ports ask for their next words, behind the cores of this `cycle`; the oldest comes first."""
+    ports, served, free = team.ports, team.served, team.requests.free
+    for port in range(0, len(ports), PORT_FIELDS):
+        if ports[port + PORT_CYCLE] == cycle:
+            direction = 2 * ports[port + PORT_DIRECTION]
+            bank = served[direction] % rules.fpus
+            time = max(cycle, free[bank]) + 1
+            free[bank] = time
+            ports[port + PORT_CYCLE] = time
+            served[direction] += 1
+            served[direction + 1] = max(served[direction + 1], time)
+
+
+def ask_beats(rules: Rules, team: Team, cycle: int) -> None:
+    """Directions of the DMA that begin a beat in this `cycle` ask for all its words."""
+    ports, asked = team.ports, team.requests.asked
+    for port in range(0, len(ports), PORT_FIELDS):
+        if ports[port + PORT_CYCLE] == cycle and ports[port + PORT_WORDS] == 0:
+            ports[port + PORT_WORDS] = rules.beat_words
+            direction = ports[port + PORT_DIRECTION]
+            first = rules.first_leaf + direction * rules.direction_leaves
+            for word in range(rules.beat_words):
+                bank = (team.served[2 * direction] + word) % rules.fpus
+                asked[2 * bank] |= 1 << (first + word % rules.direction_leaves)
+
+
+def end_beats(rules: Rules, team: Team, cycle: int) -> None:
+    """Directions of the DMA whose beat is through begin their next in the cycle behind, or behind the gap."""
+    ports, served = team.ports, team.served
+    for port in range(0, len(ports), PORT_FIELDS):
+        if ports[port + PORT_WORDS] == 0 and ports[port + PORT_CYCLE] <= cycle:
+            direction = 2 * ports[port + PORT_DIRECTION]
+            served[direction] += rules.beat_words
+            served[direction + 1] += cycle + 1 - ports[port + PORT_CYCLE]
+            ports[port + PORT_CYCLE] = cycle + 1
+            if served[direction] // rules.beat_words % ports[port + PORT_BEATS] == 0:
+                ports[port + PORT_CYCLE] += ports[port + PORT_GAP]
+
+
+def arbitrate(rules: Rules, team: Team, cycle: int) -> None:  # noqa: PLR0912, PLR0915 - one grant block
+    """Every bank that is asked and has granted nothing in this `cycle` picks one of its leaves.
+
+    The banks are those the waiting cores ask for, then those of the beats under way.
+    """
+    trace, at, when, waited, leaf_of, free, asked, calendar, state = team.requests
+    ports, banks = team.ports, rules.fpus
+    left = waiting = state[WAITING]
+    port = word = 0
+    while left or port < len(ports):
+        if left:
+            bit = left & -left
+            left ^= bit
+            if waiting & bit == 0:
+                continue
+            winner = bit
+            leaf = next_up = leaf_of[bit % LEAVES]
+            bank = trace[at[leaf]] & CODE
+        elif word == rules.beat_words or ports[port + PORT_WORDS] == 0:
+            port += PORT_FIELDS
+            word = 0
+            continue
+        else:
+            winner = leaf = next_up = 0
+            bank = (team.served[2 * ports[port + PORT_DIRECTION]] + word) % banks
+            word += 1
+        asks = asked[2 * bank]
+        if asks == 0 or free[bank] > cycle:
+            continue
+        if asks != winner:  # mostly nobody else asks
+            pointer = asked[2 * bank + 1]
+            winner = pick(asks, pointer, rules.levels)
+            leaf = leaf_of[winner % LEAVES]
+            behind = asks >> (pointer + 1) << (pointer + 1)
+            if behind == 0:
+                behind = asks
+            next_up = leaf_of[(behind & -behind) % LEAVES]
+        free[bank] = cycle + 1
+        asked[2 * bank] = asks ^ winner
+        asked[2 * bank + 1] = next_up
+        if leaf < rules.first_leaf:
+            waiting ^= winner
+            waited[COUNTERS * leaf + WAIT_BANKS] += cycle - when[leaf]
+            at[leaf] += 1
+            following = cycle + (trace[at[leaf]] >> CODE_BITS)
+            if following < cycle + DAYS:
+                calendar[following & DAY] |= winner
+            else:
+                park(team, leaf, following)
+        else:
+            direction = (leaf - rules.first_leaf) // rules.direction_leaves
+            moved = 0
+            while ports[moved + PORT_DIRECTION] != direction:
+                moved += PORT_FIELDS
+            ports[moved + PORT_WORDS] -= 1
+    state[WAITING] = waiting
+
+
+def pick(asks: int, pointer: int, levels: int) -> int:
+    """Which bit of `asks` a tree of arbiters grants: where both sides ask, the bit of the pointer decides."""
+    winner = asks
+    start = 0
+    level = levels
+    while winner & (winner - 1):
+        level -= 1
+        middle = start + (1 << level)
+        below = winner & ((1 << middle) - 1)
+        above = winner ^ below
+        if below == 0 or (above != 0 and pointer >> level & 1):
+            winner = above
+            start = middle
+        else:
+            winner = below
+    return winner
+
+
+PARTS = (
+    begin,
+    go_on,
+    go_back,
+    unpark,
+    soonest,
+    park,
+    count,
+    issue,
+    queue_words,
+    ask_beats,
+    end_beats,
+    pick,
+    arbitrate,
+)
+"""What `lay_out` and `advance` call, every one behind what it calls itself."""
