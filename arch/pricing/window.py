@@ -61,19 +61,20 @@ def compiled() -> Engine | None:
     # The same functions, where every name of a part is the compiled part. Nothing is allocated in them, so
     # nothing is counted (`_nrt`): counting who holds a table takes longer than what is done with it.
     names = dict(vars(window_engine))
+    njit: Callable[..., Any] = numba.njit
 
     def own(name: str) -> FunctionType:
         return FunctionType(names[name].__code__, names, name)
 
     def jit(name: str) -> Callable[..., Any]:
         try:
-            dispatcher: Callable[..., Any] = numba.njit(cache=True, _nrt=False)(own(name))
+            dispatcher: Callable[..., Any] = njit(cache=True, _nrt=False)(own(name))
         except RuntimeError:  # no place to keep the result in: compile for this process alone
-            dispatcher = numba.njit(cache=False, _nrt=False)(own(name))
+            dispatcher = njit(cache=False, _nrt=False)(own(name))
         return dispatcher
 
     for part in window_engine.PARTS:
-        names[part.__name__] = numba.njit(inline="always", _nrt=False)(own(part.__name__))
+        names[part.__name__] = njit(inline="always", _nrt=False)(own(part.__name__))
 
     # Numba's objects live as long as the process; the collector need not walk them again and again.
     gc.freeze()
