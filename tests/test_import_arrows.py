@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rooms import each other only along the arrows of the design; nothing goes back up."""
+"""The rooms import each other only along the arrows of the design; folders and functions are short."""
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 
 import networkx
@@ -38,6 +39,9 @@ FLOORS_OF_IMPORTERS: dict[str, set[str]] = {
 
 MOST_FILES = 25
 """Of one folder, beside its `__init__.py`: what a reader takes in at a glance."""
+
+MOST_LINES = 100
+"""Of one function, with its signature."""
 
 
 @pytest.mark.parametrize("room", ALLOWED)
@@ -84,6 +88,16 @@ def test_a_circle_is_seen() -> None:
 def test_no_folder_is_too_long_to_be_read() -> None:
     files = Counter(name.rpartition(".")[0] for name in modules() if not name.endswith("__init__"))
     assert {folder: count for folder, count in files.items() if count > MOST_FILES} == {}
+
+
+def test_no_function_is_too_long_to_be_read() -> None:
+    assert not {
+        f"{name}.{node.name}: {length}"
+        for name, path in modules().items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+        if (length := (node.end_lineno or 0) - node.lineno + 1) > MOST_LINES
+    }
 
 
 def test_the_picture_shows_the_rooms_as_they_are() -> None:

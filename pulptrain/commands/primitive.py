@@ -20,93 +20,103 @@ if TYPE_CHECKING:
     from trainlib.primitives.definition import DrawnInput, Example
 
 
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="Primitive (see `pulptrain list primitives`).",
+        autocompletion=completes("primitives"),
+    ),
+]
+Shape = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="CxHxW[:DTYPE:HIGH]",
+        help="Shape of an input without batch, e.g. 8x8x8; once per input. int32:10 makes integers 0..9.",
+        rich_help_panel=common.RUN,
+    ),
+]
+Step = Annotated[
+    str,
+    typer.Option("--step", metavar="fw|ig|wg|loss|upd", help="Which step.", rich_help_panel=common.RUN),
+]
+Option = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="KEY=VALUE",
+        help="Option as in a model file, e.g. kernel=3.",
+        rich_help_panel=common.RUN,
+    ),
+]
+Dtype = Annotated[
+    str,
+    typer.Option("--dtype", metavar="fp32|fp16|bf16|...", help="Element type.", rich_help_panel=common.RUN),
+]
+Batch = Annotated[int, typer.Option("--batch", metavar="N", help="Samples.", rich_help_panel=common.RUN)]
+Kernel = Annotated[
+    str | None,
+    typer.Option("--kernel", metavar="NAME", help="Matmul kernel.", rich_help_panel=common.RUN),
+]
+Accumulation = Annotated[
+    str,
+    typer.Option(
+        "--accumulation",
+        metavar="reference|kernel",
+        help="Sums in fp32, or rounded as the kernel does.",
+        rich_help_panel=common.RUN,
+    ),
+]
+Values = Annotated[
+    str | None,
+    typer.Option(
+        "--values",
+        metavar="FILE.npz",
+        help="Arrays by tensor name in place of drawn ones.",
+        rich_help_panel=common.RUN,
+    ),
+]
+Variant = Annotated[
+    str | None,
+    typer.Option(
+        "--variant",
+        metavar="NAME",
+        help="How the layer is lowered: as-published is PULP-TrainLib's own way (`list primitives`).",
+        rich_help_panel=common.RUN,
+    ),
+]
+Tile = Annotated[
+    str | None,
+    typer.Option(
+        "--tile", metavar="DIM:SIZE,...", help="Tile sizes, e.g. co:8,ho:3.", rich_help_panel=common.RUN
+    ),
+]
+LoopOrder = Annotated[
+    str | None,
+    typer.Option(
+        "--loop-order",
+        metavar="DIM,...",
+        help="Loops, outermost first: co,ho,ci.",
+        rich_help_panel=common.RUN,
+    ),
+]
+
+
 @takes(PrimitiveOptions)
 def command(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            help="Primitive (see `pulptrain list primitives`).",
-            autocompletion=completes("primitives"),
-        ),
-    ],
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--shape",
-            metavar="CxHxW[:DTYPE:HIGH]",
-            help="Shape of an input without batch, e.g. 8x8x8; once per input. int32:10 makes integers 0..9.",
-            rich_help_panel=common.RUN,
-        ),
-    ] = None,
-    step: Annotated[
-        str,
-        typer.Option("--step", metavar="fw|ig|wg|loss|upd", help="Which step.", rich_help_panel=common.RUN),
-    ] = "fw",
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option",
-            metavar="KEY=VALUE",
-            help="Option as in a model file, e.g. kernel=3.",
-            rich_help_panel=common.RUN,
-        ),
-    ] = None,
-    dtype: Annotated[
-        str,
-        typer.Option(
-            "--dtype", metavar="fp32|fp16|bf16|...", help="Element type.", rich_help_panel=common.RUN
-        ),
-    ] = "fp32",
-    batch: Annotated[
-        int, typer.Option("--batch", metavar="N", help="Samples.", rich_help_panel=common.RUN)
-    ] = 1,
-    kernel: Annotated[
-        str | None,
-        typer.Option("--kernel", metavar="NAME", help="Matmul kernel.", rich_help_panel=common.RUN),
-    ] = None,
-    accumulation: Annotated[
-        str,
-        typer.Option(
-            "--accumulation",
-            metavar="reference|kernel",
-            help="Sums in fp32, or rounded as the kernel does.",
-            rich_help_panel=common.RUN,
-        ),
-    ] = "reference",
-    values: Annotated[
-        str | None,
-        typer.Option(
-            "--values",
-            metavar="FILE.npz",
-            help="Arrays by tensor name in place of drawn ones.",
-            rich_help_panel=common.RUN,
-        ),
-    ] = None,
-    variant: Annotated[
-        str | None,
-        typer.Option(
-            "--variant",
-            metavar="NAME",
-            help="How the layer is lowered: as-published is PULP-TrainLib's own way (`list primitives`).",
-            rich_help_panel=common.RUN,
-        ),
-    ] = None,
-    tile: Annotated[
-        str | None,
-        typer.Option(
-            "--tile", metavar="DIM:SIZE,...", help="Tile sizes, e.g. co:8,ho:3.", rich_help_panel=common.RUN
-        ),
-    ] = None,
-    loop_order: Annotated[
-        str | None,
-        typer.Option(
-            "--loop-order",
-            metavar="DIM,...",
-            help="Loops, outermost first: co,ho,ci.",
-            rich_help_panel=common.RUN,
-        ),
-    ] = None,
+    name: Name,
+    shape: Shape = None,
+    step: Step = "fw",
+    option: Option = None,
+    dtype: Dtype = "fp32",
+    batch: Batch = 1,
+    kernel: Kernel = None,
+    accumulation: Accumulation = "reference",
+    values: Values = None,
+    variant: Variant = None,
+    tile: Tile = None,
+    loop_order: LoopOrder = None,
     seed: common.Seed = 0,
     out: common.Out = None,
     as_json: common.Json = False,

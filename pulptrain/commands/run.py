@@ -13,50 +13,55 @@ from pulptrain.commands.parameters import takes
 from pulptrain.given.option import RunOptions
 from pulptrain.process.progress import telling
 
+Iterations = Annotated[
+    int,
+    typer.Option(
+        "--iterations",
+        metavar="N",
+        help="Training iterations; timing is simulated once.",
+        rich_help_panel=common.RUN,
+    ),
+]
+SaveValues = Annotated[
+    str | None,
+    typer.Option(
+        "--save-values",
+        metavar="FILE.npz",
+        help="Write weights and states (and before/ the last iteration), gradients, output, losses.",
+        rich_help_panel=common.OUTPUT,
+    ),
+]
+NoFunctional = Annotated[
+    bool,
+    typer.Option(
+        "--no-functional",
+        help="Timing only: no numbers are computed or checked.",
+        rich_help_panel=common.RUN,
+    ),
+]
+DumpProgram = Annotated[
+    bool,
+    typer.Option(
+        "--dump-program",
+        help="Print the actions of the program in order and stop.",
+        rich_help_panel=common.OUTPUT,
+    ),
+]
+
 
 @takes(RunOptions)
 def command(
     model: common.ModelName,
-    iterations: Annotated[
-        int,
-        typer.Option(
-            "--iterations",
-            metavar="N",
-            help="Training iterations; timing is simulated once.",
-            rich_help_panel=common.RUN,
-        ),
-    ] = 1,
+    iterations: Iterations = 1,
     learning_rate: common.LearningRate = None,
     model_input: common.ModelInput = None,
     loss: common.ModelLoss = None,
     optimizer: common.ModelOptimizer = None,
     seed: common.Seed = 0,
     values: common.Values = None,
-    save_values: Annotated[
-        str | None,
-        typer.Option(
-            "--save-values",
-            metavar="FILE.npz",
-            help="Write weights and states (and before/ the last iteration), gradients, output, losses.",
-            rich_help_panel=common.OUTPUT,
-        ),
-    ] = None,
-    no_functional: Annotated[
-        bool,
-        typer.Option(
-            "--no-functional",
-            help="Timing only: no numbers are computed or checked.",
-            rich_help_panel=common.RUN,
-        ),
-    ] = False,
-    dump_program: Annotated[
-        bool,
-        typer.Option(
-            "--dump-program",
-            help="Print the actions of the program in order and stop.",
-            rich_help_panel=common.OUTPUT,
-        ),
-    ] = False,
+    save_values: SaveValues = None,
+    no_functional: NoFunctional = False,
+    dump_program: DumpProgram = False,
     cache: common.CacheFile = None,
     no_cache: common.NoCache = False,
     out: common.Out = None,

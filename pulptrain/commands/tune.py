@@ -14,109 +14,120 @@ from pulptrain.given.option import SEARCH, TuneOptions
 from pulptrain.process.progress import StageMeter, telling
 from traces.files.json_text import json_text
 
+Strategy = Annotated[
+    str,
+    typer.Option(
+        "--strategy",
+        metavar="pruned|exhaustive|paper|optuna",
+        help="How the candidates are searched.",
+        rich_help_panel=SEARCH,
+    ),
+]
+Cuts = Annotated[
+    int | None,
+    typer.Option(
+        "--cuts",
+        metavar="N",
+        help="Tilings per op and buffer depth; 0 for all of them.",
+        rich_help_panel=SEARCH,
+    ),
+]
+LargestTiles = Annotated[
+    int,
+    typer.Option(
+        "--largest-tiles",
+        metavar="N",
+        help="Tiles that the strategy paper looks at (K_T).",
+        rich_help_panel=SEARCH,
+    ),
+]
+Budget = Annotated[
+    int,
+    typer.Option(
+        "--budget",
+        metavar="N",
+        help="Evaluations per op of the strategy optuna.",
+        rich_help_panel=SEARCH,
+    ),
+]
+Lowerings = Annotated[
+    str,
+    typer.Option(
+        "--lowerings",
+        "--im2col",
+        metavar="search|keep|NAME,...",
+        help="Variants of a step that are searched: all it has, that of its layer, or some "
+        "(cores, dma, none: how images are unrolled; default, as-published).",
+        rich_help_panel=SEARCH,
+    ),
+]
+Variant = Annotated[
+    str | None,
+    typer.Option(
+        "--variant",
+        metavar="default|as-published",
+        help="How layers are built that do not say: as-published is PULP-TrainLib's own way.",
+        rich_help_panel=SEARCH,
+    ),
+]
+Layout = Annotated[
+    str,
+    typer.Option(
+        "--layout",
+        metavar="keep|search|CHW|HWC",
+        help="Layout of images: as the model says, the fastest for every layer, or one for all.",
+        rich_help_panel=SEARCH,
+    ),
+]
+Start = Annotated[
+    str | None,
+    typer.Option(
+        "--start",
+        metavar="FILE",
+        help="Schedule file whose choices are tried first.",
+        rich_help_panel=SEARCH,
+    ),
+]
+Schedule = Annotated[
+    str | None,
+    typer.Option(
+        "--schedule",
+        metavar="FILE",
+        help="Where the schedule is written: schedule.yaml in --out DIR, or the first name of "
+        "schedule.yaml, schedule-2.yaml ... that is free.",
+        rich_help_panel=common.OUTPUT,
+    ),
+]
+Out = Annotated[
+    str | None,
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="Write the schedule, tune.json, tune.csv, a picture of what was gained, and the files of "
+        "a run with the schedule.",
+        rich_help_panel=common.OUTPUT,
+    ),
+]
+
 
 @takes(TuneOptions, resident="auto")
 def command(
     model: common.ModelName,
-    strategy: Annotated[
-        str,
-        typer.Option(
-            "--strategy",
-            metavar="pruned|exhaustive|paper|optuna",
-            help="How the candidates are searched.",
-            rich_help_panel=SEARCH,
-        ),
-    ] = "pruned",
-    cuts: Annotated[
-        int | None,
-        typer.Option(
-            "--cuts",
-            metavar="N",
-            help="Tilings per op and buffer depth; 0 for all of them.",
-            rich_help_panel=SEARCH,
-        ),
-    ] = None,
-    largest_tiles: Annotated[
-        int,
-        typer.Option(
-            "--largest-tiles",
-            metavar="N",
-            help="Tiles that the strategy paper looks at (K_T).",
-            rich_help_panel=SEARCH,
-        ),
-    ] = 5,
-    budget: Annotated[
-        int,
-        typer.Option(
-            "--budget",
-            metavar="N",
-            help="Evaluations per op of the strategy optuna.",
-            rich_help_panel=SEARCH,
-        ),
-    ] = 200,
-    lowerings: Annotated[
-        str,
-        typer.Option(
-            "--lowerings",
-            "--im2col",
-            metavar="search|keep|NAME,...",
-            help="Variants of a step that are searched: all it has, that of its layer, or some "
-            "(cores, dma, none: how images are unrolled; default, as-published).",
-            rich_help_panel=SEARCH,
-        ),
-    ] = "search",
-    variant: Annotated[
-        str | None,
-        typer.Option(
-            "--variant",
-            metavar="default|as-published",
-            help="How layers are built that do not say: as-published is PULP-TrainLib's own way.",
-            rich_help_panel=SEARCH,
-        ),
-    ] = None,
-    layout: Annotated[
-        str,
-        typer.Option(
-            "--layout",
-            metavar="keep|search|CHW|HWC",
-            help="Layout of images: as the model says, the fastest for every layer, or one for all.",
-            rich_help_panel=SEARCH,
-        ),
-    ] = "keep",
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--start",
-            metavar="FILE",
-            help="Schedule file whose choices are tried first.",
-            rich_help_panel=SEARCH,
-        ),
-    ] = None,
+    strategy: Strategy = "pruned",
+    cuts: Cuts = None,
+    largest_tiles: LargestTiles = 5,
+    budget: Budget = 200,
+    lowerings: Lowerings = "search",
+    variant: Variant = None,
+    layout: Layout = "keep",
+    start: Start = None,
     workers: common.WorkerCount = None,
     executor: common.ExecutorAddress = None,
     seed: common.Seed = 0,
     cache: common.CacheFile = None,
     no_cache: common.NoCache = False,
-    schedule: Annotated[
-        str | None,
-        typer.Option(
-            "--schedule",
-            metavar="FILE",
-            help="Where the schedule is written: schedule.yaml in --out DIR, or the first name of "
-            "schedule.yaml, schedule-2.yaml ... that is free.",
-            rich_help_panel=common.OUTPUT,
-        ),
-    ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out",
-            metavar="DIR",
-            help="Write the schedule, tune.json, tune.csv, a picture of what was gained, and the files of "
-            "a run with the schedule.",
-            rich_help_panel=common.OUTPUT,
-        ),
-    ] = None,
+    schedule: Schedule = None,
+    out: Out = None,
     top: common.Top = 10,
     full: common.Full = False,
     as_json: common.Json = False,
