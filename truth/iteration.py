@@ -20,7 +20,7 @@ from configs.dtypes import is_float
 from truth.given import DisagreementError, Given, Source
 from truth.layers import BOTH
 from truth.network import Network, NetworkLayer
-from truth.steps import GRADIENT_KEYS, LOSSES, OPTIMIZERS, STATES
+from truth.steps import GRADIENT_KEYS, LOSSES, OPTIMIZERS, STATES, updated
 
 Array = NDArray[Any]
 
@@ -77,7 +77,7 @@ class Updates:
                 _start(optimizer, parameter, {words[end]: _state(item, some) for end, item in states.items()})
             parameter, optimizer = self._known[key] if keep else self._known.pop(key)
             parameter.grad = torch.tensor(slope[some])
-            optimizer.step()
+            updated(optimizer)
             parameter.grad = None
             after[some] = parameter.detach().numpy()
         return after.reshape(weight.shape)
@@ -88,7 +88,7 @@ def _states_of(given: Given) -> tuple[str, ...]:
     number = torch.zeros(1, requires_grad=True)
     number.grad = torch.zeros(1)
     optimizer = _optimizer_of(given, number)
-    optimizer.step()
+    updated(optimizer)
     own = optimizer.state[number]
     return tuple(end for end, word in STATES[given.optimizer["name"]].items() if own.get(word) is not None)
 
@@ -103,7 +103,7 @@ def _start(optimizer: Any, parameter: Any, states: Mapping[str, Any]) -> None:
     """Let an optimizer begin with these states: it makes its own at its first update, of nothing."""
     before = parameter.detach().clone()
     parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
+    updated(optimizer)
     with torch.no_grad():
         parameter.copy_(before)
     own = optimizer.state[parameter]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -97,3 +98,16 @@ STATES: dict[str, Mapping[str, str]] = {
 
 GRADIENT_KEYS = ("name", "accumulate", "clip_value", "clip_norm", "separate")
 """Keys of the section `optimizer` that are no options of the optimizer."""
+
+# PyTorch imports its compiler, 1.5 s, when the first optimizer is made and makes its first step, only to tell
+# it to leave them alone. Here it is not asked: this is what it would be told.
+_ADD = torch.optim.Optimizer.add_param_group
+_PLAIN_ADD = inspect.unwrap(_ADD)
+if _ADD is not _PLAIN_ADD:
+    setattr(_PLAIN_ADD, "__dynamo_disable", _PLAIN_ADD)
+
+
+def updated(optimizer: Any) -> None:
+    """One step of an optimizer."""
+    with torch.no_grad():
+        inspect.unwrap(type(optimizer).step)(optimizer)
