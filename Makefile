@@ -29,7 +29,7 @@ smoke: $(VENV)/.test
 	$(BIN)/python -m pytest -m smoke --durations=5 $$(grep -rlw smoke tests --include="test_*.py")
 
 sweep: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or sweep" --durations=10
+	PULPTRAIN_SWEEP=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or sweep" --durations=10
 
 alarm: $(VENV)/.test
 	$(BIN)/python -m tools.timing_defects

@@ -15,7 +15,7 @@ import pytest
 from configs.library import list_names
 from shared.paths import ROOT
 
-QUICK = ("simple-mlp", "tutorial-cnn", "digits-cnn", "deep-autoencoder", "ds-cnn", "resnet8")
+QUICK = ("simple-mlp", "tutorial-cnn", "digits-cnn", "deep-autoencoder", "ds-cnn")
 """Models of the normal suite; the others take longer and run with the slow tests."""
 
 

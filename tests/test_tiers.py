@@ -10,8 +10,19 @@ from dataclasses import dataclass
 from itertools import product
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from shared.tiers import NEEDS, ROOT, SHARE, a_tenth, skip_what_lacks_a_tool, sweep_nine_of_ten
+from shared.tiers import (
+    NEEDS,
+    ROOT,
+    SHARE,
+    SWEEPING,
+    a_tenth,
+    examples,
+    skip_what_lacks_a_tool,
+    sweep_nine_of_ten,
+)
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
 OPTIONS = PROJECT["pytest"]["ini_options"]
@@ -95,3 +106,22 @@ def test_a_missing_tool_skips_with_its_reason(
 def test_a_tool_is_there_or_the_reason_names_it(marker: str) -> None:
     reason = NEEDS[marker]()
     assert reason is None or re.search(marker.split("_")[1], reason)
+
+
+@pytest.mark.parametrize("sweeping", [True, False])
+def test_a_property_draws_all_examples_in_the_sweep_and_a_tenth_elsewhere(
+    sweeping: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(SWEEPING, raising=False)
+    if sweeping:
+        monkeypatch.setenv(SWEEPING, "1")
+    drawn = []
+
+    @examples(100, database=None)
+    @given(number=st.integers())
+    def property_test(number: int) -> None:
+        drawn.append(number)
+
+    property_test()
+    assert len(drawn) == (100 if sweeping else 100 / SHARE)
+    assert [mark.name for mark in getattr(property_test, "pytestmark", [])] == ["sweep"] * sweeping

@@ -20,6 +20,7 @@ COMMANDS, PYTHON = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.needs_onnx
 def test_the_commands_of_the_page_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

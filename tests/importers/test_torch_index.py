@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hundred modules, losses, optimizers, schedules, steps of PyTorch: what they are drawn from, the oracle."""
+"""A hundred modules, losses, optimizers, schedules, steps of PyTorch: whence they are drawn, the oracle."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from configs.errors import DoesNotFitError
@@ -13,11 +13,12 @@ from scheduler.schedule import build_schedule
 from shared.agreement import compare
 from shared.initial_values import initial_values
 from shared.random_schedules import Fixed, check_report, schedules
+from shared.tiers import examples
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import build_training_graph
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@examples(240)
 @given(case=schedules(), kernel_cycles=st.integers(1, 400), seed=st.integers(0, 1000))
 def test_numbers_are_right_or_l1_is_too_small(case, kernel_cycles, seed) -> None:
     """The run itself refuses races, deadlocks and reads of what was never written."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from arch.pricing.cost_model import CoreCost, TeamCost, Traffic
@@ -26,6 +26,7 @@ from scheduler.schedule import build_schedule
 from shared.agreement import ROUNDING_MARGIN
 from shared.initial_values import initial_values
 from shared.oracle_torch import evaluate_torch
+from shared.tiers import examples
 from trainlib.ir.numerics import FP32_TOLERANCE
 from trainlib.training.phases import build_training_graph
 
@@ -255,14 +256,7 @@ def check_numbers(graph, values, executor: Executor) -> None:
 kernel_times, seeds = st.integers(1, 400), st.integers(0, 1000)
 
 
-@settings(max_examples=150)
+@examples(500)
 @given(case=cases(), kernel_cycles=kernel_times, seed=seeds)
 def test_numbers_are_right_or_a_memory_is_too_small(case, kernel_cycles, seed) -> None:
-    check_case(case, kernel_cycles, seed)
-
-
-@pytest.mark.slow
-@settings(max_examples=500)
-@given(case=cases(), kernel_cycles=kernel_times, seed=seeds)
-def test_five_hundred_of_them(case, kernel_cycles, seed) -> None:
     check_case(case, kernel_cycles, seed)

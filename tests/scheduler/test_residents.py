@@ -29,6 +29,7 @@ from scheduler.tiles.resident_tensors import box_bytes, missing, residents_of
 from shared.agreement import compare
 from shared.initial_values import initial_values
 from shared.random_schedules import STACK_BYTES, TIMING, Fixed, check_report, schedules
+from shared.tiers import examples
 from trainlib.ir.graph import Tensor
 from trainlib.references.reference import evaluate
 from trainlib.training.phases import build_training_graph
@@ -280,7 +281,7 @@ def resident_sets(draw):
     return spec, timing, replace(options, resident=tuple(texts))
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@examples(240)
 @given(case=resident_sets(), kernel_cycles=st.integers(1, 400), seed=st.integers(0, 1000))
 def test_numbers_are_right_with_any_residents_or_the_set_is_refused(case, kernel_cycles, seed) -> None:
     """The run itself refuses races, reads of poison, and transfers that leave the plan."""

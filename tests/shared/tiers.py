@@ -3,20 +3,25 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import zlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
+from hypothesis import settings
 
 from shared.paths import ROOT
 
 SHARE = 10
 """One row of so many stays in `make test`."""
+
+SWEEPING = "PULPTRAIN_SWEEP"
+"""Environment variable that is set while `make sweep` runs."""
 
 T = TypeVar("T")
 
@@ -57,6 +62,17 @@ def sweep_nine_of_ten(
         )
         for row in rows
     ]
+
+
+def examples(count: int, **others: Any) -> Callable[[T], T]:
+    """Settings of a property test that draws `count` examples in `make sweep`, a tenth in `make test`."""
+
+    def decorated(test: T) -> T:
+        if SWEEPING not in os.environ:
+            return settings(max_examples=count // SHARE, **others)(test)
+        return pytest.mark.sweep(settings(max_examples=count, **others)(test))
+
+    return decorated
 
 
 def _package(name: str) -> str | None:

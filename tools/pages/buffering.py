@@ -264,6 +264,7 @@ PAGE = Page(
     "docs/buffering.md",
     {"gains": gains_table, "l1": l1_tables, "width": width_tables, "slower": exceptions_table},
     dict.fromkeys(
-        ("l1", "width", "slower"), lambda: (golden("resnet8", "simple-mlp"), L1_SIZES, WIDTHS, LAYERS)
+        ("gains", "l1", "width", "slower"),
+        lambda: (golden("resnet8", "simple-mlp"), L1_SIZES, WIDTHS, LAYERS),
     ),
 )

@@ -270,5 +270,9 @@ PAGE = Page(
         "cells": cells,
         "sharing": sharing,
     },
-    dict.fromkeys(("choice", "cells", "sharing"), lambda: (accuracy("mm"), GROUPS)),
+    {
+        **dict.fromkeys(("choice", "cells", "sharing"), lambda: (accuracy("mm"), GROUPS)),
+        "gain": lambda: (accuracy("mm"), TALL, WIDE, SQUARE),
+        "layers": lambda: (accuracy("layer"), starts()),
+    },
 )

@@ -131,7 +131,7 @@ def test_run_json_keeps_the_contract(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_files_of_a_run_are_complete_and_equal_for_equal_runs(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        assert run(["run", "digits-cnn", "--quiet", "--out", str(tmp_path / name)]) == 0
+        assert run(["run", "simple-mlp", "--quiet", "--out", str(tmp_path / name)]) == 0
     files = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert {"summary.json", "run-info.json", "trace.pftrace", "gantt.png", "gantt.svg"} <= set(files)
     assert "trace.csv" in files
@@ -143,7 +143,7 @@ def test_files_of_a_run_are_complete_and_equal_for_equal_runs(tmp_path: Path) ->
 
 def test_plot_draws_a_finished_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
-    assert run(["run", "tutorial-cnn", "--quiet", "--out", str(folder)]) == 0
+    assert run(["run", "simple-mlp", "--quiet", "--out", str(folder)]) == 0
     before = (folder / "gantt.png").read_bytes()
     (folder / "gantt.png").unlink()
     assert run(["plot", str(folder), "--json"]) == 0

@@ -16,6 +16,7 @@ from scheduler.addresses.allocation import check_no_overlap
 from scheduler.addresses.plan_options import PlanOptions
 from scheduler.memory.memory_plan import plan_memory
 from scheduler.memory.shared_memory import plans_beside, shared_places
+from shared.tiers import sweep_nine_of_ten
 from shared.training_form_models import CNN, changed, written
 from trainlib.ir.graph import KEPT_KINDS
 from trainlib.training.phases import initial_weights
@@ -80,7 +81,7 @@ def test_both_programs_run_on_one_soc(tmp_path: Path) -> None:
     assert machine.mini.executor.soc is machine.last.executor.soc
 
 
-@pytest.mark.parametrize("l2", ["6600", "7000", "8KiB", "12KiB"])
+@pytest.mark.parametrize("l2", sweep_nine_of_ten(["6600", "7000", "8KiB", "12KiB"]))
 def test_a_small_l2_stages_the_shared_tensors_from_l3(tmp_path: Path, l2: str) -> None:
     """Adam's update holds weight, total and two states at once: it may need more in L3 than a mini-batch."""
     path = written(tmp_path, CNN, optimizer=ADAM)

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arch.blocks.soc import Soc
@@ -42,6 +42,7 @@ from shared.soc_fixture import (
     Recorder,
     soc_timing,
 )
+from shared.tiers import examples, sweep_nine_of_ten
 from shared.touched_spans import spans
 from traces.events import TRANSFER
 from trainlib.ir.graph import Op, Tensor, TrainingGraph
@@ -187,7 +188,7 @@ def test_the_events_of_a_streamed_loop() -> None:
     assert cycles == transfers[5][3] + UDMA_WAKE + COMPLETION
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@examples(120)
 @given(st.integers(1, 4), st.integers(20, SIZE), st.integers(1, 4), st.integers(1, 3000))
 def test_any_depth_tile_and_number_of_slots_gives_the_same_numbers(
     depth: int, tile: int, slots: int, kernel_cycles: int
@@ -201,7 +202,7 @@ def test_any_depth_tile_and_number_of_slots_gives_the_same_numbers(
         assert sum(item.bytes for item in moved if item.work.what == name) == 4 * SIZE
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@examples(120)
 @given(st.integers(20, SIZE // 5), st.integers(1, 3000))
 def test_a_second_slot_is_not_slower(tile: int, kernel_cycles: int) -> None:
     """At equal tiles, from five on. Of fewer the last result leaves later: it waits for the one before."""
@@ -225,9 +226,16 @@ def test_a_missing_wait_is_a_race(transfer: str) -> None:
         simulated(Program("without", tuple(kept)), tiling, kernel_cycles=1)
 
 
-@pytest.mark.parametrize("l2", ["20KiB", "8KiB", "2KiB"])
-@pytest.mark.parametrize("buffering", ["single", "double", "3", "best"])
-def test_numbers_agree_with_pytorch(l2: str, buffering: str) -> None:
+@pytest.mark.parametrize(
+    "case",
+    sweep_nine_of_ten(
+        list(product(["20KiB", "8KiB", "2KiB"], ["single", "double", "3", "best"])),
+        lambda case: case[0],
+        lambda case: case[1],
+    ),
+)
+def test_numbers_agree_with_pytorch(case: tuple[str, str]) -> None:
+    l2, buffering = case
     summary = run_model("digits-cnn", Settings(l2=l2, buffering=buffering)).summary
     assert summary["functional"]["passed"]
     assert summary["peak_bytes"]["l2"] <= summary["capacity_bytes"]["l2"]

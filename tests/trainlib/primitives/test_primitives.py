@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from configs.errors import InputError
@@ -24,7 +24,7 @@ from shared.primitive_harness import (
     check_work,
     terms,
 )
-from shared.tiers import sweep_nine_of_ten
+from shared.tiers import examples, sweep_nine_of_ten
 from trainlib.primitives.definition import DrawnInput, Example, LayerPrimitive
 from trainlib.registry import PRIMITIVES, is_internal
 from trainlib.training.single import single
@@ -95,12 +95,7 @@ def test_bad_input_is_refused_with_a_reason(name: str, refused) -> None:  # type
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-@settings(
-    max_examples=25,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],
-)
+@examples(50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors])
 @given(data=st.data())
 def test_any_shape_and_option_of_the_primitive_s_own_strategy(name: str, data: st.DataObject) -> None:
     example = data.draw(PRIMITIVES[name].cases())  # type: ignore[union-attr, misc]

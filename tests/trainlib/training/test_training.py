@@ -78,6 +78,7 @@ def test_gradient_is_the_slope_of_the_loss():
         assert slope == pytest.approx(float(np.linalg.norm(gradient)), rel=0.02)
 
 
+@pytest.mark.slow  # as the simulated SoC does in tests/pulptrain/running/test_run.py
 def test_two_epochs_of_digits_reach_ninety_percent():
     graph, weights, losses = train("digits-cnn", 3000, seed=0)
     split = digits_split()
