@@ -251,7 +251,8 @@ def test_sixteen_bits_and_tensors_in_l1_beside_streams() -> None:
     assert summary["resident"] == ["conv2.weight"]
 
 
-@pytest.mark.parametrize("model", ["deep-autoencoder", pytest.param("resnet8", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["deep-autoencoder", "resnet8"])
 def test_models_far_larger_than_l2(model: str) -> None:
     summary = run_model(model, Settings(l2="64KiB", l3="8MiB")).summary
     assert summary["functional"]["passed"]
