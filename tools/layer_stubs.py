@@ -98,7 +98,7 @@ def type_text(annotation: Any) -> str:
     if origin in (Union, UnionType):
         return " | ".join(dict.fromkeys(type_text(item) for item in arguments))
     if origin is Literal:
-        return "Literal[" + ", ".join(f'"{item}"' for item in arguments) + "]"
+        return "Literal[" + ", ".join(map(_quoted, arguments)) + "]"
     if origin is list:
         return f"Sequence[{type_text(arguments[0])}]"
     if annotation in (None, NoneType):

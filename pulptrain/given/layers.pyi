@@ -107,6 +107,18 @@ __all__ = [  # noqa: RUF022
     "MSE",
     "L1",
     "BerHu",
+    "Huber",
+    "SmoothL1",
+    "Bce",
+    "BceWithLogits",
+    "KlDiv",
+    "PoissonNll",
+    "Nll",
+    "HingeEmbedding",
+    "SoftMargin",
+    "MultiMargin",
+    "Cosine",
+    "Output",
     "SGD",
     "SGDMomentum",
     "Adam",
@@ -1316,23 +1328,133 @@ class RMSNorm(Layer):
 class CrossEntropy(Loss):
     def __init__(
         self,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        class_weights: Sequence[float] | None = None,
+        ignore_index: int | None = None,
         labels: Literal["soft", "hard"] = "soft",
+        label_smoothing: float = 0.0,
     ) -> None: ...
 
 class MSE(Loss):
     def __init__(
         self,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
     ) -> None: ...
 
 class L1(Loss):
     def __init__(
         self,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
     ) -> None: ...
 
 class BerHu(Loss):
     def __init__(
         self,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
         alpha: float = 0.2,
+    ) -> None: ...
+
+class Huber(Loss):
+    def __init__(
+        self,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        delta: float = 1.0,
+    ) -> None: ...
+
+class SmoothL1(Loss):
+    def __init__(
+        self,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        beta: float = 1.0,
+    ) -> None: ...
+
+class Bce(Loss):
+    def __init__(
+        self,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        element_weights: float | Sequence[float] = 1.0,
+    ) -> None: ...
+
+class BceWithLogits(Loss):
+    def __init__(
+        self,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        element_weights: float | Sequence[float] = 1.0,
+        pos_weight: float | Sequence[float] = 1.0,
+    ) -> None: ...
+
+class KlDiv(Loss):
+    def __init__(
+        self,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        log_target: bool = False,
+    ) -> None: ...
+
+class PoissonNll(Loss):
+    def __init__(
+        self,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        log_input: bool = True,
+        full: bool = False,
+        eps: float = 1e-08,
+    ) -> None: ...
+
+class Nll(Loss):
+    def __init__(
+        self,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        class_weights: Sequence[float] | None = None,
+        ignore_index: int | None = None,
+    ) -> None: ...
+
+class HingeEmbedding(Loss):
+    def __init__(
+        self,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        margin: float = 1.0,
+    ) -> None: ...
+
+class SoftMargin(Loss):
+    def __init__(
+        self,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+    ) -> None: ...
+
+class MultiMargin(Loss):
+    def __init__(
+        self,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        p: Literal[1, 2] = 1,
+        margin: float = 1.0,
+        class_weights: Sequence[float] | None = None,
+    ) -> None: ...
+
+class Cosine(Loss):
+    def __init__(
+        self,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+    ) -> None: ...
+
+class Output(Loss):
+    def __init__(
+        self,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
     ) -> None: ...
 
 class SGD(Optimizer):
