@@ -4,7 +4,8 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from configs.schema import Schema
+from pydantic.fields import FieldInfo
+
 from configs.yaml_file import Node
 from trainlib.primitives.definition import Primitive
 
@@ -22,7 +23,7 @@ CLASSES: Mapping[str, type[Part]]
 
 def class_name(name: str) -> str: ...
 def option_keys(primitive: Primitive) -> list[tuple[str, bool]]: ...
-def keyword_schema(primitive: Primitive) -> type[Schema] | None: ...
+def keyword_fields(primitive: Primitive) -> dict[str, FieldInfo]: ...
 def signature_of(primitive: Primitive) -> inspect.Signature: ...
 def node_of(value: object, file: str, line: int) -> Node: ...
 def caller_of(module: str) -> tuple[str, int, str]: ...
@@ -109,11 +110,11 @@ __all__ = [  # noqa: RUF022
     "BerHu",
     "Huber",
     "SmoothL1",
-    "Bce",
-    "BceWithLogits",
-    "KlDiv",
-    "PoissonNll",
-    "Nll",
+    "BCE",
+    "BCEWithLogits",
+    "KLDiv",
+    "PoissonNLL",
+    "NLL",
     "HingeEmbedding",
     "SoftMargin",
     "MultiMargin",
@@ -1328,17 +1329,19 @@ class RMSNorm(Layer):
 class CrossEntropy(Loss):
     def __init__(
         self,
-        weight: float = 1.0,
-        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        labels: Literal["soft", "hard"] = "soft",
         class_weights: Sequence[float] | None = None,
         ignore_index: int | None = None,
-        labels: Literal["soft", "hard"] = "soft",
         label_smoothing: float = 0.0,
+        *,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
     ) -> None: ...
 
 class MSE(Loss):
     def __init__(
         self,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
     ) -> None: ...
@@ -1346,6 +1349,7 @@ class MSE(Loss):
 class L1(Loss):
     def __init__(
         self,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
     ) -> None: ...
@@ -1353,82 +1357,92 @@ class L1(Loss):
 class BerHu(Loss):
     def __init__(
         self,
+        alpha: float = 0.2,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
-        alpha: float = 0.2,
     ) -> None: ...
 
 class Huber(Loss):
     def __init__(
         self,
+        delta: float = 1.0,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
-        delta: float = 1.0,
     ) -> None: ...
 
 class SmoothL1(Loss):
     def __init__(
         self,
-        weight: float = 1.0,
-        reduction: Literal["mean", "sum", "batchmean"] = "mean",
         beta: float = 1.0,
-    ) -> None: ...
-
-class Bce(Loss):
-    def __init__(
-        self,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+    ) -> None: ...
+
+class BCE(Loss):
+    def __init__(
+        self,
         element_weights: float | Sequence[float] = 1.0,
-    ) -> None: ...
-
-class BceWithLogits(Loss):
-    def __init__(
-        self,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+    ) -> None: ...
+
+class BCEWithLogits(Loss):
+    def __init__(
+        self,
         element_weights: float | Sequence[float] = 1.0,
         pos_weight: float | Sequence[float] = 1.0,
-    ) -> None: ...
-
-class KlDiv(Loss):
-    def __init__(
-        self,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+    ) -> None: ...
+
+class KLDiv(Loss):
+    def __init__(
+        self,
         log_target: bool = False,
-    ) -> None: ...
-
-class PoissonNll(Loss):
-    def __init__(
-        self,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+    ) -> None: ...
+
+class PoissonNLL(Loss):
+    def __init__(
+        self,
         log_input: bool = True,
         full: bool = False,
         eps: float = 1e-08,
-    ) -> None: ...
-
-class Nll(Loss):
-    def __init__(
-        self,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+    ) -> None: ...
+
+class NLL(Loss):
+    def __init__(
+        self,
         class_weights: Sequence[float] | None = None,
         ignore_index: int | None = None,
+        *,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
     ) -> None: ...
 
 class HingeEmbedding(Loss):
     def __init__(
         self,
+        margin: float = 1.0,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
-        margin: float = 1.0,
     ) -> None: ...
 
 class SoftMargin(Loss):
     def __init__(
         self,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
     ) -> None: ...
@@ -1436,16 +1450,18 @@ class SoftMargin(Loss):
 class MultiMargin(Loss):
     def __init__(
         self,
-        weight: float = 1.0,
-        reduction: Literal["mean", "sum", "batchmean"] = "mean",
         p: Literal[1, 2] = 1,
         margin: float = 1.0,
         class_weights: Sequence[float] | None = None,
+        *,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
     ) -> None: ...
 
 class Cosine(Loss):
     def __init__(
         self,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
     ) -> None: ...
@@ -1453,6 +1469,7 @@ class Cosine(Loss):
 class Output(Loss):
     def __init__(
         self,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
     ) -> None: ...
