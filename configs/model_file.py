@@ -70,6 +70,10 @@ class LossSchema(Schema):
 
     name: str
     """Its primitive."""
+    weight: Annotated[float, Field(gt=0)] = 1.0
+    """Value and gradient are multiplied by it."""
+    reduction: Literal["mean", "sum", "batchmean"] = "mean"
+    """How the terms become one number; batchmean is their sum over the number of samples."""
 
 
 class OptimizerSchema(Schema):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loss and optimizer as a command line says them: ``cross_entropy labels=hard``, ``sgd lr=0.01``."""
+"""Loss and optimizer as a command line says them: ``cross_entropy class_weights=[1,2]``, ``sgd lr=0.01``."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,7 +34,7 @@ def option_text(name: str, options: Mapping[str, Any]) -> str:
 
 
 def _parsed(text: str, where: str, example: str) -> tuple[str, dict[str, Any]]:
-    words = text.replace(",", " ").split()
+    words = re.findall(r"[^\s,\[\]]+(?:\[[^\]]*\]?)?|[\[\]]", text)
     if not words or "=" in words[0]:
         raise InputError(f"cannot read {text!r}", where=where, cure=f"write it as '{example}'")
     options: dict[str, Any] = {}
@@ -49,6 +50,8 @@ def _parsed(text: str, where: str, example: str) -> tuple[str, dict[str, Any]]:
 
 
 def _value(text: str) -> Any:
+    if text[0] == "[" and text[-1] == "]":
+        return [_value(item) for item in text[1:-1].replace(",", " ").split()]
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):

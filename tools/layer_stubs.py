@@ -10,7 +10,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pulptrain.given.layers import CLASSES, Layer, Loss, keyword_schema, option_keys
+from pulptrain.given.layers import CLASSES, Layer, Loss, keyword_fields, option_keys
 
 STUB = Path(__file__).resolve().parents[1] / "pulptrain" / "given" / "layers.pyi"
 
@@ -27,7 +27,8 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from configs.schema import Schema
+from pydantic.fields import FieldInfo
+
 from configs.yaml_file import Node
 from trainlib.primitives.definition import Primitive
 
@@ -45,7 +46,7 @@ CLASSES: Mapping[str, type[Part]]
 
 def class_name(name: str) -> str: ...
 def option_keys(primitive: Primitive) -> list[tuple[str, bool]]: ...
-def keyword_schema(primitive: Primitive) -> type[Schema] | None: ...
+def keyword_fields(primitive: Primitive) -> dict[str, FieldInfo]: ...
 def signature_of(primitive: Primitive) -> inspect.Signature: ...
 def node_of(value: object, file: str, line: int) -> Node: ...
 def caller_of(module: str) -> tuple[str, int, str]: ...
@@ -69,18 +70,14 @@ def _class(name: str) -> str:
         field = schema.model_fields[key]
         kind = type_text(field.annotation)
         arguments.append(f"{key}: {kind}" if needed else f"{key}: {kind} = {_quoted(field.default)}")
-    keys = [key for key, _ in option_keys(primitive)]
-    shared = keyword_schema(primitive)
     keywords = []
-    for key, field in shared.model_fields.items() if shared is not None else ():
-        if key == "type" or key in keys:
-            continue
+    for key, field in keyword_fields(primitive).items():
         kind = {
             "name": "str | None",
             "inputs": "Sequence[str | Layer] | None",
             "adapter": "Mapping[str, Any] | None",
         }.get(key, type_text(field.annotation))
-        keywords.append(f"{key}: {kind} = {None if key == 'name' else field.default!r}")
+        keywords.append(f"{key}: {kind} = {None if key == 'name' else _quoted(field.default)}")
     arguments += ["*", *keywords] if keywords else []
     body = "".join(f"        {argument},\n" for argument in arguments)
     return f"class {name}({base}):\n    def __init__(\n{body}    ) -> None: ...\n"
@@ -98,7 +95,7 @@ def type_text(annotation: Any) -> str:
     if origin in (Union, UnionType):
         return " | ".join(dict.fromkeys(type_text(item) for item in arguments))
     if origin is Literal:
-        return "Literal[" + ", ".join(f'"{item}"' for item in arguments) + "]"
+        return "Literal[" + ", ".join(map(_quoted, arguments)) + "]"
     if origin is list:
         return f"Sequence[{type_text(arguments[0])}]"
     if annotation in (None, NoneType):

@@ -20,7 +20,7 @@ from configs.dtypes import is_float
 from truth.given import DisagreementError, Given, Source
 from truth.layers import BOTH
 from truth.network import Network, NetworkLayer
-from truth.steps import GRADIENT_KEYS, LOSSES, OPTIMIZERS, STATES, updated
+from truth.steps import GRADIENT_KEYS, LOSSES, OPTIMIZERS, STATES, UNLABELLED, updated
 
 Array = NDArray[Any]
 
@@ -352,8 +352,8 @@ class Iteration:
     def _loss(self, output: _Flow, said: dict[str, Any]) -> Any:
         given = self._given
         output = self._cast(given.alone or f"{self._network.last}.loss", output, "float32")
-        label = self._leaf("label", False)
-        if label.is_floating_point() and label.shape != output.tensor.shape:
+        label = self._leaf("label", False) if said["name"] not in UNLABELLED else None
+        if label is not None and label.is_floating_point() and label.shape != output.tensor.shape:
             shapes = f"{list(label.shape)}, the output {list(output.tensor.shape)}"
             raise DisagreementError("label", f"has shape {shapes}")
         value = LOSSES[said.pop("name")](output.tensor, label, **said)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 import configs
 from truth.given import Given
 from truth.network import Network
+from truth.steps import CLASS_NUMBERS
 
 Array = NDArray[Any]
 
@@ -93,13 +94,21 @@ class Fed:
 
     def _label(self, target: Array) -> Array:
         """A number of a class as the loss takes it: as it is, or as a 1 among zeros."""
+        if self._by_number:
+            return target.astype(np.int32)
+        if self._loss["name"] == "cross_entropy" and target.shape == self._output[2:] and target.ndim:
+            places = np.zeros(self._output[1:], np.float32)
+            np.put_along_axis(places, target[None], 1, axis=0)
+            return places
         if target.ndim or not np.issubdtype(target.dtype, np.integer):
             return target.astype(np.float32)
-        if self._loss.get("labels") == "hard":
-            return target.astype(np.int32)
         one_hot = np.zeros(self._output[1:], np.float32)
         one_hot.reshape(-1)[int(target)] = 1
         return one_hot
+
+    @property
+    def _by_number(self) -> bool:
+        return self._loss["name"] in CLASS_NUMBERS or self._loss.get("labels") == "hard"
 
     @property
     def _loss(self) -> Mapping[str, Any]:
@@ -144,11 +153,27 @@ class Fed:
         label: Array
         for number in count():
             image = draws.integers(words, size=shape) if words else draws.uniform(-1, 1, shape)
-            if self._loss["name"] == "cross_entropy":
-                label = np.asarray(draws.integers(self._output[1]))
+            if self._loss["name"] == "cross_entropy" or self._by_number:
+                places = self._output[2:]
+                label = np.asarray(draws.integers(self._output[1], size=places or None))
             else:
-                label = draws.uniform(-1, 1, self._output[1:])
+                label = self._target(draws, self._output[1:])
             yield f"number {number} of those made up", image, label
+
+    def _target(self, draws: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        """A made-up target: what its loss can be of."""
+        name = self._loss["name"]
+        if name in ("bce", "bce_with_logits"):
+            return draws.random(shape)
+        if name in ("hinge_embedding", "soft_margin"):
+            return np.where(draws.integers(2, size=shape) == 1, 1.0, -1.0)
+        if name == "poisson_nll":
+            return draws.integers(4, size=shape).astype(np.float64)
+        if name == "kl_div":
+            parts = draws.uniform(0.1, 1, shape)
+            shares: Array = parts / parts.sum(axis=0)
+            return np.log(shares) if self._loss.get("log_target") else shares
+        return draws.uniform(-1, 1, shape)
 
     def _made_up(self) -> tuple[Array, Array]:
         """Sequences of four classes: a wave of class k has k + 1 periods, a word is k + 1 behind the last."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import partial, wraps
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -13,38 +14,205 @@ from torch.nn import functional as fn
 
 from truth.given import DisagreementError
 
+LossOf = Callable[..., Any]
 
-def cross_entropy(y: Any, label: Any, *, labels: str = "soft") -> Any:
+LOSSES: dict[str, LossOf] = {}
+"""Every loss by name: of output and label, with the reduction and the weight that all have."""
+
+
+UNLABELLED = ("output",)
+"""Losses that have no label."""
+
+CLASS_NUMBERS = ("nll", "multi_margin")
+"""Losses whose labels are always numbers of classes."""
+
+
+def _loss(made: LossOf) -> LossOf:
+    """An entry: `made` with the weight, under its own name."""
+
+    @wraps(made)
+    def weighted(y: Any, label: Any, *, weight: float = 1.0, **options: Any) -> Any:
+        return weight * made(y, label, **options)
+
+    own = signature(made)
+    weight = Parameter("weight", Parameter.KEYWORD_ONLY, default=1.0)
+    weighted.__signature__ = own.replace(parameters=[*own.parameters.values(), weight])  # type: ignore[attr-defined]
+    LOSSES[made.__name__] = weighted
+    return weighted
+
+
+def _reduced(terms: Any, y: Any, reduction: str) -> Any:
+    """A reduction that a function of PyTorch does not have."""
+    return terms.mean() if reduction == "mean" else terms.sum() / (len(y) if reduction == "batchmean" else 1)
+
+
+def _in_torch(function: LossOf, y: Any, label: Any, reduction: str, **options: Any) -> Any:
+    """A function of torch.nn.functional; `batchmean`, which most lack, from its sum."""
+    if reduction != "batchmean":
+        return function(y, label, reduction=reduction, **options)
+    return function(y, label, reduction="sum", **options) / len(y)
+
+
+def _numbers(given: float | list[float] | None, y: Any) -> Any:
+    """Weights as a tensor; a list belongs to the axis behind the batch."""
+    if given is None or given == 1.0:
+        return None
+    return torch.tensor(given, dtype=y.dtype).reshape(-1, *(1,) * (y.ndim - 2))
+
+
+def _of_classes(class_weights: list[float] | None, ignore_index: int | None, y: Any) -> dict[str, Any]:
+    weights = None if class_weights is None else torch.tensor(class_weights, dtype=y.dtype)
+    return {"weight": weights, "ignore_index": -100 if ignore_index is None else ignore_index}
+
+
+@_loss
+def cross_entropy(
+    y: Any,
+    label: Any,
+    *,
+    labels: str = "soft",
+    label_smoothing: float = 0.0,
+    class_weights: list[float] | None = None,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+) -> Any:
     """Of logits; the softmax is its own. Labels are distributions, or numbers of classes."""
     if label.is_floating_point() != (labels == "soft"):
         raise DisagreementError("label", f"holds {label.dtype}, the model says labels: {labels}")
-    return fn.cross_entropy(y, label)
+    own = _of_classes(class_weights, ignore_index, y)
+    label = label if labels == "soft" else label.long()
+    return _in_torch(fn.cross_entropy, y, label, reduction, label_smoothing=label_smoothing, **own)
 
 
-def mse(y: Any, label: Any) -> Any:
-    """Mean of the squares."""
-    return fn.mse_loss(y, label)
+@_loss
+def nll(
+    y: Any,
+    label: Any,
+    *,
+    class_weights: list[float] | None = None,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+) -> Any:
+    """Of log-probabilities."""
+    return _in_torch(fn.nll_loss, y, label.long(), reduction, **_of_classes(class_weights, ignore_index, y))
 
 
-def l1(y: Any, label: Any) -> Any:
-    """Mean of the sizes."""
-    return fn.l1_loss(y, label)
+@_loss
+def mse(y: Any, label: Any, *, reduction: str = "mean") -> Any:
+    """Squares."""
+    return _in_torch(fn.mse_loss, y, label, reduction)
 
 
-def berhu(y: Any, label: Any, *, alpha: float = 0.2) -> Any:
+@_loss
+def l1(y: Any, label: Any, *, reduction: str = "mean") -> Any:
+    """Sizes."""
+    return _in_torch(fn.l1_loss, y, label, reduction)
+
+
+@_loss
+def berhu(y: Any, label: Any, *, alpha: float = 0.2, reduction: str = "mean") -> Any:
     """Reversed Huber: linear up to a share of the largest error, taken as constant, then quadratic."""
     size = torch.abs(y - label)
     limit = alpha * size.detach().max()
-    return torch.where(size <= limit, size, (size.square() + limit**2) / (2 * limit)).mean()
+    return _reduced(torch.where(size <= limit, size, (size.square() + limit**2) / (2 * limit)), y, reduction)
 
 
-LOSSES: Mapping[str, Callable[..., Any]] = {
-    "cross_entropy": cross_entropy,
-    "mse": mse,
-    "l1": l1,
-    "berhu": berhu,
-}
-"""Every loss by name: mean over the mini-batch."""
+@_loss
+def huber(y: Any, label: Any, *, delta: float = 1.0, reduction: str = "mean") -> Any:
+    """Huber 1964."""
+    return _in_torch(fn.huber_loss, y, label, reduction, delta=delta)
+
+
+@_loss
+def smooth_l1(y: Any, label: Any, *, beta: float = 1.0, reduction: str = "mean") -> Any:
+    """Girshick 2015."""
+    return _in_torch(fn.smooth_l1_loss, y, label, reduction, beta=beta)
+
+
+@_loss
+def bce(y: Any, label: Any, *, element_weights: float | list[float] = 1.0, reduction: str = "mean") -> Any:
+    """Of probabilities."""
+    weights = _numbers(element_weights, y)
+    return _in_torch(
+        fn.binary_cross_entropy, y, label, reduction, weight=None if weights is None else weights.expand_as(y)
+    )
+
+
+@_loss
+def bce_with_logits(
+    y: Any,
+    label: Any,
+    *,
+    pos_weight: float | list[float] = 1.0,
+    element_weights: float | list[float] = 1.0,
+    reduction: str = "mean",
+) -> Any:
+    """Of logits; the sigmoid is its own."""
+    own = {"pos_weight": _numbers(pos_weight, y), "weight": _numbers(element_weights, y)}
+    return _in_torch(fn.binary_cross_entropy_with_logits, y, label, reduction, **own)
+
+
+@_loss
+def kl_div(y: Any, label: Any, *, log_target: bool = False, reduction: str = "mean") -> Any:
+    """Of log-probabilities, against probabilities or their logarithms."""
+    return _reduced(fn.kl_div(y, label, reduction="none", log_target=log_target), y, reduction)
+
+
+@_loss
+def poisson_nll(
+    y: Any,
+    label: Any,
+    *,
+    log_input: bool = True,
+    full: bool = False,
+    eps: float = 1e-8,
+    reduction: str = "mean",
+) -> Any:
+    """Of counts, given their rate or its logarithm."""
+    return _in_torch(fn.poisson_nll_loss, y, label, reduction, log_input=log_input, full=full, eps=eps)
+
+
+@_loss
+def hinge_embedding(y: Any, label: Any, *, margin: float = 1.0, reduction: str = "mean") -> Any:
+    """Of distances; labels are -1 and 1."""
+    return _in_torch(fn.hinge_embedding_loss, y, label, reduction, margin=margin)
+
+
+@_loss
+def soft_margin(y: Any, label: Any, *, reduction: str = "mean") -> Any:
+    """Labels are -1 and 1; by softplus, for torch.nn.functional.soft_margin_loss overflows."""
+    return _reduced(-fn.logsigmoid(label * y), y, reduction)
+
+
+@_loss
+def multi_margin(
+    y: Any,
+    label: Any,
+    *,
+    p: int = 1,
+    margin: float = 1.0,
+    class_weights: list[float] | None = None,
+    reduction: str = "mean",
+) -> Any:
+    """Labels are numbers of classes."""
+    weights = None if class_weights is None else torch.tensor(class_weights, dtype=y.dtype)
+    return _in_torch(fn.multi_margin_loss, y, label.long(), reduction, p=p, margin=margin, weight=weights)
+
+
+@_loss
+def cosine(y: Any, label: Any, *, reduction: str = "mean") -> Any:
+    """Of the angle between output and label, sample by sample."""
+
+    def together(y: Any, label: Any, reduction: str) -> Any:
+        return fn.cosine_embedding_loss(y, label, torch.ones(len(y), dtype=y.dtype), reduction=reduction)
+
+    return _in_torch(together, y, label, reduction)
+
+
+@_loss
+def output(y: Any, label: Any, *, reduction: str = "mean") -> Any:
+    """The output itself; there is no label."""
+    return _reduced(y, y, reduction)
 
 
 def sgd(

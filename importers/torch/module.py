@@ -25,7 +25,8 @@ from importers.graph.weights import Given
 from importers.ops import NEAREST_ATEN
 from importers.torch import elements as _elements
 from importers.torch import layers, moves, products
-from importers.torch.training import NEGATIVE_LOG, loss_of, optimizer_of, trained_names
+from importers.torch.losses import NEGATIVE_LOG, loss_of
+from importers.torch.training import optimizer_of, trained_names
 from trainlib.ir.numerics import rounded
 from trainlib.ir.steps import Array
 from trainlib.training.options import check_options
@@ -65,11 +66,11 @@ def from_torch(
     """A torch.nn.Module as a model of ours, its parameters as initial values, in the mode it is in.
 
     `example_inputs` is the input tensor (or a tuple of one), batch first: its shape is taken, and its type.
-    `loss` is a loss of torch.nn, one of torch.nn.functional, or text (``mse``); default cross_entropy for
-    outputs [batch, classes], else mse. `optimizer` is an SGD, Adam or AdamW of torch.optim, or text (``adam
-    lr=0.001``); default ``sgd lr=0.01``. Parameters that do not require a gradient, or that the optimizer
-    does not have, stay as they are. Raises UnsupportedLayerError that lists everything that has no form here,
-    and InputError where the module cannot be captured or PyTorch is not installed.
+    `loss` is a loss of torch.nn, one of torch.nn.functional, or text (``mse``), see `losses.loss_of`; default
+    cross_entropy for outputs [batch, classes], else mse. `optimizer` is an SGD, Adam or AdamW of torch.optim,
+    or text (``adam lr=0.001``); default ``sgd lr=0.01``. Parameters that do not require a gradient, or that
+    the optimizer does not have, stay as they are. Raises UnsupportedLayerError that lists everything that has
+    no form here, and InputError where the module cannot be captured or PyTorch is not installed.
     """
     torch = require_extra("torch", where)
     if not isinstance(module, torch.nn.Module):
@@ -86,7 +87,7 @@ def from_torch(
     trained = trained_names(torch, module, optimizer)
     spec_of_optimizer = optimizer_of(torch, optimizer)
     draft, output = capture(torch, module, inputs, trained, place, dtype, HANDLERS, NEAREST_ATEN)
-    spec_of_loss = loss_of(torch, loss, len(output.shape))
+    spec_of_loss = loss_of(torch, loss, output.shape)
     notes: list[str] = []
     spec_of_loss = _of_log_probabilities(draft, output, spec_of_loss, notes)
     _end(draft, output, place)
@@ -154,18 +155,15 @@ def _of_log_probabilities(draft: Draft, output: View, loss: LossSpec, notes: lis
     """NLLLoss of a log-softmax as cross-entropy, which is the same: the sum of those exponentials is 1."""
     classes = draft.log_probabilities.get(output.word)
     taken = classes is not None and classes * output.batch == elements(output.shape)
-    if loss.name == NEGATIVE_LOG and not taken:
-        raise UnsupportedLayerError(
-            "NLLLoss of something else than a log-softmax over all that a sample has",
-            where="loss",
-            cure="CrossEntropyLoss of logits",
-        )
-    if taken and loss.name in ("cross_entropy", NEGATIVE_LOG):
-        notes.append(
-            "cross_entropy takes logits: without the log-softmax at the end loss and gradients are the same, "
-            "and the network is faster"
-        )
-    return LossSpec("cross_entropy", {"labels": "hard"}, loss.where) if loss.name == NEGATIVE_LOG else loss
+    if not taken or loss.name not in ("cross_entropy", NEGATIVE_LOG):
+        return loss
+    notes.append(
+        "cross_entropy takes logits: without the log-softmax at the end loss and gradients are the same, "
+        "and the network is faster"
+    )
+    if loss.name == "cross_entropy":
+        return loss
+    return LossSpec("cross_entropy", {"labels": "hard", **loss.options}, loss.where)
 
 
 def _end(draft: Draft, output: View, place: str) -> None:

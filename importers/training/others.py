@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
+from configs.model_file import LossSpec
 from importers.graph.draft import CannotTakeError
 from importers.training.draft import Kept
 from importers.training.elements import cut, joined, parts, turned
 from importers.training.layers import Handler, TrainingNode
 from trainlib.registry import PRIMITIVES, loss_primitive
+from trainlib.training.options import loss_options
 
 # Losses
 
@@ -59,12 +61,13 @@ def _loss(item: TrainingNode, kind: str, options: dict[str, Any], gradient: str)
             f"labels of shape {list(wanted)}",
         )
     loss = loss_primitive(kind)
+    own = loss_options(LossSpec(kind, options), loss)
     seed = draft.add(gradient or f"{y}.grad", draft.shape(y), "gradient")
     draft.gradients.add(seed)
     draft.alias(gradient, seed)
     draft.add(LOSS, (1,), "loss")
     roles = {"y": y, "label": label, "loss": LOSS, "dy": seed}
-    draft.builder.emit(item.site, kind, loss.step, roles, options)
+    draft.builder.emit(item.site, kind, loss.step, roles, own)
 
 
 def _loss_grad(item: TrainingNode) -> None:

@@ -15,8 +15,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic.fields import FieldInfo
+
 from configs.errors import InputError
-from configs.model_file import LAYER_KEYS, LayerSchema
+from configs.model_file import LAYER_KEYS, LayerSchema, LossSchema
 from configs.schema import Schema, validate_values
 from configs.yaml_file import Node
 from trainlib.primitives.definition import LayerPrimitive, LossPrimitive, OptimizerPrimitive, Primitive
@@ -35,6 +37,9 @@ _SPELLINGS = {
     "rms": "RMS",
     "mse": "MSE",
     "berhu": "BerHu",
+    "bce": "BCE",
+    "kl": "KL",
+    "nll": "NLL",
     "sgd": "SGD",
     "adamw": "AdamW",
 }
@@ -127,6 +132,7 @@ def option_keys(primitive: Primitive) -> list[tuple[str, bool]]:
     """(option of its schema, whether it must be given), in the order of the arguments of its class."""
     assert isinstance(primitive, LayerPrimitive | LossPrimitive | OptimizerPrimitive)
     shared = LAYER_KEYS if isinstance(primitive, LayerPrimitive) else ("name",)
+    shared = tuple(LossSchema.model_fields) if isinstance(primitive, LossPrimitive) else shared
     fields = [
         (key, field.is_required())
         for key, field in primitive.schema.model_fields.items()
@@ -135,11 +141,16 @@ def option_keys(primitive: Primitive) -> list[tuple[str, bool]]:
     return sorted(fields, key=lambda item: (not item[1], not (item[1] and item[0].startswith("out_"))))
 
 
-def keyword_schema(primitive: Primitive) -> type[Schema] | None:
-    """The schema of what may be given by name only, besides the options of the primitive."""
+def keyword_fields(primitive: Primitive) -> dict[str, FieldInfo]:
+    """What may be given by name only, besides the options of the primitive."""
+    schema: type[Schema] = GradientOptions
+    left_out = {"type", *(key for key, _ in option_keys(primitive))}
     if isinstance(primitive, LayerPrimitive):
-        return LayerSchema
-    return GradientOptions if isinstance(primitive, OptimizerPrimitive) else None
+        schema = LayerSchema
+    elif isinstance(primitive, LossPrimitive):
+        schema = LossSchema
+        left_out.add("name")
+    return {key: field for key, field in schema.model_fields.items() if key not in left_out}
 
 
 def signature_of(primitive: Primitive) -> inspect.Signature:
@@ -155,11 +166,10 @@ def signature_of(primitive: Primitive) -> inspect.Signature:
         )
         for key, needed in option_keys(primitive)
     ]
-    positional = [parameter.name for parameter in parameters]
-    shared = keyword_schema(primitive)
-    for key, field in shared.model_fields.items() if shared is not None else ():
-        if key != "type" and key not in positional:
-            parameters.append(kind(key, kind.KEYWORD_ONLY, default=None if key == "name" else field.default))
+    parameters += [
+        kind(key, kind.KEYWORD_ONLY, default=None if key == "name" else field.default)
+        for key, field in keyword_fields(primitive).items()
+    ]
     return inspect.Signature(parameters)
 
 

@@ -4,7 +4,8 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from configs.schema import Schema
+from pydantic.fields import FieldInfo
+
 from configs.yaml_file import Node
 from trainlib.primitives.definition import Primitive
 
@@ -22,7 +23,7 @@ CLASSES: Mapping[str, type[Part]]
 
 def class_name(name: str) -> str: ...
 def option_keys(primitive: Primitive) -> list[tuple[str, bool]]: ...
-def keyword_schema(primitive: Primitive) -> type[Schema] | None: ...
+def keyword_fields(primitive: Primitive) -> dict[str, FieldInfo]: ...
 def signature_of(primitive: Primitive) -> inspect.Signature: ...
 def node_of(value: object, file: str, line: int) -> Node: ...
 def caller_of(module: str) -> tuple[str, int, str]: ...
@@ -107,6 +108,18 @@ __all__ = [  # noqa: RUF022
     "MSE",
     "L1",
     "BerHu",
+    "Huber",
+    "SmoothL1",
+    "BCE",
+    "BCEWithLogits",
+    "KLDiv",
+    "PoissonNLL",
+    "NLL",
+    "HingeEmbedding",
+    "SoftMargin",
+    "MultiMargin",
+    "Cosine",
+    "Output",
     "SGD",
     "SGDMomentum",
     "Adam",
@@ -1317,22 +1330,148 @@ class CrossEntropy(Loss):
     def __init__(
         self,
         labels: Literal["soft", "hard"] = "soft",
+        class_weights: Sequence[float] | None = None,
+        ignore_index: int | None = None,
+        label_smoothing: float = 0.0,
+        *,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
     ) -> None: ...
 
 class MSE(Loss):
     def __init__(
         self,
+        *,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
     ) -> None: ...
 
 class L1(Loss):
     def __init__(
         self,
+        *,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
     ) -> None: ...
 
 class BerHu(Loss):
     def __init__(
         self,
         alpha: float = 0.2,
+        *,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+    ) -> None: ...
+
+class Huber(Loss):
+    def __init__(
+        self,
+        delta: float = 1.0,
+        *,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+    ) -> None: ...
+
+class SmoothL1(Loss):
+    def __init__(
+        self,
+        beta: float = 1.0,
+        *,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+    ) -> None: ...
+
+class BCE(Loss):
+    def __init__(
+        self,
+        element_weights: float | Sequence[float] = 1.0,
+        *,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+    ) -> None: ...
+
+class BCEWithLogits(Loss):
+    def __init__(
+        self,
+        element_weights: float | Sequence[float] = 1.0,
+        pos_weight: float | Sequence[float] = 1.0,
+        *,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+    ) -> None: ...
+
+class KLDiv(Loss):
+    def __init__(
+        self,
+        log_target: bool = False,
+        *,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+    ) -> None: ...
+
+class PoissonNLL(Loss):
+    def __init__(
+        self,
+        log_input: bool = True,
+        full: bool = False,
+        eps: float = 1e-08,
+        *,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+    ) -> None: ...
+
+class NLL(Loss):
+    def __init__(
+        self,
+        class_weights: Sequence[float] | None = None,
+        ignore_index: int | None = None,
+        *,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+    ) -> None: ...
+
+class HingeEmbedding(Loss):
+    def __init__(
+        self,
+        margin: float = 1.0,
+        *,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+    ) -> None: ...
+
+class SoftMargin(Loss):
+    def __init__(
+        self,
+        *,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+    ) -> None: ...
+
+class MultiMargin(Loss):
+    def __init__(
+        self,
+        p: Literal[1, 2] = 1,
+        margin: float = 1.0,
+        class_weights: Sequence[float] | None = None,
+        *,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+    ) -> None: ...
+
+class Cosine(Loss):
+    def __init__(
+        self,
+        *,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+    ) -> None: ...
+
+class Output(Loss):
+    def __init__(
+        self,
+        *,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
     ) -> None: ...
 
 class SGD(Optimizer):

@@ -239,7 +239,7 @@ class _Run:
 
     def loss(self, op: Op) -> None:
         """LOSS, from which everything goes back."""
-        output, label = self.of(op["y"]), self.tensors[op["label"]]
+        output, label = self.of(op["y"]), self.tensors[op["label"]] if "label" in op else None
         loss = import_module("truth.steps").LOSSES[op.primitive]
         value = loss(output, label, **known_of(loss, op.attributes))
         self.tensors[op["loss"]] = value.reshape(1)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from configs.model_file import LossSpec, load_model
+from configs.model_file import LossSchema, LossSpec, load_model
 from pulptrain.given.settings import Settings
 from pulptrain.running.session import prepare, run_model, run_prepared
 from shared.paths import ROOT
@@ -92,6 +92,9 @@ def test_options_and_defaults_are_those_of_the_documentation(kind: str) -> None:
     for name, told in rows:
         parameters = inspect.signature(entries[name]).parameters.values()
         own = {item.name: item for item in parameters if item.kind is item.KEYWORD_ONLY}
+        if kind == "losses":  # what all have stands before the table
+            common = {key: field.default for key, field in LossSchema.model_fields.items() if key != "name"}
+            assert {key: own.pop(key).default for key in common} == common, name
         documented = dict(option.strip().partition("=")[::2] for option in told.split(",") if option.strip())
         assert {f"**{key}**" if item.default is item.empty else key for key, item in own.items()} == set(
             documented

@@ -35,6 +35,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import Field
 
 from configs.dtypes import BY_WORD, FP32, DType
@@ -316,30 +317,55 @@ class LayerPrimitive:
 
 
 @dataclass(frozen=True, slots=True)
+class LabelValues:
+    """What a target may hold: `fits`, element by element; `draw(generator, shape)` makes up one sample's."""
+
+    about: str
+    draw: Callable[[Any, Shape], Array]
+    fits: Callable[[Array], Any]
+
+
+ANY_LABEL = LabelValues(
+    "numbers",
+    lambda generator, shape: generator.uniform(-1, 1, shape),
+    lambda label: np.full(label.shape, True),
+)
+"""A target without bounds."""
+
+
+@dataclass(frozen=True, slots=True)
 class LabelPlan:
     """Shape and dtype of the labels of a loss, batch first; `classes` > 0 for class labels.
 
-    A class label is an integer in [0, classes) per sample (`hard`), or a distribution over the classes.
+    A class label is an integer in [0, classes) per sample or per place of an image (`hard`), or `ignored`;
+    or a distribution over the classes, the axis behind the batch. Others hold such `values`.
     """
 
     shape: Shape
     dtype: DType = FP32
     classes: int = 0
     hard: bool = False
+    values: LabelValues = ANY_LABEL
+    ignored: int | None = None
+
+    @property
+    def places(self) -> Shape:
+        """Shape of the class numbers of one sample."""
+        return self.shape[1:] if self.hard else self.shape[2:]
 
 
 @dataclass(frozen=True, slots=True)
 class LossPrimitive:
-    """A loss: roles ``y`` and ``label`` in, ``loss`` (shape (1,), mean over the batch) and ``dy`` out.
+    """A loss: roles ``y`` and ``label`` in, ``loss`` (shape (1,)) and ``dy`` out.
 
-    `plan(attributes, output, where)` says what labels it wants, or raises ShapeError. Examples have one
-    input: the output of the network.
+    `plan(attributes, output, where)` says what labels it wants, None for none, or raises ShapeError. Examples
+    have one input: the output of the network.
     """
 
     name: str
     schema: type[LossSchema]
     step: Step
-    plan: Callable[[Mapping[str, Any], Tensor, str], LabelPlan]
+    plan: Callable[[Mapping[str, Any], Tensor, str], LabelPlan | None]
     examples: tuple[Example, ...]
     refused: tuple[Refused, ...] = ()
 

@@ -22,6 +22,9 @@ Formula = Callable[..., Any]
 WHERE = "where"
 """A parameter of this name gets the name of the op, for errors."""
 
+OWN = "own"
+"""A parameter of this name gets all attributes of the op."""
+
 
 def parameters(formula: Formula) -> tuple[str, ...]:
     """Names of what a formula takes."""
@@ -29,11 +32,11 @@ def parameters(formula: Formula) -> tuple[str, ...]:
 
 
 def roles_of(formula: Formula, options: Collection[str]) -> tuple[str, ...]:
-    """The parameters that are tensors: neither options nor `WHERE`, and without a default."""
+    """The parameters that are tensors: neither options nor `WHERE` nor `OWN`, and without a default."""
     return tuple(
         name
         for name, parameter in signature(formula).parameters.items()
-        if name not in options and name != WHERE and parameter.default is parameter.empty
+        if name not in (*options, WHERE, OWN) and parameter.default is parameter.empty
     )
 
 
@@ -53,6 +56,8 @@ def arguments(names: Collection[str], op: Op, values: Values) -> dict[str, Any]:
             given[name] = op.attributes[name]
         elif name == WHERE:
             given[name] = op.name
+        elif name == OWN:
+            given[name] = op.attributes
     return given
 
 

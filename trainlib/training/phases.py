@@ -17,7 +17,7 @@ from configs.suggest import suggestion
 from trainlib.ir.graph import KEPT_KINDS, Initial, Op, Tensor, TrainingGraph
 from trainlib.ir.numerics import dtype_named, rounded
 from trainlib.ir.steps import Array
-from trainlib.primitives.definition import DrawnInput
+from trainlib.primitives.definition import DrawnInput, LabelPlan, LossPrimitive
 from trainlib.primitives.optimizers import gradient_steps
 from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
 from trainlib.training.adapters import add_adapted
@@ -142,21 +142,31 @@ def _unclipped(spec: ModelSpec) -> TrainingGraph:
     options = loss_options(spec.loss, loss)
     last = spec.layers[-1]
     output = builder.cast(replace(last, name=f"{last.name}.loss"), output, FP32)
-    label = loss.plan(options, builder.tensors[output], where_of(last))
-    builder.add(Tensor(LABEL, label.shape, "label", label.dtype))
-    builder.add(Tensor(LOSS, (1,), "loss"))
-    seed = builder.add(Tensor(gradient_name(output), builder.tensors[output].shape, "gradient"))
-    roles = {"y": output, "dy": seed, "label": LABEL, "loss": LOSS}
-    builder.emit("loss", loss.name, loss.step, roles, options)
+    label = LABEL if _add_loss(builder, "loss", loss, options, output, where_of(last)) else ""
+    seed = gradient_name(output)
     gradients = builder.propagate({output: seed})
     if not gradients:
         raise ShapeError("no layer has a weight: there is nothing to train", where=spec.where)
     parts = restrict_updates(builder, gradients)
     optimizer = optimizer_primitive(spec.optimizer.name, spec.optimizer.where)
     builder.update(optimizer, optimizer_options(spec.optimizer, optimizer), gradients, parts)
-    graph = replace(_graph(spec.name, builder, output, gradients, label=LABEL, loss=LOSS), parts=parts)
+    graph = replace(_graph(spec.name, builder, output, gradients, label=label, loss=LOSS), parts=parts)
     again = {layer.name for layer in spec.layers if layer.recompute}
     return recompute(graph, [layer.spec.name for layer in builder.layers if _written_as(layer) in again])
+
+
+def _add_loss(
+    builder: GraphBuilder, site: str, loss: LossPrimitive, options: Mapping[str, Any], output: str, where: str
+) -> LabelPlan | None:
+    """The loss of `output`, its label if it has one, the gradient of the output; the plan of the label."""
+    label = loss.plan(options, builder.tensors[output], where)
+    if label is not None:
+        builder.add(Tensor(LABEL, label.shape, "label", label.dtype))
+    builder.add(Tensor(LOSS, (1,), "loss"))
+    seed = builder.add(Tensor(gradient_name(output), builder.tensors[output].shape, "gradient"))
+    roles = {"y": output, "dy": seed, "label": LABEL, "loss": LOSS}
+    builder.emit(site, loss.name, loss.step, roles, options)
+    return label
 
 
 def _graph(
@@ -293,8 +303,8 @@ def build_loss_graph(
     batch: int = 1,
     dtype: str = "fp32",
     where: str = "loss",
-) -> tuple[TrainingGraph, int]:
-    """One loss alone on an output ``y`` of this shape per sample; also the number of its classes.
+) -> tuple[TrainingGraph, LabelPlan | None]:
+    """One loss alone on an output ``y`` of this shape per sample; also the plan of its labels.
 
     A loss is computed in fp32: with a 16-bit `dtype`, y is cast before it and its gradient after it.
     """
@@ -303,15 +313,10 @@ def build_loss_graph(
     builder = GraphBuilder(dtype)
     builder.add(Tensor("y", (batch, *shape), "input", dtype_named(dtype, where)))
     builder.differentiable.add("y")
-    output = builder.tensors[builder.cast(LayerSpec(kind, kind, {}, where, dtype=dtype), "y", FP32)]
-    plan = loss.plan(options, output, where)
-    builder.add(Tensor(LABEL, plan.shape, "label", plan.dtype))
-    builder.add(Tensor(LOSS, (1,), "loss"))
-    seed = builder.add(Tensor(gradient_name(output.name), output.shape, "gradient"))
-    roles = {"y": output.name, "dy": seed, "label": LABEL, "loss": LOSS}
-    builder.emit(kind, loss.name, loss.step, roles, options)
-    builder.propagate({output.name: seed})
-    return _graph(kind, builder, "y", {}, first="y", label=LABEL, loss=LOSS), plan.classes
+    output = builder.cast(LayerSpec(kind, kind, {}, where, dtype=dtype), "y", FP32)
+    plan = _add_loss(builder, kind, loss, options, output, where)
+    builder.propagate({output: gradient_name(output)})
+    return _graph(kind, builder, "y", {}, first="y", label=LABEL if plan else "", loss=LOSS), plan
 
 
 def build_update_graph(

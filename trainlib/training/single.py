@@ -19,6 +19,7 @@ from trainlib.ir.steps import Array
 from trainlib.primitives.definition import (
     VARIANT,
     DrawnInput,
+    LabelPlan,
     LayerPrimitive,
     LossPrimitive,
     OptimizerPrimitive,
@@ -64,7 +65,7 @@ def single(
         raise UnsupportedLayerError(
             f"there is no primitive called '{name}'", where=where, cure=suggestion(name, public)
         )
-    classes, cases = 0, {f"x{number or ''}": case for number, case in enumerate(inputs)}
+    labels, cases = None, {f"x{number or ''}": case for number, case in enumerate(inputs)}
     if isinstance(primitive, LayerPrimitive):
         options = {key: value for key, value in attributes.items() if key not in ("layout", VARIANT)}
         layout = str(attributes.get("layout", (primitive.layouts or ("CHW",))[0]))
@@ -84,7 +85,7 @@ def single(
     elif len(inputs) != 1:
         raise InputError(f"{name} has one input, not {len(inputs)}", where=where)
     elif isinstance(primitive, LossPrimitive):
-        graph, classes = build_loss_graph(
+        graph, labels = build_loss_graph(
             name, attributes, inputs[0].shape, batch=batch, dtype=dtype, where=where
         )
         cases = {"y": inputs[0]}
@@ -94,11 +95,11 @@ def single(
         raise UnsupportedLayerError(f"{name} is put into graphs by their builder only", where=where)
     values_bytes = sum(tensor.size_bytes for tensor in graph.tensors.values() if tensor.alias_of is None)
     require_host_memory(PROCESS_BYTES + TENSOR_COPIES * values_bytes, "its tensors need", where=where)
-    return Single(graph, _values(graph, cases, classes, seed))
+    return Single(graph, _values(graph, cases, labels, seed))
 
 
 def _values(
-    graph: TrainingGraph, cases: Mapping[str, DrawnInput], classes: int, seed: int
+    graph: TrainingGraph, cases: Mapping[str, DrawnInput], labels: LabelPlan | None, seed: int
 ) -> dict[str, Array]:
     generator = np.random.default_rng(seed)
     values = random_tensors(graph, seed, 0)
@@ -109,8 +110,8 @@ def _values(
         drawn = tensor.kind == "weight" and tensor.initial.rule != "constant"
         if drawn or tensor.kind in ("buffer", "optimizer_state"):
             values[name] = initial_value(tensor, seed)
-        elif tensor.kind == "label" and classes:
-            values[name] = _labels(generator, tensor, classes)
+        elif tensor.kind == "label" and labels is not None:
+            values[name] = _labels(generator, tensor, labels)
         else:
             values[name] = _draw(cases.get(name, DrawnInput(())), tensor, generator)
     return values
@@ -131,8 +132,11 @@ def _draw(case: DrawnInput, tensor: Tensor, generator: np.random.Generator) -> A
     return rounded(values.astype(np.float32), tensor.dtype)
 
 
-def _labels(generator: np.random.Generator, tensor: Tensor, classes: int) -> Array:
-    """Class numbers, or distributions that do not quite sum to one, as soft labels may."""
-    if not tensor.dtype.is_float:
-        return generator.integers(classes, size=tensor.shape).astype(tensor.dtype)
-    return generator.uniform(0, 2 / classes, tensor.shape).astype(np.float32)
+def _labels(generator: np.random.Generator, tensor: Tensor, plan: LabelPlan) -> Array:
+    """Class numbers, or distributions that do not quite sum to one, as soft labels may; or what else fits."""
+    if plan.hard:
+        return generator.integers(plan.classes, size=tensor.shape).astype(tensor.dtype)
+    if plan.classes:
+        return generator.uniform(0, 2 / plan.classes, tensor.shape).astype(np.float32)
+    drawn = [plan.values.draw(generator, tensor.shape[1:]) for _ in range(tensor.shape[0])]
+    return np.stack(drawn).astype(np.float32)

@@ -66,11 +66,10 @@ def sample_stream(
 
     With samples (`samples_of`, or `given`): those to train on, each epoch in a new order, the next batch of
     them at a time; pairs of the user are taken as they come. Dataset ``random``: inputs uniform in -1..1 (or
-    random words); a random class for a classifying loss, else a target uniform in -1..1. Raises ShapeError if
-    the network does not take the samples or has too few outputs for their classes.
+    random words); a random class for a classifying loss, else a target that its loss takes. Raises
+    ShapeError if the network does not take the samples or has too few outputs for their classes.
     """
-    loss = loss_primitive(spec.loss.name)
-    labels = loss.plan(loss_options(spec.loss, loss), graph.tensors[graph.output], spec.where)
+    labels = _labels_of(graph, spec)
     samples = samples_of(spec, given if isinstance(given, Samples) else None)
     if given is not None and not isinstance(given, Samples):
         pairs = (_checked_pair(graph, spec, labels, pair) for pair in endless(given, "data"))
@@ -80,6 +79,12 @@ def sample_stream(
         kind = np.int32 if spec.input_classes else np.float32
         return _batches(graph, _in_epochs(samples, labels, seed, kind), seed)
     return _batches(graph, _random_samples(graph, spec, labels, seed), seed)
+
+
+def _labels_of(graph: TrainingGraph, spec: ModelSpec) -> LabelPlan:
+    """The labels of the loss; of one without any, some that nobody reads."""
+    loss, output = loss_primitive(spec.loss.name), graph.tensors[graph.output]
+    return loss.plan(loss_options(spec.loss, loss), output, spec.where) or LabelPlan(output.shape)
 
 
 def _batches(
@@ -104,24 +109,31 @@ def random_tensors(graph: TrainingGraph, seed: int, iteration: int) -> dict[str,
     return values
 
 
-def label_array(label: int, plan: LabelPlan) -> Array:
-    """One sample's class label as the loss wants it: its number (int32, no dimension), or one-hot fp32."""
+def label_array(label: Any, plan: LabelPlan) -> Array:
+    """One sample's class label as the loss wants it: its number (int32), or one-hot fp32; per place."""
     if plan.hard:
         return np.array(label, dtype=np.int32)
-    return one_hot(label, plan.shape[1:])
+    if np.ndim(label):
+        return np.moveaxis(np.eye(plan.classes, dtype=np.float32)[label], -1, 0)
+    return one_hot(int(label), plan.shape[1:])
+
+
+def _target(label: Any, plan: LabelPlan, *, is_class: bool) -> Array:
+    """One sample's label as the loss wants it: of a class, or what it is."""
+    return label_array(label, plan) if is_class or plan.hard else np.asarray(label).astype(np.float32)
 
 
 def check_samples(graph: TrainingGraph, spec: ModelSpec, samples: Samples) -> None:
     """Raise `ShapeError` unless the network takes these samples and has an output for all their classes."""
-    loss = loss_primitive(spec.loss.name)
-    labels = loss.plan(loss_options(spec.loss, loss), graph.tensors[graph.output], spec.where)
+    labels = _labels_of(graph, spec)
     for inputs, targets in (
         (samples.train_inputs, samples.train_labels),
         (samples.test_inputs, samples.test_labels),
     ):
         if len(inputs):
             _check_inputs(graph, spec, inputs.shape[1:], inputs, samples.name)
-            _check_labels(spec, labels, targets, samples.name, classes=samples.are_classes)
+            if graph.label:
+                _check_labels(spec, labels, targets, samples.name, classes=samples.are_classes)
 
 
 def _check_inputs(
@@ -154,10 +166,12 @@ def _text(shape: tuple[int, ...]) -> str:
 
 def _check_labels(spec: ModelSpec, labels: LabelPlan, targets: Array, name: str, *, classes: bool) -> None:
     shape = labels.shape[1:]
-    if classes:
-        needed = int(targets.max()) + 1
+    numbers = np.issubdtype(targets.dtype, np.integer) and tuple(targets.shape[1:]) == shape
+    if classes or (labels.hard and numbers):
+        targets = targets[targets != labels.ignored] if labels.ignored is not None else targets
+        needed = int(targets.max(initial=-1)) + 1
         outputs = labels.classes if labels.hard else int(np.prod(shape))
-        if targets.min() < 0 or outputs < needed:
+        if targets.min(initial=0) < 0 or outputs < needed:
             raise ShapeError(
                 f"the labels of {name} go from {targets.min()} to {targets.max()}: {needed} classes, the "
                 f"network has output shape {list(shape) or [outputs]}",
@@ -167,12 +181,16 @@ def _check_labels(spec: ModelSpec, labels: LabelPlan, targets: Array, name: str,
     elif labels.hard or tuple(targets.shape[1:]) != shape:
         raise ShapeError(
             f"the labels of {name} have the shape {list(targets.shape[1:])} and are {targets.dtype}, the "
-            f"loss wants {'numbers of classes' if labels.hard else list(shape)}",
+            f"loss wants {_class_text(shape) if labels.hard else list(shape)}",
             where=spec.where,
             cure="integers for classes, or targets of that shape",
         )
     elif not np.isfinite(targets.astype(np.float32)).all():
         raise ShapeError(f"the labels of {name} have infinities or NaN", where=spec.where)
+
+
+def _class_text(places: tuple[int, ...]) -> str:
+    return f"numbers of classes{f' of shape {list(places)}' if places else ''}"
 
 
 def _checked_pair(
@@ -182,9 +200,10 @@ def _checked_pair(
     values, label = pair
     _check_inputs(graph, spec, values.shape, values, "data")
     is_class = label.ndim == 0 and np.issubdtype(label.dtype, np.integer)
-    _check_labels(spec, labels, label[None], "data", classes=is_class)
+    if graph.label:
+        _check_labels(spec, labels, label[None], "data", classes=is_class)
     kind = np.int32 if spec.input_classes else np.float32
-    return values.astype(kind), label_array(int(label), labels) if is_class else label.astype(np.float32)
+    return values.astype(kind), _target(label, labels, is_class=is_class)
 
 
 def _in_epochs(
@@ -193,7 +212,7 @@ def _in_epochs(
     for epoch in count():
         for index in sample_order(len(samples.train_inputs), seed, epoch):
             label = samples.train_labels[index]
-            target = label_array(int(label), labels) if samples.are_classes else label.astype(np.float32)
+            target = _target(label, labels, is_class=samples.are_classes)
             yield samples.train_inputs[index].astype(kind), target
 
 
@@ -208,6 +227,6 @@ def _random_samples(
         else:
             image = generator.uniform(-1, 1, shape).astype(np.float32)
         if labels.classes:
-            yield image, label_array(int(generator.integers(labels.classes)), labels)
+            yield image, label_array(generator.integers(labels.classes, size=labels.places or None), labels)
         else:
-            yield image, generator.uniform(-1, 1, labels.shape[1:]).astype(np.float32)
+            yield image, labels.values.draw(generator, labels.shape[1:]).astype(np.float32)

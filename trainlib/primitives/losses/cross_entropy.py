@@ -1,116 +1,198 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Softmax cross-entropy of logits z [N, classes] against distributions t (soft) or class numbers (hard).
+"""Softmax cross-entropy of logits z [N, classes, places] against distributions t (soft) or numbers (hard).
 
-Loss = mean over the batch of lse(z)·Σt - t·z with the stable log-sum-exp lse; gradient
-(softmax(z)·Σt - t) / N. As PULP-TrainLib (reference: its losses since December 2025), which takes logits and
-applies the softmax itself.
+Loss = mean over samples and places of lse(z)·Σt - t·z with the stable log-sum-exp lse; gradient
+softmax(z)·Σt - t over their number. As PULP-TrainLib (reference: its losses since December 2025), which takes
+logits and applies the softmax itself. Smoothing, weights of classes and ignored labels are in t, as in
+torch.nn.CrossEntropyLoss: t becomes w · ((1 - s) · t + s / classes), and a mean over class numbers divides by
+the sum of the weights of those that count.
 Computed in float64 and rounded once: for a confident network softmax - target cancels almost entirely.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from dataclasses import replace
+from math import prod
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
-from configs.dtypes import INT32
+from configs.dtypes import FP32
 from configs.errors import InputError, ShapeError
 from configs.model_file import LossSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array
-from trainlib.primitives.definition import Example, LabelPlan, Refused, Values
+from trainlib.primitives.definition import DrawnInput, Example, LabelPlan, Refused, Shape, Values
 from trainlib.primitives.losses.entry import loss
+from trainlib.primitives.losses.labels import class_numbers, counted, rows, unrowed
+from trainlib.primitives.lowering.elementwise import LossNests
+
+ClassWeights = Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=1)]
+"""A weight for each class."""
 
 
-class LabelKind(LossSchema):
-    """Distributions over the classes, or class numbers."""
+class ClassLossSchema(LossSchema):
+    """Options of a loss of class numbers."""
+
+    class_weights: ClassWeights | None = None
+    """A weight for each class; a mean divides by the sum of the weights of the labels."""
+    ignore_index: int | None = None
+    """The label that does not count; none: all do."""
+
+
+class LabelForm(LossSchema):
+    """What labels are; the first option of cross-entropy."""
 
     labels: Literal["soft", "hard"] = "soft"
     """Distributions over the classes (soft), or class numbers (hard)."""
 
 
+class CrossEntropySchema(ClassLossSchema, LabelForm):
+    """Distributions over the classes, or class numbers."""
+
+    label_smoothing: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """The share of every label that is spread over all classes."""
+
+
 def _plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPlan:
-    if len(output.shape) != 2:
-        raise ShapeError(
-            f"cross-entropy needs a vector of logits, the network ends with shape {output.shape[1:]}",
-            where=where,
-            cure="end the network with a linear layer, or flatten its output",
-        )
-    samples, classes = output.shape
+    plan = class_numbers(attributes, output, where)
     if attributes["labels"] == "hard":
-        return LabelPlan((samples,), INT32, classes, hard=True)
-    return LabelPlan(output.shape, classes=classes)
+        return plan
+    if plan.ignored is not None:
+        raise ShapeError("soft labels have no ignore_index", where=where, cure="labels: hard")
+    return replace(plan, shape=output.shape, dtype=FP32, hard=False)
 
 
-def _checked(label: Array, logits: Array, where: str) -> Array:
-    """The label. InputError for a class number that is none, and for a negative share of a class."""
-    if label.ndim < logits.ndim:
-        classes = logits.shape[1]
-        wrong = label[(label < 0) | (label >= classes)]
-        if wrong.size:
-            raise InputError(
-                f"label {int(wrong[0])} is no class: there are {classes}, 0 to {classes - 1}",
-                where=where,
-                cure="as many outputs of the last layer as there are classes; classes counted from 0",
-            )
-    elif (label < 0).any():
+def _check_shares(label: Array, where: str) -> None:
+    if (label < 0).any():
         raise InputError(
             f"a soft label holds {float(label.min()):.3g}: shares of classes are not negative", where=where
         )
-    return label
 
 
-def _distribution(label: Array, logits: Array, where: str) -> Array:
-    """The label as a distribution."""
-    _checked(label, logits, where)
-    if label.ndim == logits.ndim:
-        return label.astype(np.float64)
-    return np.eye(logits.shape[1])[label]
+def _targets(y: Array, label: Array, where: str, own: Mapping[str, Any]) -> Array:
+    """t, a row for each sample and place."""
+    classes, smoothing = y.shape[1], own["label_smoothing"]
+    if label.ndim == y.ndim:
+        _check_shares(label, where)
+        target, counts = rows(label), np.full(len(y) * prod(y.shape[2:]), True)
+    else:
+        flat = label.reshape(-1)
+        counts = counted(flat, classes, where, own["ignore_index"])
+        target = np.eye(classes)[np.where(counts, flat, 0)] * counts[:, None]
+    if smoothing:
+        target = target * (1 - smoothing) + counts[:, None] * (smoothing / classes)
+    weighted: Array = target * np.array(own["class_weights"] or 1.0)
+    return weighted
 
 
-def _value(y: Array, label: Array, where: str) -> Any:
-    logits, target = y.astype(np.float64), _distribution(label, y, where)
+def _terms(y: Array, label: Array, where: str, own: Mapping[str, Any]) -> Array:
+    target = _targets(y, label, where, own)
+    logits = rows(y)
     shifted = logits - logits.max(axis=1, keepdims=True)
-    losses = np.log(np.exp(shifted).sum(axis=1)) * target.sum(axis=1) - (target * shifted).sum(axis=1)
-    return losses.mean()
+    sums = np.log(np.exp(shifted).sum(axis=1)) * target.sum(axis=1)
+    losses: Array = sums - (target * shifted).sum(axis=1)
+    return losses
 
 
-def _gradient(y: Array, label: Array, where: str) -> Array:
-    logits, target = y.astype(np.float64), _distribution(label, y, where)
+def _slopes(y: Array, label: Array, where: str, own: Mapping[str, Any]) -> Array:
+    target = _targets(y, label, where, own)
+    logits = rows(y)
     exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
     softmax = exponentials / exponentials.sum(axis=1, keepdims=True)
-    gradient: Array = (softmax * target.sum(axis=1, keepdims=True) - target) / len(logits)
-    return gradient
+    return unrowed(softmax * target.sum(axis=1, keepdims=True) - target, y.shape)
 
 
-def _reference(op: Op, values: Values) -> Values:
-    logits = values["y"].astype(np.float64)
-    _checked(values["label"], logits, op.name)
-    logits -= logits.max(axis=1, keepdims=True)  # beside large logits the logarithm of the sum would be lost
-    log_probabilities = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
-    rows = np.arange(len(logits))
+def class_count(y: Array, label: Array, where: str, own: Mapping[str, Any]) -> float:
+    """What a mean divides by: samples and places, or the weights of the labels that count."""
+    weights = own["class_weights"]
+    if label.ndim == y.ndim:
+        return float(len(y) * prod(y.shape[2:]))
+    counts = counted(label, y.shape[1], where, own["ignore_index"])
+    return float(counts.sum() if weights is None else np.array(weights)[label[counts]].sum())
+
+
+def marked(op: Op, values: Values) -> tuple[Array, Array]:
+    """Weights of the classes where a label that counts is theirs, in the shape of y; and which labels count.
+
+    The truth's own way to a label: by comparing, not by an index.
+    """
+    y, label = values["y"], values["label"]
+    counts = counted(label, y.shape[1], op.name, op.attributes["ignore_index"])
+    classes = np.arange(y.shape[1]).reshape(-1, *(1,) * (y.ndim - 2))
+    marks = (np.expand_dims(label, 1) == classes) & np.expand_dims(counts, 1)
+    weights = np.asarray(op.attributes["class_weights"] or np.ones(y.shape[1])).reshape(classes.shape)
+    return marks * weights, counts
+
+
+def _truth(op: Op, values: Values) -> tuple[Any, Any, float]:
+    """Part by part, as torch.nn.CrossEntropyLoss is written: the labels' own, and that of the smoothing."""
+    logits, smoothing = values["y"], op.attributes["label_smoothing"]
+    classes = logits.shape[1]
+    logits = logits - logits.max(axis=1, keepdims=True)  # beside large ones the sum's logarithm would be lost
+    logs = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+    of_class = np.asarray(op.attributes["class_weights"] or np.ones(classes))
+    of_class = of_class.reshape(-1, *(1,) * (logits.ndim - 2))
     if op.attributes["labels"] == "hard":
-        loss = -log_probabilities[rows, values["label"]].mean()
-        gradient = np.exp(log_probabilities)
-        gradient[rows, values["label"]] -= 1
+        chosen, counts = marked(op, values)
+        shares = (1 - smoothing) * chosen + smoothing / classes * of_class * np.expand_dims(counts, 1)
+        count = float(chosen.sum())
     else:
-        target = values["label"].astype(np.float64)
-        loss = -np.sum(target * log_probabilities) / len(logits)
-        gradient = np.exp(log_probabilities) * target.sum(axis=1, keepdims=True) - target
-    return {"loss": np.array([loss]), "dy": gradient / len(logits)}
+        _check_shares(values["label"], op.name)
+        shares = of_class * (values["label"] + smoothing * (1 / classes - values["label"]))
+        count = logs.size / classes
+    return -np.sum(shares * logs), np.exp(logs) * shares.sum(axis=1, keepdims=True) - shares, count
 
+
+def _nests(attributes: Mapping[str, Any], shape: Shape) -> LossNests:
+    """PULP-TrainLib's of a vector of logits, if it has no more to do than these."""
+    sizes = class_sizes(attributes, shape) | {
+        "smoothed": int(attributes["label_smoothing"] > 0),
+        "soft": int(attributes["labels"] == "soft"),
+    }
+    if len(shape) == 2 and not (sizes["weighted"] or sizes["ignoring"] or sizes["smoothed"]):
+        return LossNests("cross_entropy_fw", "cross_entropy_bw", per_sample=True)
+    return LossNests("cross_entropy_rows_fw", "cross_entropy_rows_bw", sizes)
+
+
+def class_sizes(attributes: Mapping[str, Any], shape: Shape) -> dict[str, int]:
+    """What the nests of a loss of classes name."""
+    return {
+        "samples": shape[0],
+        "classes": shape[1],
+        "places": prod(shape[2:]),
+        "weighted": int(attributes["class_weights"] is not None),
+        "ignoring": int(attributes["ignore_index"] is not None),
+    }
+
+
+_ALL = {"label_smoothing": 0.1, "class_weights": [0.5, 2.0, 0.25, 1.5]}
 
 CROSS_ENTROPY = loss(
     "cross_entropy",
-    value=_value,
-    gradient=_gradient,
-    reference=_reference,
-    nests=("cross_entropy_fw", "cross_entropy_bw"),
-    options=LabelKind,
+    terms=_terms,
+    slopes=_slopes,
+    count=class_count,
+    reference=_truth,
+    nests=_nests,
+    options=CrossEntropySchema,
     labels=_plan,
-    per_sample=True,
-    examples=(Example(inputs=((7,),)), Example({"labels": "hard"}, ((5,),))),
-    refused=(Refused({}, ((2, 3, 4),), "vector of logits"),),
+    examples=(
+        Example(inputs=((7,),)),
+        Example({"labels": "hard"}, ((5,),)),
+        Example({"labels": "hard", "reduction": "sum", "weight": 0.3}, ((5,),)),
+        Example({**_ALL, "labels": "hard", "ignore_index": 1}, ((4,),), batches=(6,)),
+        Example(_ALL, ((4, 3),)),
+        Example({"labels": "hard", "ignore_index": -100}, (DrawnInput((3, 4, 5), low=-3, high=3),)),
+    ),
+    refused=(
+        Refused({}, ((),), "needs scores"),
+        Refused({"class_weights": [1.0, 2.0]}, ((3,),), "2 class_weights for 3 classes"),
+        Refused({"ignore_index": 1}, ((3,),), "no ignore_index"),
+        Refused({"label_smoothing": 1.5}, ((3,),), "less than or equal to 1"),
+        Refused({"weight": 0.0}, ((3,),), "greater than 0"),
+    ),
 )
 """The entry of `trainlib.primitives.losses.table`."""

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a loss says about itself, and the primitive that follows from it."""
+"""What a loss says about itself, and the primitive that follows from it.
+
+A loss is described by its terms and their slopes; `weight` and `reduction`, which every loss has, are here:
+loss = weight · Σ terms / D, where D is what the loss takes a mean over, the samples of the mini-batch, or 1.
+"""
 
 from __future__ import annotations
 
@@ -8,56 +12,131 @@ from typing import Any
 
 import numpy as np
 
+from configs.errors import InputError
 from configs.model_file import LossSchema
 from trainlib.ir.graph import Op, Tensor
-from trainlib.primitives.definition import Example, LabelPlan, LossPrimitive, Reference, Refused, Step, Values
+from trainlib.ir.steps import Array
+from trainlib.primitives.definition import (
+    ANY_LABEL,
+    Example,
+    LabelPlan,
+    LabelValues,
+    LossPrimitive,
+    Refused,
+    Shape,
+    Step,
+    Values,
+)
 from trainlib.primitives.derivative import derivative
 from trainlib.primitives.formulas import Formula, arguments, by_name, parameters, wide
-from trainlib.primitives.lowering.elementwise import LossLowering
+from trainlib.primitives.lowering.elementwise import LossLowering, LossNests
 
 LabelRule = Callable[[Mapping[str, Any], Tensor, str], LabelPlan]
+
+Truth = Callable[[Op, Values], tuple[Any, Any, float]]
+"""Terms of a loss, their slopes by y, and what a mean of them divides by; arrays by role in."""
+
+NestRule = Callable[[Mapping[str, Any], Shape], LossNests]
+"""The nests for these options and this shape of y."""
 
 
 def loss(
     name: str,
     *,
-    value: Formula,
-    gradient: Formula,
-    reference: Reference,
-    nests: tuple[str, str],
+    terms: Formula,
+    slopes: Formula,
+    reference: Truth,
+    nests: tuple[str, str] | NestRule,
     examples: tuple[Example, ...],
+    count: Formula = lambda y: y.size,
     options: type[LossSchema] = LossSchema,
     refused: tuple[Refused, ...] = (),
     labels: LabelRule | None = None,
-    per_sample: bool = False,
+    values: LabelValues | Callable[[Mapping[str, Any]], LabelValues] = ANY_LABEL,
+    unlabelled: bool = False,
+    single: bool = False,
 ) -> LossPrimitive:
-    """The loss `name`: `value` and `gradient` of y and label are what the two nests compute of the batch.
+    """The loss `name`: `terms` of y and label, whose sum is the loss, and `slopes`, its derivative by y.
 
-    Both are of the mean over the batch; `per_sample` as in `LossLowering`. `labels` is the plan of
-    the labels (default: fp32 of the shape of the output).
+    `count` is what a mean divides by. Formulas are computed in float64 and rounded once, in fp32 if `single`.
+    `labels` is the plan of the labels (default: fp32 of the shape of the output, of such `values`);
+    `unlabelled`: there are none. `nests` are those of value and gradient.
     """
-    lowering = LossLowering(nests, by_name(value), by_name(gradient), per_sample)
+
+    def allowed(attributes: Mapping[str, Any]) -> LabelValues:
+        return values if isinstance(values, LabelValues) else values(attributes)
+
+    def like_output(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPlan:
+        return LabelPlan(output.shape, values=allowed(attributes))
+
+    def checked(op: Op, given: Values) -> Values:
+        if not unlabelled:
+            _check_label(allowed(op.attributes), op, given["label"])
+        return given if single else wide(given)
+
+    summed, sloped, counted = by_name(terms), by_name(slopes), by_name(count)
+
+    def value(op: Op, given: Values) -> Any:
+        exact = checked(op, given)
+        total = np.sum(summed(op, exact), dtype=np.float64)
+        return total * op.attributes["weight"] / _divisor(op, exact, counted)
+
+    def gradient(op: Op, given: Values) -> Array:
+        exact = checked(op, given)
+        scaled: Array = sloped(op, exact) * (op.attributes["weight"] / _divisor(op, exact, counted))
+        return scaled
+
+    def evaluated(op: Op, given: Values) -> Values:
+        each, slope, number = reference(op, checked(op, given))
+        parts = {"mean": number, "batchmean": len(given["y"]), "sum": 1}
+        share = op.attributes["weight"] / _checked_count(op, parts[op.attributes["reduction"]])
+        whole = np.broadcast_to(np.asarray(slope) * share, given["y"].shape)
+        return {"loss": np.array([share * np.sum(each)]), "dy": whole}
+
+    reads = ("y",) if unlabelled else ("y", "label")
+    chosen = nests if not isinstance(nests, tuple) else lambda attributes, shape: LossNests(*nests)
     return LossPrimitive(
         name=name,
         schema=options,
-        step=Step("LOSS", ("y", "label"), ("loss", "dy"), reference, lowering),
-        plan=labels or _like_output,
+        step=Step("LOSS", reads, ("loss", "dy"), evaluated, LossLowering(chosen, value, gradient)),
+        plan=(lambda attributes, output, where: None) if unlabelled else labels or like_output,
         examples=examples,
         refused=refused,
     )
 
 
-def mean_of(terms: Formula) -> Reference:
-    """The truth of a loss that is the mean of `terms` over all elements: that, and what it is derived to."""
+def _divisor(op: Op, given: Values, counted: Callable[[Op, Values], Any]) -> float:
+    """What the sum is divided by."""
+    reduction = op.attributes["reduction"]
+    if reduction == "sum":
+        return 1.0
+    return float(len(given["y"])) if reduction == "batchmean" else _checked_count(op, counted(op, given))
+
+
+def _checked_count(op: Op, number: float) -> float:
+    if number == 0:
+        raise InputError(
+            "no label of the mini-batch counts: all are ignore_index, or of a class of weight 0",
+            where=op.name,
+            cure="reduction: sum, or a mini-batch with a label that counts",
+        )
+    return float(number)
+
+
+def _check_label(values: LabelValues, op: Op, label: Array) -> None:
+    wrong = label[~values.fits(label)]
+    if wrong.size:
+        raise InputError(
+            f"a label holds {float(wrong.flat[0]):.3g}, {op.primitive} takes {values.about}", where=op.name
+        )
+
+
+def derived(terms: Formula) -> Truth:
+    """The truth of a loss whose terms are one per element: these, and what they are derived to."""
     names = parameters(terms)
 
-    def reference(op: Op, values: Values) -> Values:
+    def truth(op: Op, values: Values) -> tuple[Any, Any, float]:
         given = arguments(names, op, wide(values))
-        slope = derivative(terms, given, "y")
-        return {"loss": np.array([np.mean(terms(**given))]), "dy": slope / given["y"].size}
+        return terms(**given), derivative(terms, given, "y"), float(given["y"].size)
 
-    return reference
-
-
-def _like_output(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPlan:
-    return LabelPlan(output.shape)
+    return truth

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses: value, gradient, nests. A new one is an entry of `PRIMITIVES`, nothing else."""
+"""Losses: terms, slopes, nests. A new one is an entry of `PRIMITIVES`, nothing else."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pydantic import Field
 
 from configs.model_file import LossSchema
 from trainlib.ir.steps import Array
-from trainlib.primitives.definition import Example, LossPrimitive
+from trainlib.primitives.definition import DrawnInput, Example, LossPrimitive
 from trainlib.primitives.derivative import constant
 from trainlib.primitives.losses.cross_entropy import CROSS_ENTROPY
-from trainlib.primitives.losses.entry import loss, mean_of
+from trainlib.primitives.losses.entry import derived, loss
+from trainlib.primitives.losses.likelihood import LIKELIHOODS
+from trainlib.primitives.losses.margins import MARGINS
 
 
 class BerhuLimit(LossSchema):
@@ -23,58 +25,121 @@ class BerhuLimit(LossSchema):
     """The error at which it turns from linear to quadratic, as a share of the largest error."""
 
 
-def berhu_value(y: Array, label: Array, alpha: float) -> Any:
-    """Mean of |e| up to c = alpha · max |e|, of (e² + c²) / 2c beyond."""
-    size = np.abs(y.astype(np.float64) - label)
+def berhu_terms(y: Array, label: Array, alpha: float) -> Any:
+    """|e| up to c = alpha · max |e|, (e² + c²) / 2c beyond."""
+    size = np.abs(y - label)
     limit = alpha * size.max()
     beyond = size > limit
     size[beyond] = np.square(size[beyond]) / (2 * limit) + limit / 2
-    return size.mean()
+    return size
 
 
-def berhu_gradient(y: Array, label: Array, alpha: float) -> Array:
-    """sign(e) / n up to c, which is taken as constant, e / (c·n) beyond."""
-    error = y.astype(np.float64) - label
+def berhu_slopes(y: Array, label: Array, alpha: float) -> Array:
+    """sign(e) up to c, which is taken as constant, e / c beyond."""
+    error = y - label
     limit = alpha * np.abs(error).max()
     slope: Array = np.sign(error)
     beyond = np.abs(error) > limit
     slope[beyond] = error[beyond] / limit
-    return slope / error.size
+    return slope
 
 
-def berhu_terms(y: Array, label: Array, alpha: float) -> Any:
-    """What it is the mean of."""
+def _berhu_reference(y: Array, label: Array, alpha: float) -> Any:
     size = np.abs(y - label)
     limit = alpha * np.max(constant(size))
     return np.where(size <= limit, size, (size * size + limit * limit) / (2 * limit))
 
 
+class HuberLimit(LossSchema):
+    """Where it turns."""
+
+    delta: Annotated[float, Field(gt=0)] = 1.0
+    """The error at which it turns from quadratic to linear."""
+
+
+class SmoothLimit(LossSchema):
+    """Where it turns."""
+
+    beta: Annotated[float, Field(gt=0)] = 1.0
+    """The error at which it turns from quadratic to linear."""
+
+
+def huber_terms(y: Array, label: Array, delta: float) -> Any:
+    """m · (|e| - m / 2) with m = min(|e|, delta): e² / 2, or the line that goes on."""
+    size = np.abs(y - label)
+    within = np.minimum(size, delta)
+    return within * (size - within / 2)
+
+
+def _huber_reference(y: Any, label: Array, delta: float) -> Any:
+    size = np.abs(y - label)
+    return np.where(size <= delta, size * size * 0.5, delta * size - delta * delta / 2)
+
+
+_KINKS = DrawnInput((2, 3, 4), low=-3, high=3)
+
 PRIMITIVES: tuple[LossPrimitive, ...] = (
     CROSS_ENTROPY,
     loss(
         "mse",
-        value=lambda y, label: np.mean(np.square(y - label), dtype=np.float64),
-        gradient=lambda y, label: (y - label) * (2 / y.size),
-        reference=mean_of(lambda y, label: (y - label) ** 2),
+        terms=lambda y, label: np.square(y - label),
+        slopes=lambda y, label: 2 * (y - label),
+        reference=derived(lambda y, label: (y - label) ** 2),
         nests=("mse_fw", "mse_bw"),
-        examples=(Example(inputs=((7,),)), Example(inputs=((2, 3, 4),))),
+        single=True,
+        examples=(
+            Example(inputs=((7,),)),
+            Example(inputs=((2, 3, 4),)),
+            Example({"reduction": "sum", "weight": 0.25}, ((5,),)),
+            Example({"reduction": "batchmean", "weight": 2.0}, ((5,),)),
+        ),
     ),
     loss(  # gradient 0 where output and target are equal, as in PyTorch
         "l1",
-        value=lambda y, label: np.mean(np.abs(y - label), dtype=np.float64),
-        gradient=lambda y, label: np.sign(y - label) * (1 / y.size),
-        reference=mean_of(lambda y, label: np.abs(label - y)),
+        terms=lambda y, label: np.abs(y - label),
+        slopes=lambda y, label: np.sign(y - label),
+        reference=derived(lambda y, label: np.abs(label - y)),
         nests=("l1_fw", "l1_bw"),
-        examples=(Example(inputs=((7,),)), Example(inputs=((2, 3, 4),))),
+        single=True,
+        examples=(Example(inputs=((7,),)), Example(inputs=((2, 3, 4),)), Example({"reduction": "sum"})),
     ),
     loss(  # reversed Huber (Laina et al. 2016); PULP-TrainLib subtracts c² and so drops to 0 at |e| = c
         "berhu",
-        value=berhu_value,
-        gradient=berhu_gradient,
-        reference=mean_of(berhu_terms),
+        terms=berhu_terms,
+        slopes=berhu_slopes,
+        reference=derived(_berhu_reference),
         nests=("berhu_fw", "berhu_bw"),
         options=BerhuLimit,
         examples=(Example(inputs=((10,),)), Example({"alpha": 0.5}, ((2, 3, 4),))),
+    ),
+    loss(
+        "huber",
+        terms=huber_terms,
+        slopes=lambda y, label, delta: np.clip(y - label, -delta, delta),
+        reference=derived(_huber_reference),
+        nests=("huber_fw", "huber_bw"),
+        options=HuberLimit,
+        examples=(Example(inputs=((7,),)), Example({"delta": 0.3, "reduction": "sum"}, (_KINKS,))),
+    ),
+    loss(  # Huber over its limit, which the constant of the mean takes in
+        "smooth_l1",
+        terms=lambda y, label, beta: huber_terms(y, label, beta) / beta,
+        slopes=lambda y, label, beta: np.clip((y - label) / beta, -1, 1),
+        reference=derived(lambda y, label, beta: _huber_reference(y, label, beta) * (1 / beta)),
+        nests=("huber_fw", "huber_bw"),
+        options=SmoothLimit,
+        examples=(Example(inputs=((7,),)), Example({"beta": 0.3, "reduction": "sum"}, (_KINKS,))),
+    ),
+    *LIKELIHOODS,
+    *MARGINS,
+    loss(  # of a network that ends in its own loss
+        "output",
+        terms=lambda y: y,
+        slopes=lambda y: np.ones(y.shape),
+        reference=derived(lambda y: 1 * y),
+        nests=("output_fw", "output_bw"),
+        unlabelled=True,
+        examples=(Example(inputs=((1,),)), Example({"reduction": "sum", "weight": 0.5}, ((2, 3),))),
     ),
 )
 """Every loss; `trainlib.registry` lists them from here."""

@@ -8,8 +8,10 @@ of its own, as PULP-TrainLib's wrappers do. A loss reduces over all elements and
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -62,11 +64,12 @@ def vector_call(
     function: Function,
     *,
     fork: bool = True,
+    sizes: Mapping[str, int] = MappingProxyType({}),
 ) -> KernelCall:
     """The one place where a loop over vectors gets its price.
 
-    `vectors` are buffer and dtype of the nest's arrays, in the order of the kernel file. Raises InputError
-    for an unknown nest and for one with another number of arrays.
+    `vectors` are buffer and dtype of the nest's arrays, in the order of the kernel file, `sizes` what it
+    names besides `elements`. Raises InputError for an unknown nest and for one with another number of arrays.
     """
     names = LIBRARY.header(choice.codegen, nest).arrays
     if len(names) != len(vectors):
@@ -77,8 +80,9 @@ def vector_call(
         name: buffer if dtype == usual else Piece(buffer, dtype=dtype)
         for name, (buffer, dtype) in zip(names, vectors, strict=True)
     }
-    sizes = {"elements": elements}
-    return kernel_call(choice, nest, sizes, arrays, reads, writes, function, usual, fork=fork)
+    return kernel_call(
+        choice, nest, {"elements": elements, **sizes}, arrays, reads, writes, function, usual, fork=fork
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,17 +160,26 @@ def _single(array: Array) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
+class LossNests:
+    """The nests of a loss, and the sizes they name besides `elements`; `per_sample`: one call for each."""
+
+    value: str
+    gradient: str
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    per_sample: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LossLowering(NoMatmul):
     """Two loops on the master core, value then gradient, never cut: PULP-TrainLib forks no loss.
 
-    `value` and `gradient` compute a mean over the batch and its gradient from ``y`` and ``label``. A loss
-    that is `per_sample` calls each loop once per sample, and the value adds up.
+    `value` and `gradient` compute the loss and its gradient from ``y`` and ``label``, if there is one. Where
+    `nests` says that they are called per sample, the value adds up.
     """
 
-    nests: tuple[str, str]
+    nests: Callable[[Mapping[str, Any], Shape], LossNests]
     value: Callable[[Op, Values], Array]
     gradient: Callable[[Op, Values], Array]
-    per_sample: bool = False
 
     def extents(self, op: Op, tensors: Tensors) -> Mapping[str, int]:
         """Nothing may be cut: the value reduces over all elements."""
@@ -175,36 +188,39 @@ class LossLowering(NoMatmul):
     def tile(self, op: Op, tensors: Tensors, ranges: Ranges, choice: KernelChoice) -> TileTask:
         """The whole step."""
         shape = tensors[op["y"]].shape
-        samples = shape[0] if self.per_sample else 1
-        elements, share = prod(shape) // samples, np.float32(1 / samples)
+        nests = self.nests(op.attributes, shape)
+        samples = shape[0] if nests.per_sample else 1
+        elements = prod(shape) // samples
+        share = np.float32(1 if op.attributes["reduction"] == "sum" else 1 / samples)
+        dtypes = {role: tensors[op[role]].dtype for role in (*op.reads, *op.writes)}
 
         def named(role: str, sample: int) -> str:
             return part(role, sample, sample + 1) if samples > 1 else role
 
-        dtypes = {role: tensors[op[role]].dtype for role in ("y", "label", "loss", "dy")}
-
         def call(nest: str, sample: int, target: str, function: Function) -> KernelCall:
-            y, label = named("y", sample), named("label", sample)
+            inputs = [named(role, sample) for role in op.reads]
             result = target if target == "loss" else named(target, sample)
             before = (result,) if target == "loss" and sample else ()
-            vectors = ((y, dtypes["y"]), (label, dtypes["label"]), (result, dtypes[target]))
-            reads = (y, label, *before)
-            return vector_call(choice, nest, elements, vectors, reads, (result,), function, fork=False)
+            kinds = [dtypes[role] for role in (*op.reads, target)]
+            vectors = list(zip((*inputs, result), kinds, strict=True))
+            reads = (*inputs, *before)
+            return vector_call(
+                choice, nest, elements, vectors, reads, (result,), function, fork=False, sizes=nests.sizes
+            )
 
         def value(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            y, label, *before = arrays
-            term = np.array([self.value(op, {"y": y, "label": label})], np.float32)
+            given, before = dict(zip(op.reads, arrays, strict=False)), arrays[len(op.reads) :]
+            term = np.array([self.value(op, given)], np.float32)
             return (sum(before, term * share),)
 
         def gradient(arrays: Sequence[Array]) -> tuple[Array, ...]:
-            y, label = arrays
-            return (self.gradient(op, {"y": y, "label": label}).astype(np.float32) * share,)
+            slope = self.gradient(op, dict(zip(op.reads, arrays, strict=True)))
+            return (slope.astype(np.float32) * share,)
 
-        forward, backward = self.nests
-        values = (call(forward, sample, "loss", value) for sample in range(samples))
-        gradients = (call(backward, sample, "dy", gradient) for sample in range(samples))
+        values = (call(nests.value, sample, "loss", value) for sample in range(samples))
+        gradients = (call(nests.gradient, sample, "dy", gradient) for sample in range(samples))
         return TileTask(
-            inputs=(whole(op, tensors, "y"), whole(op, tensors, "label")),
+            inputs=tuple(whole(op, tensors, role) for role in op.reads),
             outputs=(whole(op, tensors, "loss"), whole(op, tensors, "dy")),
             scratch=(),
             calls=(*values, *gradients),

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Losses with a margin, and of angles. Definitions and slopes at the kinks are those of torch.nn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from configs.errors import ShapeError
+from configs.model_file import LossSchema
+from trainlib.ir.graph import Op, Tensor
+from trainlib.ir.steps import Array
+from trainlib.primitives.definition import DrawnInput, Example, LabelPlan, Refused, Values
+from trainlib.primitives.derivative import elementary
+from trainlib.primitives.losses.cross_entropy import ClassWeights
+from trainlib.primitives.losses.entry import derived, loss
+from trainlib.primitives.losses.labels import SIGNS, class_numbers, counted
+from trainlib.primitives.lowering.elementwise import LossNests
+
+
+class HingeSchema(LossSchema):
+    """Options of the hinge embedding loss."""
+
+    margin: float = 1.0
+    """What a distance must exceed where the label is -1."""
+
+
+class MultiMarginSchema(LossSchema):
+    """Options of the multi-class hinge."""
+
+    p: Literal[1, 2] = 1
+    """Power of what lies within the margin."""
+    margin: float = 1.0
+    """How far the score of the label must be above the others."""
+    class_weights: ClassWeights | None = None
+    """A weight for each class, that of the label."""
+
+
+def _samples(y: Array) -> int:
+    return len(y)
+
+
+def hinge_slopes(y: Array, label: Array, margin: float) -> Any:
+    """1 where the label is 1; -1 within the margin where it is -1."""
+    return np.where(label > 0, 1.0, np.where(y <= margin, -1.0, 0.0))
+
+
+def soft_margin_terms(y: Array, label: Array) -> Any:
+    """log(1 + e^(-t·y)), which overflows nowhere."""
+    return np.logaddexp(0, -label * y)
+
+
+_log_sigmoid = elementary(lambda x: 0.5 * (1 - np.tanh(x / 2)))(
+    lambda x: np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x)))
+)
+
+
+def _excesses(y: Array, label: Array, where: str, margin: float) -> tuple[Array, Array]:
+    """How far each score lies within the margin, 0 for that of the label; the labels as a column."""
+    counted(label, y.shape[1], where)
+    within = np.maximum(margin - np.take_along_axis(y, label[:, None], 1) + y, 0)
+    np.put_along_axis(within, label[:, None], 0, 1)
+    return within, label[:, None]
+
+
+def _weights(class_weights: list[float] | None, label: Array) -> Array:
+    return np.ones(len(label)) if class_weights is None else np.array(class_weights)[label]
+
+
+def multi_margin_terms(
+    y: Array, label: Array, where: str, p: int, margin: float, class_weights: list[float] | None
+) -> Any:
+    """w · Σ max(0, margin - y at the label + y)^p / classes over all others, sample by sample."""
+    within, _ = _excesses(y, label, where, margin)
+    return _weights(class_weights, label) * (within**p).sum(axis=1) / y.shape[1]
+
+
+def multi_margin_slopes(
+    y: Array, label: Array, where: str, p: int, margin: float, class_weights: list[float] | None
+) -> Array:
+    """w · p · excess^(p - 1) / classes of the others; at the label less their sum."""
+    within, at = _excesses(y, label, where, margin)
+    slopes = np.where(within > 0, p * within ** (p - 1), 0.0)
+    np.put_along_axis(slopes, at, -slopes.sum(axis=1, keepdims=True), 1)
+    scaled: Array = slopes * (_weights(class_weights, label) / y.shape[1])[:, None]
+    return scaled
+
+
+def _multi_margin_truth(op: Op, values: Values) -> tuple[Any, Any, float]:
+    """Pair by pair of the label's class and another: each pushes both."""
+    y, own = values["y"], op.attributes
+    counted(values["label"], y.shape[1], op.name)
+    total, slopes = 0.0, np.zeros(y.shape)
+    for sample, label in enumerate(values["label"]):
+        share = (own["class_weights"] or [1.0] * y.shape[1])[label] / y.shape[1]
+        for other in set(range(y.shape[1])) - {int(label)}:
+            gap = y[sample, label] - y[sample, other]
+            if gap < own["margin"]:
+                push = share if own["p"] == 1 else 2 * share * (own["margin"] - gap)
+                total += share * (own["margin"] - gap) ** own["p"]
+                slopes[sample, other] += push
+                slopes[sample, label] -= push
+    return total, slopes, float(len(y))
+
+
+def _vector_of_classes(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPlan:
+    if len(output.shape) != 2:
+        raise ShapeError(
+            f"multi_margin needs a vector of scores, the network ends with {list(output.shape[1:])}",
+            where=where,
+            cure="end the network with a linear layer, or flatten its output",
+        )
+    return class_numbers(attributes, output, where)
+
+
+LEAST_SQUARE = 1e-12
+"""Added to the squares of the norms by torch.nn.CosineEmbeddingLoss."""
+
+
+def _cosine_plan(attributes: Mapping[str, Any], output: Tensor, where: str) -> LabelPlan:
+    if len(output.shape) != 2:
+        raise ShapeError(
+            f"cosine needs a vector for each sample, the network ends with {list(output.shape[1:])}",
+            where=where,
+            cure="flatten its output",
+        )
+    return LabelPlan(output.shape)
+
+
+def _norms(array: Array) -> Array:
+    squares: Array = np.square(array).sum(axis=1, keepdims=True) + LEAST_SQUARE
+    return np.sqrt(squares)
+
+
+def cosine_terms(y: Array, label: Array) -> Any:
+    """1 - cos of the angle between output and target, sample by sample."""
+    return 1 - (y * label).sum(axis=1, keepdims=True) / (_norms(y) * _norms(label))
+
+
+def cosine_slopes(y: Array, label: Array) -> Any:
+    """(cos · y / |y| - t / |t|) / |y|."""
+    ours, theirs = _norms(y), _norms(label)
+    cosine = (y * label).sum(axis=1, keepdims=True) / (ours * theirs)
+    return (cosine * y / ours - label / theirs) / ours
+
+
+def _cosine_truth(op: Op, values: Values) -> tuple[Any, Any, float]:
+    """With targets of length 1, and by the quotient rule."""
+    y, label = values["y"], values["label"]
+    unit = label / np.sqrt(np.einsum("nd,nd->n", label, label) + LEAST_SQUARE)[:, None]
+    square = np.einsum("nd,nd->n", y, y)[:, None] + LEAST_SQUARE
+    along = np.einsum("nd,nd->n", y, unit)[:, None]
+    slope = along * y * square**-1.5 - unit * square**-0.5
+    return len(y) - np.sum(along * square**-0.5), slope, float(len(y))
+
+
+MARGINS = (
+    loss(
+        "hinge_embedding",
+        terms=lambda y, label, margin: np.where(label > 0, y, np.maximum(margin - y, 0)),
+        slopes=hinge_slopes,
+        reference=derived(lambda y, label, margin: (label > 0) * y - (label < 0) * np.minimum(0, y - margin)),
+        nests=("hinge_embedding_fw", "hinge_embedding_bw"),
+        options=HingeSchema,
+        values=SIGNS,
+        examples=(
+            Example(inputs=(DrawnInput((7,), low=-2, high=2, away_from=(1.0,)),)),
+            Example({"margin": 0.5, "reduction": "sum"}, (DrawnInput((2, 3), away_from=(0.5,)),)),
+        ),
+    ),
+    loss(
+        "soft_margin",
+        terms=soft_margin_terms,
+        slopes=lambda y, label: -label * (0.5 - 0.5 * np.tanh(label * y / 2)),
+        reference=derived(lambda y, label: -_log_sigmoid(y * label)),
+        nests=("soft_margin_fw", "soft_margin_bw"),
+        values=SIGNS,
+        examples=(Example(inputs=((7,),)), Example(inputs=(DrawnInput((2, 3), low=-20, high=20),))),
+    ),
+    loss(
+        "multi_margin",
+        terms=multi_margin_terms,
+        slopes=multi_margin_slopes,
+        count=_samples,
+        reference=_multi_margin_truth,
+        nests=lambda own, shape: LossNests(
+            "multi_margin_fw",
+            "multi_margin_bw",
+            {
+                "samples": shape[0],
+                "classes": shape[1],
+                "squared": int(own["p"] == 2),
+                "weighted": int(own["class_weights"] is not None),
+            },
+        ),
+        options=MultiMarginSchema,
+        labels=_vector_of_classes,
+        examples=(
+            Example(inputs=((5,),)),
+            Example({"p": 2, "margin": 0.5, "class_weights": [0.5, 2.0, 1.0]}, ((3,),)),
+        ),
+        refused=(
+            Refused({}, ((2, 3),), "vector of scores"),
+            Refused({"class_weights": [1.0]}, ((3,),), "1 class_weights for 3 classes"),
+            Refused({"p": 3}, ((3,),), "1 or 2"),
+        ),
+    ),
+    loss(  # torch.nn.CosineEmbeddingLoss of output and target, which belong together
+        "cosine",
+        terms=cosine_terms,
+        slopes=cosine_slopes,
+        count=_samples,
+        reference=_cosine_truth,
+        nests=lambda own, shape: LossNests(
+            "cosine_fw", "cosine_bw", {"samples": shape[0], "features": shape[1]}
+        ),
+        labels=_cosine_plan,
+        examples=(Example(inputs=((6,),)), Example({"reduction": "sum"}, ((3,),))),
+        refused=(Refused({}, ((2, 3),), "a vector for each sample"),),
+    ),
+)
+"""Entries of `trainlib.primitives.losses.table`."""
