@@ -14,12 +14,14 @@ from pulptrain.given.layers import CLASSES, Layer, Loss, keyword_schema, option_
 
 STUB = Path(__file__).resolve().parents[1] / "pulptrain" / "given" / "layers.pyi"
 
-OF_LAYERS = {
+IN_PYTHON = {
     "name": "str | None",
     "inputs": "Sequence[str | Layer] | None",
+    "of": "str | Layer | None",
+    "target": "str | Layer | None",
     "adapter": "Mapping[str, Any] | None",
 }
-"""Keys of layers that take more in Python than in a file."""
+"""Keys of layers and losses that take more in Python than in a file."""
 
 HEAD = """# SPDX-License-Identifier: Apache-2.0
 # Written by `python -m tools.layer_stubs` from the registry of primitives.
@@ -75,11 +77,7 @@ def _class(name: str) -> str:
     for key, field in shared.model_fields.items() if shared is not None else ():
         if key == "type" or key in keys:
             continue
-        kind = {
-            "name": "str | None",
-            "inputs": "Sequence[str | Layer] | None",
-            "adapter": "Mapping[str, Any] | None",
-        }.get(key, type_text(field.annotation))
+        kind = IN_PYTHON.get(key, type_text(field.annotation))
         keywords.append(f"{key}: {kind} = {None if key == 'name' else field.default!r}")
     arguments += ["*", *keywords] if keywords else []
     body = "".join(f"        {argument},\n" for argument in arguments)

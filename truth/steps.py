@@ -47,6 +47,13 @@ LOSSES: Mapping[str, Callable[..., Any]] = {
 """Every loss by name: mean over the mini-batch."""
 
 
+LOSS_KEYS = ("of", "target", "label")
+"""Keys of a loss that are no options of it."""
+
+UNLABELLED = ("output",)
+"""Losses of the output alone."""
+
+
 def sgd(
     weights: Any,
     *,

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from configs.errors import InputError
-from configs.model_file import LAYER_KEYS, LayerSchema
+from configs.model_file import LAYER_KEYS, TERM_KEYS, LayerSchema, TermSchema
 from configs.schema import Schema, validate_values
 from configs.yaml_file import Node
 from trainlib.primitives.definition import LayerPrimitive, LossPrimitive, OptimizerPrimitive, Primitive
@@ -90,12 +90,13 @@ class Layer(Part):
 
 
 class Loss(Part):
-    """A loss."""
+    """A loss; `of` and `target` are names of layers, or layers."""
 
     primitive: LossPrimitive
 
     def _check(self, where: str) -> None:
-        values = {"name": self.primitive.name, **self.options}
+        own = {key: value for key, value in self.options.items() if key not in TERM_KEYS}
+        values = {"name": self.primitive.name, **own}
         validate_values(self.primitive.schema, values, type(self).__name__, where)
 
 
@@ -139,6 +140,8 @@ def keyword_schema(primitive: Primitive) -> type[Schema] | None:
     """The schema of what may be given by name only, besides the options of the primitive."""
     if isinstance(primitive, LayerPrimitive):
         return LayerSchema
+    if isinstance(primitive, LossPrimitive):
+        return TermSchema
     return GradientOptions if isinstance(primitive, OptimizerPrimitive) else None
 
 

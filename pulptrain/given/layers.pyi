@@ -1317,22 +1317,38 @@ class CrossEntropy(Loss):
     def __init__(
         self,
         labels: Literal["soft", "hard"] = "soft",
+        *,
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class MSE(Loss):
     def __init__(
         self,
+        *,
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class L1(Loss):
     def __init__(
         self,
+        *,
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class BerHu(Loss):
     def __init__(
         self,
         alpha: float = 0.2,
+        *,
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class SGD(Optimizer):

@@ -332,14 +332,14 @@ class LabelPlan:
 class LossPrimitive:
     """A loss: roles ``y`` and ``label`` in, ``loss`` (shape (1,), mean over the batch) and ``dy`` out.
 
-    `plan(attributes, output, where)` says what labels it wants, or raises ShapeError. Examples have one
-    input: the output of the network.
+    `plan(attributes, output, where)` says what labels it wants (None: it has none), or raises ShapeError.
+    Examples have one input: the output of the network.
     """
 
     name: str
     schema: type[LossSchema]
     step: Step
-    plan: Callable[[Mapping[str, Any], Tensor, str], LabelPlan]
+    plan: Callable[[Mapping[str, Any], Tensor, str], LabelPlan | None]
     examples: tuple[Example, ...]
     refused: tuple[Refused, ...] = ()
 
