@@ -14,12 +14,14 @@ from pulptrain.given.layers import CLASSES, Layer, Loss, keyword_fields, option_
 
 STUB = Path(__file__).resolve().parents[1] / "pulptrain" / "given" / "layers.pyi"
 
-OF_LAYERS = {
+IN_PYTHON = {
     "name": "str | None",
     "inputs": "Sequence[str | Layer] | None",
+    "of": "str | Layer | None",
+    "target": "str | Layer | None",
     "adapter": "Mapping[str, Any] | None",
 }
-"""Keys of layers that take more in Python than in a file."""
+"""Keys of layers and losses that take more in Python than in a file."""
 
 HEAD = """# SPDX-License-Identifier: Apache-2.0
 # Written by `python -m tools.layer_stubs` from the registry of primitives.
@@ -72,11 +74,7 @@ def _class(name: str) -> str:
         arguments.append(f"{key}: {kind}" if needed else f"{key}: {kind} = {_quoted(field.default)}")
     keywords = []
     for key, field in keyword_fields(primitive).items():
-        kind = {
-            "name": "str | None",
-            "inputs": "Sequence[str | Layer] | None",
-            "adapter": "Mapping[str, Any] | None",
-        }.get(key, type_text(field.annotation))
+        kind = IN_PYTHON.get(key, type_text(field.annotation))
         keywords.append(f"{key}: {kind} = {None if key == 'name' else _quoted(field.default)}")
     arguments += ["*", *keywords] if keywords else []
     body = "".join(f"        {argument},\n" for argument in arguments)

@@ -20,7 +20,7 @@ from configs.dtypes import is_float
 from truth.given import DisagreementError, Given, Source
 from truth.layers import BOTH
 from truth.network import Network, NetworkLayer
-from truth.steps import GRADIENT_KEYS, LOSSES, OPTIMIZERS, STATES, UNLABELLED, updated
+from truth.steps import GRADIENT_KEYS, LOSS_KEYS, LOSSES, OPTIMIZERS, STATES, UNLABELLED, updated
 
 Array = NDArray[Any]
 
@@ -133,15 +133,15 @@ class Iteration:
     """What a program of the model makes: `values` are the machine's given tensors, `seen` those it has made.
 
     `made` is the truth of what was seen, by name; who does not need a tensor any more may take it out.
-    `updated` are the weights that this program trains, `output_shape` that of the network's output. Raises
-    `DisagreementError` where the machine's tensors are not those of the model.
+    `updated` are the weights that this program trains, `output_shapes` those of what the losses are of.
+    Raises `DisagreementError` where the machine's tensors are not those of the model.
     """
 
     def __init__(self, given: Given, values: Mapping[str, Array], seen: Mapping[str, Array]) -> None:
         self._given, self._values, self._seen = given, values, seen
         self._network = Network(given)
         self.made: dict[str, Array] = {}
-        self.output_shape: tuple[int, ...] = ()
+        self.output_shapes: tuple[tuple[int, ...], ...] = ()
         self._expected: set[str] = set()
         self._leaves: dict[str, Any] = {}
         """Parameters and inputs."""
@@ -196,7 +196,8 @@ class Iteration:
         surplus |= {f"{name}.grad" for name in set(network.parameters) - set(updated)}
         found |= dict.fromkeys(surplus & self._seen.keys(), "the model leaves it as it is")
         if not self._given.alone:
-            known = {*(source.name for source in self._given.inputs), "label", *network.parameters}
+            known = {*(source.name for source in self._given.inputs), *network.parameters}
+            known |= {loss["label"] for loss in self._given.losses if "label" in loss}
             known |= {*network.buffers, *network.masks}
             prefixes = tuple(f"{name}." for name in updated)
             found |= {
@@ -214,10 +215,12 @@ class Iteration:
             self._flows[source.name, 0] = self._source(source)
         for part in self._network.parts:
             self._run(part)
-        output = self._flows[self._network.output]
-        self.output_shape = tuple(output.tensor.shape)
-        if given.loss is not None:
-            self._backward_of(self._loss(output, dict(given.loss)))
+        losses = [(said, self._flows[self._place(said.get("of"))]) for said in given.losses]
+        self.output_shapes = tuple(tuple(output.tensor.shape) for _, output in losses)
+        if losses and "loss" in given.steps:
+            converted = [self._converted_for(said, output) for said, output in losses]
+            terms = [self._loss(number, *term) for number, term in enumerate(converted)]
+            self._backward_of(sum(terms[1:], start=terms[0]))
         elif given.alone:
             self._backward_of_outputs()
         if {"ig", "wg"} & set(given.steps):
@@ -349,17 +352,40 @@ class Iteration:
 
     # Backward
 
-    def _loss(self, output: _Flow, said: dict[str, Any]) -> Any:
-        given = self._given
-        output = self._cast(given.alone or f"{self._network.last}.loss", output, "float32")
-        label = self._leaf("label", False) if said["name"] not in UNLABELLED else None
-        if label is not None and label.is_floating_point() and label.shape != output.tensor.shape:
-            shapes = f"{list(label.shape)}, the output {list(output.tensor.shape)}"
-            raise DisagreementError("label", f"has shape {shapes}")
-        value = LOSSES[said.pop("name")](output.tensor, label, **said)
-        self.made["loss"] = value.detach().numpy().reshape(1)
-        self._expected.add("loss")
+    def _place(self, word: str | None) -> tuple[str, int]:
+        """Where the layer of a loss has its output; the last one's, if it says none."""
+        return self._network.output if word is None else self._network.found(word)
+
+    def _converted_for(
+        self, said: Mapping[str, Any], output: _Flow
+    ) -> tuple[Mapping[str, Any], _Flow, _Flow | None]:
+        """What a loss says, what it is of and what its target is: losses are computed in float32."""
+        target = said.get("target")
+        layers = [str(word or self._network.last).partition(".")[0] for word in (said.get("of"), target)]
+        output = self._cast(self._given.alone or f"{layers[0]}.loss", output, "float32")
+        if target is None:
+            return said, output, None
+        return said, output, self._cast(f"{layers[1]}.loss", self._flows[self._place(target)], "float32")
+
+    def _loss(self, number: int, said: Mapping[str, Any], output: _Flow, target: _Flow | None) -> Any:
+        name = f"loss_{number + 1}" if number else "loss"
+        options = {key: value for key, value in said.items() if key not in ("name", *LOSS_KEYS)}
+        label = None
+        if target is not None:
+            label = target.tensor.detach()
+        elif said["name"] not in UNLABELLED:
+            label = self._label(said["label"], output)
+        value = LOSSES[said["name"]](output.tensor, label, **options)
+        self.made[name] = value.detach().numpy().reshape(1)
+        self._expected.add(name)
         return value
+
+    def _label(self, name: str, output: _Flow) -> Any:
+        label = self._leaf(name, False)
+        if label.is_floating_point() and label.shape != output.tensor.shape:
+            shapes = f"{list(label.shape)}, the output {list(output.tensor.shape)}"
+            raise DisagreementError(name, f"has shape {shapes}")
+        return label
 
     def _backward_of(self, loss: Any) -> None:
         if {"ig", "wg"} & set(self._given.steps) and loss.requires_grad:

@@ -215,6 +215,10 @@ def output(y: Any, label: Any, *, reduction: str = "mean") -> Any:
     return _reduced(y, y, reduction)
 
 
+LOSS_KEYS = ("of", "target", "label")
+"""Keys of a loss that are no options of it."""
+
+
 def sgd(
     weights: Any,
     *,

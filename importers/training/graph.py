@@ -357,10 +357,10 @@ class _Reader:
             name=model_name(self.graph.name),
             tensors=tensors,
             ops=tuple(builder.ops),
-            input=draft.names[self.data[0]],
-            label=draft.names[self.data[-1]],
-            output=self._output(),
-            loss="loss",
+            inputs=(draft.names[self.data[0]],),
+            labels=(draft.names[self.data[-1]],),
+            outputs=(self._output(),),
+            losses=("loss",),
             weights=builder.of_weights(),
             gradients=dict(gradients),
         )
@@ -372,9 +372,9 @@ class _Reader:
         kept = {name: tensor for name, tensor in states.items() if tensor.alias_of is None}
         update = replace(
             _part(whole, updating),
-            label="",
-            loss="",
-            output="",
+            labels=(),
+            losses=(),
+            outputs=(),
             gradients={},
             weights=_weights(whole, updating),
         )

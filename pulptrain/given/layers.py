@@ -18,8 +18,8 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from configs.errors import InputError
-from configs.model_file import LAYER_KEYS, LayerSchema, LossSchema
-from configs.schema import Schema, validate_values
+from configs.model_file import LAYER_KEYS, TERM_KEYS, LayerSchema, LossSchema, TermSchema
+from configs.schema import validate_values
 from configs.yaml_file import Node
 from trainlib.primitives.definition import LayerPrimitive, LossPrimitive, OptimizerPrimitive, Primitive
 from trainlib.registry import PRIMITIVES, is_internal
@@ -95,12 +95,13 @@ class Layer(Part):
 
 
 class Loss(Part):
-    """A loss."""
+    """A loss; `of` and `target` are names of layers, or layers."""
 
     primitive: LossPrimitive
 
     def _check(self, where: str) -> None:
-        values = {"name": self.primitive.name, **self.options}
+        own = {key: value for key, value in self.options.items() if key not in TERM_KEYS}
+        values = {"name": self.primitive.name, **own}
         validate_values(self.primitive.schema, values, type(self).__name__, where)
 
 
@@ -143,14 +144,14 @@ def option_keys(primitive: Primitive) -> list[tuple[str, bool]]:
 
 def keyword_fields(primitive: Primitive) -> dict[str, FieldInfo]:
     """What may be given by name only, besides the options of the primitive."""
-    schema: type[Schema] = GradientOptions
     left_out = {"type", *(key for key, _ in option_keys(primitive))}
+    fields = GradientOptions.model_fields
     if isinstance(primitive, LayerPrimitive):
-        schema = LayerSchema
+        fields = LayerSchema.model_fields
     elif isinstance(primitive, LossPrimitive):
-        schema = LossSchema
+        fields = {**LossSchema.model_fields, **TermSchema.model_fields}
         left_out.add("name")
-    return {key: field for key, field in schema.model_fields.items() if key not in left_out}
+    return {key: field for key, field in fields.items() if key not in left_out}
 
 
 def signature_of(primitive: Primitive) -> inspect.Signature:

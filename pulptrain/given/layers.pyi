@@ -1336,6 +1336,9 @@ class CrossEntropy(Loss):
         *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class MSE(Loss):
@@ -1344,6 +1347,9 @@ class MSE(Loss):
         *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class L1(Loss):
@@ -1352,6 +1358,9 @@ class L1(Loss):
         *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class BerHu(Loss):
@@ -1361,6 +1370,9 @@ class BerHu(Loss):
         *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class Huber(Loss):
@@ -1370,6 +1382,9 @@ class Huber(Loss):
         *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class SmoothL1(Loss):
@@ -1379,6 +1394,9 @@ class SmoothL1(Loss):
         *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class BCE(Loss):
@@ -1388,6 +1406,9 @@ class BCE(Loss):
         *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class BCEWithLogits(Loss):
@@ -1398,6 +1419,9 @@ class BCEWithLogits(Loss):
         *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class KLDiv(Loss):
@@ -1407,6 +1431,9 @@ class KLDiv(Loss):
         *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class PoissonNLL(Loss):
@@ -1418,6 +1445,9 @@ class PoissonNLL(Loss):
         *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class NLL(Loss):
@@ -1428,6 +1458,9 @@ class NLL(Loss):
         *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class HingeEmbedding(Loss):
@@ -1437,6 +1470,9 @@ class HingeEmbedding(Loss):
         *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class SoftMargin(Loss):
@@ -1445,6 +1481,9 @@ class SoftMargin(Loss):
         *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class MultiMargin(Loss):
@@ -1456,6 +1495,9 @@ class MultiMargin(Loss):
         *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class Cosine(Loss):
@@ -1464,6 +1506,9 @@ class Cosine(Loss):
         *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class Output(Loss):
@@ -1472,6 +1517,9 @@ class Output(Loss):
         *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class SGD(Optimizer):

@@ -83,12 +83,13 @@ class Model:
     def __str__(self) -> str:
         rows = [("layer", "type", "output", "parameters"), *self._rows()]
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        shape = "x".join(map(str, self.spec.input_shape))
-        lines = [f"{self.name}: input {shape}, batch {self.spec.batch}, {self.parameters:,} parameters"]
+        inputs = ", ".join(f"{item.name} {'x'.join(map(str, item.shape))}" for item in self.spec.inputs)
+        lines = [f"{self.name}: {inputs}, batch {self.spec.batch}, {self.parameters:,} parameters"]
         for row in rows:
             text = "  ".join(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=False))
             lines.append(f"{text}  {row[3]:>{widths[3]}}".rstrip())
-        lines.append(f"loss {self.spec.loss.name}, optimizer {self.spec.optimizer.name}")
+        losses = " + ".join(loss.name for loss in self.spec.losses)
+        lines.append(f"loss {losses}, optimizer {self.spec.optimizer.name}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -130,8 +131,8 @@ def as_model(given: Model | str | PathLike[str]) -> Model:
 
 def Sequential(  # noqa: N802 - one of the constructors of a network, written as in PyTorch
     *layers: Layer,
-    input: Sequence[int],
-    loss: Loss,
+    input: Sequence[int] | Mapping[str, Sequence[int] | Mapping[str, object]],
+    loss: Loss | Sequence[Loss],
     optimizer: Optimizer,
     batch: int = 1,
     name: str = "network",
@@ -147,9 +148,10 @@ def Sequential(  # noqa: N802 - one of the constructors of a network, written as
     """A network of layers, each fed by the one before unless its `inputs` name others (or are layers).
 
     `input` is the shape of one sample, (C, H, W), (L, C) or (C,); with `classes` > 0 its values are integers
-    below. `dataset` is a word of the model file or the path of an .npz file. A layer without a name is called
-    by its type and a number of its own: ``conv2d1``, ``relu1``. Names, options and shapes are checked here:
-    raises `ConfigError` and `ShapeError` at the line of the script that is wrong.
+    below. Several inputs are shapes by name, or ``{"shape": (L,), "classes": 11}``. Of several losses the sum
+    is trained. `dataset` is a word of the model file or the path of an .npz file. A layer without a name is
+    called by its type and a number of its own: ``conv2d1``, ``relu1``. Names, options and shapes are checked
+    here: raises `ConfigError` and `ShapeError` at the line of the script that is wrong.
     """
     file, line, where = caller_of(__name__)
     for number, layer in enumerate(layers, start=1):
@@ -157,7 +159,8 @@ def Sequential(  # noqa: N802 - one of the constructors of a network, written as
             raise InputError(
                 f"argument {number} is {layer!r}, not a layer", where=where, cure="pt.Linear(10), say"
             )
-    if not isinstance(loss, Loss):
+    losses = [loss] if isinstance(loss, Loss) else loss
+    if not isinstance(losses, Sequence) or not all(isinstance(item, Loss) for item in losses):
         raise InputError(f"loss is {loss!r}", where=where, cure="loss=pt.CrossEntropy(), say")
     if not isinstance(optimizer, Optimizer):
         raise InputError(f"optimizer is {optimizer!r}", where=where, cure="optimizer=pt.SGD(0.01), say")
@@ -169,13 +172,14 @@ def Sequential(  # noqa: N802 - one of the constructors of a network, written as
         if layer.options.get("inputs"):
             more["inputs"] = [_input_name(item, name_of, layer) for item in layer.options["inputs"]]
         nodes.append(layer.node(**more))
+    terms = [_loss_node(item, name_of) for item in losses]
     top: dict[str, object] = {
         "name": name,
         "description": description,
         "source": source,
-        "input": {"shape": list(input), **({"classes": classes} if classes else {})},
+        **_inputs(input, classes),
         "dataset": str(Path(dataset).absolute()) if dataset.endswith(OWN_DATA) else dataset,
-        "loss": loss.node(name=loss.primitive.name),
+        **({"loss": terms[0]} if len(terms) == 1 else {"losses": terms}),
         "optimizer": optimizer.node(name=optimizer.primitive.name),
         "batch": batch,
         "dtype": dtype,
@@ -187,7 +191,23 @@ def Sequential(  # noqa: N802 - one of the constructors of a network, written as
     return _checked(node_of(top, file, line))
 
 
-def _input_name(item: object, known: Mapping[int, str], layer: Layer) -> object:
+def _inputs(given: Sequence[int] | Mapping[str, Any], classes: int) -> dict[str, object]:
+    if not isinstance(given, Mapping):
+        return {"input": {"shape": list(given), **({"classes": classes} if classes else {})}}
+    shaped = {
+        name: dict(item) if isinstance(item, Mapping) else {"shape": item} for name, item in given.items()
+    }
+    return {"inputs": {name: {**item, "shape": list(item.get("shape", ()))} for name, item in shaped.items()}}
+
+
+def _loss_node(loss: Loss, known: Mapping[int, str]) -> Node:
+    layers = {
+        key: _input_name(loss.options[key], known, loss) for key in ("of", "target") if key in loss.options
+    }
+    return loss.node(name=loss.primitive.name, **layers)
+
+
+def _input_name(item: object, known: Mapping[int, str], layer: Layer | Loss) -> object:
     if not isinstance(item, Layer):
         return item
     if id(item) not in known:

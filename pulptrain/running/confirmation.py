@@ -68,7 +68,7 @@ class Confirmation:
         self._updates = updates
         self._tell = tell
         self._torch = Iteration(given, values, seen)
-        self.output_shape = self._torch.output_shape
+        self.output_shapes = self._torch.output_shapes
         for name, why in self._torch.differences().items():
             tell(Verdict(name, FAILED, why=why))
         names = {*values, *self._torch.made, *(f"{name}_updated" for name in self._torch.updated)}

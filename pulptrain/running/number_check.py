@@ -82,8 +82,8 @@ class NumberCheck:
         self.truth = _truth_of(given)
         """What is asked."""
         self.given = given
-        self.output_shape: tuple[int, ...] = ()
-        """That of the network's output, as PyTorch finds it."""
+        self.output_shapes: tuple[tuple[int, ...], ...] = ()
+        """Those of the outputs the losses are of, as PyTorch finds them."""
         self.verdicts: dict[str, Verdict] = {}
         self.iterations = 0
         self.skipped: list[str] = []
@@ -191,7 +191,7 @@ class NumberCheck:
         except DisagreementError as error:
             self.add(Verdict(error.tensor, FAILED, why=error.why))
             return None
-        self.output_shape = made.output_shape or self.output_shape
+        self.output_shapes = made.output_shapes or self.output_shapes
         return made
 
     def summary(self) -> dict[str, Any]:

@@ -67,7 +67,9 @@ class Training:
     ) -> None:
         self.machine = machine
         self.losses: list[float] = []
-        """Mean loss of each iteration done."""
+        """Mean loss of each iteration done; of several losses their sum."""
+        self.terms: dict[str, list[float]] = {}
+        """Mean of each loss of the network alone, by its tensor."""
         self.accuracies: dict[int, float] = {}
         """Share of test samples classified rightly, by the iteration after which it was asked."""
         self.not_finite: NotFinite | None = None
@@ -181,7 +183,10 @@ class Training:
         if check is not None and check is self.check:
             self._before = {name: check.memory[name] for name in self._before}
         losses = self.machine.iterate(batch, check)
-        self.losses.append(float(np.mean(losses)))
+        self.losses.append(float(np.mean([sum(terms) for terms in losses])))
+        names = self.machine.mini.schedule.graph.losses
+        for name, values in zip(names, zip(*losses, strict=True), strict=True):
+            self.terms.setdefault(name, []).append(float(np.mean(values)))
         if check is not None:
             self._compare_samples(batch, check)
         self._after()
@@ -190,10 +195,10 @@ class Training:
 
     def _compare_samples(self, batch: list[Mapping[str, Array]], check: NumberCheck) -> None:
         """Were these the samples, labels and masks of these mini-batches?"""
-        if self._fed is None or not check.output_shape:
+        if self._fed is None or not check.output_shapes:
             return
         for number, given in enumerate(batch, start=self._drawn - len(batch)):
-            for name, why in self._fed.differences(number, given, check.output_shape).items():
+            for name, why in self._fed.differences(number, given, check.output_shapes).items():
                 check.add(Verdict(name, FAILED, why=why))
 
     def _again(self, batch: list[Mapping[str, Array]], check: NumberCheck) -> NumberCheck:

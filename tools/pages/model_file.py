@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import partial
 
 from configs.meanings import keys_of
-from configs.model_file import LAYER_KEYS, AdapterSchema, InputSchema, LayerSchema, ModelSchema
+from configs.model_file import LAYER_KEYS, AdapterSchema, InputSchema, LayerSchema, ModelSchema, TermSchema
 from pulptrain.show.descriptions import describe, names_of
 from tools.pages.page import ROOT, Page
 from tools.pages.reference import keys_table, shown
@@ -47,6 +47,7 @@ PAGE = Page(
         "input": partial(keys_table, InputSchema),
         "layer": partial(keys_table, LayerSchema),
         "adapter": partial(keys_table, AdapterSchema),
+        "term": partial(keys_table, TermSchema),
         "gradients": partial(keys_table, GradientOptions),
         "layers": partial(options, "layer"),
         "losses": partial(options, "loss"),

@@ -61,7 +61,7 @@ TENSORS = {
 OP = Op("relu.IG", "relu", "relu", "IG", ("y", "dy"), ("dx",), reads=("x", "dy"), writes=("dx",))
 STREAM = OpStream(("dy", "dx"), frozenset({"dy", "dx"}), 4 * SIZE)
 Y_L2, SLOTS_L2, DY_L3, DX_L3 = 8192, 0, 0, 4096
-GRAPH = TrainingGraph("tiny", TENSORS, (OP,), "y", "dy", "dx", "dx", (), {})
+GRAPH = TrainingGraph("tiny", TENSORS, (OP,), ("y",), ("dy",), ("dx",), ("dx",), (), {})
 
 
 HOMES = {"y": Allocation("y", "l2", Y_L2, 4 * SIZE, 0, 0)}

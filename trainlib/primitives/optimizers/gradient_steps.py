@@ -84,7 +84,9 @@ def accumulate_gradients(graph: TrainingGraph, steps: int) -> tuple[TrainingGrap
     before = [op for op in graph.ops if op.step != "UPD"]
     return (
         _with_ops(graph, tensors, [*before, *ops]),
-        replace(_with_ops(graph, tensors, updates), label="", loss="", output="", gradients={}, backward={}),
+        replace(
+            _with_ops(graph, tensors, updates), labels=(), losses=(), outputs=(), gradients={}, backward={}
+        ),
     )
 
 
