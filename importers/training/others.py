@@ -21,10 +21,6 @@ LABEL, LOSS = "label", "loss"
 
 
 def _cross_entropy(item: TrainingNode) -> None:
-    if item.has(2) or item.text("reduction", "mean") != "mean":
-        raise CannotTakeError("weights of classes, or another reduction than the mean", "reduction mean")
-    if item.has("ignore_index"):
-        raise CannotTakeError("a class that does not count", "all classes")
     # Deeploy's form may have one output only: the logarithms of the probabilities.
     log_probabilities = item.out(1) or item.out(0)
     readers = item.draft.graph.readers.get(log_probabilities, [])
@@ -32,10 +28,24 @@ def _cross_entropy(item: TrainingNode) -> None:
     for reader in readers:
         if not reader.op.endswith("SoftmaxCrossEntropyLossGrad"):
             raise CannotTakeError("its log-probabilities are used", "the loss and its gradient only")
+        said = (node.attributes for node in (item.node, reader))
+        if len({(own.get("reduction", "mean"), own.get("ignore_index")) for own in said}) > 1:
+            raise CannotTakeError("its gradient is that of another loss", "the same options for both")
         gradient = reader.output(0)
-    _loss(item, "cross_entropy", {"labels": "hard"}, gradient)
+    _loss(item, "cross_entropy", _class_options(item), gradient)
     if item.out(1):
         item.give(LOSS)
+
+
+def _class_options(item: TrainingNode) -> dict[str, Any]:
+    found: dict[str, Any] = {"labels": "hard", "reduction": item.text("reduction", "mean")}
+    if found["reduction"] not in ("mean", "sum"):
+        raise CannotTakeError("a loss for each sample", "reduction mean or sum")
+    if item.has("ignore_index"):
+        found["ignore_index"] = item.integer("ignore_index", 0)
+    if item.has(2):
+        found["class_weights"] = item.needed(2, "weight of the classes").ravel().tolist()
+    return found
 
 
 def _mse(item: TrainingNode) -> None:
@@ -53,16 +63,20 @@ def _loss(item: TrainingNode, kind: str, options: dict[str, Any], gradient: str)
     draft, y = item.draft, item.read(0)
     if LOSS in draft.builder.tensors:
         raise CannotTakeError("a second loss", "one loss")
-    label = item.read(1)
-    wanted = draft.shape(y)[:1] if options else draft.shape(y)
-    if prod(draft.shape(label)) != prod(wanted):
+    loss, tensor = loss_primitive(kind), draft.tensor(y)
+    own = loss_options(LossSpec(kind, options, item.site), loss)
+    plan = loss.plan(own, tensor, item.site)
+    label, wanted = item.read(1), plan.shape if plan is not None else ()
+    found = draft.tensor(label)
+    if plan is not None and plan.hard and found.dtype.is_float:
+        raise CannotTakeError(f"labels of {found.dtype}", "integers")
+    if prod(found.shape) != prod(wanted):
         raise CannotTakeError(
-            f"labels of shape {list(draft.shape(label))} for outputs of {list(draft.shape(y))}",
+            f"labels of shape {list(found.shape)} for outputs of {list(tensor.shape)}",
             f"labels of shape {list(wanted)}",
         )
-    loss = loss_primitive(kind)
-    own = loss_options(LossSpec(kind, options), loss)
-    seed = draft.add(gradient or f"{y}.grad", draft.shape(y), "gradient")
+    label = draft.view(label, wanted)
+    seed = draft.add(gradient or f"{y}.grad", tensor.shape, "gradient")
     draft.gradients.add(seed)
     draft.alias(gradient, seed)
     draft.add(LOSS, (1,), "loss")
@@ -74,7 +88,7 @@ def _loss_grad(item: TrainingNode) -> None:
     if item.out() not in item.draft.names:
         raise CannotTakeError("its loss is not in the graph", "the loss and its gradient together")
     inputs = [name for name in item.node.inputs if name]
-    if len(inputs) == 3:
+    if len(inputs) > len(("log-probabilities", "label")):  # ONNX Runtime's; the weights of classes are last
         seed = item.only(0)
         if seed != 1:
             raise CannotTakeError("a gradient of the loss that is not 1", "1")

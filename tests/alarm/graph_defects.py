@@ -352,9 +352,7 @@ GRAPH_DEFECTS: dict[str, GraphDefect] = {
     "a mean over all in place of one over the samples": _loss(
         "kl_div, reduction: batchmean", "log_softmax", reduction="mean"
     ),
-    "targets in place of their logarithms": _loss(
-        "kl_div, log_target: true", "log_softmax", log_target=False
-    ),
+    "targets taken for their logarithms": _loss("kl_div", "log_softmax", log_target=True),
     "smoothing of labels": _loss("cross_entropy, labels: hard, label_smoothing: 0.2", label_smoothing=0.0),
     "weights of classes": _loss(
         "cross_entropy, labels: hard, class_weights: [1, 2, 3, 4]", class_weights=[1.0, 2.0, 4.0, 3.0]

@@ -345,6 +345,45 @@ def test_an_update_is_that_of_autograd(network: Trained, inside: bool, tmp_path:
         assert np.abs(found[name] - start[name]).max() > 1e-6 or name == "b", name
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_loss_has_the_options_of_its_node(reduction: str, tmp_path: Path) -> None:
+    """Weights of classes, a label that does not count, and a class for every pixel."""
+    import torch
+
+    generator = np.random.default_rng(5)
+    x = generator.uniform(-1, 1, (2, 3, 2, 4)).astype(np.float32)
+    w = generator.uniform(-1, 1, (3, 3, 1, 1)).astype(np.float32)
+    label, weights = generator.integers(3, size=(2, 2, 4)), np.array([0.5, 2, 1], np.float32)
+    said = {"reduction": reduction, "ignore_index": 2}
+    where = {"kernel_shape": [1, 1], "strides": [1, 1], "dilations": [1, 1], "pads": [0, 0, 0, 0]}
+    loss = node("SoftmaxCrossEntropyLoss", ["y", "labels", "weights"], ["the_loss", "log_prob"], **said)
+    seeded = ["one", "log_prob", "labels", "weights"]
+    nodes = [
+        node("Conv", ["input", "w"], ["y"], **where),
+        loss,
+        node(f"{MICROSOFT}SoftmaxCrossEntropyLossGrad", seeded, ["y_grad"], **said),
+        node(f"{MICROSOFT}ConvGrad", ["y_grad", "input", "w"], ["", "w_grad"], **where),
+        *updated(["w"], RATE),
+    ]
+    inputs = [value("input", x.shape), value("labels", label.shape, "int64")]
+    constants = {"w": w, "weights": weights, "one": np.float32(1)}
+    made = model(nodes, inputs, [value("w_updated", w.shape)], constants)
+    found = one_update(
+        import_training(load_onnx(saved(tmp_path, made))), {"w": w}, {"input": x, "labels": label}
+    )
+    parameter = torch.tensor(w, requires_grad=True)
+    truth = torch.nn.functional.cross_entropy(
+        conv(torch, torch.tensor(x), parameter), torch.tensor(label), torch.tensor(weights), **said
+    )
+    truth.backward()
+    assert found["loss"] == pytest.approx(truth.item(), rel=1e-6)
+    np.testing.assert_allclose(found["w"], w - RATE * parameter.grad.numpy(), rtol=1e-5, atol=1e-7)
+    nodes[2] = node(f"{MICROSOFT}SoftmaxCrossEntropyLossGrad", seeded, ["y_grad"], reduction=reduction)
+    other = model(nodes, inputs, [value("w_updated", w.shape)], constants)
+    with pytest.raises(UnsupportedLayerError, match="gradient is that of another loss"):
+        import_training(load_onnx(saved(tmp_path, other)))
+
+
 def test_running_statistics_go_on_as_onnx_runtime_has_them(tmp_path: Path) -> None:
     network = NETWORKS[0]
     generator = np.random.default_rng(1)
