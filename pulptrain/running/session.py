@@ -44,6 +44,7 @@ from traces.recorder import CounterSample
 from trainlib.ir.graph import FED_KINDS, TrainingGraph
 from trainlib.ir.numerics import dtype_named
 from trainlib.ir.steps import Array
+from trainlib.ir.varying import varying_of
 from trainlib.references import reference
 from trainlib.training.options import check_options
 from trainlib.training.phases import build_training_phases, initial_weights
@@ -194,6 +195,17 @@ def check_iterations(iterations: int) -> None:
     require_host_memory(iterations * ITERATION_BYTES, f"{iterations} iterations take", where="--iterations")
 
 
+def _check_schedules(prepared: Prepared, iterations: int) -> None:
+    """Raise `InputError` for a learning-rate schedule that ends before the iterations do."""
+    steps = [item.steps for item in varying_of(prepared.phases.programs) if item.steps is not None]
+    if steps and min(steps) < iterations:
+        raise InputError(
+            f"the schedule has {min(steps)} steps, the run {iterations} iterations",
+            where=prepared.spec.optimizer.where or prepared.spec.where,
+            cure=f"a longer schedule, or {min(steps)} iterations",
+        )
+
+
 SAMPLE_BYTES = 1000
 """What a mini-batch that is kept takes beside its numbers; 1.5 KB were measured of one of 850 bytes."""
 
@@ -276,6 +288,7 @@ def run_prepared(
 
     `samples` are the values of each mini-batch, in place of those that the model's data set gives.
     """
+    _check_schedules(prepared, iterations)
     machine = Machine(prepared, functional=functional, code_start=code_start(settings))
     graph = prepared.schedule.graph
     kept = initial_weights(graph, settings.seed) if functional else {}
