@@ -112,14 +112,14 @@ __all__ = [  # noqa: RUF022
     "Adam",
     "AdamW",
     "Adamax",
-    "Nadam",
-    "Radam",
+    "NAdam",
+    "RAdam",
     "Lion",
-    "Rmsprop",
+    "RMSprop",
     "Adagrad",
     "Adadelta",
     "Rprop",
-    "Asgd",
+    "ASGD",
 ]
 
 class Conv1d(Layer):
@@ -1446,7 +1446,7 @@ class Adamax(Optimizer):
         groups: Sequence[Mapping[str, Any]] | None = None,
     ) -> None: ...
 
-class Nadam(Optimizer):
+class NAdam(Optimizer):
     def __init__(
         self,
         learning_rate: float,
@@ -1468,7 +1468,7 @@ class Nadam(Optimizer):
         groups: Sequence[Mapping[str, Any]] | None = None,
     ) -> None: ...
 
-class Radam(Optimizer):
+class RAdam(Optimizer):
     def __init__(
         self,
         learning_rate: float,
@@ -1508,7 +1508,7 @@ class Lion(Optimizer):
         groups: Sequence[Mapping[str, Any]] | None = None,
     ) -> None: ...
 
-class Rmsprop(Optimizer):
+class RMSprop(Optimizer):
     def __init__(
         self,
         learning_rate: float,
@@ -1588,7 +1588,7 @@ class Rprop(Optimizer):
         groups: Sequence[Mapping[str, Any]] | None = None,
     ) -> None: ...
 
-class Asgd(Optimizer):
+class ASGD(Optimizer):
     def __init__(
         self,
         learning_rate: float,

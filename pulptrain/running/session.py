@@ -17,6 +17,7 @@ from configs.errors import DoesNotFitError, InputError
 from configs.limits import require_host_memory
 from configs.model_file import ModelSpec, load_model
 from configs.version import VERSION
+from importers.training_text import parse_schedule
 from pulptrain.given.channel_order import channels_last, with_order
 from pulptrain.given.given_values import with_own_values
 from pulptrain.given.own_data import Data, data_of
@@ -49,6 +50,7 @@ from trainlib.references import reference
 from trainlib.training.options import check_options
 from trainlib.training.phases import build_training_phases, initial_weights
 from trainlib.training.samples import Samples
+from trainlib.training.schedules import schedule_of
 from trainlib.training.step_choice import STEPS, parse_steps
 from trainlib.training.training_data import sample_stream, samples_of
 from truth.given import Given, as_given, torch_available
@@ -100,6 +102,9 @@ def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
         if settings.accumulate < 1:
             raise InputError(f"{settings.accumulate} mini-batches", where="--accumulate", cure="1 or more")
         options["accumulate"] = settings.accumulate
+    if settings.lr_schedule is not None:
+        options["schedule"] = parse_schedule(settings.lr_schedule)
+        schedule_of(options["schedule"], "--lr-schedule")
     if settings.separate_update:
         options["separate"] = True
     if options != spec.optimizer.options:
