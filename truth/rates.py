@@ -85,7 +85,7 @@ def _warmed(
 ) -> tuple[float, float | None]:
     """A line, then the other schedule from its beginning."""
     steps, start = said["steps"], said.get("start", 0.0)
-    then = json.dumps(said.get("then", {"name": "constant", "factor": 1.0}), sort_keys=True)
+    then = json.dumps(said.get("then") or {"name": "constant", "factor": 1.0}, sort_keys=True)
     before = max(number - steps, 0)
     rate, momentum = _values(then, base, before, losses[steps:] if losses is not None else None)
     share = start + (1 - start) * number / steps if number < steps else 1.0

@@ -194,20 +194,28 @@ def _schedule(torch: Any, given: Any, optimizer: Any) -> Any:
         raise UnsupportedLayerError(
             f"ReduceLROnPlateau that has seen {given.last_epoch} losses", where=SCHEDULE, cure="a new one"
         )
+    return _copied(given)
+
+
+def _copied(schedule: Any) -> Any:
+    """The schedule and its optimizer, without copies of parameters and states."""
+    optimizer = schedule.optimizer
     same = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    return copy.deepcopy(given, {id(item): item for item in (*same, optimizer.state)})
+    return copy.deepcopy(schedule, {id(item): item for item in (*same, optimizer.state)})
 
 
 def _rates(schedule: Any, iterations: int) -> list[dict[str, Any]]:
-    """The schedule of each group: what a copy gives, step by step; it ends where a step raises."""
+    """The schedule of each group: what a copy gives, step by step; it ends where a step raises.
+
+    OneCycleLR would take a step more, up again.
+    """
     groups = schedule.optimizer.param_groups
     if hasattr(schedule, "min_lrs"):
         return [_plateau(schedule, number) for number in range(len(groups))]
-    state = schedule.optimizer.state
-    taken = copy.deepcopy(
-        schedule, {id(item): item for group in groups for item in (*group["params"], state)}
-    )
+    taken = _copied(schedule)
     groups = taken.optimizer.param_groups
+    if hasattr(taken, "total_steps"):
+        iterations = min(iterations, taken.total_steps - taken.last_epoch)
     rates: list[list[float]] = [[] for _ in groups]
     momenta: list[list[float]] = [[] for _ in groups]
     with warnings.catch_warnings():
@@ -239,7 +247,7 @@ def _average(torch: Any, given: Any) -> float:
     if not isinstance(given, torch.optim.swa_utils.AveragedModel):
         return float(given)
     function = given.multi_avg_fn or given.avg_fn
-    share = inspect.getclosurevars(function).nonlocals.get("decay") if function else None
+    share = inspect.getclosurevars(inspect.unwrap(function)).nonlocals.get("decay") if function else None
     if share is None or function.__module__ != torch.optim.swa_utils.__name__:
         raise UnsupportedLayerError(
             "an AveragedModel with an average of its own",

@@ -171,6 +171,7 @@ def _as_given(model: str | ModelSpec, settings: Settings, file: ScheduleFile | N
         batch=settings.batch,
         variant=next((text.strip() for text in settings.variants if "=" not in text), None),
         accumulate=settings.accumulate,
+        schedule=parse_schedule(settings.lr_schedule) if settings.lr_schedule is not None else None,
         separate=settings.separate_update,
         steps=settings.steps,
         layouts=file.layouts if file is not None else None,

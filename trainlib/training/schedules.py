@@ -307,13 +307,13 @@ class Warmup(Schedule):
     """Steps of the line."""
     start: Rate = 0.0
     """Share of the rate that it begins with."""
-    then: dict[str, Any] = {"name": "constant", "factor": 1.0}  # noqa: RUF012 - a default, not shared state
-    """The other one."""
+    then: dict[str, Any] | None = None
+    """The other one; none: the learning rate as it is."""
 
     @property
     def other(self) -> Schedule:
         """The schedule after the line."""
-        return schedule_of(self.then, "warmup")
+        return schedule_of(self.then or {"name": "constant", "factor": 1.0}, "warmup")
 
     def _steps_in_all(self) -> int | None:
         after = self.other.steps_in_all
@@ -357,7 +357,7 @@ def schedule_of(given: Mapping[str, Any] | Node, where: str) -> Schedule:
     name = plain["name"]
     if name not in SCHEDULES:
         raise ConfigError(f"unknown schedule '{name}'", where=place, cure=suggestion(name, SCHEDULES))
-    if name == "warmup" and "then" in plain:
+    if name == "warmup" and plain.get("then"):
         schedule_of(given.mapping(what)["then"] if isinstance(given, Node) else plain["then"], where)
     what = f"schedule '{name}'"
     if isinstance(given, Node):
