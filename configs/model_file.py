@@ -101,7 +101,11 @@ class OptimizerSchema(Schema):
     name: str
     """Its primitive."""
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    """Step size."""
+    """Step size; with a schedule the first one, or what it scales."""
+    maximize: bool = False
+    """Up the gradient instead of down."""
+    state_dtype: Literal["fp32", "fp16", "bf16"] = "fp32"
+    """Number format of what is kept beside each element of a weight."""
 
 
 @dataclass(frozen=True, slots=True)

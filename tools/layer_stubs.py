@@ -94,8 +94,8 @@ def type_text(annotation: Any) -> str:
         return " | ".join(dict.fromkeys(type_text(item) for item in arguments))
     if origin is Literal:
         return "Literal[" + ", ".join(map(_quoted, arguments)) + "]"
-    if origin is list:
-        return f"Sequence[{type_text(arguments[0])}]"
+    if origin in (list, dict):
+        return "Mapping[str, Any]" if origin is dict else f"Sequence[{type_text(arguments[0])}]"
     if annotation in (None, NoneType):
         return "None"
     return str(getattr(annotation, "__name__", "Any"))

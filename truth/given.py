@@ -116,18 +116,24 @@ def as_given(
     batch: int | None = None,
     variant: str | None = None,
     accumulate: int | None = None,
+    schedule: Mapping[str, Any] | None = None,
     separate: bool = False,
     steps: str | None = None,
     layouts: Mapping[str, str] | None = None,
 ) -> Given:
     """The model of a name, a path, the tree of a file, or a `ModelSpec`, with the options said replaced.
 
-    `steps` are as on the command line, ``fw,ig``; `layouts` those of a schedule file, by layer.
+    `schedule` is one of learning rates; `steps` are as on the command line, ``fw,ig``; `layouts` those of a
+    schedule file, by layer.
     """
     tree, folder, own_steps = _tree(model)
     said = {"dtype": dtype, "batch": batch, "variant": variant}
     tree |= {key: value for key, value in said.items() if value is not None}
-    more: dict[str, Any] = {"accumulate": accumulate, "separate": True if separate else None}
+    more: dict[str, Any] = {
+        "accumulate": accumulate,
+        "schedule": schedule,
+        "separate": True if separate else None,
+    }
     tree["optimizer"] = {
         **tree["optimizer"],
         **{key: value for key, value in more.items() if value is not None},

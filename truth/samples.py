@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 import configs
 from truth.given import Given
 from truth.network import Network
-from truth.steps import CLASS_NUMBERS, UNLABELLED
+from truth.rates import options_of
+from truth.steps import CLASS_NUMBERS, STARTS, UNLABELLED
 
 Array = NDArray[Any]
 
@@ -54,15 +55,26 @@ class Fed:
     def started(self, kept: Mapping[str, Array]) -> dict[str, str]:
         """What of the `kept` tensors a run does not begin as it should: why, by tensor.
 
-        States of an optimizer, sums of gradients and their counts begin at 0; `torch.optim` goes on from
-        them, so nothing else would tell.
+        States of an optimizer, sums of gradients and their counts begin at 0, or where `torch.optim` lets
+        them; it goes on from them, so nothing else would tell.
         """
-        prefixes = tuple(f"{name}." for name in Network(self._given).updated)
-        return {
-            name: "does not begin at 0"
-            for name, array in kept.items()
-            if name.startswith(prefixes) and name not in self._fixed and np.asarray(array).any()
-        }
+        said = self._given.optimizer
+        found: dict[str, str] = {}
+        for weight in Network(self._given).updated:
+            starts = STARTS.get(str(said.get("name")), {})
+            options = options_of(said, weight, ()) if starts else {}
+            first = {
+                f"{weight}.{end}": options.get(at, 0.0) if isinstance(at, str) else at
+                for end, at in starts.items()
+            }
+            found |= {
+                name: f"does not begin at {first.get(name, 0)}"
+                for name, array in kept.items()
+                if name.startswith(f"{weight}.")
+                and name not in self._fixed
+                and (np.asarray(array) != np.asarray(first.get(name, 0)).astype(array.dtype)).any()
+            }
+        return found
 
     def differences(
         self, number: int, fed: Mapping[str, Array], outputs: Sequence[tuple[int, ...]]

@@ -350,7 +350,7 @@ class _Reader:
         options = optimizer_options(OptimizerSpec("sgd", {"learning_rate": rate}, self.graph.path), optimizer)
         for weight, gradient, _ in updates:
             same = draft.view(gradient, draft.shape(weight))
-            builder.update(optimizer, options, {weight: same})
+            builder.update(optimizer, {weight: options}, {weight: same})
         draft.without_unused(gradients.values())
         tensors = builder.tensors
         whole = TrainingGraph(

@@ -42,6 +42,10 @@ _SPELLINGS = {
     "nll": "NLL",
     "sgd": "SGD",
     "adamw": "AdamW",
+    "nadam": "NAdam",
+    "radam": "RAdam",
+    "asgd": "ASGD",
+    "rmsprop": "RMSprop",
 }
 """Words of names that PyTorch, or the field, does not write with one capital letter."""
 
@@ -204,9 +208,9 @@ def _caller() -> tuple[str, int, str]:
 
 
 def caller_of(module: str) -> tuple[str, int, str]:
-    """File, line, and both as text, of the innermost caller that is outside a module of ours."""
+    """File, line, and both as text, of the innermost caller that is outside a module or package of ours."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__") in (module, __name__):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith((module, __name__)):
         frame = frame.f_back
     file, line = frame.f_code.co_filename, frame.f_lineno
     return file, line, f"{file}:{line}"

@@ -44,6 +44,13 @@ class Model:
         """What the network is called."""
         return self.spec.name
 
+    def for_iterations(self, iterations: int) -> ModelSpec:
+        """`spec`, with what a schedule of torch.optim.lr_scheduler says of so many iterations."""
+        taken = self.foreign.optimizer if self.foreign is not None else None
+        if taken is None or self.spec.optimizer != taken.spec(1):
+            return self.spec
+        return replace(self.spec, optimizer=taken.spec(iterations))
+
     @property
     def layer_names(self) -> tuple[str, ...]:
         """Names of the layers in order."""
@@ -104,28 +111,70 @@ def model(name_or_path: str | PathLike[str]) -> Model:
     return _checked(open_config("models", fspath(name_or_path)))
 
 
-def from_torch(module: Any, example_inputs: Any, loss: Any = None, optimizer: Any = None) -> Model:
+def from_torch(
+    module: Any,
+    example_inputs: Any,
+    loss: Any = None,
+    optimizer: Any = None,
+    *,
+    lr_schedule: Any = None,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    accumulate: int | None = None,
+    average: Any = None,
+) -> Model:
     """A torch.nn.Module as a network, its parameters as the start, in the mode (train, eval) it is in.
 
-    `example_inputs` is a tensor of the shape of the input, batch first. `loss` is a loss of torch.nn or text;
-    default cross-entropy for outputs [batch, classes], else mse. `optimizer` is an SGD, Adam or AdamW of
-    torch.optim, or text (``"adam lr=0.001"``); default SGD at 0.01. What does not require a gradient, or is
-    not given to the optimizer, stays as it is. `run` compares the gradients with those of the module as it is
-    now. Raises `InputError` if PyTorch is not installed or cannot capture the module, and
+    `example_inputs` is a tensor of the shape of the input, batch first. `loss` is a loss of torch.nn or
+    text; default cross-entropy for outputs [batch, classes], else mse. `optimizer` is one of torch.optim
+    with its groups of parameters, or text (``"adam lr=0.001"``); default SGD at 0.01. `lr_schedule` is
+    one of torch.optim.lr_scheduler made of it, stepped after each update, or text (``"cosine
+    steps=100"``); `average` is an AveragedModel with an exponential average, or its decay. Gradients may
+    be clipped, and those of `accumulate` mini-batches averaged. What does not require a gradient, or is
+    not given to the optimizer, stays as it is. `run` compares the gradients with those of the module as
+    it is now. Raises `InputError` if PyTorch is not installed or cannot capture the module, and
     `UnsupportedLayerError` that lists all operations that have no form here.
     """
     from importers.torch.module import from_torch as read
     from pulptrain.foreign.foreign_model import ForeignModel
 
-    file, line, where = caller_of(__name__)
-    given = read(module, example_inputs, loss, optimizer, where=where)
+    file, line, where = caller_of(__package__)
+    given = read(
+        module,
+        example_inputs,
+        loss,
+        optimizer,
+        lr_schedule=lr_schedule,
+        clip_norm=clip_norm,
+        clip_value=clip_value,
+        accumulate=accumulate,
+        average=average,
+        where=where,
+    )
     tree = node_of(model_tree(given.spec), file, line)
-    foreign = ForeignModel(given.spec, given.values, given.notes, deepcopy(module), given.sources)
+    foreign = ForeignModel(
+        given.spec, given.values, given.notes, deepcopy(module), given.sources, optimizer=given.optimizer
+    )
     return Model(given.spec, tree, build_training_phases(given.spec).mini_batch, given.values, foreign)
 
 
-def as_model(given: Model | str | PathLike[str]) -> Model:
-    """The network itself, or that of a name or path."""
+def as_model(given: Any, **training: Any) -> Model:
+    """The network itself, that of a name or path, or `from_torch` of a module and of what it is trained with.
+
+    Raises `InputError` for a network that says itself how it is trained.
+    """
+    said = {key: item for key, item in training.items() if item is not None}
+    if not isinstance(given, Model | str | PathLike):
+        if "inputs" not in said:
+            raise InputError(
+                f"{type(given).__name__} does not say what goes in",
+                where=caller_of(__package__)[2],
+                cure="inputs=torch.zeros(1, 3, 32, 32), say: the batch first",
+            )
+        return from_torch(given, said.pop("inputs"), **said)
+    if said:
+        key = next(iter(said))
+        raise InputError(f"'{key}' is of a torch.nn.Module", where=key, cure="the network itself says it")
     return given if isinstance(given, Model) else model(given)
 
 
@@ -153,7 +202,7 @@ def Sequential(  # noqa: N802 - one of the constructors of a network, written as
     called by its type and a number of its own: ``conv2d1``, ``relu1``. Names, options and shapes are checked
     here: raises `ConfigError` and `ShapeError` at the line of the script that is wrong.
     """
-    file, line, where = caller_of(__name__)
+    file, line, where = caller_of(__package__)
     for number, layer in enumerate(layers, start=1):
         if not isinstance(layer, Layer):
             raise InputError(

@@ -85,6 +85,8 @@ class NumberCheck:
         self.output_shapes: tuple[tuple[int, ...], ...] = ()
         """Those of the outputs the losses are of, as PyTorch finds them."""
         self.verdicts: dict[str, Verdict] = {}
+        self.losses: Sequence[float] = ()
+        """Those of all iterations before the one under way: schedules count them."""
         self.iterations = 0
         self.skipped: list[str] = []
         """What is not compared with anything beyond the references, and why."""
@@ -187,7 +189,7 @@ class NumberCheck:
         if self._updates is not None:
             self._updates.keep = self.iterations + 1 < self._followed
         try:
-            made = Confirmation(self.given, graph, values, seen, self._updates, self.add)
+            made = Confirmation(self.given, graph, values, seen, self._updates, self.add, self.losses)
         except DisagreementError as error:
             self.add(Verdict(error.tensor, FAILED, why=error.why))
             return None

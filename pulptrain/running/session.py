@@ -17,6 +17,7 @@ from configs.errors import DoesNotFitError, InputError
 from configs.limits import require_host_memory
 from configs.model_file import ModelSpec, load_model
 from configs.version import VERSION
+from importers.training_text import parse_schedule
 from pulptrain.given.channel_order import channels_last, with_order
 from pulptrain.given.given_values import with_own_values
 from pulptrain.given.own_data import Data, data_of
@@ -44,10 +45,12 @@ from traces.recorder import CounterSample
 from trainlib.ir.graph import FED_KINDS, TrainingGraph
 from trainlib.ir.numerics import dtype_named
 from trainlib.ir.steps import Array
+from trainlib.ir.varying import varying_of
 from trainlib.references import reference
 from trainlib.training.options import check_options
 from trainlib.training.phases import build_training_phases, initial_weights
 from trainlib.training.samples import Samples, are_classes, by_name
+from trainlib.training.schedules import schedule_of
 from trainlib.training.step_choice import STEPS, parse_steps
 from trainlib.training.training_data import label_plans, sample_stream, samples_of
 from truth.given import Given, as_given, torch_available
@@ -99,6 +102,9 @@ def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
         if settings.accumulate < 1:
             raise InputError(f"{settings.accumulate} mini-batches", where="--accumulate", cure="1 or more")
         options["accumulate"] = settings.accumulate
+    if settings.lr_schedule is not None:
+        options["schedule"] = parse_schedule(settings.lr_schedule)
+        schedule_of(options["schedule"], "--lr-schedule")
     if settings.separate_update:
         options["separate"] = True
     if options != spec.optimizer.options:
@@ -165,6 +171,7 @@ def _as_given(model: str | ModelSpec, settings: Settings, file: ScheduleFile | N
         batch=settings.batch,
         variant=next((text.strip() for text in settings.variants if "=" not in text), None),
         accumulate=settings.accumulate,
+        schedule=parse_schedule(settings.lr_schedule) if settings.lr_schedule is not None else None,
         separate=settings.separate_update,
         steps=settings.steps,
         layouts=file.layouts if file is not None else None,
@@ -192,6 +199,17 @@ def check_iterations(iterations: int) -> None:
     if iterations < 1:
         raise InputError(f"{iterations} iterations", where="--iterations", cure="1 or more")
     require_host_memory(iterations * ITERATION_BYTES, f"{iterations} iterations take", where="--iterations")
+
+
+def _check_schedules(prepared: Prepared, iterations: int) -> None:
+    """Raise `InputError` for a learning-rate schedule that ends before the iterations do."""
+    steps = [item.steps for item in varying_of(prepared.phases.programs) if item.steps is not None]
+    if steps and min(steps) < iterations:
+        raise InputError(
+            f"the schedule has {min(steps)} steps, the run {iterations} iterations",
+            where=prepared.spec.optimizer.where or prepared.spec.where,
+            cure=f"a longer schedule, or {min(steps)} iterations",
+        )
 
 
 SAMPLE_BYTES = 1000
@@ -276,6 +294,7 @@ def run_prepared(
 
     `samples` are the values of each mini-batch, in place of those that the model's data set gives.
     """
+    _check_schedules(prepared, iterations)
     machine = Machine(prepared, functional=functional, code_start=code_start(settings))
     graph = prepared.schedule.graph
     kept = initial_weights(graph, settings.seed) if functional else {}

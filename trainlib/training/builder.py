@@ -403,16 +403,16 @@ class GraphBuilder:
     def update(
         self,
         optimizer: OptimizerPrimitive,
-        attributes: Mapping[str, Any],
+        options: Mapping[str, Mapping[str, Any]],
         gradients: Mapping[str, str],
         parts: Mapping[str, TensorWindow] = MappingProxyType({}),
     ) -> None:
-        """Emit an update op per trained weight; the optimizer's states become kept tensors.
+        """Emit an update op per trained weight with its `options`; the states become kept tensors.
 
         Of a weight in `parts` only that part is updated, and has states.
         """
         for weight, gradient in gradients.items():
-            tensor = self.tensors[weight]
+            attributes, tensor = options[weight], self.tensors[weight]
             roles = {"w": weight, "dw": gradient, "w_updated": f"{weight}_updated"}
             self.add(replace(tensor, name=roles["w_updated"], alias_of=weight))
             trained, windows = tensor, {}

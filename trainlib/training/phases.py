@@ -42,6 +42,7 @@ from trainlib.training.options import (
 from trainlib.training.recompute import recompute
 from trainlib.training.sparse_update import frozen_layers, restrict_updates
 from trainlib.training.step_choice import as_in_inference, only_steps
+from trainlib.training.update_options import options_by_weight
 
 
 def build_training_graph(spec: ModelSpec) -> TrainingGraph:
@@ -90,7 +91,7 @@ class TrainingPhases:
 
 
 def build_training_phases(spec: ModelSpec) -> TrainingPhases:
-    """The graphs of one update, with clipping and accumulation as the optimizer section says.
+    """The graphs of one update, with clipping, accumulation and averages as the optimizer section says.
 
     Accumulation adds the mean of the gradients to totals in kept tensors, by explicit ops; the first
     mini-batch overwrites them (lazy reset). What is clipped then is the total. The graph of the mini-batch
@@ -108,10 +109,11 @@ def build_training_phases(spec: ModelSpec) -> TrainingPhases:
     elif wanted.separate:
         mini_batch, update = _separated(graph)
     else:
-        return TrainingPhases(_clipped(graph, wanted))
+        return TrainingPhases(_averaged(_clipped(graph, wanted), wanted))
+    update = _averaged(_clipped(update, wanted), wanted)
     states = {name: update.tensors[name] for name in update.of_kind(*KEPT_KINDS)}
     mini_batch = replace(mini_batch, tensors={**states, **mini_batch.tensors})
-    return TrainingPhases(mini_batch, wanted.accumulate, _clipped(update, wanted))
+    return TrainingPhases(mini_batch, wanted.accumulate, update)
 
 
 def _separated(graph: TrainingGraph) -> tuple[TrainingGraph, TrainingGraph]:
@@ -138,6 +140,10 @@ def _clipped(graph: TrainingGraph, wanted: GradientOptions) -> TrainingGraph:
     return graph
 
 
+def _averaged(graph: TrainingGraph, wanted: GradientOptions) -> TrainingGraph:
+    return gradient_steps.average_weights(graph, wanted.average) if wanted.average is not None else graph
+
+
 def _unclipped(spec: ModelSpec) -> TrainingGraph:
     dtype_named(spec.dtype, spec.where)
     builder, made = _forward_graph(spec)
@@ -150,7 +156,10 @@ def _unclipped(spec: ModelSpec) -> TrainingGraph:
         raise ShapeError("no layer has a weight: there is nothing to train", where=spec.where)
     parts = restrict_updates(builder, gradients)
     optimizer = optimizer_primitive(spec.optimizer.name, spec.optimizer.where)
-    builder.update(optimizer, optimizer_options(spec.optimizer, optimizer), gradients, parts)
+    own = optimizer_options(spec.optimizer, optimizer)
+    names = [layer.name for layer in spec.layers]
+    options = options_by_weight(spec.optimizer, optimizer, own, builder.of_weights(), names)
+    builder.update(optimizer, options, gradients, parts)
     graph = replace(_graph(spec.name, builder, terms.outputs, gradients, terms), parts=parts)
     again = {layer.name for layer in spec.layers if layer.recompute}
     return recompute(graph, [layer.spec.name for layer in builder.layers if _written_as(layer) in again])
@@ -317,7 +326,7 @@ def build_update_graph(
     kind_of = dtype_named(dtype, where)
     builder.add(Tensor("w", shape, "weight", kind_of, initial=Initial("uniform", 1.0)))
     builder.add(Tensor("w.grad", shape, "input", kind_of))
-    builder.update(optimizer, options, {"w": "w.grad"})
+    builder.update(optimizer, {"w": options}, {"w": "w.grad"})
     return _graph(kind, builder, (), {})
 
 

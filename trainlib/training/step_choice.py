@@ -15,7 +15,7 @@ from trainlib.primitives.definition import is_forward
 STEPS = ("fw", "loss", "ig", "wg", "upd")
 """Words for the steps of an iteration: forward, loss, input gradients, weight gradients, update."""
 
-_OF_THE_UPDATE = ("UPD", "CLIP_VALUE", "SQUARES", "SCALE", "APPLY", "ACCUMULATE")
+_OF_THE_UPDATE = ("UPD", "CLIP_VALUE", "SQUARES", "SCALE", "APPLY", "ACCUMULATE", "UPD_AVERAGE")
 
 STATISTICS = ("batch_norm", "instance_norm")
 """Layers that normalise with statistics of the batch in training, and with running ones in inference."""
