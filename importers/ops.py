@@ -63,7 +63,13 @@ ALONE = (
     Op("clip", "", "relu6", options={"low": 0.0, "high": 6.0}),
     Op("gelu", "Gelu com.microsoft:Gelu", "gelu", "GeluGrad dy x"),
     Op("gelu", "com.microsoft:FastGelu", "", "FastGeluGrad dy x", {"form": "tanh"}),
-    Op("leaky_relu", "LeakyRelu", "leaky_relu", numbers=[Number("slope", "alpha", "negative_slope", 0.01)]),
+    Op(
+        "leaky_relu",
+        "LeakyRelu",
+        "leaky_relu",
+        "LeakyReluGrad dy x",  # y, which is positive where x is
+        numbers=[Number("slope", "alpha", "negative_slope", 0.01)],
+    ),
     Op("elu", "Elu", "elu", numbers=[Number("alpha", "alpha", "alpha", 1.0)]),
     Op(
         "hard_sigmoid",
