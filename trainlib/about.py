@@ -65,6 +65,7 @@ ABOUT: Mapping[str, str] = {
     "concat": "Joins its inputs along an axis.",
     "split": "Cuts its input along an axis into several outputs.",
     "slice": "Keeps a range along an axis.",
+    "flip": "Turns the elements of some axes round.",
     "reshape": "Another shape of the same elements; moves nothing.",
     "transpose": "The axes in another order.",
     "pad": "Writes a constant around its input.",

@@ -54,7 +54,7 @@ from trainlib.primitives.pooling import (
     reduce_mean,
 )
 from trainlib.primitives.recurrent import gru, lstm, rnn
-from trainlib.primitives.shapes import concat, flatten, layout, pad, reshape, slice, split, transpose
+from trainlib.primitives.shapes import concat, flatten, flip, layout, pad, reshape, slice, split, transpose
 
 _ALL: tuple[Primitive, ...] = (
     conv1d.PRIMITIVE,
@@ -83,6 +83,7 @@ _ALL: tuple[Primitive, ...] = (
     concat.PRIMITIVE,
     split.PRIMITIVE,
     slice.PRIMITIVE,
+    flip.PRIMITIVE,
     reshape.PRIMITIVE,
     transpose.PRIMITIVE,
     pad.PRIMITIVE,

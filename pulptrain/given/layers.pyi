@@ -88,6 +88,7 @@ __all__ = [  # noqa: RUF022
     "Concat",
     "Split",
     "Slice",
+    "Flip",
     "Reshape",
     "Transpose",
     "Pad",
@@ -1036,6 +1037,22 @@ class Slice(Layer):
         stop: int,
         axis: int = 0,
         start: int = 0,
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
+class Flip(Layer):
+    def __init__(
+        self,
+        axes: Sequence[int],
         *,
         name: str | None = None,
         inputs: Sequence[str | Layer] | None = None,
