@@ -56,7 +56,7 @@ class LayerSchema(Schema):
     """Another lowering of it, `as-published` being what PULP-TrainLib does; none: that of the model."""
     weights_of: str | dict[str, str] | None = None
     """Layer before it whose parameters it uses, all of them, or some by name: `{weight: table}`,
-    `{weight: cell.recurrent}`. Gradients of all uses are summed; with `trainable: false` this use has none."""
+    `{weight: cell.recurrent}`. Gradients of all uses are summed; one with `trainable: false` has none."""
 
 
 class AdapterSchema(Schema):

@@ -102,6 +102,8 @@ class Draft:
     log_probabilities: dict[str, int] = field(default_factory=dict)
     """Words of what log-softmaxes make -> elements whose exponentials have a sum of 1."""
     _made: dict[tuple[Any, ...], View] = field(default_factory=dict)
+    _parameters: set[str] = field(default_factory=set)
+    """Those of `values` that are no buffers."""
     _names: set[str] = field(default_factory=lambda: set(RESERVED))
 
     def free_name(self, wanted: str) -> str:
@@ -153,6 +155,8 @@ class Draft:
             if item.shape != shapes.get(role):
                 raise CannotTakeError("its weights do not have the shape that its op takes", CHECKED)
             tensor = f"{name}.{PARAMETER_NAMES.get(role, role)}"
+            if role in plan.parameters:
+                self._parameters.add(tensor)
             found = self.weights.given(item)
             self.values[tensor] = np.ascontiguousarray(found.value)
             if found.source:
@@ -219,17 +223,25 @@ class Draft:
         """Raise UnsupportedLayerError that lists everything that could not be taken over."""
         refuse(self.problems, f"of {nodes} operations cannot be trained here", self.where, LAYERS)
 
-    def refuse_shared(self, kind: str, nearest: str, user_of: Callable[[str], str]) -> None:
-        """A weight that is trained in two places has two gradients to add, which no layer of ours does.
+    def share_weights(self, kind: str, nearest: str, user_of: Callable[[str], str]) -> None:
+        """A trained weight that several layers read belongs to the first; the others take it from there.
 
-        Nor does a copy of it that is not trained follow what an update makes of it. `kind` is what the
-        original calls a weight, `user_of` says who reads what a layer has.
+        Parts of one, and other orders of its elements, would need a layer between them that has a gradient: a
+        problem, and so is a first use that is not trained. `kind` is what the original calls a weight,
+        `user_of` says who reads what a layer has.
         """
         taken = {
             tensor: self.weights.numbers(given)
             for tensor, given in self.sources.items()
             if given.places is not None
         }
+        first: dict[tuple[bytes, Shape], str] = {}
+        for tensor, numbers in list(taken.items()):
+            key = (numbers.tobytes(), self.values[tensor].shape)
+            owner = first.setdefault(key, tensor)
+            if owner != tensor and self.sources[owner].trained and {owner, tensor} <= self._parameters:
+                self._take_from(owner, tensor)
+                del taken[tensor]
         most = int(self.weights.starts[-1])
         uses, trained = np.zeros(most, np.int64), np.zeros(most, bool)
         for tensor, numbers in taken.items():
@@ -243,8 +255,19 @@ class Draft:
                     for tensor, numbers in taken.items()
                     if np.isin(numbers, shared).any()
                 )
-                reason = f"elements of it are used more than once, by {' and '.join(users)}"
+                reason = f"{' and '.join(users)} read parts of it, or in two orders, or without a gradient"
                 self.problems.append(Problem(weight, kind, shape, reason, nearest))
+
+    def _take_from(self, owner: str, tensor: str) -> None:
+        """The layer that has `tensor` reads `owner`, a parameter of a layer before it, instead."""
+        name, _, parameter = tensor.partition(".")
+        lender, _, theirs = owner.partition(".")
+        index = next(index for index, layer in enumerate(self.layers) if layer.name == name)
+        layer = self.layers[index]
+        known = layer.weights_of if isinstance(layer.weights_of, Mapping) else {}
+        lent = {**known, parameter: lender if parameter == theirs else owner}
+        self.layers[index] = replace(layer, weights_of=lent)
+        del self.values[tensor], self.sources[tensor]
 
     def without_unused(self, last: str) -> None:
         """Drop layers whose outputs lead to nothing but themselves; `last` is the layer of the output."""

@@ -468,3 +468,75 @@ def test_gradients_divided_by_how_often_a_word_is_read_are_refused():
     module = nn.Sequential(nn.Embedding(5, 6, scale_grad_by_freq=True), nn.Flatten(), nn.Linear(24, 3))
     with pytest.raises(UnsupportedLayerError, match="scale_grad_by_freq=False"):
         from_torch(module, torch.zeros(2, 4, dtype=torch.int64))
+
+
+class Siamese(nn.Module):
+    """One branch for both halves."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(1, 4, 3, padding=1), nn.Linear(64, 5)
+
+    def one(self, x):
+        return self.fc(self.conv(x).relu().flatten(1))
+
+    def forward(self, x):
+        return self.one(x[:, :1]) - self.one(x[:, 1:])
+
+
+class Tied(nn.Module):
+    """The table of words is the weight of the head as well: one Parameter by two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.middle, self.head = (
+            nn.Embedding(11, 6),
+            nn.Linear(6, 6),
+            nn.Linear(6, 11, bias=False),
+        )
+        self.head.weight = self.table.weight
+
+    def forward(self, x):
+        return self.head(self.middle(self.table(x)).tanh())
+
+
+class Unrolled(nn.Module):
+    """A cell of two linear layers, three times."""
+
+    def __init__(self):
+        super().__init__()
+        self.fed, self.kept = nn.Linear(3, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        state = self.fed(x[:, 0]).tanh()
+        for step in (1, 2):
+            state = (self.fed(x[:, step]) + self.kept(state)).tanh()
+        return state
+
+
+SHARING = {
+    "siamese": (Siamese, torch.randn(2, 2, 4, 4), {"conv": 1, "fc": 1}),
+    "tied": (Tied, torch.randint(11, (2, 5)), {"table": 1}),
+    "unrolled": (Unrolled, torch.randn(2, 3, 3), {"fed": 2, "kept": 1}),
+}
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_a_parameter_used_in_several_places_is_one_weight_with_the_sum_of_their_gradients(name):
+    make, example, lent = SHARING[name]
+    module = make()
+    model = from_torch(module, example, nn.MSELoss())
+    lenders = [layer.weights_of["weight"] for layer in model.spec.layers if layer.weights_of]
+    assert {word: lenders.count(word) for word in lenders} == lent
+    assert {given.source for given in model.sources.values()} == {key for key, _ in module.named_parameters()}
+    check = agrees(module, model)
+    assert check.passed, (check.tensor, check.worst)
+    assert check.compared == 1 + len(list(module.parameters()))
+
+
+def test_a_parameter_read_in_two_orders_is_refused_by_name():
+    module = With(lambda m, x: x)
+    module.forward = lambda x: nn.functional.linear(module.fc(x), module.fc.weight.t())
+    module.fc = nn.Linear(6, 3)
+    with pytest.raises(UnsupportedLayerError, match="fc.weight: parameter.*in two orders"):
+        from_torch(module, torch.zeros(4, 6), nn.MSELoss())
