@@ -92,6 +92,8 @@ class Draft:
     dtype: str = "float32"
     weights: WeightNumbers = NOTHING
     """Of the original."""
+    inputs: list[str] = field(default_factory=list)
+    """Words of what the network is fed, in the order of the original."""
     layers: list[LayerSpec] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     values: dict[str, Array] = field(default_factory=dict)
@@ -201,7 +203,7 @@ class Draft:
         """The word of the same elements in another shape: a view, made once."""
         if self.tensors[word].shape == shape:
             return word
-        key = (self._root(word), shape)
+        key = (self.root(word), shape)
         if key not in self._made:
             flat = len(shape) == 2
             options = {} if flat else {"shape": list(shape[1:])}
@@ -211,7 +213,7 @@ class Draft:
             (self._made[key],) = self.layer(kind, f"{name}_{kind}", (key[0],), options, where=where)
         return self._made[key].word
 
-    def _root(self, word: str) -> str:
+    def root(self, word: str) -> str:
         """The tensor a view is a view of: views of views are not made."""
         layer = next((layer for layer in self.layers if layer.name == word), None)
         while layer is not None and layer.type in ("flatten", "reshape") and layer.inputs:
@@ -255,7 +257,8 @@ class Draft:
                     for tensor, numbers in taken.items()
                     if np.isin(numbers, shared).any()
                 )
-                reason = f"{' and '.join(users)} read parts of it, or in two orders, or without a gradient"
+                how = "in parts, in two orders or not all trained"
+                reason = f"elements of it are used more than once, by {' and '.join(users)}, {how}"
                 self.problems.append(Problem(weight, kind, shape, reason, nearest))
 
     def _take_from(self, owner: str, tensor: str) -> None:

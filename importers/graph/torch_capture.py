@@ -140,7 +140,8 @@ def capture(
     reader = _Reader(torch, draft, handlers, nearest)
     known = reader.known
     calls = 0
-    user_inputs = 0
+    fed = [item.arg.name for item in signature.input_specs if item.kind.name == "USER_INPUT"]
+    fed = [node.name for node in graph.nodes if node.name in fed and shape_of(node) is not None]
     for node in graph.nodes:
         if node.op == "placeholder":
             item = targets.get(node.name)
@@ -148,8 +149,7 @@ def capture(
                 target = first_names.get(item.target, item.target)
                 known[node.name] = _held(torch, tensors, places, target, trained)
                 continue
-            user_inputs += 1
-            known[node.name] = _input(draft, node, user_inputs)
+            known[node.name] = _input(draft, node, single=len(fed) == 1)
         elif node.op == "call_function":
             calls += 1
             known[node.name] = reader.read(node)
@@ -188,15 +188,10 @@ def _held(
     return Held(tensor, name, places, name in trained)
 
 
-def _input(draft: Draft, node: Any, number: int) -> Any:
+def _input(draft: Draft, node: Any, *, single: bool) -> Any:
     shape = shape_of(node)
     if shape is None:
         return node.meta.get("val")  # a number, None
-    if number > 1:
-        draft.problems.append(
-            Problem(node.name, "input", shape, "networks have one input", "one that forward cuts up")
-        )
-        return Unknown()
     dtype = str(node.meta["val"].dtype).removeprefix("torch.")
     if len(shape) < 2:
         draft.problems.append(
@@ -209,7 +204,9 @@ def _input(draft: Draft, node: Any, number: int) -> Any:
             )
         )
         return Unknown()
-    return draft.feed("input", shape, dtype if is_float(dtype) else "int32")
+    word = "input" if single or node.name == "input" else draft.free_name(node.name)
+    draft.inputs.append(word)
+    return draft.feed(word, shape, dtype if is_float(dtype) else "int32")
 
 
 def _output(draft: Draft, signature: Any, known: Mapping[str, Any], where: str) -> View | None:
