@@ -1119,6 +1119,7 @@ class Flip(Layer):
         adapter: Mapping[str, Any] | None = None,
         recompute: bool = False,
         variant: str | None = None,
+        weights_of: str | Layer | Mapping[str, str | Layer] | None = None,
     ) -> None: ...
 
 class Reshape(Layer):
