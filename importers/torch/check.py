@@ -52,16 +52,17 @@ def gradients_of_module(
 ) -> dict[str, Array]:
     """Loss and gradients of a copy of the module, by the names of our tensors.
 
-    `sample` has ``input`` and ``label`` as our loss wants them. A parameter without a gradient has zeros.
+    `sample` has the inputs, in the order of forward, and ``label`` as our loss wants it. A parameter without
+    a gradient has zeros.
     """
     torch = require_extra("torch")
     copied = copy.deepcopy(module)
     copied = copied.double() if double else copied.float()
     kind = torch.float64 if double else torch.float32
-    x, label = (torch.tensor(sample[name]) for name in ("input", "label"))
-    x = x.to(kind) if x.is_floating_point() else x.long()
-    label = label.to(kind) if label.is_floating_point() else label.long()
-    output = copied(x)
+    fed = {name: torch.tensor(array) for name, array in sample.items()}
+    fed = {name: item.to(kind) if item.is_floating_point() else item.long() for name, item in fed.items()}
+    label = fed.pop("label")
+    output = copied(*fed.values())
     while isinstance(output, (tuple, list)):
         (output,) = output
     if label.is_floating_point():

@@ -14,7 +14,7 @@ from typing import Any
 
 from configs.dtypes import BY_NAME, FP32
 from configs.errors import InputError, UnsupportedLayerError
-from configs.model_file import LossSpec, ModelSpec
+from configs.model_file import InputSpec, LossSpec, ModelSpec
 from configs.suggest import suggestion
 from importers.extras import require_extra
 from importers.graph.draft import Draft, elements
@@ -73,7 +73,8 @@ def from_torch(
 ) -> ImportedModel:
     """A torch.nn.Module as a model of ours, its parameters as initial values, in the mode it is in.
 
-    `example_inputs` is the input tensor (or a tuple of one), batch first: its shape is taken, and its type.
+    `example_inputs` is the input tensor, or a tuple of all that forward takes, batch first: shapes are taken,
+    types, and of several the names that forward has for them.
     `loss` is a loss of torch.nn, one of torch.nn.functional, or text (``mse``), see `losses.loss_of`; default
     cross_entropy for outputs [batch, classes], else mse. `optimizer` is one of torch.optim, or text (``adam
     lr=0.001``); default ``sgd lr=0.01``. `lr_schedule` is one of torch.optim.lr_scheduler, or text (``cosine
@@ -91,6 +92,10 @@ def from_torch(
     title = name or _title(type(module).__name__)
     place = where or title
     inputs = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
+    batches = dict.fromkeys(len(item) for item in inputs if isinstance(item, torch.Tensor) and item.ndim)
+    if len(batches) > 1:
+        text = ", ".join(map(str, batches))
+        raise InputError(f"inputs of different batches: {text}", where=place, cure="as many samples of each")
     _refuse_averages(torch, module, place)
     dtype = _dtype(torch, module, inputs, place)
     trained = trained_names(torch, module, optimizer)
@@ -103,20 +108,22 @@ def from_torch(
     taken = optimizer_of(torch, optimizer, module, draft.sources, lr_schedule, shared)
     if isinstance(optimizer, torch.optim.Optimizer) and optimizer.state:
         notes.append("the optimizer's moments are not taken over: they start at 0")
-    fed = draft.tensors["input"]
+    first, *more = _inputs(draft, place)
     spec = ModelSpec(
         name=title,
         description=f"{type(module).__name__}, {'training' if module.training else 'evaluation'} mode",
         source=f"captured from {place} by torch.export",
-        input_shape=fed.shape[1:],
+        input_shape=first.shape,
         dataset="random",
         loss=spec_of_loss,
         optimizer=taken.spec(1) if isinstance(taken, TorchOptimizer) else taken,
-        batch=fed.shape[0],
+        batch=draft.tensors[first.name].shape[0],
         layers=tuple(draft.layers),
         where=place,
         dtype=BY_NAME[dtype].word,
-        input_classes=_classes(draft, place),
+        input_classes=first.classes,
+        input_name=first.name,
+        more_inputs=tuple(more),
     )
     check_options(spec)
     values = {
@@ -190,18 +197,29 @@ def _end(draft: Draft, output: View, place: str) -> None:
     shape = tuple(size for index, size in enumerate(output.shape) if index != output.batch_dim)
     word = draft.reshaped(word, (output.batch, *(shape or (1,))), "output")
     last = word.partition(".")[0]
-    if "." in word or last == "input":
+    if "." in word or last in draft.inputs:
         raise UnsupportedLayerError(
             "forward returns what it is given, or a part of it", where=place, cure="a forward with a layer"
         )
     draft.without_unused(last)
 
 
-def _classes(draft: Draft, place: str) -> int:
+def _inputs(draft: Draft, place: str) -> list[InputSpec]:
+    return [
+        InputSpec(word, draft.tensors[word].shape[1:], _classes(draft, word, place)) for word in draft.inputs
+    ]
+
+
+def _classes(draft: Draft, word: str, place: str) -> int:
     """Of an integer input: the smallest table that is read by it; 0 for floats."""
-    if draft.tensors["input"].dtype != "int32":
+    if draft.tensors[word].dtype != "int32":
         return 0
-    tables = [int(layer.attributes["vocabulary"]) for layer in draft.layers if layer.type == "embedding"]
+    tables = [
+        int(layer.attributes["vocabulary"])
+        for layer in draft.layers
+        if layer.type == "embedding"
+        and (len(draft.inputs) == 1 or draft.root((layer.inputs or ("",))[0]) == word)
+    ]
     if not tables:
         raise UnsupportedLayerError(
             "an input of integers that no embedding reads",

@@ -243,7 +243,7 @@ def _compared(foreign: ForeignModel, outcome: RunOutcome, settings: Settings) ->
 
     spec, graph = foreign.spec, outcome.schedule.graph
     sample = next(sample_stream(graph, spec, settings.seed))
-    fed = {"input": sample[graph.input], "label": sample[graph.label]}
+    fed = {**{name: sample[name] for name in graph.inputs}, "label": sample[graph.label]}
     results = {
         name.removeprefix("results/"): array
         for name, array in outcome.values.items()

@@ -180,7 +180,7 @@ def _graph(
         inputs=tuple(
             name
             for name, tensor in builder.tensors.items()
-            if tensor.kind == "input" and tensor.alias_of is None
+            if tensor.kind == "input" and tensor.alias_of is None and name not in builder.backward.values()
         ),
         labels=tuple(terms.labels),
         outputs=tuple(outputs),
