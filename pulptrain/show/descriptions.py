@@ -115,7 +115,7 @@ def _model(name: str) -> Description:
     layers = []
     for layer in spec.layers:
         output = tensors.get(f"{layer.name}.out")
-        weights = [t for t in tensors.values() if t.kind == "weight" and t.name.startswith(f"{layer.name}.")]
+        weights = [tensors[name] for name in graph.weights if name.startswith(f"{layer.name}.")]
         layers.append(
             {
                 "name": layer.name,

@@ -109,7 +109,7 @@ def test_a_shown_file_can_be_copied_and_run(
     assert run(["show", "tutorial-cnn", "--file"]) == 0
     Path("mine.yaml").write_text(capsys.readouterr().out)
     assert run(["show", "mine.yaml"]) == 0
-    assert "39,168" in capsys.readouterr().out
+    assert "19,584" in capsys.readouterr().out
     for arguments, hint in (
         (["show", "conv2", "--kind", "primitive"], "'conv2d'"),
         (["show", "pulp-open", "dmma"], "dma"),
