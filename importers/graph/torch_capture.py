@@ -21,6 +21,7 @@ from configs.dtypes import is_float
 from configs.errors import InputError, UnsupportedLayerError
 from importers.graph.draft import NO_FORM, CannotTakeError, Draft, Problem
 from importers.graph.node import Handler, Node, Unknown
+from importers.graph.terms import Terms
 from importers.graph.views import Shape, View
 from importers.graph.weights import Constant, WeightNumbers
 
@@ -41,6 +42,10 @@ class Held:
         tensor = tensor.float() if tensor.is_floating_point() else tensor
         places = None if self.places is None else self.places.numpy()
         return Constant(tensor.numpy(), places, self.trained)
+
+
+class Moving:
+    """In place of what a gradient goes through."""
 
 
 class Aside:
@@ -145,6 +150,8 @@ def capture(
             item = targets.get(node.name)
             if item is not None and item.target is not None:
                 known[node.name] = _held(torch, tensors, places, item.target, trained)
+                if item.target in trained:
+                    reader.moving.add(node.name)
                 continue
             user_inputs += 1
             known[node.name] = _input(draft, node, user_inputs)
@@ -227,6 +234,8 @@ class _Reader:
     ) -> None:
         self.torch, self.draft, self.handlers, self.nearest = torch, draft, handlers, nearest
         self.known: dict[str, Any] = {}
+        self.moving: set[str] = set()
+        """Nodes through which a gradient goes to a trained parameter."""
 
     def stand_in(self, node: Any) -> Any:
         """In place of what could not be read, so that what lies behind it can be looked at too."""
@@ -242,6 +251,8 @@ class _Reader:
         """What a node makes; `Unknown`, and a problem in the list, if it cannot be read."""
         op = _op_name(node)
         place = _place(node, self.draft.where)
+        if op not in _DETACHED and any(before.name in self.moving for before in node.all_input_nodes):
+            self.moving.add(node.name)
         try:
             if node.target is operator.getitem:
                 return self._item(node)
@@ -253,7 +264,7 @@ class _Reader:
                     "reads statistics or a mask that another op has made: a norm used twice reads its own",
                     "a module for each use",
                 )
-            if not _any(arguments, View) or op in SHAPES_ONLY:
+            if not _any(arguments, (View, Terms)) or op in SHAPES_ONLY:
                 return self._folded(op, node)
             handler = self.handlers.get(op)
             if handler is None:
@@ -287,6 +298,12 @@ class _Reader:
             dtypes=(str(getattr(first, "dtype", "")), str(getattr(several[0], "dtype", ""))),
             into_softmax=_goes_into_softmax(node),
             several=isinstance(made, (tuple, list)),
+            only_compared=op in _DETACHED and _only_compared(node),
+            moving=frozenset(
+                key
+                for key, item in _bound(node, {name: Moving() for name in self.moving}).items()
+                if _any(item, Moving)
+            ),
         )
 
     def _item(self, node: Any) -> Any:
@@ -367,6 +384,21 @@ def _goes_into_softmax(node: Any) -> bool:
     return bool(rank and users) and all(
         _op_name(user) in SOFTMAXES and user.args[1] % rank == rank - 1 for user in users
     )
+
+
+def _only_compared(node: Any) -> bool:
+    """Whether its result goes into targets of losses, changed or not, and nowhere else."""
+    return all(
+        user.op == "call_function" and (_arguments_that_are(node, user) == {"target"} or _only_compared(user))
+        for user in node.users
+    )
+
+
+def _arguments_that_are(node: Any, user: Any) -> set[str]:
+    schema = getattr(user.target, "_schema", None)
+    names = [argument.name for argument in schema.arguments] if schema is not None else []
+    given = {**dict(zip(names, user.args, strict=False)), **user.kwargs}
+    return {name for name, item in given.items() if item is node}
 
 
 def _op_name(node: Any) -> str:
