@@ -7,10 +7,11 @@ primitive, which checks the remembered YAML node against a schema of its own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -22,7 +23,10 @@ from configs.suggest import suggestion
 from configs.yaml_file import Node, shortened
 
 _Positive = Annotated[int, Field(ge=1)]
-_Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
+"""What inputs, labels and layers may be called."""
+
+_Name = Annotated[str, Field(pattern=NAME)]
 _ChannelRange = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)]
 
 
@@ -76,13 +80,32 @@ class LossSchema(Schema):
     """How the terms become one number; batchmean is their sum over the number of samples."""
 
 
+class TermSchema(Schema):
+    """What a loss, whichever it is, is of."""
+
+    of: str | None = None
+    """Layer whose output it is of; none: the last."""
+    target: str | None = None
+    """Layer whose output stands for the label, as data: no gradient flows into it (distillation)."""
+    label: _Name | None = None
+    """Name of its labels, which several losses may share; none: `label`, of the second loss `label_2` ..."""
+
+
+TERM_KEYS = tuple(TermSchema.model_fields)
+"""Keys of a loss that are not options of its primitive."""
+
+
 class OptimizerSchema(Schema):
     """Keys every optimizer has; a primitive's schema adds its options."""
 
     name: str
     """Its primitive."""
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    """Step size."""
+    """Step size; with a schedule the first one, or what it scales."""
+    maximize: bool = False
+    """Up the gradient instead of down."""
+    state_dtype: Literal["fp32", "fp16", "bf16"] = "fp32"
+    """Number format of what is kept beside each element of a weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +144,15 @@ class LayerSpec:
 
 @dataclass(frozen=True, slots=True)
 class LossSpec:
-    """A loss as written: name and options."""
+    """A loss as written: name and options, and what `TermSchema` says of it."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     where: str = ""
     node: Node | None = field(default=None, compare=False, repr=False)
+    of: str | None = None
+    target: str | None = None
+    label: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +166,22 @@ class OptimizerSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class InputSpec:
+    """An input: shape of one sample, (C, H, W), (L, C) or (C,); `classes` > 0: integers below it (words)."""
+
+    name: str
+    shape: tuple[int, ...]
+    classes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model file: `input_shape` is that of one sample, (C, H, W), (L, C) or (C,), of `batch` samples.
+    """A model file: the first input and the first loss, and those beside them; `batch` samples of each.
 
     `dataset` is one of `DATASETS` or the path of a file; `source` cites where the network comes from. `dtype`
     (a word of `configs.dtypes`), `layout` (CHW, HWC) and `variant` (default, as-published) hold for
     layers that do not say otherwise. `where` is ``file:line`` of the file.
-    `input_classes` > 0 means an integer input (word numbers) below it. `train` names the layers that are
+    `train` names the layers that are
     trained, all others being frozen; ``last`` stands for the last layer with parameters, None for all.
     """
 
@@ -166,6 +201,26 @@ class ModelSpec:
     train: str | tuple[str, ...] | None = None
     variant: str = "default"
     steps: tuple[str, ...] = ()
+    input_name: str = "input"
+    more_inputs: tuple[InputSpec, ...] = ()
+    more_losses: tuple[LossSpec, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """All inputs."""
+        return (InputSpec(self.input_name, self.input_shape, self.input_classes), *self.more_inputs)
+
+    @property
+    def losses(self) -> tuple[LossSpec, ...]:
+        """All losses, each with the name of its labels; their sum is what is trained."""
+        return tuple(
+            loss if loss.label or loss.target else replace(loss, label=_numbered("label", number))
+            for number, loss in enumerate((self.loss, *self.more_losses), start=1)
+        )
+
+
+def _numbered(word: str, number: int) -> str:
+    return word if number == 1 else f"{word}_{number}"
 
 
 TRAIN_WORDS = ("all", "last")
@@ -190,19 +245,26 @@ class InputSchema(Schema):
 class ModelSchema(Schema):
     """A model file: a network, its input, its loss and its optimizer."""
 
+    either: ClassVar[Mapping[str, str]] = {"input": "inputs", "loss": "losses"}
+
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
     """What tables, pictures and folders call it."""
     description: str = ""
     """What it is, in a sentence."""
     source: str = ""
     """Where it comes from; every model that ships with pulptrain says so."""
-    input: object = Field(examples=["{shape: [3, 32, 32]}"])
-    """`{shape: [...]}` of one sample, without the batch."""
+    input: object = Field(None, examples=["{shape: [3, 32, 32]}"])
+    """`{shape: [...]}` of one sample, without the batch. One of `input` and `inputs` must be given."""
+    inputs: object = Field(None)
+    """Several inputs by name, which layers name in their `inputs`: `{left: {shape: ...}, right: ...}`."""
     dataset: str = "random"
     """Where samples and labels come from: `random` and `sequences` are made up, `digits` are 8x8 images; or
-    the path of an .npz file with arrays x and y (and x_test, y_test)."""
-    loss: object = Field(examples=["cross_entropy"])
-    """Name of a loss, or `{name: ..., options}`."""
+    the path of an .npz file with arrays x and y (and x_test, y_test), or, of several, named as inputs and
+    labels are."""
+    loss: object = Field(None, examples=["cross_entropy"])
+    """Name of a loss, or `{name: ..., options}`. One of `loss` and `losses` must be given."""
+    losses: object = Field(None)
+    """A list of losses, each as `loss` is; the network is trained on their sum."""
     optimizer: object = Field(examples=["{name: sgd, learning_rate: 0.01}"])
     """`{name: ..., learning_rate: ..., options}`."""
     batch: _Positive = 1
@@ -246,9 +308,8 @@ def read_model(node: Node, check: Check | None = None) -> ModelSpec:
     return spec
 
 
-_NO_HEADER = ModelSchema.model_construct(
-    name="", input=None, loss=None, optimizer=None, layers=[], dataset="random"
-)
+_NO_HEADER = ModelSchema.model_construct(name="", optimizer=None, layers=[], dataset="random")
+_NO_INPUT = InputSpec("input", (1,))
 _NO_LOSS = LossSpec("mse")
 _NO_OPTIMIZER = OptimizerSpec("sgd", {"learning_rate": 1.0}, "")
 """They stand for what is wrong and noted, so that the rest can be looked at; no one gets to see them."""
@@ -260,22 +321,20 @@ def _model(node: Node, problems: Problems) -> ModelSpec:
     top = node.mapping("the model")
     if "dataset" in top:
         problems.of(_check_dataset, top["dataset"])
-    shape: tuple[int, ...] = (1,)
-    classes = 0
-    if "input" in top:
-        shape, classes = problems.of(_input, top["input"], header.dataset) or (shape, classes)
+    first, *inputs = problems.of(_inputs, top, header.dataset) or (_NO_INPUT,)
+    loss, *losses = problems.of(_losses, top) or (_NO_LOSS,)
     layers = _layers(top["layers"], problems) if "layers" in top and top["layers"].is_sequence else ()
     whole = "layers" in top and top["layers"].is_sequence and len(layers) == len(top["layers"].sequence(""))
     if "recompute" in top and top["recompute"].is_sequence and whole:
         chosen = problems.of(_layer_names, top["recompute"], layers) or ()
         layers = tuple(replace(layer, recompute=layer.recompute or layer.name in chosen) for layer in layers)
-    return ModelSpec(
+    spec = ModelSpec(
         name=header.name,
         description=header.description,
         source=header.source,
-        input_shape=shape,
+        input_shape=first.shape,
         dataset=header.dataset,
-        loss=(problems.of(_loss, top["loss"]) if "loss" in top else None) or _NO_LOSS,
+        loss=loss,
         optimizer=(problems.of(_optimizer, top["optimizer"]) if "optimizer" in top else None)
         or _NO_OPTIMIZER,
         batch=header.batch,
@@ -283,10 +342,32 @@ def _model(node: Node, problems: Problems) -> ModelSpec:
         where=node.where,
         dtype=header.dtype,
         layout=header.layout,
-        input_classes=classes,
+        input_classes=first.classes,
         train=problems.of(_train, top["train"], layers) if "train" in top and whole else None,
         variant=header.variant,
+        input_name=first.name,
+        more_inputs=tuple(inputs),
+        more_losses=tuple(losses),
     )
+    problems.of(_check_names, spec)
+    return spec
+
+
+def _check_names(spec: ModelSpec) -> None:
+    """Inputs, layers and labels are told apart by their names; a data set that ships has one of each."""
+    inputs = {item.name for item in spec.inputs}
+    labels = {loss.label: loss.where or spec.where for loss in spec.losses if loss.label is not None}
+    named = [(f"layer '{layer.name}'", layer.name, layer.where) for layer in spec.layers]
+    for what, name, where in (*named, *((f"label '{name}'", name, where) for name, where in labels.items())):
+        if name in inputs:
+            raise ConfigError(f"{what} is called as an input is", where=where, cure="rename one of them")
+    if spec.dataset in DATASETS and spec.dataset != "random" and max(len(inputs), len(labels)) > 1:
+        raise ConfigError(
+            f"the data set '{spec.dataset}' has one input and one label, the model {len(inputs)} and "
+            f"{len(labels)}",
+            where=spec.where,
+            cure=f"dataset: random, or the path of an {OWN_DATA} file with an array for each",
+        )
 
 
 def _check_dataset(node: Node) -> None:
@@ -330,10 +411,24 @@ def _check_word(node: Node, what: str, known: tuple[str, ...]) -> None:
         )
 
 
-def _input(node: Node, dataset: str) -> tuple[tuple[int, ...], int]:
-    checked = validate(InputSchema, node, "'input'")
+def _inputs(top: Mapping[str, Node], dataset: str) -> tuple[InputSpec, ...]:
+    if "inputs" not in top:
+        return (_input("input", top["input"], "'input'", dataset),) if "input" in top else (_NO_INPUT,)
+    given = top["inputs"].mapping("'inputs'")
+    for name, node in given.items():
+        if not re.fullmatch(NAME, name):
+            raise ConfigError(f"'{name}' is no name", where=node.where, cure="letters, digits and _")
+    if not given:
+        raise ConfigError(
+            "'inputs' names none", where=top["inputs"].where, cure="inputs: {image: {shape: [3, 32, 32]}}"
+        )
+    return tuple(_input(name, node, f"input '{name}'", dataset) for name, node in given.items())
+
+
+def _input(name: str, node: Node, what: str, dataset: str) -> InputSpec:
+    checked = validate(InputSchema, node, what)
     shape = tuple(checked.shape)
-    where = node.mapping("'input'")["shape"].where
+    where = node.mapping(what)["shape"].where
     needed = DATASETS.get(dataset)
     if needed is not None and shape != needed:
         raise ConfigError(
@@ -341,15 +436,34 @@ def _input(node: Node, dataset: str) -> tuple[tuple[int, ...], int]:
             where=where,
             cure=f"shape: {list(needed)}, or dataset: random",
         )
-    return shape, checked.classes
+    return InputSpec(name, shape, checked.classes)
 
 
-def _loss(node: Node) -> LossSpec:
-    """``loss: mse``, or a mapping with its name and options."""
+def _losses(top: Mapping[str, Node]) -> tuple[LossSpec, ...]:
+    if "losses" not in top:
+        return (_loss(top["loss"], "'loss'"),) if "loss" in top else (_NO_LOSS,)
+    given = top["losses"].sequence("'losses'")
+    if not given:
+        raise ConfigError("'losses' lists none", where=top["losses"].where, cure="losses: [mse]")
+    return tuple(_loss(node, f"loss {number}") for number, node in enumerate(given, start=1))
+
+
+def _loss(node: Node, what: str) -> LossSpec:
+    """``loss: mse``, or a mapping with its name, what it is of, and options."""
     if isinstance(node.value, str):
         return LossSpec(node.value, {}, node.where)
-    name, options = _name_and_options(node, "'loss'")
-    return LossSpec(name, options, node.where, node)
+    children = node.mapping(what)
+    said = {key: child for key, child in children.items() if key in TERM_KEYS}
+    term = validate(TermSchema, Node(said, node.file, node.line), what)
+    if term.target is not None and term.label is not None:
+        raise ConfigError(
+            f"{what} has a 'target', which stands for its labels, and a 'label'",
+            where=said["label"].where,
+            cure="one of the two",
+        )
+    own = Node({key: child for key, child in children.items() if key not in said}, node.file, node.line)
+    name, options = _name_and_options(own, what)
+    return LossSpec(name, options, node.where, own, **term.model_dump())
 
 
 def _optimizer(node: Node) -> OptimizerSpec:

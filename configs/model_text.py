@@ -8,21 +8,23 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from configs.model_file import LayerSpec, ModelSpec
+from configs.model_file import TERM_KEYS, LayerSpec, LossSpec, ModelSpec
 
 
 def model_tree(spec: ModelSpec) -> dict[str, Any]:
     """The mappings and lists of a model file that reads as `spec`; what has its default is left out."""
-    network_input: dict[str, Any] = {"shape": list(spec.input_shape)}
-    if spec.input_classes:
-        network_input["classes"] = spec.input_classes
+    inputs = {
+        item.name: {"shape": list(item.shape), **({"classes": item.classes} if item.classes else {})}
+        for item in spec.inputs
+    }
+    losses = [_loss(loss) for loss in (spec.loss, *spec.more_losses)]
     tree: dict[str, Any] = {
         "name": spec.name,
         "description": spec.description,
         "source": spec.source,
-        "input": network_input,
+        **({"input": inputs["input"]} if [*inputs] == ["input"] else {"inputs": inputs}),
         "dataset": spec.dataset,
-        "loss": {"name": spec.loss.name, **spec.loss.options} if spec.loss.options else spec.loss.name,
+        **({"losses": losses} if spec.more_losses else {"loss": losses[0]}),
         "optimizer": {"name": spec.optimizer.name, **spec.optimizer.options},
         "batch": spec.batch,
     }
@@ -32,10 +34,15 @@ def model_tree(spec: ModelSpec) -> dict[str, Any]:
         if value != default:
             tree[key] = list(value) if isinstance(value, tuple) else value
     tree["layers"] = [
-        _layer(layer, spec.layers[number - 1].name if number else "input")
+        _layer(layer, spec.layers[number - 1].name if number else spec.input_name)
         for number, layer in enumerate(spec.layers)
     ]
     return tree
+
+
+def _loss(loss: LossSpec) -> Any:
+    said = {key: getattr(loss, key) for key in TERM_KEYS if getattr(loss, key) is not None}
+    return {"name": loss.name, **said, **loss.options} if said or loss.options else loss.name
 
 
 def _layer(layer: LayerSpec, before: str) -> dict[str, Any]:

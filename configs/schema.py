@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
@@ -19,6 +19,9 @@ class Schema(BaseModel):
     """Base of all file schemas: exact types, no unknown keys, immutable."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    either: ClassVar[Mapping[str, str]] = {}
+    """Key -> another that may stand in its place: one of the two must be given."""
 
 
 SchemaT = TypeVar("SchemaT", bound=Schema)
@@ -64,11 +67,20 @@ def validate(schema: type[SchemaT], node: Node, what: str) -> SchemaT:
     """
     problems = Problems()
     required, optional = required_and_optional(schema)
+    given = node.mapping(what)
+    for one, other in schema.either.items():
+        if other not in given:
+            required = (*required, one)
+        elif one in given:
+            where = given[other].where
+            problems.note(
+                ConfigError(f"{what} has '{one}' and '{other}'", where=where, cure="one of the two")
+            )
     examples = {key: next(iter(schema.model_fields[key].examples or ()), "...") for key in required}
     _note_keys(problems, node, what, examples, optional)
-    given = {key: value for key, value in node.plain().items() if key in schema.model_fields}
+    values = {key: value for key, value in node.plain().items() if key in schema.model_fields}
     try:
-        validated = schema.model_validate(given)
+        validated = schema.model_validate(values)
     except ValidationError as error:
         for detail in _first_of_each(error):
             if detail["type"] != "missing" or len(detail["loc"]) > 1:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loss and optimizer as a command line says them: ``cross_entropy labels=hard``, ``sgd lr=0.01``."""
+"""What a command line says of training: ``cross_entropy labels=hard``, ``sgd lr=0.01``, ``step every=9``."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,13 +28,26 @@ def parse_optimizer(text: str, where: str = "--optimizer") -> OptimizerSpec:
     return OptimizerSpec(name, options, where)
 
 
+def parse_schedule(given: str | Mapping[str, Any], where: str = "--lr-schedule") -> dict[str, Any]:
+    """A mapping as it is, or text: a name and options, ``milestones=10,20``; after a warmup ``then`` another.
+
+    Raises as `parse_loss`; what the schedule may say is checked with the model.
+    """
+    if not isinstance(given, str):
+        return dict(given)
+    first, then, other = given.partition(" then ")
+    name, options = _parsed(first, where, "cosine steps=100", lists=True)
+    more = {"then": parse_schedule(other, where)} if then else {}
+    return {"name": name, **options, **more}
+
+
 def option_text(name: str, options: Mapping[str, Any]) -> str:
     """The text that `parse_loss` or `parse_optimizer` reads as this name and these options."""
     return " ".join((name, *(f"{key}={value}" for key, value in options.items() if value is not None)))
 
 
-def _parsed(text: str, where: str, example: str) -> tuple[str, dict[str, Any]]:
-    words = text.replace(",", " ").split()
+def _parsed(text: str, where: str, example: str, *, lists: bool = False) -> tuple[str, dict[str, Any]]:
+    words = text.split() if lists else re.findall(r"[^\s,\[\]]+(?:\[[^\]]*\]?)?|[\[\]]", text)
     if not words or "=" in words[0]:
         raise InputError(f"cannot read {text!r}", where=where, cure=f"write it as '{example}'")
     options: dict[str, Any] = {}
@@ -44,11 +58,13 @@ def _parsed(text: str, where: str, example: str) -> tuple[str, dict[str, Any]]:
             raise InputError(
                 f"cannot read {word!r} in {text!r}", where=where, cure=f"write it as '{example}'"
             )
-        options[key] = _value(value)
+        options[key] = [_value(item) for item in value.split(",")] if "," in value else _value(value)
     return words[0], options
 
 
 def _value(text: str) -> Any:
+    if text[0] == "[" and text[-1] == "]":
+        return [_value(item) for item in text[1:-1].replace(",", " ").split()]
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):

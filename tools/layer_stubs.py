@@ -10,16 +10,18 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pulptrain.given.layers import CLASSES, Layer, Loss, keyword_schema, option_keys
+from pulptrain.given.layers import CLASSES, Layer, Loss, keyword_fields, option_keys
 
 STUB = Path(__file__).resolve().parents[1] / "pulptrain" / "given" / "layers.pyi"
 
-OF_LAYERS = {
+IN_PYTHON = {
     "name": "str | None",
     "inputs": "Sequence[str | Layer] | None",
+    "of": "str | Layer | None",
+    "target": "str | Layer | None",
     "adapter": "Mapping[str, Any] | None",
 }
-"""Keys of layers that take more in Python than in a file."""
+"""Keys of layers and losses that take more in Python than in a file."""
 
 HEAD = """# SPDX-License-Identifier: Apache-2.0
 # Written by `python -m tools.layer_stubs` from the registry of primitives.
@@ -27,7 +29,8 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from configs.schema import Schema
+from pydantic.fields import FieldInfo
+
 from configs.yaml_file import Node
 from trainlib.primitives.definition import Primitive
 
@@ -45,7 +48,7 @@ CLASSES: Mapping[str, type[Part]]
 
 def class_name(name: str) -> str: ...
 def option_keys(primitive: Primitive) -> list[tuple[str, bool]]: ...
-def keyword_schema(primitive: Primitive) -> type[Schema] | None: ...
+def keyword_fields(primitive: Primitive) -> dict[str, FieldInfo]: ...
 def signature_of(primitive: Primitive) -> inspect.Signature: ...
 def node_of(value: object, file: str, line: int) -> Node: ...
 def caller_of(module: str) -> tuple[str, int, str]: ...
@@ -69,18 +72,10 @@ def _class(name: str) -> str:
         field = schema.model_fields[key]
         kind = type_text(field.annotation)
         arguments.append(f"{key}: {kind}" if needed else f"{key}: {kind} = {_quoted(field.default)}")
-    keys = [key for key, _ in option_keys(primitive)]
-    shared = keyword_schema(primitive)
     keywords = []
-    for key, field in shared.model_fields.items() if shared is not None else ():
-        if key == "type" or key in keys:
-            continue
-        kind = {
-            "name": "str | None",
-            "inputs": "Sequence[str | Layer] | None",
-            "adapter": "Mapping[str, Any] | None",
-        }.get(key, type_text(field.annotation))
-        keywords.append(f"{key}: {kind} = {None if key == 'name' else field.default!r}")
+    for key, field in keyword_fields(primitive).items():
+        kind = IN_PYTHON.get(key, type_text(field.annotation))
+        keywords.append(f"{key}: {kind} = {None if key == 'name' else _quoted(field.default)}")
     arguments += ["*", *keywords] if keywords else []
     body = "".join(f"        {argument},\n" for argument in arguments)
     return f"class {name}({base}):\n    def __init__(\n{body}    ) -> None: ...\n"
@@ -99,8 +94,8 @@ def type_text(annotation: Any) -> str:
         return " | ".join(dict.fromkeys(type_text(item) for item in arguments))
     if origin is Literal:
         return "Literal[" + ", ".join(map(_quoted, arguments)) + "]"
-    if origin is list:
-        return f"Sequence[{type_text(arguments[0])}]"
+    if origin in (list, dict):
+        return "Mapping[str, Any]" if origin is dict else f"Sequence[{type_text(arguments[0])}]"
     if annotation in (None, NoneType):
         return "None"
     return str(getattr(annotation, "__name__", "Any"))

@@ -16,7 +16,7 @@ from typing import Any
 from configs.dtypes import BY_WORD
 from configs.library import list_names
 from configs.meanings import meanings
-from configs.model_file import AdapterSchema, InputSchema, LayerSchema, ModelSchema
+from configs.model_file import AdapterSchema, InputSchema, LayerSchema, ModelSchema, TermSchema
 from configs.parameters import PROFILES, UNITS, ParameterSchema, SocSchema, load_parameters
 from configs.schema import Schema
 from pulptrain.exploring.explore_spec import (
@@ -100,18 +100,26 @@ def model() -> Json:
     for schema in layers.values():
         schema["properties"] = {**schema["properties"], **shared}
     losses, optimizers = _of_kind(LossPrimitive, "name"), _of_kind(OptimizerPrimitive, "name")
-    gradients = of(GradientOptions)["properties"]
+    gradients, term = of(GradientOptions)["properties"], of(TermSchema)["properties"]
+    for schema in losses.values():
+        schema["properties"] = {**schema["properties"], **term}
     for schema in optimizers.values():
         schema["properties"] = {**schema["properties"], **gradients}
+    loss = {"anyOf": [{"enum": sorted(losses)}, _chosen("name", losses)]}
     made = of(
         ModelSchema,
         input=of(InputSchema),
-        loss={"anyOf": [{"enum": sorted(losses)}, _chosen("name", losses)]},
+        inputs={"type": "object", "minProperties": 1, "additionalProperties": of(InputSchema)},
+        loss=loss,
+        losses={"type": "array", "minItems": 1, "items": loss},
         optimizer=_chosen("name", optimizers),
         dtype=dtype,
         layout=layout,
         layers={"type": "array", "minItems": 1, "items": _chosen("type", layers)},
     )
+    made["allOf"] = [
+        {"oneOf": [{"required": [one]}, {"required": [other]}]} for one, other in ModelSchema.either.items()
+    ]
     return {**_top("pulptrain model", made), "definitions": {"layer": layer}}
 
 

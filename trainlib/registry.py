@@ -38,7 +38,12 @@ from trainlib.primitives.elementwise import table as elementwise
 from trainlib.primitives.losses import table as losses
 from trainlib.primitives.lowering.windows import windowed
 from trainlib.primitives.norms import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
-from trainlib.primitives.optimizers import accumulate, gradient_accumulation, gradient_clipping
+from trainlib.primitives.optimizers import (
+    accumulate,
+    gradient_accumulation,
+    gradient_clipping,
+    weight_average,
+)
 from trainlib.primitives.optimizers import table as optimizers
 from trainlib.primitives.pooling import (
     avg_pool2d,
@@ -49,7 +54,7 @@ from trainlib.primitives.pooling import (
     reduce_mean,
 )
 from trainlib.primitives.recurrent import gru, lstm, rnn
-from trainlib.primitives.shapes import concat, flatten, layout, pad, reshape, slice, split, transpose
+from trainlib.primitives.shapes import concat, flatten, flip, layout, pad, reshape, slice, split, transpose
 
 _ALL: tuple[Primitive, ...] = (
     conv1d.PRIMITIVE,
@@ -78,6 +83,7 @@ _ALL: tuple[Primitive, ...] = (
     concat.PRIMITIVE,
     split.PRIMITIVE,
     slice.PRIMITIVE,
+    flip.PRIMITIVE,
     reshape.PRIMITIVE,
     transpose.PRIMITIVE,
     pad.PRIMITIVE,
@@ -100,6 +106,7 @@ _ALL: tuple[Primitive, ...] = (
     layout.PRIMITIVE,
     accumulate.PRIMITIVE,
     gradient_accumulation.PRIMITIVE,
+    weight_average.PRIMITIVE,
     gradient_clipping.VALUE,
     gradient_clipping.SQUARES,
     gradient_clipping.SCALE,

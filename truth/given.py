@@ -71,9 +71,9 @@ class Given:
         return int(self.tree.get("batch", 1))
 
     @property
-    def classes(self) -> int:
-        """Above 0: the input is word numbers below it."""
-        return int(self.tree["input"].get("classes", 0))
+    def fed(self) -> Mapping[str, Mapping[str, Any]]:
+        """Shape and classes of the inputs by name; with classes above 0 they are word numbers below it."""
+        return inputs_of(self.tree)
 
     @property
     def optimizer(self) -> Mapping[str, Any]:
@@ -81,12 +81,17 @@ class Given:
         return dict(self.tree.get("optimizer", {}))
 
     @property
-    def loss(self) -> Mapping[str, Any] | None:
-        """Name and options of the loss; None if the steps have none."""
-        said = self.tree.get("loss")
-        if said is None or "loss" not in self.steps:
-            return None
-        return {"name": said} if isinstance(said, str) else dict(said)
+    def losses(self) -> tuple[Mapping[str, Any], ...]:
+        """Name and options of every loss the model has; what is trained is their sum.
+
+        Each says the name of its labels, if it has not got a layer as its target.
+        """
+        said = self.tree["losses"] if "losses" in self.tree else [self.tree.get("loss")]
+        named = [{"name": loss} if isinstance(loss, str) else dict(loss) for loss in said if loss is not None]
+        for number, loss in enumerate(named):
+            if loss.get("target") is None and loss.get("label") is None:
+                loss["label"] = f"label_{number + 1}" if number else "label"
+        return tuple(named)
 
     @property
     def mini_batches(self) -> int:
@@ -111,18 +116,24 @@ def as_given(
     batch: int | None = None,
     variant: str | None = None,
     accumulate: int | None = None,
+    schedule: Mapping[str, Any] | None = None,
     separate: bool = False,
     steps: str | None = None,
     layouts: Mapping[str, str] | None = None,
 ) -> Given:
     """The model of a name, a path, the tree of a file, or a `ModelSpec`, with the options said replaced.
 
-    `steps` are as on the command line, ``fw,ig``; `layouts` those of a schedule file, by layer.
+    `schedule` is one of learning rates; `steps` are as on the command line, ``fw,ig``; `layouts` those of a
+    schedule file, by layer.
     """
     tree, folder, own_steps = _tree(model)
     said = {"dtype": dtype, "batch": batch, "variant": variant}
     tree |= {key: value for key, value in said.items() if value is not None}
-    more: dict[str, Any] = {"accumulate": accumulate, "separate": True if separate else None}
+    more: dict[str, Any] = {
+        "accumulate": accumulate,
+        "schedule": schedule,
+        "separate": True if separate else None,
+    }
     tree["optimizer"] = {
         **tree["optimizer"],
         **{key: value for key, value in more.items() if value is not None},
@@ -132,9 +143,18 @@ def as_given(
         {**layer, "layout": chosen[layer["name"]]} if layer["name"] in chosen else layer
         for layer in tree["layers"]
     ]
-    shape = (int(tree.get("batch", 1)), *tree["input"]["shape"])
-    source = Source("input", "int32" if tree["input"].get("classes", 0) else "float32", "CHW", shape)
-    return Given(tree, folder, _steps(steps) if steps else own_steps, (source,))
+    batch_size = int(tree.get("batch", 1))
+    sources = tuple(
+        Source(name, "int32" if said.get("classes", 0) else "float32", "CHW", (batch_size, *said["shape"]))
+        for name, said in inputs_of(tree).items()
+    )
+    return Given(tree, folder, _steps(steps) if steps else own_steps, sources)
+
+
+def inputs_of(tree: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """The inputs that a model file describes, by name."""
+    found: Mapping[str, Mapping[str, Any]] = tree.get("inputs") or {"input": tree["input"]}
+    return found
 
 
 LAYER, LOSS, OPTIMIZER = "layer", "loss", "optimizer"
@@ -182,9 +202,12 @@ def _tree(model: Any) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
 def _tree_of(spec: Any) -> dict[str, Any]:
     """The values of a model made in Python, or by an importer, under the keys of a model file."""
     return {
-        "input": {"shape": list(spec.input_shape), "classes": spec.input_classes},
+        "inputs": {item.name: {"shape": list(item.shape), "classes": item.classes} for item in spec.inputs},
         "dataset": spec.dataset,
-        "loss": {"name": spec.loss.name, **spec.loss.options},
+        "losses": [
+            {"name": loss.name, "of": loss.of, "target": loss.target, "label": loss.label, **loss.options}
+            for loss in spec.losses
+        ],
         "optimizer": {"name": spec.optimizer.name, **spec.optimizer.options},
         "batch": spec.batch,
         "dtype": spec.dtype,

@@ -20,7 +20,8 @@ from configs.dtypes import is_float
 from truth.given import DisagreementError, Given, Source
 from truth.layers import BOTH
 from truth.network import Network, NetworkLayer
-from truth.steps import GRADIENT_KEYS, LOSSES, OPTIMIZERS, STATES, UNLABELLED, updated
+from truth.rates import group_of, options_of
+from truth.steps import LOSS_KEYS, LOSSES, OPTIMIZERS, STATES, UNLABELLED, updated
 
 Array = NDArray[Any]
 
@@ -57,25 +58,31 @@ class Updates:
         weight: Array,
         gradient: Array,
         states: Mapping[str, Array],
+        losses: Sequence[float],
         *,
         keep: bool = True,
     ) -> Array:
         """The weight (or its trained part) after one more update with this gradient.
 
-        `states` are those of the machine, by the ends of their names, from which the first one starts. With
-        `keep` False it is the last one: nothing is remembered of it.
+        `states` are those of the machine, by the ends of their names, from which the first one starts;
+        `losses` those of the iterations before, which schedules count and one looks at. With `keep` False it
+        is the last one: nothing is remembered of it, nor of states that are narrower than fp32, where the
+        machine's last digit may be another: each update begins with the machine's.
         """
         before, slope = weight.reshape(-1), gradient.reshape(-1)
+        keep = keep and group_of(given.optimizer, name).get("state_dtype", "fp32") == "fp32"
         after = np.empty_like(before)
         for first in range(0, before.size, UPDATED_TOGETHER):
             some, key = slice(first, first + UPDATED_TOGETHER), (name, first)
             if key not in self._known:
                 parameter = torch.tensor(before[some], requires_grad=True)
-                optimizer = _optimizer_of(given, parameter)
+                optimizer = _optimizer_of(given, parameter, name, losses)
                 self._known[key] = parameter, optimizer
                 words = STATES[given.optimizer["name"]]
                 _start(optimizer, parameter, {words[end]: _state(item, some) for end, item in states.items()})
             parameter, optimizer = self._known[key] if keep else self._known.pop(key)
+            now = _optimizer_of(given, parameter, name, losses).param_groups[0]
+            optimizer.param_groups[0].update({key: item for key, item in now.items() if key != "params"})
             parameter.grad = torch.tensor(slope[some])
             updated(optimizer)
             parameter.grad = None
@@ -83,20 +90,19 @@ class Updates:
         return after.reshape(weight.shape)
 
 
-def _states_of(given: Given) -> tuple[str, ...]:
-    """The states that the model's optimizer has, as an update of a number shows."""
+def _states_of(given: Given, weight: str) -> tuple[str, ...]:
+    """The states that the model's optimizer has of a weight, as an update of a number shows."""
     number = torch.zeros(1, requires_grad=True)
     number.grad = torch.zeros(1)
-    optimizer = _optimizer_of(given, number)
+    optimizer = _optimizer_of(given, number, weight, ())
     updated(optimizer)
     own = optimizer.state[number]
     return tuple(end for end, word in STATES[given.optimizer["name"]].items() if own.get(word) is not None)
 
 
-def _optimizer_of(given: Given, parameter: Any) -> Any:
+def _optimizer_of(given: Given, parameter: Any, weight: str, losses: Sequence[float]) -> Any:
     said = given.optimizer
-    options = {key: value for key, value in said.items() if key not in GRADIENT_KEYS}
-    return OPTIMIZERS[said["name"]]([parameter], **options)
+    return OPTIMIZERS[said["name"]]([parameter], **options_of(said, weight, losses))
 
 
 def _start(optimizer: Any, parameter: Any, states: Mapping[str, Any]) -> None:
@@ -110,13 +116,16 @@ def _start(optimizer: Any, parameter: Any, states: Mapping[str, Any]) -> None:
     if "step" in own:
         own["step"] = torch.tensor(0.0)
     own.update(states)
+    if "mu" in own:  # of ASGD, which follows from the count
+        own["mu"] = torch.tensor(1 / max(1, float(own["step"]) - optimizer.param_groups[0]["t0"]))
 
 
 def _state(array: Array, some: slice) -> Any:
     """A state of the machine for `torch.optim`; a count of steps is one number."""
     if not is_float(str(array.dtype)):
         return torch.tensor(float(array.reshape(-1)[0]))
-    return torch.tensor(array.reshape(-1)[some].astype(np.float64))
+    flat = array.reshape(-1).astype(np.float64)
+    return torch.tensor(flat if flat.size == 1 else flat[some])
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +142,22 @@ class Iteration:
     """What a program of the model makes: `values` are the machine's given tensors, `seen` those it has made.
 
     `made` is the truth of what was seen, by name; who does not need a tensor any more may take it out.
-    `updated` are the weights that this program trains, `output_shape` that of the network's output. Raises
-    `DisagreementError` where the machine's tensors are not those of the model.
+    `updated` are the weights that this program trains, `output_shapes` those of what the losses are of,
+    `losses` those of the iterations before this one. Raises `DisagreementError` where the machine's tensors
+    are not those of the model.
     """
 
-    def __init__(self, given: Given, values: Mapping[str, Array], seen: Mapping[str, Array]) -> None:
-        self._given, self._values, self._seen = given, values, seen
+    def __init__(
+        self,
+        given: Given,
+        values: Mapping[str, Array],
+        seen: Mapping[str, Array],
+        losses: Sequence[float] = (),
+    ) -> None:
+        self._given, self._values, self._seen, self._losses = given, values, seen, losses
         self._network = Network(given)
         self.made: dict[str, Array] = {}
-        self.output_shape: tuple[int, ...] = ()
+        self.output_shapes: tuple[tuple[int, ...], ...] = ()
         self._expected: set[str] = set()
         self._leaves: dict[str, Any] = {}
         """Parameters and inputs."""
@@ -160,8 +176,11 @@ class Iteration:
             self._accumulate(adding=fed)
         if updates:
             self._clip()
-        ends = ("", *(f".{end}" for end in _states_of(given))) if updates else ()
-        self._expected |= {f"{name}{end}_updated" for name in self.updated for end in ends}
+        for name in self.updated:
+            ends = ("", *(f".{end}" for end in _states_of(given, name)))
+            self._expected |= {f"{name}{end}_updated" for end in ends}
+        if updates and given.optimizer.get("average") is not None:
+            self._average(given.optimizer["average"])
         for name in self.updated:
             self._value(name)
             self._known(self._slopes[name])
@@ -180,7 +199,7 @@ class Iteration:
         gradient = self._gradient(self._slopes[name])
         ends = (end for end in STATES[self._given.optimizer["name"]] if f"{name}.{end}" in self._values)
         own = {end: self._values[f"{name}.{end}"] for end in ends}
-        whole[part] = updates.stepped(self._given, name, whole[part], gradient, own, keep=keep)
+        whole[part] = updates.stepped(self._given, name, whole[part], gradient, own, self._losses, keep=keep)
         return whole
 
     def _value(self, name: str) -> Array:
@@ -196,7 +215,8 @@ class Iteration:
         surplus |= {f"{name}.grad" for name in set(network.parameters) - set(updated)}
         found |= dict.fromkeys(surplus & self._seen.keys(), "the model leaves it as it is")
         if not self._given.alone:
-            known = {*(source.name for source in self._given.inputs), "label", *network.parameters}
+            known = {*(source.name for source in self._given.inputs), *network.parameters}
+            known |= {loss["label"] for loss in self._given.losses if "label" in loss}
             known |= {*network.buffers, *network.masks}
             prefixes = tuple(f"{name}." for name in updated)
             found |= {
@@ -214,10 +234,12 @@ class Iteration:
             self._flows[source.name, 0] = self._source(source)
         for part in self._network.parts:
             self._run(part)
-        output = self._flows[self._network.output]
-        self.output_shape = tuple(output.tensor.shape)
-        if given.loss is not None:
-            self._backward_of(self._loss(output, dict(given.loss)))
+        losses = [(said, self._flows[self._place(said.get("of"))]) for said in given.losses]
+        self.output_shapes = tuple(tuple(output.tensor.shape) for _, output in losses)
+        if losses and "loss" in given.steps:
+            converted = [self._converted_for(said, output) for said, output in losses]
+            terms = [self._loss(number, *term) for number, term in enumerate(converted)]
+            self._backward_of(sum(terms[1:], start=terms[0]))
         elif given.alone:
             self._backward_of_outputs()
         if {"ig", "wg"} & set(given.steps):
@@ -349,17 +371,40 @@ class Iteration:
 
     # Backward
 
-    def _loss(self, output: _Flow, said: dict[str, Any]) -> Any:
-        given = self._given
-        output = self._cast(given.alone or f"{self._network.last}.loss", output, "float32")
-        label = self._leaf("label", False) if said["name"] not in UNLABELLED else None
-        if label is not None and label.is_floating_point() and label.shape != output.tensor.shape:
-            shapes = f"{list(label.shape)}, the output {list(output.tensor.shape)}"
-            raise DisagreementError("label", f"has shape {shapes}")
-        value = LOSSES[said.pop("name")](output.tensor, label, **said)
-        self.made["loss"] = value.detach().numpy().reshape(1)
-        self._expected.add("loss")
+    def _place(self, word: str | None) -> tuple[str, int]:
+        """Where the layer of a loss has its output; the last one's, if it says none."""
+        return self._network.output if word is None else self._network.found(word)
+
+    def _converted_for(
+        self, said: Mapping[str, Any], output: _Flow
+    ) -> tuple[Mapping[str, Any], _Flow, _Flow | None]:
+        """What a loss says, what it is of and what its target is: losses are computed in float32."""
+        target = said.get("target")
+        layers = [str(word or self._network.last).partition(".")[0] for word in (said.get("of"), target)]
+        output = self._cast(self._given.alone or f"{layers[0]}.loss", output, "float32")
+        if target is None:
+            return said, output, None
+        return said, output, self._cast(f"{layers[1]}.loss", self._flows[self._place(target)], "float32")
+
+    def _loss(self, number: int, said: Mapping[str, Any], output: _Flow, target: _Flow | None) -> Any:
+        name = f"loss_{number + 1}" if number else "loss"
+        options = {key: value for key, value in said.items() if key not in ("name", *LOSS_KEYS)}
+        label = None
+        if target is not None:
+            label = target.tensor.detach()
+        elif said["name"] not in UNLABELLED:
+            label = self._label(said["label"], output)
+        value = LOSSES[said["name"]](output.tensor, label, **options)
+        self.made[name] = value.detach().numpy().reshape(1)
+        self._expected.add(name)
         return value
+
+    def _label(self, name: str, output: _Flow) -> Any:
+        label = self._leaf(name, False)
+        if label.is_floating_point() and label.shape != output.tensor.shape:
+            shapes = f"{list(label.shape)}, the output {list(output.tensor.shape)}"
+            raise DisagreementError(name, f"has shape {shapes}")
+        return label
 
     def _backward_of(self, loss: Any) -> None:
         if {"ig", "wg"} & set(self._given.steps) and loss.requires_grad:
@@ -416,6 +461,18 @@ class Iteration:
             for name, parameter in zip(self._slopes.values(), parameters, strict=True):
                 self.made[name] = parameter.grad.numpy()
                 self._expected.add(name)
+
+    def _average(self, share: float) -> None:
+        """Of every weight as the machine has updated it, as `torch.optim.swa_utils` averages models."""
+        mean = torch.optim.swa_utils.get_ema_avg_fn(share)
+        for name in self.updated:
+            average, count = f"{name}.average", f"{name}.average_count"
+            self._expected |= {f"{average}_updated", f"{count}_updated"}
+            if f"{name}_updated" in self._seen:
+                new = self._machine(f"{name}_updated")
+                known = torch.from_numpy(self._value(average).astype(np.float64))
+                first = not int(self._value(count)[0])
+                self.made[f"{average}_updated"] = (new if first else mean(known, new, 0)).numpy()
 
 
 def _weight_first(weight: Any, part: NetworkLayer) -> Any:

@@ -187,15 +187,21 @@ def _conv_transpose2d(
 def _avg_pool2d(
     x: Inputs, own: Own, *, kernel: Any, stride: Any = None, padding: Any = 0, count_include_pad: bool = True
 ) -> Any:
-    step = _two(kernel if stride is None else stride)
-    return fn.avg_pool2d(x[0], _two(kernel), step, _two(padding), count_include_pad=count_include_pad)
+    def mean(image: Any) -> Any:
+        up, down, left, right = _sides(padding)
+        step = _two(kernel if stride is None else stride)
+        return fn.avg_pool2d(fn.pad(image, (left, right, up, down)), _two(kernel), step)
+
+    return mean(x[0]) if count_include_pad else mean(x[0]) / mean(torch.ones_like(x[0]))
 
 
 @_entry("max_pool2d")
 def _max_pool2d(x: Inputs, own: Own, *, kernel: Any, stride: Any = None, padding: Any = 0) -> Any:
-    step = _two(kernel if stride is None else stride)
-    y, places = fn.max_pool2d(x[0], _two(kernel), step, _two(padding), return_indices=True)
-    return {"out": y, "argmax": places}
+    step, (up, down, left, right) = _two(kernel if stride is None else stride), _sides(padding)
+    padded = fn.pad(x[0], (left, right, up, down), value=float("-inf"))
+    y, places = fn.max_pool2d(padded, _two(kernel), step, return_indices=True)
+    rows, columns = places // padded.shape[3] - up, places % padded.shape[3] - left
+    return {"out": y, "argmax": rows * x[0].shape[3] + columns}
 
 
 @_entry("global_avg_pool")
@@ -582,6 +588,11 @@ def _split(x: Inputs, own: Own, *, sizes: Sequence[int], axis: int = 0) -> Any:
 @_entry("slice")
 def _slice(x: Inputs, own: Own, *, stop: int, axis: int = 0, start: int = 0) -> Any:
     return x[0].narrow(1 + axis, start, stop - start)
+
+
+@_entry("flip")
+def _flip(x: Inputs, own: Own, *, axes: Sequence[int]) -> Any:
+    return torch.flip(x[0], _axes(axes))
 
 
 @_entry("transpose")

@@ -108,7 +108,7 @@ class Network:
 
     def _add(self, layer: Mapping[str, Any]) -> None:
         said = layer.get("inputs")
-        inputs = tuple(self._found(word) for word in said) if said is not None else (self.output,)
+        inputs = tuple(self.found(word) for word in said) if said is not None else (self.output,)
         if layer["type"] == "dropout" and self.given.inference:
             self._stands_for[layer["name"]] = inputs[0][0]
             self.output = inputs[0]
@@ -120,7 +120,7 @@ class Network:
         self._stands_for[layer["name"]] = self.parts[-1].name
         self.output = (self.parts[-1].name, 0)
 
-    def _found(self, word: str) -> tuple[str, int]:
+    def found(self, word: str) -> tuple[str, int]:
         """``split.1`` is the second output of a layer with several."""
         name, _, number = word.partition(".")
         return self._stands_for.get(name, name), int(number or 0)
@@ -200,6 +200,6 @@ class Network:
 def unknown(given: Given) -> tuple[str, ...]:
     """Types of layers, losses and optimizers of a model that have no entry here."""
     words = [layer["type"] for layer in given.tree["layers"] if layer["type"] not in LAYERS]
-    words += [given.loss["name"]] if given.loss and given.loss["name"] not in LOSSES else []
+    words += [loss["name"] for loss in given.losses if loss["name"] not in LOSSES]
     said = given.optimizer.get("name")
     return tuple(dict.fromkeys([*words, *([said] if said and said not in OPTIMIZERS else [])]))

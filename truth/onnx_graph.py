@@ -98,6 +98,12 @@ def _functional(n: _Node) -> Any:
     return getattr(n.torch.nn.functional, _FUNCTIONAL[n.op])(n.x)
 
 
+@_op("Shrink")
+def _shrink(n: _Node) -> Any:
+    bound, bias = n.get("lambd", 0.5), n.get("bias", 0.0)
+    return n.torch.where(n.x < -bound, n.x + bias, n.torch.where(n.x > bound, n.x - bias, 0 * n.x))
+
+
 @_op("LeakyRelu", "Elu", "Celu", "Selu", "HardSigmoid", "ThresholdedRelu", "PRelu")
 def _sided(n: _Node) -> Any:
     """Activations that differ on the two sides of a point."""
@@ -332,9 +338,14 @@ def _pad(n: _Node) -> Any:
             strict=True,
         )
     )
-    if n.get("mode", "constant") != "constant":
-        raise n.cannot(f"mode {n.get('mode')}")
-    return _padded(n, n.x, pairs, n.number("value", 2, 0.0))
+    mode = n.get("mode", "constant")
+    if mode == "constant":
+        return _padded(n, n.x, pairs, n.number("value", 2, 0.0))
+    found = n.x
+    for axis, pair in pairs.items():
+        places = np.pad(np.arange(found.shape[axis]), pair, mode)
+        found = n.torch.index_select(found, axis, n.torch.tensor(places))
+    return found
 
 
 def _padded(n: _Node, x: Any, pairs: Mapping[int, tuple[int, int]], value: float) -> Any:
@@ -360,13 +371,24 @@ def _blocks(n: _Node) -> Any:
 # Over dimensions
 
 
-@_op("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
+_MADE: dict[str, Callable[[Any, list[int], bool], Any]] = {
+    "ReduceL1": lambda x, dims, keep: x.norm(1, dims, keep),
+    "ReduceL2": lambda x, dims, keep: x.norm(2, dims, keep),
+    "ReduceSumSquare": lambda x, dims, keep: x.pow(2).sum(dims, keepdim=keep),
+    "ReduceLogSum": lambda x, dims, keep: x.sum(dims, keepdim=keep).log(),
+    "ReduceLogSumExp": lambda x, dims, keep: x.logsumexp(dims, keepdim=keep),
+}
+
+
+@_op("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", *_MADE)
 def _reduce(n: _Node) -> Any:
     axes = n.numbers("axes", 1)
     if not axes and n.get("noop_with_empty_axes", 0):
         return n.x
     dims = [axis % n.x.dim() for axis in axes or range(n.x.dim())]
     keep = bool(n.get("keepdims", 1))
+    if n.op in _MADE:
+        return _MADE[n.op](n.x, dims, keep)
     if n.op == "ReduceProd":
         found = n.x
         for dim in sorted(dims, reverse=True):
@@ -374,6 +396,21 @@ def _reduce(n: _Node) -> Any:
         return found
     name = {"ReduceMean": "mean", "ReduceSum": "sum", "ReduceMax": "amax", "ReduceMin": "amin"}[n.op]
     return getattr(n.torch, name)(n.x, dims, keepdim=keep)
+
+
+@_op("LpNormalization")
+def _lp_normalization(n: _Node) -> Any:
+    # Zeros stay zeros.
+    return n.torch.nn.functional.normalize(n.x, n.get("p", 2), n.get("axis", -1), eps=1e-18)
+
+
+@_op("LRN")
+def _lrn(n: _Node) -> Any:
+    # ONNX has the larger half of an even window behind, PyTorch before.
+    size, alpha = n.get("size"), n.get("alpha", 1e-4)
+    around = {1: ((size - 1) // 2, size // 2)}
+    squares = _padded(n, n.x**2, around, 0.0).unfold(1, size, 1).sum(-1)
+    return n.x / (n.get("bias", 1.0) + alpha / size * squares) ** n.get("beta", 0.75)
 
 
 @_op("Softmax", "LogSoftmax")
@@ -507,6 +544,27 @@ def _max_pool(n: _Node) -> Any:
     if n.outputs > 1:
         raise n.cannot("places")
     return found
+
+
+@_op("LpPool", "GlobalLpPool")
+def _lp_pool(n: _Node) -> Any:
+    p, rank = n.get("p", 2), n.x.dim() - 2
+    if n.op == "GlobalLpPool":
+        return n.torch.linalg.vector_norm(n.x, p, list(range(2, rank + 2)), keepdim=True)
+    _, window = _pooling(n)
+    powers = _padded(n, n.x.abs() ** p, _around(window), 0.0)
+    channels = n.x.shape[1]
+    ones = n.torch.ones((channels, 1, *window.kernel), dtype=n.x.dtype)
+    return _convolved(n, powers, ones, window, channels) ** (1 / p)
+
+
+@_op("Col2Im")
+def _col2im(n: _Node) -> Any:
+    sizes, kernel = n.at(1).tolist(), n.at(2).tolist()
+    window = _window(n, kernel, sizes)
+    padded = [size + sum(pair) for size, pair in zip(sizes, _around(window).values(), strict=True)]
+    whole = n.torch.nn.functional.fold(n.x, padded, kernel, dilation=window.dilations, stride=window.strides)
+    return _padded(n, whole, {axis: (-first, -last) for axis, (first, last) in _around(window).items()}, 0.0)
 
 
 @_op("AveragePool")

@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 import configs
 from truth.given import Given
 from truth.network import Network
-from truth.steps import CLASS_NUMBERS
+from truth.rates import options_of
+from truth.steps import CLASS_NUMBERS, STARTS, UNLABELLED
 
 Array = NDArray[Any]
 
-Sample = tuple[str, Array, Array]
-"""What it is, input and label as the data set has them."""
+Sample = tuple[str, Mapping[str, Array]]
+"""What it is, inputs and labels by name, as the data set has them."""
 
 DIGITS = Path(configs.__file__).parent / "data" / "digits.npz"
 DIGITS_TRAINING, DIGITS_WHITE = 1500, 16
@@ -45,7 +46,7 @@ class Fed:
 
     def __init__(self, given: Given, seed: int, data: Any = None, fixed: Iterable[str] = ()) -> None:
         self._given, self._seed, self._fixed = given, seed, frozenset(fixed)
-        self._output: tuple[int, ...] = ()
+        self._outputs: Sequence[tuple[int, ...]] = ()
         self._drawn = 0
         self._samples = self._stream(data)
         self.skipped = "" if self._samples is not None else "samples come from an iterator: not compared"
@@ -54,30 +55,42 @@ class Fed:
     def started(self, kept: Mapping[str, Array]) -> dict[str, str]:
         """What of the `kept` tensors a run does not begin as it should: why, by tensor.
 
-        States of an optimizer, sums of gradients and their counts begin at 0; `torch.optim` goes on from
-        them, so nothing else would tell.
+        States of an optimizer, sums of gradients and their counts begin at 0, or where `torch.optim` lets
+        them; it goes on from them, so nothing else would tell.
         """
-        prefixes = tuple(f"{name}." for name in Network(self._given).updated)
-        return {
-            name: "does not begin at 0"
-            for name, array in kept.items()
-            if name.startswith(prefixes) and name not in self._fixed and np.asarray(array).any()
-        }
+        said = self._given.optimizer
+        found: dict[str, str] = {}
+        for weight in Network(self._given).updated:
+            starts = STARTS.get(str(said.get("name")), {})
+            options = options_of(said, weight, ()) if starts else {}
+            first = {
+                f"{weight}.{end}": options.get(at, 0.0) if isinstance(at, str) else at
+                for end, at in starts.items()
+            }
+            found |= {
+                name: f"does not begin at {first.get(name, 0)}"
+                for name, array in kept.items()
+                if name.startswith(f"{weight}.")
+                and name not in self._fixed
+                and (np.asarray(array) != np.asarray(first.get(name, 0)).astype(array.dtype)).any()
+            }
+        return found
 
-    def differences(self, number: int, fed: Mapping[str, Array], output: tuple[int, ...]) -> dict[str, str]:
+    def differences(
+        self, number: int, fed: Mapping[str, Array], outputs: Sequence[tuple[int, ...]]
+    ) -> dict[str, str]:
         """What of mini-batch `number` (from 0) is not what it should be: why, by tensor.
 
-        `output` is the shape of the network's output. Numbers must not go down.
+        `outputs` are the shapes of what the losses are of. Numbers must not go down.
         """
-        self._output = output
+        self._outputs = outputs
         found = {name: why for name, why in self._masks(number, fed) if name not in self._fixed}
         if self._samples is None:
             return found
         batch = self._given.batch
         skipped, self._drawn = number * batch - self._drawn, (number + 1) * batch
-        for row, (what, image, target) in enumerate(islice(self._samples, skipped, skipped + batch)):
-            label = self._label(target)
-            wanted = {"input": image.astype("int32" if self._given.classes else "float32"), "label": label}
+        for row, (what, sample) in enumerate(islice(self._samples, skipped, skipped + batch)):
+            wanted = self._stored(sample)
             for name in wanted.keys() & fed.keys() - self._fixed:
                 if not _same(fed[name][row], wanted[name]):
                     found.setdefault(name, f"row {row} of mini-batch {number} is not that of {what}")
@@ -92,92 +105,108 @@ class Fed:
                     share = f"{1 - float(kept.mean()):.0%}"
                     yield name, f"is not the mask of mini-batch {number}, which drops {share}"
 
-    def _label(self, target: Array) -> Array:
+    def _stored(self, sample: Mapping[str, Array]) -> dict[str, Array]:
+        """A sample in the formats in which the machine is fed."""
+        words = {name for name, said in self._given.fed.items() if said.get("classes", 0)}
+        stored = {
+            name: sample[name].astype("int32" if name in words else "float32") for name in self._given.fed
+        }
+        for name, (loss, shape) in self._labels.items():
+            stored[name] = self._label(sample[name], loss, shape)
+        return stored
+
+    def _label(self, target: Array, loss: Mapping[str, Any], shape: tuple[int, ...]) -> Array:
         """A number of a class as the loss takes it: as it is, or as a 1 among zeros."""
-        if self._by_number:
+        if _by_number(loss):
             return target.astype(np.int32)
-        if self._loss["name"] == "cross_entropy" and target.shape == self._output[2:] and target.ndim:
-            places = np.zeros(self._output[1:], np.float32)
+        if loss["name"] == "cross_entropy" and target.shape == shape[2:] and target.ndim:
+            places = np.zeros(shape[1:], np.float32)
             np.put_along_axis(places, target[None], 1, axis=0)
             return places
         if target.ndim or not np.issubdtype(target.dtype, np.integer):
             return target.astype(np.float32)
-        one_hot = np.zeros(self._output[1:], np.float32)
+        one_hot = np.zeros(shape[1:], np.float32)
         one_hot.reshape(-1)[int(target)] = 1
         return one_hot
 
     @property
-    def _by_number(self) -> bool:
-        return self._loss["name"] in CLASS_NUMBERS or self._loss.get("labels") == "hard"
+    def _label_names(self) -> tuple[str, ...]:
+        """Labels that a data set has, in the order of the losses that read them first."""
+        read = (loss for loss in self._given.losses if loss["name"] not in UNLABELLED)
+        return tuple(dict.fromkeys(loss["label"] for loss in read if loss.get("target") is None))
 
     @property
-    def _loss(self) -> Mapping[str, Any]:
-        said = self._given.tree["loss"]
-        return {"name": said} if isinstance(said, str) else said
+    def _labels(self) -> dict[str, tuple[Mapping[str, Any], tuple[int, ...]]]:
+        """The first loss that reads a label, and the shape of what it is of, by the name of the label."""
+        pairs = list(zip(self._given.losses, self._outputs, strict=True))
+        return {
+            name: next(pair for pair in pairs if pair[0].get("label") == name) for name in self._label_names
+        }
 
     def _stream(self, data: Any) -> Iterator[Sample] | None:
         dataset = str(self._given.tree.get("dataset", "random"))
         if data is None and dataset == "random":
             return self._random()
-        if data is None and dataset == "digits":
-            return self._epochs(*_digits(), "the digits")
-        if data is None and dataset == "sequences":
-            return self._epochs(*self._made_up(), "the sequences")
+        if data is None and dataset in ("digits", "sequences"):
+            shipped = _digits() if dataset == "digits" else self._made_up()
+            return self._epochs(self._told(shipped), f"the {dataset}")
         if data is None or isinstance(data, str):
             beside = self._given.folder / dataset
             path = Path(data) if data is not None else beside if beside.is_file() else Path(dataset)
             with np.load(path, allow_pickle=False) as archive:
                 data = {name: archive[name] for name in archive.files}
         if isinstance(data, Mapping):
-            names = ("x", "y") if "x" in data else ("x_train", "y_train")
-            images, labels = (np.asarray(data[name]) for name in names)
-            return self._epochs(images, labels, "the data")
+            for x, y in (("x", "y"), ("x_train", "y_train")):
+                if {x, y} <= data.keys() and len(self._given.fed) == 1:
+                    return self._epochs(self._told((data[x], data[y])), "the data")
+            return self._epochs(data, "the data")
         if hasattr(data, "train_inputs"):
-            return self._epochs(data.train_inputs, data.train_labels, "the data")
+            return self._epochs(self._told((data.train_inputs, data.train_labels)), "the data")
         return self._pairs(data) if isinstance(data, Sequence) else None
 
-    def _epochs(self, inputs: Array, labels: Array, name: str) -> Iterator[Sample]:
+    def _told(self, pair: tuple[Any, Any]) -> dict[str, Array]:
+        """Inputs and labels of a pair, each part one array, several in order, or several by name."""
+        told: dict[str, Array] = {}
+        for part, names in zip(pair, (tuple(self._given.fed), self._label_names), strict=True):
+            if isinstance(part, Mapping):
+                told |= {name: np.asarray(part[name]) for name in names}
+            elif len(names) == 1:
+                told[names[0]] = np.asarray(part)
+            else:
+                told |= {name: np.asarray(item) for name, item in zip(names, part or (), strict=True)}
+        return told
+
+    def _epochs(self, arrays: Mapping[str, Any], name: str) -> Iterator[Sample]:
+        columns = {key: np.asarray(arrays[key]) for key in (*self._given.fed, *self._label_names)}
+        rows = len(columns[next(iter(self._given.fed))])
         for epoch in count():
-            for index in np.random.default_rng([self._seed, epoch]).permutation(len(inputs)):
-                yield f"number {index} of {name}", inputs[index], np.asarray(labels[index])
+            for index in np.random.default_rng([self._seed, epoch]).permutation(rows):
+                sample = {key: np.asarray(column[index]) for key, column in columns.items()}
+                yield f"number {index} of {name}", sample
 
     def _pairs(self, pairs: Sequence[Any]) -> Iterator[Sample]:
         while True:
-            for index, (image, label) in enumerate(pairs):
-                yield f"pair {index} of the data", np.asarray(image), np.asarray(label)
+            for index, pair in enumerate(pairs):
+                yield f"pair {index} of the data", self._told(tuple(pair))
 
     def _random(self) -> Iterator[Sample]:
         draws = np.random.default_rng([self._seed, 1])
-        shape, words = tuple(self._given.tree["input"]["shape"]), self._given.classes
-        image: Array
-        label: Array
         for number in count():
-            image = draws.integers(words, size=shape) if words else draws.uniform(-1, 1, shape)
-            if self._loss["name"] == "cross_entropy" or self._by_number:
-                places = self._output[2:]
-                label = np.asarray(draws.integers(self._output[1], size=places or None))
-            else:
-                label = self._target(draws, self._output[1:])
-            yield f"number {number} of those made up", image, label
-
-    def _target(self, draws: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """A made-up target: what its loss can be of."""
-        name = self._loss["name"]
-        if name in ("bce", "bce_with_logits"):
-            return draws.random(shape)
-        if name in ("hinge_embedding", "soft_margin"):
-            return np.where(draws.integers(2, size=shape) == 1, 1.0, -1.0)
-        if name == "poisson_nll":
-            return draws.integers(4, size=shape).astype(np.float64)
-        if name == "kl_div":
-            parts = draws.uniform(0.1, 1, shape)
-            shares: Array = parts / parts.sum(axis=0)
-            return np.log(shares) if self._loss.get("log_target") else shares
-        return draws.uniform(-1, 1, shape)
+            sample: dict[str, Array] = {}
+            for name, said in self._given.fed.items():
+                shape, words = tuple(said["shape"]), said.get("classes", 0)
+                sample[name] = draws.integers(words, size=shape) if words else draws.uniform(-1, 1, shape)
+            for name, (loss, output) in self._labels.items():
+                if loss["name"] == "cross_entropy" or _by_number(loss):
+                    sample[name] = np.asarray(draws.integers(output[1], size=output[2:] or None))
+                else:
+                    sample[name] = _target(loss, draws, output[1:])
+            yield f"number {number} of those made up", sample
 
     def _made_up(self) -> tuple[Array, Array]:
         """Sequences of four classes: a wave of class k has k + 1 periods, a word is k + 1 behind the last."""
-        shape, words = tuple(self._given.tree["input"]["shape"]), self._given.classes
+        ((_, said),) = self._given.fed.items()
+        shape, words = tuple(said["shape"]), said.get("classes", 0)
         draws = np.random.default_rng([0, *shape, SEQUENCE_CLASSES, words])
         labels = draws.integers(SEQUENCE_CLASSES, size=SEQUENCES)
         speed = labels + 1
@@ -207,3 +236,24 @@ def _digits() -> tuple[Array, Array]:
 
 def _same(ours: Array, wanted: Array) -> bool:
     return np.asarray(ours).dtype == wanted.dtype and np.array_equal(ours, wanted)
+
+
+def _by_number(loss: Mapping[str, Any]) -> bool:
+    """Whether the labels of a loss are numbers of classes."""
+    return loss["name"] in CLASS_NUMBERS or loss.get("labels") == "hard"
+
+
+def _target(loss: Mapping[str, Any], draws: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """A made-up target: what its loss can be of."""
+    name = loss["name"]
+    if name in ("bce", "bce_with_logits"):
+        return draws.random(shape)
+    if name in ("hinge_embedding", "soft_margin"):
+        return np.where(draws.integers(2, size=shape) == 1, 1.0, -1.0)
+    if name == "poisson_nll":
+        return draws.integers(4, size=shape).astype(np.float64)
+    if name == "kl_div":
+        parts = draws.uniform(0.1, 1, shape)
+        shares: Array = parts / parts.sum(axis=0)
+        return np.log(shares) if loss.get("log_target") else shares
+    return draws.uniform(-1, 1, shape)

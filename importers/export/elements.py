@@ -119,6 +119,13 @@ def _slice(layer: Layer) -> None:
     layer.node("Slice", (layer.x, *(layer.integers(name, [value]) for name, value in numbers.items())))
 
 
+def _flip(layer: Layer) -> None:
+    axes = [1 + axis for axis in layer.options["axes"]]
+    back = [-1] * len(axes)
+    numbers = {"starts": back, "ends": [np.iinfo(np.int64).min] * len(axes), "axes": axes, "steps": back}
+    layer.node("Slice", (layer.x, *(layer.integers(name, values) for name, values in numbers.items())))
+
+
 def _pad(layer: Layer) -> None:
     pairs = np.array([(0, 0), *layer.options["pads"]])
     widths = layer.integers("pads", pairs.T.ravel().tolist())
@@ -160,6 +167,7 @@ WRITERS: Mapping[str, Writer] = {
     "concat": lambda layer: layer.node("Concat", layer.inputs, axis=_axis(layer)),
     "split": _split,
     "slice": _slice,
+    "flip": _flip,
     "pad": _pad,
     **dict.fromkeys(_REDUCTIONS, _reduce),
 }

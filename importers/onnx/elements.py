@@ -14,7 +14,18 @@ from importers.graph.node import Attributes, Handler, Node, axis_of, meant
 from importers.graph.views import BATCH, View, neighbours
 from importers.graph.weights import Constant
 from importers.ops import ALONE, REDUCTIONS, RELATIONS, SELU, Op, by_onnx
-from importers.place.elements import celu, compared, reduced, selu, sloped, softsign
+from importers.place.elements import (
+    celu,
+    compared,
+    log_sum_exp,
+    norm,
+    reduced,
+    selu,
+    shrunk,
+    sign,
+    sloped,
+    softsign,
+)
 from importers.place.moves import where
 from importers.place.pairs import (
     applied,
@@ -100,6 +111,13 @@ def _celu(node: Node) -> View:
 def _thresholded(node: Node) -> View:
     mask = compared(node, node.view(), "gt", node.number("alpha", 1.0), suffix="_above")
     return two_operands(node, "multiply", node.view(), mask)
+
+
+def _shrink(node: Node) -> View:
+    bound, bias = node.number("lambd", 0.5), node.number("bias", 0.0)
+    if bias not in (0, bound) or bound < 0:
+        raise CannotTakeError(f"a Shrink of lambd {bound:g} and bias {bias:g}", "a bias of 0 or lambd")
+    return shrunk(node, node.view(), bound, hard=not bias)
 
 
 def _prelu(node: Node) -> View:
@@ -226,6 +244,30 @@ def _reduce(node: Node) -> View:
     return view
 
 
+def _reduce_made(node: Node) -> View:
+    """Reductions made of others."""
+    view, keep = node.view(), bool(node.integer("keepdims", 1))
+    dims = reduced_axes(node, len(view.dims))
+    if not dims:
+        raise CannotTakeError("reduces nothing", "axes")
+    if node.op in _ORDERS:
+        return norm(node, view, dims, _ORDERS[node.op], keep=keep)
+    if node.op == "ReduceLogSumExp":
+        return log_sum_exp(node, view, dims, keep=keep)
+    if node.op == "ReduceSumSquare":
+        return reduced(node, applied(node, "square", view), dims, "reduce_sum", keep=keep)
+    return applied(node, "logarithm", reduced(node, view, dims, "reduce_sum", keep=keep))
+
+
+_ORDERS = {"ReduceL1": 1.0, "ReduceL2": 2.0}
+
+
+def _normalized(node: Node) -> View:
+    view = node.view()
+    dims = (node.axis(len(view.dims), -1),)
+    return two_operands(node, "divide", view, norm(node, view, dims, node.integer("p", 2), keep=True))
+
+
 def reduced_axes(node: Attributes, rank: int) -> list[int]:
     """The dimensions that a reduction takes together; none where it says that no axes are none."""
     asked = node.integers("axes", 1)
@@ -244,6 +286,8 @@ HANDLERS: Mapping[str, Handler] = {
     "Selu": _selu,
     "Celu": _celu,
     "ThresholdedRelu": _thresholded,
+    "Shrink": _shrink,
+    "Sign": lambda node: sign(node, node.view()),
     "PRelu": _prelu,
     **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
     **dict.fromkeys(("Add", "Sum"), _sum),
@@ -257,4 +301,6 @@ HANDLERS: Mapping[str, Handler] = {
     "Not": _not,
     "Where": _where,
     **dict.fromkeys(_REDUCTIONS, _reduce),
+    **dict.fromkeys((*_ORDERS, "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"), _reduce_made),
+    "LpNormalization": _normalized,
 }

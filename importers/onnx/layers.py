@@ -16,14 +16,18 @@ from importers.graph.weights import Constant
 from importers.place.convolution import (
     Window,
     convolution,
+    folded,
     rows_and_columns,
     short,
     transposed_convolution,
     window,
 )
-from importers.place.norms import channel_norm, row_norm
+from importers.place.cutting import sliced
+from importers.place.elements import norm
+from importers.place.moves import joined
+from importers.place.norms import channel_norm, neighbour_norm, row_norm
 from importers.place.pairs import as_view, scaled, times, total
-from importers.place.pooling import averaged_image, interpolated, pool_options, pooled
+from importers.place.pooling import averaged_image, interpolated, pool_options, pooled, power_pooled
 from importers.place.products import linear, multiplied
 from importers.place.recurrences import initial_state, last_state, recurrent, regated, sequence
 
@@ -204,6 +208,28 @@ def _repeated(constant: Constant, row: Shape) -> Constant:
 # Pooling
 
 
+def _lrn(node: Node) -> View:
+    view, size = node.view(), node.integer("size", 0)
+    if size < 1 or len(view.dims) < 3:
+        raise CannotTakeError(f"size {size} of {len(view.dims)} dimensions", CHECKED)
+    alpha, beta, bias = (
+        node.number(name, default) for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
+    )
+    return neighbour_norm(node, view, size, alpha, beta, bias)
+
+
+def _col2im(node: Node) -> View:
+    view, sizes, kernel = node.view(), node.integers("image_shape", 1), node.integers("block_shape", 2)
+    if sizes is None or kernel is None or not len(sizes) == len(kernel) == 2 or len(view.dims) != 3:
+        raise CannotTakeError("no image of two dimensions", "image_shape and block_shape of 2 numbers")
+    return folded(node, view, tuple(sizes), window_of(node, sizes, kernel))
+
+
+def _global_lp_pool(node: Node) -> View:
+    view = node.view()
+    return norm(node, view, range(2, len(view.dims)), node.integer("p", 2), keep=True)
+
+
 def _pool(node: Node) -> View:
     kind = "max_pool2d" if node.op == "MaxPool" else "avg_pool2d"
     if kind == "max_pool2d" and 1 in node.used:
@@ -213,9 +239,11 @@ def _pool(node: Node) -> View:
     if rank not in (1, 2) or len(view.dims) != rank + 2:
         raise CannotTakeError(f"a window of {rank} dimensions", "a window of 1 or 2 dimensions")
     sizes = view.shape[2:]
-    counted = kind == "max_pool2d" or bool(node.integer("count_include_pad", 0))
+    counted = None if kind == "max_pool2d" else bool(node.integer("count_include_pad", 0))
     found, ceil = window_of(node, sizes, kernel), bool(node.integer("ceil_mode", 0))
-    return pooled(node, kind, view, pool_options(found, sizes, ceil=ceil, padded=counted), rank)
+    if node.op == "LpPool":
+        return power_pooled(node, view, found, sizes, node.integer("p", 2), ceil=ceil)
+    return pooled(node, kind, view, pool_options(found, sizes, ceil=ceil, counted=counted), rank)
 
 
 def _global_pool(node: Node) -> View:
@@ -270,13 +298,18 @@ def _resized(node: Node, view: View, *, old: bool) -> Shape:
 _ACTIVATIONS = {"GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh"), "RNN": ("Tanh",)}
 
 
+def _ways(node: Node) -> tuple[bool, ...]:
+    """Of each direction, whether it goes back in time."""
+    word = node.text("direction", "forward")
+    ways = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+    if word not in ways:
+        raise CannotTakeError(f"direction {word}", CHECKED)
+    return ways[word]
+
+
 def _check_recurrent(node: Node, length: int) -> None:
     """Raise `CannotTakeError` for what our recurrent layers do not do."""
-    usual = _ACTIVATIONS[node.op]
-    if node.text("direction", "forward") != "forward":
-        raise CannotTakeError(f"direction {node['direction']}", "forward")
-    if node.integer("layout", 0):
-        raise CannotTakeError("layout 1", "layout 0, transposed")
+    usual = _ACTIVATIONS[node.op] * len(_ways(node))
     if node.op == "GRU" and not node.integer("linear_before_reset", 0):
         raise CannotTakeError("a reset gate before the product", "linear_before_reset=1, as PyTorch has it")
     extra = node.get("clip") or node.integer("input_forget", 0) or node.has(7)
@@ -290,28 +323,59 @@ def _check_recurrent(node: Node, length: int) -> None:
 
 
 def _recurrent(node: Node) -> list[View]:
-    kind, view = node.op.lower(), node.view()
+    kind, batch_first = node.op.lower(), bool(node.integer("layout", 0))
+    view = node.view().swapped(0, 1) if batch_first else node.view()
     _check_recurrent(node, view.shape[0])
     word = sequence(node, view, 1, "a Transpose before it: [time, batch, features]")
+    ways = _ways(node)
+    outputs, lasts = list[View](), list[View]()
+    for number, back in enumerate(ways):
+        given = _cell_weights(node, kind, len(ways), view.shape[2], number)
+        wh = given["wh"]
+        assert wh is not None
+        states = [
+            initial_state(node, _state(node, index, number, len(ways)), wh.shape[0], view.batch, "zeros")
+            for index in ((5, 6) if kind == "lstm" else (5,))
+        ]
+        suffix = "_reverse" if number else ""
+        made = recurrent(node, kind, word, states, given, suffix=suffix, back=back)
+        # Ours is [batch, length, hidden], ONNX's [length, directions, batch, hidden].
+        outputs.append(replace(made, dims=(made.dims[1], (), (BATCH,), made.dims[2])))
+        if 1 in node.used:
+            lasts.append(last_state(node, made, suffix=f"{suffix}_last", back=back))
+    whole = outputs[0] if len(outputs) == 1 else joined(node, outputs, 1, suffix="_both")
+    last = joined(node, lasts, 0, suffix="_lasts") if len(lasts) == 2 else next(iter(lasts), None)
+    if batch_first:
+        whole, last = whole.permuted((2, 0, 1, 3)), last and last.swapped(0, 1)
+    return [whole] if last is None else [whole, last]
+
+
+def _cell_weights(node: Node, kind: str, ways: int, features: int, number: int) -> dict[str, Constant | None]:
+    """The weights of one of several directions, as our layers have them."""
     wx, wh, both = node.needed(1), node.needed(2), node.constant(3)
     hidden = node.integer("hidden_size", wh.shape[-1])
     gates = hidden * {"gru": 3, "lstm": 4, "rnn": 1}[kind]
-    if wx.shape != (1, gates, view.shape[2]) or wh.shape != (1, gates, hidden):
+    fits = wx.shape == (ways, gates, features) and wh.shape == (ways, gates, hidden)
+    if not fits or (both is not None and both.shape != (ways, 2 * gates)):
         raise CannotTakeError("its weights do not have the shape that its op takes", CHECKED)
     given: dict[str, Constant | None] = {
-        role: item.moved(lambda array: regated(kind, array[0]).T) for role, item in (("wx", wx), ("wh", wh))
+        role: item.moved(lambda array: regated(kind, array[number]).T)
+        for role, item in (("wx", wx), ("wh", wh))
     }
     if both is not None:
-        if both.shape != (1, 2 * gates):
-            raise CannotTakeError("its weights do not have the shape that its op takes", CHECKED)
         for role, part in (("bx", slice(gates)), ("bh", slice(gates, None))):
-            given[role] = both.moved(lambda array, part=part: regated(kind, array[0, part]))
-    places = (5, 6) if kind == "lstm" else (5,)
-    states = [initial_state(node, node.get(index), hidden, view.batch, "zeros") for index in places]
-    made = recurrent(node, kind, word, states, given)
-    # Ours is [batch, length, hidden], ONNX's [length, directions, batch, hidden].
-    whole = View(made.word, made.stored, made.pieces, (made.dims[1], (), (BATCH,), made.dims[2]))
-    return [whole, last_state(node, made)] if 1 in node.used else [whole]
+            given[role] = both.moved(lambda array, part=part: regated(kind, array[number, part]))
+    return given
+
+
+def _state(node: Node, index: int, number: int, ways: int) -> Any:
+    """An initial state [1, batch, hidden] of one of several directions."""
+    found = node.get(index)
+    if isinstance(found, View) and node.integer("layout", 0):
+        found = found.swapped(0, 1)
+    if isinstance(found, View) and ways > 1:
+        return sliced(node, found, 0, number, number + 1, suffix=f"_state{index}_{number}")
+    return found
 
 
 HANDLERS: Mapping[str, Handler] = {
@@ -327,7 +391,10 @@ HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(
         ("LayerNormalization", "RMSNormalization", "com.microsoft:SimplifiedLayerNormalization"), _row_norm
     ),
-    **dict.fromkeys(("MaxPool", "AveragePool"), _pool),
+    **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _pool),
+    "GlobalLpPool": _global_lp_pool,
+    "LRN": _lrn,
+    "Col2Im": _col2im,
     **dict.fromkeys(("GlobalAveragePool", "GlobalMaxPool"), _global_pool),
     **dict.fromkeys(("Resize", "Upsample"), _resize),
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),

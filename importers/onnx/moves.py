@@ -22,8 +22,10 @@ from importers.place.moves import (
     expanded,
     padded,
     parts_of,
+    repeated,
     selected,
     squeezed,
+    surrounded,
     target_shape,
     to_depth,
     to_space,
@@ -196,8 +198,6 @@ def _concat(node: Node) -> View:
 
 def _pad(node: Node) -> View:
     view = node.view()
-    if node.text("mode", "constant") != "constant":
-        raise CannotTakeError(f"pads by {node['mode']}", "mode constant")
     widths, rank, value = node.integers("pads", 1), len(view.dims), node.constant(2)
     if widths is None:
         raise CannotTakeError("its pads are missing", CHECKED)
@@ -206,8 +206,13 @@ def _pad(node: Node) -> View:
         raise CannotTakeError(f"pads {list(widths)} for {len(axes)} dimensions", CHECKED)
     is_said = value is not None and value.value.size
     number = _only(value, "value") if value is not None and is_said else node.real("value", 0.0)
-    pairs = dict(zip(axes, zip(widths, widths[len(axes) :], strict=False), strict=True))
-    return padded(node, view, [pairs.get(dim, (0, 0)) for dim in range(rank)], number)
+    given = dict(zip(axes, zip(widths, widths[len(axes) :], strict=False), strict=True))
+    pairs, mode = [given.get(dim, (0, 0)) for dim in range(rank)], node.text("mode", "constant")
+    if mode == "constant":
+        return padded(node, view, pairs, number)
+    if mode not in ("reflect", "edge", "wrap"):
+        raise CannotTakeError(f"pads by {mode}", CHECKED)
+    return surrounded(node, view, pairs, mode)
 
 
 def _expand(node: Node) -> View:
@@ -215,6 +220,13 @@ def _expand(node: Node) -> View:
     if wanted is None:
         raise CannotTakeError("its shape is missing", CHECKED)
     return expanded(node, view, common_shape(view.shape, wanted))
+
+
+def _tile(node: Node) -> View:
+    counts = node.integers("repeats", 1)
+    if counts is None or len(counts) != len(node.view().dims):
+        raise CannotTakeError("its repeats are missing", CHECKED)
+    return repeated(node, node.view(), counts)
 
 
 def _blocks(node: Node) -> View:
@@ -239,5 +251,6 @@ HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("Concat", "com.microsoft:ConcatTraining"), _concat),
     "Pad": _pad,
     "Expand": _expand,
+    "Tile": _tile,
     **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _blocks),
 }

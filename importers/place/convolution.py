@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from importers.graph.arranging import Site, batch_first, fresh, image
+import numpy as np
+
+from importers.graph.arranging import Site, batch_first, fresh, image, viewed
 from importers.graph.draft import CHECKED, CannotTakeError
 from importers.graph.views import Shape, View
 from importers.graph.weights import Constant
@@ -147,6 +149,33 @@ def transposed_convolution(
     stored = weight.moved(lambda array: array.reshape(inputs, outputs, *window.kernel))
     made = biased(site, "conv_transpose2d", image(site, view, rank), options, stored, bias)
     return fresh(made, (*made.stored[:2], *made.stored[-rank:]))
+
+
+def _places(channels: int, kernel: Shape) -> Constant:
+    """Weights of a group per channel, each output of which is one place of the window."""
+    count = kernel[0] * kernel[1]
+    return Constant(np.tile(np.eye(count, dtype=np.float32).reshape(count, 1, *kernel), (channels, 1, 1, 1)))
+
+
+def unfolded(site: Site, view: View, window: Window) -> View:
+    """The windows of an image side by side (im2col), [batch, channels · places of a window, windows]."""
+    channels = view.shape[1]
+    made = convolution(site, view, _places(channels, window.kernel), None, window, channels)
+    return fresh(made, (*made.shape[:2], made.shape[2] * made.shape[3]))
+
+
+def folded(site: Site, view: View, sizes: Shape, window: Window) -> View:
+    """The sum of windows where they lie in an image of these sizes (col2im): the adjoint of `unfolded`."""
+    counts, rest = [], []
+    for axis, (size, kernel, stride, dilation) in enumerate(
+        zip(sizes, window.kernel, window.stride, window.dilation, strict=True)
+    ):
+        free = size + sum(window.pads[2 * axis : 2 * axis + 2]) - dilation * (kernel - 1) - 1
+        counts.append(free // stride + 1)
+        rest.append(free % stride)
+    channels = view.shape[1] // (window.kernel[0] * window.kernel[1])
+    grid = viewed(site, view, (*view.shape[:2], *counts))
+    return transposed_convolution(site, grid, _places(channels, window.kernel), None, window, channels, rest)
 
 
 def biased(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +13,7 @@ from importers.graph.arranging import Site, regrouped, rows, sample_word, under
 from importers.graph.draft import CannotTakeError
 from importers.graph.views import BATCH, View
 from importers.graph.weights import Constant
-from importers.place.pairs import applied, as_view, scaled, shifted, two_operands
+from importers.place.pairs import applied, as_view, power, root, scaled, shifted, two_operands
 from importers.place.pooling import averaged_image
 
 
@@ -40,6 +41,30 @@ def compared(site: Site, view: View, form: str, number: float, *, suffix: str = 
     return applied(site, "compare", view, {"form": form, "value": number}, suffix=suffix)
 
 
+def sign(site: Site, view: View) -> View:
+    """1 above 0, -1 below; no gradient."""
+    above, below = (compared(site, view, form, 0.0, suffix=f"_{form}") for form in ("gt", "lt"))
+    return two_operands(site, "subtract", above, below)
+
+
+def shrunk(site: Site, view: View, bound: float, *, hard: bool) -> View:
+    """0 up to a distance from 0, farther away x, or what x is farther away."""
+    if hard:
+        size = applied(site, "absolute", view, suffix="_size")
+        return two_operands(site, "multiply", view, compared(site, size, "gt", bound, suffix="_outside"))
+    inside = applied(site, "clip", view, {"low": -bound, "high": bound}, suffix="_inside")
+    return two_operands(site, "subtract", view, inside)
+
+
+def above(site: Site, view: View, bound: float, value: float) -> View:
+    """x above a bound, else a number."""
+    kept = two_operands(site, "multiply", view, compared(site, view, "gt", bound, suffix="_above"))
+    if not value:
+        return kept
+    filled = scaled(site, compared(site, view, "le", bound, suffix="_below"), value, suffix="_value")
+    return two_operands(site, "add", kept, filled)
+
+
 def sloped(site: Site, view: View, slope: Constant) -> View:
     """PReLU: a trained slope below 0, one for all or one for each channel; of other shapes by products."""
     rank = len(view.dims)
@@ -63,6 +88,37 @@ def softmax(site: Site, view: View, dim: int, *, kind: str = "softmax", suffix: 
     word, rest = rows(site, view, dim)
     made = site.layer(kind, (word,), suffix=suffix)
     return regrouped(view, made, rest, view.shape[dim], dim)
+
+
+def norm(site: Site, view: View, dims: Sequence[int], order: float, *, keep: bool) -> View:
+    """(sum of abs(x)^order)^(1 / order) over some dimensions; the largest for infinity."""
+    if not order > 0:
+        raise CannotTakeError(f"a norm of order {order:g}", "an order above 0")
+    sizes = view if order == 2 else applied(site, "absolute", view, suffix="_size")
+    if order in (1, inf):
+        return reduced(site, sizes, dims, "reduce_max" if order == inf else "reduce_sum", keep=keep)
+    total = reduced(site, power(site, sizes, order), dims, "reduce_sum", keep=keep, suffix="_sum")
+    return root(site, total, order)
+
+
+def log_sum_exp(site: Site, view: View, dims: Sequence[int], *, keep: bool) -> View:
+    """Logarithm of the sum of the exponentials, which are taken of what is left below the largest."""
+    top = reduced(site, view, dims, "reduce_max", keep=True, suffix="_top")
+    less = applied(site, "exponential", two_operands(site, "subtract", view, top), suffix="_exp")
+    total = applied(site, "logarithm", reduced(site, less, dims, "reduce_sum", keep=True), suffix="_log")
+    made = two_operands(site, "add", total, top)
+    for dim in () if keep else sorted(dims, reverse=True):
+        made = made.without_dim(dim)
+    return made
+
+
+def cosine(site: Site, left: View, right: View, dim: int, eps: float) -> View:
+    """Cosine of the angle between vectors, whose norms count as `eps` at least."""
+    dot = reduced(site, two_operands(site, "multiply", left, right), (dim,), "reduce_sum", keep=False)
+    norms = [
+        applied(site, "clip", norm(site, view, (dim,), 2, keep=False), {"low": eps}) for view in (left, right)
+    ]
+    return two_operands(site, "divide", dot, two_operands(site, "multiply", *norms, suffix="_norms"))
 
 
 def reduced(

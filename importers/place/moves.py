@@ -7,6 +7,8 @@ from collections.abc import Collection, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from importers.graph.arranging import Site, in_order, places_of, sample_word, under, viewed
 from importers.graph.draft import CannotTakeError, elements
 from importers.graph.views import BATCH, View
@@ -41,28 +43,49 @@ def squeezed(view: View, dims: Collection[int]) -> View:
     return view
 
 
+def turned(site: Site, view: View, dims: Collection[int], *, suffix: str = "") -> View:
+    """Elements of some dimensions in reverse."""
+    word, batch_dim = sample_word(site, view)
+    moving = [dim for dim in dims if view.shape[dim] > 1]
+    if batch_dim in moving:
+        raise CannotTakeError("turns the batch round", "samples are never told apart")
+    axes = [places_of(len(view.dims), batch_dim).index(dim) for dim in moving]
+    made = site.layer("flip", (word,), {"axes": axes}, suffix=suffix) if axes else None
+    return under(made, batch_dim, len(view.dims)) if made is not None else view
+
+
+def _runs(taken: Sequence[int]) -> list[list[int]]:
+    """Numbers in order, neighbours in one group, be it upwards or downwards."""
+    runs: list[list[int]] = []
+    for item in taken:
+        last = runs[-1] if runs else []
+        step = last[1] - last[0] if len(last) > 1 else item - last[0] if last else 0
+        if abs(step) == 1 and item == last[-1] + step:
+            last.append(item)
+        else:
+            runs.append([item])
+    return runs
+
+
 def chosen(site: Site, view: View, dim: int, taken: Sequence[int], suffix: str = "") -> View:
     """Elements of a dimension by their numbers: neighbours by one slice, others joined."""
     if not taken:
         raise CannotTakeError("takes nothing", "a slice of one element or more")
-    runs: list[list[int]] = []
-    for item in taken:
-        if runs and item == runs[-1][1]:
-            runs[-1][1] += 1
-        else:
-            runs.append([item, item + 1])
-    size = view.shape[dim]
+    size, runs = view.shape[dim], _runs(taken)
     step = taken[1] - taken[0] if len(taken) > 1 else 1
+    if step < -1 and list(taken) == list(range(taken[0], taken[-1] - 1, step)):
+        return turned(site, chosen(site, view, dim, taken[::-1], suffix), (dim,), suffix=f"{suffix}_turned")
     every = len(runs) > 1 and step > taken[0] and size % step == 0
     if every and list(taken) == list(range(taken[0], size, step)):
         cut = viewed(site, view, (*view.shape[:dim], size // step, step, *view.shape[dim + 1 :]))
         return sliced(site, cut, dim + 1, taken[0], taken[0] + 1, suffix=suffix).without_dim(dim + 1)
     if len(runs) > MOST_PIECES:
         raise CannotTakeError(f"takes {len(runs)} separate pieces", f"at most {MOST_PIECES}")
-    parts = [
-        sliced(site, view, dim, start, stop, suffix=f"{suffix}_{number}" if number else suffix)
-        for number, (start, stop) in enumerate(runs)
-    ]
+    parts = []
+    for number, run in enumerate(runs):
+        own = f"{suffix}_{number}" if number else suffix
+        part = sliced(site, view, dim, min(run), max(run) + 1, suffix=own)
+        parts.append(turned(site, part, (dim,), suffix=f"{own}_turned") if run[0] > run[-1] else part)
     return parts[0] if len(parts) == 1 else joined(site, parts, dim)
 
 
@@ -142,6 +165,17 @@ def _class_token(site: Site, items: Sequence[Any], dim: int) -> View | None:
     return site.layer("class_token", (word,), {}, {"w": token.moved(lambda array: array[0, 0])})
 
 
+def surrounded(site: Site, view: View, pairs: Sequence[tuple[int, int]], mode: str) -> View:
+    """(before, behind) for each dimension: elements of its own around, as `numpy.pad` does by this mode."""
+    for dim, pair in enumerate(pairs):
+        if min(pair) < 0 or (mode == "reflect" and max(pair) >= view.shape[dim]):
+            raise CannotTakeError(f"pads {view.shape[dim]} elements by {list(pair)}", "less, and not below 0")
+        if any(pair):
+            taken = np.pad(np.arange(view.shape[dim]), pair, mode)  # type: ignore[call-overload]
+            view = chosen(site, view, dim, [int(number) for number in taken], f"_{dim}")
+    return view
+
+
 def padded(site: Site, view: View, pairs: Sequence[tuple[int, int]], value: float) -> View:
     """(before, behind) for each dimension: a number around, or, below 0, elements cut off."""
     widths = []
@@ -171,6 +205,19 @@ def expanded(site: Site, view: View, shape: Sequence[int], suffix: str = "") -> 
     if elements(sizes) == elements(site.draft.tensors[word].shape[1:]):
         return viewed(site, view, shape)
     return under(site.layer("expand", (word,), {"shape": sizes}, suffix=suffix), batch_dim, len(shape))
+
+
+def repeated(site: Site, view: View, counts: Sequence[int]) -> View:
+    """All of a tensor so many times along each dimension."""
+    view = wider(view, len(counts))
+    for dim, count in enumerate(counts):
+        if count < 1:
+            raise CannotTakeError("repeats nothing", "once or more")
+        if count > 1:
+            shape = view.shape
+            wide = expanded(site, view.with_dim(dim), (*shape[:dim], count, *shape[dim:]), f"_{dim}")
+            view = viewed(site, wide, (*shape[:dim], count * shape[dim], *shape[dim + 1 :]))
+    return view
 
 
 def where(site: Site, mask: Any, left: Any, right: Any) -> View:

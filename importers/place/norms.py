@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from importers.graph.arranging import Site, batch_first, fresh, in_order
+from importers.graph.arranging import Site, batch_first, fresh, in_order, viewed
 from importers.graph.draft import CannotTakeError, elements
 from importers.graph.views import BATCH, Shape, View
 from importers.graph.weights import Constant
+from importers.place.pairs import applied, power, scaled, shifted, two_operands
+from importers.place.pooling import pooled
 
 Weights = Mapping[str, Constant | None]
 """By role; None where the norm has none."""
@@ -29,6 +31,16 @@ def channel_norm(
     """A norm of the channels of [batch, channels, ...]: over the batch, an instance or a group."""
     whole = {"eps": eps, "affine": given["w"] is not None, **options}
     return fresh(site.layer(kind, (batch_first(site, view),), whole, given), view.shape)
+
+
+def neighbour_norm(site: Site, view: View, size: int, alpha: float, beta: float, bias: float) -> View:
+    """x / (bias + alpha · mean of squares of `size` channels around it)^beta (Krizhevsky et al. 2012)."""
+    samples, channels, *space = view.shape
+    squares = viewed(site, applied(site, "square", view), (samples, 1, channels, elements(space)))
+    window = {"kernel": [size, 1], "stride": 1, "padding": [(size - 1) // 2, size // 2, 0, 0]}
+    mean = viewed(site, pooled(site, "avg_pool2d", squares, window, 2), view.shape)
+    below = shifted(site, scaled(site, mean, alpha, suffix="_alpha"), bias, suffix="_bias")
+    return two_operands(site, "divide", view, power(site, below, beta))
 
 
 def row_norm(site: Site, kind: str, view: View, given: Weights, eps: float, count: int) -> View:

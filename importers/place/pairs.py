@@ -244,3 +244,12 @@ def power(site: Site, view: View, exponent: float) -> View:
     if exponent in POWERS:
         return applied(site, POWERS[exponent], view)
     return applied(site, "power", view, {"exponent": float(exponent)})
+
+
+LEAST = float(np.finfo(np.float32).tiny)
+"""What the root of a sum is taken of at least: then a vector of zeros has the gradient 0, as in PyTorch."""
+
+
+def root(site: Site, view: View, order: float) -> View:
+    """The root of sums of powers."""
+    return power(site, applied(site, "clip", view, {"low": LEAST}, suffix="_least"), 1 / order)

@@ -7,32 +7,61 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from importers.graph.arranging import Site, fresh, image
-from importers.graph.draft import CannotTakeError
+from importers.graph.draft import CHECKED, CannotTakeError
 from importers.graph.views import Shape, View
 from importers.place.convolution import Window, rows_and_columns, short
+from importers.place.pairs import applied, power, root, scaled
 
 
-def pool_options(window: Window, sizes: Sequence[int], *, ceil: bool, padded: bool = True) -> dict[str, Any]:
-    """Options of a pool over images (or sequences) of these sizes; `padded`: a mean counts the padding."""
+def pool_options(
+    window: Window, sizes: Sequence[int], *, ceil: bool, counted: bool | None = None
+) -> dict[str, Any]:
+    """Options of a pool over images (or sequences) of these sizes.
+
+    `ceil`: a last window may reach beyond the padding. `counted`: a mean counts the padding, but never what
+    lies beyond it; None for a maximum.
+    """
     if window.dilation != (1, 1):
         raise CannotTakeError("a dilated window", "dilations of 1")
-    sums = (sum(window.pads[:2]), sum(window.pads[2:]))
-    each = zip(rows_and_columns(sizes, 1), window.kernel, window.stride, sums, strict=True)
-    for size, k, s, padding in each if ceil else ():
-        if s < 1 or (size + padding - k) % s:
-            raise CannotTakeError(f"ceil_mode with windows that reach beyond {size}", "ceil_mode=0")
+    pads = _pads_to_last(window, rows_and_columns(sizes, 1)) if ceil else window.pads
+    if counted and pads != window.pads:
+        if any(window.pads):
+            raise CannotTakeError("ceil_mode beyond padding that is counted", "count_include_pad=0")
+        counted = False
     options: dict[str, Any] = {"kernel": short(window.kernel)}
     if window.stride != window.kernel:
         options["stride"] = short(window.stride)
-    if any(window.pads):
-        options |= {"padding": short(window.pads)} | ({} if padded else {"count_include_pad": False})
+    if any(pads):
+        options |= {"padding": short(pads)} | ({"count_include_pad": False} if counted is False else {})
     return options
+
+
+def _pads_to_last(window: Window, sizes: Sequence[int]) -> Shape:
+    """Padding up to the end of a last window that begins before the padding behind the image."""
+    pads = list(window.pads)
+    for axis, (size, kernel, stride) in enumerate(zip(sizes, window.kernel, window.stride, strict=True)):
+        if stride < 1:
+            raise CannotTakeError(f"strides {list(window.stride)}", CHECKED)
+        padded = size + sum(pads[2 * axis : 2 * axis + 2])
+        more = -(padded - kernel) % stride
+        if padded + more - kernel < size + pads[2 * axis]:
+            pads[2 * axis + 1] += more
+    return tuple(pads)
 
 
 def pooled(site: Site, kind: str, view: View, options: Mapping[str, Any], rank: int) -> View:
     """A pool over the last `rank` dimensions of [batch, channels, ...]."""
     made = site.layer(kind, (image(site, view, rank),), options)
     return fresh(made, (*made.stored[:2], *made.stored[-rank:]))
+
+
+def power_pooled(
+    site: Site, view: View, found: Window, sizes: Sequence[int], order: float, *, ceil: bool
+) -> View:
+    """(sum of abs(x)^order)^(1 / order) over windows: their mean, times the elements of a window."""
+    powers = power(site, applied(site, "absolute", view, suffix="_size"), order)
+    mean = pooled(site, "avg_pool2d", powers, pool_options(found, sizes, ceil=ceil), len(sizes))
+    return root(site, scaled(site, mean, found.kernel[0] * found.kernel[1], suffix="_sum"), order)
 
 
 def averaged_image(site: Site, view: View, rank: int, *, keep: bool = True) -> View:

@@ -13,6 +13,7 @@ from importers.graph.draft import CannotTakeError
 from importers.graph.views import BATCH, Shape, View
 from importers.graph.weights import Constant
 from importers.place.convolution import biased
+from importers.place.pairs import total
 
 
 def linear(site: Site, view: View, weight: Constant, bias: Constant | None, *, suffix: str = "") -> View:
@@ -47,6 +48,16 @@ def multiplied(site: Site, left: Any, right: Any, *, as_stored: bool = False) ->
     weights = matrix.moved(lambda array: array.reshape(1, -1)) if row else matrix
     made = linear(site, right.swapped(last - 1, last), weights, None).swapped(last - 1, last)
     return made.without_dim(last - 1) if row else made
+
+
+def bilinear(site: Site, left: View, right: View, weight: Constant, bias: Constant | None) -> View:
+    """left · W · right for each matrix of a weight [outputs, features of left, features of right]."""
+    outputs, _, columns = weight.shape
+    rows_of_both = weight.moved(lambda array: array.swapaxes(1, 2).reshape(outputs * columns, -1))
+    half = viewed(site, linear(site, left, rows_of_both, None), (*left.shape[:-1], outputs, columns))
+    made = product(site, half, right.with_dim(len(right.dims)), suffix="_product")
+    made = made.without_dim(len(made.dims) - 1)
+    return total(site, made, bias, suffix="_bias") if bias is not None else made
 
 
 def _matrix(constant: Constant) -> Constant:

@@ -56,17 +56,24 @@ def recurrent(
     given: Mapping[str, Constant | None],
     *,
     suffix: str = "",
+    back: bool = False,
 ) -> View:
-    """One layer on [batch, time, features]; weights [inputs, gates], in our order of gates."""
+    """One layer on [batch, time, features]; weights [inputs, gates], in our order of gates.
+
+    `back`: from the last time to the first.
+    """
     if any(states) and not all(states):
         raise CannotTakeError("only one of two initial states computed", "both or none")
     wh = given["wh"]
     assert wh is not None
     options = {"hidden": wh.shape[0], "bias": given.get("bx") is not None}
-    return site.layer(kind, (word, *filter(None, states)), options, given, suffix=suffix)
+    turned = {"axes": [0]}
+    word = site.layer("flip", (word,), turned, suffix=f"{suffix}_turned").word if back else word
+    made = site.layer(kind, (word, *filter(None, states)), options, given, suffix=suffix)
+    return site.layer("flip", (made.word,), turned, suffix=f"{suffix}_back") if back else made
 
 
-def last_state(site: Site, made: View, *, suffix: str = "") -> View:
-    """[1, batch, hidden] at the end of [batch, time, hidden]."""
-    last = made.shape[1] - 1
+def last_state(site: Site, made: View, *, suffix: str = "", back: bool = False) -> View:
+    """[1, batch, hidden] at the end, or going back at the start, of [batch, time, hidden]."""
+    last = 0 if back else made.shape[1] - 1
     return sliced(site, made, 1, last, last + 1, suffix=suffix).without_dim(1).with_dim(0)

@@ -15,7 +15,20 @@ from importers.graph.views import View
 from importers.graph.weights import Constant
 from importers.ops import ALONE, REDUCTIONS, RELATIONS, SELU, by_aten
 from importers.place.cutting import sliced
-from importers.place.elements import celu, compared, reduced, selu, sloped, softmax
+from importers.place.elements import (
+    above,
+    celu,
+    compared,
+    cosine,
+    log_sum_exp,
+    norm,
+    reduced,
+    selu,
+    shrunk,
+    sign,
+    sloped,
+    softmax,
+)
 from importers.place.moves import where
 from importers.place.pairs import (
     applied,
@@ -114,6 +127,14 @@ def _glu(node: Node) -> View:
     value = sliced(node, view, dim, 0, half, suffix="_value")
     gate = applied(node, "sigmoid", sliced(node, view, dim, half, 2 * half, suffix="_half"), suffix="_gate")
     return two_operands(node, "multiply", value, gate)
+
+
+def _threshold(node: Node) -> View:
+    return above(node, node.view("self"), float(node["threshold"]), float(node["value"]))
+
+
+def _shrink(node: Node) -> View:
+    return shrunk(node, node.view("self"), float(node["lambd"]), hard=node.op == "hardshrink")
 
 
 # Two operands
@@ -244,6 +265,21 @@ def _reduce(node: Node) -> View:
     return reduced(node, view, _dims(node, view), _REDUCTIONS[node.op].ours, keep=keep)
 
 
+def _norm(node: Node) -> View:
+    view, order = node.view("self"), node.get("ord", node.get("p", 2))
+    return norm(node, view, _dims(node, view), float(order), keep=bool(node.get("keepdim")))
+
+
+def _log_sum_exp(node: Node) -> View:
+    view = node.view("self")
+    return log_sum_exp(node, view, _dims(node, view), keep=bool(node["keepdim"]))
+
+
+def _cosine(node: Node) -> View:
+    left, right = node.view("x1"), node.view("x2")
+    return cosine(node, left, right, node.axis(len(left.dims), key="dim"), float(node["eps"]))
+
+
 def _variance(node: Node) -> View:
     view = node.view("self")
     dims = _dims(node, view)
@@ -280,6 +316,9 @@ HANDLERS: Mapping[str, Handler] = {
     "selu": lambda node: selu(node, node.view("self"), *SELU),
     "celu": lambda node: celu(node, node.view("self"), float(node["alpha"])),
     "glu": _glu,
+    "threshold": _threshold,
+    **dict.fromkeys(("hardshrink", "softshrink"), _shrink),
+    "sign": lambda node: sign(node, node.view("self")),
     **dict.fromkeys(("add", "sub", "rsub"), _add),
     "mul": _two(times),
     **dict.fromkeys(("div", "true_divide"), _div),
@@ -288,6 +327,9 @@ HANDLERS: Mapping[str, Handler] = {
     "where": _where,
     "masked_fill": _masked_fill,
     **dict.fromkeys(_REDUCTIONS, _reduce),
+    **dict.fromkeys(("norm", "linalg_vector_norm"), _norm),
+    "logsumexp": _log_sum_exp,
+    "cosine_similarity": _cosine,
     **dict.fromkeys(("var", "std"), _variance),
     **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax"), _softmax),
 }

@@ -14,7 +14,7 @@ from importers.graph.node import Handler, Node
 from importers.graph.torch_capture import Aside
 from importers.graph.views import View
 from importers.graph.weights import Constant
-from importers.place.convolution import convolution, transposed_convolution, window
+from importers.place.convolution import convolution, folded, transposed_convolution, unfolded, window
 from importers.place.cutting import sliced
 from importers.place.moves import joined
 from importers.place.norms import channel_norm, row_norm
@@ -127,8 +127,8 @@ def _pool(node: Node) -> Any:
     rank = len(node.shape) - 2
     kernel = _each(node["kernel_size"], rank)
     found = _window(node, view.shape[2:], kernel, node.get("stride") or kernel)
-    ceil, counted = bool(node.get("ceil_mode")), bool(node.get("count_include_pad", True))
-    made = pooled(node, kind, view, pool_options(found, view.shape[2:], ceil=ceil, padded=counted), rank)
+    ceil, counted = bool(node.get("ceil_mode")), node.get("count_include_pad")
+    made = pooled(node, kind, view, pool_options(found, view.shape[2:], ceil=ceil, counted=counted), rank)
     return [made, None] if node.several else made
 
 
@@ -164,6 +164,15 @@ def _upsample(node: Node) -> View:
     return interpolated(node, view, node.shape[2:], "bilinear" if "bilinear" in node.op else "nearest")
 
 
+def _windows(node: Node) -> View:
+    """im2col and col2im, with the same padding on both sides."""
+    view, kernel = node.view("self"), node["kernel_size"]
+    found = window(kernel, node["stride"], node["dilation"], [*node["padding"], *node["padding"]])
+    if node.op == "im2col":
+        return unfolded(node, view, found)
+    return folded(node, view, tuple(node["output_size"]), found)
+
+
 # Recurrent layers
 
 
@@ -171,46 +180,50 @@ def _recurrent(node: Node) -> list[Any]:
     kind, view = node.op.removesuffix("_tanh"), node.view("input")
     states = node["hx"] if kind == "lstm" else [node["hx"]]
     weights = [node.as_constant(item) for item in node["params"]]
-    layers, each = node["num_layers"], 4 if node["has_biases"] else 2
-    if node["bidirectional"]:
-        raise CannotTakeError("two directions", "bidirectional=False")
-    if len(weights) != each * layers:
+    layers, each, ways = node["num_layers"], 4 if node["has_biases"] else 2, 1 + node["bidirectional"]
+    if len(weights) != each * layers * ways:
         raise CannotTakeError("a projection", "proj_size=0")
     batch_dim = 0 if node["batch_first"] else 1
     word = sequence(node, view, batch_dim, "batch_first=True")
     made: list[View] = []
     for layer in range(layers):
-        wx, wh, *biases = weights[each * layer : each * (layer + 1)]
-        assert wx is not None
-        assert wh is not None
-        given: dict[str, Constant | None] = dict(zip(("bx", "bh"), biases, strict=False))
-        given |= {"wx": wx.moved(np.transpose), "wh": wh.moved(np.transpose)}
-        starts = [_initial(node, state, layer, wh.shape[1], view.batch) for state in states]
         suffix = f"_l{layer}" if layers > 1 else ""
-        made.append(recurrent(node, kind, word, starts, given, suffix=suffix))
-        word = made[-1].word
+        for back in range(ways):
+            number = ways * layer + back
+            wx, wh, *biases = weights[each * number : each * (number + 1)]
+            assert wx is not None
+            assert wh is not None
+            given: dict[str, Constant | None] = dict(zip(("bx", "bh"), biases, strict=False))
+            given |= {"wx": wx.moved(np.transpose), "wh": wh.moved(np.transpose)}
+            starts = [_initial(node, state, number, wh.shape[1], view.batch) for state in states]
+            own = f"{suffix}_reverse" if back else suffix
+            made.append(recurrent(node, kind, word, starts, given, suffix=own, back=bool(back)))
+        output = made[-1] if ways == 1 else joined(node, made[-2:], 2, suffix=f"{suffix}_both")
+        word = output.word
         if layer < layers - 1 and node["train"] and node["dropout"]:
-            word = applied(node, "dropout", made[-1], {"p": node["dropout"]}, suffix=f"_dropout{layer}").word
+            word = applied(node, "dropout", output, {"p": node["dropout"]}, suffix=f"_dropout{layer}").word
     if 2 in node.used:
         raise CannotTakeError("its last cell is used", "its output or its last state")
-    output = made[-1].swapped(0, batch_dim)
+    output = output.swapped(0, batch_dim)
     if output.shape != node.shape:
         output = viewed(node, output, node.shape)
-    return [output, _last(node, made) if 1 in node.used else None, None]
+    return [output, _last(node, made, ways) if 1 in node.used else None, None]
 
 
-def _initial(node: Node, state: Any, layer: int, hidden: int, batch: int) -> str | None:
-    """The word of the initial state of one of several layers; None for zeros."""
+def _initial(node: Node, state: Any, number: int, hidden: int, batch: int) -> str | None:
+    """The word of the initial state of one of several layers and directions; None for zeros."""
     if isinstance(state, View) and state.shape[0] > 1:
-        state = sliced(node, state, 0, layer, layer + 1)
+        state = sliced(node, state, 0, number, number + 1)
     if isinstance(state, Constant) and state.trained:
         raise CannotTakeError("an initial state that is neither zeros nor computed", "no initial state")
     return initial_state(node, state, hidden, batch, "no initial state")
 
 
-def _last(node: Node, made: Sequence[View]) -> View:
-    """The last states of all layers, [layers, batch, hidden]."""
-    parts = [last_state(node, item, suffix=f"_h{index}") for index, item in enumerate(made)]
+def _last(node: Node, made: Sequence[View], ways: int) -> View:
+    """The last states of all layers and directions, [layers · directions, batch, hidden]."""
+    parts = [
+        last_state(node, item, suffix=f"_h{index}", back=index % ways == 1) for index, item in enumerate(made)
+    ]
     return parts[0] if len(parts) == 1 else joined(node, parts, 0, suffix="_h")
 
 
@@ -238,5 +251,6 @@ HANDLERS: Mapping[str, Handler] = {
         ("upsample_nearest1d", "upsample_nearest2d", "_upsample_nearest_exact2d", "upsample_bilinear2d"),
         _upsample,
     ),
+    **dict.fromkeys(("im2col", "col2im"), _windows),
     **dict.fromkeys(("gru", "lstm", "rnn_tanh"), _recurrent),
 }

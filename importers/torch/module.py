@@ -25,7 +25,9 @@ from importers.graph.weights import Given
 from importers.ops import NEAREST_ATEN
 from importers.torch import elements as _elements
 from importers.torch import layers, moves, products
-from importers.torch.training import NEGATIVE_LOG, loss_of, optimizer_of, trained_names
+from importers.torch.losses import NEGATIVE_LOG, loss_of
+from importers.torch.optimizers import TorchOptimizer, optimizer_of
+from importers.torch.training import trained_names
 from trainlib.ir.numerics import rounded
 from trainlib.ir.steps import Array
 from trainlib.training.options import check_options
@@ -51,6 +53,8 @@ class ImportedModel:
     values: Mapping[str, Array]
     sources: Mapping[str, Given] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    optimizer: TorchOptimizer | None = None
+    """One of torch.optim, whose schedule is asked for as many iterations as there are."""
 
 
 def from_torch(
@@ -59,17 +63,23 @@ def from_torch(
     loss: Any = None,
     optimizer: Any = None,
     *,
+    lr_schedule: Any = None,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    accumulate: int | None = None,
+    average: Any = None,
     name: str | None = None,
     where: str | None = None,
 ) -> ImportedModel:
     """A torch.nn.Module as a model of ours, its parameters as initial values, in the mode it is in.
 
     `example_inputs` is the input tensor (or a tuple of one), batch first: its shape is taken, and its type.
-    `loss` is a loss of torch.nn, one of torch.nn.functional, or text (``mse``); default cross_entropy for
-    outputs [batch, classes], else mse. `optimizer` is an SGD, Adam or AdamW of torch.optim, or text (``adam
-    lr=0.001``); default ``sgd lr=0.01``. Parameters that do not require a gradient, or that the optimizer
-    does not have, stay as they are. Raises UnsupportedLayerError that lists everything that has no form here,
-    and InputError where the module cannot be captured or PyTorch is not installed.
+    `loss` is a loss of torch.nn, one of torch.nn.functional, or text (``mse``), see `losses.loss_of`; default
+    cross_entropy for outputs [batch, classes], else mse. `optimizer` is one of torch.optim, or text (``adam
+    lr=0.001``); default ``sgd lr=0.01``. `lr_schedule` is one of torch.optim.lr_scheduler, or text (``cosine
+    steps=100``), `average` a share of EMA or an AveragedModel. Parameters that do not require a gradient, or
+    that the optimizer does not have, stay as they are. Raises UnsupportedLayerError that lists everything
+    that has no form here, and InputError where the module cannot be captured or PyTorch is not installed.
     """
     torch = require_extra("torch", where)
     if not isinstance(module, torch.nn.Module):
@@ -84,12 +94,13 @@ def from_torch(
     _refuse_averages(torch, module, place)
     dtype = _dtype(torch, module, inputs, place)
     trained = trained_names(torch, module, optimizer)
-    spec_of_optimizer = optimizer_of(torch, optimizer)
     draft, output = capture(torch, module, inputs, trained, place, dtype, HANDLERS, NEAREST_ATEN)
-    spec_of_loss = loss_of(torch, loss, len(output.shape))
+    spec_of_loss = loss_of(torch, loss, output.shape)
     notes: list[str] = []
     spec_of_loss = _of_log_probabilities(draft, output, spec_of_loss, notes)
     _end(draft, output, place)
+    shared = {"clip_norm": clip_norm, "clip_value": clip_value, "accumulate": accumulate, "average": average}
+    taken = optimizer_of(torch, optimizer, module, draft.sources, lr_schedule, shared)
     if isinstance(optimizer, torch.optim.Optimizer) and optimizer.state:
         notes.append("the optimizer's moments are not taken over: they start at 0")
     fed = draft.tensors["input"]
@@ -100,7 +111,7 @@ def from_torch(
         input_shape=fed.shape[1:],
         dataset="random",
         loss=spec_of_loss,
-        optimizer=spec_of_optimizer,
+        optimizer=taken.spec(1) if isinstance(taken, TorchOptimizer) else taken,
         batch=fed.shape[0],
         layers=tuple(draft.layers),
         where=place,
@@ -112,7 +123,8 @@ def from_torch(
         tensor: rounded(value, BY_NAME[dtype] if value.dtype.kind == "f" and not _kept_wide(tensor) else FP32)
         for tensor, value in draft.values.items()
     }
-    return ImportedModel(spec, values, dict(draft.sources), tuple(notes))
+    known = taken if isinstance(taken, TorchOptimizer) else None
+    return ImportedModel(spec, values, dict(draft.sources), tuple(notes), known)
 
 
 def _refuse_averages(torch: Any, module: Any, place: str) -> None:
@@ -154,18 +166,15 @@ def _of_log_probabilities(draft: Draft, output: View, loss: LossSpec, notes: lis
     """NLLLoss of a log-softmax as cross-entropy, which is the same: the sum of those exponentials is 1."""
     classes = draft.log_probabilities.get(output.word)
     taken = classes is not None and classes * output.batch == elements(output.shape)
-    if loss.name == NEGATIVE_LOG and not taken:
-        raise UnsupportedLayerError(
-            "NLLLoss of something else than a log-softmax over all that a sample has",
-            where="loss",
-            cure="CrossEntropyLoss of logits",
-        )
-    if taken and loss.name in ("cross_entropy", NEGATIVE_LOG):
-        notes.append(
-            "cross_entropy takes logits: without the log-softmax at the end loss and gradients are the same, "
-            "and the network is faster"
-        )
-    return LossSpec("cross_entropy", {"labels": "hard"}, loss.where) if loss.name == NEGATIVE_LOG else loss
+    if not taken or loss.name not in ("cross_entropy", NEGATIVE_LOG):
+        return loss
+    notes.append(
+        "cross_entropy takes logits: without the log-softmax at the end loss and gradients are the same, "
+        "and the network is faster"
+    )
+    if loss.name == "cross_entropy":
+        return loss
+    return LossSpec("cross_entropy", {"labels": "hard", **loss.options}, loss.where)
 
 
 def _end(draft: Draft, output: View, place: str) -> None:

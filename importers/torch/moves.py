@@ -19,11 +19,14 @@ from importers.place.moves import (
     joined,
     padded,
     parts_of,
+    repeated,
     selected,
     squeezed,
+    surrounded,
     target_shape,
     to_depth,
     to_space,
+    turned,
 )
 
 
@@ -145,12 +148,34 @@ def _roll(node: Node) -> View:
     return view
 
 
+def _counts(node: Node) -> list[int]:
+    """How often each dimension is repeated; of those that are not named, once."""
+    asked = list(node.get("repeats", node.get("dims")))
+    return [1] * (len(node.view("self").dims) - len(asked)) + asked
+
+
+def _flip(node: Node) -> View:
+    view = node.view("self")
+    return turned(node, view, [dim % len(view.dims) for dim in node["dims"]])
+
+
+def _index(node: Node) -> View:
+    numbers = node.needed("index").value.ravel()
+    return chosen(node, node.view("self"), _dim(node, "dim"), [int(number) for number in numbers])
+
+
+_AROUND = {"reflect": "reflect", "reflection": "reflect", "replicate": "edge", "replication": "edge"}
+_AROUND |= {"circular": "wrap"}
+"""Ways to pad with elements of the tensor itself, as `numpy.pad` calls them."""
+
+
 def _pad(node: Node) -> View:
-    if node.get("mode", "constant") != "constant":
-        raise CannotTakeError(f"pads by {node['mode']}", "mode='constant'")
-    view, widths = node.view("self"), node["pad"]
+    view, widths = node.view("self"), node.get("pad", node.get("padding"))
     pairs = [(0, 0)] * (len(view.dims) - len(widths) // 2)
     pairs += list(zip(widths[::2], widths[1::2], strict=True))[::-1]
+    mode = node.get("mode", node.op.partition("_pad")[0])
+    if mode in _AROUND:
+        return surrounded(node, view, pairs, _AROUND[mode])
     return padded(node, view, pairs, float(node.get("value", 0.0)))
 
 
@@ -183,7 +208,12 @@ HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("cat", "concat", "concatenate"), _cat),
     "stack": _stack,
     "roll": _roll,
-    **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
+    "flip": _flip,
+    "index_select": _index,
+    **dict.fromkeys(("repeat", "tile"), lambda node: repeated(node, node.view("self"), _counts(node))),
+    **dict.fromkeys(("pad", "constant_pad_nd", "_pad_circular"), _pad),
+    **dict.fromkeys(("reflection_pad1d", "reflection_pad2d"), _pad),
+    **dict.fromkeys(("replication_pad1d", "replication_pad2d"), _pad),
     "pixel_shuffle": lambda node: to_space(node, node.view("self"), node["upscale_factor"]),
     "pixel_unshuffle": lambda node: to_depth(node, node.view("self"), node["downscale_factor"]),
     **dict.fromkeys(("channel_shuffle", "native_channel_shuffle"), _channel_shuffle),

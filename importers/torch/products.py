@@ -16,7 +16,7 @@ from importers.graph.views import View
 from importers.graph.weights import Constant
 from importers.place.elements import softmax
 from importers.place.pairs import scaled, with_constant
-from importers.place.products import linear, multiplied, product
+from importers.place.products import bilinear, linear, multiplied, product
 from importers.torch.elements import LARGE, before_softmax
 
 
@@ -70,6 +70,11 @@ def _einsum(node: Node) -> View:
     return found.permuted([every.index(letter) for letter in result])
 
 
+def _bilinear(node: Node) -> View:
+    left, right = node.view("input1"), node.view("input2")
+    return bilinear(node, left, right, node.needed("weight"), node.constant("bias"))
+
+
 def _attention(node: Node) -> View:
     query, key, value = (node.view(name) for name in ("query", "key", "value"))
     if node["dropout_p"]:
@@ -108,5 +113,6 @@ HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("matmul", "mm", "mv", "dot", "bmm"), _matmul),
     **dict.fromkeys(("baddbmm", "addcmul"), _in_one),
     "einsum": _einsum,
+    "bilinear": _bilinear,
     "scaled_dot_product_attention": _attention,
 }

@@ -22,8 +22,8 @@ _ALONE = {name.removeprefix(MICROSOFT): op for name, op in by_onnx(ALONE).items(
 _GRADIENTS = {op.gradient.split()[0]: op for op in ALONE if op.gradient}
 _PAIRS = {**by_onnx(PAIRS), "And": by_onnx(PAIRS)["Mul"]}
 _RELATIONS = by_onnx(RELATIONS)
-_REDUCTIONS = by_onnx(REDUCTIONS[:2])
-"""Extremes have no gradient in these dialects."""
+_REDUCTIONS = by_onnx(REDUCTIONS)
+"""No dialect has a gradient of extremes as one node: it is made of Equal, Cast, Mul."""
 
 
 def _written(item: TrainingNode, kind: str, inputs: Sequence[str], options: Mapping[str, Any]) -> None:
@@ -42,7 +42,7 @@ def _backward(item: TrainingNode) -> None:
     shape = item.draft.shape(roles["dy"])
     if any(item.draft.shape(name) != shape for name in roles.values()):
         raise CannotTakeError("inputs of different shapes", "inputs of one shape: Expand before it")
-    plan = item.draft.plan(op.ours, op.options, [shape])
+    plan = item.draft.plan(op.ours, options_of(item, op), [shape])
     item.apply(op.ours, "IG", {**roles, "dx": item.result(shape)}, plan)
 
 
@@ -122,7 +122,7 @@ def _scaled(item: TrainingNode, x: str, factor: float) -> None:
 
 def _pair(item: TrainingNode) -> None:
     """Two operands, of which one may be a number."""
-    op, draft = item.node.op, item.draft
+    op = item.node.op
     second = item.only(1)
     number, other = (item.only(0), 1) if second is None else (second, 0)
     if op == "Mul" and number is not None:
@@ -132,10 +132,39 @@ def _pair(item: TrainingNode) -> None:
     elif op == "Sub" and second is not None:
         _written(item, "shift", (item.read(0),), {"offset": -second})
     else:
-        names = item.read(0), item.read(1)
-        shape = common_shape(*map(draft.shape, names))
-        operands = [_expanded(item, name, shape, f"_expand{index}") for index, name in enumerate(names)]
-        _written(item, _PAIRS[op].ours, operands, {})
+        _written(item, _PAIRS[op].ours, _together(item, 2), {})
+
+
+def _together(item: TrainingNode, count: int) -> list[str]:
+    """The first inputs, all of the same shape."""
+    names = [item.read(index) for index in range(count)]
+    shape = common_shape(*map(item.draft.shape, names))
+    return [_expanded(item, name, shape, f"_expand{index}") for index, name in enumerate(names)]
+
+
+def _extreme(item: TrainingNode) -> None:
+    if len(item.node.inputs) != 2:
+        raise CannotTakeError(f"{len(item.node.inputs)} inputs", "two inputs, one after the other")
+    _written(item, _PAIRS[item.node.op].ours, _together(item, 2), {})
+
+
+def _prelu(item: TrainingNode) -> None:
+    draft, shape, slope = item.draft, item.shape(0), item.read(1)
+    own = tuple(size for size in draft.shape(slope) if size > 1)
+    behind = draft.shape(slope)[-len(shape[2:]) :] if shape[2:] else ()
+    if prod(own) != 1 and (own != shape[1:2] or prod(behind) != 1):
+        raise CannotTakeError(f"slopes {list(draft.shape(slope))}", "one for all, or one for each channel")
+    parameters = {"w": draft.view(slope, own or (1,))}
+    options = {"per_channel": bool(own)}
+    item.give(item.forward("prelu", (item.read(0),), options, item.out(), parameters))
+
+
+def _sign(item: TrainingNode) -> None:
+    sides = [
+        item.forward("compare", (item.read(0),), {"form": form, "value": 0.0}, suffix=f"_{form}")
+        for form in ("gt", "lt")
+    ]
+    _written(item, "subtract", sides, {})
 
 
 def _expanded(item: TrainingNode, name: str, shape: Shape, suffix: str) -> str:
@@ -156,10 +185,10 @@ def _power(item: TrainingNode) -> None:
 
 
 def _compare(item: TrainingNode) -> None:
-    value = item.only(1)
+    value, compared = item.only(1), item.read(0)
     if value is None:
-        raise CannotTakeError("compares two tensors", "a comparison with a number")
-    _written(item, "compare", (item.read(0),), {"form": _RELATIONS[item.kind].ours, "value": value})
+        value, compared = 0.0, item.forward("subtract", _together(item, 2), suffix="_difference")
+    _written(item, "compare", (compared,), {"form": _RELATIONS[item.kind].ours, "value": value})
 
 
 def _expand(item: TrainingNode) -> None:
@@ -323,8 +352,13 @@ HANDLERS: Mapping[str, Handler] = {
     **dict.fromkeys(("Add", "Sum"), _add),
     "Scale": _scale,
     **dict.fromkeys(("Mul", "Div", "Sub", "And"), _pair),
+    **dict.fromkeys(("Max", "Min"), _extreme),
     "Pow": _power,
+    "PRelu": _prelu,
+    "Sign": _sign,
     **dict.fromkeys(_RELATIONS, _compare),
+    "Not": lambda item: _written(item, "compare", (item.read(0),), {"form": "eq", "value": 0.0}),
+    "Where": lambda item: _written(item, "where", _together(item, 3), {}),
     "Expand": _expand,
     **dict.fromkeys(_REDUCTIONS, _reduce),
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Cast", "PassThrough"), _view),

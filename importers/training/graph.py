@@ -350,17 +350,17 @@ class _Reader:
         options = optimizer_options(OptimizerSpec("sgd", {"learning_rate": rate}, self.graph.path), optimizer)
         for weight, gradient, _ in updates:
             same = draft.view(gradient, draft.shape(weight))
-            builder.update(optimizer, options, {weight: same})
+            builder.update(optimizer, {weight: options}, {weight: same})
         draft.without_unused(gradients.values())
         tensors = builder.tensors
         whole = TrainingGraph(
             name=model_name(self.graph.name),
             tensors=tensors,
             ops=tuple(builder.ops),
-            input=draft.names[self.data[0]],
-            label=draft.names[self.data[-1]],
-            output=self._output(),
-            loss="loss",
+            inputs=(draft.names[self.data[0]],),
+            labels=(draft.names[self.data[-1]],),
+            outputs=(self._output(),),
+            losses=("loss",),
             weights=builder.of_weights(),
             gradients=dict(gradients),
         )
@@ -372,9 +372,9 @@ class _Reader:
         kept = {name: tensor for name, tensor in states.items() if tensor.alias_of is None}
         update = replace(
             _part(whole, updating),
-            label="",
-            loss="",
-            output="",
+            labels=(),
+            losses=(),
+            outputs=(),
             gradients={},
             weights=_weights(whole, updating),
         )

@@ -286,8 +286,8 @@ def _pool_plan(item: TrainingNode, kind: str, shape: Shape) -> LayerPlan:
     if len(kernel) != 2 or len(shape) != 4:
         raise CannotTakeError(f"a window of {len(kernel)} dimensions", "a window of 2 dimensions")
     found, ceil = window_of(item, shape[2:], kernel), bool(item.integer("ceil_mode", 0))
-    counted = kind == "max_pool2d" or bool(item.integer("count_include_pad", 0))
-    return item.draft.plan(kind, pool_options(found, shape[2:], ceil=ceil, padded=counted), [shape])
+    counted = None if kind == "max_pool2d" else bool(item.integer("count_include_pad", 0))
+    return item.draft.plan(kind, pool_options(found, shape[2:], ceil=ceil, counted=counted), [shape])
 
 
 def _max_pool(item: TrainingNode) -> None:

@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from configs.model_file import LossSpec
 from importers.graph.draft import CannotTakeError
+from importers.ops import GATES
 from importers.training.draft import Kept
 from importers.training.elements import cut, joined, parts, turned
 from importers.training.layers import Handler, TrainingNode
+from trainlib.primitives.definition import Shape
 from trainlib.registry import PRIMITIVES, loss_primitive
 from trainlib.training.options import loss_options
 
@@ -21,10 +25,6 @@ LABEL, LOSS = "label", "loss"
 
 
 def _cross_entropy(item: TrainingNode) -> None:
-    if item.has(2) or item.text("reduction", "mean") != "mean":
-        raise CannotTakeError("weights of classes, or another reduction than the mean", "reduction mean")
-    if item.has("ignore_index"):
-        raise CannotTakeError("a class that does not count", "all classes")
     # Deeploy's form may have one output only: the logarithms of the probabilities.
     log_probabilities = item.out(1) or item.out(0)
     readers = item.draft.graph.readers.get(log_probabilities, [])
@@ -32,10 +32,24 @@ def _cross_entropy(item: TrainingNode) -> None:
     for reader in readers:
         if not reader.op.endswith("SoftmaxCrossEntropyLossGrad"):
             raise CannotTakeError("its log-probabilities are used", "the loss and its gradient only")
+        said = (node.attributes for node in (item.node, reader))
+        if len({(own.get("reduction", "mean"), own.get("ignore_index")) for own in said}) > 1:
+            raise CannotTakeError("its gradient is that of another loss", "the same options for both")
         gradient = reader.output(0)
-    _loss(item, "cross_entropy", {"labels": "hard"}, gradient)
+    _loss(item, "cross_entropy", _class_options(item), gradient)
     if item.out(1):
         item.give(LOSS)
+
+
+def _class_options(item: TrainingNode) -> dict[str, Any]:
+    found: dict[str, Any] = {"labels": "hard", "reduction": item.text("reduction", "mean")}
+    if found["reduction"] not in ("mean", "sum"):
+        raise CannotTakeError("a loss for each sample", "reduction mean or sum")
+    if item.has("ignore_index"):
+        found["ignore_index"] = item.integer("ignore_index", 0)
+    if item.has(2):
+        found["class_weights"] = item.needed(2, "weight of the classes").ravel().tolist()
+    return found
 
 
 def _mse(item: TrainingNode) -> None:
@@ -53,16 +67,20 @@ def _loss(item: TrainingNode, kind: str, options: dict[str, Any], gradient: str)
     draft, y = item.draft, item.read(0)
     if LOSS in draft.builder.tensors:
         raise CannotTakeError("a second loss", "one loss")
-    label = item.read(1)
-    wanted = draft.shape(y)[:1] if options else draft.shape(y)
-    if prod(draft.shape(label)) != prod(wanted):
+    loss, tensor = loss_primitive(kind), draft.tensor(y)
+    own = loss_options(LossSpec(kind, options, item.site), loss)
+    plan = loss.plan(own, tensor, item.site)
+    label, wanted = item.read(1), plan.shape if plan is not None else ()
+    found = draft.tensor(label)
+    if plan is not None and plan.hard and found.dtype.is_float:
+        raise CannotTakeError(f"labels of {found.dtype}", "integers")
+    if prod(found.shape) != prod(wanted):
         raise CannotTakeError(
-            f"labels of shape {list(draft.shape(label))} for outputs of {list(draft.shape(y))}",
+            f"labels of shape {list(found.shape)} for outputs of {list(tensor.shape)}",
             f"labels of shape {list(wanted)}",
         )
-    loss = loss_primitive(kind)
-    own = loss_options(LossSpec(kind, options), loss)
-    seed = draft.add(gradient or f"{y}.grad", draft.shape(y), "gradient")
+    label = draft.view(label, wanted)
+    seed = draft.add(gradient or f"{y}.grad", tensor.shape, "gradient")
     draft.gradients.add(seed)
     draft.alias(gradient, seed)
     draft.add(LOSS, (1,), "loss")
@@ -74,97 +92,137 @@ def _loss_grad(item: TrainingNode) -> None:
     if item.out() not in item.draft.names:
         raise CannotTakeError("its loss is not in the graph", "the loss and its gradient together")
     inputs = [name for name in item.node.inputs if name]
-    if len(inputs) == 3:
+    if len(inputs) > len(("log-probabilities", "label")):  # ONNX Runtime's; the weights of classes are last
         seed = item.only(0)
         if seed != 1:
             raise CannotTakeError("a gradient of the loss that is not 1", "1")
 
 
-# Recurrent layers: ONNX has the gates z r h in [1, 3 hidden, features], ours r z n in [features, 3 hidden].
+# Recurrent layers: ONNX has the gates in another order, and in rows where ours are columns.
+
+_GRAD_INPUTS = {"gru": (7, 8), "lstm": (8, 9)}
+"""Where a gradient node has the gates of all steps, which name its forward node, and its first gradient.
+
+That is of all states, behind it of the last, as ONNX Runtime has it (`GetGRUGradient`, `GetLSTMGradient`).
+"""
 
 
-def _gru(item: TrainingNode) -> None:
-    draft, x = item.draft, item.read(0)
+def _kind(item: TrainingNode) -> str:
+    return item.kind.removesuffix("Training").removesuffix("Grad").lower()
+
+
+def _recurrent(item: TrainingNode) -> None:
+    draft, x, kind = item.draft, item.read(0), _kind(item)
     length, batch, features = draft.shape(x)
     hidden = item.integer("hidden_size", item.shape(2)[2])
-    if item.text("direction", "forward") != "forward" or not item.integer("linear_before_reset", 0):
-        raise CannotTakeError("another GRU than PyTorch's", "direction forward, linear_before_reset=1")
-    start = item.node.input(5)
-    if start and (start not in draft.constants or draft.constants[start].any()):
+    before = kind == "gru" and not item.integer("linear_before_reset", 0)
+    if item.text("direction", "forward") != "forward" or before:
+        raise CannotTakeError("another recurrence than PyTorch's", "direction forward, linear_before_reset=1")
+    states = [item.node.input(index) for index in ((5, 6) if kind == "lstm" else (5,))]
+    if any(name and (name not in draft.constants or draft.constants[name].any()) for name in states):
         raise CannotTakeError("an initial state that is not zeros", "zeros")
+    if item.has(7):
+        raise CannotTakeError("peepholes", "no input P")
     roles = {"x": turned(item, x, (1, 0, 2), "_x")}
     roles["wx"], roles["wh"] = (
-        _to_ours(item, item.read(at), hidden, word) for at, word in ((1, "wx"), (2, "wh"))
+        _to_ours(item, kind, item.read(at), word) for at, word in ((1, "wx"), (2, "wh"))
     )
     if item.has(3):
-        halves = parts(item, draft.view(item.read(3), (6 * hidden,)), 0, (3 * hidden, 3 * hidden), "_b")
+        gates = prod(item.shape(3)) // 2
+        halves = parts(item, draft.view(item.read(3), (2 * gates,)), 0, (gates, gates), "_b")
         for role, half in zip(("bx", "bh"), halves, strict=True):
-            roles[role] = _to_ours(item, half, hidden, role)
-    plan = draft.plan("gru", {"hidden": hidden, "bias": item.has(3)}, [(batch, length, features)])
+            roles[role] = _to_ours(item, kind, half, role)
+    plan = draft.plan(kind, {"hidden": hidden, "bias": item.has(3)}, [(batch, length, features)])
     roles["y"] = draft.made(f"{item.site}.y", item.node, (batch, length, hidden))
-    roles |= item.saved(plan, "gates", "hn")
-    item.apply("gru", "FW", roles, plan)
+    roles |= item.saved(plan, *(role for role in plan.saved if role not in _GRADIENTS))
+    item.apply(kind, "FW", roles, plan)
     whole = turned(item, roles["y"], (1, 0, 2), "_y")
     item.give(whole, (length, 1, batch, hidden))
-    if item.out(1) and item.out(1) in draft.graph.readers:
-        last = cut(item, roles["y"], 1, length - 1, length, "_last")
-        item.give(last, (1, batch, hidden), index=1)
-    draft.keep(item.node, item.node.output(2), Kept("gru", plan, roles))
+    for index, role in ((1, "y"), *([(2, "c")] if kind == "lstm" else [])):
+        if item.out(index) and item.out(index) in draft.graph.readers:
+            last = cut(item, roles[role], 1, length - 1, length, f"_last_{role}")
+            item.give(last, (1, batch, hidden), index=index)
+    draft.keep(item.node, item.node.output(4 if kind == "lstm" else 2), Kept(kind, plan, roles))
 
 
-def _to_ours(item: TrainingNode, name: str, hidden: int, word: str) -> str:
+_GRADIENTS = ("g", "gh")
+"""What the backward pass leaves for the gradients of the weights."""
+
+
+def _to_ours(item: TrainingNode, kind: str, name: str, word: str) -> str:
     """Weights or biases of the file in our order of gates, weights transposed."""
-    draft = item.draft
-    columns = prod(draft.shape(name)) // (3 * hidden)
-    z, r, n = parts(item, draft.view(name, (3 * hidden, columns)), 0, (hidden,) * 3, f"_{word}_split")
-    whole = joined(item, (r, z, n), 0, f"_{word}")
-    if word.startswith("b"):
-        return draft.view(whole, (3 * hidden,))
-    return turned(item, whole, (1, 0), f"_{word}_turn")
+    made = _reordered(item, item.draft.view(name, _rows_of(item, name, word)), GATES[kind], word)
+    return turned(item, made, (1, 0), f"_{word}_turn") if word.startswith("w") else made
 
 
-def _to_theirs(item: TrainingNode, name: str, hidden: int, word: str) -> str:
-    """A gradient of ours in the file's order: [3 hidden, columns]."""
-    draft = item.draft
-    rows = (
-        turned(item, name, (1, 0), f"_{word}_turn")
-        if word.startswith("w")
-        else draft.view(name, (3 * hidden, 1))
-    )
-    r, z, n = parts(item, rows, 0, (hidden,) * 3, f"_{word}_split")
-    return joined(item, (z, r, n), 0, f"_{word}")
+def _to_theirs(item: TrainingNode, kind: str, name: str, word: str) -> str:
+    """A gradient of ours in the file's order of gates, as rows."""
+    rows = turned(item, name, (1, 0), f"_{word}_turn") if word.startswith("w") else name
+    return _reordered(item, rows, np.argsort(GATES[kind]).tolist(), word)
 
 
-def _gru_grad(item: TrainingNode) -> None:
-    draft = item.draft
-    kept = draft.recall("gru", item.node.input(7))
+def _rows_of(item: TrainingNode, name: str, word: str) -> Shape:
+    shape = item.draft.shape(name)
+    return shape[-2:] if word.startswith("w") else shape[-1:]
+
+
+def _reordered(item: TrainingNode, rows: str, order: Sequence[int], word: str) -> str:
+    size = item.draft.shape(rows)[0] // len(order)
+    gates = parts(item, rows, 0, (size,) * len(order), f"_{word}_split")
+    return joined(item, [gates[number] for number in order], 0, f"_{word}")
+
+
+def _recurrent_grad(item: TrainingNode) -> None:
+    draft, kind = item.draft, _kind(item)
+    gates, arriving = _GRAD_INPUTS[kind]
+    kept = draft.recall(kind, item.node.input(gates))
     if kept is None:
-        raise CannotTakeError("no GRUTraining has left what it reads", "its GRUTraining in the same graph")
-    if item.has(9) or item.out(4):
-        raise CannotTakeError("gradients of first or last states", "those of the output only")
+        raise CannotTakeError(
+            f"no {item.kind.removesuffix('Grad')}Training has left what it reads",
+            "its forward node in the same graph",
+        )
+    if item.has(arriving + 2) or any(map(item.out, range(4, 7))):
+        raise CannotTakeError("gradients of first states, or of the last cell", "of outputs, the last state")
     plan, roles = kept.plan, dict(kept.roles)
     batch, length, hidden = draft.shape(roles["y"])
-    roles["dy"] = turned(item, draft.view(item.read(8), (length, batch, hidden)), (1, 0, 2), "_dy")
-    for role in ("g", "gh"):
+    roles["dy"] = _arriving(item, arriving, (length, batch, hidden))
+    for role in filter(plan.saved.__contains__, _GRADIENTS):
         roles[role] = draft.made(f"{item.site}.{role}", item.node, plan.saved[role].shape)
-    item.apply("gru", "BPTT", roles, plan)
+    item.apply(kind, "BPTT", roles, plan)
     for role in ("wx", "wh", "bx", "bh"):
         if role in roles:
             roles[f"d{role}"] = draft.made(f"{item.site}.d{role}", item.node, draft.shape(roles[role]))
-    item.apply("gru", "WG_X", roles, plan)
-    item.apply("gru", "WG", roles, plan)
+    item.apply(kind, "WG_X", roles, plan)
+    item.apply(kind, "WG", roles, plan)
     if item.out(0):
         features = plan.attributes["features"]
         dx = draft.made(f"{item.site}.dx", item.node, (batch, length, features))
-        item.apply("gru", "IG", {**roles, "dx": dx}, plan)
+        item.apply(kind, "IG", {**roles, "dx": dx}, plan)
         item.give(turned(item, dx, (1, 0, 2), "_dx"))
     for index, role in ((1, "wx"), (2, "wh")):
         if item.out(index):
-            made = _to_theirs(item, roles[f"d{role}"], hidden, role)
+            made = _to_theirs(item, kind, roles[f"d{role}"], role)
             item.give(made, (1, *draft.shape(made)), index=index)
     if item.out(3):
-        halves = [_to_theirs(item, roles[f"d{role}"], hidden, role) for role in ("bx", "bh")]
-        item.give(joined(item, halves, 0, "_b"), (1, 6 * hidden), index=3)
+        halves = [_to_theirs(item, kind, roles[f"d{role}"], role) for role in ("bx", "bh")]
+        both = joined(item, halves, 0, "_b")
+        item.give(both, (1, *draft.shape(both)), index=3)
+
+
+def _arriving(item: TrainingNode, index: int, shape: Shape) -> str:
+    """The gradient of all states, [batch, length, hidden]: of the output, and of the last state."""
+    draft, (length, batch, hidden), found = item.draft, shape, list[str]()
+    if item.has(index):
+        found.append(turned(item, draft.view(item.read(index), shape), (1, 0, 2), "_dy"))
+    if item.has(index + 1):
+        options = {"axis": 0, "start": length - 1, "stop": length}
+        plan = draft.plan("slice", options, [(batch, length, hidden)])
+        last = draft.view(item.read(index + 1), (batch, 1, hidden))
+        found.append(draft.made(f"{item.site}.dlast", item.node, (batch, length, hidden)))
+        item.apply("slice", "IG", {"dy": last, "dx": found[-1]}, plan)
+    if not found:
+        raise CannotTakeError("no gradient of its output", "that of all states, or of the last one")
+    return found[0] if len(found) == 1 else item.forward("add", found, suffix="_dy_sum")
 
 
 # Accumulation and update
@@ -194,7 +252,7 @@ HANDLERS: Mapping[str, Handler] = {
     "SoftmaxCrossEntropyLoss": _cross_entropy,
     "MSELoss": _mse,
     **dict.fromkeys(("SoftmaxCrossEntropyLossGrad", "MSELossGrad"), _loss_grad),
-    **dict.fromkeys(("GRUTraining", "GRU"), _gru),
-    "GRUGrad": _gru_grad,
+    **dict.fromkeys(("GRUTraining", "GRU", "LSTMTraining", "LSTM"), _recurrent),
+    **dict.fromkeys(("GRUGrad", "LSTMGrad"), _recurrent_grad),
     **dict.fromkeys(("InPlaceAccumulatorV2", "InPlaceAccumulator"), _accumulate),
 }

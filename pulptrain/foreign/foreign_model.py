@@ -19,6 +19,7 @@ from trainlib.ir.steps import Array
 
 if TYPE_CHECKING:
     from importers.torch.check import ModuleCheck
+    from importers.torch.optimizers import TorchOptimizer
     from pulptrain.foreign.foreign_check import OnnxOrigin
 
 ONNX = ".onnx"
@@ -57,6 +58,7 @@ class ForeignModel:
     module: Any = None
     sources: Mapping[str, Any] = field(default_factory=dict)
     file: OnnxOrigin | None = None
+    optimizer: TorchOptimizer | None = None
 
     @property
     def origin(self) -> str:

@@ -314,7 +314,8 @@ class _Run:
         check = NumberCheck(self._start, self.phases.programs, 1)
         for first in range(0, len(samples), size):
             group = list(samples[first : first + size])
-            self.losses += self.machine.iterate(group, check if first == 0 else None)
+            losses = self.machine.iterate(group, check if first == 0 else None)
+            self.losses += [sum(terms) for terms in losses]
             if first == 0:
                 self._judge(check)
             astray = self.machine.not_finite

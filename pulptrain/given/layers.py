@@ -15,9 +15,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic.fields import FieldInfo
+
 from configs.errors import InputError
-from configs.model_file import LAYER_KEYS, LayerSchema
-from configs.schema import Schema, validate_values
+from configs.model_file import LAYER_KEYS, TERM_KEYS, LayerSchema, LossSchema, TermSchema
+from configs.schema import validate_values
 from configs.yaml_file import Node
 from trainlib.primitives.definition import LayerPrimitive, LossPrimitive, OptimizerPrimitive, Primitive
 from trainlib.registry import PRIMITIVES, is_internal
@@ -35,8 +37,15 @@ _SPELLINGS = {
     "rms": "RMS",
     "mse": "MSE",
     "berhu": "BerHu",
+    "bce": "BCE",
+    "kl": "KL",
+    "nll": "NLL",
     "sgd": "SGD",
     "adamw": "AdamW",
+    "nadam": "NAdam",
+    "radam": "RAdam",
+    "asgd": "ASGD",
+    "rmsprop": "RMSprop",
 }
 """Words of names that PyTorch, or the field, does not write with one capital letter."""
 
@@ -90,12 +99,13 @@ class Layer(Part):
 
 
 class Loss(Part):
-    """A loss."""
+    """A loss; `of` and `target` are names of layers, or layers."""
 
     primitive: LossPrimitive
 
     def _check(self, where: str) -> None:
-        values = {"name": self.primitive.name, **self.options}
+        own = {key: value for key, value in self.options.items() if key not in TERM_KEYS}
+        values = {"name": self.primitive.name, **own}
         validate_values(self.primitive.schema, values, type(self).__name__, where)
 
 
@@ -127,6 +137,7 @@ def option_keys(primitive: Primitive) -> list[tuple[str, bool]]:
     """(option of its schema, whether it must be given), in the order of the arguments of its class."""
     assert isinstance(primitive, LayerPrimitive | LossPrimitive | OptimizerPrimitive)
     shared = LAYER_KEYS if isinstance(primitive, LayerPrimitive) else ("name",)
+    shared = tuple(LossSchema.model_fields) if isinstance(primitive, LossPrimitive) else shared
     fields = [
         (key, field.is_required())
         for key, field in primitive.schema.model_fields.items()
@@ -135,11 +146,16 @@ def option_keys(primitive: Primitive) -> list[tuple[str, bool]]:
     return sorted(fields, key=lambda item: (not item[1], not (item[1] and item[0].startswith("out_"))))
 
 
-def keyword_schema(primitive: Primitive) -> type[Schema] | None:
-    """The schema of what may be given by name only, besides the options of the primitive."""
+def keyword_fields(primitive: Primitive) -> dict[str, FieldInfo]:
+    """What may be given by name only, besides the options of the primitive."""
+    left_out = {"type", *(key for key, _ in option_keys(primitive))}
+    fields = GradientOptions.model_fields
     if isinstance(primitive, LayerPrimitive):
-        return LayerSchema
-    return GradientOptions if isinstance(primitive, OptimizerPrimitive) else None
+        fields = LayerSchema.model_fields
+    elif isinstance(primitive, LossPrimitive):
+        fields = {**LossSchema.model_fields, **TermSchema.model_fields}
+        left_out.add("name")
+    return {key: field for key, field in fields.items() if key not in left_out}
 
 
 def signature_of(primitive: Primitive) -> inspect.Signature:
@@ -155,11 +171,10 @@ def signature_of(primitive: Primitive) -> inspect.Signature:
         )
         for key, needed in option_keys(primitive)
     ]
-    positional = [parameter.name for parameter in parameters]
-    shared = keyword_schema(primitive)
-    for key, field in shared.model_fields.items() if shared is not None else ():
-        if key != "type" and key not in positional:
-            parameters.append(kind(key, kind.KEYWORD_ONLY, default=None if key == "name" else field.default))
+    parameters += [
+        kind(key, kind.KEYWORD_ONLY, default=None if key == "name" else field.default)
+        for key, field in keyword_fields(primitive).items()
+    ]
     return inspect.Signature(parameters)
 
 
@@ -193,9 +208,9 @@ def _caller() -> tuple[str, int, str]:
 
 
 def caller_of(module: str) -> tuple[str, int, str]:
-    """File, line, and both as text, of the innermost caller that is outside a module of ours."""
+    """File, line, and both as text, of the innermost caller that is outside a module or package of ours."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__") in (module, __name__):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith((module, __name__)):
         frame = frame.f_back
     file, line = frame.f_code.co_filename, frame.f_lineno
     return file, line, f"{file}:{line}"

@@ -4,7 +4,8 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from configs.schema import Schema
+from pydantic.fields import FieldInfo
+
 from configs.yaml_file import Node
 from trainlib.primitives.definition import Primitive
 
@@ -22,7 +23,7 @@ CLASSES: Mapping[str, type[Part]]
 
 def class_name(name: str) -> str: ...
 def option_keys(primitive: Primitive) -> list[tuple[str, bool]]: ...
-def keyword_schema(primitive: Primitive) -> type[Schema] | None: ...
+def keyword_fields(primitive: Primitive) -> dict[str, FieldInfo]: ...
 def signature_of(primitive: Primitive) -> inspect.Signature: ...
 def node_of(value: object, file: str, line: int) -> Node: ...
 def caller_of(module: str) -> tuple[str, int, str]: ...
@@ -87,6 +88,7 @@ __all__ = [  # noqa: RUF022
     "Concat",
     "Split",
     "Slice",
+    "Flip",
     "Reshape",
     "Transpose",
     "Pad",
@@ -109,11 +111,11 @@ __all__ = [  # noqa: RUF022
     "BerHu",
     "Huber",
     "SmoothL1",
-    "Bce",
-    "BceWithLogits",
-    "KlDiv",
-    "PoissonNll",
-    "Nll",
+    "BCE",
+    "BCEWithLogits",
+    "KLDiv",
+    "PoissonNLL",
+    "NLL",
     "HingeEmbedding",
     "SoftMargin",
     "MultiMargin",
@@ -123,6 +125,15 @@ __all__ = [  # noqa: RUF022
     "SGDMomentum",
     "Adam",
     "AdamW",
+    "Adamax",
+    "NAdam",
+    "RAdam",
+    "Lion",
+    "RMSprop",
+    "Adagrad",
+    "Adadelta",
+    "Rprop",
+    "ASGD",
 ]
 
 class Conv1d(Layer):
@@ -1038,6 +1049,22 @@ class Slice(Layer):
         variant: str | None = None,
     ) -> None: ...
 
+class Flip(Layer):
+    def __init__(
+        self,
+        axes: Sequence[int],
+        *,
+        name: str | None = None,
+        inputs: Sequence[str | Layer] | None = None,
+        dtype: str | None = None,
+        layout: str | None = None,
+        trainable: bool | Sequence[str] = True,
+        update_channels: int | Sequence[int] | None = None,
+        adapter: Mapping[str, Any] | None = None,
+        recompute: bool = False,
+        variant: str | None = None,
+    ) -> None: ...
+
 class Reshape(Layer):
     def __init__(
         self,
@@ -1328,189 +1355,459 @@ class RMSNorm(Layer):
 class CrossEntropy(Loss):
     def __init__(
         self,
-        weight: float = 1.0,
-        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        labels: Literal["soft", "hard"] = "soft",
         class_weights: Sequence[float] | None = None,
         ignore_index: int | None = None,
-        labels: Literal["soft", "hard"] = "soft",
         label_smoothing: float = 0.0,
+        *,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class MSE(Loss):
     def __init__(
         self,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class L1(Loss):
     def __init__(
         self,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class BerHu(Loss):
     def __init__(
         self,
+        alpha: float = 0.2,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
-        alpha: float = 0.2,
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class Huber(Loss):
     def __init__(
         self,
+        delta: float = 1.0,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
-        delta: float = 1.0,
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class SmoothL1(Loss):
     def __init__(
         self,
-        weight: float = 1.0,
-        reduction: Literal["mean", "sum", "batchmean"] = "mean",
         beta: float = 1.0,
-    ) -> None: ...
-
-class Bce(Loss):
-    def __init__(
-        self,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
+    ) -> None: ...
+
+class BCE(Loss):
+    def __init__(
+        self,
         element_weights: float | Sequence[float] = 1.0,
-    ) -> None: ...
-
-class BceWithLogits(Loss):
-    def __init__(
-        self,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
+    ) -> None: ...
+
+class BCEWithLogits(Loss):
+    def __init__(
+        self,
         element_weights: float | Sequence[float] = 1.0,
         pos_weight: float | Sequence[float] = 1.0,
-    ) -> None: ...
-
-class KlDiv(Loss):
-    def __init__(
-        self,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
+    ) -> None: ...
+
+class KLDiv(Loss):
+    def __init__(
+        self,
         log_target: bool = False,
-    ) -> None: ...
-
-class PoissonNll(Loss):
-    def __init__(
-        self,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
+    ) -> None: ...
+
+class PoissonNLL(Loss):
+    def __init__(
+        self,
         log_input: bool = True,
         full: bool = False,
         eps: float = 1e-08,
-    ) -> None: ...
-
-class Nll(Loss):
-    def __init__(
-        self,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
+    ) -> None: ...
+
+class NLL(Loss):
+    def __init__(
+        self,
         class_weights: Sequence[float] | None = None,
         ignore_index: int | None = None,
+        *,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class HingeEmbedding(Loss):
     def __init__(
         self,
+        margin: float = 1.0,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
-        margin: float = 1.0,
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class SoftMargin(Loss):
     def __init__(
         self,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class MultiMargin(Loss):
     def __init__(
         self,
-        weight: float = 1.0,
-        reduction: Literal["mean", "sum", "batchmean"] = "mean",
         p: Literal[1, 2] = 1,
         margin: float = 1.0,
         class_weights: Sequence[float] | None = None,
+        *,
+        weight: float = 1.0,
+        reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class Cosine(Loss):
     def __init__(
         self,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class Output(Loss):
     def __init__(
         self,
+        *,
         weight: float = 1.0,
         reduction: Literal["mean", "sum", "batchmean"] = "mean",
+        of: str | Layer | None = None,
+        target: str | Layer | None = None,
+        label: str | None = None,
     ) -> None: ...
 
 class SGD(Optimizer):
     def __init__(
         self,
         learning_rate: float,
+        maximize: bool = False,
+        state_dtype: Literal["fp32", "fp16", "bf16"] = "fp32",
         momentum: float = 0.0,
         nesterov: bool = False,
         weight_decay: float = 0.0,
+        dampening: float = 0.0,
         *,
         accumulate: int = 1,
         clip_value: float | None = None,
         clip_norm: float | None = None,
         separate: bool = False,
+        average: float | None = None,
+        schedule: Mapping[str, Any] | None = None,
+        groups: Sequence[Mapping[str, Any]] | None = None,
     ) -> None: ...
 
 class SGDMomentum(Optimizer):
     def __init__(
         self,
         learning_rate: float,
+        maximize: bool = False,
+        state_dtype: Literal["fp32", "fp16", "bf16"] = "fp32",
         momentum: float = 0.9,
         nesterov: bool = False,
         weight_decay: float = 0.0,
+        dampening: float = 0.0,
         *,
         accumulate: int = 1,
         clip_value: float | None = None,
         clip_norm: float | None = None,
         separate: bool = False,
+        average: float | None = None,
+        schedule: Mapping[str, Any] | None = None,
+        groups: Sequence[Mapping[str, Any]] | None = None,
     ) -> None: ...
 
 class Adam(Optimizer):
     def __init__(
         self,
         learning_rate: float,
+        maximize: bool = False,
+        state_dtype: Literal["fp32", "fp16", "bf16"] = "fp32",
+        weight_decay: float = 0.0,
         beta1: float = 0.9,
         beta2: float = 0.999,
         eps: float = 1e-08,
-        weight_decay: float = 0.0,
+        amsgrad: bool = False,
         *,
         accumulate: int = 1,
         clip_value: float | None = None,
         clip_norm: float | None = None,
         separate: bool = False,
+        average: float | None = None,
+        schedule: Mapping[str, Any] | None = None,
+        groups: Sequence[Mapping[str, Any]] | None = None,
     ) -> None: ...
 
 class AdamW(Optimizer):
     def __init__(
         self,
         learning_rate: float,
+        maximize: bool = False,
+        state_dtype: Literal["fp32", "fp16", "bf16"] = "fp32",
+        weight_decay: float = 0.0,
         beta1: float = 0.9,
         beta2: float = 0.999,
         eps: float = 1e-08,
-        weight_decay: float = 0.0,
+        amsgrad: bool = False,
         *,
         accumulate: int = 1,
         clip_value: float | None = None,
         clip_norm: float | None = None,
         separate: bool = False,
+        average: float | None = None,
+        schedule: Mapping[str, Any] | None = None,
+        groups: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None: ...
+
+class Adamax(Optimizer):
+    def __init__(
+        self,
+        learning_rate: float,
+        maximize: bool = False,
+        state_dtype: Literal["fp32", "fp16", "bf16"] = "fp32",
+        weight_decay: float = 0.0,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-08,
+        *,
+        accumulate: int = 1,
+        clip_value: float | None = None,
+        clip_norm: float | None = None,
+        separate: bool = False,
+        average: float | None = None,
+        schedule: Mapping[str, Any] | None = None,
+        groups: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None: ...
+
+class NAdam(Optimizer):
+    def __init__(
+        self,
+        learning_rate: float,
+        maximize: bool = False,
+        state_dtype: Literal["fp32", "fp16", "bf16"] = "fp32",
+        weight_decay: float = 0.0,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-08,
+        decoupled_weight_decay: bool = False,
+        momentum_decay: float = 0.004,
+        *,
+        accumulate: int = 1,
+        clip_value: float | None = None,
+        clip_norm: float | None = None,
+        separate: bool = False,
+        average: float | None = None,
+        schedule: Mapping[str, Any] | None = None,
+        groups: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None: ...
+
+class RAdam(Optimizer):
+    def __init__(
+        self,
+        learning_rate: float,
+        maximize: bool = False,
+        state_dtype: Literal["fp32", "fp16", "bf16"] = "fp32",
+        weight_decay: float = 0.0,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-08,
+        decoupled_weight_decay: bool = False,
+        *,
+        accumulate: int = 1,
+        clip_value: float | None = None,
+        clip_norm: float | None = None,
+        separate: bool = False,
+        average: float | None = None,
+        schedule: Mapping[str, Any] | None = None,
+        groups: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None: ...
+
+class Lion(Optimizer):
+    def __init__(
+        self,
+        learning_rate: float,
+        maximize: bool = False,
+        state_dtype: Literal["fp32", "fp16", "bf16"] = "fp32",
+        weight_decay: float = 0.0,
+        beta1: float = 0.9,
+        beta2: float = 0.99,
+        *,
+        accumulate: int = 1,
+        clip_value: float | None = None,
+        clip_norm: float | None = None,
+        separate: bool = False,
+        average: float | None = None,
+        schedule: Mapping[str, Any] | None = None,
+        groups: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None: ...
+
+class RMSprop(Optimizer):
+    def __init__(
+        self,
+        learning_rate: float,
+        maximize: bool = False,
+        state_dtype: Literal["fp32", "fp16", "bf16"] = "fp32",
+        weight_decay: float = 0.0,
+        alpha: float = 0.99,
+        eps: float = 1e-08,
+        momentum: float = 0.0,
+        centered: bool = False,
+        *,
+        accumulate: int = 1,
+        clip_value: float | None = None,
+        clip_norm: float | None = None,
+        separate: bool = False,
+        average: float | None = None,
+        schedule: Mapping[str, Any] | None = None,
+        groups: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None: ...
+
+class Adagrad(Optimizer):
+    def __init__(
+        self,
+        learning_rate: float,
+        maximize: bool = False,
+        state_dtype: Literal["fp32", "fp16", "bf16"] = "fp32",
+        weight_decay: float = 0.0,
+        lr_decay: float = 0.0,
+        initial_accumulator_value: float = 0.0,
+        eps: float = 1e-10,
+        *,
+        accumulate: int = 1,
+        clip_value: float | None = None,
+        clip_norm: float | None = None,
+        separate: bool = False,
+        average: float | None = None,
+        schedule: Mapping[str, Any] | None = None,
+        groups: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None: ...
+
+class Adadelta(Optimizer):
+    def __init__(
+        self,
+        learning_rate: float,
+        maximize: bool = False,
+        state_dtype: Literal["fp32", "fp16", "bf16"] = "fp32",
+        weight_decay: float = 0.0,
+        rho: float = 0.9,
+        eps: float = 1e-06,
+        *,
+        accumulate: int = 1,
+        clip_value: float | None = None,
+        clip_norm: float | None = None,
+        separate: bool = False,
+        average: float | None = None,
+        schedule: Mapping[str, Any] | None = None,
+        groups: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None: ...
+
+class Rprop(Optimizer):
+    def __init__(
+        self,
+        learning_rate: float,
+        maximize: bool = False,
+        state_dtype: Literal["fp32", "fp16", "bf16"] = "fp32",
+        eta_minus: float = 0.5,
+        eta_plus: float = 1.2,
+        size_min: float = 1e-06,
+        size_max: float = 50.0,
+        *,
+        accumulate: int = 1,
+        clip_value: float | None = None,
+        clip_norm: float | None = None,
+        separate: bool = False,
+        average: float | None = None,
+        schedule: Mapping[str, Any] | None = None,
+        groups: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None: ...
+
+class ASGD(Optimizer):
+    def __init__(
+        self,
+        learning_rate: float,
+        maximize: bool = False,
+        state_dtype: Literal["fp32", "fp16", "bf16"] = "fp32",
+        weight_decay: float = 0.0,
+        lambd: float = 0.0001,
+        alpha: float = 0.75,
+        t0: float = 1000000.0,
+        *,
+        accumulate: int = 1,
+        clip_value: float | None = None,
+        clip_norm: float | None = None,
+        separate: bool = False,
+        average: float | None = None,
+        schedule: Mapping[str, Any] | None = None,
+        groups: Sequence[Mapping[str, Any]] | None = None,
     ) -> None: ...

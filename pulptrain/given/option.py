@@ -92,6 +92,17 @@ class ModelOptions(TypedDict, total=False):
         int | None,
         Option("--accumulate", "N", "Mini-batches of one update.", MODEL, path="model.optimizer.accumulate"),
     ]
+    lr_schedule: Annotated[
+        str | object | None,
+        Option(
+            "--lr-schedule",
+            "'NAME [KEY=VALUE ...]'",
+            "How the learning rate goes from iteration to iteration, e.g. 'cosine steps=100' "
+            "(docs/model-file.md).",
+            MODEL,
+            swept=False,
+        ),
+    ]
     separate_update: Annotated[
         bool,
         Option(

@@ -15,7 +15,11 @@ from pulptrain.given.npz_file import read_values
 from trainlib.training.samples import Samples, own_samples
 
 Data = Samples | Iterable[tuple[Any, Any]] | Mapping[str, Any] | str
-"""What `data` may be: pairs (x, y), arrays by name (x, y, x_test, y_test), or the path of an .npz file."""
+"""What `data` may be: pairs (x, y), arrays by name (x, y, x_test, y_test), or the path of an .npz file.
+
+Of several inputs or labels x or y of a pair is a tuple, or arrays by name; arrays by name are called as they
+are.
+"""
 
 
 def data_of(spec: ModelSpec, given: Data | None) -> Samples | Iterable[tuple[Any, Any]] | None:
@@ -24,9 +28,10 @@ def data_of(spec: ModelSpec, given: Data | None) -> Samples | Iterable[tuple[Any
     Raises `InputError` for a file or arrays that are no samples.
     """
     if isinstance(given, str):
-        return own_samples(read_values(given, "data"), given)
+        return own_samples(read_values(given, "data"), given, *_names(spec))
     if isinstance(given, Mapping):
-        return own_samples({name: np.asarray(array) for name, array in given.items()}, "data")
+        arrays = {name: np.asarray(array) for name, array in given.items()}
+        return own_samples(arrays, "data", *_names(spec))
     if given is not None:
         if isinstance(given, Samples):
             return given
@@ -36,8 +41,14 @@ def data_of(spec: ModelSpec, given: Data | None) -> Samples | Iterable[tuple[Any
         return pairs
     if spec.dataset.endswith(OWN_DATA):
         path = _path(spec)
-        return own_samples(read_values(str(path), f"{spec.where}: dataset"), spec.dataset)
+        return own_samples(read_values(str(path), f"{spec.where}: dataset"), spec.dataset, *_names(spec))
     return None
+
+
+def _names(spec: ModelSpec) -> tuple[list[str], list[str]]:
+    """What arrays of the inputs and of the labels of a model may be called."""
+    labels = dict.fromkeys(loss.label for loss in spec.losses if loss.label is not None)
+    return [item.name for item in spec.inputs], [*labels]
 
 
 def _path(spec: ModelSpec) -> Path:

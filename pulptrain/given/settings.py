@@ -75,6 +75,7 @@ class Settings:
     dtype: str | None
     batch: int | None
     accumulate: int | None
+    lr_schedule: str | None
     separate_update: bool
     steps: str | None
     seed: int = 0

@@ -24,6 +24,9 @@ from pulptrain.running.result_cache import cache_of
 ModelLike = Model | str | PathLike[str]
 """A network, the name of one that ships, or the path of a model file."""
 
+Module = Any
+"""A torch.nn.Module."""
+
 SocLike = Soc | str | PathLike[str]
 """A SoC, the name of one that ships, or the path of a SoC file."""
 
@@ -41,9 +44,15 @@ def settings_of(soc: SocLike, options: Mapping[str, Any], **more: Any) -> Settin
 
 
 def run(
-    model: ModelLike,
+    model: ModelLike | Module,
     soc: SocLike = "pulp-open",
     *,
+    inputs: Any = None,
+    loss: Any = None,
+    optimizer: Any = None,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    average: Any = None,
     iterations: int = 1,
     seed: int = 0,
     functional: bool = True,
@@ -55,6 +64,8 @@ def run(
 ) -> Result:
     """Simulate a training iteration of `model` on `soc` in time, and compute `iterations` of them.
 
+    Of a torch.nn.Module `inputs` is an example of what goes in, batch first; `loss`, `optimizer`,
+    `clip_norm`, `clip_value`, `average`, `lr_schedule` and `accumulate` are those of `from_torch`.
     With `functional` False only time is simulated. `values` are arrays by tensor name in place of drawn ones.
     `data` are the samples: any iterable of pairs (x, y), arrays ``{"x": ..., "y": ...}`` (and x_test, y_test,
     of which the accuracy is asked), or an .npz file with these; y are numbers of classes, or targets.
@@ -65,11 +76,14 @@ def run(
     """
     from pulptrain.running.session import run_model
 
-    network = as_model(model)
+    training = {"clip_norm": clip_norm, "clip_value": clip_value, "average": average}
+    if not isinstance(options.get("lr_schedule"), str | None):
+        training["lr_schedule"] = options.pop("lr_schedule")
+    network = as_model(model, inputs=inputs, loss=loss, optimizer=optimizer, **training)
     settings = settings_of(soc, options, seed=seed)
     with cache_of(cache) as kept:
         outcome = run_model(
-            network.spec,
+            network.for_iterations(iterations),
             settings,
             iterations=iterations,
             functional=functional,

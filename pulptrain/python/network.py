@@ -44,6 +44,13 @@ class Model:
         """What the network is called."""
         return self.spec.name
 
+    def for_iterations(self, iterations: int) -> ModelSpec:
+        """`spec`, with what a schedule of torch.optim.lr_scheduler says of so many iterations."""
+        taken = self.foreign.optimizer if self.foreign is not None else None
+        if taken is None or self.spec.optimizer != taken.spec(1):
+            return self.spec
+        return replace(self.spec, optimizer=taken.spec(iterations))
+
     @property
     def layer_names(self) -> tuple[str, ...]:
         """Names of the layers in order."""
@@ -83,12 +90,13 @@ class Model:
     def __str__(self) -> str:
         rows = [("layer", "type", "output", "parameters"), *self._rows()]
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        shape = "x".join(map(str, self.spec.input_shape))
-        lines = [f"{self.name}: input {shape}, batch {self.spec.batch}, {self.parameters:,} parameters"]
+        inputs = ", ".join(f"{item.name} {'x'.join(map(str, item.shape))}" for item in self.spec.inputs)
+        lines = [f"{self.name}: {inputs}, batch {self.spec.batch}, {self.parameters:,} parameters"]
         for row in rows:
             text = "  ".join(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=False))
             lines.append(f"{text}  {row[3]:>{widths[3]}}".rstrip())
-        lines.append(f"loss {self.spec.loss.name}, optimizer {self.spec.optimizer.name}")
+        losses = " + ".join(loss.name for loss in self.spec.losses)
+        lines.append(f"loss {losses}, optimizer {self.spec.optimizer.name}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -103,35 +111,77 @@ def model(name_or_path: str | PathLike[str]) -> Model:
     return _checked(open_config("models", fspath(name_or_path)))
 
 
-def from_torch(module: Any, example_inputs: Any, loss: Any = None, optimizer: Any = None) -> Model:
+def from_torch(
+    module: Any,
+    example_inputs: Any,
+    loss: Any = None,
+    optimizer: Any = None,
+    *,
+    lr_schedule: Any = None,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    accumulate: int | None = None,
+    average: Any = None,
+) -> Model:
     """A torch.nn.Module as a network, its parameters as the start, in the mode (train, eval) it is in.
 
-    `example_inputs` is a tensor of the shape of the input, batch first. `loss` is a loss of torch.nn or text;
-    default cross-entropy for outputs [batch, classes], else mse. `optimizer` is an SGD, Adam or AdamW of
-    torch.optim, or text (``"adam lr=0.001"``); default SGD at 0.01. What does not require a gradient, or is
-    not given to the optimizer, stays as it is. `run` compares the gradients with those of the module as it is
-    now. Raises `InputError` if PyTorch is not installed or cannot capture the module, and
+    `example_inputs` is a tensor of the shape of the input, batch first. `loss` is a loss of torch.nn or
+    text; default cross-entropy for outputs [batch, classes], else mse. `optimizer` is one of torch.optim
+    with its groups of parameters, or text (``"adam lr=0.001"``); default SGD at 0.01. `lr_schedule` is
+    one of torch.optim.lr_scheduler made of it, stepped after each update, or text (``"cosine
+    steps=100"``); `average` is an AveragedModel with an exponential average, or its decay. Gradients may
+    be clipped, and those of `accumulate` mini-batches averaged. What does not require a gradient, or is
+    not given to the optimizer, stays as it is. `run` compares the gradients with those of the module as
+    it is now. Raises `InputError` if PyTorch is not installed or cannot capture the module, and
     `UnsupportedLayerError` that lists all operations that have no form here.
     """
     from importers.torch.module import from_torch as read
     from pulptrain.foreign.foreign_model import ForeignModel
 
-    file, line, where = caller_of(__name__)
-    given = read(module, example_inputs, loss, optimizer, where=where)
+    file, line, where = caller_of(__package__)
+    given = read(
+        module,
+        example_inputs,
+        loss,
+        optimizer,
+        lr_schedule=lr_schedule,
+        clip_norm=clip_norm,
+        clip_value=clip_value,
+        accumulate=accumulate,
+        average=average,
+        where=where,
+    )
     tree = node_of(model_tree(given.spec), file, line)
-    foreign = ForeignModel(given.spec, given.values, given.notes, deepcopy(module), given.sources)
+    foreign = ForeignModel(
+        given.spec, given.values, given.notes, deepcopy(module), given.sources, optimizer=given.optimizer
+    )
     return Model(given.spec, tree, build_training_phases(given.spec).mini_batch, given.values, foreign)
 
 
-def as_model(given: Model | str | PathLike[str]) -> Model:
-    """The network itself, or that of a name or path."""
+def as_model(given: Any, **training: Any) -> Model:
+    """The network itself, that of a name or path, or `from_torch` of a module and of what it is trained with.
+
+    Raises `InputError` for a network that says itself how it is trained.
+    """
+    said = {key: item for key, item in training.items() if item is not None}
+    if not isinstance(given, Model | str | PathLike):
+        if "inputs" not in said:
+            raise InputError(
+                f"{type(given).__name__} does not say what goes in",
+                where=caller_of(__package__)[2],
+                cure="inputs=torch.zeros(1, 3, 32, 32), say: the batch first",
+            )
+        return from_torch(given, said.pop("inputs"), **said)
+    if said:
+        key = next(iter(said))
+        raise InputError(f"'{key}' is of a torch.nn.Module", where=key, cure="the network itself says it")
     return given if isinstance(given, Model) else model(given)
 
 
 def Sequential(  # noqa: N802 - one of the constructors of a network, written as in PyTorch
     *layers: Layer,
-    input: Sequence[int],
-    loss: Loss,
+    input: Sequence[int] | Mapping[str, Sequence[int] | Mapping[str, object]],
+    loss: Loss | Sequence[Loss],
     optimizer: Optimizer,
     batch: int = 1,
     name: str = "network",
@@ -147,17 +197,19 @@ def Sequential(  # noqa: N802 - one of the constructors of a network, written as
     """A network of layers, each fed by the one before unless its `inputs` name others (or are layers).
 
     `input` is the shape of one sample, (C, H, W), (L, C) or (C,); with `classes` > 0 its values are integers
-    below. `dataset` is a word of the model file or the path of an .npz file. A layer without a name is called
-    by its type and a number of its own: ``conv2d1``, ``relu1``. Names, options and shapes are checked here:
-    raises `ConfigError` and `ShapeError` at the line of the script that is wrong.
+    below. Several inputs are shapes by name, or ``{"shape": (L,), "classes": 11}``. Of several losses the sum
+    is trained. `dataset` is a word of the model file or the path of an .npz file. A layer without a name is
+    called by its type and a number of its own: ``conv2d1``, ``relu1``. Names, options and shapes are checked
+    here: raises `ConfigError` and `ShapeError` at the line of the script that is wrong.
     """
-    file, line, where = caller_of(__name__)
+    file, line, where = caller_of(__package__)
     for number, layer in enumerate(layers, start=1):
         if not isinstance(layer, Layer):
             raise InputError(
                 f"argument {number} is {layer!r}, not a layer", where=where, cure="pt.Linear(10), say"
             )
-    if not isinstance(loss, Loss):
+    losses = [loss] if isinstance(loss, Loss) else loss
+    if not isinstance(losses, Sequence) or not all(isinstance(item, Loss) for item in losses):
         raise InputError(f"loss is {loss!r}", where=where, cure="loss=pt.CrossEntropy(), say")
     if not isinstance(optimizer, Optimizer):
         raise InputError(f"optimizer is {optimizer!r}", where=where, cure="optimizer=pt.SGD(0.01), say")
@@ -169,13 +221,14 @@ def Sequential(  # noqa: N802 - one of the constructors of a network, written as
         if layer.options.get("inputs"):
             more["inputs"] = [_input_name(item, name_of, layer) for item in layer.options["inputs"]]
         nodes.append(layer.node(**more))
+    terms = [_loss_node(item, name_of) for item in losses]
     top: dict[str, object] = {
         "name": name,
         "description": description,
         "source": source,
-        "input": {"shape": list(input), **({"classes": classes} if classes else {})},
+        **_inputs(input, classes),
         "dataset": str(Path(dataset).absolute()) if dataset.endswith(OWN_DATA) else dataset,
-        "loss": loss.node(name=loss.primitive.name),
+        **({"loss": terms[0]} if len(terms) == 1 else {"losses": terms}),
         "optimizer": optimizer.node(name=optimizer.primitive.name),
         "batch": batch,
         "dtype": dtype,
@@ -187,7 +240,23 @@ def Sequential(  # noqa: N802 - one of the constructors of a network, written as
     return _checked(node_of(top, file, line))
 
 
-def _input_name(item: object, known: Mapping[int, str], layer: Layer) -> object:
+def _inputs(given: Sequence[int] | Mapping[str, Any], classes: int) -> dict[str, object]:
+    if not isinstance(given, Mapping):
+        return {"input": {"shape": list(given), **({"classes": classes} if classes else {})}}
+    shaped = {
+        name: dict(item) if isinstance(item, Mapping) else {"shape": item} for name, item in given.items()
+    }
+    return {"inputs": {name: {**item, "shape": list(item.get("shape", ()))} for name, item in shaped.items()}}
+
+
+def _loss_node(loss: Loss, known: Mapping[int, str]) -> Node:
+    layers = {
+        key: _input_name(loss.options[key], known, loss) for key in ("of", "target") if key in loss.options
+    }
+    return loss.node(name=loss.primitive.name, **layers)
+
+
+def _input_name(item: object, known: Mapping[int, str], layer: Layer | Loss) -> object:
     if not isinstance(item, Layer):
         return item
     if id(item) not in known:

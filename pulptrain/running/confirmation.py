@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -60,6 +60,7 @@ class Confirmation:
         seen: Mapping[str, Array],
         updates: OwnUpdates | None,
         tell: Callable[[Verdict], None],
+        losses: Sequence[float] = (),
     ) -> None:
         from truth.iteration import Iteration
 
@@ -67,8 +68,8 @@ class Confirmation:
         self._seen = seen
         self._updates = updates
         self._tell = tell
-        self._torch = Iteration(given, values, seen)
-        self.output_shape = self._torch.output_shape
+        self._torch = Iteration(given, values, seen, losses)
+        self.output_shapes = self._torch.output_shapes
         for name, why in self._torch.differences().items():
             tell(Verdict(name, FAILED, why=why))
         names = {*values, *self._torch.made, *(f"{name}_updated" for name in self._torch.updated)}

@@ -139,8 +139,8 @@ class Machine:
 
     def iterate(
         self, samples: Sequence[Mapping[str, Array]], check: NumberCheck | None = None
-    ) -> list[float]:
-        """Carry out one iteration: a mini-batch per sample, then the update; returns the losses.
+    ) -> list[list[float]]:
+        """Carry out one iteration: a mini-batch per sample, then the update; returns the losses of each.
 
         A `check` follows every program of it. `not_finite` says afterwards whether numbers went astray.
         """
@@ -150,9 +150,8 @@ class Machine:
             if self.functional:
                 self.mini.executor.load(sample)
             self._carry_out(self.mini, sample, check)
-            graph = self.mini.schedule.graph
-            computed = self.functional and graph.loss
-            losses.append(float(self.mini.executor.fetch(graph.loss).reshape(-1)[0]) if computed else 0.0)
+            names = self.mini.schedule.graph.losses if self.functional else ()
+            losses.append([float(self.mini.executor.fetch(name).reshape(-1)[0]) for name in names])
         if self.last is not None:
             self._carry_out(self.last, {}, check)
         if check is not None:

@@ -82,9 +82,11 @@ class NumberCheck:
         self.truth = _truth_of(given)
         """What is asked."""
         self.given = given
-        self.output_shape: tuple[int, ...] = ()
-        """That of the network's output, as PyTorch finds it."""
+        self.output_shapes: tuple[tuple[int, ...], ...] = ()
+        """Those of the outputs the losses are of, as PyTorch finds them."""
         self.verdicts: dict[str, Verdict] = {}
+        self.losses: Sequence[float] = ()
+        """Those of all iterations before the one under way: schedules count them."""
         self.iterations = 0
         self.skipped: list[str] = []
         """What is not compared with anything beyond the references, and why."""
@@ -187,11 +189,11 @@ class NumberCheck:
         if self._updates is not None:
             self._updates.keep = self.iterations + 1 < self._followed
         try:
-            made = Confirmation(self.given, graph, values, seen, self._updates, self.add)
+            made = Confirmation(self.given, graph, values, seen, self._updates, self.add, self.losses)
         except DisagreementError as error:
             self.add(Verdict(error.tensor, FAILED, why=error.why))
             return None
-        self.output_shape = made.output_shape or self.output_shape
+        self.output_shapes = made.output_shapes or self.output_shapes
         return made
 
     def summary(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from configs.errors import DoesNotFitError, InputError
 from configs.limits import require_host_memory
 from configs.model_file import ModelSpec, load_model
 from configs.version import VERSION
+from importers.training_text import parse_schedule
 from pulptrain.given.channel_order import channels_last, with_order
 from pulptrain.given.given_values import with_own_values
 from pulptrain.given.own_data import Data, data_of
@@ -44,12 +45,14 @@ from traces.recorder import CounterSample
 from trainlib.ir.graph import FED_KINDS, TrainingGraph
 from trainlib.ir.numerics import dtype_named
 from trainlib.ir.steps import Array
+from trainlib.ir.varying import varying_of
 from trainlib.references import reference
 from trainlib.training.options import check_options
 from trainlib.training.phases import build_training_phases, initial_weights
-from trainlib.training.samples import Samples
+from trainlib.training.samples import Samples, are_classes, by_name
+from trainlib.training.schedules import schedule_of
 from trainlib.training.step_choice import STEPS, parse_steps
-from trainlib.training.training_data import sample_stream, samples_of
+from trainlib.training.training_data import label_plans, sample_stream, samples_of
 from truth.given import Given, as_given, torch_available
 
 if TYPE_CHECKING:
@@ -99,6 +102,9 @@ def model_of(model: str | ModelSpec, settings: Settings) -> ModelSpec:
         if settings.accumulate < 1:
             raise InputError(f"{settings.accumulate} mini-batches", where="--accumulate", cure="1 or more")
         options["accumulate"] = settings.accumulate
+    if settings.lr_schedule is not None:
+        options["schedule"] = parse_schedule(settings.lr_schedule)
+        schedule_of(options["schedule"], "--lr-schedule")
     if settings.separate_update:
         options["separate"] = True
     if options != spec.optimizer.options:
@@ -165,6 +171,7 @@ def _as_given(model: str | ModelSpec, settings: Settings, file: ScheduleFile | N
         batch=settings.batch,
         variant=next((text.strip() for text in settings.variants if "=" not in text), None),
         accumulate=settings.accumulate,
+        schedule=parse_schedule(settings.lr_schedule) if settings.lr_schedule is not None else None,
         separate=settings.separate_update,
         steps=settings.steps,
         layouts=file.layouts if file is not None else None,
@@ -192,6 +199,17 @@ def check_iterations(iterations: int) -> None:
     if iterations < 1:
         raise InputError(f"{iterations} iterations", where="--iterations", cure="1 or more")
     require_host_memory(iterations * ITERATION_BYTES, f"{iterations} iterations take", where="--iterations")
+
+
+def _check_schedules(prepared: Prepared, iterations: int) -> None:
+    """Raise `InputError` for a learning-rate schedule that ends before the iterations do."""
+    steps = [item.steps for item in varying_of(prepared.phases.programs) if item.steps is not None]
+    if steps and min(steps) < iterations:
+        raise InputError(
+            f"the schedule has {min(steps)} steps, the run {iterations} iterations",
+            where=prepared.spec.optimizer.where or prepared.spec.where,
+            cure=f"a longer schedule, or {min(steps)} iterations",
+        )
 
 
 SAMPLE_BYTES = 1000
@@ -276,6 +294,7 @@ def run_prepared(
 
     `samples` are the values of each mini-batch, in place of those that the model's data set gives.
     """
+    _check_schedules(prepared, iterations)
     machine = Machine(prepared, functional=functional, code_start=code_start(settings))
     graph = prepared.schedule.graph
     kept = initial_weights(graph, settings.seed) if functional else {}
@@ -287,13 +306,10 @@ def run_prepared(
         _check_samples(graph, prepared.phases.mini_batches)
     fed = _fed(prepared.given, settings.seed, data, values or {}) if functional else None
     training = Training(machine, prepared.phases.mini_batches, stream, kept, fed)
-    tested = (
-        _test_samples(prepared, users_own)
-        if (functional and iterations > 1) or users_own is not None
-        else None
-    )
+    asked = (functional and iterations > 1) or users_own is not None
+    tested = _tested(prepared, users_own) if asked else None
     if tested is not None:
-        training.ask_accuracy(lambda: accuracy_of(graph, machine.fetch_kept(), tested), iterations)
+        training.ask_accuracy(lambda: tested.accuracy(graph, machine.fetch_kept()), iterations)
     del kept  # what training starts from is soon not needed any more
     teller.stage("simulating an iteration" + (" and checking its numbers" if functional else ""))
     training.first(iterations, check=functional)
@@ -302,7 +318,7 @@ def run_prepared(
     if prepared.run_cache is not None:
         prepared.run_cache.write()
     summary = _summary(machine, prepared, settings)
-    has_loss = functional and bool(graph.loss)
+    has_loss = functional and bool(graph.losses)
     summary["steps"] = list(prepared.spec.steps or STEPS)
     if fed is not None and fed.skipped:
         summary["notes"].append(fed.skipped)
@@ -310,6 +326,10 @@ def run_prepared(
     if iterations > 1:
         teller.stage("training")
     interrupted = functional and training.go_on(iterations, progress)
+    if len(training.terms) > 1:
+        summary["loss_terms"] = {
+            name: [finite_or_none(value) for value in values] for name, values in training.terms.items()
+        }
     summary["not_finite"] = training.not_finite.as_dict() if training.not_finite else None
     summary["functional"] = training.check.summary() if training.check is not None else None
     if has_loss:
@@ -342,20 +362,33 @@ def _fed(given: Given | None, seed: int, data: Data | None, values: Mapping[str,
     return Fed(given, seed, data, values) if not unknown(given) else None
 
 
-def _test_samples(prepared: Prepared, own: Samples | Iterable[tuple[Any, Any]] | None) -> Samples | None:
-    """The samples accuracy is asked of; None where there are none, or no classes."""
+@dataclass(frozen=True, slots=True)
+class _Tested:
+    """The samples of which accuracy is asked: inputs by name, their classes, the output that tells them."""
+
+    inputs: Mapping[str, Array]
+    classes: Array
+    output: str
+
+    def accuracy(self, graph: TrainingGraph, weights: Mapping[str, Array]) -> float:
+        """Share of the samples that a network with these weights classifies rightly."""
+        fed = {name: array.astype(graph.tensors[name].dtype) for name, array in self.inputs.items()}
+        return reference.accuracy(graph, weights, fed, self.classes, self.output)
+
+
+def _tested(prepared: Prepared, own: Samples | Iterable[tuple[Any, Any]] | None) -> _Tested | None:
+    """The samples accuracy is asked of; None where there are none, or not one loss that has classes."""
     known = samples_of(prepared.spec, own if isinstance(own, Samples) else None)
-    if own is not None and known is not own:
+    if known is None or (own is not None and known is not own) or not len(known.test_inputs):
         return None
-    graph = prepared.schedule.graph
-    one_row = graph.output in graph.tensors and len(graph.tensors[graph.output].shape) == 2
-    return known if known is not None and known.are_classes and len(known.test_inputs) and one_row else None
-
-
-def accuracy_of(graph: TrainingGraph, weights: Mapping[str, Array], samples: Samples) -> float:
-    """Share of the test samples that a network with these weights classifies rightly."""
-    kind = graph.tensors[graph.input].dtype
-    return reference.accuracy(graph, weights, samples.test_inputs.astype(kind), samples.test_labels)
+    graph, spec = prepared.schedule.graph, prepared.spec
+    labels = by_name(known.test_labels, [*label_plans(graph, spec)], known.name)
+    classified = [
+        _Tested(by_name(known.test_inputs, graph.inputs, known.name), labels[loss.label], output)
+        for loss, output in zip(spec.losses, graph.outputs, strict=True)
+        if loss.label in labels and are_classes(labels[loss.label]) and len(graph.tensors[output].shape) == 2
+    ]
+    return classified[0] if len(classified) == 1 and len(classified[0].classes) else None
 
 
 def _curve(training: Training, summary: Mapping[str, Any]) -> list[CurvePoint]:
@@ -400,7 +433,7 @@ def _one_after_the_other(phases: Sequence[Phase]) -> list[Slice]:
 
 
 def _training_summary(
-    training: Training, iterations: int, summary: Mapping[str, Any], tested: Samples | None
+    training: Training, iterations: int, summary: Mapping[str, Any], tested: _Tested | None
 ) -> dict[str, Any]:
     """What training came to: losses, and the accuracy on test samples where the data set has any."""
     losses = training.losses
@@ -420,5 +453,5 @@ def _training_summary(
     }
     if training.accuracies:
         result["test_accuracy"] = training.accuracies[max(training.accuracies)]
-        result["test_samples"] = len(tested.test_inputs) if tested is not None else 0
+        result["test_samples"] = len(tested.classes) if tested is not None else 0
     return result

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from pulptrain.running.number_check import FOLLOWED, NumberCheck
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.numerics import rounded
 from trainlib.ir.steps import Array
+from trainlib.ir.varying import begin_iteration, varying_of
 from trainlib.references.verdicts import FAILED, Verdict
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ class Training:
     ) -> None:
         self.machine = machine
         self.losses: list[float] = []
-        """Mean loss of each iteration done."""
+        """Mean loss of each iteration done; of several losses their sum."""
+        self.terms: dict[str, list[float]] = {}
+        """Mean of each loss of the network alone, by its tensor."""
         self.accuracies: dict[int, float] = {}
         """Share of test samples classified rightly, by the iteration after which it was asked."""
         self.not_finite: NotFinite | None = None
@@ -80,6 +83,7 @@ class Training:
         self._drawn = 0
         """Mini-batches taken from `samples`."""
         self._before = dict(kept)
+        self._varying = varying_of(phase.schedule.graph for phase in machine.phases)
         machine.load_kept(kept)
 
     @property
@@ -97,7 +101,7 @@ class Training:
         values in their place that are not 0.
         """
         if not check:
-            self.machine.iterate([{}] * self._mini_batches)
+            self._carry_out([{}] * self._mini_batches, None, ())
             return
         self.check = NumberCheck(
             self._before, self.machine.programs, min(iterations, FOLLOWED), self.machine.given
@@ -112,7 +116,7 @@ class Training:
         stirred = self.check.aside(values, "the stirred iteration")
         with self.machine.set_aside():
             self.machine.load_kept(values)
-            self.machine.iterate(batch, stirred)
+            self._carry_out(batch, stirred, ())
         self.check.take_over(stirred)
 
     def go_on(self, iterations: int, progress: Progress | None) -> bool:
@@ -180,40 +184,53 @@ class Training:
     def _iterate(self, batch: list[Mapping[str, Array]], check: NumberCheck | None) -> None:
         if check is not None and check is self.check:
             self._before = {name: check.memory[name] for name in self._before}
-        losses = self.machine.iterate(batch, check)
-        self.losses.append(float(np.mean(losses)))
+        losses = self._carry_out(batch, check, tuple(self.losses))
+        self.losses.append(float(np.mean([sum(terms) for terms in losses])))
+        names = self.machine.mini.schedule.graph.losses
+        for name, values in zip(names, zip(*losses, strict=True), strict=True):
+            self.terms.setdefault(name, []).append(float(np.mean(values)))
         if check is not None:
             self._compare_samples(batch, check)
         self._after()
         if self.machine.not_finite is not None:
             self.not_finite = NotFinite(len(self.losses), self.machine.not_finite)
 
+    def _carry_out(
+        self, batch: Sequence[Mapping[str, Array]], check: NumberCheck | None, losses: Sequence[float]
+    ) -> list[list[float]]:
+        """The iteration that comes after these losses, with what schedules say of it."""
+        begin_iteration(self._varying, len(losses), losses)
+        if check is not None:
+            check.losses = losses
+        return self.machine.iterate(batch, check)
+
     def _compare_samples(self, batch: list[Mapping[str, Array]], check: NumberCheck) -> None:
         """Were these the samples, labels and masks of these mini-batches?"""
-        if self._fed is None or not check.output_shape:
+        if self._fed is None or not check.output_shapes:
             return
         for number, given in enumerate(batch, start=self._drawn - len(batch)):
-            for name, why in self._fed.differences(number, given, check.output_shape).items():
+            for name, why in self._fed.differences(number, given, check.output_shapes).items():
                 check.add(Verdict(name, FAILED, why=why))
 
     def _again(self, batch: list[Mapping[str, Array]], check: NumberCheck) -> NumberCheck:
         """The iteration that went astray once more, followed: was it the machine or the mathematics?"""
         with self.machine.set_aside():
             self.machine.load_kept(self._before)
-            self.machine.iterate(batch, check)
+            self._carry_out(batch, check, tuple(self.losses[:-1]))
         return check
 
 
 def stirred_values(graph: TrainingGraph, kept: Mapping[str, Array]) -> dict[str, Array]:
     """Kept tensors, those that are the same number throughout (0, mostly) moved by up to `STIR`.
 
-    States of an optimizer only move upwards: a second moment has no root below 0.
+    States of an optimizer only move upwards, and by half of that at least: a second moment has no root below
+    0, and is not less than the square of a first one.
     """
     result = dict(kept)
     for name, array in kept.items():
         tensor = graph.tensors[name]
         if tensor.dtype.is_float and array.size and (array == array.flat[0]).all():
-            low = 0.0 if tensor.kind == "optimizer_state" else -STIR
+            low = STIR / 2 if tensor.kind == "optimizer_state" else -STIR
             generator = np.random.default_rng(zlib.crc32(name.encode()))
             moved = array.astype(np.float32) + generator.uniform(low, STIR, array.shape)
             result[name] = rounded(moved.astype(np.float32), tensor.dtype)

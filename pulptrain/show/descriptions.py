@@ -13,7 +13,7 @@ from typing import Any
 from configs.errors import InputError
 from configs.library import is_path, list_names, open_config
 from configs.meanings import Key, keys_of
-from configs.model_file import LAYER_KEYS, LayerSchema, load_model
+from configs.model_file import LAYER_KEYS, TERM_KEYS, LayerSchema, LossSpec, load_model
 from configs.parameters import load_parameters
 from configs.suggest import suggestion
 from configs.yaml_file import read_text
@@ -131,16 +131,23 @@ def _model(name: str) -> Description:
         "about": spec.description,
         "source": spec.source,
         "input_shape": list(spec.input_shape),
+        **({"inputs": {item.name: list(item.shape) for item in spec.inputs}} if spec.more_inputs else {}),
         "batch": spec.batch,
         "dtype": spec.dtype,
         "layout": spec.layout,
         "dataset": spec.dataset,
         "loss": {"name": spec.loss.name, **spec.loss.options},
+        **({"losses": [_loss(loss) for loss in spec.losses]} if spec.more_losses else {}),
         "optimizer": {"name": spec.optimizer.name, **spec.optimizer.options},
         "parameters": sum(layer["parameters"] for layer in layers),
         "layers": layers,
         "file": _text("models", name),
     }
+
+
+def _loss(loss: LossSpec) -> Description:
+    said = {key: getattr(loss, key) for key in TERM_KEYS if getattr(loss, key) is not None}
+    return {"name": loss.name, **said, **loss.options}
 
 
 def _soc(name: str) -> Description:

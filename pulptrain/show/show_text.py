@@ -37,12 +37,15 @@ def _model(item: Description, width: int) -> Iterator[str]:
     yield ""
     yield from _pairs(
         {
-            "input": "x".join(map(str, item["input_shape"])),
+            **{
+                name: "x".join(map(str, shape))
+                for name, shape in item.get("inputs", {"input": item["input_shape"]}).items()
+            },
             "batch": item["batch"],
             "dtype": item["dtype"],
             "layout": item["layout"],
             "dataset": item["dataset"],
-            "loss": _named(item["loss"]),
+            "loss": " + ".join(_named(loss) for loss in item.get("losses", [item["loss"]])),
             "optimizer": _named(item["optimizer"]),
             "parameters": f"{item['parameters']:,}",
         }

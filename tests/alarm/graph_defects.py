@@ -72,6 +72,13 @@ def _option(kind: str, key: str, change: Callable[[Any], Any]) -> Patch:
     return _around(builder, "layer_options", changed)
 
 
+def _loss(text: str, last: str = "", **wrong: Any) -> GraphDefect:
+    """Other options of a loss, of a model that may end with a layer of its own."""
+    changed = _around(training, "loss_options", lambda original, *given: original(*given) | wrong)
+    layers = (*PAIR, f"name: end, type: {last}") if last else PAIR
+    return GraphDefect(changed, layers, more=f"loss: {{name: {text}}}\nbatch: 8\n")
+
+
 def _optimizer(change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> Patch:
     return _around(
         training, "optimizer_options", lambda original, *given: (found := original(*given)) | change(found)
@@ -339,11 +346,30 @@ GRAPH_DEFECTS: dict[str, GraphDefect] = {
         _gradients(accumulate=1), PAIR, optimizer=f"{SGD}, accumulate: 2"
     ),
     "another loss": GraphDefect(_read(lambda spec: replace(spec, loss=replace(spec.loss, name="l1"))), PAIR),
-    "limit of a loss": GraphDefect(
-        _around(training, "loss_options", lambda original, *given: original(*given) | {"alpha": 0.5}),
-        PAIR,
-        more="loss: berhu\nbatch: 2\n",
+    "limit of a loss": _loss("berhu", alpha=0.5),
+    "weight of a loss": _loss("mse, weight: 0.7", weight=1.0),
+    "a sum in place of a mean": _loss("l1", reduction="sum"),
+    "a mean over all in place of one over the samples": _loss(
+        "kl_div, reduction: batchmean", "log_softmax", reduction="mean"
     ),
+    "targets taken for their logarithms": _loss("kl_div", "log_softmax", log_target=True),
+    "smoothing of labels": _loss("cross_entropy, labels: hard, label_smoothing: 0.2", label_smoothing=0.0),
+    "weights of classes": _loss(
+        "cross_entropy, labels: hard, class_weights: [1, 2, 3, 4]", class_weights=[1.0, 2.0, 4.0, 3.0]
+    ),
+    "a label that does not count": _loss("nll, ignore_index: 1", "log_softmax", ignore_index=None),
+    "limit of huber": _loss("huber, delta: 0.3", delta=0.5),
+    "limit of smooth l1": _loss("smooth_l1, beta: 0.3", beta=0.5),
+    "weight of the positive": _loss("bce_with_logits, pos_weight: 3", pos_weight=1.0),
+    "weights of elements": _loss("bce, element_weights: [1, 2, 3, 4]", "sigmoid", element_weights=1.0),
+    "margin": _loss("hinge_embedding, margin: 0.3", margin=0.5),
+    "margin of classes": _loss("multi_margin, margin: 0.3", margin=0.5),
+    "power of a margin": _loss("multi_margin, p: 2", p=1),
+    "a rate in place of its logarithm": _loss("poisson_nll", "sigmoid", log_input=False),
+    "the constant of a likelihood": _loss("poisson_nll, full: true", full=False),
+    "reduction of an angle": _loss("cosine, reduction: sum", reduction="mean"),
+    "reduction of a soft margin": _loss("soft_margin, reduction: sum", reduction="mean"),
+    "weight of an output": _loss("output, weight: 0.5", weight=1.0),
     "labels one class further on": GraphDefect(
         _around(training_data, "label_array", lambda original, label, plan: original((label + 1) % 10, plan)),
         DIGITS,

@@ -46,6 +46,14 @@ ANY = (
     "dropout, p: 0.3",
     "scale, factor: 0.5",
 )
+LOSSES = (
+    *("mse", "cross_entropy", "l1", "berhu", "huber", "smooth_l1", "kl_div", "output"),
+    *("bce_with_logits", "hinge_embedding", "soft_margin"),
+    "{name: mse, reduction: sum, weight: 0.01}",
+    "{name: cross_entropy, labels: hard, label_smoothing: 0.1}",
+)
+"""Those that any output can have."""
+
 OPTIMIZERS = (
     "name: sgd, learning_rate: 0.05",
     "name: sgd, learning_rate: 0.05, weight_decay: 0.001",
@@ -82,7 +90,7 @@ def drawn(seed: int) -> Drawn:
     body = "".join(f"  - {{name: l{number}, type: {layer}}}\n" for number, layer in enumerate(layers))
     text = (
         f"name: drawn{seed}\ndescription: drawn\nsource: tests\ninput: {{shape: {shape}}}\n"
-        f"dataset: random\nloss: {draw.choice(('mse', 'cross_entropy', 'l1', 'berhu'))}\n"
+        f"dataset: random\nloss: {draw.choice(LOSSES)}\n"
         f"optimizer: {{{draw.choice(OPTIMIZERS)}{draw.choice(EXTRAS)}}}\n"
         f"batch: {draw.randint(1, 4)}\nlayers:\n{body}"
     )

@@ -110,6 +110,7 @@ def test_the_second_published_row_from_an_onnx_file(
         assert all(isinstance(summary["rows"][0][key], list) for key in COLUMNS[1:7])
 
 
+@pytest.mark.slow
 @needs_onnx
 def test_the_plain_resnet_from_an_onnx_file_is_the_golden_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -59,13 +59,13 @@ def added(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Primitiv
         monkeypatch.setattr(LIBRARY, name, value)
     primitives = {
         "softsign": entry(elementwise, "elementwise", "softsign"),
-        "rmsprop": entry(optimizers, "optimizers", "rmsprop"),
+        "signum": entry(optimizers, "optimizers", "signum"),
         "sine": entry(elementwise, "elementwise", "sine"),
     }
     for room, tables, name in (
         (layers, (layers.LAYERS,), "softsign"),
         (layers, (layers.LAYERS,), "sine"),
-        (steps, (steps.OPTIMIZERS, steps.STATES), "rmsprop"),
+        (steps, (steps.OPTIMIZERS, steps.STATES), "signum"),
     ):
         for table in tables:
             monkeypatch.setitem(table, name, None)  # so that it is gone again afterwards
@@ -76,7 +76,7 @@ def added(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Primitiv
     return primitives
 
 
-@pytest.mark.parametrize(("name", "cases"), [("softsign", 20), ("rmsprop", 10), ("sine", 10)])
+@pytest.mark.parametrize(("name", "cases"), [("softsign", 20), ("signum", 10), ("sine", 10)])
 def test_a_new_entry_passes_what_every_primitive_must(
     added: dict[str, Primitive], name: str, cases: int
 ) -> None:
@@ -96,7 +96,7 @@ def test_its_model_trains_and_runs_the_nests_of_the_page(added: dict[str, Primit
     assert outcome.summary["functional"]["checked_against"] == "PyTorch"
     ops = {op["name"]: op["primitive"] for op in outcome.summary["ops"]}
     assert [name for name, primitive in ops.items() if primitive == "softsign"] == ["act.FW", "act.IG"]
-    assert {primitive for name, primitive in ops.items() if ".UPD" in name} == {"rmsprop"}
+    assert {primitive for name, primitive in ops.items() if ".UPD" in name} == {"signum"}
     assert set(KERNELS) <= set(outcome.summary["unmeasured_kernels"])
     assert set(KERNELS) <= {item.work.what for item in outcome.slices}
 
@@ -162,7 +162,7 @@ def test_its_figures_are_those_of_its_blocks() -> None:
         )
 
     activation = lines("elementwise", "truth_layers", names=("softsign",))
-    update = lines("optimizers", "options", "truth_steps", names=("rmsprop",))
+    update = lines("optimizers", "options", "truth_steps", names=("signum",))
     table = [line.split("|")[2:4] for line in PAGE.splitlines() if re.match(r"\| (an|the same)", line)]
     read = lines("elementwise", "ops", "truth_layers", names=("sine",))
     assert f"read from both and written | {len(PLACES) + 1} | {read} |" in PAGE
@@ -170,7 +170,7 @@ def test_its_figures_are_those_of_its_blocks() -> None:
         [2, activation],
         [4, activation + lines("kernel", names=("softsign_fw", "softsign_bw"))],
         [2, update],
-        [3, update + lines("kernel", names=("rmsprop",))],
+        [3, update + lines("kernel", names=("signum",))],
     ]
 
 

@@ -238,6 +238,31 @@ NETWORKS = [
         {"w": drawn(6, 5), "b": drawn(5)},
         layers=("linear",),
     ),
+    *(
+        one(op, IMAGE, axes=[1, 3])
+        for op in ("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp")
+    ),
+    one("LpNormalization", (2, 4, 5), axis=1, p=1),
+    one("LRN", (5, 5, 3, 4), size=4, alpha=0.3, beta=0.5, bias=0.8),
+    one("LpPool", IMAGE, kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 0, 1], p=3),
+    one("AveragePool", IMAGE, kernel_shape=[3, 3], strides=[2, 2], pads=[2, 0, 0, 1], ceil_mode=1),
+    one("MaxPool", IMAGE, kernel_shape=[3, 3], strides=[2, 2], pads=[0, 2, 1, 0], ceil_mode=1),
+    both_sides("Shrink", (2, 6), lambd=0.3, bias=0.3),
+    both_sides("Shrink", (2, 6), lambd=0.3),
+    both_sides("Sign", (2, 6)),
+    one("Tile", (2, 4, 5), np.array([1, 3, 2])),
+    *(one("Pad", (2, 4, 5), np.array([0, 1, 3, 0, 2, 0]), mode=mode) for mode in ("reflect", "edge")),
+    one("Pad", (2, 4, 5), np.array([0, 1, 3, 0, 2, 0]), mode="wrap", opset=19),
+    one("Slice", (2, 3, 7), np.array([-2, 6]), np.array([-100, 0]), np.array([1, 2]), np.array([-1, -2])),
+    one(
+        "Col2Im",
+        (2, 8, 12),
+        np.array([4, 5]),
+        np.array([2, 2]),
+        opset=18,
+        strides=[1, 2],
+        pads=[1, 1, 0, 0],
+    ),
 ]
 
 

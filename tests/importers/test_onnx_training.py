@@ -77,6 +77,85 @@ HEAD = [
 
 SCALE = np.array([0.5, -1, 2, 0.25, 1.5], np.float32)
 
+
+def unrolled(torch: Any, kind: str, x: Any, w: Mapping[str, Any]) -> Any:
+    """A recurrence by its documented equations, gates as ONNX has them: all states, the batch second."""
+    hidden, given = w["r"].shape[2], w["b"][0].chunk(2)
+    h = c = torch.zeros(x.shape[1], hidden)
+    found = []
+    for now in x:
+        a, b = now @ w["w"][0].T + given[0], h @ w["r"][0].T + given[1]
+        if kind == "LSTM":
+            i, o, f, g = (a + b).chunk(4, 1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            h = torch.sigmoid(o) * torch.tanh(c)
+        else:
+            (az, ar, an), (bz, br, bn) = a.chunk(3, 1), b.chunk(3, 1)
+            z = torch.sigmoid(az + bz)
+            h = (1 - z) * torch.tanh(an + torch.sigmoid(ar + br) * bn) + z * h
+        found.append(h)
+    return torch.stack(found)
+
+
+def with_last(states: Any) -> Any:
+    return states + states[-1:]
+
+
+def recurrent(kind: str, gates: int, states: Sequence[str], **options: Any) -> Trained:
+    """A linear layer, a recurrence over its rows; all states are classified, with the last one added."""
+    left = ["y", "last_h", *(["last_c", "all_c"] if kind == "LSTM" else []), "gates"]
+    return Trained(
+        f"a recurrence and its gradient: {kind}",
+        (1, 4, 3),
+        {"q": (3, 3), "w": (1, gates * 2, 3), "r": (1, gates * 2, 2), "b": (1, gates * 4), "fc": (3, 8)},
+        [
+            node("MatMul", ["input", "q"], ["k"]),
+            node("Transpose", ["k"], ["t"], perm=[1, 0, 2]),
+            node(
+                f"{MICROSOFT}{kind}Training",
+                ["t", "w", "r", "b", "", *states],
+                left,
+                hidden_size=2,
+                **options,
+            ),
+            node("Reshape", ["y", "row"], ["states"]),
+            node("Concat", ["last_h"] * 4, ["repeated"], axis=0),
+            node("Reshape", ["repeated", "row"], ["again"]),
+            node("Add", ["states", "again"], ["last"]),
+            *HEAD,
+            node("Reshape", ["last_grad", "all"], ["y_grad"]),
+            node("ReduceSum", ["y_grad"], ["last_h_grad"], axes=[0], keepdims=0),
+            node(
+                f"{MICROSOFT}{kind}Grad",
+                [
+                    "t",
+                    "w",
+                    "r",
+                    *([] if kind == "LSTM" else ["b"]),
+                    "",
+                    *states,
+                    "y",
+                    *left[-2 if kind == "LSTM" else -1 :],
+                    "y_grad",
+                    "last_h_grad",
+                ],
+                ["t_grad", "w_grad", "r_grad", "b_grad"],
+                hidden_size=2,
+                **options,
+            ),
+            node("Transpose", ["t_grad"], ["k_grad"], perm=[1, 0, 2]),
+            node(f"{MICROSOFT}FusedMatMul", ["input", "k_grad"], ["q_stack"], transA=1),
+            node("Squeeze", ["q_stack"], ["q_grad"], axes=[0]),
+        ],
+        lambda torch, x, w: logits(
+            torch, with_last(unrolled(torch, kind, (x @ w["q"]).transpose(0, 1), w)).reshape(1, 8), w
+        ),
+        {"row": np.array([1, 8]), "all": np.array([4, 1, 1, 2])}
+        | {name: np.zeros((1, 1, 2), np.float32) for name in states},
+        shapes={"y": (4, 1, 1, 2)},
+    )
+
+
 NORM = {"epsilon": 1e-5, "momentum": 0.9}
 
 NETWORKS = [
@@ -286,6 +365,88 @@ NETWORKS = [
         lambda torch, x, w: logits(torch, torch.clamp(conv(torch, x, w["p"]), 0, 0.3).mean(dim=(2, 3)), w),
         {"low": np.float32(0), "high": np.float32(0.3), "axes": np.array([2, 3])},
     ),
+    Trained(
+        "trained slopes whose gradients are decomposed",
+        (2, 4),
+        {"q": (6, 4), "p": (6,), "fc": (3, 6)},
+        [
+            node("Gemm", ["input", "q"], ["h"], transB=1),
+            node("PRelu", ["h", "p"], ["last"]),
+            *HEAD,
+            node("Greater", ["h", "zero"], ["right"]),
+            node("Not", ["right"], ["left"]),
+            node("Cast", ["left"], ["mask"], to=1),
+            node("Mul", ["last_grad", "p"], ["sloped"]),
+            node("Where", ["right", "last_grad", "sloped"], ["h_grad"]),
+            node("Mul", ["h", "mask"], ["below"]),
+            node("Mul", ["below", "last_grad"], ["p_rows"]),
+            node("ReduceSum", ["p_rows"], ["p_grad"], axes=[0], keepdims=0),
+            node("Gemm", ["h_grad", "input"], ["q_grad"], transA=1),
+        ],
+        lambda torch, x, w: logits(torch, torch.nn.functional.prelu(x @ w["q"].T, w["p"]), w),
+        {"zero": np.float32(0)},
+    ),
+    *(
+        Trained(
+            f"{op}, its gradient shared among equal elements, behind a leaky ReLU",
+            (2, 4),
+            {"q": (12, 4), "fc": (3, 4)},
+            [
+                node("Gemm", ["input", "q"], ["h"], transB=1),
+                node("LeakyRelu", ["h"], ["k"], alpha=0.2),
+                node("Reshape", ["k", "rows"], ["r"]),
+                node(op, ["r"], ["top"], axes=[2], keepdims=1),
+                node("Reshape", ["top", "flat_rows"], ["last"]),
+                *HEAD,
+                node("Reshape", ["last_grad", "wide_rows"], ["top_grad"]),
+                node("Equal", ["r", "top"], ["there"]),
+                node("Cast", ["there"], ["mask"], to=1),
+                node("ReduceSum", ["mask"], ["count"], axes=[2], keepdims=1),
+                node("Div", ["top_grad", "count"], ["share"]),
+                node("Mul", ["share", "mask"], ["r_grad"]),
+                node("Reshape", ["r_grad", "row"], ["k_grad"]),
+                node(f"{MICROSOFT}LeakyReluGrad", ["k_grad", "k"], ["h_grad"], alpha=0.2),
+                node("Gemm", ["h_grad", "input"], ["q_grad"], transA=1),
+            ],
+            lambda torch, x, w, function=function: logits(
+                torch,
+                function(torch.nn.functional.leaky_relu(x @ w["q"].T, 0.2).reshape(2, 4, 3)),
+                w,
+            ),
+            {
+                "rows": np.array([2, 4, 3]),
+                "flat_rows": np.array([2, 4]),
+                "wide_rows": np.array([2, 4, 1]),
+                "row": np.array([2, 12]),
+            },
+        )
+        for op, function in (("ReduceMax", lambda y: y.amax(2)), ("ReduceMin", lambda y: y.amin(2)))
+    ),
+    Trained(
+        "the larger of two, and a size",
+        (2, 4),
+        {"q": (5, 4), "p": (5, 4), "fc": (3, 5)},
+        [
+            node("Gemm", ["input", "q"], ["a"], transB=1),
+            node("Gemm", ["input", "p"], ["b"], transB=1),
+            node("Abs", ["b"], ["size"]),
+            node("Max", ["a", "size"], ["last"]),
+            *HEAD,
+            node("Equal", ["a", "last"], ["is_a"]),
+            node("Cast", ["is_a"], ["mask_a"], to=1),
+            node("Equal", ["size", "last"], ["is_b"]),
+            node("Cast", ["is_b"], ["mask_b"], to=1),
+            node("Mul", ["last_grad", "mask_a"], ["a_grad"]),
+            node("Mul", ["last_grad", "mask_b"], ["size_grad"]),
+            node("Sign", ["b"], ["way"]),
+            node("Mul", ["size_grad", "way"], ["b_grad"]),
+            node("Gemm", ["a_grad", "input"], ["q_grad"], transA=1),
+            node("Gemm", ["b_grad", "input"], ["p_grad"], transA=1),
+        ],
+        lambda torch, x, w: logits(torch, torch.maximum(x @ w["q"].T, (x @ w["p"].T).abs()), w),
+    ),
+    recurrent("GRU", 3, ["h0"], linear_before_reset=1),
+    recurrent("LSTM", 4, ["h0", "c0"]),
 ]
 
 
@@ -343,6 +504,45 @@ def test_an_update_is_that_of_autograd(network: Trained, inside: bool, tmp_path:
         np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=2e-7, err_msg=name)
         # A bias before a batch norm has no gradient.
         assert np.abs(found[name] - start[name]).max() > 1e-6 or name == "b", name
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_loss_has_the_options_of_its_node(reduction: str, tmp_path: Path) -> None:
+    """Weights of classes, a label that does not count, and a class for every pixel."""
+    import torch
+
+    generator = np.random.default_rng(5)
+    x = generator.uniform(-1, 1, (2, 3, 2, 4)).astype(np.float32)
+    w = generator.uniform(-1, 1, (3, 3, 1, 1)).astype(np.float32)
+    label, weights = generator.integers(3, size=(2, 2, 4)), np.array([0.5, 2, 1], np.float32)
+    said = {"reduction": reduction, "ignore_index": 2}
+    where = {"kernel_shape": [1, 1], "strides": [1, 1], "dilations": [1, 1], "pads": [0, 0, 0, 0]}
+    loss = node("SoftmaxCrossEntropyLoss", ["y", "labels", "weights"], ["the_loss", "log_prob"], **said)
+    seeded = ["one", "log_prob", "labels", "weights"]
+    nodes = [
+        node("Conv", ["input", "w"], ["y"], **where),
+        loss,
+        node(f"{MICROSOFT}SoftmaxCrossEntropyLossGrad", seeded, ["y_grad"], **said),
+        node(f"{MICROSOFT}ConvGrad", ["y_grad", "input", "w"], ["", "w_grad"], **where),
+        *updated(["w"], RATE),
+    ]
+    inputs = [value("input", x.shape), value("labels", label.shape, "int64")]
+    constants = {"w": w, "weights": weights, "one": np.float32(1)}
+    made = model(nodes, inputs, [value("w_updated", w.shape)], constants)
+    found = one_update(
+        import_training(load_onnx(saved(tmp_path, made))), {"w": w}, {"input": x, "labels": label}
+    )
+    parameter = torch.tensor(w, requires_grad=True)
+    truth = torch.nn.functional.cross_entropy(
+        conv(torch, torch.tensor(x), parameter), torch.tensor(label), torch.tensor(weights), **said
+    )
+    truth.backward()
+    assert found["loss"] == pytest.approx(truth.item(), rel=1e-6)
+    np.testing.assert_allclose(found["w"], w - RATE * parameter.grad.numpy(), rtol=1e-5, atol=1e-7)
+    nodes[2] = node(f"{MICROSOFT}SoftmaxCrossEntropyLossGrad", seeded, ["y_grad"], reduction=reduction)
+    other = model(nodes, inputs, [value("w_updated", w.shape)], constants)
+    with pytest.raises(UnsupportedLayerError, match="gradient is that of another loss"):
+        import_training(load_onnx(saved(tmp_path, other)))
 
 
 def test_running_statistics_go_on_as_onnx_runtime_has_them(tmp_path: Path) -> None:

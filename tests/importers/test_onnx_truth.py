@@ -165,7 +165,38 @@ EXACT: Mapping[str, tuple[Sequence[NodeText], Sequence[int], WEIGHTS]] = {
             **{"t": drawn(4), "g": drawn(36), "o": drawn(36, 3)},
         },
     ),
+    **{
+        f"{direction} {op}": (
+            [
+                node("Gemm", ["x", "w"], ["a"]),
+                node("Reshape", ["a", "rows"], ["b"]),
+                node("Transpose", ["b"], ["t"], perm=[1, 0, 2]),
+                node(op, ["t", "k", "r", "c"], ["y", "last"], direction=direction, hidden_size=2, **more),
+                node("Transpose", ["y"], ["d"], perm=[2, 0, 1, 3]),
+                node("Transpose", ["last"], ["e"], perm=[1, 0, 2]),
+                node("Flatten", ["d"], ["f"]),
+                node("Flatten", ["e"], ["g"]),
+                node("Concat", ["f", "g"], ["z"], axis=1),
+            ],
+            [2, 5],
+            {
+                **{"w": drawn(5, 12), "rows": np.array([2, 4, 3]), "k": drawn(ways, 2 * gates, 3)},
+                **{"r": drawn(ways, 2 * gates, 2), "c": drawn(ways, 4 * gates)},
+            },
+        )
+        for op, gates, more in (("GRU", 3, {"linear_before_reset": 1}), ("LSTM", 4, {}), ("RNN", 1, {}))
+        for direction, ways in (("reverse", 1), ("bidirectional", 2))
+    },
 }
+
+
+def test_a_norm_of_neighbours_is_not_that_of_the_reference_of_onnx(tmp_path: Path) -> None:
+    """It loops over samples where it means channels."""
+    nodes = [gemm("x", "a", "g"), node("Reshape", ["a", "s"], ["b"])]
+    norm = [node("LRN", ["b"], ["n"], size=3, alpha=0.5), node("Flatten", ["n"], ["z"])]
+    origin = read(tmp_path, [*nodes, *norm], [2, 4], {"w": drawn(4, 24), "s": np.array([2, 6, 2, 2])})
+    assert "that of the file by PyTorch" in check_output(origin)
+    assert gradients_of(origin).passed
 
 
 @pytest.mark.parametrize("case", EXACT)

@@ -148,6 +148,7 @@ CASES = [
     Case([layer("flatten"), layer("linear", out_features=3)], IMAGE),
     Case([layer("pad", pads=[[1, 2], [0, 1]], value=0.5)], ROWS),
     Case([layer("slice", axis=1, start=2, stop=5)], ROWS),
+    Case([layer("flip", axes=[0, 1])], ROWS, other=(["flip", "flip"], "a Slice of each dimension")),
     Case(
         [layer("split", axis=1, sizes=[2, 4]), layer("concat", axis=1, inputs=["split_a.1", "split_a"])], ROWS
     ),

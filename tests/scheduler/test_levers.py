@@ -147,6 +147,7 @@ def test_no_more_than_ten_contributors_are_listed() -> None:
     assert len(re.findall(r"\[\S+ to [^]]+\]", str(error))) == 10
 
 
+@pytest.mark.slow
 def test_a_recurrent_layer_that_is_too_large_may_be_computed_step_by_step() -> None:
     def network(**more: bool) -> pt.Model:
         return pt.Sequential(

@@ -303,7 +303,7 @@ def test_numbers_are_right_with_any_residents_or_the_set_is_refused(case, kernel
     check_numbers(schedule, spec, timing, cost_model, seed)
 
 
-@pytest.mark.parametrize("l1", ["64KiB", "128KiB"])
+@pytest.mark.parametrize("l1", ["64KiB", pytest.param("128KiB", marks=pytest.mark.slow)])
 def test_the_network_pass_makes_the_iteration_faster_and_says_by_how_much(l1: str) -> None:
     outcomes = {word: run_model("digits-cnn", Settings(l1=l1, resident=word)) for word in ("off", "auto")}
     off, auto = (outcome.summary for outcome in outcomes.values())

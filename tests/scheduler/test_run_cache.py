@@ -195,6 +195,7 @@ def run_json(*arguments: str) -> dict[str, object]:
     return {key: value for key, value in json.loads(result.stdout).items() if key != "simulator"}
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_file(tmp_path: Path) -> None:
     """Started together on an empty file; both write what both have found."""
     arguments = ["run", MODEL, "--no-functional", "--json", "--cache", str(tmp_path / "kept.sqlite")]

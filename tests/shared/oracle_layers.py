@@ -69,8 +69,12 @@ def _transposed(carried: Tensors, own: Tensors) -> dict[str, Any]:
 
 
 def _pooling(carried: Tensors, own: Tensors) -> dict[str, Any]:
-    _, _, *along = zip(carried["rows"], carried["columns"], strict=True)
-    return dict(zip(("kernel", "stride", "padding"), along, strict=True))
+    sizes, outputs, *along = zip(carried["rows"], carried["columns"], strict=True)
+    kernels, strides, before = along
+    numbers = zip(sizes, outputs, kernels, strides, before, strict=True)
+    ends = [max(0, (count - 1) * step + wide - first - size) for size, count, wide, step, first in numbers]
+    sides = [side for pair in zip(before, ends, strict=True) for side in pair]
+    return {"kernel": kernels, "stride": strides, "padding": sides}
 
 
 def _reduced(carried: Tensors, own: Tensors) -> dict[str, Any]:

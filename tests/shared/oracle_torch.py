@@ -19,15 +19,17 @@ from shared.oracle_layers import forward, known_of
 from trainlib.ir.graph import Op, TrainingGraph
 from trainlib.ir.steps import Array
 from trainlib.primitives.definition import is_forward
+from trainlib.primitives.formulas import present
 
 UPDATED_TOGETHER = 1 << 20
 """Elements of a weight that one optimizer of `torch.optim` updates."""
 
 
 def optimizer_of(op: Op, parameter: Any) -> Any:
-    """The optimizer of `torch.optim` that an update is."""
-    make = import_module("truth.steps").OPTIMIZERS[op.primitive]
-    return make([parameter], **known_of(make, op.attributes))
+    """The optimizer of `torch.optim` that an update is, with the options it has now."""
+    steps = import_module("truth.steps")
+    keys = op.attributes.keys() - set(steps.GRADIENT_KEYS)
+    return steps.OPTIMIZERS[op.primitive]([parameter], **{key: present(op.attributes[key]) for key in keys})
 
 
 class TorchUpdates:

@@ -144,10 +144,10 @@ def test_it_finds_the_samples_by_itself(model: str, options: dict) -> None:
     fed, other = Fed(as_given(model, **options), 5), Fed(as_given(model, **options), 6)
     batches = [next(stream) for _ in range(4)]
     for number in (0, 1, 3):
-        assert fed.differences(number, batches[number], output) == {}
-    wrong = other.differences(0, batches[0], output)
+        assert fed.differences(number, batches[number], [output]) == {}
+    wrong = other.differences(0, batches[0], [output])
     assert {"input"} <= wrong.keys()
-    late = fed.differences(4, batches[3], output)
+    late = fed.differences(4, batches[3], [output])
     assert "row 0 of mini-batch 4" in late["input"]
 
 
@@ -168,8 +168,8 @@ def test_it_makes_up_the_same_sequences(words: int) -> None:
     made = sequences(spec.input_shape, 4, words)
     first = next(Fed(as_given(spec), 0)._samples)
     index = int(re.findall(r"\d+", first[0])[0])
-    assert np.array_equal(first[1], made.train_inputs[index])
-    assert first[2] == made.train_labels[index]
+    assert np.array_equal(first[1]["input"], made.train_inputs[index])
+    assert first[1]["label"] == made.train_labels[index]
 
 
 def test_samples_from_an_iterator_are_not_compared_and_that_is_said() -> None:

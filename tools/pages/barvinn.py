@@ -17,7 +17,7 @@ from barvinn.mapping.network import RealLayer
 from barvinn.run import BarvinnOutcome, barvinn
 from configs.parameters import load_parameters
 from tools.barvinn_jobs import load_barvinn, predict, read_cases
-from tools.pages.page import Page, table
+from tools.pages.page import Page, sources, table
 from tools.plain_resnet18 import layers as plain_resnet18
 
 BITS = 2
@@ -220,4 +220,5 @@ PAGE = Page(
         **{"layers": layers, "times": times, "behaviour": behaviour, "measured": measured},
         **{"registers": registers, "job": job, "parameters": parameters},
     },
+    dict.fromkeys(("layers", "times"), lambda: sources("barvinn")),
 )

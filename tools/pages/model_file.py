@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import partial
 
 from configs.meanings import keys_of
-from configs.model_file import LAYER_KEYS, AdapterSchema, InputSchema, LayerSchema, ModelSchema
+from configs.model_file import LAYER_KEYS, AdapterSchema, InputSchema, LayerSchema, ModelSchema, TermSchema
 from pulptrain.show.descriptions import describe, names_of
 from tools.pages.page import ROOT, Page
 from tools.pages.reference import keys_table, shown
 from trainlib.registry import PRIMITIVES
 from trainlib.training.options import GradientOptions
+from trainlib.training.schedules import SCHEDULES
 
 
 def template(kind: str) -> str:
@@ -39,6 +41,17 @@ def options(what: str) -> str:
     return "\n\n".join(sections)
 
 
+def schedules() -> str:
+    """Every schedule with its options, in a row."""
+    rows = ["| `name` | options | what it does |", "|---|---|---|"]
+    for name, schema in SCHEDULES.items():
+        keys = [key for key in keys_of(schema) if key.name != "name"]
+        said = [f"**{key.name}**" if key.required else f"{key.name}={shown(key.default)}" for key in keys]
+        said = [text.replace("`", "") for text in said]
+        rows.append(f"| `{name}` | {', '.join(said)} | {inspect.getdoc(schema)} |")
+    return "\n".join(rows)
+
+
 PAGE = Page(
     "docs/model-file.md",
     {
@@ -47,7 +60,9 @@ PAGE = Page(
         "input": partial(keys_table, InputSchema),
         "layer": partial(keys_table, LayerSchema),
         "adapter": partial(keys_table, AdapterSchema),
+        "term": partial(keys_table, TermSchema),
         "gradients": partial(keys_table, GradientOptions),
+        "schedules": schedules,
         "layers": partial(options, "layer"),
         "losses": partial(options, "loss"),
         "optimizers": partial(options, "optimizer"),

@@ -89,6 +89,12 @@ def accuracy(*sets: str) -> dict[str, Any]:
     return {name: figures[name] for name in sets or figures}
 
 
+def sources(room: str) -> dict[str, str]:
+    """What decides where no figures of this are held: digests of the files of a room and of its settings."""
+    files = sorted([*(ROOT / room).rglob("*.py"), *(ROOT / "configs").rglob(f"{room}*.yaml")])
+    return {str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest()[:8] for path in files}
+
+
 def _figures(name: str) -> dict[str, Any]:
     """A file of figures that `make test` holds."""
     found: dict[str, Any] = json.loads((ROOT / "tests" / f"{name}.json").read_text(encoding="utf-8"))

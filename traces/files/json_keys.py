@@ -108,6 +108,8 @@ KEYS: Mapping[str, JsonKey] = {
     "dtype": JsonKey("", "number format"),
     "batch": JsonKey("count", "samples of a mini-batch"),
     "inputs": JsonKey("", "shapes of the inputs, batch first; of a primitive its least and most inputs"),
+    "loss_terms": JsonKey("", "of several losses each one's mean in every iteration"),
+    "losses": JsonKey("", "of several losses of a model each one's name and options"),
     "options": JsonKey("", "options, defaults filled in"),
     "accumulation": JsonKey("", "format in which kernels sum"),
     "loss": JsonKey("", "loss of the checked iteration; of a model its name and options"),

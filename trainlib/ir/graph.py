@@ -121,16 +121,18 @@ class Op:
 class TrainingGraph:
     """One training iteration: tensors by name and ops in execution order (a topological order of the DAG).
 
-    `label` and `loss` are empty for the graph of a layer alone.
+    The graph of a layer alone has neither `labels` nor `losses`.
     """
 
     name: str
     tensors: Mapping[str, Tensor]
     ops: tuple[Op, ...]
-    input: str
-    label: str
-    output: str
-    loss: str
+    inputs: tuple[str, ...]
+    labels: tuple[str, ...]
+    outputs: tuple[str, ...]
+    """What each loss is of; of a layer alone what it makes."""
+    losses: tuple[str, ...]
+    """The network is trained on their sum."""
     weights: tuple[str, ...]
     """All parameters, frozen ones included."""
     gradients: Mapping[str, str]
@@ -145,6 +147,26 @@ class TrainingGraph:
 
     parts: Mapping[str, TensorWindow] = field(default_factory=dict)
     """Weight -> the only part of it that is trained; its gradient has the shape of that part."""
+
+    @property
+    def input(self) -> str:
+        """The first input; "" without one."""
+        return next(iter(self.inputs), "")
+
+    @property
+    def label(self) -> str:
+        """The first label; "" without one."""
+        return next(iter(self.labels), "")
+
+    @property
+    def output(self) -> str:
+        """The first output; "" without one."""
+        return next(iter(self.outputs), "")
+
+    @property
+    def loss(self) -> str:
+        """The first loss; "" without one."""
+        return next(iter(self.losses), "")
 
     def of_kind(self, *kinds: str) -> tuple[str, ...]:
         """Names of the tensors of these kinds that have storage of their own, in graph order."""
@@ -169,8 +191,9 @@ class TrainingGraph:
 
     @property
     def results(self) -> tuple[str, ...]:
-        """Tensors that live to the end of the iteration, to be read: loss, output, weight gradients."""
-        return tuple(name for name in (self.loss, self.output, *self.gradients.values(), *self.kept) if name)
+        """Tensors that live to the end of the iteration, to be read: losses, outputs, weight gradients."""
+        names = (*self.losses, *self.outputs, *self.gradients.values(), *self.kept)
+        return tuple(dict.fromkeys(names))
 
     def is_view(self, name: str) -> bool:
         """Whether the tensor is only another one in another shape: it has an alias and no op writes it."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from trainlib.ir.graph import Op
+from trainlib.ir.varying import Varying
 from trainlib.primitives.definition import Values
 
 Formula = Callable[..., Any]
@@ -53,12 +54,17 @@ def arguments(names: Collection[str], op: Op, values: Values) -> dict[str, Any]:
         if name in values:
             given[name] = values[name]
         elif name in op.attributes:
-            given[name] = op.attributes[name]
+            given[name] = present(op.attributes[name])
         elif name == WHERE:
             given[name] = op.name
         elif name == OWN:
             given[name] = op.attributes
     return given
+
+
+def present(value: Any) -> Any:
+    """An option as it is in the iteration under way."""
+    return value.now if isinstance(value, Varying) else value
 
 
 def assigned(formulas: Mapping[str, Formula]) -> Callable[[Op, Values], dict[str, Any]]:

@@ -145,9 +145,10 @@ class OpTruth:
             made = self._whole if self._whole is not None else _exact(self._made(piece))
             gains = self.gains(nudges) if self._whole is not None else self._moved(piece, made, nudges)
             for name, array in made.items():
+                if piece.start and name in self._numbers:
+                    continue
                 if name not in gains:
-                    if piece.start == 0:
-                        yield TruthSlice(name, slice(0, array.size), array, None)
+                    yield TruthSlice(name, slice(0, array.size), array, None)
                     continue
                 value, gain = array.reshape(-1), gains[name].reshape(-1)
                 for where in slices(value.size):

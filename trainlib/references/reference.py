@@ -124,15 +124,20 @@ def complete(views: Iterable[Tensor], values: dict[str, Array]) -> None:
             values[view.name] = values[view.alias_of].reshape(view.shape)
 
 
-def predict(graph: TrainingGraph, weights: Mapping[str, Array], images: Array) -> Array:
+def predict(
+    graph: TrainingGraph, weights: Mapping[str, Array], images: Array | Mapping[str, Array], output: str = ""
+) -> Array:
     """Output of the network, [samples, *output shape], for images [samples, *input shape], fp32.
 
+    `images` are those of every input by its name, or of the only one; `output` is another than the first.
     `weights` are all kept tensors. References see the attribute ``inference``: running statistics instead of
     those of the batch, and no dropout.
     """
-    values: dict[str, Array] = {graph.input: images, **weights}
+    fed = images if isinstance(images, Mapping) else {graph.input: images}
+    values: dict[str, Array] = {**fed, **weights}
+    output = output or graph.output
     for name, draw in graph.draws.items():
-        shape = (len(images), *graph.tensors[name].shape[1:])
+        shape = (len(values[graph.input]), *graph.tensors[name].shape[1:])
         values[name] = np.full(shape, draw.inference, np.float32)
     for op in graph.ops:
         if op.step == "LOSS":
@@ -149,7 +154,7 @@ def predict(graph: TrainingGraph, weights: Mapping[str, Array], images: Array) -
             if role in op.writes:
                 given = np.asarray(array)
                 values[op[role]] = rounded(given, FP32) if given.dtype.kind == "f" else given
-    return values[graph.output] if graph.output in values else _batched_view(graph, values, graph.output)
+    return values[output] if output in values else _batched_view(graph, values, output)
 
 
 def _batched_view(graph: TrainingGraph, values: Mapping[str, Array], name: str) -> Array:
@@ -159,6 +164,12 @@ def _batched_view(graph: TrainingGraph, values: Mapping[str, Array], name: str) 
     return values[source].reshape(-1, *graph.tensors[name].shape[1:])
 
 
-def accuracy(graph: TrainingGraph, weights: Mapping[str, Array], images: Array, classes: Array) -> float:
-    """Share of images [batch, *input shape] whose largest output is at their class (integers [batch])."""
-    return float(np.mean(np.argmax(predict(graph, weights, images), axis=1) == classes))
+def accuracy(
+    graph: TrainingGraph,
+    weights: Mapping[str, Array],
+    images: Array | Mapping[str, Array],
+    classes: Array,
+    output: str = "",
+) -> float:
+    """Share of images whose largest output is at their class (integers [batch]); the rest as of `predict`."""
+    return float(np.mean(np.argmax(predict(graph, weights, images, output), axis=1) == classes))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -295,15 +296,17 @@ class GraphBuilder:
     # Backward
 
     def propagate(self, seeds: Mapping[str, str]) -> dict[str, str]:
-        """Emit the backward ops, last layer first; `seeds` are outputs and their gradient tensors.
+        """Emit the backward ops, last layer first; `seeds` are gradient tensors and the outputs they are of.
 
         Returns trained weight -> gradient. A layer gets a step only if one of its results is needed: input
         gradients by a trained parameter (or an input marked differentiable) before it, weight gradients where
         the parameter is trained. Gradients of a tensor with several users are summed by explicit ops.
         """
-        self.backward.update(seeds)
-        expected = self._contributions(seeds)
+        expected = self.contributions(seeds.values())
         arrived: dict[str, list[str]] = {name: [] for name in expected}
+        for seed, output in seeds.items():
+            arrived[output].append(seed)
+            self._collect(output, arrived[output], expected[output])
         gradients: dict[str, str] = {}
         for layer in reversed(self.layers):
             if not any(layer.roles[role] in self.backward for role in layer.outputs):
@@ -333,10 +336,10 @@ class GraphBuilder:
             if tensor.kind == "weight" and tensor.alias_of is None
         )
 
-    def _contributions(self, seeds: Iterable[str]) -> dict[str, int]:
-        """How many gradients each differentiable tensor receives from the layers that use it."""
-        reached = set(seeds)
-        expected: dict[str, int] = {}
+    def contributions(self, outputs: Iterable[str]) -> dict[str, int]:
+        """How many gradients each tensor receives from losses of these `outputs` and the layers behind it."""
+        expected = dict(Counter(outputs))
+        reached = set(expected)
         for layer in reversed(self.layers):
             if any(layer.roles[role] in reached for role in layer.outputs):
                 for role in layer.inputs:
@@ -400,16 +403,16 @@ class GraphBuilder:
     def update(
         self,
         optimizer: OptimizerPrimitive,
-        attributes: Mapping[str, Any],
+        options: Mapping[str, Mapping[str, Any]],
         gradients: Mapping[str, str],
         parts: Mapping[str, TensorWindow] = MappingProxyType({}),
     ) -> None:
-        """Emit an update op per trained weight; the optimizer's states become kept tensors.
+        """Emit an update op per trained weight with its `options`; the states become kept tensors.
 
         Of a weight in `parts` only that part is updated, and has states.
         """
         for weight, gradient in gradients.items():
-            tensor = self.tensors[weight]
+            attributes, tensor = options[weight], self.tensors[weight]
             roles = {"w": weight, "dw": gradient, "w_updated": f"{weight}_updated"}
             self.add(replace(tensor, name=roles["w_updated"], alias_of=weight))
             trained, windows = tensor, {}

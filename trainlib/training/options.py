@@ -22,7 +22,7 @@ MOST_MINI_BATCHES = 1_000_000
 
 
 class GradientOptions(Schema):
-    """What a model file may say about gradients in its optimizer section, whatever the optimizer."""
+    """What a model file may say in its optimizer section, whatever the optimizer."""
 
     accumulate: Annotated[int, Field(ge=1, le=MOST_MINI_BATCHES)] = 1
     """Mini-batches that share one update: the mean of their gradients."""
@@ -33,6 +33,12 @@ class GradientOptions(Schema):
     separate: bool = False
     """Make the update a network of its own, which shares weights and gradients with that of the mini-batch;
     several mini-batches always do."""
+    average: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Keep an average of every trained weight, of which each update leaves this share (EMA)."""
+    schedule: dict[str, Any] | None = None
+    """`{name: ..., options}`: how the learning rate changes from iteration to iteration."""
+    groups: list[dict[str, Any]] | None = None
+    """`{layers: [...], parameters: ["*.bias"], options}`: parameters with options of their own."""
 
 
 GRADIENT_KEYS = tuple(GradientOptions.model_fields)
@@ -62,7 +68,9 @@ def _check_loss(spec: ModelSpec) -> None:
 
 
 def _check_optimizer(spec: OptimizerSpec) -> None:
-    optimizer_options(spec, optimizer_primitive(spec.name, spec.where))
+    from trainlib.training.update_options import check_groups
+
+    check_groups(spec, optimizer_primitive(spec.name, spec.where))
 
 
 def layer_options(spec: LayerSpec, primitive: LayerPrimitive) -> dict[str, Any]:

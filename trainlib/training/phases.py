@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,16 +13,25 @@ import numpy as np
 from configs.dtypes import FP32, INT32
 from configs.errors import InputError, ShapeError
 from configs.model_file import LayerSpec, LossSpec, ModelSpec, OptimizerSpec
-from configs.suggest import suggestion
 from trainlib.ir.graph import KEPT_KINDS, Initial, Op, Tensor, TrainingGraph
 from trainlib.ir.numerics import dtype_named, rounded
 from trainlib.ir.steps import Array
-from trainlib.primitives.definition import DrawnInput, LabelPlan, LossPrimitive
+from trainlib.primitives.definition import DrawnInput, LabelPlan
 from trainlib.primitives.optimizers import gradient_steps
 from trainlib.registry import layer_primitive, loss_primitive, optimizer_primitive
 from trainlib.training.adapters import add_adapted
 from trainlib.training.builder import GraphBuilder
 from trainlib.training.built_layer import BuiltLayer, gradient_name, where_of
+from trainlib.training.loss_terms import (
+    LOSS,
+    Made,
+    Term,
+    Terms,
+    add_label,
+    add_losses,
+    emit_loss,
+    tensor_named,
+)
 from trainlib.training.options import (
     GRADIENT_KEYS,
     GradientOptions,
@@ -33,9 +42,7 @@ from trainlib.training.options import (
 from trainlib.training.recompute import recompute
 from trainlib.training.sparse_update import frozen_layers, restrict_updates
 from trainlib.training.step_choice import as_in_inference, only_steps
-
-INPUT, LABEL, LOSS = "input", "label", "loss"
-"""Tensor names that every graph of a model has."""
+from trainlib.training.update_options import options_by_weight
 
 
 def build_training_graph(spec: ModelSpec) -> TrainingGraph:
@@ -84,7 +91,7 @@ class TrainingPhases:
 
 
 def build_training_phases(spec: ModelSpec) -> TrainingPhases:
-    """The graphs of one update, with clipping and accumulation as the optimizer section says.
+    """The graphs of one update, with clipping, accumulation and averages as the optimizer section says.
 
     Accumulation adds the mean of the gradients to totals in kept tensors, by explicit ops; the first
     mini-batch overwrites them (lazy reset). What is clipped then is the total. The graph of the mini-batch
@@ -102,10 +109,11 @@ def build_training_phases(spec: ModelSpec) -> TrainingPhases:
     elif wanted.separate:
         mini_batch, update = _separated(graph)
     else:
-        return TrainingPhases(_clipped(graph, wanted))
+        return TrainingPhases(_averaged(_clipped(graph, wanted), wanted))
+    update = _averaged(_clipped(update, wanted), wanted)
     states = {name: update.tensors[name] for name in update.of_kind(*KEPT_KINDS)}
     mini_batch = replace(mini_batch, tensors={**states, **mini_batch.tensors})
-    return TrainingPhases(mini_batch, wanted.accumulate, _clipped(update, wanted))
+    return TrainingPhases(mini_batch, wanted.accumulate, update)
 
 
 def _separated(graph: TrainingGraph) -> tuple[TrainingGraph, TrainingGraph]:
@@ -120,7 +128,7 @@ def _separated(graph: TrainingGraph) -> tuple[TrainingGraph, TrainingGraph]:
     }
     return (
         replace(graph, tensors=tensors, ops=ops),
-        replace(update, label="", backward={}, kept=()),
+        replace(update, labels=(), backward={}, kept=()),
     )
 
 
@@ -132,61 +140,47 @@ def _clipped(graph: TrainingGraph, wanted: GradientOptions) -> TrainingGraph:
     return graph
 
 
+def _averaged(graph: TrainingGraph, wanted: GradientOptions) -> TrainingGraph:
+    return gradient_steps.average_weights(graph, wanted.average) if wanted.average is not None else graph
+
+
 def _unclipped(spec: ModelSpec) -> TrainingGraph:
     dtype_named(spec.dtype, spec.where)
-    builder, output = _forward_graph(spec)
+    builder, made = _forward_graph(spec)
     if spec.train is not None:
         spec = frozen_layers(spec, builder.layers)
-        builder, output = _forward_graph(spec)
-    loss = loss_primitive(spec.loss.name, spec.loss.where or spec.where)
-    options = loss_options(spec.loss, loss)
-    last = spec.layers[-1]
-    output = builder.cast(replace(last, name=f"{last.name}.loss"), output, FP32)
-    label = LABEL if _add_loss(builder, "loss", loss, options, output, where_of(last)) else ""
-    seed = gradient_name(output)
-    gradients = builder.propagate({output: seed})
+        builder, made = _forward_graph(spec)
+    terms = add_losses(builder, spec, made)
+    gradients = builder.propagate(terms.seeds)
     if not gradients:
         raise ShapeError("no layer has a weight: there is nothing to train", where=spec.where)
     parts = restrict_updates(builder, gradients)
     optimizer = optimizer_primitive(spec.optimizer.name, spec.optimizer.where)
-    builder.update(optimizer, optimizer_options(spec.optimizer, optimizer), gradients, parts)
-    graph = replace(_graph(spec.name, builder, output, gradients, label=label, loss=LOSS), parts=parts)
+    own = optimizer_options(spec.optimizer, optimizer)
+    names = [layer.name for layer in spec.layers]
+    options = options_by_weight(spec.optimizer, optimizer, own, builder.of_weights(), names)
+    builder.update(optimizer, options, gradients, parts)
+    graph = replace(_graph(spec.name, builder, terms.outputs, gradients, terms), parts=parts)
     again = {layer.name for layer in spec.layers if layer.recompute}
     return recompute(graph, [layer.spec.name for layer in builder.layers if _written_as(layer) in again])
-
-
-def _add_loss(
-    builder: GraphBuilder, site: str, loss: LossPrimitive, options: Mapping[str, Any], output: str, where: str
-) -> LabelPlan | None:
-    """The loss of `output`, its label if it has one, the gradient of the output; the plan of the label."""
-    label = loss.plan(options, builder.tensors[output], where)
-    if label is not None:
-        builder.add(Tensor(LABEL, label.shape, "label", label.dtype))
-    builder.add(Tensor(LOSS, (1,), "loss"))
-    seed = builder.add(Tensor(gradient_name(output), builder.tensors[output].shape, "gradient"))
-    roles = {"y": output, "dy": seed, "label": LABEL, "loss": LOSS}
-    builder.emit(site, loss.name, loss.step, roles, options)
-    return label
 
 
 def _graph(
     name: str,
     builder: GraphBuilder,
-    output: str,
+    outputs: Iterable[str],
     gradients: Mapping[str, str],
-    *,
-    first: str = INPUT,
-    label: str = "",
-    loss: str = "",
+    terms: Terms | None = None,
 ) -> TrainingGraph:
+    terms = terms or Terms()
     return TrainingGraph(
         name=name,
         tensors=builder.tensors,
         ops=tuple(builder.ops),
-        input=first,
-        label=label,
-        output=output,
-        loss=loss,
+        inputs=tuple(name for name, tensor in builder.tensors.items() if tensor.kind == "input"),
+        labels=tuple(terms.labels),
+        outputs=tuple(outputs),
+        losses=tuple(terms.losses),
         weights=builder.of_weights(),
         gradients=gradients,
         backward=builder.backward,
@@ -199,24 +193,27 @@ def _written_as(layer: BuiltLayer) -> str:
     return layer.spec.name.partition(".")[0]
 
 
-def _forward_graph(spec: ModelSpec) -> tuple[GraphBuilder, str]:
+def _forward_graph(spec: ModelSpec) -> tuple[GraphBuilder, Made]:
     builder = GraphBuilder(spec.dtype, spec.layout, spec.variant)
-    kind = INT32 if spec.input_classes else FP32
-    builder.add(Tensor(INPUT, (spec.batch, *spec.input_shape), "input", kind))
+    for item in spec.inputs:
+        kind = INT32 if item.classes else FP32
+        builder.add(Tensor(item.name, (spec.batch, *item.shape), "input", kind))
     return builder, _forward(spec, builder)
 
 
 def build_forward_graph(spec: ModelSpec) -> TrainingGraph:
     """The forward pass alone, of a network that need not have anything to train. Raises as the others."""
-    builder, output = _forward_graph(spec)
-    return _graph(spec.name, builder, output, {})
+    builder, made = _forward_graph(spec)
+    return _graph(spec.name, builder, made[spec.layers[-1].name], {})
 
 
-def _forward(spec: ModelSpec, builder: GraphBuilder) -> str:
-    """All layers; returns the output tensor of the last. Every other layer must have a user."""
-    outputs: dict[str, tuple[str, ...]] = {INPUT: (INPUT,)}
-    used: set[str] = set()
-    before = INPUT
+def _forward(spec: ModelSpec, builder: GraphBuilder) -> Made:
+    """All layers, and what inputs and layers give. Each must have a user: a layer, or a loss."""
+    outputs: dict[str, tuple[str, ...]] = {item.name: (item.name,) for item in spec.inputs}
+    last = spec.layers[-1].name
+    words = [word for loss in spec.losses for word in (loss.of or last, loss.target) if word is not None]
+    used = {word.partition(".")[0] for word in words}
+    before = spec.input_name
     for layer in spec.layers:
         if layer.name in outputs:
             raise ShapeError(
@@ -225,35 +222,23 @@ def _forward(spec: ModelSpec, builder: GraphBuilder) -> str:
         wanted = layer.inputs if layer.inputs is not None else (before,)
         if not wanted:
             raise ShapeError("an empty list of inputs", where=where_of(layer), cure="name a layer before")
-        inputs = [_named(word, outputs, layer) for word in wanted]
+        inputs = [tensor_named(word, outputs, where_of(layer), "input") for word in wanted]
         outputs[layer.name] = (
             add_adapted(builder, layer, inputs) if layer.adapter else builder.add_layer(layer, inputs)
         )
         used |= {word.partition(".")[0] for word in wanted}
         before = layer.name
-    for layer in spec.layers[:-1]:
+    for layer in spec.layers:
         if layer.name not in used:
             raise ShapeError(
                 "no other layer uses its output", where=where_of(layer), cure="name it in some 'inputs'"
             )
-    if len(outputs[before]) != 1:
-        raise ShapeError("the last layer has several outputs", where=where_of(spec.layers[-1]))
-    return outputs[before][0]
-
-
-def _named(word: str, outputs: Mapping[str, Sequence[str]], layer: LayerSpec) -> str:
-    """The tensor of ``name`` or ``name.number`` (an output of a layer with several)."""
-    name, _, number = word.partition(".")
-    if name not in outputs:
-        raise ShapeError(
-            f"input '{word}' is no layer before this one",
-            where=where_of(layer),
-            cure=suggestion(name, outputs),
-        )
-    tensors = outputs[name]
-    if number and not (number.isascii() and number.isdigit() and int(number) < len(tensors)):
-        raise ShapeError(f"layer {name} has {len(tensors)} outputs, not '{word}'", where=where_of(layer))
-    return tensors[int(number or 0)]
+    for item in spec.more_inputs and spec.inputs:
+        if item.name not in used:
+            raise ShapeError(
+                f"no layer uses the input '{item.name}'", where=spec.where, cure="name it in some 'inputs'"
+            )
+    return outputs
 
 
 def build_layer_graph(
@@ -290,9 +275,10 @@ def build_layer_graph(
     for name in outputs:
         if name in builder.differentiable:
             output = builder.tensors[name]
-            seeds[name] = builder.add(replace(output, name=gradient_name(name), kind="input", alias_of=None))
+            seed = replace(output, name=gradient_name(name), kind="input", alias_of=None)
+            seeds[builder.add(seed)] = name
     gradients = builder.propagate(seeds)
-    return _graph(kind, builder, outputs[0], gradients, first=names[0])
+    return _graph(kind, builder, outputs[:1], gradients)
 
 
 def build_loss_graph(
@@ -314,9 +300,12 @@ def build_loss_graph(
     builder.add(Tensor("y", (batch, *shape), "input", dtype_named(dtype, where)))
     builder.differentiable.add("y")
     output = builder.cast(LayerSpec(kind, kind, {}, where, dtype=dtype), "y", FP32)
-    plan = _add_loss(builder, kind, loss, options, output, where)
-    builder.propagate({output: gradient_name(output)})
-    return _graph(kind, builder, "y", {}, first="y", label=LABEL if plan else "", loss=LOSS), plan
+    plan = loss.plan(options, builder.tensors[output], where)
+    terms = Terms()
+    label = add_label(builder, "label", plan, where, terms) if plan is not None else None
+    emit_loss(builder, terms, Term(loss, options, output, label), kind, LOSS)
+    builder.propagate(terms.seeds)
+    return _graph(kind, builder, ["y"], {}, terms), plan
 
 
 def build_update_graph(
@@ -337,8 +326,8 @@ def build_update_graph(
     kind_of = dtype_named(dtype, where)
     builder.add(Tensor("w", shape, "weight", kind_of, initial=Initial("uniform", 1.0)))
     builder.add(Tensor("w.grad", shape, "input", kind_of))
-    builder.update(optimizer, options, {"w": "w.grad"})
-    return _graph(kind, builder, "", {}, first="w.grad")
+    builder.update(optimizer, {"w": options}, {"w": "w.grad"})
+    return _graph(kind, builder, (), {})
 
 
 def only(graph: TrainingGraph, ops: Sequence[Op]) -> TrainingGraph:
@@ -357,9 +346,9 @@ def only(graph: TrainingGraph, ops: Sequence[Op]) -> TrainingGraph:
         graph,
         tensors=tensors,
         ops=tuple(ops),
-        output="",
-        loss=graph.loss if graph.loss in written else "",
-        label=graph.label if graph.label in tensors else "",
+        outputs=(),
+        losses=tuple(name for name in graph.losses if name in written),
+        labels=tuple(name for name in graph.labels if name in tensors),
         weights=tuple(name for name in graph.weights if name in tensors),
         gradients={},
         draws={name: draw for name, draw in graph.draws.items() if name in tensors},

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -38,6 +38,10 @@ NAMES = (("x", "y"), ("x_train", "y_train"))
 """What arrays of samples and labels may be called; x_test and y_test may stand beside them."""
 
 
+Arrays = Array | Mapping[str, Array]
+"""The array of the only input or label of a model, or one of each by its name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Samples:
     """Inputs [n, *input shape] and labels [n, ...] to train on, and those to test with (none: empty).
@@ -45,16 +49,39 @@ class Samples:
     A label is the number of a class, or a target of the shape the loss wants.
     """
 
-    train_inputs: Array
-    train_labels: Array
-    test_inputs: Array
-    test_labels: Array
+    train_inputs: Arrays
+    train_labels: Arrays
+    test_inputs: Arrays
+    test_labels: Arrays
     name: str = ""
 
-    @property
-    def are_classes(self) -> bool:
-        """Whether labels are numbers of classes."""
-        return self.train_labels.ndim == 1 and np.issubdtype(self.train_labels.dtype, np.integer)
+
+def are_classes(labels: Array) -> bool:
+    """Whether labels are numbers of classes."""
+    return labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer)
+
+
+def by_name(given: Any, names: Sequence[str], where: str) -> dict[str, Array]:
+    """Arrays by these names, given so, in their order, or the only one by itself. Raises InputError."""
+    if isinstance(given, Mapping):
+        found = dict(given)
+    elif len(names) == 1:
+        found = {names[0]: given}
+    elif isinstance(given, tuple | list) and len(given) == len(names):
+        found = dict(zip(names, given, strict=True))
+    else:
+        found = {} if given is None else {"one": given}
+    if found.keys() != set(names):
+        raise InputError(
+            f"the model has {_listed(names)}, given is {_listed(sorted(map(str, found)))}",
+            where=where,
+            cure="an array for each, in a tuple or by name",
+        )
+    return {name: np.asarray(found[name]) for name in names}
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
 
 
 @cache
@@ -98,13 +125,22 @@ def sequences(shape: tuple[int, ...], classes: int, tokens: int) -> Samples:
     return Samples(inputs[train], labels[train], inputs[test], labels[test], "sequences")
 
 
-def own_samples(arrays: Mapping[str, Array], where: str) -> Samples:
+TEST = "_test"
+"""What the names of arrays to test with end in."""
+
+
+def own_samples(
+    arrays: Mapping[str, Array], where: str, fed: Sequence[str] = (), targets: Sequence[str] = ()
+) -> Samples:
     """The user's arrays ``x, y`` (or ``x_train, y_train``) and, if they are there, ``x_test, y_test``.
 
+    Or those of a model that is `fed` so and has such `targets`: ``left, right, label``, ``left_test`` ...
     Raises `InputError` for a missing array and for samples and labels of different number.
     """
-    train = next((names for names in NAMES if names[0] in arrays), None)
-    if train is None or train[1] not in arrays:
+    train = next((names for names in NAMES if arrays.keys() >= {*names}), None)
+    if (train is None or len(fed) > 1) and arrays.keys() & {*fed}:
+        return _named_samples(arrays, where, fed, targets)
+    if train is None:
         raise InputError(
             f"it has the arrays {', '.join(sorted(arrays)) or 'none'}",
             where=where,
@@ -134,7 +170,29 @@ def own_samples(arrays: Mapping[str, Array], where: str) -> Samples:
     return Samples(inputs, labels, test_inputs, test_labels, where)
 
 
-def endless(pairs: Iterable[tuple[Any, Any]], where: str) -> Iterator[tuple[Array, Array]]:
+def _named_samples(
+    arrays: Mapping[str, Array], where: str, fed: Sequence[str], targets: Sequence[str]
+) -> Samples:
+    known = (*fed, *targets)
+    names = (*known, *(f"{name}{TEST}" for name in known))
+    for name in arrays:
+        if name not in names:
+            raise InputError(f"what is the array {name!r}?", where=where, cure=suggestion(name, names))
+    for end in ("", TEST):
+        lengths = {
+            f"{name}{end}": arrays[f"{name}{end}"].shape[:1] for name in known if f"{name}{end}" in arrays
+        }
+        if len(set(lengths.values())) > 1 or () in lengths.values() or (not end and (0,) in lengths.values()):
+            text = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in lengths.items())
+            raise InputError(f"arrays of different length: {text}", where=where, cure="one row a sample")
+
+    def part(names: Sequence[str], end: str) -> dict[str, Array]:
+        return {name: arrays[f"{name}{end}"] for name in names if f"{name}{end}" in arrays}
+
+    return Samples(part(fed, ""), part(targets, ""), part(fed, TEST), part(targets, TEST), where)
+
+
+def endless(pairs: Iterable[tuple[Any, Any]], where: str) -> Iterator[tuple[Any, Any]]:
     """(input, label) one after the other, from the beginning again where they end.
 
     Raises `InputError` for what is no pair, and where nothing is left: a generator ends once and for all.
@@ -148,7 +206,7 @@ def endless(pairs: Iterable[tuple[Any, Any]], where: str) -> Iterator[tuple[Arra
             except (TypeError, ValueError):
                 raise InputError(f"sample {count} is no pair (x, y)", where=where) from None
             count += 1
-            yield np.asarray(one), np.asarray(label)
+            yield one, label
         if count == before:
             raise InputError(
                 f"the samples end after {count}", where=where, cure="a list, or as many as are needed"

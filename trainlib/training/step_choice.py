@@ -15,7 +15,7 @@ from trainlib.primitives.definition import is_forward
 STEPS = ("fw", "loss", "ig", "wg", "upd")
 """Words for the steps of an iteration: forward, loss, input gradients, weight gradients, update."""
 
-_OF_THE_UPDATE = ("UPD", "CLIP_VALUE", "SQUARES", "SCALE", "APPLY", "ACCUMULATE")
+_OF_THE_UPDATE = ("UPD", "CLIP_VALUE", "SQUARES", "SCALE", "APPLY", "ACCUMULATE", "UPD_AVERAGE")
 
 STATISTICS = ("batch_norm", "instance_norm")
 """Layers that normalise with statistics of the batch in training, and with running ones in inference."""
@@ -63,7 +63,7 @@ def as_in_inference(spec: ModelSpec) -> ModelSpec:
         if inputs is not None:
             inputs = tuple(gone.get(name, name) for name in inputs)
         if layer.type == "dropout":
-            before = layers[-1].name if layers else "input"
+            before = layers[-1].name if layers else spec.input_name
             gone[layer.name] = inputs[0] if inputs is not None else before
             continue
         if inputs is None and layers and gone.get(_before(spec, layer), layers[-1].name) != layers[-1].name:
@@ -72,12 +72,16 @@ def as_in_inference(spec: ModelSpec) -> ModelSpec:
         if layer.type in STATISTICS and (layer.type == "batch_norm" or options.get("running")):
             options["fixed_statistics"] = True
         layers.append(replace(layer, inputs=inputs, attributes=options, recompute=False))
-    return replace(spec, layers=tuple(layers))
+    losses = [
+        replace(loss, of=gone.get(loss.of or "", loss.of), target=gone.get(loss.target or "", loss.target))
+        for loss in spec.losses
+    ]
+    return replace(spec, layers=tuple(layers), loss=losses[0], more_losses=tuple(losses[1:]))
 
 
 def _before(spec: ModelSpec, layer: LayerSpec) -> str:
     number = spec.layers.index(layer)
-    return spec.layers[number - 1].name if number else "input"
+    return spec.layers[number - 1].name if number else spec.input_name
 
 
 def only_steps(graph: TrainingGraph, steps: Sequence[str]) -> TrainingGraph:
@@ -97,9 +101,7 @@ def only_steps(graph: TrainingGraph, steps: Sequence[str]) -> TrainingGraph:
                     where="--steps",
                     cure=f"with {word_of(maker)}",
                 )
-    used = {name for op in ops for name in (*op.inputs, *op.outputs)} | {graph.input}
-    if graph.output in graph.tensors:
-        used.add(graph.output)
+    used = {name for op in ops for name in (*op.inputs, *op.outputs)} | {*graph.inputs, *graph.outputs}
     for name in list(used):
         tensor = graph.tensors[name]
         while tensor.alias_of is not None:
@@ -110,8 +112,8 @@ def only_steps(graph: TrainingGraph, steps: Sequence[str]) -> TrainingGraph:
         graph,
         tensors=tensors,
         ops=ops,
-        label=graph.label if graph.label in used else "",
-        loss=graph.loss if graph.loss in written else "",
+        labels=tuple(name for name in graph.labels if name in used),
+        losses=tuple(name for name in graph.losses if name in written),
         weights=tuple(name for name in graph.weights if name in used),
         gradients={weight: name for weight, name in graph.gradients.items() if name in written},
         backward={name: gradient for name, gradient in graph.backward.items() if gradient in used},

@@ -4,21 +4,21 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
 import numpy as np
 
 from configs.errors import ShapeError
-from configs.model_file import ModelSpec
+from configs.model_file import InputSpec, ModelSpec
 from trainlib.ir.graph import TrainingGraph
 from trainlib.ir.numerics import rounded
 from trainlib.ir.steps import Array
 from trainlib.primitives.definition import LabelPlan
 from trainlib.registry import loss_primitive
 from trainlib.training.options import loss_options
-from trainlib.training.samples import Samples, digits_split, endless, sequences
+from trainlib.training.samples import Samples, are_classes, by_name, digits_split, endless, sequences
 
 
 def one_hot(label: int, shape: tuple[int, ...]) -> Array:
@@ -69,33 +69,35 @@ def sample_stream(
     random words); a random class for a classifying loss, else a target that its loss takes. Raises
     ShapeError if the network does not take the samples or has too few outputs for their classes.
     """
-    labels = _labels_of(graph, spec)
-    samples = samples_of(spec, given if isinstance(given, Samples) else None)
+    plans = label_plans(graph, spec)
     if given is not None and not isinstance(given, Samples):
-        pairs = (_checked_pair(graph, spec, labels, pair) for pair in endless(given, "data"))
-        return _batches(graph, pairs, seed)
+        return _batches(graph, (_checked_pair(spec, plans, pair) for pair in endless(given, "data")), seed)
+    samples = samples_of(spec, given)
     if samples is not None:
         check_samples(graph, spec, samples)
-        kind = np.int32 if spec.input_classes else np.float32
-        return _batches(graph, _in_epochs(samples, labels, seed, kind), seed)
-    return _batches(graph, _random_samples(graph, spec, labels, seed), seed)
+        return _batches(graph, _in_epochs(spec, samples, plans, seed), seed)
+    return _batches(graph, _random_samples(spec, plans, seed), seed)
 
 
-def _labels_of(graph: TrainingGraph, spec: ModelSpec) -> LabelPlan:
-    """The labels of the loss; of one without any, some that nobody reads."""
-    loss, output = loss_primitive(spec.loss.name), graph.tensors[graph.output]
-    return loss.plan(loss_options(spec.loss, loss), output, spec.where) or LabelPlan(output.shape)
+def label_plans(graph: TrainingGraph, spec: ModelSpec) -> dict[str, LabelPlan]:
+    """What the losses of a model want of every label, by its name."""
+    plans: dict[str, LabelPlan] = {}
+    for loss, output in zip(spec.losses, graph.outputs, strict=True):
+        primitive = loss_primitive(loss.name)
+        plan = primitive.plan(loss_options(loss, primitive), graph.tensors[output], loss.where or spec.where)
+        if loss.label is not None and plan is not None:
+            plans[loss.label] = plan
+    return plans
 
 
 def _batches(
-    graph: TrainingGraph, samples: Iterator[tuple[Array, Array]], seed: int
+    graph: TrainingGraph, samples: Iterator[Mapping[str, Array]], seed: int
 ) -> Iterator[dict[str, Array]]:
     batch = graph.tensors[graph.input].shape[0]
     for iteration in count():
         drawn = [next(samples) for _ in range(batch)]
-        values = {graph.input: np.stack([image for image, _ in drawn])}
-        if graph.label:
-            values[graph.label] = np.stack([label for _, label in drawn])
+        fed = (*graph.inputs, *graph.labels)
+        values = {name: np.stack([sample[name] for sample in drawn]) for name in fed}
         yield {**values, **random_tensors(graph, seed, iteration)}
 
 
@@ -124,37 +126,40 @@ def _target(label: Any, plan: LabelPlan, *, is_class: bool) -> Array:
 
 
 def check_samples(graph: TrainingGraph, spec: ModelSpec, samples: Samples) -> None:
-    """Raise `ShapeError` unless the network takes these samples and has an output for all their classes."""
-    labels = _labels_of(graph, spec)
+    """Raise unless the network takes these samples and has an output for all their classes."""
+    plans = label_plans(graph, spec)
     for inputs, targets in (
         (samples.train_inputs, samples.train_labels),
         (samples.test_inputs, samples.test_labels),
     ):
         if len(inputs):
-            _check_inputs(graph, spec, inputs.shape[1:], inputs, samples.name)
-            if graph.label:
-                _check_labels(spec, labels, targets, samples.name, classes=samples.are_classes)
+            fed = by_name(inputs, _names(spec), samples.name)
+            for item in spec.inputs:
+                _check_inputs(spec, item, fed[item.name].shape[1:], fed[item.name], samples.name)
+            for name, labels in by_name(targets, [*plans], samples.name).items():
+                _check_labels(spec, plans[name], labels, samples.name, classes=are_classes(labels))
 
 
-def _check_inputs(
-    graph: TrainingGraph, spec: ModelSpec, shape: tuple[int, ...], values: Array, name: str
-) -> None:
-    wanted = graph.tensors[graph.input].shape[1:]
-    if tuple(shape) != wanted:
+def _names(spec: ModelSpec) -> list[str]:
+    return [item.name for item in spec.inputs]
+
+
+def _check_inputs(spec: ModelSpec, item: InputSpec, shape: tuple[int, ...], values: Array, name: str) -> None:
+    if tuple(shape) != item.shape:
         raise ShapeError(
-            f"the samples of {name} have the shape {_text(shape)}, the network takes {_text(wanted)}",
+            f"the samples of {name} have the shape {_text(shape)}, the network takes {_text(item.shape)}",
             where=spec.where,
-            cure=f"input: {list(shape)}, or other samples",
+            cure=f"{item.name}: {list(shape)}, or other samples",
         )
     if not np.issubdtype(values.dtype, np.number) or np.iscomplexobj(values):
         raise ShapeError(f"the samples of {name} are {values.dtype}, not numbers", where=spec.where)
-    if spec.input_classes and (
-        not np.issubdtype(values.dtype, np.integer) or values.min() < 0 or values.max() >= spec.input_classes
+    if item.classes and (
+        not np.issubdtype(values.dtype, np.integer) or values.min() < 0 or values.max() >= item.classes
     ):
         raise ShapeError(
-            f"the samples of {name} are not all integers from 0 to {spec.input_classes - 1}",
+            f"the samples of {name} are not all integers from 0 to {item.classes - 1}",
             where=spec.where,
-            cure="more classes in 'input', or other samples",
+            cure=f"more classes in '{item.name}', or other samples",
         )
     if not np.isfinite(values.astype(np.float32)).all():
         raise ShapeError(f"the samples of {name} have infinities or NaN", where=spec.where)
@@ -193,40 +198,49 @@ def _class_text(places: tuple[int, ...]) -> str:
     return f"numbers of classes{f' of shape {list(places)}' if places else ''}"
 
 
-def _checked_pair(
-    graph: TrainingGraph, spec: ModelSpec, labels: LabelPlan, pair: tuple[Array, Array]
-) -> tuple[Array, Array]:
-    """A pair of the user as the network wants it."""
-    values, label = pair
-    _check_inputs(graph, spec, values.shape, values, "data")
-    is_class = label.ndim == 0 and np.issubdtype(label.dtype, np.integer)
-    if graph.label:
-        _check_labels(spec, labels, label[None], "data", classes=is_class)
-    kind = np.int32 if spec.input_classes else np.float32
-    return values.astype(kind), _target(label, labels, is_class=is_class)
+def _checked_pair(spec: ModelSpec, plans: Mapping[str, LabelPlan], pair: tuple[Any, Any]) -> dict[str, Array]:
+    """A pair of the user as the network wants it, by tensor."""
+    fed, labels = by_name(pair[0], _names(spec), "data"), by_name(pair[1], [*plans], "data")
+    for item in spec.inputs:
+        _check_inputs(spec, item, fed[item.name].shape, fed[item.name], "data")
+    for name, label in labels.items():
+        _check_labels(spec, plans[name], label[None], "data", classes=are_classes(label[None]))
+    return _as_fed(spec, plans, {**fed, **labels})
+
+
+def _as_fed(spec: ModelSpec, plans: Mapping[str, LabelPlan], sample: Mapping[str, Array]) -> dict[str, Array]:
+    """Inputs and labels of one sample in the formats of their tensors."""
+    fed = {
+        item.name: sample[item.name].astype(np.int32 if item.classes else np.float32) for item in spec.inputs
+    }
+    for name, plan in plans.items():
+        fed[name] = _target(sample[name], plan, is_class=are_classes(sample[name][None]))
+    return fed
 
 
 def _in_epochs(
-    samples: Samples, labels: LabelPlan, seed: int, kind: type[np.int32] | type[np.float32]
-) -> Iterator[tuple[Array, Array]]:
+    spec: ModelSpec, samples: Samples, plans: Mapping[str, LabelPlan], seed: int
+) -> Iterator[dict[str, Array]]:
+    fed = by_name(samples.train_inputs, _names(spec), samples.name)
+    fed |= by_name(samples.train_labels, [*plans], samples.name)
     for epoch in count():
-        for index in sample_order(len(samples.train_inputs), seed, epoch):
-            label = samples.train_labels[index]
-            target = _target(label, labels, is_class=samples.are_classes)
-            yield samples.train_inputs[index].astype(kind), target
+        for index in sample_order(len(fed[spec.input_name]), seed, epoch):
+            yield _as_fed(spec, plans, {name: np.asarray(array[index]) for name, array in fed.items()})
 
 
-def _random_samples(
-    graph: TrainingGraph, spec: ModelSpec, labels: LabelPlan, seed: int
-) -> Iterator[tuple[Array, Array]]:
-    shape = graph.tensors[graph.input].shape[1:]
+def _random_samples(spec: ModelSpec, plans: Mapping[str, LabelPlan], seed: int) -> Iterator[dict[str, Array]]:
     generator = np.random.default_rng([seed, 1])
     while True:
-        if spec.input_classes:
-            image = generator.integers(spec.input_classes, size=shape).astype(np.int32)
-        else:
-            image = generator.uniform(-1, 1, shape).astype(np.float32)
-        if labels.classes:
-            yield image, label_array(generator.integers(labels.classes, size=labels.places or None), labels)
-        else:
-            yield image, labels.values.draw(generator, labels.shape[1:]).astype(np.float32)
+        sample: dict[str, Array] = {}
+        for item in spec.inputs:
+            if item.classes:
+                sample[item.name] = generator.integers(item.classes, size=item.shape).astype(np.int32)
+            else:
+                sample[item.name] = generator.uniform(-1, 1, item.shape).astype(np.float32)
+        for name, plan in plans.items():
+            if plan.classes:
+                drawn = generator.integers(plan.classes, size=plan.places or None)
+                sample[name] = label_array(drawn, plan)
+            else:
+                sample[name] = plan.values.draw(generator, plan.shape[1:]).astype(np.float32)
+        yield sample

@@ -34,7 +34,7 @@ HEADER = "# yaml-language-server: $schema="
     [
         ("model", ["run", "mine.yaml", "--no-functional", "--quiet"]),
         ("soc", ["run", "tutorial-cnn", "--soc", "mine.yaml", "--no-functional", "--quiet"]),
-        ("explore", ["explore", "mine.yaml", "--quiet", "--no-cache"]),
+        pytest.param("explore", ["explore", "mine.yaml", "--quiet", "--no-cache"], marks=pytest.mark.slow),
     ],
 )
 def test_a_new_file_runs_as_it_is_and_is_never_overwritten(

@@ -351,6 +351,7 @@ def command_line(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[str
     return start
 
 
+@pytest.mark.slow
 def test_killed_and_begun_again_it_ends_with_the_same_schedule(
     model: str, command_line: Callable[[list[str]], subprocess.Popen[str]]
 ) -> None:

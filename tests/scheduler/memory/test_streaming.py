@@ -61,7 +61,7 @@ TENSORS = {
 OP = Op("relu.IG", "relu", "relu", "IG", ("y", "dy"), ("dx",), reads=("x", "dy"), writes=("dx",))
 STREAM = OpStream(("dy", "dx"), frozenset({"dy", "dx"}), 4 * SIZE)
 Y_L2, SLOTS_L2, DY_L3, DX_L3 = 8192, 0, 0, 4096
-GRAPH = TrainingGraph("tiny", TENSORS, (OP,), "y", "dy", "dx", "dx", (), {})
+GRAPH = TrainingGraph("tiny", TENSORS, (OP,), ("y",), ("dy",), ("dx",), ("dx",), (), {})
 
 
 HOMES = {"y": Allocation("y", "l2", Y_L2, 4 * SIZE, 0, 0)}
@@ -251,7 +251,8 @@ def test_sixteen_bits_and_tensors_in_l1_beside_streams() -> None:
     assert summary["resident"] == ["conv2.weight"]
 
 
-@pytest.mark.parametrize("model", ["deep-autoencoder", pytest.param("resnet8", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["deep-autoencoder", "resnet8"])
 def test_models_far_larger_than_l2(model: str) -> None:
     summary = run_model(model, Settings(l2="64KiB", l3="8MiB")).summary
     assert summary["functional"]["passed"]

@@ -23,7 +23,7 @@ TENSORS = {
     "y": Tensor("y", (8, 6), "activation"),
 }
 OP = Op("fc.FW", "fc", "matmul", "FW", ("w", "x"), ("y",))
-GRAPH = TrainingGraph("tiny", TENSORS, (OP,), "x", "x", "y", "y", ("w",), {})
+GRAPH = TrainingGraph("tiny", TENSORS, (OP,), ("x",), ("x",), ("y",), ("y",), ("w",), {})
 
 
 class Matmul:

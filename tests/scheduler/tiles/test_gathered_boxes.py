@@ -26,7 +26,7 @@ def program_of(*inputs: Operand) -> list[DmaStart]:
     """The loads of one op with a tile for each of these inputs."""
     tensors = {name: Tensor(name, SHAPE, "input") for name in "ab"} | {"c": Tensor("c", SHAPE, "activation")}
     op = Op("join.FW", "join", "join", "FW", ("a", "b"), ("c",), {}, ("x0", "x1"), ("y",))
-    graph = TrainingGraph("join", tensors, (op,), "a", "", "c", "", (), {})
+    graph = TrainingGraph("join", tensors, (op,), ("a",), (), ("c",), (), (), {})
     tiles = tuple(TileTask((operand,), (), (), ()) for operand in inputs)
     size_bytes = max(prod(operand.shape) for operand in inputs) * 4
     tiling = Tiling(op.name, (), tiles, (Buffer("x", "in", size_bytes, 1),))

@@ -36,7 +36,7 @@ TENSORS = {
     "y": Tensor("y", (4, 2), "activation"),
 }
 OP = Op("fc.FW", "fc", "matmul", "FW", ("w", "x"), ("y",))
-GRAPH = TrainingGraph("tiny", TENSORS, (OP,), "x", "x", "y", "y", ("w",), {})
+GRAPH = TrainingGraph("tiny", TENSORS, (OP,), ("x",), ("x",), ("y",), ("y",), ("w",), {})
 
 
 LINEAR = ("linear", {"out_features": 12, "bias": True}, (20,))

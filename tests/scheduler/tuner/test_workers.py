@@ -172,6 +172,7 @@ def cluster() -> Iterator[str]:
         process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.needs_distributed
 def test_a_cluster_gives_what_this_process_gives(cluster: str) -> None:
     graph, timing, options, rules = small_case()

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 
@@ -10,10 +12,11 @@ from configs.errors import InputError
 from pulptrain.running.primitive_run import run_primitive
 from shared.primitive_harness import CODEGEN, run_op
 from trainlib.ir.steps import KernelChoice
-from trainlib.primitives.definition import DrawnInput
+from trainlib.primitives.definition import DrawnInput, LossPrimitive
 from trainlib.references.reference import evaluate
-from trainlib.registry import lowering_of
+from trainlib.registry import PRIMITIVES, lowering_of
 from trainlib.training.phases import build_loss_graph
+from trainlib.training.single import single
 
 
 def both_ways(name: str, options: dict, y, label):
@@ -115,3 +118,76 @@ def test_equal_logits_share_the_probability_however_large_they_are(labels: str) 
     values = {"y": np.array([[8e18, 8e18, -8e18]], np.float32), "label": label}
     made = run_primitive("cross_entropy", "loss", [DrawnInput((3,))], {"labels": labels}, values=values)
     assert made.summary["functional"]["passed"]
+
+
+@pytest.mark.needs_torch
+@pytest.mark.parametrize("reduction", ["mean", "sum", "batchmean"])
+@pytest.mark.parametrize("name", [name for name, one in PRIMITIVES.items() if isinstance(one, LossPrimitive)])
+def test_value_and_gradient_are_those_of_pytorch_in_every_reduction(name: str, reduction: str) -> None:
+    """With a weight, and with every example's options; PyTorch in float64."""
+    import torch
+
+    theirs = import_module("truth.steps").LOSSES[name]
+    for example in PRIMITIVES[name].examples:
+        options = {**example.attributes, "reduction": reduction, "weight": 0.7}
+        alone = single(name, options, example.cases, batch=3)
+        found = evaluate(alone.graph, alone.values)
+        y = torch.tensor(alone.values["y"], dtype=torch.float64, requires_grad=True)
+        label = torch.tensor(alone.values["label"]) if "label" in alone.values else None
+        label = label.double() if label is not None and label.is_floating_point() else label
+        value = theirs(y, label, **options)
+        value.backward()
+        assert found["loss"] == pytest.approx(value.item(), rel=1e-6), example
+        truth = y.grad.numpy()
+        np.testing.assert_allclose(found["y.grad"], truth, rtol=1e-6, atol=1e-6 * abs(truth).max())
+
+
+@pytest.mark.parametrize("labels", [[0, 2], [[[1, 0], [2, 1]], [[0, 0], [1, 2]]]])
+def test_nll_of_log_probabilities_is_cross_entropy(labels: list) -> None:
+    labels = np.array(labels)
+    logits = np.random.default_rng(1).normal(size=(2, 3, *labels.shape[1:]))
+    logs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    options = {"class_weights": [1.0, 2.0, 0.5], "ignore_index": 1}
+    assert both_ways("nll", options, logs, labels)[0] == pytest.approx(
+        both_ways("cross_entropy", {"labels": "hard", **options}, logits, labels)[0], rel=1e-6
+    )
+
+
+def test_a_mean_over_no_label_is_refused_and_its_sum_is_zero() -> None:
+    with pytest.raises(InputError, match="no label of the mini-batch counts"):
+        both_ways("nll", {"ignore_index": 2}, [[1, 2, 3]], [2])
+    loss, gradient = both_ways("nll", {"ignore_index": 2, "reduction": "sum"}, [[1, 2, 3]], [2])
+    assert loss == 0
+    assert not gradient.any()
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "what"),
+    [
+        ("bce_with_logits", 1.5, "takes 0 to 1"),
+        ("hinge_embedding", 0.0, "takes -1 or 1"),
+        ("poisson_nll", -1.0, "takes no number below 0"),
+    ],
+)
+def test_a_target_that_the_loss_is_not_of_is_refused(name: str, label: float, what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        both_ways(name, {}, [[0.5]], [[label]])
+
+
+def test_bce_of_what_is_no_probability_is_refused() -> None:
+    with pytest.raises(InputError, match="takes probabilities, 0 to 1"):
+        both_ways("bce", {}, [[1.5]], [[1]])
+
+
+@pytest.mark.parametrize(("name", "label"), [("bce_with_logits", 0), ("soft_margin", -1)])
+def test_large_logits_do_not_overflow(name: str, label: float) -> None:
+    loss, gradient = both_ways(name, {}, [[1e4, -1e4]], [[label, label]])
+    assert loss == pytest.approx(5e3)
+    np.testing.assert_allclose(gradient, [[0.5, 0]], atol=1e-9)
+
+
+def test_bce_at_its_bounds_is_clamped_as_in_pytorch() -> None:
+    """Logarithms at -100, y (1 - y) at 1e-12."""
+    loss, gradient = both_ways("bce", {}, [[0, 1]], [[1, 1]])
+    assert loss == 50
+    np.testing.assert_allclose(gradient, [[-0.5e12, 0]], rtol=1e-6)

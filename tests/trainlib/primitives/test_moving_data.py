@@ -171,7 +171,7 @@ def test_a_piece_of_split_nobody_uses_has_a_gradient_of_zero() -> None:
     builder.differentiable.add("x")
     outputs = builder.add_layer(LayerSpec("split", "split", {"sizes": [2, 3]}, "here"), ["x"])
     seed = builder.add(Tensor("seed", (1, 3), "input"))
-    builder.propagate({outputs[1]: seed})
+    builder.propagate({seed: outputs[1]})
     backward = builder.ops[-1]
     assert backward.reads == ("dy1",)
     results, _ = run_op(backward, builder.tensors, {"seed": 1 + ramp(1, 3)}, {}, CHOICE)

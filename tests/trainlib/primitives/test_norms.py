@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from itertools import product
+from operator import itemgetter
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,6 +18,7 @@ from pulptrain.given.settings import Settings
 from pulptrain.running.primitive_run import run_primitive
 from shared.finite_differences import check_gradients
 from shared.primitive_harness import CODEGEN, Case, build, check_reference, check_tiles, run_op
+from shared.tiers import sweep_nine_of_ten
 from trainlib.ir.steps import KernelChoice, reductions_of
 from trainlib.primitives.definition import DrawnInput, Example, is_forward
 from trainlib.references.reference import evaluate, predict
@@ -199,15 +203,12 @@ def test_a_batch_norm_with_nobody_to_train_before_it_computes_no_means_for_an_in
     ]
 
 
-@pytest.mark.parametrize("buffering", ["single", "double"])
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("batch_norm", {}),
-        *((name, {**NORMS[name][0], "stepwise": True}) for name in NORMS if name != "batch_norm"),
-    ],
+    "case", sweep_nine_of_ten(list(product(NORMS, ["single", "double"])), *map(itemgetter, range(2)))
 )
-def test_a_group_larger_than_l1_fits(name: str, options: dict, buffering: str) -> None:
+def test_a_group_larger_than_l1_fits(case: tuple[str, str]) -> None:
+    name, buffering = case
+    options = {} if name == "batch_norm" else {**NORMS[name][0], "stepwise": True}
     """One mean over 80 KB runs with 32 KiB of L1; in one step it is refused."""
     options = {**options, "axes": 2} if "norm" in name and name.startswith(("layer", "rms")) else options
     shape = (1, 40, 500) if name.startswith(("layer", "rms")) else (2, 20, 500)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -37,6 +38,20 @@ OPTIONS = [
     ("adam", {"weight_decay": 0.1, "beta1": 0.7}),
     ("adamw", {}),
     ("adamw", {"weight_decay": 0.2, "beta2": 0.9, "eps": 1e-3}),
+    ("adamw", {"amsgrad": True, "beta2": 0.5, "maximize": True}),
+    ("sgd", {"momentum": 0.9, "dampening": 0.3, "maximize": True, "weight_decay": 0.1}),
+    ("adamax", {"beta2": 0.9, "weight_decay": 0.1}),
+    ("nadam", {"momentum_decay": 0.1, "weight_decay": 0.1}),
+    ("nadam", {"decoupled_weight_decay": True, "weight_decay": 0.1}),
+    ("radam", {"beta2": 0.8, "weight_decay": 0.1}),
+    ("radam", {"beta2": 0.8, "weight_decay": 0.1, "decoupled_weight_decay": True}),
+    ("lion", {"weight_decay": 0.1}),
+    ("rmsprop", {}),
+    ("rmsprop", {"alpha": 0.8, "momentum": 0.5, "centered": True, "weight_decay": 0.1}),
+    ("adagrad", {"lr_decay": 0.1, "initial_accumulator_value": 0.5, "weight_decay": 0.1}),
+    ("adadelta", {"rho": 0.8, "weight_decay": 0.1}),
+    ("rprop", {"size_max": 0.06}),
+    ("asgd", {"lambd": 0.1, "t0": 3.0, "weight_decay": 0.1}),
 ]
 
 CHOICE = KernelChoice("", CODEGEN)
@@ -76,6 +91,11 @@ def test_ten_steps_are_those_of_torch_optim(name: str, options: dict, tiled: boo
         weight.grad = torch.tensor(gradient.astype(np.float64))
         optimizer.step()
     np.testing.assert_allclose(kept["w"], weight.detach().numpy(), rtol=1e-5, atol=1e-6)
+    theirs = optimizer.state[weight]
+    for end, word in import_module("truth.steps").STATES[name].items():
+        if f"w.{end}" in kept:
+            found = np.asarray(theirs[word], np.float64)
+            np.testing.assert_allclose(kept[f"w.{end}"].reshape(found.shape), found, rtol=1e-5, atol=1e-6)
 
 
 def test_defect_weight_decay_leaves_the_gradient_as_it_is() -> None:

@@ -42,11 +42,16 @@ class ClassLossSchema(LossSchema):
     """The label that does not count; none: all do."""
 
 
-class CrossEntropySchema(ClassLossSchema):
-    """Distributions over the classes, or class numbers."""
+class LabelForm(LossSchema):
+    """What labels are; the first option of cross-entropy."""
 
     labels: Literal["soft", "hard"] = "soft"
     """Distributions over the classes (soft), or class numbers (hard)."""
+
+
+class CrossEntropySchema(ClassLossSchema, LabelForm):
+    """Distributions over the classes, or class numbers."""
+
     label_smoothing: Annotated[float, Field(ge=0, le=1)] = 0.0
     """The share of every label that is spread over all classes."""
 

@@ -88,8 +88,8 @@ def loss(
 
     def evaluated(op: Op, given: Values) -> Values:
         each, slope, number = reference(op, checked(op, given))
-        parts = {"mean": _checked_count(op, number), "batchmean": len(given["y"]), "sum": 1}
-        share = op.attributes["weight"] / parts[op.attributes["reduction"]]
+        parts = {"mean": number, "batchmean": len(given["y"]), "sum": 1}
+        share = op.attributes["weight"] / _checked_count(op, parts[op.attributes["reduction"]])
         whole = np.broadcast_to(np.asarray(slope) * share, given["y"].shape)
         return {"loss": np.array([share * np.sum(each)]), "dy": whole}
 

@@ -7,23 +7,34 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from configs.dtypes import INT32
+from configs.dtypes import BY_WORD, FP32, INT32
 from configs.model_file import OptimizerSchema
-from trainlib.ir.graph import Op, Tensor
-from trainlib.primitives.definition import ZEROS, Buffer, Example, OptimizerPrimitive, Step, Values
-from trainlib.primitives.formulas import Formula, assigned, by_name, wide
+from trainlib.ir.graph import Initial, Op, Tensor
+from trainlib.primitives.definition import Buffer, Example, OptimizerPrimitive, Step, Values
+from trainlib.primitives.formulas import Formula, assigned, by_name, present, wide
 from trainlib.primitives.lowering.elementwise import ElementwiseLowering, VectorLoop
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What an optimizer keeps beside a weight, zero at first: fp32 of its shape whatever its dtype.
+    """What an optimizer keeps beside a weight: of its shape, in `state_dtype` whatever the weight's dtype.
 
-    `number`: one int32 instead. `when` names an option that must not be 0 for the state to be there.
+    `number`: one int32 instead, or one fp32 if it is `fractional`. `when` names an option that must not be 0
+    for the state to be there, `start` the option that it begins with, or that number.
     """
 
     number: bool = False
     when: str = ""
+    start: str | float = 0.0
+    fractional: bool = False
+
+    def buffer(self, attributes: Mapping[str, Any], weight: Tensor) -> Buffer:
+        """Its tensor beside this weight."""
+        first = present(attributes[self.start]) if isinstance(self.start, str) else self.start
+        initial = Initial("constant", float(first))
+        if self.number:
+            return Buffer((1,), initial, FP32 if self.fractional else INT32)
+        return Buffer(weight.shape, initial, BY_WORD[attributes["state_dtype"]])
 
 
 def optimizer(
@@ -40,7 +51,8 @@ def optimizer(
 
     Each formula sees ``w``, ``dw``, the states, the options, and what formulas before it have assigned; new
     values of ``w`` and of the states are kept, other names are for the formulas behind. `reference` is the
-    same in other words, in float64. `nest` has the arrays ``w``, ``dw`` and those of the states, in this
+    same in other words, in float64; with the option `maximize` both see ``-dw`` as ``dw``, a sign that a
+    multiply-add takes for nothing. `nest` has the arrays ``w``, ``dw`` and those of the states, in this
     order; it may be a formula of the options.
     """
     kept = states or {}
@@ -48,15 +60,15 @@ def optimizer(
     reads = ("w", "dw", *(f"{state}{mark}" for state, mark in optional.items()))
     writes = ("w_updated", *(f"{state}_updated{mark}" for state, mark in optional.items()))
     numbers = tuple(state for state, item in kept.items() if item.number)
-    steps = _updated(update, ("w", *kept))
-    truth = _updated(reference, ("w", *kept))
+    steps = _updated({**_UPHILL, **update}, ("w", *kept))
+    truth = _updated({**_UPHILL, **reference}, ("w", *kept))
     named = by_name(nest) if not isinstance(nest, str) else lambda op, values: nest
     roles = ("w", "dw", *kept)
     results = ("w_updated", *(f"{state}_updated" for state in kept))
 
     def states_of(attributes: Mapping[str, Any], weight: Tensor) -> Mapping[str, Buffer]:
         return {
-            state: Buffer((1,), ZEROS, INT32) if item.number else Buffer(weight.shape, ZEROS)
+            state: item.buffer(attributes, weight)
             for state, item in kept.items()
             if not item.when or attributes[item.when]
         }
@@ -73,6 +85,9 @@ def optimizer(
         states=states_of,
         examples=examples,
     )
+
+
+_UPHILL: Mapping[str, Formula] = {"dw": lambda dw, maximize=False: -dw if maximize else dw}
 
 
 def _updated(formulas: Mapping[str, Formula], kept: Sequence[str]) -> Callable[[Op, Values], Values]:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts gradient accumulation and clipping into a training graph, between the backward pass and the updates.
+"""Puts gradient accumulation and clipping into a training graph, between the backward pass and the updates,
+and averages of weights behind these.
 
 Each function takes a graph and gives a new one with explicit ops, which are costed, tiled, scheduled and
 traced like any other; the graph taken is left as it is. `TrainingGraph.gradients` keeps naming the gradients
@@ -11,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from configs.dtypes import FP32, INT32
+from configs.dtypes import BY_WORD, FP32, INT32
 from configs.errors import InputError
 from trainlib.ir.graph import Op, Tensor, TrainingGraph
 from trainlib.primitives.definition import InternalPrimitive
-from trainlib.primitives.optimizers import gradient_accumulation, gradient_clipping
+from trainlib.primitives.optimizers import gradient_accumulation, gradient_clipping, weight_average
 
 
 def clip_gradients_by_value(graph: TrainingGraph, limit: float) -> TrainingGraph:
@@ -84,8 +85,26 @@ def accumulate_gradients(graph: TrainingGraph, steps: int) -> tuple[TrainingGrap
     before = [op for op in graph.ops if op.step != "UPD"]
     return (
         _with_ops(graph, tensors, [*before, *ops]),
-        replace(_with_ops(graph, tensors, updates), label="", loss="", output="", gradients={}, backward={}),
+        replace(
+            _with_ops(graph, tensors, updates), labels=(), losses=(), outputs=(), gradients={}, backward={}
+        ),
     )
+
+
+def average_weights(graph: TrainingGraph, share: float) -> TrainingGraph:
+    """Every trained weight has an average beside it, in `state_dtype`; an update leaves `share` of it."""
+    tensors, ops = dict(graph.tensors), []
+    for update in _updates(graph):
+        weight = update["w"]
+        average, count = f"{weight}.average", f"{weight}.average_count"
+        dtype = BY_WORD[update.attributes["state_dtype"]]
+        for name, shape, kind in ((average, tensors[weight].shape, dtype), (count, (1,), INT32)):
+            tensors[name] = Tensor(name, shape, "optimizer_state", kind)
+            tensors[f"{name}_updated"] = replace(tensors[name], name=f"{name}_updated", alias_of=name)
+        roles = {"average": average, "w": update["w_updated"], "count": count}
+        roles |= {"average_updated": f"{average}_updated", "count_updated": f"{count}_updated"}
+        ops.append(_op(weight_average.PRIMITIVE, update.layer, roles, {"share": share}))
+    return replace(graph, tensors=tensors, ops=(*graph.ops, *ops))
 
 
 def _check_limit(graph: TrainingGraph, limit: float) -> None:

@@ -18,6 +18,9 @@ Decay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 """Share of a moment that is kept."""
 
+Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""What something is divided by, or added to it so that it is not 0."""
+
 
 class SgdOptions(OptimizerSchema):
     """No momentum unless told otherwise."""
@@ -28,11 +31,16 @@ class SgdOptions(OptimizerSchema):
     """Look ahead along the momentum."""
     weight_decay: Decay = 0.0
     """Share of the weight that is added to its gradient (adamw: taken off the weight itself)."""
+    dampening: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the gradient that does not go into the momentum, from the second step on."""
 
     @model_validator(mode="after")
-    def _nesterov_needs_momentum(self) -> SgdOptions:
-        if self.nesterov and not self.momentum:
-            raise ValueError("nesterov needs a momentum above 0")
+    def _momentum_fits(self) -> SgdOptions:
+        for option in ("nesterov", "dampening"):
+            if getattr(self, option) and not self.momentum:
+                raise ValueError(f"{option} needs a momentum above 0")
+        if self.nesterov and self.dampening:
+            raise ValueError("nesterov needs a dampening of 0")
         return self
 
 
@@ -43,21 +51,118 @@ class MomentumOptions(SgdOptions):
     """Share of the last step that goes into this one."""
 
 
-class AdamOptions(OptimizerSchema):
-    """Defaults of the paper."""
+class DecayOptions(OptimizerSchema):
+    """What most others have."""
+
+    weight_decay: Decay = 0.0
+    """Share of the weight that is added to its gradient (adamw, lion: taken off the weight itself)."""
+
+
+class RmspropOptions(DecayOptions):
+    """Defaults of PyTorch."""
+
+    alpha: Beta = 0.99
+    """Decay of the mean of the squares of the gradients."""
+    eps: Above0 = 1e-8
+    """Added to the root of that mean."""
+    momentum: Beta = 0.0
+    """Share of the last step that goes into this one; 0: none is kept."""
+    centered: bool = False
+    """Take the square of the mean gradient off that mean: their variance."""
+
+
+class AdagradOptions(DecayOptions):
+    """Defaults of PyTorch."""
+
+    lr_decay: Decay = 0.0
+    """The learning rate is divided by 1 + this times the steps done."""
+    initial_accumulator_value: Decay = 0.0
+    """What the sum of squares begins with."""
+    eps: Above0 = 1e-10
+    """Added to the root of that sum."""
+
+
+class AdadeltaOptions(DecayOptions):
+    """Defaults of PyTorch."""
+
+    rho: Beta = 0.9
+    """Decay of the means of the squares, of gradients and of steps."""
+    eps: Above0 = 1e-6
+    """Added to both before the root."""
+
+
+class MomentsOptions(DecayOptions):
+    """Defaults of Adam's paper."""
 
     beta1: Beta = 0.9
     """Decay of the mean of the gradients."""
     beta2: Beta = 0.999
-    """Decay of the mean of their squares."""
-    eps: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-8
-    """Added to the root of that mean."""
-    weight_decay: Decay = 0.0
-    """Share of the weight that is added to its gradient (adamw: taken off the weight itself)."""
+    """Decay of the mean of their squares (adamax: of their largest size)."""
+    eps: Above0 = 1e-8
+    """Added to the root of that mean (adamax: to the size)."""
+
+
+class AdamOptions(MomentsOptions):
+    """Of Adam and AdamW."""
+
+    amsgrad: bool = False
+    """Divide by the root of the largest mean so far."""
+
+
+class RadamOptions(MomentsOptions):
+    """Defaults of PyTorch."""
+
+    decoupled_weight_decay: bool = False
+    """Take the decay off the weight itself, as adamw does."""
+
+
+class NadamOptions(RadamOptions):
+    """Defaults of PyTorch."""
+
+    momentum_decay: Decay = 4e-3
+    """How fast the momentum comes to beta1."""
+
+
+class LionOptions(DecayOptions):
+    """Defaults of the paper."""
+
+    beta1: Beta = 0.9
+    """Share of the mean of the gradients in the direction of a step."""
+    beta2: Beta = 0.99
+    """Decay of that mean."""
+
+
+class RpropOptions(OptimizerSchema):
+    """Defaults of PyTorch."""
+
+    eta_minus: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """Factor of the step where the sign of the gradient has changed."""
+    eta_plus: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 1.2
+    """Factor where it has not."""
+    size_min: Above0 = 1e-6
+    """The smallest step."""
+    size_max: Above0 = 50.0
+    """The largest step."""
+
+
+class AsgdOptions(DecayOptions):
+    """Defaults of PyTorch."""
+
+    lambd: Decay = 1e-4
+    """Decay of weights and learning rate."""
+    alpha: Decay = 0.75
+    """Power of the learning rate's decay."""
+    t0: Decay = 1e6
+    """Steps before the weights are averaged."""
+
+
+RECTIFIED_FROM = 5
+"""Samples a variance must be of, for RAdam to divide by it; PyTorch's, the paper has 4."""
 
 
 def _sgd(name: str, options: type[SgdOptions], examples: tuple[Example, ...]) -> OptimizerPrimitive:
-    """v = momentum · v + g, w -= learning_rate · v, g = dw + weight_decay · w; v only with a momentum.
+    """v = momentum · v + (1 - dampening) · g, w -= learning_rate · v, g = dw + weight_decay · w; v only
+    with a momentum, and the first v is g whatever the dampening.
 
     Nesterov: w -= learning_rate · (g + momentum · v). PULP-TrainLib has no momentum, and its decay changes
     the stored gradient as well; here dw stays what it is.
@@ -65,22 +170,32 @@ def _sgd(name: str, options: type[SgdOptions], examples: tuple[Example, ...]) ->
     return optimizer(
         name,
         options=options,
-        states={"velocity": State(when="momentum")},
+        states={"velocity": State(when="momentum"), "t": State(number=True, when="dampening")},
         update={
             "g": lambda w, dw, weight_decay: dw + weight_decay * w if weight_decay else dw,
-            "velocity": lambda g, momentum, velocity=None: g if velocity is None else momentum * velocity + g,
+            "new": lambda g, dampening, t=None: g if t is None or t[0] == 0 else (1 - dampening) * g,
+            "velocity": lambda new, momentum, velocity=None, t=(1,): (
+                new if velocity is None or t[0] == 0 else momentum * velocity + new
+            ),
+            "t": lambda t=0: t + 1,
             "step": lambda g, momentum, nesterov, velocity: g + momentum * velocity if nesterov else velocity,
             "w": lambda w, step, learning_rate: w - learning_rate * step,
         },
         reference={
             "decayed": lambda w, dw, weight_decay: weight_decay * w + dw,
-            "velocity": lambda decayed, momentum, velocity=0.0: momentum * velocity + decayed,
+            "share": lambda dampening, t=(0,): 1 - dampening * (int(t[0]) > 0),
+            "velocity": lambda decayed, momentum, share, velocity=0.0, t=(1,): (
+                momentum * velocity * (int(t[0]) > 0) + share * decayed
+            ),
+            "t": lambda t=0: t + 1,
             "w": lambda w, decayed, velocity, momentum, nesterov, learning_rate: (
                 w - learning_rate * (momentum * velocity + decayed if nesterov else velocity)
             ),
         },
-        nest=lambda momentum, weight_decay: (
-            "sgd_momentum" if momentum else "sgd_wd" if weight_decay else "sgd"
+        nest=lambda momentum, weight_decay, dampening: (
+            ("sgd_dampened" if dampening else "sgd_momentum")
+            if momentum
+            else ("sgd_wd" if weight_decay else "sgd")
         ),
         examples=examples,
     )
@@ -89,15 +204,16 @@ def _sgd(name: str, options: type[SgdOptions], examples: tuple[Example, ...]) ->
 def _adam(name: str, *, decoupled: bool) -> OptimizerPrimitive:
     """m = beta1·m + (1 - beta1)·g, v = beta2·v + (1 - beta2)·g², t = t + 1, with bias correction:
     w -= learning_rate · m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps). Adam adds weight_decay · w to
-    the gradient g, AdamW (`decoupled`) takes learning_rate · weight_decay · w off the weight.
+    the gradient g, AdamW (`decoupled`) takes learning_rate · weight_decay · w off the weight. With `amsgrad`
+    the root is that of the largest v so far.
 
-    Moments are kept in fp32 (in bf16 an increment of 1 - beta2 = 0.001 would be lost).
-    Source: Kingma and Ba 2015; Loshchilov and Hutter 2019.
+    Moments are kept in fp32 (in bf16 an increment of 1 - beta2 = 0.001 would be lost) unless `state_dtype`
+    says otherwise. Source: Kingma and Ba 2015; Loshchilov and Hutter 2019; Reddi et al. 2018.
     """
     return optimizer(
         name,
         options=AdamOptions,
-        states={"m": State(), "v": State(), "t": State(number=True)},
+        states={"m": State(), "v": State(), "t": State(number=True), "highest": State(when="amsgrad")},
         update={
             "t": lambda t: t + 1,
             "start": lambda w, learning_rate, weight_decay: (
@@ -106,7 +222,8 @@ def _adam(name: str, *, decoupled: bool) -> OptimizerPrimitive:
             "g": lambda w, dw, weight_decay: dw if decoupled else dw + weight_decay * w,
             "m": lambda m, g, beta1: beta1 * m + (1 - beta1) * g,
             "v": lambda v, g, beta2: beta2 * v + (1 - beta2) * np.square(g),
-            "root": lambda v, t, beta2, eps: np.sqrt(v) * (1 - beta2 ** int(t[0])) ** -0.5 + eps,
+            "highest": lambda v, highest=None: v if highest is None else np.maximum(highest, v),
+            "root": lambda highest, t, beta2, eps: np.sqrt(highest) * (1 - beta2 ** int(t[0])) ** -0.5 + eps,
             "w": lambda start, m, root, t, learning_rate, beta1: (
                 start - learning_rate / (1 - beta1 ** int(t[0])) * m / root
             ),
@@ -116,20 +233,355 @@ def _adam(name: str, *, decoupled: bool) -> OptimizerPrimitive:
             "g": lambda w, dw, weight_decay: dw + (0 if decoupled else weight_decay * w),
             "m": lambda m, g, beta1: m + (1 - beta1) * (g - m),
             "v": lambda v, g, beta2: v + (1 - beta2) * (g * g - v),
+            "highest": lambda v, highest=0.0: np.where(v > highest, v, highest),
             "mean": lambda m, t, beta1: m / (1 - beta1 ** int(t[0])),
-            "square": lambda v, t, beta2: v / (1 - beta2 ** int(t[0])),
+            "square": lambda v, highest, t, beta2, amsgrad: (
+                (highest if amsgrad else v) / (1 - beta2 ** int(t[0]))
+            ),
             "direction": lambda w, mean, square, eps, weight_decay: (
                 mean / (np.sqrt(square) + eps) + (weight_decay * w if decoupled else 0)
             ),
             "w": lambda w, direction, learning_rate: w - learning_rate * direction,
         },
-        nest="adam",
+        nest=lambda amsgrad: "adam_amsgrad" if amsgrad else "adam",
         examples=(
             Example({"learning_rate": 0.01}, ((4, 3),)),
             Example({"learning_rate": 0.1, "beta1": 0.8, "beta2": 0.9, "eps": 0.001}, ((5,),)),
             Example({"learning_rate": 0.1, "weight_decay": 0.1}, ((2, 3, 3, 2),)),
+            Example({"learning_rate": 0.1, "amsgrad": True, "maximize": True}, ((5,),)),
+            Example({"learning_rate": 0.1, "eps": 0.001, "state_dtype": "bf16"}, ((4, 3),)),
         ),
     )
+
+
+RMSPROP = optimizer(  # Tieleman and Hinton 2012; centered: Graves 2013; eps outside the root, as in PyTorch
+    "rmsprop",
+    options=RmspropOptions,
+    states={"v": State(), "mean": State(when="centered"), "velocity": State(when="momentum")},
+    update={
+        "g": lambda w, dw, weight_decay: dw + weight_decay * w,
+        "v": lambda v, g, alpha: alpha * v + (1 - alpha) * np.square(g),
+        "mean": lambda g, alpha, mean=None: None if mean is None else alpha * mean + (1 - alpha) * g,
+        "variance": lambda v, mean: v if mean is None else v - np.square(mean),
+        "step": lambda g, variance, eps: g / (np.sqrt(variance) + eps),
+        "velocity": lambda step, momentum, velocity=None: (
+            step if velocity is None else momentum * velocity + step
+        ),
+        "w": lambda w, velocity, learning_rate: w - learning_rate * velocity,
+    },
+    reference={
+        "decayed": lambda w, dw, weight_decay: weight_decay * w + dw,
+        "v": lambda v, decayed, alpha: v + (1 - alpha) * (decayed * decayed - v),
+        "mean": lambda decayed, alpha, mean=0.0: mean + (1 - alpha) * (decayed - mean),
+        "deviation": lambda v, mean, centered: (v - mean * mean * centered) ** 0.5,
+        "velocity": lambda decayed, deviation, eps, momentum, velocity=0.0: (
+            momentum * velocity + decayed / (deviation + eps)
+        ),
+        "w": lambda w, velocity, learning_rate: w - velocity * learning_rate,
+    },
+    nest=lambda centered, momentum: (
+        f"rmsprop{'_centered' if centered else ''}{'_momentum' if momentum else ''}"
+    ),
+    examples=(
+        Example({"learning_rate": 0.01}, ((4, 3),)),
+        Example({"learning_rate": 0.1, "alpha": 0.8, "eps": 0.001, "momentum": 0.5}, ((5,),)),
+        Example({"learning_rate": 0.01, "centered": True, "weight_decay": 0.1}, ((2, 3, 3, 2),)),
+        Example({"learning_rate": 0.01, "centered": True, "momentum": 0.9, "maximize": True}, ((4, 3),)),
+    ),
+)
+
+ADAGRAD = optimizer(  # Duchi, Hazan and Singer 2011
+    "adagrad",
+    options=AdagradOptions,
+    states={"total": State(start="initial_accumulator_value"), "t": State(number=True)},
+    update={
+        "t": lambda t: t + 1,
+        "g": lambda w, dw, weight_decay: dw + weight_decay * w,
+        "total": lambda total, g: total + np.square(g),
+        "w": lambda w, g, total, t, learning_rate, lr_decay, eps: (
+            w - learning_rate / (1 + (int(t[0]) - 1) * lr_decay) * g / (np.sqrt(total) + eps)
+        ),
+    },
+    reference={
+        "rate": lambda t, learning_rate, lr_decay: learning_rate / (1 + lr_decay * int(t[0])),
+        "t": lambda t: t + 1,
+        "decayed": lambda w, dw, weight_decay: weight_decay * w + dw,
+        "total": lambda total, decayed: decayed * decayed + total,
+        "w": lambda w, decayed, total, rate, eps: w - decayed * (rate / (total**0.5 + eps)),
+    },
+    nest="adagrad",
+    examples=(
+        Example({"learning_rate": 0.01}, ((4, 3),)),
+        Example({"learning_rate": 0.1, "lr_decay": 0.5, "initial_accumulator_value": 0.1}, ((5,),)),
+        Example({"learning_rate": 0.1, "weight_decay": 0.1, "maximize": True}, ((2, 3, 3, 2),)),
+    ),
+)
+
+ADADELTA = optimizer(  # Zeiler 2012; the step times a learning rate, as in PyTorch
+    "adadelta",
+    options=AdadeltaOptions,
+    states={"v": State(), "u": State()},
+    update={
+        "g": lambda w, dw, weight_decay: dw + weight_decay * w,
+        "v": lambda v, g, rho: rho * v + (1 - rho) * np.square(g),
+        "step": lambda v, u, g, eps: np.sqrt(u + eps) / np.sqrt(v + eps) * g,
+        "u": lambda u, step, rho: rho * u + (1 - rho) * np.square(step),
+        "w": lambda w, step, learning_rate: w - learning_rate * step,
+    },
+    reference={
+        "decayed": lambda w, dw, weight_decay: weight_decay * w + dw,
+        "v": lambda v, decayed, rho: v + (1 - rho) * (decayed * decayed - v),
+        "step": lambda v, u, decayed, eps: decayed * ((u + eps) / (v + eps)) ** 0.5,
+        "u": lambda u, step, rho: u + (1 - rho) * (step * step - u),
+        "w": lambda w, step, learning_rate: w - step * learning_rate,
+    },
+    nest="adadelta",
+    examples=(
+        Example({"learning_rate": 1.0}, ((4, 3),)),
+        Example({"learning_rate": 0.5, "rho": 0.5, "eps": 0.001}, ((5,),)),
+        Example({"learning_rate": 1.0, "weight_decay": 0.1, "maximize": True}, ((2, 3, 3, 2),)),
+    ),
+)
+
+ADAMAX = optimizer(  # Kingma and Ba 2015, section 7.1
+    "adamax",
+    options=MomentsOptions,
+    states={"m": State(), "u": State(), "t": State(number=True)},
+    update={
+        "t": lambda t: t + 1,
+        "g": lambda w, dw, weight_decay: dw + weight_decay * w,
+        "m": lambda m, g, beta1: beta1 * m + (1 - beta1) * g,
+        "u": lambda u, g, beta2, eps: np.maximum(beta2 * u, np.abs(g) + eps),
+        "w": lambda w, m, u, t, learning_rate, beta1: w - learning_rate / (1 - beta1 ** int(t[0])) * m / u,
+    },
+    reference={
+        "t": lambda t: t + 1,
+        "decayed": lambda w, dw, weight_decay: weight_decay * w + dw,
+        "m": lambda m, decayed, beta1: m + (1 - beta1) * (decayed - m),
+        "size": lambda decayed, eps: np.where(decayed < 0, eps - decayed, eps + decayed),
+        "u": lambda u, size, beta2: np.where(size > beta2 * u, size, beta2 * u),
+        "w": lambda w, m, u, t, learning_rate, beta1: (
+            w - learning_rate * (m / (u * (1 - beta1 ** int(t[0]))))
+        ),
+    },
+    nest="adamax",
+    examples=(
+        Example({"learning_rate": 0.01}, ((4, 3),)),
+        Example({"learning_rate": 0.1, "beta1": 0.8, "beta2": 0.9, "eps": 0.001}, ((5,),)),
+        Example({"learning_rate": 0.1, "weight_decay": 0.1, "maximize": True}, ((2, 3, 3, 2),)),
+    ),
+)
+
+NADAM = optimizer(  # Dozat 2016, with the schedule of the momentum
+    "nadam",
+    options=NadamOptions,
+    states={
+        "m": State(),
+        "v": State(),
+        "t": State(number=True),
+        "product": State(number=True, fractional=True, start=1.0),
+    },
+    update={
+        "t": lambda t: t + 1,
+        "start": lambda w, learning_rate, weight_decay, decoupled_weight_decay: (
+            w * (1 - learning_rate * weight_decay) if decoupled_weight_decay else w
+        ),
+        "g": lambda w, dw, weight_decay, decoupled_weight_decay: (
+            dw if decoupled_weight_decay else dw + weight_decay * w
+        ),
+        "m": lambda m, g, beta1: beta1 * m + (1 - beta1) * g,
+        "v": lambda v, g, beta2: beta2 * v + (1 - beta2) * np.square(g),
+        "now": lambda t, beta1, momentum_decay: beta1 * (1 - 0.5 * 0.96 ** (int(t[0]) * momentum_decay)),
+        "next": lambda t, beta1, momentum_decay: beta1 * (1 - 0.5 * 0.96 ** (int(t[0] + 1) * momentum_decay)),
+        "product": lambda product, now: product * now,
+        "ahead": lambda g, m, now, next, product: (
+            (1 - now) / (1 - product) * g + next / (1 - product * next) * m
+        ),
+        "root": lambda v, t, beta2, eps: np.sqrt(v / (1 - beta2 ** int(t[0]))) + eps,
+        "w": lambda start, ahead, root, learning_rate: start - learning_rate * ahead / root,
+    },
+    reference={
+        "t": lambda t: t + 1,
+        "decayed": lambda w, dw, weight_decay, decoupled_weight_decay: (
+            dw + weight_decay * w * (not decoupled_weight_decay)
+        ),
+        "m": lambda m, decayed, beta1: m + (1 - beta1) * (decayed - m),
+        "v": lambda v, decayed, beta2: v + (1 - beta2) * (decayed * decayed - v),
+        "shares": lambda t, beta1, momentum_decay: [
+            beta1 - beta1 / 2 * 0.96 ** (momentum_decay * step) for step in (int(t[0]), int(t[0]) + 1)
+        ],
+        "product": lambda product, shares: shares[0] * product,
+        "direction": lambda decayed, m, v, t, beta2, eps, shares, product: (
+            (decayed * (1 - shares[0]) / (1 - product) + m * shares[1] / (1 - shares[1] * product))
+            / ((v / (1 - beta2 ** int(t[0]))) ** 0.5 + eps)
+        ),
+        "w": lambda w, direction, learning_rate, weight_decay, decoupled_weight_decay: (
+            w - learning_rate * (direction + weight_decay * w * decoupled_weight_decay)
+        ),
+    },
+    nest="nadam",
+    examples=(
+        Example({"learning_rate": 0.01}, ((4, 3),)),
+        Example({"learning_rate": 0.1, "beta1": 0.8, "momentum_decay": 0.1, "weight_decay": 0.1}, ((5,),)),
+        Example({"learning_rate": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}, ((2, 3, 3, 2),)),
+    ),
+)
+
+
+def _rectification(step: int, beta2: float) -> float | None:
+    """What the variance of the first few steps is rectified by, eq. 5 of Liu et al.; None: no variance."""
+    longest = 2 / (1 - beta2) - 1
+    length = longest - 2 * step * beta2**step / (1 - beta2**step)
+    if length <= RECTIFIED_FROM:
+        return None
+    numerator = (length - 4) * (length - 2) * longest
+    return float((numerator / ((longest - 4) * (longest - 2) * length)) ** 0.5)
+
+
+RADAM = optimizer(  # Liu et al. 2020
+    "radam",
+    options=RadamOptions,
+    states={"m": State(), "v": State(), "t": State(number=True)},
+    update={
+        "t": lambda t: t + 1,
+        "start": lambda w, learning_rate, weight_decay, decoupled_weight_decay: (
+            w * (1 - learning_rate * weight_decay) if decoupled_weight_decay else w
+        ),
+        "g": lambda w, dw, weight_decay, decoupled_weight_decay: (
+            dw if decoupled_weight_decay else dw + weight_decay * w
+        ),
+        "m": lambda m, g, beta1: beta1 * m + (1 - beta1) * g,
+        "v": lambda v, g, beta2: beta2 * v + (1 - beta2) * np.square(g),
+        "rect": lambda t, beta2: _rectification(int(t[0]), beta2),
+        "scale": lambda v, t, rect, beta2, eps: (
+            1 if rect is None else rect * (1 - beta2 ** int(t[0])) ** 0.5 / (np.sqrt(v) + eps)
+        ),
+        "w": lambda start, m, t, scale, learning_rate, beta1: (
+            start - learning_rate / (1 - beta1 ** int(t[0])) * m * scale
+        ),
+    },
+    reference={
+        "t": lambda t: t + 1,
+        "decayed": lambda w, dw, weight_decay, decoupled_weight_decay: (
+            dw + weight_decay * w * (not decoupled_weight_decay)
+        ),
+        "m": lambda m, decayed, beta1: m + (1 - beta1) * (decayed - m),
+        "v": lambda v, decayed, beta2: v + (1 - beta2) * (decayed * decayed - v),
+        "limit": lambda beta2: (1 + beta2) / (1 - beta2),
+        "length": lambda t, limit, beta2: limit - 2 * int(t[0]) / (beta2 ** -int(t[0]) - 1),
+        "direction": lambda m, v, t, length, limit, beta1, beta2, eps: (
+            m
+            / (1 - beta1 ** int(t[0]))
+            * (
+                (1 - beta2 ** int(t[0])) ** 0.5
+                / (v**0.5 + eps)
+                * ((1 - 4 / length) * (length - 2) / (limit - 2) / (1 - 4 / limit)) ** 0.5
+                if length > RECTIFIED_FROM
+                else 1
+            )
+        ),
+        "w": lambda w, direction, learning_rate, weight_decay, decoupled_weight_decay: (
+            w - learning_rate * (direction + weight_decay * w * decoupled_weight_decay)
+        ),
+    },
+    nest="radam",
+    examples=(
+        Example({"learning_rate": 0.01}, ((4, 3),)),
+        Example({"learning_rate": 0.1, "beta2": 0.9, "weight_decay": 0.1, "maximize": True}, ((5,),)),
+        Example({"learning_rate": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}, ((2, 3, 3, 2),)),
+    ),
+)
+
+RPROP = optimizer(  # Riedmiller and Braun 1993, without going back where the sign has changed
+    "rprop",
+    options=RpropOptions,
+    states={"before": State(), "size": State(start="learning_rate")},
+    update={
+        "agreed": lambda dw, before: np.sign(dw * before),
+        "size": lambda size, agreed, eta_minus, eta_plus, size_min, size_max: np.clip(
+            size * np.where(agreed > 0, eta_plus, np.where(agreed < 0, eta_minus, 1)).astype(size.dtype),
+            size_min,
+            size_max,
+        ),
+        "before": lambda dw, agreed: np.where(agreed < 0, 0, dw).astype(dw.dtype),
+        "w": lambda w, before, size: w - np.sign(before) * size,
+    },
+    reference={
+        "turned": lambda dw, before: ((dw < 0) & (before > 0)) | ((dw > 0) & (before < 0)),
+        "still": lambda dw, before: (dw == 0) | (before == 0),
+        "factor": lambda turned, still, eta_minus, eta_plus: np.select(
+            [turned, still], [eta_minus, 1.0], eta_plus
+        ),
+        "size": lambda size, factor, size_min, size_max: np.minimum(
+            np.maximum(size * factor, size_min), size_max
+        ),
+        "before": lambda dw, turned: dw * ~turned,
+        "w": lambda w, before, size: np.select([before > 0, before < 0], [w - size, w + size], w),
+    },
+    nest="rprop",
+    examples=(
+        Example({"learning_rate": 0.01}, ((4, 3),)),
+        Example({"learning_rate": 0.1, "eta_minus": 0.3, "eta_plus": 2.0, "size_max": 0.15}, ((5,),)),
+    ),
+)
+
+ASGD = optimizer(  # Polyak and Juditsky 1992; the rate decays as PyTorch has it
+    "asgd",
+    options=AsgdOptions,
+    states={
+        "ax": State(),
+        "eta": State(number=True, fractional=True, start="learning_rate"),
+        "t": State(number=True),
+    },
+    update={
+        "t": lambda t: t + 1,
+        "g": lambda w, dw, weight_decay: dw + weight_decay * w,
+        "w": lambda w, g, eta, lambd: w * (1 - lambd * eta[0]) - eta[0] * g,
+        "ax": lambda ax, w, t, t0: ax + (w - ax) / max(1.0, int(t[0]) - 1 - t0),
+        "eta": lambda eta, t, learning_rate, lambd, alpha: np.full_like(
+            eta, learning_rate / (1 + lambd * learning_rate * int(t[0])) ** alpha
+        ),
+    },
+    reference={
+        "share": lambda t, t0: 1 / max(1.0, int(t[0]) - t0),
+        "t": lambda t: t + 1,
+        "w": lambda w, dw, eta, lambd, weight_decay: w - eta * (dw + (weight_decay + lambd) * w),
+        "ax": lambda ax, w, share: (1 - share) * ax + share * w,
+        "eta": lambda t, learning_rate, lambd, alpha: (
+            learning_rate * np.power(1 + t.astype(np.float64) * learning_rate * lambd, -alpha)
+        ),
+    },
+    nest="asgd",
+    examples=(
+        Example({"learning_rate": 0.01}, ((4, 3),)),
+        Example({"learning_rate": 0.1, "lambd": 0.1, "alpha": 0.5, "t0": 0.0}, ((5,),)),
+        Example({"learning_rate": 0.1, "weight_decay": 0.1, "maximize": True}, ((2, 3, 3, 2),)),
+    ),
+)
+
+LION = optimizer(  # Chen et al. 2023, algorithm 2; 0 stays where it is
+    "lion",
+    options=LionOptions,
+    states={"m": State()},
+    update={
+        "ahead": lambda m, dw, beta1: beta1 * m + (1 - beta1) * dw,
+        "w": lambda w, ahead, learning_rate, weight_decay: (
+            w * (1 - learning_rate * weight_decay) - learning_rate * np.sign(ahead)
+        ),
+        "m": lambda m, dw, beta2: beta2 * m + (1 - beta2) * dw,
+    },
+    reference={
+        "side": lambda m, dw, beta1: np.sign(m + (1 - beta1) * (dw - m)),
+        "w": lambda w, side, learning_rate, weight_decay: w - learning_rate * (side + weight_decay * w),
+        "m": lambda m, dw, beta2: m + (1 - beta2) * (dw - m),
+    },
+    nest="lion",
+    examples=(
+        Example({"learning_rate": 0.01}, ((4, 3),)),
+        Example({"learning_rate": 0.1, "beta1": 0.5, "beta2": 0.8, "maximize": True}, ((5,),)),
+        Example({"learning_rate": 0.1, "weight_decay": 0.1, "state_dtype": "bf16"}, ((2, 3, 3, 2),)),
+    ),
+)
 
 
 PRIMITIVES: tuple[OptimizerPrimitive, ...] = (
@@ -142,6 +594,8 @@ PRIMITIVES: tuple[OptimizerPrimitive, ...] = (
             Example({"learning_rate": 0.1, "weight_decay": 0.05}, ((2, 3, 3, 2),)),
             Example({"learning_rate": 0.1, "momentum": 0.5, "weight_decay": 0.1}, ((4, 3),)),
             Example({"learning_rate": 0.05, "momentum": 0.9, "nesterov": True}, ((5,),)),
+            Example({"learning_rate": 0.05, "momentum": 0.9, "dampening": 0.2, "maximize": True}, ((4, 3),)),
+            Example({"learning_rate": 0.05, "momentum": 0.9, "state_dtype": "fp16"}, ((4, 3),)),
         ),
     ),
     _sgd(  # the name that models written before `sgd` had a momentum use
@@ -154,5 +608,14 @@ PRIMITIVES: tuple[OptimizerPrimitive, ...] = (
     ),
     _adam("adam", decoupled=False),
     _adam("adamw", decoupled=True),
+    ADAMAX,
+    NADAM,
+    RADAM,
+    LION,
+    RMSPROP,
+    ADAGRAD,
+    ADADELTA,
+    RPROP,
+    ASGD,
 )
 """Every optimizer; `trainlib.registry` lists them from here."""

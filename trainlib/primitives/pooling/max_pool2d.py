@@ -123,7 +123,7 @@ def _tile_search(op: Op, inputs: Plane, reaching: Plane) -> Function:
 
 def _published(attributes: Mapping[str, Any]) -> bool:
     rows, columns = axes_of(attributes)
-    return rows.padding == columns.padding == 0 and rows.stride == columns.stride
+    return not (rows.is_padded or columns.is_padded) and rows.stride == columns.stride
 
 
 def _cases() -> Any:
@@ -170,6 +170,7 @@ PRIMITIVE = LayerPrimitive(
         Example({"kernel": [3, 2], "stride": [2, 1], "padding": [1, 0]}, ((2, 5, 7),)),
         Example({"kernel": 3, "stride": 2, "padding": 1}, (DrawnInput((2, 6, 5), low=-2, high=-1),)),
         Example({"kernel": 2, "stride": 3}, ((1, 8, 9),)),
+        Example({"kernel": 3, "stride": 2, "padding": [2, 0, 0, 1]}, ((2, 5, 6),)),
         Example({"kernel": 2, "variant": "as-published"}, (DrawnInput((3, 7, 4), distinct=True),)),
         Example(
             {"kernel": [3, 2], "stride": 2, "variant": "as-published"},
@@ -178,7 +179,8 @@ PRIMITIVE = LayerPrimitive(
     ),
     refused=(
         Refused({"kernel": 9}, ((1, 8, 8),), "kernel 9 is larger than the padded input"),
-        Refused({"kernel": 3, "padding": 2}, ((1, 8, 8),), "padding 2 is more than half of the kernel"),
+        Refused({"kernel": 2, "padding": 2}, ((1, 8, 8),), "padding 2 and 2 of 8 elements"),
+        Refused({"kernel": 2, "padding": [0, 3, 0, 0]}, ((1, 8, 8),), "a window of 2 sees nothing else"),
         Refused(
             {"kernel": 2, "stride": [2, 1], "variant": "as-published"}, ((1, 8, 8),), "cannot do this layer"
         ),

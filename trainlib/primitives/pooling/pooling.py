@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What average and max pooling share: windows and their padding, references by loops, lowerings.
 
-A window never lies in the padding alone (padding of at most half the kernel). Samples, channels, rows and
+A window never lies in the padding alone. Samples, channels, rows and
 columns of the result are cut; a tile fetches the rows and columns its windows touch. PULP-TrainLib's loops
 know no padding and use the vertical stride for the width as well; here both directions have kernel, stride
 and padding of their own. A padded position is priced like any other.
@@ -21,6 +21,7 @@ from configs.errors import ShapeError
 from configs.model_file import LayerSchema
 from trainlib.ir.graph import Op, Tensor
 from trainlib.ir.steps import Array, Extent, Function, KernelChoice, Ranges, Tensors, TileTask, part
+from trainlib.primitives.contractions.conv_options import padding_of
 from trainlib.primitives.definition import LayerPlan, NotNegative, Positive, Saved, Values
 from trainlib.primitives.lowering.calls import NoMatmul, batch_extent, batch_range, box
 from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
@@ -28,7 +29,7 @@ from trainlib.primitives.lowering.kernel_call import Piece, kernel_call
 """What a tile computes: boxes [c, h, w] of the inputs of one sample to those of the results."""
 
 _Pair = Annotated[list[Positive], Field(min_length=2, max_length=2)]
-_PairOrZero = Annotated[list[NotNegative], Field(min_length=2, max_length=2)]
+_Sides = Annotated[list[NotNegative], Field(min_length=2, max_length=4)]
 
 
 class PoolingSchema(LayerSchema):
@@ -38,19 +39,27 @@ class PoolingSchema(LayerSchema):
     """Size of the window."""
     stride: Positive | _Pair | None = None
     """Step of the window; none: its size."""
-    padding: NotNegative | _PairOrZero = 0
-    """Elements added on each side."""
+    padding: NotNegative | _Sides = 0
+    """Elements added on each side, or [up, down, left, right]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One direction: size of the input and of the output, kernel, stride, padding before (and after)."""
+    """One direction: size of the input and of the output, kernel, stride, padding before.
+
+    Behind there is as much padding as the last window needs.
+    """
 
     size: int
     outputs: int
     kernel: int
     stride: int
     padding: int
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether a window reaches beyond the input."""
+        return self.padding > 0 or (self.outputs - 1) * self.stride + self.kernel > self.size
 
     def window(self, output: int) -> Extent:
         """Input positions of the window of one output, clipped to the input."""
@@ -82,7 +91,7 @@ def axes_of(attributes: Mapping[str, Any]) -> tuple[Axis, Axis]:
 def pooling_plan(
     attributes: Mapping[str, Any], inputs: Sequence[Tensor], where: str, *, save_positions: bool
 ) -> LayerPlan:
-    """Shapes of a pooling layer. Raises ShapeError for no image, a kernel too large, too much padding."""
+    """Shapes of a pooling layer. Raises ShapeError for no image, a kernel too large, a window of padding."""
     shape = inputs[0].shape
     if len(shape) != 4:
         raise ShapeError(
@@ -93,23 +102,26 @@ def pooling_plan(
     batch, channels, *sizes = shape
     kernels = _pair(attributes.get("kernel", sizes))
     strides = kernels if attributes.get("stride") is None else _pair(attributes["stride"])
-    paddings = _pair(attributes.get("padding", 0))
+    sides = padding_of({"padding": attributes.get("padding", 0)}, where)
     outputs = []
-    for size, kernel, stride, padding in zip(sizes, kernels, strides, paddings, strict=True):
-        if 2 * padding > kernel:
+    for size, kernel, stride, before, after in zip(
+        sizes, kernels, strides, sides[::2], sides[1::2], strict=True
+    ):
+        padded = size + before + after
+        if kernel > padded:
             raise ShapeError(
-                f"padding {padding} is more than half of the kernel {kernel}: windows could see nothing else",
-                where=where,
-                cure=f"padding of at most {kernel // 2}",
-            )
-        if kernel > size + 2 * padding:
-            raise ShapeError(
-                f"kernel {kernel} is larger than the padded input {size + 2 * padding}",
+                f"kernel {kernel} is larger than the padded input {padded}",
                 where=where,
                 cure="a smaller kernel, more padding, or less stride in the layers before it",
             )
-        outputs.append((size + 2 * padding - kernel) // stride + 1)
-    columns_of = list(zip(sizes, outputs, kernels, strides, paddings, strict=True))
+        outputs.append((padded - kernel) // stride + 1)
+        if before >= kernel or (outputs[-1] - 1) * stride - before >= size:
+            raise ShapeError(
+                f"padding {before} and {after} of {size} elements: a window of {kernel} sees nothing else",
+                where=where,
+                cure=f"padding of at most {kernel - 1}",
+            )
+    columns_of = list(zip(sizes, outputs, kernels, strides, sides[::2], strict=True))
     output = (batch, channels, *outputs)
     return LayerPlan(
         output,

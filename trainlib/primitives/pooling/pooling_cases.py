@@ -15,9 +15,10 @@ def pooling_examples(*, average: bool) -> Any:
     @st.composite
     def examples(draw: Any) -> Example:
         kernel = [draw(st.integers(1, 4)) for _ in range(2)]
-        padding = [draw(st.integers(0, size // 2)) for size in kernel]
+        padding = [draw(st.integers(0, size // 2)) for size in kernel for _ in range(2)]
         sizes = [
-            draw(st.integers(max(1, size - 2 * pad), 9)) for size, pad in zip(kernel, padding, strict=True)
+            draw(st.integers(max(1, size - sum(padding[2 * axis :][:2])), 9))
+            for axis, size in enumerate(kernel)
         ]
         options: dict[str, Any] = {
             "kernel": kernel,

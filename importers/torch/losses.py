@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Losses of PyTorch as ours, with their options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from configs.errors import UnsupportedLayerError
+from configs.model_file import LossSpec
+from importers.training_text import parse_loss
+from trainlib.registry import loss_primitive
+
+NEGATIVE_LOG = "nll"
+"""Of log-probabilities: their cross-entropy."""
+
+_LOSSES: Mapping[str, str] = {
+    "BCELoss": "bce",
+    "BCEWithLogitsLoss": "bce_with_logits",
+    "CrossEntropyLoss": "cross_entropy",
+    "HingeEmbeddingLoss": "hinge_embedding",
+    "HuberLoss": "huber",
+    "KLDivLoss": "kl_div",
+    "L1Loss": "l1",
+    "MSELoss": "mse",
+    "MultiLabelSoftMarginLoss": "bce_with_logits",
+    "MultiMarginLoss": "multi_margin",
+    "NLLLoss": NEGATIVE_LOG,
+    "PoissonNLLLoss": "poisson_nll",
+    "SmoothL1Loss": "smooth_l1",
+    "SoftMarginLoss": "soft_margin",
+    "binary_cross_entropy": "bce",
+    "binary_cross_entropy_with_logits": "bce_with_logits",
+    "cross_entropy": "cross_entropy",
+    "hinge_embedding_loss": "hinge_embedding",
+    "huber_loss": "huber",
+    "kl_div": "kl_div",
+    "l1_loss": "l1",
+    "mse_loss": "mse",
+    "multi_margin_loss": "multi_margin",
+    "multilabel_soft_margin_loss": "bce_with_logits",
+    "nll_loss": NEGATIVE_LOG,
+    "poisson_nll_loss": "poisson_nll",
+    "smooth_l1_loss": "smooth_l1",
+    "soft_margin_loss": "soft_margin",
+}
+"""Class of torch.nn or function of torch.nn.functional -> our loss."""
+
+_THEIRS = {"class_weights": "weight", "element_weights": "weight"}
+"""Our option -> theirs, where it has another name."""
+
+_NOT_THEIRS = ("name", "weight", "labels")
+"""Keys of our losses that no loss of PyTorch has: its weight is another."""
+
+_MEANS_NONE = -100
+"""Their ignore_index, unless it is said."""
+
+
+def loss_of(torch: Any, given: Any, shape: Sequence[int]) -> LossSpec:
+    """Our loss for text, a loss of torch.nn (module or class) or a function of torch.nn.functional.
+
+    The function may be a `functools.partial` that has its options. `shape` is that of the output: None is
+    cross_entropy of class numbers for [batch, classes], else mse. Raises UnsupportedLayerError.
+    """
+    if given is None and len(shape) == 2:
+        return LossSpec("cross_entropy", {"labels": "hard"}, "loss")
+    if given is None:
+        return LossSpec("mse", {}, "loss")
+    if isinstance(given, LossSpec):
+        return given
+    if isinstance(given, str):
+        return parse_loss(given, "loss")
+    name, said = _said(torch, given)
+    if name not in _LOSSES:
+        raise _unknown(name)
+    kind = _LOSSES[name]
+    schema = loss_primitive(kind).schema.model_fields
+    options: dict[str, Any] = {"labels": "hard"} if kind == "cross_entropy" else {}
+    for key, item in schema.items():
+        theirs = _THEIRS.get(key, key)
+        if key not in _NOT_THEIRS and said.get(theirs) is not None:
+            value = _option(torch, name, key, said[theirs], shape)
+            if value != item.default:
+                options[key] = value
+    if options.get("beta") == 0:  # PyTorch's own limit
+        kind = "l1"
+        del options["beta"]
+    if kind == "bce_with_logits" and name[:5].lower() == "multi" and options.get("reduction") == "sum":
+        options["weight"] = 1 / shape[-1]  # of each sample the mean over the classes
+    return LossSpec(kind, options, "loss")
+
+
+def _said(torch: Any, given: Any) -> tuple[str, Mapping[str, Any]]:
+    """Name of a loss of PyTorch and its options."""
+    if isinstance(given, torch.nn.Module):
+        return type(given).__name__, {**vars(given), **dict(given.named_buffers())}
+    if isinstance(given, partial):
+        return getattr(given.func, "__name__", str(given.func)), given.keywords
+    return getattr(given, "__name__", str(given)), {}
+
+
+def _unknown(name: str) -> UnsupportedLayerError:
+    if name in ("CTCLoss", "ctc_loss"):
+        return UnsupportedLayerError(
+            f"{name} sums over all alignments, step of time by step: no kernel here does that",
+            where="loss",
+            cure="CrossEntropyLoss of labels that are aligned, one a step",
+        )
+    return UnsupportedLayerError(
+        f"there is no loss like {name}",
+        where="loss",
+        cure=f"{', '.join(item for item in _LOSSES if item[0].isupper())}, or the name of one of ours",
+    )
+
+
+def _option(torch: Any, name: str, key: str, value: Any, shape: Sequence[int]) -> Any:
+    """The value of our option."""
+    if key == "reduction" and value == "none":
+        raise UnsupportedLayerError(
+            f"{name} with reduction none leaves no number to train on",
+            where="loss",
+            cure="reduction='mean' or 'sum', or .mean() at the end of a loss written in torch",
+        )
+    if key == "ignore_index":
+        return None if value == _MEANS_NONE else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    return (
+        value.tolist() if key == "class_weights" else _per_channel(name, _THEIRS.get(key, key), value, shape)
+    )
+
+
+def _per_channel(name: str, option: str, value: Any, shape: Sequence[int]) -> float | list[float]:
+    """A tensor that PyTorch broadcasts against the output: a number, or one for each channel."""
+    if value.numel() == 1:
+        return float(value)
+    aligned = (1,) * (len(shape) - value.ndim) + tuple(value.shape)
+    if aligned != tuple(size if axis == 1 else 1 for axis, size in enumerate(shape)):
+        raise UnsupportedLayerError(
+            f"{name} with {option} of shape {list(value.shape)} for an output of {list(shape)}",
+            where="loss",
+            cure="a number, or one for each channel, dimension 1 of the output",
+        )
+    numbers: list[float] = value.flatten().tolist()
+    return numbers

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules and functions of PyTorch that are several layers of ours: gradients as autograd."""
+
+from __future__ import annotations
+
+import pytest
+
+from importers.torch.check import check_module
+from importers.torch.module import from_torch
+from pulptrain.foreign.foreign_check import loss_of
+from trainlib.references.reference import evaluate
+from trainlib.training.phases import build_training_graph, initial_weights
+from trainlib.training.training_data import sample_stream
+
+pytestmark = pytest.mark.needs_torch
+
+try:
+    import torch
+    from torch import nn
+    from torch.nn import functional as F  # noqa: N812 - as everybody calls it
+
+    from shared import torch_index
+
+    DRAWN = [case for case in torch_index.CASES if case.section == torch_index.MODULES]
+except ImportError:  # the marker skips what needs it
+    DRAWN = []
+
+REFUSED = {"FractionalMaxPool2d": "nearest: max_pool2d", "MaxUnpool2d": "nearest: return_indices=False"}
+
+
+def agrees(module, model):
+    """One iteration of the model, its loss and gradients held against autograd of the module."""
+    graph = build_training_graph(model.spec)
+    sample = next(sample_stream(graph, model.spec, 0))
+    tensors = evaluate(graph, {**sample, **initial_weights(graph, 0), **model.values})
+    given = {"input": sample["input"], "label": sample["label"]}
+    return check_module(module, loss_of(model.spec), model.sources, given, tensors)
+
+
+@pytest.mark.parametrize("case", [one for one in DRAWN if one.name not in REFUSED], ids=lambda one: one.name)
+def test_a_drawn_module_is_trained_as_by_pytorch(case):
+    training = case.training()
+    model = from_torch(training.module, training.batches[0][0], training.loss, training.optimizer)
+    trained = {name for name, _ in training.module.named_parameters()}
+    assert {given.source for given in model.sources.values() if given.trained} == trained
+    check = agrees(training.module, model)
+    assert check.passed, (check.tensor, check.worst)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_pooling_by_places_is_refused_with_a_cure(name):
+    training = next(case for case in DRAWN if case.name == name).training()
+    with pytest.raises(Exception, match=REFUSED[name]):
+        from_torch(training.module, training.batches[0][0], training.loss, training.optimizer)
+
+
+class Of(nn.Module if DRAWN else object):
+    """A linear layer over the last dimension, a function of its output and of modules, a second one."""
+
+    def __init__(self, function, shape, *modules):
+        super().__init__()
+        self.function, self.first = function, nn.Linear(shape[-1], shape[-1])
+        self.parts = nn.ModuleList(modules)
+        size = function(torch.rand(2, *shape), *modules).flatten(1).shape[1]
+        self.head = nn.Linear(size, 3)
+
+    def forward(self, x):
+        return self.head(self.function(self.first(x), *self.parts).flatten(1))
+
+
+def _both_ends(x, cell):
+    """All outputs and the last states of all directions."""
+    y, state = cell(x)
+    last = state[0] if isinstance(state, tuple) else state
+    return torch.cat([y.flatten(1), last.transpose(0, 1).flatten(1)], 1)
+
+
+FUNCTIONS = {
+    "normalize": ((4, 6), lambda x: F.normalize(x, dim=-1)),
+    "normalize by absolute values": ((6,), lambda x: F.normalize(x, p=1)),
+    "normalize of zeros": ((4, 6), lambda x: F.normalize(torch.relu(x - 9), dim=1) + x),
+    "norm": ((4, 6), lambda x: x.norm(dim=2)),
+    "norm of order 3": ((4, 6), lambda x: torch.linalg.vector_norm(x, 3, (1, 2), keepdim=True)),
+    "largest": ((4, 6), lambda x: torch.linalg.vector_norm(x, float("inf"), 2)),
+    "cosine": ((4, 6), lambda x: F.cosine_similarity(x, x.flip(1) * x, dim=2)),
+    "logsumexp": ((4, 6), lambda x: 30 * torch.logsumexp(30 * x, (1, 2))[:, None]),
+    "flip": ((4, 6), lambda x: x.flip(1, 2) * x),
+    "repeat": ((4, 6), lambda x: x.repeat(1, 3, 2) * torch.arange(12.0)),
+    "repeat to more dimensions": ((6,), lambda x: x.view(2, 1, 6).repeat(1, 3, 1)),
+    "tile": ((4, 6), lambda x: x.tile(2) * torch.arange(12.0)),
+    "index_select": ((4, 6), lambda x: x.index_select(2, torch.tensor([5, 4, 1, 1, 0]))),
+    "sign": ((6,), lambda x: torch.sign(x) * x),
+    "softshrink": ((6,), lambda x: F.softshrink(x, 0.2)),
+    "threshold at 0": ((6,), lambda x: F.threshold(x, 0.0, 0.0)),
+    "reflected": ((2, 4, 6), lambda x: F.pad(x, (1, 5, 3, 0), mode="reflect")),
+    "replicated": ((2, 4, 6), lambda x: F.pad(x, (1, 2, 3, 0), mode="replicate")),
+    "circular": ((2, 4, 6), lambda x: F.pad(x, (1, 2, 3, 0), mode="circular")),
+    "mean of what is there": (
+        (2, 5, 6),
+        lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
+    ),
+    "last windows": ((2, 6, 6), lambda x: F.avg_pool2d(x, 4, 3, ceil_mode=True)),
+    "third powers": ((2, 6, 6), lambda x: F.lp_pool2d(x.abs(), 3, 2)),
+    "unfold dilated": ((2, 6, 6), lambda x: F.unfold(x, 2, dilation=2, padding=1)),
+    "fold": ((8, 16), lambda x: F.fold(x, (4, 7), 2, padding=(0, 1), stride=(2, 1))),
+}
+
+CELLS = {
+    "LSTM": lambda: nn.LSTM(6, 4, bidirectional=True, batch_first=True),
+    "GRU of two layers": lambda: nn.GRU(6, 4, num_layers=2, bidirectional=True, batch_first=True),
+    "RNN without bias": lambda: nn.RNN(6, 4, bias=False, bidirectional=True, batch_first=True),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_of_several_layers_is_trained_as_by_pytorch(name):
+    torch.manual_seed(3)
+    shape, function = FUNCTIONS[name]
+    module = Of(function, shape)
+    check = agrees(module, from_torch(module, torch.randn(2, *shape)))
+    assert check.passed, (check.tensor, check.worst)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_both_directions_of_a_recurrence_are_trained_as_by_pytorch(name):
+    torch.manual_seed(3)
+    module = Of(_both_ends, (5, 6), CELLS[name]())
+    model = from_torch(module, torch.randn(2, 5, 6))
+    assert [layer.type for layer in model.spec.layers].count("flip") == 2 * (2 if "two" in name else 1)
+    check = agrees(module, model)
+    assert check.passed, (check.tensor, check.worst)
