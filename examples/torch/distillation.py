@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DS-CNN keyword spotting learned from a larger network (Hinton et al. 2015): the teacher runs on the device too."""
+"""DS-CNN keyword spotting learned from a larger network on the same device (Hinton et al. 2015)."""
 
 import torch
 from torch import nn

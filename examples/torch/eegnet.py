@@ -38,7 +38,7 @@ def story() -> pt.Model:
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=200)
     loss = nn.CrossEntropyLoss(label_smoothing=0.1)
-    return pt.from_torch(net, signals, loss, optimizer, labels=classes, schedule=schedule)
+    return pt.from_torch(net, signals, loss, optimizer, labels=classes, lr_schedule=schedule)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A language model of words whose table is also its last layer (Press and Wolf 2017), one transformer block."""
+"""A language model of words whose table is also its last layer (Press and Wolf 2017)."""
 
 import torch
 from torch import nn

@@ -115,8 +115,14 @@ class Draft:
         self._names.add(name)
         return name
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The inputs of the network."""
+        return tuple(name for name, tensor in self.tensors.items() if tensor.kind == "input")
+
     def feed(self, word: str, shape: Shape, dtype: str) -> View:
-        """The network's input."""
+        """An input of the network."""
+        self._names.add(word)
         self.tensors[word] = Tensor(word, shape, "input", dtype_of(dtype))
         return View.of(word, shape)
 
@@ -246,9 +252,9 @@ class Draft:
                 reason = f"elements of it are used more than once, by {' and '.join(users)}"
                 self.problems.append(Problem(weight, kind, shape, reason, nearest))
 
-    def without_unused(self, last: str) -> None:
-        """Drop layers whose outputs lead to nothing but themselves; `last` is the layer of the output."""
-        used = {last}
+    def without_unused(self, *last: str) -> None:
+        """Drop layers whose outputs lead to nothing but themselves; `last` are the layers of the outputs."""
+        used = set(last)
         kept: list[LayerSpec] = []
         for layer in reversed(self.layers):
             if layer.name in used:

@@ -13,7 +13,7 @@ import logging
 import operator
 import re
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,8 +72,10 @@ def shape_of(node: Any) -> Shape | None:
     return tuple(int(size) for size in value.shape) if hasattr(value, "shape") else None
 
 
-def export_module(torch: Any, module: Any, inputs: tuple[Any, ...], where: str) -> Any:
-    """The functional training IR of the module in the mode it is in.
+def export_module(
+    torch: Any, module: Any, inputs: tuple[Any, ...], where: str, taken_apart: Collection[str] = ()
+) -> Any:
+    """The functional training IR of the module in its mode; ops `taken_apart` are what they stand for.
 
     Raises InputError where torch.export cannot capture the module, with the reason in its first line.
     """
@@ -83,7 +85,13 @@ def export_module(torch: Any, module: Any, inputs: tuple[Any, ...], where: str) 
         logging.disable()  # of shapes that do not fit torch logs a traceback besides the error
         try:
             program = torch.export.export(module, inputs)
-            functional = program.run_decompositions({})
+            table = torch.export.default_decompositions() if taken_apart else {}
+            ops = [
+                op
+                for op in table
+                if hasattr(op, "overloadpacket") and op.overloadpacket.__name__ in taken_apart
+            ]
+            functional = program.run_decompositions({op: table[op] for op in ops})
         except Exception as error:  # torch.export raises errors of many kinds, those of the module among them
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             reason = lines[0] if lines else type(error).__name__
@@ -126,14 +134,17 @@ def capture(
     dtype: str,
     handlers: Mapping[str, Handler],
     nearest: Mapping[str, str],
-) -> tuple[Draft, View]:
-    """The module as a draft of our layers, whose numbers are of `dtype`, and its output.
+    names: Sequence[str] = ("input",),
+    taken_apart: Collection[str] = (),
+) -> tuple[Draft, View | Terms]:
+    """The module as a draft of our layers, whose numbers are of `dtype`, and its output, or its loss.
 
+    `names` are those of its inputs; for `taken_apart` see `export_module`.
     `trained` are names of parameters that are trained, `handlers` read an op each, `nearest` says what would
     do for others. Raises InputError if torch.export fails, and
     UnsupportedLayerError that lists all ops that have no form here.
     """
-    program = export_module(torch, module, inputs, where)
+    program = export_module(torch, module, inputs, where, taken_apart)
     graph = program.graph_module.graph
     signature = program.graph_signature
     state = {**dict(module.named_buffers(remove_duplicate=False)), **program.state_dict, **program.constants}
@@ -154,7 +165,7 @@ def capture(
                     reader.moving.add(node.name)
                 continue
             user_inputs += 1
-            known[node.name] = _input(draft, node, user_inputs)
+            known[node.name] = _input(draft, node, names[user_inputs - 1 :])
         elif node.op == "call_function":
             calls += 1
             known[node.name] = reader.read(node)
@@ -182,17 +193,17 @@ def _held(
     return Held(tensor, name, places, name in trained)
 
 
-def _input(draft: Draft, node: Any, number: int) -> Any:
+def _input(draft: Draft, node: Any, names: Sequence[str]) -> Any:
     shape = shape_of(node)
     if shape is None:
         return node.meta.get("val")  # a number, None
-    if number > 1:
+    if not names:
         draft.problems.append(
-            Problem(node.name, "input", shape, "networks have one input", "one that forward cuts up")
+            Problem(node.name, "input", shape, "is no tensor that was given", "a tensor for each input")
         )
         return Unknown()
     dtype = str(node.meta["val"].dtype).removeprefix("torch.")
-    if len(shape) < 2:
+    if len(shape) < 2 and names[0] == "input":
         draft.problems.append(
             Problem(
                 node.name,
@@ -203,19 +214,21 @@ def _input(draft: Draft, node: Any, number: int) -> Any:
             )
         )
         return Unknown()
-    return draft.feed("input", shape, dtype if is_float(dtype) else "int32")
+    stored = shape if len(shape) > 1 else (*shape, 1)
+    fed = draft.feed(names[0], stored, dtype if is_float(dtype) else "int32")
+    return fed if stored == shape else fed.without_dim(1)
 
 
-def _output(draft: Draft, signature: Any, known: Mapping[str, Any], where: str) -> View | None:
+def _output(draft: Draft, signature: Any, known: Mapping[str, Any], where: str) -> View | Terms | None:
     names = [item.arg.name for item in signature.output_specs if item.kind.name == "USER_OUTPUT"]
     found = [known.get(name) for name in names if name in known]
     if len(found) != 1 and not draft.problems:
         raise InputError(
             f"forward returns {len(names)} tensors",
             where=where,
-            cure="a module around it that returns the one tensor the loss is computed of",
+            cure="a loss=function of all of them, or a module that returns the one the loss is of",
         )
-    if found and isinstance(found[0], View):
+    if found and isinstance(found[0], View | Terms):
         return found[0]
     if not draft.problems:
         raise InputError(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A loss written in PyTorch, captured with the module: what its ops become, and the losses it is a sum of.
 
-A loss of PyTorch that is one of ours stays one. What a script computes itself is layers, and at the end a mean or
-a sum over all samples, the loss `output`. Such numbers may be added, and multiplied by numbers.
+A loss of PyTorch that is one of ours stays one. What a script computes itself is layers, and at the end a
+mean or a sum over all samples, the loss `output`. Such numbers may be added, and multiplied by numbers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LOSSES: Mapping[str, str] = {
 }
 """ATen op -> function of torch.nn.functional, which `losses` knows."""
 
-DECOMPOSED = (
+TAKEN_APART = (
     "cosine_embedding_loss",
     "cosine_similarity",
     "margin_ranking_loss",
